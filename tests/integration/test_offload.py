@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from jobs import alive, descendants, eventually
+from jobs import DEADLINE_S, alive, descendants, eventually
 from offload_servers import OffloadServers
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 Line = dict[str, Any]
-pytestmark = pytest.mark.timeout(600)  # the shared job is the first test's
+pytestmark = pytest.mark.timeout(1200)  # the shared job is the first test's
 
 
 def servers_in(folder: Path) -> OffloadServers:
@@ -138,7 +138,7 @@ def test_hosts_die_freeze_come_back_and_join_while_each_epoch_is_whole(
         wait_for_epoch(servers, "here")
         assert alive(script.pid)
         (tmp_path / "enough").touch()
-        assert script.wait(60) == 0, servers.output()
+        assert script.wait(DEADLINE_S) == 0, servers.output()
     output = servers.output()
     assert "Traceback" not in output
     assert "auxiliary host one is lost" in output
@@ -188,7 +188,7 @@ def sections(tmp_path_factory: pytest.TempPathFactory) -> Sections:
             with servers.running("offload_sections.py", str(elsewhere)) as script:
                 eventually(lambda: "'unmounted/sample'" in servers.output(), "the lost path")
                 (folder / "unmounted" / "reported").touch()
-                code = script.wait(500)
+                code = script.wait(1000)
             of_stranger = descendants(servers.processes["stranger"].pid)
             output = servers.output()
         finally:

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from jobs import descendants, eventually
+from jobs import DEADLINE_S, descendants, eventually
 from offload_servers import OffloadServers
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
-pytestmark = pytest.mark.timeout(600)  # the shared job is the first test's
+pytestmark = pytest.mark.timeout(1200)  # the shared job is the first test's
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def test_hosts_die_freeze_and_come_back_in_the_middle_of_an_epoch(
         pause.unlink()
         assert "['here', 'two']" in next_whole(servers, after=number)
         (tmp_path / "enough").touch()
-        assert script.wait(60) == 0, servers.output()
+        assert script.wait(DEADLINE_S) == 0, servers.output()
     lost = "auxiliary host one is lost; what it had is made by others; of an iterable dataset they"
     assert lost in servers.output()
     assert "two has been silent for 3 s" in servers.output()
@@ -159,7 +159,7 @@ def sections(tmp_path_factory: pytest.TempPathFactory) -> Sections:
             eventually(lambda: "no server was needed" in servers.output(), "batches made alone")
             servers.start("one", 2)
             (folder / "servers-run").touch()
-            code = script.wait(500)
+            code = script.wait(1000)
         output = servers.output()
     finally:
         servers.close()
