@@ -1,4 +1,4 @@
-"""The hooks into Ray: the address of a node on an emulated host, and Ray Train within a rank.
+"""The hooks into Ray: addresses of nodes on emulated hosts; Ray Train in a rank, which is refused.
 
 Ray calls `use_host_address`, named by the variable RAY_START_HOOK, with the parameters of a node:
 by itself Ray finds one address for all hosts that are emulated on a machine, and gives the workers

@@ -1,4 +1,4 @@
-"""The sidecar that checks whether mounted channels change while a job runs.
+"""The sidecar that compares mounted channels at a job's start and end.
 
 `python -m headrace.data.channels.change_watch --parent PID` ends with its parent. It reads a
 request, one line, and lists the channels. On "end" it lists them again, and reports changes on

@@ -1,4 +1,4 @@
-"""The folders of /opt/ml on SageMaker: their paths, their layout on disk, the checkpoint path.
+"""The folders and files of /opt/ml on SageMaker: paths, configuration, outcome, checkpoints.
 
 Sources: docs.aws.amazon.com/sagemaker, "How Amazon SageMaker AI Processes Training Output" and
 "...Provides Training Information"; sagemaker-training 5, environment.py.
