@@ -1,4 +1,8 @@
-"""The plan of one epoch: which samples make batch g of rank r, and the state that resumes it."""
+"""The plan of one epoch: which samples make batch g of rank r, and the state that resumes it.
+
+Shards in a permuted order are cut into lanes, runs of samples that are read side by side; a lane is
+cut into windows, within which samples are permuted. A global batch takes a sample of each lane.
+"""
 
 from __future__ import annotations
 
