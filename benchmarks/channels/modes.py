@@ -36,9 +36,9 @@ COLUMNS = {
     "epoch_2": "third", "job_s": "whole job",
 }  # fmt: skip
 NOTES = """
-Seconds, the median over rounds. **First step**: from the start of `headrace run` to its end, copies
-and mounts included. **Epochs** count from `iter(loader)`. A step sleeps as long as an emulated
-device would take, and is what sets the pace; two loader workers decode and crop.
+Seconds, the median over rounds. **First step**: from the start of `headrace run` to the end of the
+first step, copies and mounts included. **Epochs** are timed from `iter(loader)`. A step sleeps as
+long as an emulated device would take, and is the bottleneck; two loader workers decode and crop.
 """.strip()
 
 
@@ -119,7 +119,7 @@ def report(rounds: list[dict[str, dict[str, float]]], options: argparse.Namespac
     ]  # fmt: skip
     command = f"python benchmarks/channels/modes.py --rounds {options.rounds}"
     command += f" --images {options.images} --rate {options.rate:g}"
-    write_section("Modes beside one another", command, table, rows, page=PAGE, dry=options.dry)
+    write_section("Modes compared", command, table, rows, page=PAGE, dry=options.dry)
 
 
 if __name__ == "__main__":

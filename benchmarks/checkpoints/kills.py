@@ -4,14 +4,14 @@ python benchmarks/checkpoints/kills.py [ROUNDS] [SEED]
 
 Each round trains with --checkpoint-uri on a real S3 server, ends the job, starts it again, and
 compares where it goes on with what was whole when it was ended. It is ended by SIGTERM, by kill -9
-of launcher and ranks, or by kill -9 of every process, the one that keeps checkpoints among them.
+of launcher and ranks, or by kill -9 of every process, the one that syncs checkpoints included.
 There are ROUNDS rounds for each of two fates of the host's disk, which have a criterion each:
 
 stays  The processes are gone, the run's folder is there, and the job is started again at once. It
        must go on from the last checkpoint that the script had written: nothing is lost but the
        steps since.
 lost   The run's folder is removed, as a new machine would not have it: the job goes on from the
-       URL alone. That must have what had been whole long enough to be uploaded ("owed").
+       URL alone. That must have what had been complete long enough to be uploaded ("required").
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _TRANSFER_S = 1.0  # files, then the manifest: requests that share two cores wit
 _LONGEST_S = 240.0
 _WAYS = ("saved", "checkpointer")
 _DISKS = ("stays", "lost")
-_ENDS = ("SIGTERM", "kill -9, keeper left", "kill -9, everything")
+_ENDS = ("SIGTERM", "kill -9, sync process left", "kill -9, everything")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,10 @@ def main(rounds: int, seed: int) -> int:
     """Run the rounds and print a table; returns 1 where one lost something."""
     chosen = random.Random(seed)
     done: list[Round] = []
-    print("| disk | checkpoints by | ended by | after s | last whole | owed | resumed at | kept |")
+    print(
+        "| disk | checkpoints by | ended by | after s | last complete | required "
+        "| resumed at | met |"
+    )
     print("|---|---|---|---|---|---|---|---|")
     with (
         tempfile.TemporaryDirectory() as temporary,
@@ -111,7 +114,7 @@ def _summary(disk: str, done: list[Round]) -> str:
     behind = [each.written - each.found for each in done if each.found is not None]
     return (
         f"disk {disk}: {well} of {len(done)}; the job went on at most {max(behind, default=0)} "
-        "steps before the last whole checkpoint"
+        "steps before the last complete checkpoint"
     )
 
 
@@ -180,8 +183,8 @@ def _end(job: subprocess.Popen[bytes], end: str) -> tuple[float, list[int]]:
         job.wait(timeout=_LONGEST_S)
         return ended_s, []
     everything = [job.pid, *descendants(job.pid)]
-    keepers = [pid for pid in everything if b"sync.sync_process" in _command(pid)]
-    left = keepers if end == "kill -9, keeper left" else []
+    syncs = [pid for pid in everything if b"sync.sync_process" in _command(pid)]
+    left = syncs if end == "kill -9, sync process left" else []
     ended_s = time.time()
     for pid in everything:
         if pid not in left:
