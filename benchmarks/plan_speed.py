@@ -115,8 +115,8 @@ def shard_ratios(global_batch: int, lanes: int | None) -> str:
 def main() -> None:
     """Print the tables."""
     columns = (
-        "dataset", "million positions/s", "batch of 256, us", "1/8 of it, us", "plan made in, ms",
-        "made with, kB at most", "batch with, kB at most",
+        "dataset", "million positions/s", "batch of 256, us", "1/8 of it, us", "plan built in, ms",
+        "peak memory to build, kB", "peak memory of a batch, kB",
     )  # fmt: skip
     print(f"{machine()}\n")
     print("| " + " | ".join(columns) + " |\n|---" + "|---:" * (len(columns) - 1) + "|")

@@ -105,7 +105,7 @@ ARMS = (
     Arm(name="Headrace (64 lanes, window 1 shard)", make=headrace()),
     Arm(name="Headrace, window 1/4 shard", make=headrace(window=300)),
     Arm(name="Headrace, window 4 shards", make=headrace(window=4800)),
-    Arm(name="Headrace, window 16 shards (all as one)", make=headrace(window=19_200)),
+    Arm(name="Headrace, window 16 shards (one permutation)", make=headrace(window=19_200)),
     Arm(name="Headrace, 16 lanes", make=headrace(lanes=16)),
     Arm(name="Headrace, 256 lanes", make=headrace(lanes=256)),
     Arm(name="WebDataset, shuffle(1000)", make=webdataset(1000)),
@@ -227,9 +227,9 @@ def _softmax(logits: np.ndarray) -> np.ndarray:
 LEARNED = ("label entropy, bits", "imbalance, 1 batch", "imbalance, 100 batches",
            "next-batch correlation", "accuracy, %", "packed: label entropy, bits",
            "packed: imbalance, 100 batches", "packed: accuracy, %")  # fmt: skip
-PLACED = ("neighbour distance", "index correlation", "epoch correlation", "partners again",
+PLACED = ("neighbour distance", "index correlation", "epoch correlation", "repeated partners",
           "shards in a batch", "rank: shards", "rank: classes", "rank: shards in 100 steps",
-          "epoch made in, s")  # fmt: skip
+          "epoch computed in, s")  # fmt: skip
 
 
 def measure(arm: Arm) -> tuple[list[str], list[str]]:
