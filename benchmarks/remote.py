@@ -38,11 +38,11 @@ from images import make_folder
 from report import Row, ratio, write_section
 
 NOTES = """
-Times begin at `iter(loader)`, with the dataset and the loader made. Remote and local differ by the
-first batch, a quarter of a second once an epoch, so short epochs show it most.
+Times begin at `iter(loader)`, after the dataset and the loader are made. Remote and local differ
+by the first batch, a quarter of a second once an epoch, so short epochs show it most.
 
-The first batch's reads go before those of all others (`FirstBatchEvent`), and the S3 server keeps
-what it knows of its files.
+The reads of the first batch go before those of all others (`FirstBatchEvent`), and the S3 server
+keeps its file metadata.
 """.strip()
 BATCH, WORKERS = 64, 2
 LATENCY_MS, RATE_MB = 30, 50

@@ -42,10 +42,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         found = run(Path(folder), options.kills, options.seed, options.epochs)
     told = (
-        f"{found.attempts} attempts at world sizes 1, 2 and 4, each but the last ended by kill -9 "
+        f"{found.attempts} attempts at world sizes 1, 2 and 4, all but the last ended by kill -9 "
         f"of a rank, a worker or the launcher; {options.epochs} epochs of {SAMPLES} samples with a "
         f"checkpoint every 4 steps; {found.counted:,} samples counted, {found.replaced} of them "
-        f"replacing a damaged one. The last attempt came to the end: {found.finished}."
+        f"replacements for a damaged one. The last attempt finished: {found.finished}."
     )
     rows = [
         Row("samples lost", [float(len(found.lost))], "<= 0"),

@@ -20,8 +20,8 @@ from report import Row, write_section
 SHARDS, ROUNDS = 7813, 5
 NOTES = """
 Each round is a fresh process: it imports what it needs, opens the index (mapped, its file in the
-page cache) and looks 20,000 random samples up. Memory is what that adds to the process and no file
-backs.
+page cache) and looks up 20,000 random samples. Memory is the private memory that this adds to the
+process.
 """.strip()
 
 

@@ -37,47 +37,52 @@ COLUMNS = {
     "rss_sum_mb": "resident sum, MB",
 }
 NOTES = """
-JPEGs of 500x375, about 83 kB, random resized crop to 224, batches of 64, two workers. All arms
-make the same pixels, but for Pillow's. "headrace" reads packed shards and compares every
-checksum; because packing has decoded every file once, it then decodes only the rows down to the
-crop's end. All others decode whole images with the same decoder, and "headrace, single files"
-does so over the very dataset object of "torch, same transform": the difference of these two is
-the loader's alone. "Decode only" is two processes that decode whole images that are in memory,
-and do nothing else. An arm that the host took more than 3 % of its CPU time from is run again.
+**Setup.** JPEGs of 500x375, about 83 kB, random resized crop to 224, batches of 64, two workers.
+All arms make the same pixels, except Pillow's.
 
-All that any arm reads is in the page cache before each arm: this machine gives memory that was
-not touched for a while back to its host, and whichever arm came first read it all from a disk
-that others use too. Before that was seen to, a first round had this loader at 358 img/s, and with
-all caches dropped it makes 1,375 to 1,869 instead of 1,556 to 2,019 (8 and 25 runs in turn; 0.4 s
-each waited for the disk). So a cold cache alone explains a part of that; that the disk was busy
-besides is a guess. For how long nothing could run for want of the disk is told below the table.
+- "headrace" reads packed shards and compares every checksum. As packing has decoded every file
+  once, it decodes only the rows down to the crop's end.
+- All others decode whole images with the same decoder. "headrace, single files" uses the same
+  dataset object as "torch, same transform", so their difference is the loader's alone.
+- "Decode only" is two processes that only decode whole images held in memory.
 
-PSS is the kernel's: batches that lie in shared files which no process maps just now are left out
-of it, as torch's are between worker and training process. The column beside it counts them, and
-there this loader takes more than torch's: it has five batches in memory (two in work, two
-ordered, one at hand), torch fewer when workers are slow.
+An arm from which the host withheld more than 3 % of the CPU time (steal time) is run again.
+Everything that an arm reads is put into the page cache before it, because this machine returns
+idle memory to its host, and the first arm then read from a disk shared with others. Before that
+was done, a first round had this loader at 358 img/s; with all caches dropped it makes 1,375 to
+1,869 instead of 1,556 to 2,019 (8 and 25 interleaved runs; 0.4 s of each waited for the disk). So
+a cold cache explains a part of it; that the disk was also busy is a guess. The longest wait for
+the disk is given below the table.
 
-CPU is above its target in most runs. What cannot be less: two processes that decode whole images
-take 1.27 ms of CPU an image here, and cropping takes 0.145; a loader that took nothing for itself
+**Memory.** The kernel's PSS leaves out batches in shared files that no process maps at the
+moment, such as torch's between worker and training process. The column beside it counts them, and
+there this loader takes more than torch's: it has five batches in memory (two in work, two queued,
+one in use), torch fewer when workers are slow.
+
+**CPU.** It is above its target in most runs. The lower bound: decoding whole images in two
+processes takes 1.27 ms of CPU an image here, and cropping 0.145; a loader without any overhead
 would be at 0.83 of torch's CPU and 1.23 of its throughput over the same dataset. Decoding only
-the rows down to the crop's end lowers that floor to 0.73. 76 % of what our worker does is
-libjpeg's decoding, 8 % resizing; the interpreter, reading, checksums, seeds and the copy into the
-slot are the rest.
-What helped: keeping freed memory (page faults gone), fewer rows decoded, an index without
-pyarrow, a shorter way from index to batch. What did not: reading samples in groups (2 %), open
-files kept (0.5 %), huge pages. Slots that workers map instead of write would save 1.4 %, and cost
-the memory targets. Skipping the rows above a crop as well would need the place and state of the
-entropy code at each row, written down when packing: 0.78 of the rows decoded instead of 0.86,
-which is 5 % of the CPU at best and not enough either. So 0.8 is not reached for sure
-here as long as the pixels stay the same bit for bit; `RandomResizedCrop(exact=False)`
-trades that for less.
+the rows down to the crop's end lowers that bound to 0.73. Of our worker's time, 76 % is libjpeg's
+decoding and 8 % resizing; the interpreter, reading, checksums, seeds and the copy into the slot
+are the rest.
 
-Both arms fill the cores, so throughput over torch's is the other side of the same ratio, and what
-torch's takes is what moves: in fourteen earlier runs on this shared machine, of up to 7 rounds, the
-medians of CPU / torch were 0.80, 0.80, 0.82, 0.82, 0.83, 0.84, 0.85, 0.85, 0.87, 0.88, 0.88, 0.89,
-0.91 and 0.91, those of throughput / torch 1.35, 1.34, 1.31, 1.25, 1.24, 1.24, 1.20, 1.20, 1.16,
-1.16, 1.15, 1.14, 1.13 and 1.08; in the run with 1.13 the first round was slow as told above, most
-likely for that reason.
+- Helped: keeping freed memory (no page faults), fewer rows decoded, an index without pyarrow, a
+  shorter path from index to batch.
+- Did not help: reading samples in groups (2 %), keeping files open (0.5 %), huge pages.
+- Not done: slots that workers map instead of write would save 1.4 % and miss the memory targets.
+  Skipping the rows above a crop would need the position and state of the entropy coder at each
+  row, recorded when packing: 0.78 of the rows decoded instead of 0.86, at most 5 % of the CPU,
+  which is not enough either.
+
+So 0.8 is not reliably reached here as long as the pixels stay bit for bit the same;
+`RandomResizedCrop(exact=False)` gives that up for less CPU.
+
+**Earlier runs.** Both arms fill the cores, so throughput over torch's is the inverse of the same
+ratio, and torch's figure is the one that varies: in fourteen earlier runs on this shared machine,
+of up to 7 rounds, the medians of CPU / torch were 0.80, 0.80, 0.82, 0.82, 0.83, 0.84, 0.85, 0.85,
+0.87, 0.88, 0.88, 0.89, 0.91 and 0.91, those of throughput / torch 1.35, 1.34, 1.31, 1.25, 1.24,
+1.24, 1.20, 1.20, 1.16, 1.16, 1.15, 1.14, 1.13 and 1.08. In the run with 1.13 the first round was
+slow as described above, most likely for that reason.
 """
 Rounds = list[dict[str, dict[str, float]]]
 
@@ -151,18 +156,37 @@ def report(rounds: Rounds, command: str) -> None:
     longest, arm = max(
         (found.get("disk_wait_s", 0.0), arm) for round_ in rounds for arm, found in round_.items()
     )
-    table += ["", f"All that could run waited for the disk for {longest:.3g} s at most: in {arm}."]
+    table += [
+        "",
+        f"Longest time in which everything waited for the disk: {longest:.3g} s, in {arm}.",
+    ]
     rows = [
         Row("throughput / torch", ratio(rounds, "img_per_s", OURS, same), ">= 1.15"),
-        Row("the same dataset in both", ratio(rounds, "img_per_s", FILES, same), ">= 1.15"),
+        Row(
+            "throughput, the same dataset in both",
+            ratio(rounds, "img_per_s", FILES, same),
+            ">= 1.15",
+        ),
         Row("throughput / torch, Pillow", ratio(rounds, "img_per_s", OURS, pillow), ">= 2.5"),
         Row("throughput / decode only", ratio(rounds, "img_per_s", OURS, CEILING), ">= 0.80"),
-        Row("the same, single files", ratio(rounds, "img_per_s", FILES, CEILING), ">= 0.80"),
+        Row(
+            "throughput / decode only, single files",
+            ratio(rounds, "img_per_s", FILES, CEILING),
+            ">= 0.80",
+        ),
         Row("CPU / torch", ratio(rounds, "cpu_s_per_1000", OURS, same), "<= 0.8"),
-        Row("the same dataset in both", ratio(rounds, "cpu_s_per_1000", FILES, same), "<= 0.8"),
+        Row(
+            "CPU, the same dataset in both",
+            ratio(rounds, "cpu_s_per_1000", FILES, same),
+            "<= 0.8",
+        ),
         Row("PSS / torch", ratio(rounds, "pss_mb", OURS, same), "<= 1"),
         Row("PSS above start / torch", ratio(rounds, "pss_above_mb", OURS, same), "<= 1"),
-        Row("the same with batches in flight", ratio(rounds, "real_above_mb", OURS, same), "<= 1"),
+        Row(
+            "PSS above start / torch, with batches in flight",
+            ratio(rounds, "real_above_mb", OURS, same),
+            "<= 1",
+        ),
         Row("resident sum / torch", ratio(rounds, "rss_sum_mb", OURS, same), "<= 0.6"),
     ]
     write_section("Loader", command, table, rows)

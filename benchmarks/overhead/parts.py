@@ -36,9 +36,9 @@ PAGE = HERE.parents[1] / "docs" / "overhead.md"
 STEPS, PAUSE_S = 400, 0.02
 BATCH = 32
 NOTES = """
-CPU time of each hook, by calls of it in a tight loop ("warm"), and where the thread slept for 20 ms
-before each step ("cold"). Hooks of the rank are in the way of its steps; what they note is put into
-rows by the thread that samples stacks, five times a second.
+CPU time of each hook, called in a tight loop ("warm"), and with the thread asleep for 20 ms
+before each step ("cold"). The rank's hooks delay its steps; the thread that samples stacks turns
+their notes into rows, five times a second.
 """
 
 
@@ -96,7 +96,7 @@ def measured() -> list[tuple[str, list[float]]]:
         whole = [
             sum(each) for each in zip(*(times for _, times in in_rank.parts_us()), strict=True)
         ]
-        rows.append((f"rank: all of these hooks, {how}, us a step", whole))
+        rows.append((f"rank: all hooks above, {how}, us a step", whole))
         rows += [(f"{part}, {how}, us a batch", times) for part, times in in_worker.parts_us()]
         rows += [(f"{part}, {how}, us a second", [taken]) for part, taken in others.items()]
     return [*rows, ("rank: a call of Tensor.to that copies nothing, us", to_us())]
@@ -113,12 +113,10 @@ def steps(spans: Spans, pause_s: float) -> None:
         if pause_s:
             time.sleep(pause_s)
             net(torch.zeros(BATCH, 64)).sum()  # what the script itself finds cold is not counted
-        began = spans.take(
-            "rank: a batch is asked for", lambda: RANK_RECORDER.fetch_began(iterator)
-        )
+        began = spans.take("rank: fetch begins", lambda: RANK_RECORDER.fetch_began(iterator))
         batch = next(iterator)  # within another fetch it is not recorded
         spans.take(
-            "rank: it is there",
+            "rank: fetch ends",
             lambda: RANK_RECORDER.fetch_ended(iterator, began, batch, ended=False),  # noqa: B023
         )
         spans.take("rank: backward begins", RANK_RECORDER.backward_began)
@@ -138,7 +136,7 @@ def batches(spans: Spans, pause_s: float) -> None:
             time.sleep(pause_s)
             data[number]
         began = spans.take("batch: begins", lambda: BATCH_RECORDER.began(0))
-        spans.take("batch: is it timed?", lambda: TRANSFORM_TIMER.is_due(0))
+        spans.take("batch: whether it is timed", lambda: TRANSFORM_TIMER.is_due(0))
         spans.take("batch: ends", lambda: BATCH_RECORDER.ended(began, 0, BATCH))  # noqa: B023
         if number % 8 == 0:
             began_ns = time.thread_time_ns()
@@ -148,7 +146,7 @@ def batches(spans: Spans, pause_s: float) -> None:
             began_ns = time.thread_time_ns()
             made = [data[each] for each in range(BATCH)]
             plain_ns = time.thread_time_ns() - began_ns
-            spans.found[f"batch: one that is timed, {len(made)} calls"].append(timed_ns - plain_ns)
+            spans.found[f"batch: a timed one, {len(made)} calls"].append(timed_ns - plain_ns)
 
 
 def beside(work: Callable[[], None]) -> dict[str, float]:
@@ -163,10 +161,10 @@ def beside(work: Callable[[], None]) -> dict[str, float]:
     for after in (False, True):
         if after:
             work()
-        now = {"host process": ran_ns(host, host)}
+        now = {"collector process": ran_ns(host, host)}
         sampler = next((t for t in threading.enumerate() if t.name == "headrace-stacks"), None)
         if sampler is not None:
-            now["rank: stack sampler, and rows"] = ran_ns(psutil.Process().pid, sampler.native_id)
+            now["rank: stack sampler and rows"] = ran_ns(psutil.Process().pid, sampler.native_id)
         if not after:
             before = now
     spent_s = time.monotonic() - began_s

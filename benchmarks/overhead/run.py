@@ -34,7 +34,7 @@ PAGE = HERE.parents[1] / "docs" / "overhead.md"
 CASES = {
     "loader-bound": "2 workers decode JPEGs as fast as they can; both cores are full",
     "device-bound": "steps of 20 ms on an emulated device, 2 workers with little to do",
-    "short-steps": "steps of half a millisecond, no workers: the worst there is",
+    "short-steps": "steps of half a millisecond, no workers: the worst case",
 }
 STEPS = {"loader-bound": 12, "device-bound": 40, "short-steps": 2000}
 """Steps of a block that count: few where the speed of the cores is all that counts, as that changes
@@ -50,24 +50,28 @@ FULL = {"loader-bound"}
 PAIRS = ((0, 1), (3, 2), (4, 5), (7, 6))  # of 8 blocks: the one that is off, its neighbour
 RECORDING = ["-m", "headrace.cli.main", "run", "--run-dir"]
 NOTES = """
-Each row is the time of recorded steps over that of steps not recorded, in one process, in blocks
-that take turns, so that other work on the machine meets both alike. Two cores run the training
-process, two workers and the process that collects. "Deep" leaves out the burst of four steps under
-torch.profiler, which each call for deep recording makes once; what it takes beyond those steps, its
-file included, is a row of its own, and the steps after it, whose batches were made meanwhile, do
-not count either. Off means switched off in a run
-that was started with recording. A run started with `--profile off` has no hook in it at all: it is
-compared with plain `python`, as two processes of which one works while the other waits.
+Each row is the time of recorded steps over that of unrecorded steps of the same process, in
+alternating blocks, so that other work on the machine affects both. Two cores run the training
+process, two workers and the collector process.
 
-"CPU of all" is the CPU time of a step in all processes, those that record included. Where the cores
-are full that is what a step takes, and it varies far less than the time by the clock, of which the
-machine's host takes some at will. "CPU us a step" is what recording adds to that of the training
-thread alone, which is all that a step feels where cores are idle. "Workers' CPU a step" is what
-the workers' processes took of it, all their threads. Where the workers never wait, what they make
-in a second is what is trained on: "workers' throughput" is the first row, told the other way round.
-"What records" is the process that collects and the threads that sample stacks: their CPU time is
-counted, not compared, so it hardly varies. "Stolen" is the CPU time that was wanted and that the
-machine's host gave to others meanwhile: the more, the further apart are blocks.
+- **off**: switched off in a run that was started with recording. A run started with
+  `--profile off` has no hooks at all: it is compared with plain `python`, as two processes of
+  which one works while the other waits.
+- **deep**: without the burst of four steps under torch.profiler that each call for deep recording
+  makes once. The burst's cost beyond those steps, its file included, is a row of its own; the
+  steps after it, whose batches were made meanwhile, do not count either.
+- **CPU of all**: CPU time of a step in all processes, the recording ones included. On full cores
+  it is the cost of a step, and varies far less than wall time, of which the machine's host takes
+  some at will.
+- **CPU us a step**: what recording adds to the training thread's CPU time, which is all that
+  affects a step while cores are idle.
+- **workers' CPU a step**: CPU time of the workers' processes, all threads.
+- **workers' throughput**: the inverse of the first row. Where workers never wait, they make what
+  is trained on.
+- **recording's CPU**: that of the collector process and the threads that sample stacks, as a
+  share of that of all. It is counted, not compared, so it hardly varies.
+- **stolen**: CPU time that was wanted and that the machine's host gave to others. The more, the
+  less comparable are blocks.
 """
 
 
@@ -99,20 +103,22 @@ def main() -> None:
         print("\n".join([*lengths, *certain, *table, *(row.line() for row in rows)]))
         return
     memory = {mode: memory_mb(options, mode) for mode in ("off", "on")}
-    rows.append(Row("memory of all processes, on less off, MB", [memory["on"] - memory["off"]], ""))
+    rows.append(
+        Row("memory of all processes, on minus off, MB", [memory["on"] - memory["off"]], "")
+    )
     command = f"python benchmarks/overhead/run.py --blocks {options.blocks}"
     said = [NOTES.strip(), "", *LENGTHS, *lengths, "", *CERTAIN, *certain, "", *table]
     write_section("Overhead", command, said, rows, page=PAGE)
 
 
 LENGTHS = [
-    "Recording costs a step a part of a millisecond, whatever the step takes; so short steps have",
-    f"no target as a share. By the median it is {ON_SHARE:.0%} of a step, or less,",
+    "Recording costs a step a fraction of a millisecond, whatever the step takes, so short steps",
+    f"have no target as a share. By the median it is {ON_SHARE:.0%} or less of steps",
     "",
 ]
 
 
-CERTAIN = ["How certain the medians below are, by 90 % intervals of them:", ""]
+CERTAIN = ["90 % intervals of the medians below:", ""]
 
 
 def how_certain(case: str, blocks: list[dict[str, float]], off_ratios: list[float]) -> str:
@@ -156,7 +162,7 @@ def rows_of(case: str, blocks: list[dict[str, float]]) -> list[Row]:
         for mode, target in TARGETS.items()
     ]
     beside = [
-        Row(f"{case}, {mode}: CPU of all that what records takes",
+        Row(f"{case}, {mode}: recording's CPU, share of all",
             [each["probe_part"] for each in blocks if each["mode"] == mode], "")
         for mode in TARGETS
     ]  # fmt: skip
@@ -171,9 +177,9 @@ def rows_of(case: str, blocks: list[dict[str, float]]) -> list[Row]:
         *full,
         *beside,
         *rows_of_workers(case, blocks),
-        Row(f"{case}, on less off, us a step", added_us(blocks), ""),
-        Row(f"{case}, on less off, CPU us a step", cpu_us, ""),
-        Row(f"{case}, deep: a burst of torch.profiler, ms once", bursts_ms(blocks), ""),
+        Row(f"{case}, on minus off, us a step", added_us(blocks), ""),
+        Row(f"{case}, on minus off, CPU us a step", cpu_us, ""),
+        Row(f"{case}, deep: a burst of torch.profiler, ms", bursts_ms(blocks), ""),
     ]
 
 

@@ -42,23 +42,22 @@ ALONE_SPANS = 4
 WARM_UP_STEPS = 600
 """Of each: hooks that look more often at first have come to their pace."""
 NOTES = """
-Two trainings of the case "loader-bound" share the cores, one recorded and one not, by turns of
-{span:.0f} s. The speed of the cores, which moves by a tenth from one second to the next on this
-machine, is the same for both at every moment; what differs between the two falls out, as each pair
-of turns has the one recorded and then the other. With twice the processes, caches are colder than
-in a training by itself: hooks cost rather more here.
+Two trainings of the case "loader-bound" share the cores; one is recorded and the other not, in
+turns of {span:.0f} s. The speed of the cores varies by a tenth from one second to the next on
+this machine, but at any moment it is the same for both. Differences between the two trainings
+cancel, as each pair of turns records one and then the other. With twice the processes, caches are
+colder than in a training alone, so hooks cost rather more here.
 
-The process that collects and the threads that sample stacks work by the clock: of steps that take
-longer, as there is another training, they take a larger part. "As by itself" has for them, in
-place of what they took in the turns, what they take of a step while no other training runs; their
-own CPU time tells both. Alone, a training makes {alone:.0f} steps a second here, and {at_once:.0f}
-in turns.
+The collector process and the threads that sample stacks work at fixed time intervals. With two
+trainings steps take longer, so these are a larger part of a step. "As if alone" replaces what
+they took in the turns by what they take of a step while no other training runs, measured by their
+own CPU time. Alone, a training makes {alone:.0f} steps a second here, and {at_once:.0f} in turns.
 
-"CPU of all" is the CPU time of a step in all processes of a training, those that record included:
-where all cores are full it says what a step takes. "Throughput" is the steps that the recorded
-training made in a turn over those that the other made meanwhile; what the recording's own process
-and threads take, the other pays a part of, so it has no target. What is left out: the first
-{warm:,} steps of each, in which more is looked at, as docs/profiling.md says.
+"CPU of all" is the CPU time of a step in all processes of a training, the recording ones
+included, which on full cores is the cost of a step. "Throughput" is the steps of the recorded
+training in a turn over those of the other; as the other also pays for a part of the recording
+processes, it has no target. The first {warm:,} steps of each are left out, as more is sampled in
+them (docs/profiling.md).
 """
 
 
@@ -148,7 +147,7 @@ def main() -> None:
     said = [
         notes(alone, pairs),
         "",
-        f"Stolen: {100 * stolen[0]:.0f} %. How certain the medians are, by 90 % intervals:",
+        f"Stolen: {100 * stolen[0]:.0f} %. 90 % intervals of the medians:",
         "",
         *certain,
     ]
@@ -234,7 +233,7 @@ def rows_of(mode: str, pairs: list[Pair], alone: dict[str, Spent]) -> list[Row]:
     ]
     steps = [ratio([spent.steps for spent in pair]) for pair in pairs]
     return [
-        Row(f"{CASE}, {mode} / off, CPU of all, as by itself", by_itself, TARGETS[mode]),
+        Row(f"{CASE}, {mode} / off, CPU of all, as if alone", by_itself, TARGETS[mode]),
         Row(f"{CASE}, {mode} / off, CPU of all, two at once", at_once, TARGETS[mode]),
         Row(f"{CASE}, {mode} / off, throughput, two at once", steps, ""),
     ]

@@ -107,8 +107,8 @@ def main() -> None:
     rows.append(Row("first batch, seconds later than torch's", batches, "<= 0.3"))
     torch_s = statistics.median(found["torch"] for found in rounds)
     table = [
-        f"Shares of what `import torch` takes in the same round ({torch_s:.2f} s), recording on,",
-        "the script a short training with a verdict and a page at its end.",
+        f"As a share of the time of `import torch` in the same round ({torch_s:.2f} s), with",
+        "recording on; the script is a short training with a verdict and a page at its end.",
     ]
     write_section(
         "Start-up", "python benchmarks/startup/run.py", table, rows, page=PAGE, dry=arguments.dry
