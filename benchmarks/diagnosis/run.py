@@ -39,23 +39,24 @@ STOLEN: list[float] = []
 ALARMING = {"serious", "critical"}
 RIGHT = """
 `headrace run` runs each script unmodified and diagnoses it at its end. **Right** means: the
-expected rule is ranked first, and where a line is at fault (a comment `# at fault` marks it in the
-script), the finding names that very line. A control is right when no finding is serious or
+expected rule is ranked first, and, where a line is at fault (marked in the script by a comment
+`# at fault`), the finding names that line. A control is right if no finding is serious or
 critical. Without a GPU the accelerator is emulated by sleeping in the model's forward, whose two
-small layers compute in one thread: a device has no threads that take turns with the workers for the
-host's cores. Scripts whose fault only a device shows are not run then, and listed as such.
+small layers compute in one thread, as a device has no threads that compete with the workers for
+the host's cores. Scripts whose fault only a device shows are then not run, and listed as such.
 """
 TUNED = """
-The rules were tuned on these very scripts, and some scripts made heavier where their fault did not
-bite: the share says that the doctor knows these faults, not how it does on scripts it never saw.
+The rules were tuned on these scripts, and some scripts were made heavier where their fault had
+too little effect: the share says that the doctor knows these faults, not how it does on unseen
+scripts.
 """
 UNTUNED = """
-These scripts were written by someone who knew the names of the rules, and neither their thresholds
-nor their code, after the rules were done. "The first look" above tells what was right before
-anything was changed because of them.
+These scripts were written by someone who knew the names of the rules, but neither their
+thresholds nor their code, after the rules were done. "First run on unseen scripts" above is the
+result before anything was changed because of them.
 """
 CALM = f"""
-Runs from which the host withheld more than {MOST_STOLEN:.0%} of the CPU time are made again, up to
+Runs from which the host withheld more than {MOST_STOLEN:.0%} of the CPU time are repeated, up to
 {TRIES} times in all; the calmest one counts.
 """
 
@@ -218,11 +219,11 @@ def publish(suite: Suite, outcomes: list[Outcome], left_out: list[Case], rounds:
     ]  # fmt: skip
     wrong = [outcome for outcome in outcomes if not outcome.right]
     if wrong:
-        table += ["", "What was said of those that are not right:", ""]
+        table += ["", "Verdicts on those that are not right:", ""]
         table += [f"- `{outcome.case.name}`: {outcome.sentence}" for outcome in wrong]
     reasons = {case.name: case.why for case in suite.cases if case.why}
     if reasons:
-        table += ["", "Where two rules are as true:", ""]
+        table += ["", "Where two rules are equally true:", ""]
         table += [f"- `{name}`: {why}" for name, why in reasons.items()]
     faulty = [outcome for outcome in outcomes if outcome.case.rule]
     healthy = [outcome for outcome in outcomes if not outcome.case.rule]

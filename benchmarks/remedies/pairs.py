@@ -43,18 +43,21 @@ from report import Row, write_section  # noqa: E402
 PAGE = HERE.parents[1] / "docs" / "predictions.md"
 LONGEST_S = 180
 NOTES = f"""
-**Predicted** is what the records of one run of the script as it stands say of the remedy, with the
-90 % interval that users are told; **measured** is the mean step of the runs as it stands over that
-of the run with the remedy. Both are medians over the rounds, each with runs of its own; behind
-measured is what the rounds were between. **Error** is predicted / measured - 1. The accelerator is
-emulated by sleeping in the step. Some remedies are none (more batches ahead of a loader that is
-never ahead): a true prediction is then 1.0, and it is in the table because users ask. Each run
-waits two minutes at most for a moment in which the host withholds no more than {MOST_STOLEN:.0%} of
-the CPU time; **withheld** is what it withheld from the script's runs in the end, the median over
-them.
+- **Predicted**: what the records of one run of the unchanged script predict of the remedy, with
+  the 90 % interval that users see.
+- **Measured**: the mean step of the unchanged runs over that of the run with the remedy, and the
+  range over the rounds.
+- **Error**: predicted / measured - 1.
+- **Withheld**: the share of the CPU time that the host withheld from the script's runs, the
+  median over them. Each run first waits, two minutes at most, for a moment in which that is no
+  more than {MOST_STOLEN:.0%}.
+
+Predicted and measured are medians over the rounds, each with runs of its own. The accelerator is
+emulated by sleeping in the step. Some remedies cannot help (more batches ahead of a loader that
+is never ahead): the right prediction is then 1.0, and they are in the table because users ask.
 
 Not among these pairs: thread limits, which `headrace tune` checks in
-[reference_a.md](reference_a.md); pinning, copies beside the step, transforms on the device and
+[reference_a.md](reference_a.md); pinning, copies on a side stream, transforms on the device and
 bigger batches, which need a device; and auxiliary hosts, which [offload.md](offload.md) checks.
 """
 

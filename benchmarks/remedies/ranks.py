@@ -43,12 +43,12 @@ CASES = {
     "own work": "digest --amount 800 --workers 2 --step-ms 15 --own-work 20",
 }
 NOTES = f"""
-Each case trains with one rank and with two; from the run of one the other is foretold. `speed` is
-that of each of two ranks over that of one; **met** says whether the measured speed lies in the
-interval. A rank that syncs gradients also waits for the other's data, in backward: so measured as
-wait with two ranks is the data wait and what backward and sync took beyond those of one rank. The
+Each case trains with one rank and with two; the run of one predicts the other. `speed` is that of
+each of two ranks over that of one; **met** says whether the measured speed lies in the interval.
+A rank that syncs gradients also waits for the other's data, in backward: so the measured wait
+with two ranks is the data wait plus what backward and sync took beyond those of one rank. The
 accelerator is emulated by sleeping. Runs from which the host withheld more than {MOST_STOLEN:.0%}
-of the CPU time are made again, up to {TRIES} times in all; the calmest one counts.
+of the CPU time are repeated, up to {TRIES} times in all; the calmest one counts.
 """
 
 
@@ -171,7 +171,8 @@ def publish(found: list[Checked]) -> None:
     """Write the section."""
     table = [
         NOTES.strip(), "",
-        "| case | foretold speed | measured | error | met | data wait of one | foretold | of two |",
+        "| case | predicted speed | measured | error | met | data wait of one "
+        "| predicted | of two |",
         "|---|---|---|---|---|---|---|---|",
         *(each.row() for each in found),
     ]  # fmt: skip
@@ -183,7 +184,7 @@ def publish(found: list[Checked]) -> None:
         Row("share of the CPU time that the host withheld, by run", STOLEN, ""),
     ]
     command = "python benchmarks/remedies/ranks.py"
-    write_section("Ranks foretold", command, table, rows, page=PAGE)
+    write_section("Rank predictions", command, table, rows, page=PAGE)
 
 
 if __name__ == "__main__":
