@@ -171,8 +171,7 @@ def publish(found: list[Checked]) -> None:
     """Write the section."""
     table = [
         NOTES.strip(), "",
-        "| case | predicted speed | measured | error | met | data wait of one "
-        "| predicted | of two |",
+        "| case | predicted speed | measured | error | met | wait of one | predicted | of two |",
         "|---|---|---|---|---|---|---|---|",
         *(each.row() for each in found),
     ]  # fmt: skip
