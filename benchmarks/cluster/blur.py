@@ -139,9 +139,9 @@ def publish(found: dict[str, list[Ran]], *, dry: bool) -> None:
     lines = [
         TOLD,
         "",
-        f"Workers keep memory that is freed: those of `--offload` always do, torch's by {told}.",
+        f"Workers keep freed memory for reuse: those of `--offload` always do, torch's by {told}.",
         "",
-        f"| hosts | samples/s | its CPU | device | s a step | {CELLS} |",
+        f"| hosts | samples/s | CPU | device | s a step | {CELLS} |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for case in (SMALL, MIXED, BIG):
@@ -153,14 +153,14 @@ def publish(found: dict[str, list[Ran]], *, dry: bool) -> None:
             f"{case.dollars.cells(speed)} |"
         )
     rows = [
-        Row("samples for a dollar, the mix beside the GPU host alone",
+        Row("samples per dollar, with the auxiliary host / GPU host alone",
             ratios(speeds[MIXED.name], speeds[SMALL.name],
                    for_a_dollar(MIXED.dollars, SMALL.dollars)), ">= 1.35"),
-        Row("samples/s with the auxiliary host, beside without, the device as in the mix",
+        Row("samples/s, with the auxiliary host / without, same device",
             ratios(speeds[MIXED.name], speeds[SMALL.name]), ""),
-        Row("... and any device, where 5 is all that the cores could give",
+        Row("... unlimited device, where the cores allow 5",
             ratios(speeds["free mixed"], speeds["free"]), ""),
-        Row("GPU host alone, any device, as against torch's workers without these variables",
+        Row("GPU host alone, unlimited device, / torch's workers without these variables",
             ratios(speeds["free"], speeds["as usual"]), ""),
         *foretold_rows(found["free"], ratios(speeds["free mixed"], speeds["free"])),
     ]  # fmt: skip
@@ -178,8 +178,8 @@ def foretold_rows(runs: list[Ran], measured: list[float]) -> list[Row]:
     foretold = [each.foretold.speedup for each in runs if each.foretold is not None]
     off = [abs(one / other - 1) for one, other in zip(foretold, measured, strict=True)]
     return [
-        Row("... foretold by the run without it", foretold, ""),
-        Row("... foretold over measured, off by", off, "<= 0.25"),
+        Row("... predicted from the run without it", foretold, ""),
+        Row("... predicted / measured, error", off, "<= 0.25"),
     ]
 
 

@@ -89,13 +89,13 @@ class Found:
 BOTH = ("gpu", "cpu")
 PLAIN, RAY = ("train.py", "--workers", "4"), ("--driver", "train_ray.py")
 ALONE = Way("plain DataLoader, GPU host alone", ("gpu",), PLAIN)
-OFFLOAD = Way("... under `--offload`", BOTH, ("--offload", "cpu", *PLAIN))
+OFFLOAD = Way("... with `--offload`", BOTH, ("--offload", "cpu", *PLAIN))
 RAY_ALONE = Way("Ray Data + TorchTrainer, GPU host alone", ("gpu",), RAY)
 RAY_BOTH = Way("... on both hosts", BOTH, RAY)
 WAYS = [ALONE, OFFLOAD, RAY_ALONE, RAY_BOTH]
 FEW = {"gpu": 2, "cpu": 2}
 REAL = [
-    Way("plain DataLoader under `--offload`", BOTH,
+    Way("plain DataLoader with `--offload`", BOTH,
         ("--offload", "cpu", "train.py", "--workers", "2", "--model", "tiny"), FEW, False, 24),
     Way("Ray Data + TorchTrainer", BOTH, (*RAY, "--model", "tiny"), FEW, False, 24),
 ]  # fmt: skip
@@ -167,16 +167,16 @@ def read(run_folder: Path, way: Way) -> Found:
 def publish(found: dict[Way, list[Found]], real: dict[Way, Found], *, dry: bool) -> None:
     """Print the table, and write it to the page."""
     told = (
-        "The scripts of examples/ray_vit, 4 cores on the GPU host and 16 on the other. Preparation "
-        "waits for 40 ms a sample, and the device for a batch of 64 at 225 samples/s, in the place "
-        "of blurs and ViT; batches of 38.5 MB travel for real. TorchTrainer's worker takes one "
-        "core of the GPU host from Ray Data. Seconds and waits are those of the run's records, of "
-        "the last 100 of 200 steps."
+        "The scripts of examples/ray_vit, 4 cores on the GPU host and 16 on the other. In place of "
+        "blurs and ViT, preparation sleeps 40 ms a sample, and the device takes a batch of 64 at "
+        "225 samples/s; batches of 38.5 MB are really transferred. TorchTrainer's worker takes one "
+        "core of the GPU host from Ray Data. Seconds and waits are from the run's records, for the "
+        "last 100 of 200 steps."
     )
     told_of_real = (
         "The same scripts with their own blurs and a tiny ViT, the last 12 of 24 steps, once. Both "
-        f"hosts are namespaces on this machine's {os.cpu_count()} cores, and these are the device, "
-        "too, so no host brings any more: it shows what a way costs where all want the same cores."
+        f"hosts are namespaces on this machine's {os.cpu_count()} cores, which also are the "
+        "device, so another host adds nothing: this shows each method's own cost."
     )
     table = [
         told,
@@ -201,14 +201,14 @@ def publish(found: dict[Way, list[Found]], real: dict[Way, Found], *, dry: bool)
 
     worth = [each * ALONE.dollars / OFFLOAD.dollars for each in faster(OFFLOAD, ALONE)]
     rows = [
-        Row("plain DataLoader: speed under --offload beside alone (the reference's pair: 1.94)",
+        Row("plain DataLoader: speed with --offload / without (the reference: 1.94)",
             faster(OFFLOAD, ALONE), f">= {REFERENCE_SPEED}"),
-        Row("... samples for a dollar (the reference's: 1.23)", worth, f">= {REFERENCE_WORTH}"),
-        Row("... data wait left", [each.wait_share for each in found[OFFLOAD]], "<= 0.05"),
+        Row("... samples per dollar (the reference: 1.23)", worth, f">= {REFERENCE_WORTH}"),
+        Row("... remaining data wait", [each.wait_share for each in found[OFFLOAD]], "<= 0.05"),
         # Told only: the device bounds both, so they differ by what a step costs beside it.
-        Row("... speed beside Ray Data + TorchTrainer on the same hosts",
+        Row("... speed / Ray Data + TorchTrainer on the same hosts",
             faster(OFFLOAD, RAY_BOTH), ""),
-        Row("... of the 225 samples/s that the device takes",
+        Row("... share of the device's 225 samples/s",
             [each.samples_s / DEVICE_RATE for each in found[OFFLOAD]], ">= 0.95"),
     ]  # fmt: skip
     command = "sudo python benchmarks/cluster/case_b.py"

@@ -43,9 +43,9 @@ SAMPLES = 2000  # an epoch
 FIRST = "both auxiliary hosts"
 PHASES = {
     FIRST: LOCAL + 2 * AUXILIARY,
-    "one of them killed": LOCAL + AUXILIARY,
-    "the other frozen": LOCAL,
-    "that one thawed": LOCAL + AUXILIARY,
+    "one killed": LOCAL + AUXILIARY,
+    "the other frozen too": LOCAL,
+    "the frozen one resumed": LOCAL + AUXILIARY,
 }
 
 
@@ -173,7 +173,7 @@ def phases_of(
 def publish(runs: list[dict[str, Phase]], epochs: list[int], *, dry: bool) -> None:
     """Print the table, and write it to the page."""
     lines = [
-        "| | samples/s | what the workers left could make | longest wait for a batch |",
+        "| | samples/s | capacity of the remaining workers | longest wait for a batch |",
         "|---|---|---|---|",
     ]
     rows = []
@@ -183,21 +183,21 @@ def publish(runs: list[dict[str, Phase]], epochs: list[int], *, dry: bool) -> No
         longest_s = max(phases[name].longest_s for phases in runs)
         ideal = workers / PREPARE_S
         lines.append(f"| {name} | {median(rates):.0f} | {ideal:.0f} | {longest_s:.2f} s |")
-        rows.append(Row(f"{name}: of what the workers left could make",
+        rows.append(Row(f"{name}: share of the remaining workers' capacity",
                         [rate / ideal for rate in rates], ">= 0.9"))  # fmt: skip
         if name != FIRST:
             left = [rate / was / (workers / whole) for rate, was in zip(rates, before, strict=True)]
-            rows.append(Row("... of the rate before, beside the share of workers left", left,
+            rows.append(Row("... rate / rate before, over the share of workers left", left,
                             ">= 0.95"))  # fmt: skip
     longest = [max(phase.longest_s for phase in phases.values()) for phases in runs]
-    rows.append(Row("training goes on: the longest wait for a batch, s", longest, "<= 5"))
+    rows.append(Row("longest wait for a batch, s", longest, "<= 5"))
     table = [
         *lines,
         "",
-        f"{sum(epochs)} epochs, each of {SAMPLES} samples, each of which came once.",
+        f"{sum(epochs)} epochs of {SAMPLES} samples; each sample came exactly once.",
     ]
     write_section(
-        "Hosts that are killed and frozen", "sudo python benchmarks/cluster/faults.py", table, rows,
+        "Killed and frozen hosts", "sudo python benchmarks/cluster/faults.py", table, rows,
         page=PAGE, dry=dry,
     )  # fmt: skip
 

@@ -62,7 +62,7 @@ class Case:
 ALONE, FULL = Case(0), Case(16)
 GROWING = [Case(1), Case(2), Case(4), Case(8), Case(8, hosts=2), FULL]
 RAYS_GROWTH = (
-    "All hosts are emulated. Ray Data's own account of such growth (issue 42318 of its "
+    "All hosts are emulated. Ray Data's published scaling (issue 42318 of its "
     "repository): 753, 1233, 1711 and 1764 images/s with 0, 1, 5 and 10 CPU nodes."
 )
 SMALL, MIXED = Case(0, DEVICE_RATE), Case(16, DEVICE_RATE)
@@ -133,7 +133,7 @@ def publish(
     table = [
         RAYS_GROWTH,
         "",
-        "| auxiliary workers | samples/s | of what all workers could make | foretold, samples/s |",
+        "| auxiliary workers | samples/s | share of all workers' capacity | predicted, samples/s |",
         "|---|---|---|---|",
         growth_line("none", rates[ALONE], ALONE),
         *(
@@ -149,17 +149,17 @@ def publish(
         for mixed, small in zip(rates[MIXED], rates[SMALL], strict=True)
     ]
     rows = [
-        Row("16 auxiliary workers, device of 225 samples/s: of what it could take",
+        Row("16 auxiliary workers, device of 225 samples/s: share of its rate",
             [each / MIXED.ideal for each in rates[MIXED]], ">= 0.95"),
-        Row("16 auxiliary workers, any device: of the 500 of 20 workers",
+        Row("16 auxiliary workers, unlimited device: share of the 500/s of 20 workers",
             [each / FULL.ideal for each in rates[FULL]], ">= 0.95"),
-        Row("... beside Ray Data",
+        Row("... over Ray Data",
             [own / theirs for own, theirs in zip(rates[FULL], rates["Ray Data"], strict=True)],
             ">= 1.0"),
-        Row("foretold by the run without, over measured: off by, mean over the growth",
+        Row("predicted from the run without: error, mean over the job sizes",
             forecasts.mean_errors(), "<= 0.1"),
-        Row("... of the intervals, those that hold what was measured", forecasts.held(), ">= 0.8"),
-        Row("samples for a dollar, the mix beside the GPU host alone", better, ">= 1.35"),
+        Row("... share of intervals that contain the measurement", forecasts.held(), ">= 0.8"),
+        Row("samples per dollar, with the auxiliary host / GPU host alone", better, ">= 1.35"),
     ]  # fmt: skip
     command = "python benchmarks/cluster/mix.py"
     write_section("The reference mix", command, table, rows, page=PAGE, dry=dry)
@@ -179,7 +179,7 @@ def price_table(found: dict[Any, list[list[dict[str, Any]]]]) -> list[str]:
     """Return the table of prices."""
     lines = [
         TOLD,
-        "CPU: of the time of the GPU host's workers, of which each has a core, what samples took.",
+        "CPU: share of the time of the GPU host's workers, one for each core, that samples took.",
         "",
         f"| hosts | samples/s | CPU | device | s a step | {CELLS} |",
         "|---|---|---|---|---|---|---|---|---|",

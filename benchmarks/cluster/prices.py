@@ -32,7 +32,7 @@ class Dollars:
 
     def cells(self, samples_s: float) -> str:
         """Return the cells of a table's row: each price, and that of 1,000 samples by it."""
-        mark = " (taken)" if self.is_taken else ""
+        mark = " (assumed)" if self.is_taken else ""
         return (
             f"{self.sagemaker:.3f}{mark} | {self.sagemaker / 3.6 / samples_s:.5f} | "
             f"{self.ec2:.3f} | {self.ec2 / 3.6 / samples_s:.5f}"
@@ -45,8 +45,8 @@ GPU_HOST = Dollars(1.408, 1.006)  # ml.g5.xlarge: 4 cores and an A10G
 CPU_HOST = Dollars(0.816, 0.680)  # ml.c5.4xlarge: 16 cores
 BIG_HOST = Dollars(1.624 * 1.408 / 1.006, 1.624, is_taken=True)  # ml.g5.4xlarge: 16 and an A10G
 TOLD = (
-    "$/h are the reference's, of SageMaker, where the bigger host is taken to cost 1.40 times what "
-    "it does on EC2, as the smaller one does; and EC2's of us-east-1, on demand, 2026-07-20."
+    "$/h: the reference's SageMaker prices, assuming that the bigger host costs 1.40 times its EC2 "
+    "price, as the smaller one does; and EC2 prices of us-east-1, on demand, 2026-07-20."
 )
 
 

@@ -42,10 +42,11 @@ def main() -> None:
         print(f"round {number + 1}: {rate(well[-1]):.0f} of {WELL:.0f}, with a slow worker "
               f"{rate(slow[-1]):.0f} of {ONE_SLOW:.0f}", flush=True)  # fmt: skip
     rows = [
-        Row("all workers well: of the ideal rate", [rate(each) / WELL for each in well], ">= 0.9"),
-        Row("one of them 10 times slower: of the ideal rate",
+        Row("all workers equally fast: share of the ideal rate",
+            [rate(each) / WELL for each in well], ">= 0.9"),
+        Row("one of them 10 times slower: share of the ideal rate",
             [rate(each) / ONE_SLOW for each in slow], ">= 0.9"),
-        Row("the first rank to end beside the last, one worker slow",
+        Row("time of the first rank to end / the last, one worker slow",
             [share(each, "first_seconds") for each in slow], ""),
     ]  # fmt: skip
     command = "python benchmarks/cluster/sharing.py"

@@ -49,9 +49,9 @@ class Way:
     flags: tuple[str, ...] = ()
 
 
-OURS = Way("our socket, into slots", ("wide.py",), ("--offload", "cpu"))
+OURS = Way("Headrace's protocol, into slots", ("wide.py",), ("--offload", "cpu"))
 PLAIN = Way("plain Ray objects", ("ray_objects.py",))
-STORE = Way("Ray objects, by a receiver into slots", ("ray_objects.py", "--slots"))
+STORE = Way("Ray objects, through a proxy into slots", ("ray_objects.py", "--slots"))
 WAYS = [OURS, PLAIN, STORE]
 
 
@@ -99,7 +99,7 @@ def publish(found: dict[Way, list[list[dict[str, Any]]]], *, dry: bool) -> None:
     speeds = {way: [rate(run) for run in runs] for way, runs in found.items()}
     cpu = {way: [share(run, "cpu_seconds") for run in runs] for way, runs in found.items()}
     table = [
-        "| | images/s from the other host | CPU of the training process, of one core |",
+        "| | images/s from the other host | CPU of the training process, share of a core |",
         "|---|---|---|",
         *(
             f"| {way.name} | {min(speeds[way]):.0f} to {max(speeds[way]):.0f} | "
@@ -112,14 +112,14 @@ def publish(found: dict[Way, list[list[dict[str, Any]]]], *, dry: bool) -> None:
         return [one / two for one, two in zip(speeds[way], speeds[other], strict=True)]
 
     rows = [
-        Row("our socket beside plain Ray objects", beside(OURS, PLAIN), ">= 1.0"),
-        Row("... Ray's store and a receiver beside plain Ray objects", beside(STORE, PLAIN), ""),
-        Row("images/s by our socket, in thousands", [each / 1000 for each in speeds[OURS]],
+        Row("Headrace's protocol / plain Ray objects", beside(OURS, PLAIN), ">= 1.0"),
+        Row("... Ray objects through a proxy / plain Ray objects", beside(STORE, PLAIN), ""),
+        Row("Headrace's protocol, thousand images/s", [each / 1000 for each in speeds[OURS]],
             f">= {TO_TRY_FOR / 1000}"),
-        Row("CPU of the training process, of one core", cpu[OURS], "<= 0.15"),
+        Row("CPU of the training process, share of a core", cpu[OURS], "<= 0.15"),
     ]  # fmt: skip
     command = "sudo python benchmarks/cluster/transfer.py"
-    write_section("Batches on their way", command, table, rows, page=PAGE, dry=dry)
+    write_section("Transfer of batches", command, table, rows, page=PAGE, dry=dry)
 
 
 if __name__ == "__main__":

@@ -156,23 +156,23 @@ def publish(
                 (f"{RANKS} ranks, `--apply {applied}`", tuned),
             )
         ),
-        "", f"What the records of one rank foretold of {RANKS}:", "", "```",
+        "", f"Predicted for {RANKS} ranks from the records of one:", "", "```",
         foretold.text, "```", "",
-        "What `headrace tune` said:", "", "```", told.strip(), "```", "",
-        f"![Cores of {RANKS} ranks as they are](reference-a-before.png)", "",
+        "Output of `headrace tune`:", "", "```", told.strip(), "```", "",
+        f"![Cores of {RANKS} ranks, unchanged](reference-a-before.png)", "",
         f"![Cores of {RANKS} ranks with the remedy](reference-a-after.png)",
     ]  # fmt: skip
     right = finding.get("rule") and cause.get("function", "").rpartition(".")[2] in {
         each.rpartition(".")[2] for each in CAUSES
     }
     rows = [
-        Row("tuned speed / as it is", [speedup], ">= 2"),
-        Row("one rank's own diagnosis foretells it", [float(RULE in rules_of(one))], ">= 1"),
+        Row("tuned speed / unchanged", [speedup], ">= 2"),
+        Row("predicted by one rank's own diagnosis", [float(RULE in rules_of(one))], ">= 1"),
         Row(f"{RULE} comes first at two ranks", [float(rules_of(many)[:1] == [RULE])], ">= 1"),
         Row("the line is named at two ranks", [float(bool(right))], ">= 1"),
-        Row("the wait at two ranks lies in the foretold interval",
+        Row("data wait at two ranks lies in the predicted interval",
             [float(foretold.holds(wait_share(many)))], ">= 1"),
-        Row("data wait foretold of two ranks, at most", [foretold.high], ">= 0.20"),
+        Row("data wait predicted for two ranks, upper end", [foretold.high], ">= 0.20"),
         Row("data wait of one rank", [wait_share(one)], "<= 0.05"),
         Row("data wait of two ranks", [wait_share(many)], ">= 0.20"),
         Row("data wait of two ranks, tuned", [wait_share(tuned)], ""),

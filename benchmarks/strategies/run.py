@@ -39,24 +39,24 @@ PAGE = HERE.parents[1] / "docs" / "strategies.md"
 STRATEGIES = ("single", "dp", "ddp", "fsdp")
 HOMES = ("local files", "remote files", "local shards", "remote shards")
 NOTES = """
-Seconds of one epoch, the median over rounds, and in brackets what of the cell was emulated.
-**single** is one process with one device, **dp** one process with all of them, **ddp** and **fsdp**
-are one process a device, under `headrace run`. Each process has {workers} loader workers.
-**remote files** are opened one by one through a mount of the bucket whose cache is empty at the
-start of each epoch and which reads nothing ahead, as the reference's was; **remote shards** are
-streamed, with no cache.
+Seconds of one epoch, the median over rounds, and in brackets what was emulated. **single** is one
+process with one device, **dp** one process with all of them, **ddp** and **fsdp** one process for
+each device, under `headrace run`. Each process has {workers} loader workers. **remote files** are
+opened one by one through a mount of the bucket whose cache is empty at the start of each epoch
+and which does not read ahead, as in the reference; **remote shards** are streamed, without a
+cache.
 
 {labels}
 """.strip()
 EMULATED = {
-    "E": "**E**: each of {devices} devices is emulated at {rate:g} images/s: a sleep of its "
-    "batch's length beside a small model that is trained for real on the cores, ranks averaging "
-    "gradients over gloo.",
-    "S": "**S**: the scattering of dp is emulated: one process loads the global batch of all "
+    "E": "**E**: each of {devices} devices is emulated at {rate:g} images/s: it sleeps for as "
+    "long as its batch takes, while a small model is really trained on the cores, and ranks "
+    "average gradients over gloo.",
+    "S": "**S**: the scatter of dp is emulated: one process loads the global batch of all "
     "devices, splits it and copies each part, since without CUDA `nn.DataParallel` is the bare "
     "model.",
-    "B": "**B**: the bucket is emulated: an S3 server on this machine, behind a proxy that is "
-    "30 ms away at 50 MB/s a connection.",
+    "B": "**B**: the bucket is emulated: an S3 server on this machine, behind a proxy with a "
+    "latency of 30 ms and 50 MB/s a connection.",
 }
 """What a cell may have emulated."""
 REAL = "Devices are real: {devices} x {name}, each training a small convolutional net, over nccl."
@@ -195,7 +195,7 @@ def report(rounds: list[dict[str, dict[str, Any]]], options: argparse.Namespace)
         f"--devices {options.devices} --rate {options.rate:g} --workers {options.workers}"
         + (" --emulate" if options.emulate else "")
     )
-    title = "Strategies and homes of the data"
+    title = "Strategies and data locations"
     write_section(title, command, lines, rows, page=PAGE, dry=options.dry)
 
 
