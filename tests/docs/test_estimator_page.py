@@ -9,10 +9,13 @@ import pytest
 import typer.main
 
 from headrace.cli.main import build_app
-from headrace.jobs.job_arguments import ARGUMENTS
+from headrace.jobs.job_request import argument_names
+from headrace.jobs.spec import job_options
 from jobs import run_here
 
-PAGE = (Path(__file__).parents[2] / "docs/estimator.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "estimator.md").read_text()
+OPTIONS = (DOCS / "options.md").read_text()
 # It trains where it is given how many epochs, which the page's first example does.
 TRAIN = """
 import argparse, os
@@ -68,7 +71,7 @@ def test_the_job_file_is_told_what_it_would_start(job: Path):
     assert "arguments     --batch-size 256" in lines
     assert "gpu: 2 x ml.g5.xlarge, 4 cores, 1 devices each" in lines
     assert "ranks         2: 1 on each of the 2 hosts of gpu" in lines
-    assert "max run       7200 s" in lines
+    assert "max run       7200s" in lines
     assert "train       images" in lines
 
 
@@ -83,9 +86,10 @@ def test_the_job_file_runs_on_this_host(job: Path):
 
 
 def test_every_argument_that_means_something_and_every_flag_is_told():
-    told = set(re.findall(r"`([a-z_0-9]+)`", PAGE))
-    start = ARGUMENTS.index("py_version")
-    assert set(ARGUMENTS[: start + 1]) <= told
+    told = set(re.findall(r"`([a-z_0-9]+)`", PAGE + OPTIONS))
+    names = argument_names()
+    assert set(names[: names.index("py_version") + 1]) <= told
+    assert {each.argument for each in job_options().values()} - {None} <= told
     verb = typer.main.get_command(build_app()).commands["run"]
     flags = {flag for each in verb.params for flag in each.opts}
     # torchrun's own, and those that come with the channels and uploads.

@@ -19,7 +19,8 @@ from headrace.jobs.hosts.host_commands import job_working_dir
 from headrace.jobs.hosts.host_installs import HostInstalls
 from headrace.jobs.hosts.ray_hosts import warn_unrecorded_script
 from headrace.jobs.requirements import code_folder, find_requirements
-from headrace.jobs.torchrun_args import parse_torchrun_flags
+from headrace.jobs.spec import JobSpec
+from headrace.jobs.torchrun_args import parse_torchrun_flags, torchrun_job
 from headrace.platforms.instance_groups import GroupSpec
 from headrace.records.run_folder import open_run_folder
 
@@ -54,16 +55,16 @@ def test_a_mark_is_found_where_it_was_left_alone(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("given", "folder", "read"),
+    ("given", "folder", "named"),
     [
-        (["train.py", "a"], ".", ["train.py", "a"]),
-        (["src/train.py", "--", "train.py"], ".", ["src/train.py", "--", "train.py"]),
-        (["../elsewhere/train.py", "train.py"], "../elsewhere", ["train.py", "train.py"]),
-        (["-m", "package.train", "b"], ".", ["-m", "package.train", "b"]),
+        (["train.py", "a"], ".", "train.py"),
+        (["src/train.py", "--", "train.py"], ".", "src/train.py"),
+        (["../elsewhere/train.py", "train.py"], "../elsewhere", "train.py"),
+        (["-m", "package.train", "b"], ".", "package.train"),
     ],
 )
 def test_what_goes_along_and_how_the_script_is_named_there(
-    given: list[str], folder: str, read: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    given: list[str], folder: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     here = tmp_path / "here"
     for path in (here / "train.py", here / "src/train.py", tmp_path / "elsewhere/train.py"):
@@ -71,9 +72,11 @@ def test_what_goes_along_and_how_the_script_is_named_there(
         path.touch()
     monkeypatch.chdir(here)
     argv = ["--engine", "ray", "--nproc-per-node", "2", *given]
-    working_dir = job_working_dir(parse_torchrun_flags(argv).args, argv)
+    job = parse_torchrun_flags(argv)
+    working_dir = job_working_dir(job)
     assert Path(working_dir.folder) == (here / folder).resolve()
-    assert working_dir.argv == ("--engine", "ray", "--nproc-per-node", "2", *read)
+    assert working_dir.named(job.script) == named
+    assert job.spec.torchrun_flags[:2] == ("--nproc-per-node", "2")
 
 
 def test_a_member_meets_the_others_whatever_the_host_s_variables_say(
@@ -85,6 +88,8 @@ def test_a_member_meets_the_others_whatever_the_host_s_variables_say(
     monkeypatch.setenv("PET_RDZV_ENDPOINT", "elsewhere:1")
     job = parse_torchrun_flags(["--max-restarts", "3", "train.py"])
     member = HostAssignment(
+        spec=job.spec.to_json(),
+        name="a",
         prefix="gpu/a:{rank}",
         restarts=2,
         hosts=2,
@@ -93,7 +98,9 @@ def test_a_member_meets_the_others_whatever_the_host_s_variables_say(
         master_address="10.0.0.1",
         master_port=29400,
     )
-    HostAssignment.from_json(member.to_json()).apply(job.args)
+    received = HostAssignment.from_json(member.to_json())
+    job = torchrun_job(JobSpec.from_json(received.spec))
+    received.apply(job.args)
     assert (job.args.nnodes, job.args.node_rank, job.args.max_restarts) == ("2", 1, 0)
     assert (job.args.standalone, job.args.rdzv_endpoint) == (False, "")
     assert (job.args.master_addr, job.args.master_port) == ("10.0.0.1", 29400)
@@ -175,7 +182,7 @@ def test_what_hosts_install_is_the_file_beside_the_script_or_the_one_that_is_nam
 
     def found(*argv: str) -> Path | None:
         job = parse_torchrun_flags(["--engine", "ray", *argv])
-        return find_requirements(job.around.requirements, code_folder(job))
+        return find_requirements(job.spec.environment.requirements, code_folder(job))
 
     assert found("src/train.py") == tmp_path / "src" / "requirements.txt"
     assert found("plain/train.py") is None
@@ -239,7 +246,7 @@ def test_a_file_that_does_not_go_along_is_told(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "train.py").touch()
     monkeypatch.chdir(tmp_path / "here")
-    working_dir = job_working_dir(parse_torchrun_flags(["train.py"]).args, ["train.py"])
+    working_dir = job_working_dir(parse_torchrun_flags(["train.py"]))
     folder = open_run_folder(run_dir="r", name=None, script="train.py")
     attempt = folder.start_attempt(command=[], argv=[], world_size=1)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.core.errors import UsageError
-from headrace.jobs.job_description import JobDescription, build_run_command, describe
+from headrace.jobs.job_request import JobRequest, request_job
 from headrace.jobs.sagemaker_sdk.config import read_profile
 from headrace.jobs.sagemaker_sdk.debugger import read_rules
 from headrace.jobs.sagemaker_sdk.inputs import named_inputs
@@ -26,8 +26,9 @@ from headrace.sagemaker import (
 )
 
 
-def described(**asked: Any) -> JobDescription:
-    return describe({"entry_point": "train.py", **asked}, "Estimator: ")
+def described(inputs: Any = None, **asked: Any) -> JobRequest:
+    given = {"entry_point": "train.py", **asked}
+    return request_job(given, named_inputs(inputs, ""), "Estimator: ")
 
 
 def test_there_is_each_rule_that_the_doctor_has():
@@ -52,13 +53,12 @@ def test_rules_and_a_profile_are_recorded_and_one_note_says_what_has_no_effect()
             framework_profile_params=profile,
         ),
     )  # fmt: skip
-    lowered = build_run_command(job, {})
-    assert lowered.flags[-2:] == ("--profile-interval=500ms", "--profile=deep")
+    assert job.flags() == ["--contract=sagemaker", "--profile=deep", "--profile-interval=500ms"]
     (note,) = job.notes
     for said in ("the rules mine, LossNotDecreasing", "CPUBottleneck's threshold=60 (",
                  "the steps and parts of FrameworkProfile", "s3_output_path"):  # fmt: skip
         assert said in note
-    told = json.loads(lowered.asked)
+    told = json.loads(job.arguments_json())
     assert read_rules(told["rules"], "")[0].rule_parameters == {"threshold": 60, "patience": 1000}
     assert [each.name for each in read_rules(told["rules"], "")] == [
         "CPUBottleneck", "mine", "LossNotDecreasing",
@@ -67,9 +67,8 @@ def test_rules_and_a_profile_are_recorded_and_one_note_says_what_has_no_effect()
     assert isinstance(again, FrameworkProfile)
     assert again.dataloader_profiling_config == profile.dataloader_profiling_config
     # What run.json has describes the same job.
-    assert build_run_command(
-        described(rules=told["rules"], profiler_config=told["profiler_config"]), {}
-    ).flags
+    again = described(rules=told["rules"], profiler_config=told["profiler_config"])
+    assert again.flags() == job.flags()
 
 
 def test_what_is_as_debugger_has_it_needs_no_note():
@@ -77,7 +76,7 @@ def test_what_is_as_debugger_has_it_needs_no_note():
     whole = ProfilerConfig(framework_profile_params=FrameworkProfile())
     assert described(rules=rules, profiler_config=whole, debugger_hook_config=False).notes == ()
     off = described(profiler_config=ProfilerConfig(disable_profiler=True))
-    assert build_run_command(off, {}).flags[-1] == "--profile=off"
+    assert off.flags()[-1] == "--profile=off"
 
 
 def test_words_that_cannot_be_are_refused():
@@ -101,10 +100,10 @@ def test_words_that_cannot_be_are_refused():
 
 def test_the_order_of_a_channel_stays_and_that_is_told():
     given = TrainingInput("s3://b/t", shuffle_config=ShuffleConfig(7))
-    lowered = build_run_command(described(), named_inputs({"train": given}, ""))
-    assert json.loads(lowered.asked)["inputs"]["train"]["shuffle_config"] == {"seed": 7}
+    lowered = described({"train": given})
+    assert json.loads(lowered.arguments_json())["inputs"]["train"]["shuffle_config"] == {"seed": 7}
     assert ["train: shuffle_config has no effect" in each for each in lowered.notes] == [True]
-    told = json.loads(lowered.asked)["inputs"]
+    told = json.loads(lowered.arguments_json())["inputs"]
     assert named_inputs(told, "") == {"train": given}
     for wrong in (7, ShuffleConfig):
         with pytest.raises(UsageError, match=r"write ShuffleConfig\(seed\)"):

@@ -38,8 +38,9 @@ def test_our_own_flags_stand_among_torchruns_and_end_at_the_script(script: str):
     job = parse_torchrun_flags(
         ["--nproc-per-node=2", "--name", "a", "--standalone", script, "--name", "b"]
     )
-    assert job.args.name == "a"
-    assert job.args.training_script_args == ["--name", "b"]
+    assert job.spec.run.name == "a"
+    assert job.spec.script.arguments == ("--name", "b")
+    assert job.spec.torchrun_flags == ("--nproc-per-node=2", "--standalone")
     assert job.ranks_here == job.world_size == 2
 
 
@@ -109,7 +110,7 @@ GROUPS = ["--engine", "ray", "--group", "gpu=1", "--group", "cpu=1"]
         (["--offload", "cpu"], "--offload is about a cluster: add --engine ray"),
         (["--engine", "ray", "--nnodes", "2"], "--nnodes and --engine ray: the cluster decides"),
         (["--engine", "ray", "--group", "gpu"], "how many hosts"),
-        (["--engine", "ray", "--max-preemptions", "-2"], "a number, or -1"),
+        (["--engine", "ray", "--max-preemptions", "-2"], "give a whole number, -1 or more"),
         (["--engine", "ray", "--group", "gpu=1", "--offload", "gpu"], "that group trains"),
         (["--engine", "ray", "--group", "gpu=1", "--offload", "cpu"], "none is of that group"),
         (["--driver"], "--driver is about a cluster: add --engine ray"),

@@ -26,6 +26,7 @@ from headrace.jobs.failure import (
 from headrace.jobs.hosts.rank_group import ClockOffset
 from headrace.jobs.output.script_output import Tee
 from headrace.jobs.output.terminal_output import LogFollower
+from headrace.jobs.spec import Script
 from jobs import eventually
 
 
@@ -239,7 +240,7 @@ def _closed() -> io.BytesIO:
 def test_without_torchruns_flags_the_script_runs_directly(argv, module, script, arguments):
     job = direct_job(argv)
     assert job is not None
-    assert (job.module, job.script, job.arguments) == (module, script, arguments)
+    assert job.script == Script(path=script, is_module=module, arguments=arguments)
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,7 @@ def _env(
     json: Annotated[bool, typer.Option("--json", help="Variables and arguments as JSON.")] = False,
 ) -> None:
     from headrace.jobs.environment.preview import preview_environment
+    from headrace.jobs.options import parse_options
     from headrace.jobs.spec import ContractOptions
     from headrace.platforms.instance_groups import parse_groups
 
@@ -58,7 +59,7 @@ def _env(
     }
     groups = parse_groups(group or [])
     cores = len(os.sched_getaffinity(0))
-    options = ContractOptions.parse(flags)
+    options = parse_options(ContractOptions, flags)
     if set(options.contracts) == {"torchrun"}:
         raise UsageError(
             "--contract torchrun: torchrun itself tells each rank (RANK, WORLD_SIZE, ...). Name "

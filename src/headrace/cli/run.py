@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-# ruff: noqa: ARG001 - typer needs flags as parameters; they are read from its context
+import inspect
 import sys
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
+from headrace.jobs.options import Panel
 from headrace.jobs.run import run_job
+from headrace.jobs.spec import job_options
 
 _HELP = """Run a training script, unmodified, on this host's devices.
 
@@ -20,225 +21,6 @@ the script, a job file (.toml, .yaml) has the arguments of headrace.Estimator.
 
 Example: headrace run --nproc-per-node auto train.py --epochs 3
 """
-
-# Panels of the help, the most used flags first.
-_COMMON = "Common"
-_RUN = "Run"
-_RECORDING = "Recording"
-_DATA = "Data"
-_PLATFORM = "Platform"
-_CLUSTER = "Cluster"
-_OUTPUTS = "Outputs"
-
-_RunDir = Annotated[
-    str | None,
-    typer.Option(
-        rich_help_panel=_RUN, help="The run's folder. One that holds a run goes on with it."
-    ),
-]
-_Profile = Annotated[
-    str | None,
-    typer.Option(
-        rich_help_panel=_COMMON, help="on (the default), deep or off: how the run is recorded."
-    ),
-]
-_ProfileInterval = Annotated[
-    str | None,
-    typer.Option(
-        rich_help_panel=_RECORDING, help="Time between samples of the system: 100ms to 60s."
-    ),
-]
-_Engine = Annotated[
-    str | None,
-    typer.Option(
-        rich_help_panel=_COMMON, help="local (the default), or ray: on the hosts of a Ray cluster."
-    ),
-]
-_HostsTimeout = Annotated[
-    str | None,
-    typer.Option(
-        rich_help_panel=_CLUSTER, help="Longest wait for the cluster's hosts; 10m by default."
-    ),
-]
-_Address = Annotated[
-    str | None,
-    typer.Option(
-        rich_help_panel=_CLUSTER,
-        help="The Ray cluster: HOST:PORT, auto or ray://HOST:PORT. Without it, RAY_ADDRESS; "
-        "else one is started on this machine, its hosts emulated.",
-    ),
-]
-_Groups = Annotated[
-    list[str] | None,
-    typer.Option(
-        rich_help_panel=_COMMON,
-        help="An instance group: NAME=HOSTS, emulated NAME=HOSTS:cpus=8,gpus=1 or, by a type of "
-        "AWS or Google, NAME=HOSTSxml.g5.xlarge. The first one trains.",
-    ),
-]
-_Apply = Annotated[
-    str | None,
-    typer.Option(
-        rich_help_panel=_COMMON,
-        help="Loader arguments and threads in place of the script's: num_workers=8,"
-        "pin_memory=on,prefetch_factor@train.py:40=4,worker_threads=1,rank_threads=1.",
-    ),
-]
-_Offload = Annotated[
-    str | None,
-    typer.Option(
-        rich_help_panel=_CLUSTER,
-        help="The group whose hosts make batches, too: --group cpu=2 --offload cpu. "
-        "auto: only if that is predicted to help.",
-    ),
-]
-_MaxPreemptions = Annotated[
-    str | None,
-    typer.Option(
-        rich_help_panel=_CLUSTER,
-        help="How often a lost host may restart the ranks; -1, the default: any.",
-    ),
-]
-_Driver = Annotated[
-    bool,
-    typer.Option(
-        "--driver",
-        rich_help_panel=_CLUSTER,
-        help="The script uses Ray itself (Ray Train, Ray Data): it runs once, on one host of the "
-        "first group, and all cores and devices are Ray's to give out.",
-    ),
-]
-
-_Requirements = Annotated[
-    str | None,
-    typer.Option(
-        rich_help_panel=_RUN,
-        help="What every host installs by pip first: a file, or none; by default the "
-        "requirements.txt beside the script on a cluster, or that of --source-dir.",
-    ),
-]
-_Contract = Annotated[
-    list[str] | None,
-    typer.Option(
-        rich_help_panel=_COMMON,
-        help="sagemaker, sagemaker-v3 or vertex: the variables, files and folders that a script "
-        "finds there. Several at once: sagemaker,vertex.",
-    ),
-]
-_Channels = Annotated[
-    list[str] | None,
-    typer.Option(
-        rich_help_panel=_COMMON,
-        help="NAME=URL, or NAME=JSON with uri, mode, distribution, groups and content_type: an "
-        "input; the contract tells the script where it is.",
-    ),
-]
-_InputModes = Annotated[
-    list[str] | None,
-    typer.Option(
-        rich_help_panel=_DATA,
-        help="MODE for all channels, or NAME=MODE: File (the default) copies a channel to this "
-        "host's disk first, Cache to --cache-dir.",
-    ),
-]
-_CacheDir = Annotated[
-    str | None,
-    typer.Option(
-        rich_help_panel=_DATA,
-        help="The folder of channels in mode Cache: of this host, or on a network.",
-    ),
-]
-_CacheLimit = Annotated[
-    str | None,
-    typer.Option(
-        rich_help_panel=_DATA,
-        help="How much a cache of channels may hold, such as 100GB; else the disk does.",
-    ),
-]
-_Hyperparameters = Annotated[
-    list[str] | None,
-    typer.Option(
-        rich_help_panel=_COMMON,
-        help="NAME=VALUE: an argument of the script, as the contract spells it.",
-    ),
-]
-_Source = Annotated[
-    str | None,
-    typer.Option(
-        rich_help_panel=_PLATFORM, help="The folder of the code; by default the script's own."
-    ),
-]
-_Distribution = Annotated[
-    str | None,
-    typer.Option(
-        rich_help_panel=_PLATFORM,
-        help="A contract's: torch_distributed, smdistributed, pytorchddp or mpi start a rank on "
-        "each device. Without it, or flags of torchrun's, the script runs once on each host.",
-    ),
-]
-_Environment = Annotated[
-    list[str] | None,
-    typer.Option(
-        rich_help_panel=_RUN,
-        help="NAME=VALUE: a variable of the script; NAME alone: as it is set here.",
-    ),
-]
-_Dependencies = Annotated[
-    list[str] | None,
-    typer.Option(
-        rich_help_panel=_RUN, help="PATH: a module or package that the script may import."
-    ),
-]
-_Metrics = Annotated[
-    list[str] | None,
-    typer.Option(
-        rich_help_panel=_RECORDING,
-        help="NAME=REGEX: a number that ranks print; its group is the value.",
-    ),
-]
-_MaxRun = Annotated[
-    str | None,
-    typer.Option(
-        rich_help_panel=_RUN, help="Longest time that the job may take: 3600 (seconds), 30min, 2h."
-    ),
-]
-_DryRun = Annotated[
-    bool,
-    typer.Option(
-        "--dry-run",
-        rich_help_panel=_COMMON,
-        help="Print hosts, ranks, variables, arguments and the data to move; start nothing.",
-    ),
-]
-_CheckpointUri = Annotated[
-    str | None,
-    typer.Option(
-        rich_help_panel=_OUTPUTS,
-        help="URL: checkpoints are copied there while the job runs, and back before it begins.",
-    ),
-]
-_CheckpointLocalPath = Annotated[
-    str | None,
-    typer.Option(
-        rich_help_panel=_OUTPUTS,
-        help="A folder at which a script for SageMaker finds its checkpoints, too; it looks for "
-        "them in /opt/ml/checkpoints anyway.",
-    ),
-]
-_OutputPath = Annotated[
-    str | None,
-    typer.Option(
-        rich_help_panel=_COMMON, help="URL: model and output go there when the job has ended."
-    ),
-]
-
-
-_RunsDir = Annotated[
-    str | None, typer.Option(rich_help_panel=_RUN, help="Where runs lie; ./runs by default.")
-]
-_Name = Annotated[
-    str | None, typer.Option(rich_help_panel=_COMMON, help="The run's name, below --runs-dir.")
-]
 
 
 def register(app: typer.Typer) -> None:
@@ -254,53 +36,40 @@ def register(app: typer.Typer) -> None:
     )(_run)
 
 
-def _run(
-    context: typer.Context,
-    *,
-    name: _Name = None,
-    profile: _Profile = None,
-    apply: _Apply = None,
-    dry_run: _DryRun = False,
-    contract: _Contract = None,
-    channel: _Channels = None,
-    hyperparameter: _Hyperparameters = None,
-    engine: _Engine = None,
-    group: _Groups = None,
-    output_path: _OutputPath = None,
-    run_dir: _RunDir = None,
-    runs_dir: _RunsDir = None,
-    max_run: _MaxRun = None,
-    dependency: _Dependencies = None,
-    requirements: _Requirements = None,
-    environment: _Environment = None,
-    profile_interval: _ProfileInterval = None,
-    metric: _Metrics = None,
-    input_mode: _InputModes = None,
-    cache_dir: _CacheDir = None,
-    cache_limit: _CacheLimit = None,
-    source_dir: _Source = None,
-    distribution: _Distribution = None,
-    address: _Address = None,
-    offload: _Offload = None,
-    hosts_timeout: _HostsTimeout = None,
-    max_preemptions: _MaxPreemptions = None,
-    driver: _Driver = False,
-    checkpoint_uri: _CheckpointUri = None,
-    checkpoint_local_path: _CheckpointLocalPath = None,
-) -> None:
-    # Flags are passed on as typed: jobs/ alone parses them.
-    sys.exit(run_job([*_flags(context.params), *context.args]))
+def _run(context: typer.Context, **options: Any) -> None:
+    # The options are passed on as typed: jobs/ alone parses them.
+    flags = [
+        flag for name, value in options.items() for flag in job_options()[name].flags(_texts(value))
+    ]
+    sys.exit(run_job([*flags, *context.args]))
 
 
-def _flags(params: Mapping[str, Any]) -> Iterator[str]:
-    for name, value in params.items():
-        flag = f"--{name.replace('_', '-')}"
-        if isinstance(value, bool):
-            yield from [flag] if value else []
-        elif isinstance(value, str):
-            yield f"{flag}={value}"
-        else:
-            yield from (f"{flag}={each}" for each in value or ())
+def _texts(value: Any) -> list[str]:
+    if isinstance(value, bool):
+        return ["true"] if value else []
+    return [value] if isinstance(value, str) else list(value or ())
+
+
+def _signature() -> inspect.Signature:
+    """Return the signature of `_run` with all options of a job, from which typer makes the help."""
+    parameters = [inspect.Parameter("context", _KEYWORD, annotation=typer.Context)]
+    panels = {panel: number for number, panel in enumerate(get_args(Panel))}
+    for each in sorted(job_options().values(), key=lambda option: panels[option.panel]):
+        kind: Any = (
+            bool if each.kind.is_switch else list[str] | None if each.kind.repeats else str | None
+        )
+        shown = typer.Option(each.flag, rich_help_panel=each.panel, help=each.help)
+        default = False if each.kind.is_switch else None
+        annotation = Annotated[kind, shown]
+        parameters.append(
+            inspect.Parameter(each.name, _KEYWORD, default=default, annotation=annotation)
+        )
+    return inspect.Signature(parameters)
+
+
+_KEYWORD = inspect.Parameter.POSITIONAL_OR_KEYWORD
+_run.__signature__ = _signature()  # type: ignore[attr-defined]
+_run.__annotations__ = {name: each.annotation for name, each in _signature().parameters.items()}
 
 
 def register_resume(app: typer.Typer) -> None:

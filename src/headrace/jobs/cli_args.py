@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import difflib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from headrace.core import env
 from headrace.core.errors import UsageError
 from headrace.jobs.environment.existing_job import with_detected_contract
-from headrace.jobs.recording import RecordingOptions
-from headrace.jobs.spec import (
-    CONTRACT_SPELLINGS,
-    DRY_RUN,
-    ContractOptions,
-    ScriptOptions,
-    SyncOptions,
-)
-from headrace.jobs.spec import SCRIPT_SPELLINGS as OF_SCRIPTS
-from headrace.jobs.spec import SYNC_SPELLINGS as UPLOAD_SPELLINGS
+from headrace.jobs.options import Option, Texts
+from headrace.jobs.spec import JobSpec, Script, job_options
 
 _JOB_FILES = {".toml", ".yaml", ".yml"}
 
@@ -76,65 +70,30 @@ def _nearest_script(path: Path) -> str:
     return f" Did you mean {path.parent / close[0]}?" if close else ""
 
 
-HEADRACE_FLAGS = {
-    "--run-dir": "run_dir",
-    "--run_dir": "run_dir",
-    "--runs-dir": "runs_dir",
-    "--runs_dir": "runs_dir",
-    "--name": "name",
-    "--profile": "profile",
-    "--profile-interval": "profile_interval",
-    "--profile_interval": "profile_interval",
-    "--apply": "apply",
-    "--engine": "engine",
-    "--address": "address",
-    "--group": "group",
-    "--offload": "offload",
-    "--hosts-timeout": "hosts_timeout",
-    "--hosts_timeout": "hosts_timeout",
-    "--max-preemptions": "max_preemptions",
-    "--max_preemptions": "max_preemptions",
-    **CONTRACT_SPELLINGS,
-    **OF_SCRIPTS,
-    **UPLOAD_SPELLINGS,
-}
-# Options of clusters, and the one that starts ranks.
-_NEEDS_TORCHRUN = {
-    "engine", "address", "group", "offload", "hosts_timeout", "max_preemptions", "distribution",
-}  # fmt: skip
 _TORCHRUN_PREFIX = "PET_"  # torchrun reads its flags from such variables too
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DirectJob:
-    """One script in one process, without torchrun.
-
-    Attributes:
-        run_dir: The run folder; None: a new one.
-        runs_dir: The folder of all runs; None: the default.
-        name: The run's name; None: made of the script's name.
-        options: How the job is recorded.
-        contract: The script's contract with its platform.
-        around: The script's variables, time limit, and so on.
-        uploads: The files that are synced to URLs.
-        module: `script` is a module's name.
-        script: The script or module.
-        arguments: The script's own arguments.
-    """
-
-    run_dir: str | None
-    runs_dir: str | None
-    name: str | None
-    options: RecordingOptions
-    contract: ContractOptions
-    around: ScriptOptions
-    uploads: SyncOptions
-    module: bool
-    script: str
-    arguments: tuple[str, ...]
+@cache
+def options_by_flag() -> dict[str, Option]:
+    """Return the options of a job by each spelling of their flags."""
+    return {flag: each for each in job_options().values() for flag in each.spellings}
 
 
-def direct_job(argv: Sequence[str]) -> DirectJob | None:
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of all options to a parser, whose values are then read by `option_values`."""
+    for each in job_options().values():
+        if each.kind.is_switch:
+            parser.add_argument(*each.spellings, action="append_const", const="true", default=[])
+        else:
+            parser.add_argument(*each.spellings, action="append", default=[])
+
+
+def option_values(args: argparse.Namespace) -> dict[str, list[str]]:
+    """Return the texts of the options that were parsed by `add_options` flags."""
+    return {name: getattr(args, name) for name in job_options() if getattr(args, name)}
+
+
+def direct_job(argv: Sequence[str]) -> JobSpec | None:
     """Return the job of a command line without torchrun or cluster flags, else None.
 
     Args:
@@ -150,47 +109,37 @@ def direct_job(argv: Sequence[str]) -> DirectJob | None:
         raise UsageError(
             "headrace run needs a script: headrace run [torchrun's flags] script.py [arguments]."
         )
-    module = rest[0] in {"-m", "--module"}
-    script = rest[1:] if module else rest
+    is_module = rest[0] in {"-m", "--module"}
+    script = rest[1:] if is_module else rest
     if _torchrun_is_configured() or not script or script[0].startswith("-"):
         return None
-    if own.keys() & _NEEDS_TORCHRUN:
+    if any(job_options()[name].needs_torchrun for name in own):
         return None
-    last = {name: values[-1] for name, values in own.items()}
-    around, contract = ScriptOptions.parse(own), ContractOptions.parse(own)
-    return DirectJob(
-        run_dir=last.get("run_dir"),
-        runs_dir=last.get("runs_dir"),
-        name=last.get("name"),
-        options=RecordingOptions.parse(
-            last.get("profile"), last.get("profile_interval"), last.get("apply"), around.metrics
-        ),
-        contract=contract if around.dry_run else with_detected_contract(contract),
-        around=around,
-        uploads=SyncOptions.parse(own),
-        module=module,
-        script=script[0],
-        arguments=tuple(script[1:]),
+    job = JobSpec.parse(
+        own, Script(path=script[0], is_module=is_module, arguments=tuple(script[1:]))
     )
+    if job.run.dry_run:
+        return job
+    return replace(job, contract=with_detected_contract(job.contract))
 
 
-def split_headrace_flags(argv: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
-    """Return the values of our own leading flags, and the rest of the command line."""
+def split_headrace_flags(argv: Sequence[str]) -> tuple[Texts, list[str]]:
+    """Return the texts of our own leading flags, by option name, and the rest of the words."""
     own: dict[str, list[str]] = {}
     rest = list(argv)
     while rest:
         flag, equals, value = rest[0].partition("=")
-        if rest[0] in DRY_RUN:
-            own["dry_run"] = [rest.pop(0)]
-            continue
-        if flag not in HEADRACE_FLAGS:
+        found = options_by_flag().get(flag)
+        if found is None or (found.kind.is_switch and equals):
             break
-        if not equals:
-            if len(rest) < 2:
-                raise UsageError(f"{flag} needs a value: {flag} {HEADRACE_FLAGS[flag].upper()}.")
-            value = rest[1]
-        own.setdefault(HEADRACE_FLAGS[flag], []).append(value)
-        rest = rest[1 if equals else 2 :]
+        rest.pop(0)
+        if found.kind.is_switch:
+            value = "true"
+        elif not equals:
+            if not rest:
+                raise UsageError(f"{flag} needs a value: {flag} {found.name.upper()}.")
+            value = rest.pop(0)
+        own.setdefault(found.name, []).append(value)
     return own, rest
 
 

@@ -20,7 +20,7 @@ from headrace.jobs.environment.existing_job import ExistingJob, check_variables,
 from headrace.jobs.environment.host_environment import host_resources
 from headrace.jobs.environment.host_layout import HostLayout, layout_hosts, layout_single_host
 from headrace.jobs.environment.script_environment import check_environment
-from headrace.jobs.spec import ContractOptions, ScriptOptions
+from headrace.jobs.spec import ContractOptions, JobSpec
 from headrace.platforms.instance_groups import GroupSpec
 from headrace.platforms.sagemaker.folders import DEFAULT_BASE, SageMakerFolders
 from headrace.platforms.script_contract import ScriptContract, script_arguments
@@ -30,7 +30,6 @@ from headrace.records.launcher import hide_secrets
 from headrace.records.redaction import redact
 
 if TYPE_CHECKING:
-    from headrace.jobs.cli_args import DirectJob
     from headrace.jobs.torchrun_args import TorchrunJob
 
 _TERMINAL_COLUMNS = 80
@@ -41,7 +40,7 @@ _LABEL_COLUMNS = 14
 def labelled_lines(facts: Iterable[tuple[str, str]]) -> Iterator[str]:
     """Yield lines of labels and their texts; an empty label continues the one before."""
     for label, text in facts:
-        yield wrapped_text(f"{label:<{_LABEL_COLUMNS}}", text)
+        yield wrapped_text(f"{label:<{_LABEL_COLUMNS - 2}}  ", text)
 
 
 def wrapped_text(head: str, text: str) -> str:
@@ -136,6 +135,12 @@ def _data_to_move(
     return f"{total} to move to each of {hosts} hosts (emulated ones share a copy)"
 
 
+_IN_OTHER_LINES = {
+    "name", "dry_run", "run_dir", "runs_dir", "environment", "contract", "channel",
+    "hyperparameter", "source_dir", "distribution", "input_mode", "checkpoint_local_path",
+    "metric", "engine", "group", "address",
+}  # fmt: skip
+"""Options that a dry run shows in lines of their own kind; it lists all others."""
 _RUN = "RUN"  # stands for the run folder in paths
 
 
@@ -144,11 +149,8 @@ class DryRunJob:
     """What is known of a job before it starts.
 
     Attributes:
-        name: The run's name; "": it will contain the time.
-        script: The script, or a module's name.
-        arguments: The user's own arguments.
-        contract: The contract options.
-        around: The script options.
+        spec: The job.
+        script: The script's path from here, or a module's name.
         plan: The layout of the hosts.
         machines: The hosts' resources, by name.
         ranks_per_host: Ranks per training host; None: the script runs once on each host.
@@ -157,11 +159,8 @@ class DryRunJob:
         is_here: The hosts inherit this process's variables.
     """
 
-    name: str
+    spec: JobSpec
     script: str
-    arguments: tuple[str, ...]
-    contract: ContractOptions
-    around: ScriptOptions
     plan: HostLayout
     machines: Mapping[str, HostResources]
     ranks_per_host: int | None
@@ -170,7 +169,7 @@ class DryRunJob:
     is_here: bool = True
 
 
-def describe_direct_job(job: DirectJob, script: str, devices: int) -> int:
+def describe_direct_job(job: JobSpec, script: str, devices: int) -> int:
     """Print the dry run of a job of one process; return the exit code.
 
     Raises:
@@ -178,23 +177,14 @@ def describe_direct_job(job: DirectJob, script: str, devices: int) -> int:
     """
     outer = find_existing_job(job.contract)
     if outer is not None:
-        return _print_existing_job(
-            outer, script, job.arguments, job.contract, "none: the script runs once"
-        )
+        return _print_existing_job(outer, script, job, "none: the script runs once")
+    plan = _single_host_layout(script, None, devices)
     return _print_job(
         DryRunJob(
-            name=job.name or "",
-            script=script,
-            arguments=job.arguments,
-            contract=job.contract,
-            around=job.around,
-            plan=_single_host_layout(script, None, devices),
-            machines=_local_resources(_single_host_layout(script, None, devices), devices),
-            ranks_per_host=None,
-            restarts=0,
-            place="this machine",
+            spec=job, script=script, plan=plan, machines=_local_resources(plan, devices),
+            ranks_per_host=None, restarts=0, place="this machine",
         )
-    )
+    )  # fmt: skip
 
 
 def describe_torchrun_job(job: TorchrunJob, devices: int) -> int:
@@ -207,17 +197,15 @@ def describe_torchrun_job(job: TorchrunJob, devices: int) -> int:
     Raises:
         UsageError: An empty channel, for example.
     """
-    cluster, args = job.cluster, job.args
-    outer = find_existing_job(job.contract, args.group[0].partition("=")[0] if args.group else None)
+    cluster, spec = job.cluster, job.spec
+    named = spec.hosts.groups[0].name if spec.hosts.groups else None
+    outer = find_existing_job(spec.contract, named)
     if outer is not None:
         ranks = f"{job.ranks_here} here" if outer.has_local_ranks else "none here: it runs once"
-        arguments = args.training_script_args
-        return _print_existing_job(outer, args.training_script, arguments, job.contract, ranks)
-    has_contract = set(job.contract.contracts) - {"torchrun"}
+        return _print_existing_job(outer, job.script, spec, ranks)
+    has_contract = set(spec.contract.contracts) - {"torchrun"}
     if cluster is None:
-        plan = _single_host_layout(
-            args.training_script, job.distribution or "torch_distributed", devices
-        )
+        plan = _single_host_layout(job.script, job.distribution or "torch_distributed", devices)
         machines, place = _local_resources(plan, devices), "this machine"
         ranks_each: int | None = job.ranks_here
     else:
@@ -229,19 +217,11 @@ def describe_torchrun_job(job: TorchrunJob, devices: int) -> int:
         ranks_each = None if has_contract and job.distribution is None else job.ranks_here
     return _print_job(
         DryRunJob(
-            name=args.name or "",
-            script=args.training_script,
-            arguments=tuple(args.training_script_args),
-            contract=job.contract,
-            around=job.around,
-            plan=plan,
-            machines=machines,
-            ranks_per_host=ranks_each,
-            restarts=int(args.max_restarts),
-            place=place,
+            spec=spec, script=job.script, plan=plan, machines=machines, ranks_per_host=ranks_each,
+            restarts=int(job.args.max_restarts), place=place,
             is_here=cluster is None or not cluster.address,
         )
-    )
+    )  # fmt: skip
 
 
 def _single_host_layout(script: str, distribution: Distribution | None, devices: int) -> HostLayout:
@@ -262,7 +242,7 @@ def _layout_of_groups(groups: Sequence[GroupSpec], job: TorchrunJob, devices: in
         for group in groups
     }
     return layout_hosts(
-        Path(job.args.training_script).stem, types_and_addresses, distribution=job.distribution,
+        Path(job.script).stem, types_and_addresses, distribution=job.distribution,
         distributed=groups[0].name, can_bind_mount=can_bind_mount(DEFAULT_BASE),
     )  # fmt: skip
 
@@ -287,15 +267,12 @@ def _group_resources(
     }
 
 
-def _print_existing_job(
-    outer: ExistingJob, script: str, arguments: Sequence[str], contract: ContractOptions, ranks: str
-) -> int:
+def _print_existing_job(outer: ExistingJob, script: str, spec: JobSpec, ranks: str) -> int:
     """Print the dry run inside an existing job."""
-    values = script_arguments(contract.contracts, contract.hyperparameters)
     facts = (
         ("script", script),
-        ("arguments", " ".join(redact([*values, *arguments])) or "none"),
-        ("contract", ", ".join(contract.contracts)),
+        ("arguments", _arguments(spec)),
+        ("contract", ", ".join(spec.contract.contracts)),
         ("hosts", f"{len(outer.told.hosts)}, of the job around this process"),
         ("", ", ".join(outer.told.hosts)),
         ("this host", outer.told.here),
@@ -306,12 +283,17 @@ def _print_existing_job(
     return 0
 
 
+def _arguments(spec: JobSpec) -> str:
+    values = script_arguments(spec.contract.contracts, spec.contract.hyperparameters)
+    return " ".join(redact([*values, *spec.script.arguments])) or "none"
+
+
 def _print_job(job: DryRunJob) -> int:
     for host in job.plan.hosts if job.is_here else ():
         variables = _contract_variables(job, (), host)
         check_variables(variables)
-        check_environment(job.around.environment, variables)
-    channels = dry_run_channels(job.contract)
+        check_environment(job.spec.environment.environment, variables)
+    channels = dry_run_channels(job.spec.contract)
     sys.stdout.write("\n".join(_lines(job, channels)) + "\n")
     return 0
 
@@ -333,11 +315,11 @@ def _lines(job: DryRunJob, channels: Sequence[DryRunChannel]) -> Iterator[str]:
 
 
 def _facts(job: DryRunJob) -> Iterator[tuple[str, str]]:
-    values = script_arguments(job.contract.contracts, job.contract.hyperparameters)
+    spec = job.spec
     yield "script", job.script
-    yield "arguments", " ".join(redact([*values, *job.arguments])) or "none"
-    yield "run", job.name or "named after the script and the time"
-    yield "contract", ", ".join(job.contract.contracts) or "torchrun's alone"
+    yield "arguments", _arguments(spec)
+    yield "run", spec.run.name or "named after the script and the time"
+    yield "contract", ", ".join(spec.contract.contracts) or "torchrun's alone"
     if job.plan.distribution is not None and job.ranks_per_host is not None:
         yield "distribution", job.plan.distribution
     yield "hosts", f"{len(job.plan.hosts)}, {job.place}"
@@ -347,16 +329,15 @@ def _facts(job: DryRunJob) -> Iterator[tuple[str, str]]:
         yield "", f"{group.name}: {len(group.hosts)} x {group.instance_type}, {has}"
         yield "", "  " + ", ".join(group.hosts)
     yield "ranks", _ranks(job)
-    if job.contract.checkpoint_local_path is not None:
-        yield "checkpoints", f"at {job.contract.checkpoint_local_path}, too"
-    if job.around.max_run_s is not None:
-        yield "max run", f"{job.around.max_run_s:g} s"
+    if spec.contract.checkpoint_local_path is not None:
+        yield "checkpoints", f"at {spec.contract.checkpoint_local_path}, too"
     if job.restarts:
         yield "restarts", str(job.restarts)
-    for name, expression in job.around.metrics.items():
+    for name, expression in spec.recording.metrics.items():
         yield "metric", f"{name}: {expression}"
-    for path in job.around.dependencies:
-        yield "dependency", path
+    for name, texts in spec.texts().items():
+        if name not in _IN_OTHER_LINES:
+            yield from ((name.replace("_", " "), text) for text in redact(texts))
 
 
 def _ranks(job: DryRunJob) -> str:
@@ -383,7 +364,7 @@ def _variables(job: DryRunJob, channels: Sequence[DryRunChannel], host: str) -> 
             "RANK": f"0 to {last}" if last else "0", "WORLD_SIZE": str(ranks),
             "LOCAL_WORLD_SIZE": str(job.ranks_per_host),
         }  # fmt: skip
-    return dict(sorted({**found, **job.around.environment}.items()))
+    return dict(sorted({**found, **job.spec.environment.environment}.items()))
 
 
 def _contract_variables(
@@ -392,19 +373,21 @@ def _contract_variables(
     """Return the variables that a host's script gets by its contracts."""
     plan = job.plan
     training_job = TrainingJob(
-        name=job.name or plan.job,
+        name=job.spec.run.name or plan.job,
         groups=plan.groups,
         entry_point=Path(job.script).name,
         distribution=plan.distribution,
         distributed=plan.distributed,
-        processes_per_host=job.contract.processes_per_host,
-        channels=script_channels(job.contract),
-        hyperparameters=hide_secrets(dict(job.contract.hyperparameters)),
-        submitted=job.contract.source_dir or str(Path(job.script).parent),
+        processes_per_host=job.spec.contract.processes_per_host,
+        channels=script_channels(job.spec.contract),
+        hyperparameters=hide_secrets(dict(job.spec.contract.hyperparameters)),
+        submitted=job.spec.contract.source_dir or str(Path(job.script).parent),
     )
     data = {each.spec.name: each.spec.uri for each in channels}
     base = DEFAULT_BASE if plan.can_bind_mount else f"{_RUN}/hosts/{host}/ml"
-    return ScriptContract(contracts=job.contract.contracts, job=training_job, host=host).variables(
+    return ScriptContract(
+        contracts=job.spec.contract.contracts, job=training_job, host=host
+    ).variables(
         SageMakerFolders(base),
         vertex_paths(f"{_RUN}/output", data),
         job.machines[host],

@@ -12,25 +12,18 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from inspect import Parameter, Signature
 from pathlib import Path
 from types import MethodType
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from headrace.core import env
 from headrace.core.console import print_status
 from headrace.core.errors import LaunchError, UsageError
 from headrace.core.process.parent_death import parent_bound_command
-from headrace.jobs.job_arguments import JobArguments
-from headrace.jobs.job_description import (
-    JobDescription,
-    RunCommand,
-    as_json,
-    build_run_command,
-    describe,
-    run_stem,
-)
-from headrace.jobs.recording import check_interval
+from headrace.jobs.job_request import JobRequest, argument_names, as_json, request_job, run_stem
+from headrace.jobs.option_values import check_interval
 from headrace.jobs.run_handle import RunHandle
 from headrace.jobs.sagemaker_sdk.config import FrameworkProfile, read_profile
 from headrace.jobs.sagemaker_sdk.debugger import ProfilerRule, ignored_settings, read_rules
@@ -79,9 +72,9 @@ def recorded_job(run: RunHandle) -> RecordedJob:
         return RecordedJob(given=script, lacks="it was started from a command line")
     given = {name: value for name, value in asked.items() if name not in _FIT_KEYS}
     try:
-        job = describe(given, "")
         inputs = named_inputs(asked.get("inputs"), "")
-        words = {*build_run_command(job, inputs).flags, job.entry_point}
+        request = request_job(given, inputs, "")
+        words = {*request.flags(), request.script}
     except UsageError as error:
         return RecordedJob(given=script, lacks=f"what it was asked for cannot be read: {error}")
     return RecordedJob(
@@ -217,9 +210,9 @@ class Estimator:
         Estimator("train.py", hyperparameters={"epochs": 3}).fit({"train": "s3://bucket/train"})
     """
 
-    def __init__(self, entry_point: str, **arguments: Unpack[JobArguments]) -> None:
+    def __init__(self, entry_point: str, **arguments: Any) -> None:
         self._given: dict[str, Any] = {"entry_point": entry_point, **arguments}
-        self._job = describe(self._given, _ESTIMATOR_PREFIX)
+        request_job(self._given, {}, _ESTIMATOR_PREFIX)  # raises where an argument is wrong
         self.latest_run: RunHandle | None = None
         self._recorded: RecordedJob | None = None
 
@@ -269,12 +262,12 @@ class Estimator:
             UsageError: An invalid value; nothing has run.
             LaunchError: The job failed; the message ends with its last output.
         """
-        command = self._run_command(inputs, experiment_config)
-        for note in command.notes:
+        request = self._request(inputs, experiment_config)
+        for note in request.notes:
             print_status(f"headrace: {note}\n")
         self.latest_run = None
         self.latest_run = run = _start_run(
-            command, job_name or self._job.job_name, run_stem(self._given), tied=wait,
+            request, job_name or request.job_name, run_stem(self._given), tied=wait,
             folder=self._folder(),
         )  # fmt: skip
         if not wait:
@@ -293,10 +286,10 @@ class Estimator:
         Raises:
             UsageError: An invalid value.
         """
-        command = self._run_command(inputs, None)
+        request = self._request(inputs, None)
         result = subprocess.run(
-            [*_HEADRACE, *command.flags, "--dry-run", command.script],
-            env=env.child_environment(command.variables),
+            [*_HEADRACE, "--dry-run", *request.flags(), request.script],
+            env=env.child_environment(request.variables),
             cwd=self._folder(),
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -379,10 +372,7 @@ class Estimator:
             )
         return folder
 
-    def _run_command(
-        self, inputs: object, experiment_config: Mapping[str, str] | None
-    ) -> RunCommand:
-        job: JobDescription = self._job
+    def _request(self, inputs: object, experiment_config: Mapping[str, str] | None) -> JobRequest:
         recorded = self._recorded
         if recorded is not None:
             if recorded.lacks is not None:
@@ -393,28 +383,39 @@ class Estimator:
                 )
             inputs = recorded.inputs if inputs is None else inputs
             experiment_config = experiment_config or recorded.experiment_config
-        if experiment_config is not None:
-            job = replace(job, asked={**job.asked, "experiment_config": dict(experiment_config)})
-        return build_run_command(job, named_inputs(inputs, _ESTIMATOR_PREFIX), _ESTIMATOR_PREFIX)
+        return request_job(
+            self._given, named_inputs(inputs, _ESTIMATOR_PREFIX), _ESTIMATOR_PREFIX,
+            experiment_config=experiment_config,
+        )  # fmt: skip
 
 
+def _signature() -> Signature:
+    """Return the signature of `Estimator`, which editors and help() show, with all arguments."""
+    names = [name for name in argument_names() if name != "entry_point"]
+    further = [Parameter(name, Parameter.KEYWORD_ONLY, default=None) for name in names]
+    return Signature([Parameter("entry_point", Parameter.POSITIONAL_OR_KEYWORD), *further])
+
+
+Estimator.__signature__ = _signature()  # type: ignore[attr-defined]
 PyTorch = Estimator
 """SageMaker's name for an Estimator of a PyTorch script."""
 _HEADRACE = (sys.executable, "-P", "-m", "headrace.cli.main", "run")
 
 
 def _start_run(
-    started: RunCommand, name: str | None, stem: str, *, tied: bool, folder: Path | None
+    request: JobRequest, name: str | None, stem: str, *, tied: bool, folder: Path | None
 ) -> RunHandle:
     run = open_run_folder(run_dir=None, name=name, script=stem)
     before = len(run.attempts())
     run.check_free()
-    command = [*_HEADRACE, f"--run-dir={run.path}", *started.flags, started.script]
+    command = [*_HEADRACE, f"--run-dir={run.path}", *request.flags(), request.script]
     with (run.path / LAUNCHER_LOG).open("ab") as log:
         begin = log.tell()
         process = subprocess.Popen(
             parent_bound_command(sys.executable, command) if tied else command,
-            env=env.child_environment({**started.variables, env.JOB_REQUEST.name: started.asked}),
+            env=env.child_environment(
+                {**request.variables, env.JOB_REQUEST.name: request.arguments_json()}
+            ),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

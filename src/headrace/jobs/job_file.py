@@ -13,15 +13,16 @@ from typing import Any
 from headrace.core import env
 from headrace.core.console import print_status
 from headrace.core.errors import UsageError
-from headrace.jobs.cli_args import HEADRACE_FLAGS, split_headrace_flags
-from headrace.jobs.job_description import build_run_command, describe
+from headrace.jobs.cli_args import options_by_flag, split_headrace_flags
+from headrace.jobs.job_request import request_job
+from headrace.jobs.options import Texts
 from headrace.jobs.sagemaker_sdk.inputs import named_inputs
-from headrace.jobs.spec import DRY_RUN
 
 _TOML, _YAML = (".toml",), (".yaml", ".yml")
 SUFFIXES = (*_TOML, *_YAML)
 """Suffixes of job files."""
 _INPUTS = "inputs"
+_DRY_RUN = "dry_run"
 _KEYS_HINT = "Write its keys as docs/estimator.md lists them, such as entry_point: train.py."
 
 
@@ -44,42 +45,40 @@ def with_job_file(argv: Sequence[str]) -> list[str]:
     behind, arguments = _split_after_file(rest[0], rest[1:])
     file, where = Path(rest[0]), f"{rest[0]}: "
     given = _read(file)
-    job = describe(given, where, more=(_INPUTS,))
-    run_command = build_run_command(job, named_inputs(given.get(_INPUTS), where), where)
-    env.change({**run_command.variables, env.JOB_REQUEST.name: run_command.asked})
-    for note in run_command.notes:
+    inputs = named_inputs(given.get(_INPUTS), where)
+    request = request_job(given, inputs, where, more=(_INPUTS,))
+    env.change({**request.variables, env.JOB_REQUEST.name: request.arguments_json()})
+    for note in request.notes:
         print_status(f"headrace: {where}{note}\n")
-    flags = list(run_command.flags)
-    if job.job_name is not None and not own.keys() & {"run_dir", "name"}:
-        flags.append(f"--name={job.job_name}")
-    typed = [*argv[: len(argv) - len(rest)], *behind]
-    return [*_headrace_flags_first(flags, typed), run_command.script, *arguments]
+    typed = {**own, **behind}
+    if request.job_name is not None and not own.keys() & {"run_dir", "name"}:
+        typed["name"] = [request.job_name]
+    return [*request.flags(typed), request.script, *arguments]
 
 
-def _split_after_file(file: str, behind: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split what follows a job file into our flags and the script's arguments.
+def _split_after_file(file: str, behind: Sequence[str]) -> tuple[Texts, list[str]]:
+    """Split what follows a job file into options of ours and the script's arguments.
 
     Raises:
         UsageError: A flag that may be ours or the script's.
     """
     end = behind.index("--") if "--" in behind else len(behind)
-    for argument in behind[:end]:
+    ours: dict[str, list[str]] = {}
+    theirs = list(behind[end + 1 :])
+    for argument in reversed(behind[:end]):
         flag = argument.partition("=")[0]
-        if flag in HEADRACE_FLAGS:
+        found = options_by_flag().get(flag)
+        if found is None:
+            theirs.insert(0, argument)
+        elif found.name == _DRY_RUN:
+            ours[_DRY_RUN] = ["true"]
+        else:
             raise UsageError(
                 f"{flag} stands behind {file}, where the script's arguments are. If it is "
                 f"Headrace's, write it before: headrace run {flag} ... {file}. If it is the "
                 f"script's, write -- first: headrace run {file} -- {flag} ..."
             )
-    ours = [argument for argument in behind[:end] if argument in DRY_RUN]
-    theirs = [argument for argument in behind[:end] if argument not in DRY_RUN]
-    return ours, [*theirs, *behind[end + 1 :]]
-
-
-def _headrace_flags_first(flags: Sequence[str], typed: Sequence[str]) -> list[str]:
-    """Return all flags, torchrun's last: our flags are recognised only before those."""
-    torchruns = [flag for flag in flags if flag.startswith(("--nproc-per-node", "--max-restarts"))]
-    return [*(flag for flag in flags if flag not in torchruns), *typed, *torchruns]
+    return ours, theirs
 
 
 def _read(file: Path) -> Mapping[str, Any]:

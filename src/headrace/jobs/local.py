@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,25 +13,18 @@ from headrace.core import env
 from headrace.core.console import print_status
 from headrace.core.errors import HeadraceError, LaunchError
 from headrace.core.process.supervision import DEFAULT_GRACE_S, exit_code_of, signals_blocked
-from headrace.jobs.cli_args import DirectJob, check_script, find_script
+from headrace.jobs.cli_args import check_script, find_script
 from headrace.jobs.environment.existing_job import TORCHRUN_VARIABLES
-from headrace.jobs.environment.host_environment import single_host_environment
 from headrace.jobs.environment.nested_torchrun import (
     LeaderMessage,
     NestedRank,
     find_nested_rank,
     run_follower,
 )
-from headrace.jobs.environment.script_environment import (
-    ScriptEnvironment,
-    join_environments,
-    with_script_options,
-)
 from headrace.jobs.failure import TimeLimit, describe_exit, last_traceback
+from headrace.jobs.host_run import HostRun, ScriptEnd, single_host_run
 from headrace.jobs.output.script_output import run_script, script_command
-from headrace.jobs.recording import Recording
-from headrace.jobs.requirements import install_requirements
-from headrace.jobs.sync.host_sync import HostSync, OutputUpload, finished_on_error
+from headrace.jobs.spec import JobSpec
 from headrace.records.run_folder import Attempt, RunFolder, open_run_folder
 
 
@@ -56,11 +48,11 @@ def print_outcome(folder: RunFolder, attempt: int) -> None:
     print_rules(folder, attempt)
 
 
-def run_directly(job: DirectJob, argv: Sequence[str]) -> int:
+def run_directly(job: JobSpec, argv: Sequence[str]) -> int:
     """Run a script and return its exit code, or 128 + a signal.
 
     Args:
-        job: The parsed command line.
+        job: The job.
         argv: The command line.
 
     Raises:
@@ -69,78 +61,74 @@ def run_directly(job: DirectJob, argv: Sequence[str]) -> int:
         StorageError: A channel or a checkpoint cannot be fetched.
     """
     script = _checked_script(job)
-    if job.around.dry_run:
+    if job.run.dry_run:
         return _describe(job, script)
     rank = find_nested_rank()
     if rank is not None and not rank.is_leader:
         return run_follower(job, script, rank)
     folder, attempt = _start_attempt(job, argv, script, rank)
     limit = TimeLimit(  # from here on: the copying of channels counts, as on SageMaker
-        job.around.max_run_s, launcher=os.getpid(), folder=folder, attempt=attempt.number,
+        job.environment.max_run_s, launcher=os.getpid(), folder=folder, attempt=attempt.number,
         is_passed_on=False,
     )  # fmt: skip
     try:
-        run = _LocalRun(job, script, folder, attempt, limit, rank)
+        run = single_host_run(
+            job, script, folder, attempt, distribution=None, count_devices=_count_devices,
+            is_only_host=rank is None or rank.world.size == rank.world.local_size,
+        )  # fmt: skip
+        run.prepare()
     except HeadraceError as error:
         record_end(folder, attempt.number, error.exit_code)
         raise
-    return run.to_its_end()
+    return _LocalRun(job, script, folder, attempt, limit, rank, run).to_its_end()
 
 
 class _LocalRun:
-    """One attempt of a direct job, with its script environment prepared."""
+    """One attempt of a job of one process, prepared."""
 
     def __init__(
-        self, job: DirectJob, script: str, folder: RunFolder, attempt: Attempt, limit: TimeLimit,
-        rank: NestedRank | None,
+        self, job: JobSpec, script: str, folder: RunFolder, attempt: Attempt, limit: TimeLimit,
+        rank: NestedRank | None, run: HostRun,
     ) -> None:  # fmt: skip
         self._job = job
         self._limit = limit
         self._folder = folder
         self._attempt = attempt
         self._rank = rank
+        self._run = run
         number = rank.world.rank if rank is not None else 0
         self._log = folder.logs(attempt.number) / f"rank-{number}.stderr"
-        install_requirements(job.contract, job.around, folder, attempt)
-        self._output = OutputUpload(job.uploads, job.contract, folder.path)
-        self._output.begin()  # first: fails before any copy where another job writes there
-        with finished_on_error(self._output):
-            self._script_env = self._build_environment(script)
-            self._uploads = self._host_uploads()
-            self._uploads.fetch()
-        self._command = script_command(job, script, self._script_env)
+        self._command = script_command(job, script, run.script_env)
 
     def to_its_end(self) -> int:
         """Run the script and return the exit code."""
         number = self._attempt.number
         with signals_blocked() as blocked:
             self._limit.is_passed_on = True
-            recording = Recording(self._folder, self._attempt, self._job.options)
-            self._uploads.start()
-            returncode = self._run(recording, blocked)
-            code = self._script_env.verdict(exit_code_of(returncode))
+            returncode = self._run_script(self._run.start(), blocked)
+            code = self._run.script_env.verdict(exit_code_of(returncode))
             ended = code if self._rank is None else self._rank.verdict(code)
             record_end(self._folder, number, ended)
         # Signals are no longer blocked: from here on the user may interrupt.
         if returncode != 0:
             print_status(
-                f"headrace: {self._job.script}: {describe_exit(returncode)}; log: {self._log}\n"
+                f"headrace: {self._job.script.path}: {describe_exit(returncode)}; log: {self._log}"
+                "\n"
             )
         traceback = last_traceback(self._log) if returncode else ""
-        self._script_env.note_end(code, self._command, traceback)
-        recording.finish()
-        self._uploads.finish(clean=returncode >= 0)
-        self._output.finish()
+        self._run.finish(
+            ScriptEnd(
+                code=code, command=self._command, traceback=traceback, is_clean=returncode >= 0
+            )
+        )
         print_outcome(self._folder, number)
         return code
 
-    def _run(self, recording: Recording, blocked: frozenset[signal.Signals]) -> int:
-        base = {
-            **self._script_env.environment,
-            **self._uploads.environment(),
-            env.RUN_DIR.name: str(self._folder.path),
-        }
-        environment = join_environments(base, recording.environment())
+    def _run_script(
+        self, environment: dict[str, str | None], blocked: frozenset[signal.Signals]
+    ) -> int:
+        environment[env.RUN_DIR.name] = str(self._folder.path)
+        script_env = self._run.script_env
         if self._rank is not None:
             for name in TORCHRUN_VARIABLES:  # ranks keep torchrun's own rendezvous
                 environment.pop(name, None)
@@ -148,12 +136,12 @@ class _LocalRun:
         # A script may save for minutes after a stop signal, but not after the job's time limit.
         returncode = run_script(
             self._command,
-            site=self._script_env,
+            site=script_env,
             environment=environment,
             log=self._log,
             held=blocked,
             grace_s=lambda: (
-                DEFAULT_GRACE_S if self._limit.is_over or self._script_env.failure() else None
+                DEFAULT_GRACE_S if self._limit.is_over or script_env.failure() else None
             ),
         )
         self._limit.cancel()
@@ -162,58 +150,42 @@ class _LocalRun:
     def _share_with_followers(
         self, rank: NestedRank, environment: Mapping[str, str | None]
     ) -> None:
+        script_env = self._run.script_env
         leader_message = LeaderMessage(
             run_dir=str(self._folder.path), attempt=self._attempt.number, environment=environment,
-            arguments=self._script_env.arguments, folder=self._script_env.folder,
-            places=self._script_env.places,
+            arguments=script_env.arguments, folder=script_env.folder, places=script_env.places,
         )  # fmt: skip
         rank.share_with_followers(leader_message)
 
-    def _host_uploads(self) -> HostSync:
-        job, path, rank = self._job, self._folder.path, self._rank
-        if rank is None or rank.world.size == rank.world.local_size:
-            return HostSync(job.uploads, self._script_env, path)
-        # Each other host's first rank uploads its own.
-        return HostSync(
-            job.uploads, self._script_env, path, kept_as=socket.gethostname(), kept_by=None
-        )
-
-    def _build_environment(self, script: str) -> ScriptEnvironment:
-        job = self._job
-        script_env = single_host_environment(
-            job.contract, script=script, is_module=job.module, folder=self._folder.path,
-            distribution=None, count_devices=_count_devices, arguments=job.arguments,
-            environment=job.around.environment,
-        )  # fmt: skip
-        return with_script_options(script_env, job.around, self._folder.path)
-
 
 def _start_attempt(
-    job: DirectJob, argv: Sequence[str], script: str, rank: NestedRank | None
+    job: JobSpec, argv: Sequence[str], script: str, rank: NestedRank | None
 ) -> tuple[RunFolder, Attempt]:
     """Start the attempt, of this process alone or of the ranks of a surrounding torchrun."""
-    run_dir, command, ranks = job.run_dir, ("headrace", "run", *argv), 1
+    run_dir, command, ranks = job.run.run_dir, ("headrace", "run", *argv), 1
     if rank is not None:
         rank.announce_leader()
-        run_dir = run_dir or (None if job.name else rank.run_before())
+        run_dir = run_dir or (None if job.run.name else rank.run_before())
         command, ranks = rank.command, rank.world.size
-    folder = open_run_folder(run_dir=run_dir, name=job.name, script=script, runs_dir=job.runs_dir)
+    folder = open_run_folder(
+        run_dir=run_dir, name=job.run.name, script=script, runs_dir=job.run.runs_dir
+    )
     attempt = folder.start_attempt(
-        command=command, argv=[job.script, *job.arguments], world_size=ranks
+        command=command, argv=[job.script.path, *job.script.arguments], world_size=ranks
     )
     print_status(f"headrace: run folder {folder.path}\n")
     return folder, attempt
 
 
-def _checked_script(job: DirectJob) -> str:
-    if job.module:
-        return job.script
-    script = find_script(job.script, job.contract.source_dir)
+def _checked_script(job: JobSpec) -> str:
+    if job.script.is_module:
+        return job.script.path
+    script = find_script(job.script.path, job.contract.source_dir)
     check_script(script)
     return script
 
 
-def _describe(job: DirectJob, script: str) -> int:
+def _describe(job: JobSpec, script: str) -> int:
     import torch
 
     from headrace.jobs.dry_run import describe_direct_job

@@ -13,25 +13,22 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, get_args
 
 from headrace.core import env
 from headrace.core.console import print_status
-from headrace.core.errors import UsageError
-from headrace.core.overrides import APPLIED, RANK_THREADS, Override, parse_overrides, thread_count
+from headrace.core.overrides import APPLIED, RANK_THREADS, thread_count
 from headrace.core.source_location import SITECUSTOMIZE_DIR
-from headrace.core.units import parse_seconds
 from headrace.jobs.failure import describe_exit
 from headrace.jobs.metric_scraper import MetricScraper
+from headrace.jobs.spec import RecordingOptions
 from headrace.records.layout import RINGS
 from headrace.records.live_switch import create_live_switch
 from headrace.records.run_folder import Attempt, RunFolder
 
 _CLOSE_S = 60.0
+_DEEP_S = 365 * 24 * 3600.0  # as long as the run lasts
 _MAX_PROCESSES = 10
 
 
@@ -97,54 +94,6 @@ class CollectorSupervisor:
         except OSError:  # no memory for another process
             return False
         return True
-
-
-Profile = Literal["on", "off", "deep"]
-_DEFAULT_INTERVAL_S = 0.5
-_DEEP_S = 365 * 24 * 3600.0  # as long as the run lasts
-_SHORTEST_S, _LONGEST_S = 0.1, 60.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordingOptions:
-    """The options of a recording.
-
-    Attributes:
-        profile: "on", the default; "deep": in depth for as long as the job runs, with a trace of
-            some steps; "off": nothing is hooked or recorded.
-        interval_s: Seconds between samples of the system.
-        overrides: Loader arguments and thread counts that replace the script's.
-        metrics: Regular expressions for the output of ranks, by metric name.
-    """
-
-    profile: Profile = "on"
-    interval_s: float = _DEFAULT_INTERVAL_S
-    overrides: tuple[Override, ...] = ()
-    metrics: Mapping[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def parse(
-        cls, profile: str | None, interval: str | None, overrides: str | None,
-        metrics: Mapping[str, str] | None = None,
-    ) -> RecordingOptions:  # fmt: skip
-        """Return the options that flags give; raises UsageError."""
-        chosen = next((each for each in get_args(Profile) if each == (profile or "on")), None)
-        if chosen is None:
-            raise UsageError(f"--profile {profile}: it is one of {', '.join(get_args(Profile))}.")
-        return cls(
-            profile=chosen,
-            interval_s=check_interval(interval) if interval else _DEFAULT_INTERVAL_S,
-            overrides=parse_overrides(overrides or ""),
-            metrics=metrics or {},
-        )
-
-
-def check_interval(interval: str) -> float:
-    """Parse a sampling interval and return seconds; raises UsageError."""
-    interval_s = parse_seconds(interval)
-    if not _SHORTEST_S <= interval_s <= _LONGEST_S:
-        raise UsageError(f"an interval of {interval}: give 100ms to 60s.")
-    return interval_s
 
 
 class Recording:

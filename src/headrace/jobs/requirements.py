@@ -32,10 +32,10 @@ _NONE = "none"
 
 def code_folder(job: TorchrunJob) -> Path:
     """Return a job's code folder; for a module the current one, as its own is not known."""
-    if job.contract.source_dir is not None:
-        return Path(job.contract.source_dir)
-    args = job.args
-    return Path() if args.module or args.no_python else Path(args.training_script).parent
+    source_dir, script = job.spec.contract.source_dir, job.spec.script
+    if source_dir is not None:
+        return Path(source_dir)
+    return Path() if script.is_module or script.is_program else Path(job.script).parent
 
 
 def find_requirements(given: str | None, code: Path | None) -> Path | None:

@@ -20,7 +20,7 @@ from headrace.jobs.cli_args import direct_job
 from headrace.jobs.failure import describe_exit
 from headrace.jobs.job_file import with_job_file
 from headrace.jobs.local import print_outcome, record_end, run_directly
-from headrace.jobs.spec import DRY_RUN
+from headrace.jobs.spec import job_options
 from headrace.records.redaction import HIDDEN
 from headrace.records.run_folder import Attempt, RunFolder, runs_folder
 
@@ -46,10 +46,10 @@ def run_job(argv: Sequence[str], *, run_dir: str | None = None) -> int:
     argv = with_job_file(argv)
     direct = direct_job(argv)
     if direct is None:
-        described = _describe(argv) if set(argv) & {*DRY_RUN} else None
+        described = _describe(argv) if set(argv) & set(job_options()["dry_run"].spellings) else None
         return _run_torchrun(argv, run_dir) if described is None else described
     if run_dir is not None:
-        direct = replace(direct, run_dir=run_dir, name=None)
+        direct = replace(direct, run=replace(direct.run, run_dir=run_dir, name=None))
     return run_directly(direct, argv)
 
 
@@ -61,7 +61,7 @@ def _describe(argv: Sequence[str]) -> int | None:
     from headrace.jobs.torchrun_args import parse_torchrun_flags
 
     job = parse_torchrun_flags(argv)
-    if not job.around.dry_run:
+    if not job.spec.run.dry_run:
         return None
     return describe_torchrun_job(job, torch.accelerator.device_count())
 

@@ -16,7 +16,6 @@ import argparse
 import json
 import os
 import signal
-import socket
 import sys
 import threading
 import time
@@ -39,13 +38,7 @@ from headrace.core.process.parent_death import die_with_parent
 from headrace.core.process.process_groups import RankProcessGroups
 from headrace.core.process.supervision import STOP_SIGNALS, exit_code_of, was_killed
 from headrace.data.channels.sidecar_client import sidecar_pids
-from headrace.jobs.environment.host_environment import (
-    host_environment,
-    plain_environment,
-    single_host_environment,
-)
-from headrace.jobs.environment.host_layout import HostLayout
-from headrace.jobs.environment.script_environment import ScriptEnvironment, with_script_options
+from headrace.jobs.environment.script_environment import ScriptEnvironment
 from headrace.jobs.failure import (
     RankFailure,
     TimeLimit,
@@ -53,26 +46,21 @@ from headrace.jobs.failure import (
     first_failure,
     last_write_s,
 )
+from headrace.jobs.host_run import HostRun, ScriptEnd, cluster_host_run, single_host_run
 from headrace.jobs.hosts.driver_protocol import (
     HostAssignment,
     announce_refusal,
     wait_at_start_barrier,
 )
 from headrace.jobs.output.log_files import CleanRestartLogs, RunLogs
-from headrace.jobs.recording import Recording
-from headrace.jobs.requirements import install_requirements
-from headrace.jobs.sync.host_sync import (
-    HostSync,
-    OutputUpload,
-    extra_grace_s,
-    finished_on_error,
-    host_output_upload,
-)
+from headrace.jobs.spec import JobSpec
+from headrace.jobs.sync.host_sync import extra_grace_s
 from headrace.jobs.torchrun_args import (
     TorchrunJob,
     parse_torchrun_flags,
     threads_per_rank,
     tie_ranks_to_torchrun,
+    torchrun_job,
 )
 from headrace.records.run_folder import Attempt, RunFolder, open_run_folder
 
@@ -139,20 +127,21 @@ def main(arguments: Sequence[str]) -> int:
     die_with_parent(int(flags["--parent"]))
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     try:
-        job = parse_torchrun_flags(argv)
         if "--member" in flags:
-            return _run_as_cluster_host(job, flags, announce_fd)
+            return _run_as_cluster_host(flags, announce_fd)
+        job = parse_torchrun_flags(argv)
         if "--run-dir" in flags:  # it takes precedence over the command line
-            job.args.run_dir, job.args.name = flags["--run-dir"], None
+            run = replace(job.spec.run, run_dir=flags["--run-dir"], name=None)
+            job = replace(job, spec=replace(job.spec, run=run))
         folder, attempt = _start_attempt(job, argv, announce_fd)
         TimeLimit(
-            job.around.max_run_s, launcher=int(flags["--parent"]), folder=folder,
+            job.spec.environment.max_run_s, launcher=int(flags["--parent"]), folder=folder,
             attempt=attempt.number,
         )  # fmt: skip
         if job.cluster is not None:
             from headrace.jobs.hosts.driver import run_on_cluster
 
-            return run_on_cluster(job, job.cluster, argv, folder, attempt)
+            return run_on_cluster(job, job.cluster, folder, attempt)
         return _run_on_this_host(job, folder, attempt)
     except HeadraceError as error:
         if "--member" in flags:
@@ -165,13 +154,13 @@ def main(arguments: Sequence[str]) -> int:
 def _start_attempt(
     job: TorchrunJob, argv: Sequence[str], announce_fd: int
 ) -> tuple[RunFolder, Attempt]:
-    args = job.args
+    run = job.spec.run
     folder = open_run_folder(
-        run_dir=args.run_dir, name=args.name, script=args.training_script, runs_dir=args.runs_dir
+        run_dir=run.run_dir, name=run.name, script=job.script, runs_dir=run.runs_dir
     )
     attempt = folder.start_attempt(
         command=["headrace", "run", *argv],
-        argv=[args.training_script, *args.training_script_args],
+        argv=_script_words(job),
         world_size=job.world_size,
         launcher=os.getppid(),
     )
@@ -180,7 +169,7 @@ def _start_attempt(
         "attempt": attempt.number,
         "shutdown_s": job.shutdown_s
         + (_CLUSTERS_EXTRA_S if job.cluster else 0)
-        + extra_grace_s(job.uploads),
+        + extra_grace_s(job.spec.sync),
     }
     os.write(announce_fd, json.dumps(announcement).encode() + b"\n")
     os.close(announce_fd)
@@ -189,60 +178,53 @@ def _start_attempt(
     return folder, attempt
 
 
+def _script_words(job: TorchrunJob) -> list[str]:
+    return [job.script, *job.spec.script.arguments]
+
+
 def _run_on_this_host(job: TorchrunJob, folder: RunFolder, attempt: Attempt) -> int:
-    script = [job.args.training_script, *job.args.training_script_args]
-    install_requirements(job.contract, job.around, folder, attempt)
-    output = OutputUpload(job.uploads, job.contract, folder.path)
-    output.begin()  # first: fails before any copy where another job writes there
-    with finished_on_error(output):
-        script_env = _script_environment(job, folder)
-        uploads = _uploads(job, script_env, folder.path)
-        uploads.fetch()
-    env.change({**script_env.environment, **uploads.environment()})
-    recording = Recording(folder, attempt, job.options)
-    uploads.start()
-    env.change(recording.environment())
-    log_dir = job.args.log_dir
+    words = _script_words(job)
+    run = single_host_run(
+        job.spec, job.script, folder, attempt, distribution=job.distribution,
+        count_devices=torch.accelerator.device_count,
+        is_only_host=torchrun.parse_min_max_nnodes(job.args.nnodes)[1] == 1,
+    )  # fmt: skip
+    run.prepare()
+    env.change(run.start())
+    logs = Path(job.args.log_dir) if job.args.log_dir else folder.logs(attempt.number)
+    return _run_to_the_end(
+        run, words, lambda report: _run(job, logs, report, run.script_env),
+        lambda failure: print_status(failure.message),
+    )  # fmt: skip
+
+
+def _run_to_the_end(
+    run: HostRun, words: Sequence[str], ranks: Callable[[Callable[[_Failed], None]], int],
+    report: Callable[[_Failed], object],
+) -> int:  # fmt: skip
+    """Run a host's ranks, finish the run, and return the exit code.
+
+    Args:
+        run: The run, started.
+        words: The script and its arguments.
+        ranks: Runs the ranks and returns their exit code; it is given a function for a failure.
+        report: Reports a failure to the user.
+    """
     message = ""
 
-    def report(failure: _Failed) -> None:
+    def note(failure: _Failed) -> None:
         nonlocal message
         message = failure.message
-        print_status(message)
+        report(failure)
 
     code = LaunchError.exit_code
     try:
-        logs = Path(log_dir) if log_dir else folder.logs(attempt.number)
-        code = script_env.verdict(_run(job, logs, report, script_env))
+        code = run.verdict(ranks(note))
     finally:
         _ignore_signals()  # the exit code is known: a late signal must not change it
-        recording.finish()
-        script_env.note_end(code, script, message)
-        uploads.finish(clean=not was_killed(code))
-        output.finish()
+        end = ScriptEnd(code=code, command=words, traceback=message, is_clean=not was_killed(code))
+        run.finish(end)
     return code
-
-
-def _uploads(job: TorchrunJob, script_env: ScriptEnvironment, run: Path) -> HostSync:
-    if torchrun.parse_min_max_nnodes(job.args.nnodes)[1] == 1:
-        return HostSync(job.uploads, script_env, run)
-    # Each of the other hosts that torchrun's flags name runs its own launcher.
-    return HostSync(job.uploads, script_env, run, kept_as=socket.gethostname(), kept_by=None)
-
-
-def _script_environment(job: TorchrunJob, folder: RunFolder) -> ScriptEnvironment:
-    script_env = single_host_environment(
-        job.contract,
-        script=job.args.training_script,
-        is_module=job.args.module,
-        folder=folder.path,
-        distribution=job.distribution,
-        count_devices=torch.accelerator.device_count,
-        training=job.args.group[0].partition("=")[0] if job.args.group else None,
-        arguments=job.args.training_script_args,
-        environment=job.around.environment,
-    )
-    return with_script_options(script_env, job.around, folder.path)
 
 
 def _ignore_signals() -> None:
@@ -250,65 +232,32 @@ def _ignore_signals() -> None:
         signal.signal(stopping, signal.SIG_IGN)
 
 
-def _run_as_cluster_host(job: TorchrunJob, flags: Mapping[str, str], announce_fd: int) -> int:
+def _run_as_cluster_host(flags: Mapping[str, str], announce_fd: int) -> int:
     """Run the ranks of this host of a cluster; the driver prints their failure."""
     assignment, logs = HostAssignment.from_json(flags["--member"]), Path(flags["--logs"])
+    job = torchrun_job(JobSpec.from_json(assignment.spec))
     job = replace(job, ranks_here=assignment.ranks or job.ranks_here)
     assignment.apply(job.args)
     logs.mkdir(parents=True, exist_ok=True)
 
-    message = ""
-
     def report(failure: _Failed) -> None:
-        nonlocal message
-        message = failure.message
-        announced = {"first": asdict(failure.first), "message": message, "logs": str(logs)}
+        announced = {
+            "first": asdict(failure.first), "message": failure.message, "logs": str(logs),
+        }  # fmt: skip
         os.write(announce_fd, json.dumps({"failure": announced}).encode() + b"\n")
 
-    run = Path(env.RUN_DIR.get() or ".")
-    script_env = with_script_options(_cluster_host_environment(job, assignment), job.around, run)
-    uploads = HostSync(
-        job.uploads, script_env, run, kept_as=assignment.kept_as, kept_by=assignment.kept_by
-    )
-    output = host_output_upload(job.uploads, job.contract, assignment)
-
-    def finish(*, clean: bool) -> None:
-        uploads.finish(clean=clean)
-        output.finish()
-
+    words = _script_words(job)
+    run = cluster_host_run(job.spec, job.script, assignment)
     exit_on_stop_signal(
-        lambda: uploads.pids | output.pids, lambda: finish(clean=True), script_env.verdict
+        lambda: run.pids,
+        lambda: run.finish_uploads(clean=True),
+        run.verdict,
     )
-    output.begin()
-    uploads.fetch()
+    run.prepare()
     wait_at_start_barrier(announce_fd, int(flags["--go"]))
-    env.change({**script_env.environment, **uploads.environment()})
-    uploads.start()
-    script = [job.args.training_script, *job.args.training_script_args]
-    code = LaunchError.exit_code
-    try:
-        code = script_env.verdict(_run(job, logs, report, script_env, assignment))
-    finally:
-        _ignore_signals()
-        script_env.note_end(code, script, message)
-        finish(clean=not was_killed(code))
-    return code
-
-
-def _cluster_host_environment(job: TorchrunJob, assignment: HostAssignment) -> ScriptEnvironment:
-    if assignment.plan is None:
-        return plain_environment(job.contract)
-    return host_environment(
-        job.contract,
-        HostLayout.from_json(assignment.plan),
-        assignment.host,
-        script=job.args.training_script,
-        is_module=job.args.module,
-        folder=Path(env.RUN_DIR.get() or "."),
-        devices=assignment.devices,
-        cores=assignment.cores or None,
-        arguments=job.args.training_script_args,
-        environment=job.around.environment,
+    env.change(run.start())
+    return _run_to_the_end(
+        run, words, lambda note: _run(job, logs, note, run.script_env, assignment), report
     )
 
 

@@ -17,7 +17,7 @@ from torch.distributed import run as torchrun
 from headrace.core import env
 from headrace.core.errors import UsageError
 from headrace.core.process.parent_death import parent_bound_command
-from headrace.jobs.cli_args import check_script, find_script
+from headrace.jobs.cli_args import add_options, check_script, find_script, option_values
 from headrace.jobs.environment.existing_job import (
     ExistingJob,
     command_without_rank_variables,
@@ -25,24 +25,8 @@ from headrace.jobs.environment.existing_job import (
     with_detected_contract,
 )
 from headrace.jobs.environment.script_environment import ScriptEnvironment, program_command
-from headrace.jobs.hosts.cluster_options import (
-    ClusterOptions,
-    add_cluster_flags,
-    cluster_options,
-    emulated_ranks,
-)
-from headrace.jobs.recording import RecordingOptions
-from headrace.jobs.spec import (
-    ContractOptions,
-    ScriptOptions,
-    SyncOptions,
-    add_contract_flags,
-    add_script_flags,
-    add_sync_flags,
-    contract_options,
-    script_options,
-    sync_options,
-)
+from headrace.jobs.hosts.cluster_options import ClusterOptions, cluster_options, emulated_ranks
+from headrace.jobs.spec import ContractOptions, JobSpec, Script
 from headrace.platforms.training_job import Distribution
 
 _SHUTDOWN_S = 30  # torchrun's own default for --shutdown-timeout
@@ -54,41 +38,41 @@ _LOG_FLAGS = ("logs_specs", "redirects", "tee", "duplicate_stdout_filters",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchrunJob:
-    """The parsed command line of a torchrun job.
+    """A job whose script torchrun starts.
 
     Attributes:
-        args: torchrun's parsed flags; the script in them is still the user's.
+        spec: The job, its script's path as typed.
+        args: torchrun's parsed flags; the script in them is a path from here.
         ranks_here: Ranks on this host.
+        emulated_ranks: Ranks of a host whose machine type is emulated; None: it is not emulated.
         world_size: Ranks on all hosts, of the largest world allowed.
         keeps_own_logs: The user set torchrun's log flags; the output is left to torchrun.
         shutdown_s: How long torchrun waits for ranks after a stop signal.
-        options: How the job is recorded.
-        contract: The script's contract with its platform.
-        around: The script's variables, time limit, and so on.
-        uploads: The files that are synced to URLs.
         asks_for_ranks: A torchrun flag sets the number of ranks.
-        cluster: The cluster options; None: the job runs on this host alone, or on hosts that
-            torchrun's flags name.
+        cluster: None: the job runs on this host alone, or on hosts that torchrun's flags name.
     """
 
+    spec: JobSpec
     args: argparse.Namespace
     ranks_here: int
+    emulated_ranks: int | None
     world_size: int
     keeps_own_logs: bool
     shutdown_s: int
-    options: RecordingOptions
     asks_for_ranks: bool
-    contract: ContractOptions
-    around: ScriptOptions
-    uploads: SyncOptions
     cluster: ClusterOptions | None = None
 
     @property
     def distribution(self) -> Distribution | None:
         """How ranks are started, as a contract names it; None: the script runs once per host."""
-        if self.contract.distribution is not None:
-            return self.contract.distribution
+        if self.spec.contract.distribution is not None:
+            return self.spec.contract.distribution
         return "torch_distributed" if self.asks_for_ranks else None
+
+    @property
+    def script(self) -> str:
+        """The script's path from here, or a module's name."""
+        return str(self.args.training_script)
 
 
 def parse_torchrun_flags(argv: Sequence[str]) -> TorchrunJob:
@@ -99,12 +83,24 @@ def parse_torchrun_flags(argv: Sequence[str]) -> TorchrunJob:
             script that cannot be run.
     """
     parser = _parser()
-    args, unknown = parser.parse_known_args(list(argv))
-    if unknown:
-        raise UsageError(_unknown_flag_message(unknown[0], parser.spellings()))
-    contract = replace(contract_options(args), processes_per_host=_explicit_ranks(args))
-    around = script_options(args)
-    args.typed_script = args.training_script
+    args = parser.parse_job(argv)
+    script = Script(
+        path=args.training_script, is_module=args.module, is_program=args.no_python,
+        arguments=tuple(args.training_script_args),
+    )  # fmt: skip
+    spec = JobSpec.parse(option_values(args), script, _torchrun_flags(argv, script))
+    return _torchrun_job(spec, args, parser)
+
+
+def torchrun_job(spec: JobSpec) -> TorchrunJob:
+    """Return the job of a spec that was read before, by another process; raises UsageError."""
+    parser = _parser()
+    words = [*spec.torchrun_flags, spec.script.path, *spec.script.arguments]
+    return _torchrun_job(spec, parser.parse_job(words), parser)
+
+
+def _torchrun_job(spec: JobSpec, args: argparse.Namespace, parser: _Parser) -> TorchrunJob:
+    contract = replace(spec.contract, processes_per_host=_explicit_ranks(args))
     if not args.module:
         args.training_script = find_script(args.training_script, contract.source_dir)
         check_script(args.training_script, runs_itself=args.no_python and not args.run_path)
@@ -113,33 +109,40 @@ def parse_torchrun_flags(argv: Sequence[str]) -> TorchrunJob:
     )
     if args.nproc_per_node is None:  # a contract's distribution starts a rank per device
         args.nproc_per_node = "auto" if contract.distribution else "1"
-    cluster = cluster_options(args, parser)
+    cluster = cluster_options(spec, args, parser)
     # Not with --standalone: its ranks are to form a world of their own.
-    if asks_for_ranks and cluster is None and not (args.standalone or around.dry_run):
+    if asks_for_ranks and cluster is None and not (args.standalone or spec.run.dry_run):
         contract = with_detected_contract(contract)
     outer = _existing_job(contract, cluster)
     if outer is not None:
         cluster = None
         outer.apply(args, has_ranks=contract.distribution is not None or asks_for_ranks)
-    args.emulated_ranks = emulated_ranks(args)
-    ranks_here = args.emulated_ranks or _local_ranks(args.nproc_per_node)
+    emulated = emulated_ranks(spec, args)
+    ranks_here = emulated or _local_ranks(args.nproc_per_node)
     args.nproc_per_node = str(ranks_here)
     shutdown_s = getattr(args, "shutdown_timeout", None)
     return TorchrunJob(
+        spec=replace(spec, contract=contract),
         args=args,
         ranks_here=ranks_here,
+        emulated_ranks=emulated,
         world_size=ranks_here * (cluster.ranks_hosts if cluster else _max_hosts(args.nnodes)),
         keeps_own_logs=any(getattr(args, name, None) not in (None, "0", []) for name in _LOG_FLAGS),
         shutdown_s=_SHUTDOWN_S if shutdown_s is None else int(shutdown_s),
-        options=RecordingOptions.parse(
-            args.profile, args.profile_interval, args.apply, around.metrics
-        ),
         asks_for_ranks=asks_for_ranks,
-        contract=contract,
-        around=around,
-        uploads=sync_options(args),
         cluster=cluster,
     )
+
+
+def _torchrun_flags(argv: Sequence[str], script: Script) -> tuple[str, ...]:
+    """Return the words before the script that are torchrun's, not ours."""
+    # Searched from the end: a flag's value may be the same word as the script.
+    end = len(argv) - len(script.arguments) - 1
+    while argv[end] != script.path:
+        end -= 1
+    ours = _Parser(add_help=False, allow_abbrev=False)
+    add_options(ours)
+    return tuple(ours.parse_known_args([*argv[:end]])[1])
 
 
 def _existing_job(contract: ContractOptions, cluster: ClusterOptions | None) -> ExistingJob | None:
@@ -206,16 +209,7 @@ def flags_without_value() -> frozenset[str]:
 
 def _parser() -> _Parser:
     parser = _Parser(parents=[torchrun.get_args_parser()], prog="headrace run", add_help=False)
-    parser.add_argument("--run-dir", "--run_dir", help="The run's folder.")
-    parser.add_argument("--runs-dir", "--runs_dir", help="Where runs lie; ./runs by default.")
-    parser.add_argument("--name", help="The run's name among the runs.")
-    parser.add_argument("--profile", help="on or off: whether the run is recorded.")
-    parser.add_argument("--profile-interval", "--profile_interval", help="100ms to 60s.")
-    parser.add_argument("--apply", help="Loader arguments and threads in place of the script's.")
-    add_cluster_flags(parser)
-    add_contract_flags(parser)
-    add_script_flags(parser)
-    add_sync_flags(parser)
+    add_options(parser)
     ranks = parser.actions()["--nproc-per-node"]
     if ranks.default == "1":  # else PET_NPROC_PER_NODE is set
         ranks.default = None
@@ -228,8 +222,11 @@ class _Parser(argparse.ArgumentParser):
             message = "No script is named"
         raise UsageError(f"{message}. {_RUN_SYNTAX}")
 
-    def spellings(self) -> list[str]:
-        return list(self._option_string_actions)
+    def parse_job(self, argv: Sequence[str]) -> argparse.Namespace:
+        args, unknown = self.parse_known_args(list(argv))
+        if unknown:
+            raise UsageError(_unknown_flag_message(unknown[0], list(self.actions())))
+        return args
 
     def actions(self) -> dict[str, argparse.Action]:
         return self._option_string_actions

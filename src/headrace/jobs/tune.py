@@ -7,7 +7,6 @@ import sys
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from headrace.core import env
 from headrace.core.errors import LaunchError, RecordsError, UsageError
@@ -116,17 +115,16 @@ def _with_remedy(
 
 def _refuse_run_flags(argv: Sequence[str]) -> None:
     """Raise UsageError for flags that a tuning sets for its runs itself."""
-    job: Any = direct_job(argv)
+    job = direct_job(argv)
     if job is None:
         from headrace.jobs.torchrun_args import parse_torchrun_flags  # imports torch
 
-        job = parse_torchrun_flags(argv)
-    args = job.args if hasattr(job, "args") else job
+        job = parse_torchrun_flags(argv).spec
     for name in ("run_dir", "runs_dir", "name"):
-        if getattr(args, name) is not None:
+        if getattr(job.run, name) is not None:
             flag = f"--{name.replace('_', '-')}"
             raise UsageError(f"{flag}: headrace tune names its runs itself; leave it out.")
-    if job.options.overrides:
+    if job.recording.overrides:
         raise UsageError("--apply: write it first, headrace tune --apply ..., before torchrun's.")
 
 

@@ -113,6 +113,13 @@ class GroupSpec:
     gpus: int | None = None
     instance_type: str = ""
 
+    def flag(self) -> str:
+        """Return the value of the `--group` flag that gives this group."""
+        kind = f"x{self.instance_type}" if self.instance_type else ""
+        given = {"cpus": self.cpus, "gpus": self.gpus}
+        shape = ",".join(f"{name}={value}" for name, value in given.items() if value is not None)
+        return f"{self.name}={self.hosts}{kind}" + (f":{shape}" if shape else "")
+
     def host_names(self) -> list[str]:
         """Return the names of its emulated hosts: `gpu-0`, `gpu-1`, ..."""
         return [f"{self.name}-{number}" for number in range(self.hosts)]

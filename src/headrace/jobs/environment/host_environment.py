@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
-from types import MappingProxyType
 
 import psutil
 
@@ -35,8 +34,9 @@ from headrace.jobs.environment.script_environment import (
     check_environment,
     existing_job_environment,
     variables_before_channels,
+    with_script_options,
 )
-from headrace.jobs.spec import ContractOptions
+from headrace.jobs.spec import ContractOptions, JobSpec
 from headrace.platforms.sagemaker.folders import DEFAULT_BASE, SageMakerFolders
 from headrace.platforms.script_contract import ScriptContract, script_arguments
 from headrace.platforms.training_job import Distribution, HostResources, TrainingJob
@@ -116,7 +116,7 @@ def has_platform_contract(options: ContractOptions) -> bool:
     return bool(set(options.contracts) - {"torchrun"})
 
 
-def plain_environment(options: ContractOptions) -> ScriptEnvironment:
+def _plain_environment(options: ContractOptions) -> ScriptEnvironment:
     """Return the environment of a script that gets only its arguments."""
     arguments = script_arguments((), options.hyperparameters)
     return ScriptEnvironment(arguments=tuple(arguments), folder=_code_folder(options))
@@ -127,36 +127,22 @@ def _code_folder(options: ContractOptions) -> str | None:
 
 
 def single_host_environment(
-    options: ContractOptions,
-    *,
-    script: str,
-    is_module: bool,
-    folder: Path,
-    distribution: Distribution | None,
+    job: JobSpec, script: str, *, folder: Path, distribution: Distribution | None,
     count_devices: Callable[[], int],
-    training: str | None = None,
-    arguments: Sequence[str] = (),
-    environment: Mapping[str, str] = MappingProxyType({}),
-) -> ScriptEnvironment:
+) -> ScriptEnvironment:  # fmt: skip
     """Return the script environment of a job on this host alone; see `host_environment`.
 
     Args:
-        options: The contract options.
+        job: The job.
         script: The script's path, or a module's name.
-        is_module: `script` is a module's name.
         folder: The run folder.
         distribution: How ranks are started; None: the script runs once.
         count_devices: Returns this host's device count; called only where the contract tells it.
-        training: The training group that the command line names.
-        arguments: The script's own arguments.
-        environment: The script's variables from the command line.
-
-    Raises:
-        UsageError: A missing channel, for example.
-        LaunchError: The folders cannot be made.
     """
+    options = job.contract
     if not has_platform_contract(options):
-        return plain_environment(options)
+        return host_environment(job, script, None, "", folder=folder)
+    training = job.hosts.groups[0].name if job.hosts.groups else None
     outer = find_existing_job(options, training)
     if outer is not None:
         print_status(
@@ -164,10 +150,11 @@ def single_host_environment(
             "folders and variables the script gets\n"
         )
         has_ranks = distribution is not None and outer.has_local_ranks
-        return existing_job_environment(
+        script_env = existing_job_environment(
             options.contracts, options.hyperparameters, has_ranks=has_ranks,
             folder=_code_folder(options),
         )  # fmt: skip
+        return with_script_options(script_env, job.environment, folder)
     devices = count_devices()
     layout = layout_single_host(
         folder.name, distribution=distribution, devices=devices,
@@ -175,52 +162,42 @@ def single_host_environment(
         master_port=free_master_port(options.contracts),
     )  # fmt: skip
     script_env = host_environment(
-        options, layout, layout.hosts[0], script=script, is_module=is_module, folder=folder,
-        devices=devices, arguments=arguments, environment=environment,
-    )  # fmt: skip
+        job, script, layout, layout.hosts[0], folder=folder, devices=devices
+    )
     return replace(script_env, runs_once=distribution is None)
 
 
 def host_environment(
-    options: ContractOptions,
-    plan: HostLayout,
-    host: str,
-    *,
-    script: str,
-    is_module: bool,
-    folder: Path,
-    devices: int = 0,
-    cores: int | None = None,
-    arguments: Sequence[str] = (),
-    environment: Mapping[str, str] = MappingProxyType({}),
-) -> ScriptEnvironment:
+    job: JobSpec, script: str, plan: HostLayout | None, host: str, *, folder: Path,
+    devices: int = 0, cores: int | None = None,
+) -> ScriptEnvironment:  # fmt: skip
     """Return the script environment of one host of a job.
 
     Args:
-        options: The contract options.
-        plan: The layout of the job's hosts.
-        host: This host's name in the layout.
+        job: The job.
         script: The script's path, or a module's name.
-        is_module: `script` is a module's name.
+        plan: The layout of the job's hosts; None: the job has no platform contract.
+        host: This host's name in the layout.
         folder: The run folder on this host.
         devices: This host's device count.
         cores: This host's CPU cores; None: those that this process may use.
-        arguments: The script's own arguments.
-        environment: The script's variables from the command line.
 
     Raises:
         UsageError: A missing channel, or contradictory variables, for example.
         StorageError: A channel cannot be copied.
         LaunchError: The folders cannot be made.
     """
-    spec = _environment_spec(options, plan, host, script, folder, is_module=is_module)
+    options = job.contract
+    if plan is None:
+        return with_script_options(_plain_environment(options), job.environment, folder)
+    spec = _environment_spec(options, plan, host, script, folder, is_module=job.script.is_module)
     machine = host_resources(cores, devices, _interface(plan.addresses[host]))
     variables = variables_before_channels(spec, machine, can_bind_mount=plan.can_bind_mount)
     check_variables(variables)  # before anything is copied
-    check_environment(environment, variables)
+    check_environment(job.environment.environment, variables)
     pipes = Path(SageMakerFolders(str(spec.base)).data)
     channels = resolve_channels(options, spec.script.job, host, spec.folder, pipes)
-    buckets = mount_buckets(options, script, arguments, spec.folder / "buckets")
+    buckets = mount_buckets(options, script, job.script.arguments, spec.folder / "buckets")
     spec = replace(spec, channels=channels.places, places=buckets.places)
     try:
         script_env = build_environment(spec, machine, can_bind_mount=plan.can_bind_mount)
@@ -237,7 +214,8 @@ def host_environment(
             f"headrace: {host}: a process may mount nothing here, so /opt/ml is "
             f"{script_env.tree.folders.base}; SM_* variables name it\n"
         )
-    return replace(script_env, held=(*channels.held, buckets.mounts))
+    script_env = replace(script_env, held=(*channels.held, buckets.mounts))
+    return with_script_options(script_env, job.environment, folder)
 
 
 def is_below_default_base(options: ContractOptions, script: str) -> bool:

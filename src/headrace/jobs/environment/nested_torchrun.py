@@ -24,10 +24,10 @@ from headrace.core.errors import LaunchError
 from headrace.core.files import write_text_atomically
 from headrace.core.process.supervision import exit_code_of, signals_blocked
 from headrace.core.world import World, current_world
-from headrace.jobs.cli_args import DirectJob
 from headrace.jobs.environment.script_environment import ScriptEnvironment
 from headrace.jobs.failure import describe_exit
 from headrace.jobs.output.script_output import run_script, script_command
+from headrace.jobs.spec import JobSpec
 from headrace.records.launcher import process_identity, running_pid
 from headrace.records.run_folder import RunFolder
 
@@ -219,11 +219,11 @@ def _write_message(file: Path, message: Mapping[str, Any]) -> None:
         ) from error
 
 
-def run_follower(job: DirectJob, script: str, rank: NestedRank) -> int:
+def run_follower(job: JobSpec, script: str, rank: NestedRank) -> int:
     """Run the script of a follower and return its exit code, or 128 + a signal.
 
     Args:
-        job: The parsed command line.
+        job: The job.
         script: The script, or a module's name.
         rank: This process's rank.
 
@@ -252,5 +252,5 @@ def run_follower(job: DirectJob, script: str, rank: NestedRank) -> int:
         code = exit_code_of(returncode)
         rank.note_end(code)
     if returncode != 0:
-        print_status(f"headrace: {job.script}: {describe_exit(returncode)}; log: {log}\n")
+        print_status(f"headrace: {job.script.path}: {describe_exit(returncode)}; log: {log}\n")
     return code

@@ -37,7 +37,7 @@ from headrace.core.process.parent_death import parent_bound_command
 from headrace.core.process.supervision import STOP_SIGNALS, exit_code_of, signals_blocked, wait_for
 from headrace.core.units import parse_seconds
 from headrace.jobs.environment.existing_job import read_resource_config
-from headrace.jobs.hosts.cluster_options import AUTO
+from headrace.jobs.spec import AUTO_OFFLOAD
 from headrace.platforms.cluster_hosts import ClusterHostFlags, ClusterHosts, find_cluster_hosts
 from headrace.platforms.instance_groups import GroupSpec, parse_groups
 
@@ -114,7 +114,7 @@ def parse_join_flags(argv: Sequence[str]) -> JoinOptions:
             group=own_groups[0] if own_groups else None,
             hosts=tuple(host.strip() for host in hosts if host.strip()),
             training=wanted[0].name if wanted else None,
-            offload=offload if offload != AUTO else None,
+            offload=offload if offload != AUTO_OFFLOAD else None,
         ),
         port=_port(last),
         hosts_s=parse_seconds(last.get("--hosts-timeout", f"{_HOSTS_S}s")),
@@ -241,7 +241,7 @@ class _Head:
         # Wrong flags of `headrace run` are reported before anything starts.
         groups = self._wanted() or self._groups_of_topology() or {contract.group: 1}
         job = parse_torchrun_flags([*cluster, *self._group_flags(groups), *options.run])
-        find_requirements(job.around.requirements, code_folder(job))
+        find_requirements(job.spec.environment.requirements, code_folder(job))
         self._token = _given_token(contract, options)
 
     def run(self) -> int:

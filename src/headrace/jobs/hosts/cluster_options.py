@@ -1,4 +1,4 @@
-"""The options of a cluster: engine, groups, limits, and hosts of emulated machine types."""
+"""The cluster of a job, from its options, and hosts of emulated machine types."""
 
 from __future__ import annotations
 
@@ -10,15 +10,9 @@ from dataclasses import dataclass
 from headrace.core import env
 from headrace.core.console import print_status
 from headrace.core.errors import UsageError
-from headrace.core.units import parse_seconds
-from headrace.platforms.instance_groups import DEFAULT_GROUP, GroupSpec, parse_groups
+from headrace.jobs.spec import AUTO_OFFLOAD, HostsOptions, JobSpec
+from headrace.platforms.instance_groups import DEFAULT_GROUP, GroupSpec
 
-_ENGINES = ("local", "ray")
-AUTO = "auto"
-_HOSTS_S = 600.0
-_CLUSTER_FLAGS = (
-    "address", "offload", "hosts_timeout", "max_preemptions", "driver",
-)  # fmt: skip
 # The cluster determines the number of hosts, their ranks, and the rendezvous.
 _DECIDED_BY_CLUSTER = {
     "nnodes": "--nnodes",
@@ -36,7 +30,7 @@ _DECIDED_BY_CLUSTER = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterOptions:
-    """The cluster options of a command line.
+    """The cluster on which a job runs.
 
     Attributes:
         address: The Ray cluster's address; None: this machine, with emulated hosts.
@@ -66,84 +60,63 @@ class ClusterOptions:
         return 1 if self.driver else self.training.hosts
 
 
-def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
-    """Add these flags to a parser."""
-    parser.add_argument("--engine", default="local", help="local, or ray: the hosts of a cluster.")
-    parser.add_argument("--address", help="The Ray cluster: HOST:PORT, auto, ray://HOST:PORT.")
-    parser.add_argument("--group", action="append", default=[], help="NAME=HOSTS[:cpus=N,gpus=N]")
-    parser.add_argument("--offload", help="The group whose hosts make batches, or auto.")
-    parser.add_argument("--hosts-timeout", "--hosts_timeout", help="Longest wait for the hosts.")
-    parser.add_argument("--max-preemptions", "--max_preemptions", type=int)
-    parser.add_argument("--driver", action="store_true", help="The script uses Ray itself.")
-
-
 def cluster_options(
-    args: argparse.Namespace, parser: argparse.ArgumentParser
+    spec: JobSpec, args: argparse.Namespace, parser: argparse.ArgumentParser
 ) -> ClusterOptions | None:
-    """Return the cluster options of parsed flags; None: there are none.
+    """Return the cluster of a job; None: it has none.
 
     Args:
-        args: The parsed flags.
+        spec: The job.
+        args: torchrun's parsed flags.
         parser: Their parser.
 
     Raises:
-        UsageError: Flags that exclude each other, or invalid values.
+        UsageError: Flags that exclude each other.
     """
-    if args.engine not in _ENGINES:
-        raise UsageError(f"--engine {args.engine}: it is one of {', '.join(_ENGINES)}.")
-    groups = parse_groups(args.group)
-    if args.engine == "local":
-        for flag in _CLUSTER_FLAGS:
-            if getattr(args, flag):
-                raise UsageError(
-                    f"--{flag.replace('_', '-')} is about a cluster: add --engine ray."
-                )
-        if not groups:
-            return None
+    hosts = spec.hosts
+    if hosts.engine == "local" and not hosts.groups:
+        return None
     for name, flag in _DECIDED_BY_CLUSTER.items():
         if getattr(args, name) != parser.get_default(name):
             raise UsageError(
-                f"{flag} and {_cluster_flag(args)}: the cluster decides that. How many hosts is "
-                "told "
-                "by --group NAME=HOSTS."
+                f"{flag} and {_cluster_flag(hosts)}: the cluster decides that. How many hosts is "
+                "told by --group NAME=HOSTS."
             )
-    if args.max_preemptions is not None and args.max_preemptions < -1:
-        raise UsageError(f"--max-preemptions {args.max_preemptions}: a number, or -1 for any.")
-    is_ray = args.engine == "ray"
-    address = (args.address or env.RAY_ADDRESS.get()) if is_ray else None
-    training = groups[0] if groups else GroupSpec(name=DEFAULT_GROUP, hosts=1)
-    offload = _chosen_offload(args, groups[1:])
-    _check_offload(offload, training, groups, address)
-    _check_driver(args)
+    is_ray = hosts.engine == "ray"
+    address = (hosts.address or env.RAY_ADDRESS.get()) if is_ray else None
+    training = hosts.groups[0] if hosts.groups else GroupSpec(name=DEFAULT_GROUP, hosts=1)
+    offload = _chosen_offload(spec)
+    _check_offload(offload, training, hosts.groups, address)
+    _check_driver(hosts, args)
     return ClusterOptions(
         address=address,
         is_ray=is_ray,
         training=training,
-        others=groups[1:],
+        others=hosts.groups[1:],
         offload=offload,
-        offload_if_it_helps=args.offload == AUTO,
-        hosts_s=parse_seconds(args.hosts_timeout) if args.hosts_timeout else _HOSTS_S,
-        max_preemptions=-1 if args.max_preemptions is None else args.max_preemptions,
-        driver=args.driver,
+        offload_if_it_helps=hosts.offload == AUTO_OFFLOAD,
+        hosts_s=hosts.hosts_s,
+        max_preemptions=hosts.max_preemptions,
+        driver=hosts.driver,
     )
 
 
-def _cluster_flag(args: argparse.Namespace) -> str:
-    return "--engine ray" if args.engine == "ray" else f"--group {args.group[0]}"
+def _cluster_flag(hosts: HostsOptions) -> str:
+    return "--engine ray" if hosts.engine == "ray" else f"--group {hosts.groups[0].flag()}"
 
 
-def _chosen_offload(args: argparse.Namespace, others: tuple[GroupSpec, ...]) -> str | None:
+def _chosen_offload(spec: JobSpec) -> str | None:
     """Return the offload group; `auto` stands for the only group that does not train."""
-    name: str | None = args.offload
-    if name != AUTO:
-        return name
+    others = spec.hosts.groups[1:]
+    if spec.hosts.offload != AUTO_OFFLOAD:
+        return spec.hosts.offload
     if len(others) != 1:
         names = ", ".join(group.name for group in others) or "none"
         raise UsageError(
             f"--offload auto is about the one group beside the one that trains; there are: {names}."
             " Name it by --group NAME=HOSTS, and several by --offload NAME."
         )
-    if args.profile == "off":
+    if spec.recording.profile == "off":
         raise UsageError(
             "--offload auto goes by what is recorded, and --profile off records nothing. Leave one "
             "of them out, or name the group: --offload NAME."
@@ -151,17 +124,17 @@ def _chosen_offload(args: argparse.Namespace, others: tuple[GroupSpec, ...]) -> 
     return others[0].name
 
 
-def _check_driver(args: argparse.Namespace) -> None:
-    if not args.driver:
+def _check_driver(hosts: HostsOptions, args: argparse.Namespace) -> None:
+    if not hosts.driver:
         return
     if args.nproc_per_node != "1":
         raise UsageError(
             f"--nproc-per-node {args.nproc_per_node} and --driver: such a script runs once, and "
             "says itself how many workers Ray is to start."
         )
-    if args.offload is not None:
+    if hosts.offload is not None:
         raise UsageError(
-            f"--offload {args.offload} and --driver: Ray spreads the work of such a script over "
+            f"--offload {hosts.offload} and --driver: Ray spreads the work of such a script over "
             "all hosts by itself. Leave one of them out."
         )
 
@@ -183,20 +156,19 @@ def _check_offload(
         )
 
 
-def emulated_ranks(args: argparse.Namespace) -> int | None:
+def emulated_ranks(spec: JobSpec, args: argparse.Namespace) -> int | None:
     """Return how many ranks a training host's machine type has; None: the type is not emulated.
 
     Args:
-        args: Parsed flags, torchrun's and ours.
-
-    Raises:
-        UsageError: An invalid group.
+        spec: The job.
+        args: torchrun's parsed flags.
     """
-    if args.nproc_per_node != "auto" or not args.group:
+    hosts = spec.hosts
+    if args.nproc_per_node != "auto" or not hosts.groups:
         return None
-    if args.engine == "ray" and (args.address or env.RAY_ADDRESS.get()):
+    if hosts.engine == "ray" and (hosts.address or env.RAY_ADDRESS.get()):
         return None  # real hosts: their devices count
-    training = parse_groups(args.group)[0]
+    training = hosts.groups[0]
     if not training.instance_type or training.gpus is None:
         return None
     return training.gpus or 1

@@ -6,7 +6,7 @@ their agent. torchrun's ranks meet at the address of the first host.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
 
@@ -39,15 +39,13 @@ from headrace.records.run_folder import Attempt, RunFolder
 
 
 def run_on_cluster(
-    job: TorchrunJob, options: ClusterOptions, argv: Sequence[str], folder: RunFolder,
-    attempt: Attempt,
-) -> int:  # fmt: skip
+    job: TorchrunJob, options: ClusterOptions, folder: RunFolder, attempt: Attempt
+) -> int:
     """Run a job on the hosts of a cluster and return its exit code.
 
     Args:
         job: The parsed torchrun flags.
         options: The cluster options.
-        argv: The command line, which each host parses again.
         folder: The run folder.
         attempt: The attempt that starts.
 
@@ -56,38 +54,36 @@ def run_on_cluster(
         LaunchError: There is no such cluster, it lacks hosts, or an agent does not start.
     """
     if not options.is_ray:
-        install_requirements(job.contract, job.around, folder, attempt)
+        install_requirements(job.spec.contract, job.spec.environment, folder, attempt)
     stop = StopRequest()
     stop.catch_signals(STOP_SIGNALS)
-    return _ClusterJob(job, options, argv, folder, attempt).run(stop)
+    return _ClusterJob(job, options, folder, attempt).run(stop)
 
 
 class _ClusterJob:
     def __init__(
-        self, job: TorchrunJob, options: ClusterOptions, argv: Sequence[str], folder: RunFolder,
-        attempt: Attempt,
-    ) -> None:  # fmt: skip
+        self, job: TorchrunJob, options: ClusterOptions, folder: RunFolder, attempt: Attempt
+    ) -> None:
         self._job = job
         self._options = options
         self._folder = folder
         self._attempt = attempt
         self._groups = self._groups_with_script()
-        self._working_dir = job_working_dir(job.args, argv)
+        self._working_dir = job_working_dir(job)
         self._output = HostOutput()
         self._programs = HostCommands(
             job,
             self._groups,
-            argv,
             self._working_dir,
             folder,
             attempt,
-            is_told=has_platform_contract(job.contract),
+            is_told=has_platform_contract(job.spec.contract),
         )
 
     def run(self, stop: StopRequest) -> int:
         is_here = self._options.address is None
-        preflight_channels(self._job.contract, is_same_machine=is_here)
-        output = OutputUpload(self._job.uploads, self._job.contract, self._folder.path)
+        preflight_channels(self._job.spec.contract, is_same_machine=is_here)
+        output = OutputUpload(self._job.spec.sync, self._job.spec.contract, self._folder.path)
         output.begin()
         try:
             return self._run_on_hosts(stop)
@@ -108,7 +104,9 @@ class _ClusterJob:
     def _groups_with_script(self) -> list[GroupSpec]:
         """Return the groups whose hosts run the script, and print which groups are not used."""
         options = self._options
-        if has_platform_contract(self._job.contract):  # as on SageMaker, every host runs the script
+        if has_platform_contract(
+            self._job.spec.contract
+        ):  # as on SageMaker, every host runs the script
             rest = [group for group in options.others if group.name != options.offload]
             return [options.training, *rest]
         for group in () if options.driver else options.others:
@@ -135,7 +133,7 @@ class _ClusterJob:
                 ray, options, self._groups, self._programs, self._working_dir, mark,
                 requirements=requirements,
                 offloading=self._offloading(ray, mark, requirements),
-                profile=self._job.options.profile,
+                profile=self._job.spec.recording.profile,
             )  # fmt: skip
             return self._run(hosts, stop)
 
@@ -144,14 +142,14 @@ class _ClusterJob:
             hosts,
             self._output,
             self._folder.logs(self._attempt.number),
-            grace_s=self._job.shutdown_s + extra_grace_s(self._job.uploads),
+            grace_s=self._job.shutdown_s + extra_grace_s(self._job.spec.sync),
             max_restarts=int(self._job.args.max_restarts),
             max_preemptions=self._options.max_preemptions,
         )
         return loop.run(stop)
 
     def _requirements(self) -> HostInstalls | None:
-        given = self._job.around.requirements
+        given = self._job.spec.environment.requirements
         file = find_requirements(given, code_folder(self._job))
         if file is None:
             return None

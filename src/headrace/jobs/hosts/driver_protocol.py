@@ -12,7 +12,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -24,10 +24,12 @@ class HostAssignment:
     """A host's part in the job.
 
     Attributes:
-        prefix: The prefix of its ranks' output lines, `{rank}` in the place of the rank.
+        spec: The job, as JSON of a `JobSpec`, with paths as they are on this host.
+        name: The name of the host's node.
+        prefix: The prefix of output lines, `{rank}` in the place of the rank.
         restarts: How often the job's ranks were started before.
         hosts: How many hosts have ranks.
-        number: This host's index among them.
+        number: This host's index among them, or among all hosts where it has none.
         address: This host's address.
         master_address: The address of host 0.
         master_port: A free port of host 0.
@@ -42,6 +44,8 @@ class HostAssignment:
             output, for the launcher to merge.
     """
 
+    spec: Mapping[str, Any]
+    name: str
     prefix: str
     restarts: int
     hosts: int

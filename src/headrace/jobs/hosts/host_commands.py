@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headrace.cluster.agent import HostProgram
@@ -15,9 +13,8 @@ from headrace.core import env
 from headrace.jobs.environment.host_environment import is_below_default_base
 from headrace.jobs.environment.host_layout import HostLayout, free_master_port, layout_hosts
 from headrace.jobs.hosts.driver_protocol import HostAssignment
-from headrace.jobs.hosts.script_runner import HostScript
 from headrace.jobs.recording import Recording
-from headrace.jobs.spec import ScriptOptions
+from headrace.jobs.spec import JobSpec
 from headrace.jobs.torchrun_args import TorchrunJob
 from headrace.platforms.instance_groups import GroupSpec
 from headrace.records.run_folder import Attempt, RunFolder
@@ -25,49 +22,35 @@ from headrace.records.run_folder import Attempt, RunFolder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkingDir:
-    """The folder that is copied to hosts on other machines, and the command line there.
+    """The folder that is copied to hosts on other machines.
 
     Attributes:
-        folder: The folder; its copy is the ranks' working directory.
-        argv: The command line, with the script's path relative to the folder.
-        scripts: The script's own folder, relative to the folder; "": the same folder.
+        folder: Its copy is the ranks' working directory.
+        scripts: The script's own folder, relative to `folder`; "": the same folder.
     """
 
     folder: str
-    argv: tuple[str, ...]
     scripts: str = ""
 
     def named(self, script: str) -> str:
         """Return a script's path relative to the folder; a module's name stays as it is."""
-        path = Path(script).absolute()
+        path = Path(os.path.normpath(Path(script).absolute()))
         return str(path.relative_to(self.folder)) if path.is_relative_to(self.folder) else script
 
 
-def job_working_dir(args: argparse.Namespace, argv: Sequence[str]) -> WorkingDir:
+def job_working_dir(job: TorchrunJob) -> WorkingDir:
     """Return the working directory of a job.
 
     It is the current folder where the script lies in it, so that files the script opens by relative
     path are copied, too; otherwise it is the script's own folder.
-
-    Args:
-        args: The parsed flags.
-        argv: The command line that was parsed.
     """
     here = Path.cwd()
-    # Searched from the end: the script's own arguments may include its name, or "--".
-    place = (
-        len(argv)
-        - 1
-        - list(reversed(argv)).index(args.typed_script, len(args.training_script_args))
-    )
-    before, after = argv[:place], argv[place + 1 :]
-    if args.module or args.no_python:
-        return WorkingDir(folder=str(here), argv=tuple(argv))
-    script = Path(os.path.normpath(Path(args.training_script).absolute()))
+    if job.spec.script.is_module or job.spec.script.is_program:
+        return WorkingDir(folder=str(here))
+    script = Path(os.path.normpath(Path(job.script).absolute()))
     folder = here if script.is_relative_to(here) else script.parent
-    name = script.relative_to(folder)
-    scripts = "" if name.parent == Path() else str(name.parent)
-    return WorkingDir(folder=str(folder), argv=(*before, str(name), *after), scripts=scripts)
+    parent = script.relative_to(folder).parent
+    return WorkingDir(folder=str(folder), scripts="" if parent == Path() else str(parent))
 
 
 _EMULATED = "127.0.0.{}"
@@ -82,7 +65,6 @@ class HostCommands:
     Args:
         job: The parsed torchrun flags.
         groups: The instance groups whose hosts run something, the training group first.
-        argv: The command line, which each host parses again.
         working_dir: The job's working directory.
         folder: The run folder.
         attempt: The attempt that starts.
@@ -93,7 +75,6 @@ class HostCommands:
         self,
         job: TorchrunJob,
         groups: Sequence[GroupSpec],
-        argv: Sequence[str],
         working_dir: WorkingDir,
         folder: RunFolder,
         attempt: Attempt,
@@ -102,7 +83,6 @@ class HostCommands:
     ) -> None:
         self._job = job
         self._groups = groups
-        self._argv = argv
         self._working_dir = working_dir
         self._folder = folder
         self._attempt = attempt
@@ -139,11 +119,9 @@ class HostCommands:
             },
             distribution=self._job.distribution,
             distributed=self._groups[0].name,
-            can_bind_mount=not is_below_default_base(
-                self._job.contract, self._job.args.training_script
-            )
+            can_bind_mount=not is_below_default_base(self._job.spec.contract, self._job.script)
             and can_bind_mount(),
-            master_port=free_master_port(self._job.contract.contracts) if emulated else 0,
+            master_port=free_master_port(self._job.spec.contract.contracts) if emulated else 0,
         )
 
     def program(
@@ -162,17 +140,13 @@ class HostCommands:
         """
         is_here = agent.facts.is_drivers
         logs = str(self._folder.logs(self._attempt.number)) if is_here else "{logs}"
-        if self._runs_without_ranks(agent):
-            command: tuple[str, ...] = (
-                *_PYTHON_MODULE, "headrace.jobs.hosts.script_runner", *_AGENT_FLAGS, "--logs", logs,
-                "--once", json.dumps(asdict(self._host_script(agents, agent, restarts))),
-            )  # fmt: skip
-        else:
-            command = (
-                *_PYTHON_MODULE, "headrace.jobs.torchrun", *_AGENT_FLAGS, "--logs", logs,
-                "--member", self._assignment(agents, agent, restarts).to_json(),
-                "--", *(self._argv if is_here else self._working_dir.argv),
-            )  # fmt: skip
+        has_ranks = not self._runs_without_ranks(agent)
+        module = "headrace.jobs.torchrun" if has_ranks else "headrace.jobs.hosts.script_runner"
+        assignment = self._assignment(agents, agent, restarts, has_ranks=has_ranks)
+        command = (
+            *_PYTHON_MODULE, module, *_AGENT_FLAGS, "--logs", logs,
+            "--member", assignment.to_json(), *(["--"] if has_ranks else []),
+        )  # fmt: skip
         return HostProgram(
             command=command,
             folder=str(Path.cwd()) if is_here else None,
@@ -189,7 +163,7 @@ class HostCommands:
     def recorded(self) -> dict[str, str | None]:
         """Return the variables that have all ranks on this machine recorded together."""
         if self._recording is None:
-            self._recording = Recording(self._folder, self._attempt, self._job.options)
+            self._recording = Recording(self._folder, self._attempt, self._job.spec.recording)
         return self._recording.environment()
 
     def finish(self) -> None:
@@ -202,15 +176,18 @@ class HostCommands:
         return not of_training or (self._is_told and self._job.distribution is None)
 
     def _assignment(
-        self, agents: Sequence[PlacedAgent], agent: PlacedAgent, restarts: int
+        self, agents: Sequence[PlacedAgent], agent: PlacedAgent, restarts: int, *, has_ranks: bool
     ) -> HostAssignment:
         training = _agents_of(self._groups[0].name, agents)
         first = training[0].facts
+        prefix = f"{agent.host.group}/{agent.host.name}"
         return HostAssignment(
-            prefix=f"{agent.host.group}/{agent.host.name}:{{rank}}",
+            spec=self._spec(agent).to_json(),
+            name=agent.host.name,
+            prefix=f"{prefix}:{{rank}}" if has_ranks else prefix,
             restarts=restarts,
             hosts=len(training),
-            number=training.index(agent),
+            number=(training if has_ranks else self._in_order(agents)).index(agent),
             address=agent.facts.address,
             master_address=first.address,
             master_port=first.free_port,
@@ -218,51 +195,30 @@ class HostCommands:
             host=self._name(agents, agent),
             cores=agent.host.cpus,
             devices=agent.host.gpus,
-            ranks=self._job.args.emulated_ranks,
+            ranks=self._job.emulated_ranks,
             kept_as=self._sync_name(agents, agent),
             kept_by=self._sync_names(agents),
             sends_part=not agent.facts.is_drivers,
         )
 
-    def _host_script(
-        self, agents: Sequence[PlacedAgent], agent: PlacedAgent, restarts: int
-    ) -> HostScript:
-        assert self._plan is not None  # else every host has ranks
-        args = self._job.args
-        return HostScript(
-            prefix=f"{agent.host.group}/{agent.host.name}",
-            name=agent.host.name,
-            number=self._in_order(agents).index(agent),
-            restarts=restarts,
-            script=args.training_script
-            if agent.facts.is_drivers
-            else self._working_dir.named(args.training_script),
-            is_module=bool(args.module),
-            is_program=bool(args.no_python),
-            arguments=tuple(args.training_script_args),
-            contract=asdict(self._job.contract),
-            around=asdict(self._script_options(agent)),
-            plan=self._plan.to_json(),
-            host=self._name(agents, agent),
-            cores=agent.host.cpus,
-            devices=agent.host.gpus,
-            uploads=asdict(self._job.uploads),
-            kept_as=self._sync_name(agents, agent),
-            kept_by=self._sync_names(agents),
-            sends_part=not agent.facts.is_drivers,
-        )
-
-    def _script_options(self, agent: PlacedAgent) -> ScriptOptions:
-        options = self._job.around
+    def _spec(self, agent: PlacedAgent) -> JobSpec:
+        """Return the job with paths as they are on a host."""
+        spec = self._job.spec
         if agent.facts.is_drivers:
-            return options
-        dependencies = tuple(self._working_dir.named(path) for path in options.dependencies)
-        return replace(options, dependencies=dependencies)
+            return spec
+        named = self._working_dir.named
+        is_file = not (spec.script.is_module or spec.script.is_program)
+        dependencies = tuple(named(path) for path in spec.environment.dependencies)
+        return replace(
+            spec,
+            script=replace(spec.script, path=named(self._job.script)) if is_file else spec.script,
+            environment=replace(spec.environment, dependencies=dependencies),
+        )
 
     def _sync_name(self, agents: Sequence[PlacedAgent], agent: PlacedAgent) -> str:
         """Return the sync name of a host; hosts that share a checkpoint folder have one name."""
         in_order = self._in_order(agents)
-        own_folder = any(name.startswith("sagemaker") for name in self._job.contract.contracts)
+        own_folder = any(name.startswith("sagemaker") for name in self._job.spec.contract.contracts)
         if agent.facts.is_drivers and not own_folder:
             agent = next(each for each in in_order if each.facts.is_drivers)
         return f"host-{in_order.index(agent) + 1}"

@@ -27,8 +27,8 @@ from typing import IO, Protocol
 from headrace.core import env
 from headrace.core.process.parent_death import parent_bound_command
 from headrace.core.process.supervision import STOP_SIGNALS, wait_for
-from headrace.jobs.cli_args import DirectJob
 from headrace.jobs.environment.script_environment import ScriptEnvironment
+from headrace.jobs.spec import JobSpec
 
 _SIZE_BYTES = 8  # struct winsize: rows, columns, and both in pixels
 
@@ -210,19 +210,19 @@ def _start_thread(work: Callable[[], None], name: str) -> threading.Thread:
     return thread
 
 
-def script_command(job: DirectJob, script: str, script_env: ScriptEnvironment) -> list[str]:
+def script_command(job: JobSpec, script: str, script_env: ScriptEnvironment) -> list[str]:
     """Return the command line of a script.
 
     Args:
-        job: The parsed command line.
+        job: The job.
         script: The script's path, or a module's name.
         script_env: The script environment.
     """
     python = env.PYTHON_EXEC.get() or sys.executable
-    if script_env.folder is not None and not job.module:
+    if script_env.folder is not None and not job.script.is_module:
         script = str(Path(script).absolute())
-    module = ["-m"] if job.module else []
-    return [python, "-u", *module, script, *script_env.arguments, *job.arguments]
+    module = ["-m"] if job.script.is_module else []
+    return [python, "-u", *module, script, *script_env.arguments, *job.script.arguments]
 
 
 def run_script(

@@ -292,8 +292,7 @@ class ProfilerConfig:
                 "from 100 to 60000."
             )
 
-    def flags(self) -> list[str]:
-        """Return the flags of the command line."""
-        deep = self.deep or self.framework_profile_params is not None
-        interval = f"--profile-interval={self.system_monitor_interval_millis}ms"
-        return [interval, *(["--profile=deep"] if deep else [])]
+    @property
+    def is_deep(self) -> bool:
+        """Whether the job is recorded in depth."""
+        return self.deep or self.framework_profile_params is not None

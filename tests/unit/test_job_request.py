@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from headrace import Estimator
 from headrace.core.errors import UsageError
-from headrace.jobs.job_description import build_run_command, describe
+from headrace.jobs.job_request import JobRequest, request_job
 from headrace.jobs.sagemaker_sdk.inputs import named_inputs
 from headrace.sagemaker import FileSystemInput, InstanceGroup, ProfilerConfig, TrainingInput
 
@@ -19,9 +18,13 @@ GPU = InstanceGroup("gpu", "ml.g5.xlarge", 1)
 CPU = InstanceGroup("cpu", "ml.c5.4xlarge", 2)
 
 
+def request(inputs: Any = None, **asked: Any) -> JobRequest:
+    given = {"entry_point": "train.py", **asked}
+    return request_job(given, named_inputs(inputs, "Estimator: "), "Estimator: ")
+
+
 def flags(inputs: Any = None, **asked: Any) -> list[str]:
-    job = describe({"entry_point": "train.py", **asked}, "Estimator: ")
-    return list(build_run_command(job, named_inputs(inputs, "Estimator: ")).flags)
+    return request(inputs, **asked).flags()
 
 
 def test_a_script_alone_runs_on_this_host_under_sagemakers_contract():
@@ -39,13 +42,13 @@ def test_everything_that_is_asked_for_becomes_a_flag():
         checkpoint_s3_uri="s3://b/checkpoints", output_path="s3://b/output", input_mode="FastFile",
         profiler_config=ProfilerConfig(system_monitor_interval_millis=250),
     ) == [
-        "--group=homogeneousCluster=4xml.p3.16xlarge", "--distribution=smdistributed",
-        "--contract=sagemaker", "--source-dir=src", "--dependency=lib",
-        "--hyperparameter=batch-size=256", '--hyperparameter=name="12"',
-        "--hyperparameter=kind=b/16", "--channel=train=s3://b/train",
-        "--input-mode=train=FastFile", r"--metric=loss=loss=([0-9.]+)", "--max-run=7200",
-        "--max-restarts=2", "--checkpoint-uri=s3://b/checkpoints", "--output-path=s3://b/output",
-        "--profile-interval=250ms", "--environment=LEVEL=3",
+        "--environment=LEVEL=3", "--dependency=lib", "--max-run=7200", "--contract=sagemaker",
+        "--channel=train=s3://b/train", "--hyperparameter=batch-size=256",
+        '--hyperparameter=name="12"', "--hyperparameter=kind=b/16", "--source-dir=src",
+        "--distribution=smdistributed", "--input-mode=train=FastFile",
+        "--profile-interval=250ms", r"--metric=loss=loss=([0-9.]+)",
+        "--group=homogeneousCluster=4xml.p3.16xlarge", "--checkpoint-uri=s3://b/checkpoints",
+        "--output-path=s3://b/output", "--max-restarts=2",
     ]  # fmt: skip
 
 
@@ -55,11 +58,11 @@ def test_a_cluster_of_ray_and_a_group_that_makes_batches():
         distribution={"mpi": {"enabled": True, "processes_per_host": 2}}, contract="vertex",
     )  # fmt: skip
     assert asked == [
-        "--group=gpu=1xml.g5.xlarge", "--group=cpu=2xml.c5.4xlarge", "--engine=ray",
-        "--address=head:6379", "--offload=cpu", "--distribution=mpi", "--nproc-per-node=2",
-        "--contract=vertex",
+        "--contract=vertex", "--distribution=mpi", "--engine=ray", "--group=gpu=1xml.g5.xlarge",
+        "--group=cpu=2xml.c5.4xlarge", "--address=head:6379", "--offload=cpu",
+        "--nproc-per-node=2",
     ]  # fmt: skip
-    assert flags(engine="ray", instance_count=2)[0] == "--group=gpu=2xlocal"
+    assert flags(engine="ray", instance_count=2)[-1] == "--group=gpu=2xlocal"
 
 
 @pytest.mark.parametrize(
@@ -74,18 +77,17 @@ def test_a_cluster_of_ray_and_a_group_that_makes_batches():
 )  # fmt: skip
 def test_a_script_of_vertexs_is_told_of_its_experiment(config: dict[str, str], told: list[str]):
     for contract, expected in (("vertex", told), ("sagemaker", [])):
-        job = describe({"entry_point": "t.py", "contract": contract}, "Estimator: ")
-        job = replace(job, asked={**job.asked, "experiment_config": config})
-        flags = build_run_command(job, {}).flags
+        given = {"entry_point": "t.py", "contract": contract}
+        flags = request_job(given, {}, "Estimator: ", experiment_config=config).flags()
         assert [flag for flag in flags if "AIP_" in flag] == expected
 
 
 @pytest.mark.parametrize("named", ["gpu", GPU])
 def test_the_group_that_trains_comes_first(named: Any):
     told = flags(instance_groups=[CPU, GPU], distribution={**TORCH, "instance_groups": [named]})
-    assert told[:2] == ["--group=gpu=1xml.g5.xlarge", "--group=cpu=2xml.c5.4xlarge"]
+    assert told[-2:] == ["--group=gpu=1xml.g5.xlarge", "--group=cpu=2xml.c5.4xlarge"]
     # Nobody names it: the one that has devices.
-    assert flags(instance_groups=[CPU, GPU], distribution=TORCH)[:2] == told[:2]
+    assert flags(instance_groups=[CPU, GPU], distribution=TORCH)[-2:] == told[-2:]
 
 
 def test_what_a_run_records_describes_the_same_job():
@@ -95,13 +97,11 @@ def test_what_a_run_records_describes_the_same_job():
         "cache_dir": FileSystemInput("fs-1", "EFS", "cache", "rw"),
         "max_restarts": 1,
     }
-    inputs = named_inputs({"train": TrainingInput("images", instance_groups=["gpu"])}, "")
-    first = build_run_command(describe({"entry_point": "train.py", **asked}, ""), inputs)
-    recorded = json.loads(first.asked)
-    inputs = named_inputs(recorded.pop("inputs"), "")
-    again = build_run_command(describe({"entry_point": "train.py", **recorded}, ""), inputs)
-    assert again.flags == first.flags
-    assert json.loads(again.asked) == json.loads(first.asked)
+    first = request({"train": TrainingInput("images", instance_groups=["gpu"])}, **asked)
+    recorded = json.loads(first.arguments_json())
+    again = request(recorded.pop("inputs"), **recorded)
+    assert again.flags() == first.flags()
+    assert json.loads(again.arguments_json()) == json.loads(first.arguments_json())
 
 
 @pytest.mark.parametrize(
@@ -131,20 +131,17 @@ def test_what_a_run_records_describes_the_same_job():
 def test_each_distribution_of_sagemakers_is_taken_and_what_has_no_effect_is_told(
     told: dict[str, Any], flag: str | None, note: str | None
 ):
-    job = describe({"entry_point": "train.py", "distribution": told}, "")
-    lowered = build_run_command(job, {}).flags
+    job = request(distribution=told)
+    lowered = job.flags()
     assert any("distribution" in each for each in lowered) == (flag is not None)
     assert flag is None or flag in lowered
     assert [note in each for each in job.notes] == ([True] if note else [])
 
 
 def test_secrets_reach_the_script_by_no_command_line_and_no_record():
-    job = describe(
-        {"entry_point": "t.py", "environment": {"HF_TOKEN": "abc", "LEVEL": "3"}}, "Estimator: "
-    )
-    lowered = build_run_command(job, {})
-    assert "--environment=HF_TOKEN" in lowered.flags
-    assert not any("abc" in flag for flag in lowered.flags)
+    lowered = request(environment={"HF_TOKEN": "abc", "LEVEL": "3"})
+    assert "--environment=HF_TOKEN" in lowered.flags()
+    assert not any("abc" in flag for flag in lowered.flags())
     assert lowered.variables == {"HF_TOKEN": "abc"}
 
 
@@ -294,17 +291,10 @@ def test_what_is_installed_is_compared_with_what_was_asked_for():
 
     torch = metadata.version("torch").split("+")[0]
     python = "".join(platform.python_version_tuple()[:2])
-    fits = describe(
-        {"entry_point": "t.py", "framework_version": torch, "py_version": f"py{python}"}, ""
-    )
+    fits = request(framework_version=torch, py_version=f"py{python}")
     assert fits.notes == ()
-    assert (
-        describe({"entry_point": "t.py", "framework_version": torch.rpartition(".")[0]}, "").notes
-        == ()
-    )
-    differs = describe(
-        {"entry_point": "t.py", "framework_version": "1.8.1", "py_version": "py36"}, ""
-    )
+    assert request(framework_version=torch.rpartition(".")[0]).notes == ()
+    differs = request(framework_version="1.8.1", py_version="py36")
     assert [note.split(" is asked")[0] for note in differs.notes] == [
         "framework_version 1.8.1", "py_version py36",
     ]  # fmt: skip

@@ -1,0 +1,178 @@
+"""The run of a job on one host, from its channels to its last upload.
+
+Every job comes through here: a script that runs directly, torchrun's ranks on this host, and each
+host of a cluster, with ranks or without.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.core import env
+from headrace.core.errors import LaunchError
+from headrace.jobs.environment.host_environment import host_environment, single_host_environment
+from headrace.jobs.environment.host_layout import HostLayout
+from headrace.jobs.environment.script_environment import ScriptEnvironment, join_environments
+from headrace.jobs.hosts.driver_protocol import HostAssignment
+from headrace.jobs.recording import Recording
+from headrace.jobs.requirements import install_requirements
+from headrace.jobs.spec import JobSpec
+from headrace.jobs.sync.host_sync import (
+    HostSync,
+    OutputUpload,
+    finished_on_error,
+    host_output_upload,
+)
+from headrace.platforms.training_job import Distribution
+from headrace.records.run_folder import Attempt, RunFolder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptEnd:
+    """The end of a host's script or ranks.
+
+    Attributes:
+        code: The exit code as a shell has it: 128 + n where signal n ended it.
+        command: What failed, for the platform's failure file.
+        traceback: The last traceback of the one that failed first; "": none is known.
+        is_clean: No rank was killed, possibly while it wrote a file.
+    """
+
+    code: int = LaunchError.exit_code
+    command: Sequence[str] = ()
+    traceback: str = ""
+    is_clean: bool = True
+
+
+class HostRun:
+    """The run of a job on one host: `prepare`, `start`, the script, `finish`.
+
+    Args:
+        build_environment: Returns the script's environment; it copies and mounts channels.
+        make_sync: Returns the sync of this host's checkpoints.
+        output: The upload of what the script leaves in its output folders.
+        record: Starts the recording; None: the driver of a cluster records.
+    """
+
+    def __init__(
+        self, *, build_environment: Callable[[], ScriptEnvironment],
+        make_sync: Callable[[ScriptEnvironment], HostSync], output: OutputUpload,
+        record: Callable[[], Recording] | None = None,
+    ) -> None:  # fmt: skip
+        self._build_environment = build_environment
+        self._make_sync = make_sync
+        self._output = output
+        self._record = record
+        self._recording: Recording | None = None
+        self._sync: HostSync | None = None
+        self.script_env = ScriptEnvironment()
+
+    def prepare(self) -> None:
+        """Bring here what the script needs: channels, environment, checkpoints.
+
+        Raises:
+            UsageError: A channel or a URL that cannot be used, or contradictory variables.
+            StorageError: A channel or a checkpoint cannot be fetched.
+            LaunchError: A folder cannot be made.
+        """
+        self._output.begin()  # first: fails before any copy where another job writes there
+        with finished_on_error(self._output):
+            self.script_env = self._build_environment()
+            self._sync = self._make_sync(self.script_env)
+            self._sync.fetch()
+
+    def start(self) -> dict[str, str | None]:
+        """Start recording and sync; return the script's variables, None for one to remove."""
+        assert self._sync is not None
+        environment = {**self.script_env.environment, **self._sync.environment()}
+        if self._record is not None:
+            self._recording = self._record()
+        self._sync.start()
+        if self._recording is None:
+            return dict(environment)
+        return join_environments(environment, self._recording.environment())
+
+    def verdict(self, code: int) -> int:
+        """Return the job's exit code for the script's: a failed channel fails the job."""
+        return self.script_env.verdict(code)
+
+    def finish(self, end: ScriptEnd) -> None:
+        """Write the platform's failure file, close the records, and upload the last files."""
+        self.script_env.note_end(end.code, list(end.command), end.traceback)
+        if self._recording is not None:
+            self._recording.finish()
+        self.finish_uploads(clean=end.is_clean)
+
+    def finish_uploads(self, *, clean: bool) -> None:
+        """Upload the last files; `clean`: no rank was killed, possibly while it wrote a file."""
+        if self._sync is not None:
+            self._sync.finish(clean=clean)
+        self._output.finish()
+
+    @property
+    def pids(self) -> frozenset[int]:
+        """The processes of the sync and the upload, which are no ranks."""
+        synced = frozenset() if self._sync is None else self._sync.pids
+        return synced | self._output.pids
+
+
+def single_host_run(
+    job: JobSpec, script: str, folder: RunFolder, attempt: Attempt, *,
+    distribution: Distribution | None, count_devices: Callable[[], int], is_only_host: bool,
+) -> HostRun:  # fmt: skip
+    """Install the job's requirements, and return its run on this host.
+
+    Args:
+        job: The job.
+        script: The script's path from here, or a module's name.
+        folder: The run folder.
+        attempt: The attempt that starts.
+        distribution: How ranks are started; None: the script runs once.
+        count_devices: Returns this host's device count; called only where the contract tells it.
+        is_only_host: No other host has ranks of the job, with a launcher of its own.
+
+    Raises:
+        UsageError: There is no such requirements file, or no contract for the output path.
+        LaunchError: The installation failed.
+    """
+    install_requirements(job.contract, job.environment, folder, attempt)
+    run = folder.path
+
+    def make_sync(script_env: ScriptEnvironment) -> HostSync:
+        if is_only_host:
+            return HostSync(job.sync, script_env, run)
+        return HostSync(job.sync, script_env, run, kept_as=socket.gethostname(), kept_by=None)
+
+    return HostRun(
+        build_environment=lambda: single_host_environment(
+            job, script, folder=run, distribution=distribution, count_devices=count_devices
+        ),
+        make_sync=make_sync,
+        output=OutputUpload(job.sync, job.contract, run),
+        record=lambda: Recording(folder, attempt, job.recording),
+    )
+
+
+def cluster_host_run(job: JobSpec, script: str, assignment: HostAssignment) -> HostRun:
+    """Return the run of a job on one of its hosts; the driver of the cluster records it.
+
+    Args:
+        job: The job.
+        script: The script's path from here, or a module's name.
+        assignment: This host's part.
+    """
+    run = Path(env.RUN_DIR.get() or ".")
+    plan = None if assignment.plan is None else HostLayout.from_json(assignment.plan)
+    return HostRun(
+        build_environment=lambda: host_environment(
+            job, script, plan, assignment.host, folder=run, devices=assignment.devices,
+            cores=assignment.cores or None,
+        ),
+        make_sync=lambda script_env: HostSync(
+            job.sync, script_env, run, kept_as=assignment.kept_as, kept_by=assignment.kept_by
+        ),
+        output=host_output_upload(job.sync, job.contract, assignment),
+    )  # fmt: skip
