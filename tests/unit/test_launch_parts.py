@@ -27,6 +27,7 @@ from headrace.jobs.hosts.rank_group import ClockOffset
 from headrace.jobs.output.script_output import Tee
 from headrace.jobs.output.terminal_output import LogFollower
 from headrace.jobs.spec import Script
+from headrace.jobs.torchrun_process import TorchrunProcess, looks_like_torchruns
 from jobs import eventually
 
 
@@ -305,3 +306,32 @@ def test_the_rank_wrapper_says_what_cannot_be_started():
     )
     assert ended.returncode == 127
     assert "/no/such/program cannot be started: No such file" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "early"),
+    [
+        (["run", "--nproc-per-node", "2", "t.py"], True),
+        (["run", "--name", "a", "--standalone", "-m", "train"], True),
+        (["run", "--engine=ray", "t.py"], True),
+        (["run", "t.py", "--nproc-per-node", "2"], False),  # the script's own
+        (["run", "--name", "a", "t.py"], False),
+        (["run", "--nproc-per-node", "2", "--dry-run", "t.py"], False),
+        (["doctor", "--group"], False),
+        ([], False),
+    ],
+)
+def test_torchruns_process_is_started_early_where_flags_ask_for_it(
+    arguments: list[str], early: bool
+):
+    assert looks_like_torchruns(arguments) == early
+
+
+def test_a_process_that_was_started_early_and_is_not_needed_ends():
+    process = TorchrunProcess()
+    process.discard()
+    assert process.child.returncode is not None
+    # Without a request it ends by itself, as where the parent is killed before it sends one.
+    unasked = TorchrunProcess()
+    os.close(unasked._request_fd)
+    assert unasked.child.wait(60) == 0

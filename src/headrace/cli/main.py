@@ -1,6 +1,7 @@
 """The `headrace` command: its verbs, its standard streams, and how an error ends it.
 
-A verb is a file of this package with `register(app)`, listed once in `VERBS`. A verb raises
+A verb is a file of this package with `register(app)`, listed once in `VERBS`: they are
+imported late, after the torchrun process of a job was started. A verb raises
 HeadraceError and never prints one: here it becomes one message and an exit code (2 for wrong use, 1
 for a fault, 130 for ctrl-C). A standard stream that is closed, as by `>&-`, becomes /dev/null.
 """
@@ -10,22 +11,16 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-import typer
-
-from headrace.cli.cluster import register as register_cluster
-from headrace.cli.compare import register as register_compare
-from headrace.cli.data import register as register_data
-from headrace.cli.doctor import register as register_doctor
-from headrace.cli.profile import register as register_profile
-from headrace.cli.report import register as register_report
-from headrace.cli.run import register as register_run
-from headrace.cli.run import register_resume
-from headrace.cli.top import register as register_top
-from headrace.cli.tune import register as register_tune
 from headrace.core.errors import HeadraceError
+from headrace.jobs.torchrun_process import discard_early, start_early
+
+if TYPE_CHECKING:
+    import typer
 
 
 def open_closed_streams() -> None:
@@ -55,22 +50,16 @@ def _is_open(descriptor: int) -> bool:
     return True
 
 
-VERBS: tuple[Callable[[typer.Typer], None], ...] = (
-    register_run,
-    register_resume,
-    register_tune,
-    register_doctor,
-    register_report,
-    register_top,
-    register_profile,
-    register_compare,
-    register_data,
-    register_cluster,
-)
+VERBS = (
+    "run", "resume", "tune", "doctor", "report", "top", "profile", "compare", "data", "cluster",
+)  # fmt: skip
+"""The modules of the verbs, in the order of the help."""
 
 
 def build_app() -> typer.Typer:
-    """Return the whole command line, with the verbs in the order of the help."""
+    """Return the whole command line."""
+    import typer
+
     app = typer.Typer(
         name="headrace",
         help="Keeps accelerators fed: packs and streams training data, launches and resumes jobs.",
@@ -79,15 +68,20 @@ def build_app() -> typer.Typer:
         rich_markup_mode="rich",
     )
     app.callback()(_root)
-    for register in VERBS:
-        register(app)
+    for verb in VERBS:
+        import_module(f"headrace.cli.{verb}").register(app)
     return app
 
 
 def main() -> None:
     """Run the command line and exit."""
     open_closed_streams()
-    _exit(run_command_line())
+    start_early(sys.argv[1:])
+    try:
+        code = run_command_line()
+    finally:
+        discard_early()
+    _exit(code)
 
 
 def run_command_line(arguments: Sequence[str] | None = None) -> str | int | None:

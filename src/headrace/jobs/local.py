@@ -6,7 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 
 from headrace.core import env
@@ -109,7 +111,9 @@ class _LocalRun:
             code = self._run.script_env.verdict(exit_code_of(returncode))
             ended = code if self._rank is None else self._rank.verdict(code)
             record_end(self._folder, number, ended)
-        # Signals are no longer blocked: from here on the user may interrupt.
+        # Signals are no longer blocked: from here on the user may interrupt. While the records are
+        # closed, the verdict's modules are imported.
+        threading.Thread(target=lambda: import_module("headrace.jobs.verdict"), daemon=True).start()
         if returncode != 0:
             print_status(
                 f"headrace: {self._job.script.path}: {describe_exit(returncode)}; log: {self._log}"

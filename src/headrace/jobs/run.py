@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import subprocess
-import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from headrace.core import env
@@ -21,6 +19,7 @@ from headrace.jobs.failure import describe_exit
 from headrace.jobs.job_file import with_job_file
 from headrace.jobs.local import print_outcome, record_end, run_directly
 from headrace.jobs.spec import job_options
+from headrace.jobs.torchrun_process import discard_early, take_or_start
 from headrace.records.redaction import HIDDEN
 from headrace.records.run_folder import Attempt, RunFolder, runs_folder
 
@@ -48,6 +47,7 @@ def run_job(argv: Sequence[str], *, run_dir: str | None = None) -> int:
     if direct is None:
         described = _describe(argv) if set(argv) & set(job_options()["dry_run"].spellings) else None
         return _run_torchrun(argv, run_dir) if described is None else described
+    discard_early()
     if run_dir is not None:
         direct = replace(direct, run=replace(direct.run, run_dir=run_dir, name=None))
     return run_directly(direct, argv)
@@ -67,67 +67,26 @@ def _describe(argv: Sequence[str]) -> int | None:
 
 
 def _run_torchrun(argv: Sequence[str], run_dir: str | None) -> int:
-    read_fd, write_fd = os.pipe()
-    announcement = _Announcement(read_fd)
-    # -u: the ranks' output is shown at once, also into a pipe.
-    command = [sys.executable, "-u", "-P", "-m", "headrace.jobs.torchrun"]
-    command += [] if run_dir is None else ["--run-dir", run_dir]
+    process = take_or_start()
+
+    def grace_s() -> float:
+        announced = process.announced()
+        shutdown_s = _GRACE_S if announced is None else float(announced["shutdown_s"])
+        return shutdown_s + _TORCHRUN_EXTRA_S
+
     with signals_blocked() as blocked:
-        child = subprocess.Popen(
-            [*command, "--parent", str(os.getpid()), "--announce", str(write_fd), "--", *argv],
-            pass_fds=[write_fd],
-            start_new_session=True,  # ctrl-C reaches only this process, which passes it on once
-        )
-        os.close(write_fd)
-        returncode = wait_for(
-            child,
-            blocked,
-            own_session=True,
-            grace_s=lambda: announcement.shutdown_s() + _TORCHRUN_EXTRA_S,
-        )
-        announced = announcement.read()
+        process.begin(argv, run_dir)
+        returncode = wait_for(process.child, blocked, own_session=True, grace_s=grace_s)
+        process.ended()
+        announced = process.announced()
         if announced is not None:
-            record_end(announced.folder, announced.attempt, exit_code_of(returncode))
+            folder, attempt = RunFolder(Path(announced["run_dir"])), int(announced["attempt"])
+            record_end(folder, attempt, exit_code_of(returncode))
     if returncode < 0:
         print_status(f"headrace: what ran the job was {describe_exit(returncode)}\n")
     if announced is not None:
-        print_outcome(announced.folder, announced.attempt)
+        print_outcome(folder, attempt)
     return exit_code_of(returncode)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Announced:
-    folder: RunFolder
-    attempt: int
-    shutdown_s: float
-
-
-class _Announcement:
-    """The torchrun process's message of its run folder, sent once it has read its flags."""
-
-    def __init__(self, read_fd: int) -> None:
-        self._fd = read_fd
-        os.set_blocking(read_fd, False)
-        self._announced: _Announced | None = None
-
-    def read(self) -> _Announced | None:
-        if self._announced is None:
-            try:
-                line = os.read(self._fd, 64 * 1024)
-            except BlockingIOError:
-                return None
-            if line.endswith(b"\n"):
-                message = json.loads(line)
-                self._announced = _Announced(
-                    folder=RunFolder(Path(message["run_dir"])),
-                    attempt=message["attempt"],
-                    shutdown_s=message["shutdown_s"],
-                )
-        return self._announced
-
-    def shutdown_s(self) -> float:
-        announced = self.read()
-        return _GRACE_S if announced is None else announced.shutdown_s
 
 
 def resume_run(run: str, runs_dir: str | None = None) -> int:

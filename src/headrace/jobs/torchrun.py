@@ -1,10 +1,11 @@
 """The process in which torchrun runs the ranks of this host.
 
-`headrace run` starts it as `python -m headrace.jobs.torchrun --parent PID --announce FD
-[--run-dir DIR] -- argv...`, and it ends with `headrace run`. It writes one JSON line to FD once
-the run folder exists. It exits with 2 for wrong flags, with the code of the first failing rank,
-with 128 + n where signal n stopped it, and otherwise with 0. With `--engine ray` it is the driver
-of a cluster, and each host of the cluster runs one such process for its own ranks.
+`headrace run` starts it as `python -m headrace.jobs.torchrun --parent PID --announce FD --request
+FD --`, and it ends with `headrace run` (jobs/torchrun_process.py). It reads its job as one line of
+JSON, and announces the run folder and the end of the ranks by a line each. It exits with 2 for
+wrong flags, with the code of the first failing rank, with 128 + n where signal n stopped it, and
+otherwise with 0. With `--engine ray` it is the driver of a cluster, and each host of the cluster
+runs one such process for its own ranks.
 
 Where this host's ranks end before those of other hosts, torchrun waits for those up to five
 minutes, in a call during which no Python signal handler runs: then a thread ends the process.
@@ -116,24 +117,29 @@ def _has_children(ignored: frozenset[int]) -> bool:
     return bool(children - ignored - sidecar_pids())
 
 
+_ENDED = json.dumps({"ended": True}).encode() + b"\n"
 _CLUSTERS_EXTRA_S = 30  # to end agents and emulated hosts
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run a job under torchrun and return the exit code."""
-    end = arguments.index("--")
-    flags = dict(zip(arguments[:end:2], arguments[1:end:2], strict=True))
-    announce_fd, argv = int(flags["--announce"]), arguments[end + 1 :]
+    flags = dict(zip(arguments[:-1:2], arguments[1::2], strict=True))
+    announce_fd = int(flags["--announce"])
     die_with_parent(int(flags["--parent"]))
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     try:
         if "--member" in flags:
             return _run_as_cluster_host(flags, announce_fd)
-        job = parse_torchrun_flags(argv)
-        if "--run-dir" in flags:  # it takes precedence over the command line
-            run = replace(job.spec.run, run_dir=flags["--run-dir"], name=None)
+        with os.fdopen(int(flags["--request"]), "rb") as pipe:
+            line = pipe.readline()
+        if not line:  # the parent has no job for this process
+            return 0
+        request = json.loads(line)
+        job = parse_torchrun_flags(request["argv"])
+        if request["run_dir"] is not None:  # it takes precedence over the command line
+            run = replace(job.spec.run, run_dir=request["run_dir"], name=None)
             job = replace(job, spec=replace(job.spec, run=run))
-        folder, attempt = _start_attempt(job, argv, announce_fd)
+        folder, attempt = _start_attempt(job, request["argv"], announce_fd)
         TimeLimit(
             job.spec.environment.max_run_s, launcher=int(flags["--parent"]), folder=folder,
             attempt=attempt.number,
@@ -142,7 +148,7 @@ def main(arguments: Sequence[str]) -> int:
             from headrace.jobs.hosts.driver import run_on_cluster
 
             return run_on_cluster(job, job.cluster, folder, attempt)
-        return _run_on_this_host(job, folder, attempt)
+        return _run_on_this_host(job, folder, attempt, announce_fd)
     except HeadraceError as error:
         if "--member" in flags:
             announce_refusal(announce_fd, error)
@@ -172,7 +178,7 @@ def _start_attempt(
         + extra_grace_s(job.spec.sync),
     }
     os.write(announce_fd, json.dumps(announcement).encode() + b"\n")
-    os.close(announce_fd)
+    os.set_inheritable(announce_fd, False)
     env.RUN_DIR.set(str(folder.path))
     print_status(f"headrace: run folder {folder.path}\n")
     return folder, attempt
@@ -182,7 +188,9 @@ def _script_words(job: TorchrunJob) -> list[str]:
     return [job.script, *job.spec.script.arguments]
 
 
-def _run_on_this_host(job: TorchrunJob, folder: RunFolder, attempt: Attempt) -> int:
+def _run_on_this_host(
+    job: TorchrunJob, folder: RunFolder, attempt: Attempt, announce_fd: int
+) -> int:
     words = _script_words(job)
     run = single_host_run(
         job.spec, job.script, folder, attempt, distribution=job.distribution,
@@ -195,12 +203,13 @@ def _run_on_this_host(job: TorchrunJob, folder: RunFolder, attempt: Attempt) -> 
     return _run_to_the_end(
         run, words, lambda report: _run(job, logs, report, run.script_env),
         lambda failure: print_status(failure.message),
+        ended=lambda: os.write(announce_fd, _ENDED),
     )  # fmt: skip
 
 
 def _run_to_the_end(
     run: HostRun, words: Sequence[str], ranks: Callable[[Callable[[_Failed], None]], int],
-    report: Callable[[_Failed], object],
+    report: Callable[[_Failed], object], *, ended: Callable[[], object] = lambda: None,
 ) -> int:  # fmt: skip
     """Run a host's ranks, finish the run, and return the exit code.
 
@@ -209,6 +218,7 @@ def _run_to_the_end(
         words: The script and its arguments.
         ranks: Runs the ranks and returns their exit code; it is given a function for a failure.
         report: Reports a failure to the user.
+        ended: Called when they have ended, before the run is finished.
     """
     message = ""
 
@@ -222,6 +232,7 @@ def _run_to_the_end(
         code = run.verdict(ranks(note))
     finally:
         _ignore_signals()  # the exit code is known: a late signal must not change it
+        ended()
         end = ScriptEnd(code=code, command=words, traceback=message, is_clean=not was_killed(code))
         run.finish(end)
     return code
