@@ -118,8 +118,6 @@ def direct_job(argv: Sequence[str]) -> JobSpec | None:
     job = JobSpec.parse(
         own, Script(path=script[0], is_module=is_module, arguments=tuple(script[1:]))
     )
-    if job.run.dry_run:
-        return job
     return replace(job, contract=with_detected_contract(job.contract))
 
 

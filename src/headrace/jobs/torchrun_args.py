@@ -111,7 +111,7 @@ def _torchrun_job(spec: JobSpec, args: argparse.Namespace, parser: _Parser) -> T
         args.nproc_per_node = "auto" if contract.distribution else "1"
     cluster = cluster_options(spec, args, parser)
     # Not with --standalone: its ranks are to form a world of their own.
-    if asks_for_ranks and cluster is None and not (args.standalone or spec.run.dry_run):
+    if asks_for_ranks and cluster is None and not args.standalone:
         contract = with_detected_contract(contract)
     outer = _existing_job(contract, cluster)
     if outer is not None:

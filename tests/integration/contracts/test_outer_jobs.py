@@ -225,11 +225,13 @@ def test_a_variable_of_the_command_line_that_contradicts_the_contract_is_refused
 
 def test_a_dry_run_within_a_job_tells_of_that_job(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
-    flags = ["--dry-run", "--contract", "sagemaker", "--nproc-per-node=2"]
-    told = run_job(tmp_path, *flags, "train.py", **outer("127.0.0.3", tmp_path))
-    assert told.returncode == 0, told.stderr
-    assert "127.0.0.2, 127.0.0.3, 127.0.0.4" in told.stdout
-    assert "127.0.0.3\nranks" in told.stdout.replace("ranks  ", "ranks")
+    for flags in (["--contract", "sagemaker", "--nproc-per-node=2"], ["--nproc-per-node=2"], []):
+        told = run_job(tmp_path, "--dry-run", *flags, "train.py", **outer("127.0.0.3", tmp_path))
+        assert told.returncode == 0, told.stderr
+        assert "127.0.0.2, 127.0.0.3, 127.0.0.4" in told.stdout
+        assert "127.0.0.3\nranks" in told.stdout.replace("ranks  ", "ranks")
+        detected = "as with --contract sagemaker" in told.stderr
+        assert detected == ("--contract" not in flags)
 
 
 TF = {"TF_CONFIG": "{}", "AIP_EXPERIMENT_NAME": "another"}
