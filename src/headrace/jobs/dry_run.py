@@ -48,7 +48,6 @@ def wrapped_text(head: str, text: str) -> str:
 
     Args:
         head: The beginning of the first line.
-        text: The text.
     """
     lines = textwrap.wrap(
         text,
@@ -73,7 +72,6 @@ class DryRunChannel:
     """A channel with its size.
 
     Attributes:
-        spec: The channel.
         weight: Its objects and bytes.
     """
 
@@ -149,9 +147,7 @@ class DryRunJob:
     """What is known of a job before it starts.
 
     Attributes:
-        spec: The job.
         script: The script's path from here, or a module's name.
-        plan: The layout of the hosts.
         machines: The hosts' resources, by name.
         ranks_per_host: Ranks per training host; None: the script runs once on each host.
         restarts: How often failed ranks are restarted.
@@ -191,7 +187,6 @@ def describe_torchrun_job(job: TorchrunJob, devices: int) -> int:
     """Print the dry run of a torchrun job, on one host or several; return the exit code.
 
     Args:
-        job: The job.
         devices: This machine's device count.
 
     Raises:

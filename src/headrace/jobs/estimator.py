@@ -95,11 +95,7 @@ def _restart_obstacle(attempt: Attempt, words: set[str]) -> str | None:
 
 
 class ClassOrInstanceMethod(Generic[_Result, _Params]):
-    """A method that can be called on a class or an instance, and gets the one it is called on.
-
-    Args:
-        function: The method.
-    """
+    """A method that can be called on a class or an instance, and gets the one it is called on."""
 
     def __init__(self, function: Callable[Concatenate[Any, _Params], _Result]) -> None:
         self._function = function

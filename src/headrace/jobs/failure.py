@@ -132,7 +132,6 @@ class TimeLimit:
     Args:
         limit_s: The time limit, in seconds; None: no limit.
         launcher: The pid of `headrace run`.
-        folder: The run folder.
         attempt: The attempt's number.
 
     Attributes:

@@ -126,9 +126,7 @@ def single_host_run(
     """Install the job's requirements, and return its run on this host.
 
     Args:
-        job: The job.
         script: The script's path from here, or a module's name.
-        folder: The run folder.
         attempt: The attempt that starts.
         distribution: How ranks are started; None: the script runs once.
         count_devices: Returns this host's device count; called only where the contract tells it.
@@ -160,7 +158,6 @@ def cluster_host_run(job: JobSpec, script: str, assignment: HostAssignment) -> H
     """Return the run of a job on one of its hosts; the driver of the cluster records it.
 
     Args:
-        job: The job.
         script: The script's path from here, or a module's name.
         assignment: This host's part.
     """

@@ -66,7 +66,6 @@ class JobRequest:
     """A job that arguments ask for.
 
     Attributes:
-        script: The script.
         options: The texts of its options, by option name.
         torchrun_flags: torchrun's flags.
         job_name: The run's name; None: made of the script's name and the time.

@@ -54,7 +54,6 @@ def run_directly(job: JobSpec, argv: Sequence[str]) -> int:
     """Run a script and return its exit code, or 128 + a signal.
 
     Args:
-        job: The job.
         argv: The command line.
 
     Raises:

@@ -32,7 +32,6 @@ class MetricScraper:
 
     Args:
         logs: The attempt's logs folder.
-        folder: The run folder.
         attempt: The attempt's number.
         metrics: Regular expressions by metric name.
     """

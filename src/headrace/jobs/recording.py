@@ -100,9 +100,7 @@ class Recording:
     """The recording of one attempt.
 
     Args:
-        folder: The run folder.
         attempt: The attempt that starts.
-        options: The options of the recording.
     """
 
     def __init__(self, folder: RunFolder, attempt: Attempt, options: RecordingOptions) -> None:

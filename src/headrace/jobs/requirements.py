@@ -70,7 +70,6 @@ class InstallProgress:
 
     Args:
         file: The file's name.
-        folder: The run folder.
         attempt: The attempt's number.
 
     Attributes:
@@ -133,7 +132,6 @@ def install_requirements(
     Args:
         options: Contract options, which may name the code folder.
         around: Script options, which may name the file.
-        folder: The run folder.
         attempt: The attempt that starts.
 
     Raises:

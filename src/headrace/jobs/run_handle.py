@@ -41,7 +41,6 @@ class RunHandle:
     """One attempt of a run.
 
     Attributes:
-        path: The run folder.
         number: The attempt's number.
         begin: Offset in bytes at which the attempt's output begins in the launcher's log.
         process: The launcher, if this process started it.

@@ -440,7 +440,6 @@ class JobSpec:
     """A job: the script, its options, and torchrun's flags as typed.
 
     Attributes:
-        script: The script.
         torchrun_flags: Empty: the script runs in one process without torchrun, unless an option
             needs torchrun.
     """

@@ -169,7 +169,6 @@ def tie_ranks_to_torchrun(
 
     Args:
         args: torchrun's arguments, which are changed.
-        script_env: The script environment.
         pid_pipe: The write end of a pipe of this process, into which each rank writes its pid.
         restarts: How often the ranks were restarted, where torchrun does not count that itself.
     """

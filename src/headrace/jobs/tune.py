@@ -28,8 +28,6 @@ class Trial:
     """One run of a tuning.
 
     Attributes:
-        folder: The run folder.
-        overrides: The overrides of the run.
         diagnosis: The doctor's diagnosis of it.
         remedy: The remedy that was added; None for the first run, of the unchanged script.
         measured: The comparison with the run before; None for the first run.
@@ -52,7 +50,6 @@ class FailedTrial:
     """A run of a tuning that failed with a remedy, where the script alone did not fail.
 
     Attributes:
-        folder: The run folder.
         remedy: The remedy that was added.
         reason: How the run ended.
     """

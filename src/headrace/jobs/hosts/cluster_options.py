@@ -36,7 +36,6 @@ class ClusterOptions:
         address: The Ray cluster's address; None: this machine, with emulated hosts.
         is_ray: The hosts are a Ray cluster's; otherwise they are emulated without Ray.
         training: The group whose hosts run the ranks.
-        others: Other groups.
         offload: The group whose hosts also make batches; None: none.
         offload_if_it_helps: Use that group only if it is predicted to help (`--offload auto`).
         hosts_s: Longest wait for the hosts, in seconds.
@@ -66,7 +65,6 @@ def cluster_options(
     """Return the cluster of a job; None: it has none.
 
     Args:
-        spec: The job.
         args: torchrun's parsed flags.
         parser: Their parser.
 
@@ -160,7 +158,6 @@ def emulated_ranks(spec: JobSpec, args: argparse.Namespace) -> int | None:
     """Return how many ranks a training host's machine type has; None: the type is not emulated.
 
     Args:
-        spec: The job.
         args: torchrun's parsed flags.
     """
     hosts = spec.hosts

@@ -45,8 +45,6 @@ def run_on_cluster(
 
     Args:
         job: The parsed torchrun flags.
-        options: The cluster options.
-        folder: The run folder.
         attempt: The attempt that starts.
 
     Raises:

@@ -66,7 +66,6 @@ class HostCommands:
         job: The parsed torchrun flags.
         groups: The instance groups whose hosts run something, the training group first.
         working_dir: The job's working directory.
-        folder: The run folder.
         attempt: The attempt that starts.
         is_told: The script has a platform contract.
     """
