@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
-from collections.abc import Iterator
+import sys
+from collections.abc import Generator, Iterator
 from uuid import uuid4
 
 import pytest
@@ -30,6 +32,27 @@ BEGUN_FIRST = (
     "test_scripts_ray.py",
 )
 
+# What makes a process a rank, or a part of a run.
+RANK_VARIABLES = ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
+                  "MASTER_ADDR", "MASTER_PORT")  # fmt: skip
+RUN_PREFIXES = ("HEADRACE_", "TORCHELASTIC_")
+
+
+def rank_variables() -> dict[str, str]:
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name in RANK_VARIABLES or name.startswith(RUN_PREFIXES)
+    }
+
+
+VARIABLES_AT_FIRST = rank_variables()
+
+# Some shells forbid Python to keep what it has compiled, and every process that a test starts would
+# compile Headrace anew: half of what such a process costs.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Have several processes (make test) begin with the longest files, in place of the fullest."""
@@ -45,6 +68,23 @@ def pytest_configure() -> None:
     # test starts would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Generator[None]:
+    """Fail a test after which this process takes itself for a rank: the next ones would, too."""
+    yield
+    left = []
+    if (now := rank_variables()) != VARIABLES_AT_FIRST:
+        left.append(f"variables: {now}, at first {VARIABLES_AT_FIRST}")
+        for name in now.keys() - VARIABLES_AT_FIRST.keys():
+            del os.environ[name]
+        os.environ.update(VARIABLES_AT_FIRST)
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_initialized():
+        distributed.destroy_process_group()
+        left.append("torch's process group")
+    assert not left, f"left behind: {', '.join(left)}"
 
 
 @pytest.fixture(scope="session")
