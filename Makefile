@@ -27,7 +27,7 @@ demo: $(STAMP)  ## Train scene segmentation from a real S3 server on two ranks (
 
 test: $(STAMP)  ## Run all tests
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not alone"
-	$(BIN)/python -m pytest -m alone
+	$(BIN)/python -m pytest -m alone $$(grep -rl mark.alone tests/*/)
 
 check: $(STAMP)  ## Lint, types, layers, documentation, written surfaces
 	$(BIN)/ruff check

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
-from collections.abc import Iterator
+import sys
+from collections.abc import Generator, Iterator
 from uuid import uuid4
 
 import pytest
@@ -11,24 +13,55 @@ from hypothesis import settings
 from s3_server import S3Server
 from s3_server import s3_server as run_s3_server
 
-# Those that take longest: what is begun last ends last. Of two that start Ray one is not first.
+# Those that take longest: what is begun last ends last. Of three that are under way at first not
+# all start Ray, whose hosts wait more than they work.
 BEGUN_FIRST = (
-    "test_offload_iterable.py",
-    "test_cluster_join.py",
-    "test_probe_scripts.py",
-    "test_offload.py",
     "test_cluster_run.py",
-    "test_on_several_hosts.py",
+    "test_offload_iterable.py",
+    "test_probe_scripts.py",
+    "test_ray_dataset.py",
+    "test_offload.py",
+    "test_cluster_join.py",
+    "test_ray_vit.py",
     "test_cluster_requirements.py",
-    "test_estimator_cases.py",
     "test_offload_records.py",
-    "test_examples.py",
+    "test_on_several_hosts.py",
+    "test_cluster_offload.py",
+    "test_estimator_cases.py",
+    "test_channels.py",
     "test_estimator.py",
     "test_piped_channels.py",
-    "test_train_ranks.py",
+    "test_examples.py",
+    "test_run.py",
+    "test_top.py",
+    "test_probe_live.py",
+    "test_loader_processes.py",
     "test_exactness.py",
+    "test_kept_elsewhere.py",
+    "test_train_ranks.py",
     "test_scripts_ray.py",
 )
+
+# What makes a process a rank, or a part of a run.
+RANK_VARIABLES = ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
+                  "MASTER_ADDR", "MASTER_PORT")  # fmt: skip
+RUN_PREFIXES = ("HEADRACE_", "TORCHELASTIC_")
+
+
+def rank_variables() -> dict[str, str]:
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name in RANK_VARIABLES or name.startswith(RUN_PREFIXES)
+    }
+
+
+VARIABLES_AT_FIRST = rank_variables()
+
+# Some shells forbid Python to keep what it has compiled, and every process that a test starts would
+# compile Headrace anew: half of what such a process costs.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -45,6 +78,23 @@ def pytest_configure() -> None:
     # test starts would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Generator[None]:
+    """Fail a test after which this process takes itself for a rank: the next ones would, too."""
+    yield
+    left = []
+    if (now := rank_variables()) != VARIABLES_AT_FIRST:
+        left.append(f"variables: {now}, at first {VARIABLES_AT_FIRST}")
+        for name in now.keys() - VARIABLES_AT_FIRST.keys():
+            del os.environ[name]
+        os.environ.update(VARIABLES_AT_FIRST)
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_initialized():
+        distributed.destroy_process_group()
+        left.append("torch's process group")
+    assert not left, f"left behind: {', '.join(left)}"
 
 
 @pytest.fixture(scope="session")

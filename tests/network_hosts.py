@@ -8,7 +8,7 @@ import secrets
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,6 +115,26 @@ def sagemaker(
         "SM_DISTRIBUTION_INSTANCE_GROUPS": json.dumps([training] if training else []),
         "RAY_AUTH_TOKEN": "",
         "RAY_AUTH_TOKEN_PATH": "",
+    }
+
+
+def environments(host: NetworkHost) -> list[dict[str, str]]:
+    """Those of a host's processes."""
+    found = []
+    for pid in host.pids():
+        with suppress(OSError):  # it has ended
+            text = Path(f"/proc/{pid}/environ").read_text(errors="replace")
+            found.append(dict(entry.partition("=")[::2] for entry in text.split("\0")))
+    return found
+
+
+def ray_folders(hosts: Iterable[NetworkHost]) -> set[Path]:
+    """Those of the hosts' Ray nodes, as long as these run: each has its token file there."""
+    return {
+        Path(variables["RAY_AUTH_TOKEN_PATH"]).parent
+        for host in hosts
+        for variables in environments(host)
+        if variables.get("RAY_AUTH_TOKEN_PATH")
     }
 
 

@@ -1,7 +1,8 @@
-"""`headrace run --offload`: auxiliary hosts as the cluster has them, coming and going."""
+"""`headrace run --offload`: auxiliary hosts of a cluster that come and go, used where they help."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 from headrace.cluster.emulated_cluster import EmulatedCluster
 from headrace.cluster.ray_node import RayNodeSpec
 from headrace.platforms.instance_groups import GroupSpec
-from jobs import DEADLINE_S, attempts_of, clean_environment, eventually, started
+from jobs import DEADLINE_S, attempts_of, clean_environment, eventually, run, started
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 pytestmark = pytest.mark.timeout(900)
@@ -33,9 +34,24 @@ sys.stdin.read()
 """
 
 
+BUSY = """
+import time, torch
+from torch.utils.data import DataLoader, TensorDataset
+loader = DataLoader(TensorDataset(torch.zeros(4000, 8)), batch_size=4, num_workers=1)
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for number, (samples,) in enumerate(loader):
+    model(samples).sum().backward()
+    optimizer.step()
+    time.sleep(0.02)  # the device is at work
+    if number == 500:
+        break
+"""
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[EmulatedCluster]:
-    groups = [GroupSpec(name="gpu", hosts=1, cpus=1), GroupSpec(name="cpu", hosts=1, cpus=2)]
+    groups = [GroupSpec(name="gpu", hosts=1, cpus=1), GroupSpec(name="cpu", hosts=1, cpus=3)]
     cluster = EmulatedCluster(groups, devices=[])
     yield cluster
     cluster.close()
@@ -43,6 +59,13 @@ def cluster() -> Iterator[EmulatedCluster]:
 
 def flags(cluster: EmulatedCluster) -> list[str]:
     return ["--engine", "ray", "--address", cluster.address, "--group", "gpu=1", "--offload", "cpu"]
+
+
+def auto(cluster: EmulatedCluster) -> list[str]:
+    """Return the flags of a job that may use group cpu."""
+    groups = ["--group", "gpu=1", "--group", "cpu=1"]
+    where = ["--engine", "ray", "--address", cluster.address, *groups]
+    return [*where, "--offload", "auto", "--run-dir", "r"]
 
 
 @contextmanager
@@ -60,6 +83,31 @@ def another_job_on(host: str, cluster: EmulatedCluster) -> Iterator[subprocess.P
             yield job
         finally:
             job.kill()
+
+
+def test_auto_uses_a_group_that_is_foretold_to_help_and_checks_that(
+    cluster: EmulatedCluster, tmp_path: Path
+):
+    shutil.copy(SCRIPTS / "offload_recorded.py", tmp_path)
+    ended = run(tmp_path, *auto(cluster), "offload_recorded.py", "12")
+    assert ended.returncode == 0, ended.stderr
+    told = "headrace: --offload auto: group cpu makes batches from now on: with its 3 cores"
+    assert told in ended.stderr
+    assert "cpu-0 makes batches, on 3 cores" in ended.stderr
+    assert "headrace: --offload auto: foretold" in ended.stderr
+    checked = json.loads((tmp_path / "r" / "prediction.json").read_text())
+    assert checked["remedy"] == "auxiliary-hosts"
+    assert checked["measured"] > 1
+    assert checked["predicted"] > 1.05
+
+
+def test_auto_leaves_a_group_alone_that_would_not_help(cluster: EmulatedCluster, tmp_path: Path):
+    (tmp_path / "train.py").write_text(BUSY)
+    ended = run(tmp_path, *auto(cluster), "train.py")
+    assert ended.returncode == 0, ended.stderr
+    assert "headrace: --offload auto: group cpu is not used: with its 3 cores" in ended.stderr
+    assert "makes batches" not in ended.stderr
+    assert not (tmp_path / "r" / "prediction.json").exists()
 
 
 def test_hosts_that_join_or_are_free_again_are_used_and_lost_ones_stop_nothing(
@@ -85,7 +133,7 @@ def test_hosts_that_join_or_are_free_again_are_used_and_lost_ones_stop_nothing(
         eventually(lambda: says("group cpu: busy with other jobs: cpu-0; "), "which are busy")
         assert not says("cpu-0 makes batches")
         other.kill()
-        eventually(lambda: says("cpu-0 makes batches, on 2 cores"), "the host that is free again")
+        eventually(lambda: says("cpu-0 makes batches, on 3 cores"), "the host that is free again")
         eventually(lambda: says("epoch whole, 3 hosts"), "an epoch with both")
         added.kill()
         eventually(lambda: says("auxiliary host cpu-9 is lost"), "its end told")

@@ -16,16 +16,16 @@ from headrace.cluster.emulated_cluster import EmulatedCluster
 from headrace.cluster.ray_node import RayNodeSpec
 from headrace.platforms.instance_groups import GroupSpec
 from jobs import DEADLINE_S, alive, attempts_of, eventually, on_two_hosts, run, started
-from network_hosts import NetworkHost, network_hosts, why_not
+from network_hosts import NetworkHost, network_hosts, ray_folders, why_not
 from pip_environments import make_environment, make_wheel, packages_of
 
 pytestmark = pytest.mark.timeout(900)
 
 TRAIN = """
-import os, pathlib, time, tinyhr
+import os, signal, tinyhr
 print("tinyhr", tinyhr.VERSION, "in", os.getcwd(), flush=True)
-while not pathlib.Path(os.environ["ENOUGH"]).exists():
-    time.sleep(0.05)
+while True:
+    signal.pause()
 """
 DRIVES = """
 import ray
@@ -135,7 +135,7 @@ def naming(file: Path) -> dict[int, str]:
 
 
 @pytest.mark.skipif((why := why_not()) is not None, reason=why or "")
-def test_every_host_of_a_join_has_it_and_one_that_cannot_is_left_out_of_help(
+def test_every_host_of_a_join_has_it_one_that_cannot_is_left_out_of_help_and_ctrl_c_ends_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     job, runs = tmp_path / "job", tmp_path / "runs"
@@ -158,8 +158,17 @@ def test_every_host_of_a_join_has_it_and_one_that_cannot_is_left_out_of_help(
             "[gpu/gpu-a:0] tinyhr 1.0", "[gpu/gpu-b:1] tinyhr 1.0",
         ):  # fmt: skip
             eventually(lambda told=told: told in network[0].said(job), told)
-        (job / "enough").touch()
-        assert [each.wait(DEADLINE_S) for each in jobs] == [0, 0, 0, 0], network[0].said(job)
+        folders = ray_folders([*network[:2], network[3]])
+        jobs[2].kill()
+        eventually(lambda: not network[2].pids(), "the end of all on cpu-a")
+        eventually(lambda: "cpu-a (cpu) has left" in network[0].said(job), "that it has left")
+        jobs[0].send_signal(signal.SIGINT)
+        codes = [each.wait(DEADLINE_S) for each in jobs]
+        assert codes == [130, 130, -signal.SIGKILL, 130], network[0].said(job)
+        for host in network:
+            eventually(lambda host=host: not host.pids(), f"the end of all on {host.name}")
+        assert len(folders) == 3
+        assert not any(folder.exists() for folder in folders)
         said = network[0].said(job)
     for host in ("gpu-a", "gpu-b", "cpu-a"):
         assert packages_of(pythons[host]) >= {"tinyhr", "smallhr"}
@@ -189,6 +198,5 @@ def joining(
     return host.start(
         job, "cluster", "join", "--hosts", hosts, "--group", group, "--group", "gpu=2",
         "--offload", "cpu", "--nproc-per-node", "1", "--run-dir", str(runs / "r"), "train.py",
-        empty=None if is_head else runs, ENOUGH=str(job / "enough"), RAY_AUTH_TOKEN="",
-        RAY_AUTH_TOKEN_PATH="",
+        empty=None if is_head else runs, RAY_AUTH_TOKEN="", RAY_AUTH_TOKEN_PATH="",
     )  # fmt: skip

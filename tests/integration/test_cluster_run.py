@@ -32,15 +32,17 @@ model = torch.nn.Linear(1, 1)
 checkpointer = headrace.Checkpointer("checkpoints")
 restored = checkpointer.restore(model)
 print("restart", restart, restored and (restored.step, model.bias.item()), flush=True)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for batch in torch.utils.data.DataLoader(torch.ones(8, 1), batch_size=4):
-    model(batch).sum().backward()
-    optimizer.step()
+if restored:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for batch in torch.utils.data.DataLoader(torch.ones(8, 1), batch_size=4):
+        model(batch).sum().backward()
+        optimizer.step()
 for step in (1, 2) if restored is None else ():
     torch.nn.init.constant_(model.bias, step * 10)
     checkpointer.save(step, model)
 dist.destroy_process_group()
-sys.exit(0 if restart != "0" or rank != 1 else 7)
+if restart == "0":
+    sys.exit(0 if rank != 1 else 7)
 """
 STAY = """
 import os, pathlib, signal
@@ -59,7 +61,7 @@ signal.signal(signal.SIGTERM, lambda *_: asked.touch())
 """
 FAILS_ON_1 = """
 while rank == "1":
-    if pathlib.Path("pid-0-0").exists():
+    if len(list(pathlib.Path.cwd().glob("pid-1-*"))) == 4:
         raise ValueError("no")
 while True:"""
 DRIVES = """
@@ -100,34 +102,6 @@ def cluster() -> Iterator[EmulatedCluster]:
     cluster.close()
 
 
-def test_ranks_of_two_hosts_train_are_recorded_and_start_anew_from_the_newest_checkpoint(
-    cluster: EmulatedCluster, tmp_path: Path
-):
-    (tmp_path / "train.py").write_text(TRAIN)
-    ended = run(
-        tmp_path, "--engine", "ray", "--address", "auto", "--group", "gpu=2", "--group", "cpu=1",
-        "--nproc-per-node", "2", "--max-restarts", "3", "--run-dir", "r", "train.py", "--lr", "3",
-        SET_FOR_DRIVER="here", RAY_ADDRESS=cluster.address,
-    )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr
-    logs = tmp_path / "r" / "logs" / "attempt-1"
-    for host in range(2):
-        for rank in (2 * host, 2 * host + 1):
-            line = f"rank {rank} of 4 sum 10.0 argv ['--lr', '3'] variable here\n"
-            assert ended.stdout.count(f"[gpu/gpu-{host}:{rank}] {line}") == 2, "at each start"
-            assert f"[gpu/gpu-{host}:{rank}] to stderr\n" in ended.stderr
-            assert (logs / f"rank-{rank}.stdout").read_text() == f"{line}restart 0 None\n"
-            anew = (logs / "restart-1" / f"rank-{rank}.stdout").read_text()
-            assert anew == f"{line}restart 1 (2, 20.0)\n"
-    assert "group cpu: its hosts have no part in this job; --offload cpu would" in ended.stderr
-    assert re.search("rank 1 failed( first)?: exit code 7\n", ended.stderr), ended.stderr
-    assert "all ranks start anew; 2 restarts are left" in ended.stderr
-    (attempt,) = attempts_of(tmp_path / "r")
-    assert (attempt["world_size"], attempt["exit_code"]) == (4, 0)
-    steps = open_records(tmp_path / "r").table("steps").to_pylist()
-    assert {row["rank"] for row in steps} == {0, 1, 2, 3}
-
-
 @pytest.fixture
 def client_address(cluster: EmulatedCluster) -> str:
     """Where the cluster serves drivers that are of none of its hosts."""
@@ -140,16 +114,40 @@ def client_address(cluster: EmulatedCluster) -> str:
     pytest.fail("Ray serves no client here: is grpcio installed?")
 
 
-def test_a_failing_rank_stops_the_other_host_and_is_reported(client_address: str, tmp_path: Path):
-    (tmp_path / "train.py").write_text(HEEDS_NO_TERM + STAY.replace("while True:", FAILS_ON_1))
-    flags = ["--engine", "ray", "--address", client_address, "--group", "gpu=2"]
-    ended = run(tmp_path, *flags, "--shutdown-timeout", "1", "--run-dir", "r", "train.py")
-    assert ended.returncode == 1
-    assert (tmp_path / "asked-0").exists(), ended.stderr
-    assert "headrace: rank 1 failed: exit code 1\n" in ended.stderr
+def test_ranks_train_are_recorded_start_anew_from_the_newest_checkpoint_and_fail_together(
+    client_address: str, tmp_path: Path
+):
+    """Of two hosts; the second time rank 1 fails while the others wait for something."""
+    (tmp_path / "train.py").write_text(
+        TRAIN + HEEDS_NO_TERM + STAY.replace("while True:", FAILS_ON_1)
+    )
+    ended = run(
+        tmp_path, "--engine", "ray", "--address", client_address, "--group", "gpu=2", "--group",
+        "cpu=1", "--nproc-per-node", "2", "--max-restarts", "1", "--shutdown-timeout", "1",
+        "--run-dir", "r", "train.py", "--lr", "3", SET_FOR_DRIVER="here",
+    )  # fmt: skip
+    assert ended.returncode == 1, ended.stderr
+    logs = tmp_path / "r" / "logs" / "attempt-1"
+    for host in range(2):
+        for rank in (2 * host, 2 * host + 1):
+            line = f"rank {rank} of 4 sum 10.0 argv ['--lr', '3'] variable here\n"
+            assert ended.stdout.count(f"[gpu/gpu-{host}:{rank}] {line}") == 2, "at each start"
+            assert f"[gpu/gpu-{host}:{rank}] to stderr\n" in ended.stderr
+            assert (logs / f"rank-{rank}.stdout").read_text() == f"{line}restart 0 None\n"
+            anew = (logs / "restart-1" / f"rank-{rank}.stdout").read_text()
+            assert anew == f"{line}restart 1 (2, 20.0)\n"
+    assert "group cpu: its hosts have no part in this job; --offload cpu would" in ended.stderr
+    assert re.search("rank 1 failed( first)?: exit code 7\n", ended.stderr), ended.stderr
+    assert "all ranks start anew; 0 restarts are left" in ended.stderr
+    assert all((tmp_path / f"asked-{rank}").exists() for rank in (0, 2, 3)), ended.stderr
+    assert re.search("rank 1 failed( first)?: exit code 1\n", ended.stderr), ended.stderr
     assert ended.stderr.count("ValueError: no") == 2  # once from the rank, once in what is told
-    pids = pids_in(tmp_path, 2)
-    eventually(lambda: not any(map(alive, pids)), "the end of both ranks")
+    pids = pids_in(tmp_path, 4)
+    eventually(lambda: not any(map(alive, pids)), "the end of all ranks")
+    (attempt,) = attempts_of(tmp_path / "r")
+    assert (attempt["world_size"], attempt["exit_code"]) == (4, 1)
+    steps = open_records(tmp_path / "r").table("steps").to_pylist()
+    assert {row["rank"] for row in steps} == {0, 1, 2, 3}
 
 
 def test_ctrl_c_stops_every_host_and_nothing_is_left(cluster: EmulatedCluster, tmp_path: Path):
@@ -181,8 +179,8 @@ def test_kill_9_of_the_launcher_ends_the_ranks_on_every_host(
 
 def test_too_few_hosts_are_reported_with_what_is_there(cluster: EmulatedCluster, tmp_path: Path):
     (tmp_path / "train.py").write_text(STAY)
-    flags = ["--engine", "ray", "--address", cluster.address, "--group", "tpu=3"]
-    ended = run(tmp_path, *flags, "--hosts-timeout", "1s", "train.py")
+    flags = ["--engine", "ray", "--address", "auto", "--group", "tpu=3", "--hosts-timeout", "1s"]
+    ended = run(tmp_path, *flags, "train.py", RAY_ADDRESS=cluster.address)
     assert ended.returncode == 1
     assert "too few hosts after 1 s: group tpu has 0 of 3" in ended.stderr
     assert "gpu-0 (gpu)" in ended.stderr
@@ -194,24 +192,6 @@ def test_a_cluster_that_is_not_there_is_reported_before_anything_starts(tmp_path
     assert ended.returncode == 1
     assert "no Ray cluster at 127.0.0.1:1" in ended.stderr
     assert "started" not in ended.stderr
-
-
-def write_driver(folder: Path) -> None:
-    (folder / "code").mkdir()
-    (folder / "code" / "drive.py").write_text(DRIVES)
-    (folder / "code" / "beside.py").write_text("NAME = 'of the folder'\n")
-
-
-def test_a_script_that_drives_the_cluster_runs_once_and_ray_has_all_to_give_out(
-    cluster: EmulatedCluster, tmp_path: Path
-):
-    write_driver(tmp_path)
-    flags = ["--engine", "ray", "--group", "gpu=2", "--driver", "code/drive.py"]
-    ended = run(tmp_path, *flags, RAY_ADDRESS=cluster.address)
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout == (
-        "[gpu/gpu-0:0] free True True\n[gpu/gpu-0:0] ['of the folder'] on 2 hosts\n"
-    )
 
 
 def test_a_lost_host_has_the_ranks_start_anew_on_another_as_often_as_was_asked_for(
@@ -239,12 +219,17 @@ def nothing_is_left_of(folder: Path) -> bool:
     return not [one for one in processes if str(folder) in str(one.info["cmdline"])]
 
 
-def test_without_a_cluster_one_is_emulated_for_a_driver(tmp_path: Path):
-    write_driver(tmp_path)
-    ended = run(tmp_path, "--engine", "ray", "--driver", "code/drive.py")
+def test_without_a_cluster_one_is_emulated_for_a_driver_and_ray_has_all_to_give_out(
+    tmp_path: Path,
+):
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "drive.py").write_text(DRIVES)
+    (tmp_path / "code" / "beside.py").write_text("NAME = 'of the folder'\n")
+    hosts = ["--group", "gpu=2:cpus=2,gpus=1"]
+    ended = run(tmp_path, "--engine", "ray", *hosts, "--driver", "code/drive.py")
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout == (
-        "[gpu/gpu-0:0] free True True\n[gpu/gpu-0:0] ['of the folder'] on 1 hosts\n"
+        "[gpu/gpu-0:0] free True True\n[gpu/gpu-0:0] ['of the folder'] on 2 hosts\n"
     )
     assert nothing_is_left_of(tmp_path)
 

@@ -1,4 +1,4 @@
-"""What is recorded of workers on auxiliary hosts, and what is foretold of them."""
+"""What is recorded of workers on auxiliary hosts, and what the model makes of it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ from pathlib import Path
 import pytest
 
 from headrace import open_run
-from headrace.cluster.emulated_cluster import EmulatedCluster
 from headrace.observe.whatif.measured_pipeline import measure
-from headrace.platforms.instance_groups import GroupSpec
 from headrace.records.reader import open_records
 from headrace.report.page import write_report
-from jobs import headrace, run
+from jobs import headrace
 from offload_servers import OffloadServers
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
@@ -112,55 +110,3 @@ def test_without_a_recording_hosts_record_nothing(servers: OffloadServers, tmp_p
     assert made["one"] == 8
     assert not (tmp_path / "r" / "records").exists()
     assert not list((tmp_path / "servers").glob("records-*"))
-
-
-@pytest.fixture(scope="module")
-def auto() -> Iterator[list[str]]:
-    """The flags of a job on a cluster of two hosts that may use one of them."""
-    groups = [GroupSpec(name="gpu", hosts=1, cpus=1), GroupSpec(name="cpu", hosts=1, cpus=3)]
-    cluster = EmulatedCluster(groups, devices=[])
-    yield [
-        "--engine", "ray", "--address", cluster.address, "--group", "gpu=1", "--group", "cpu=1",
-        "--offload", "auto", "--run-dir", "r",
-    ]  # fmt: skip
-    cluster.close()
-
-
-BUSY = """
-import time, torch
-from torch.utils.data import DataLoader, TensorDataset
-loader = DataLoader(TensorDataset(torch.zeros(4000, 8)), batch_size=4, num_workers=1)
-model = torch.nn.Linear(8, 1)
-optimizer = torch.optim.SGD(model.parameters(), 0.1)
-for number, (samples,) in enumerate(loader):
-    model(samples).sum().backward()
-    optimizer.step()
-    time.sleep(0.02)  # the device is at work
-    if number == 500:
-        break
-"""
-
-
-def test_auto_uses_a_group_that_is_foretold_to_help_and_checks_that(
-    auto: list[str], tmp_path: Path
-):
-    shutil.copy(SCRIPTS / "offload_recorded.py", tmp_path)
-    ended = run(tmp_path, *auto, "offload_recorded.py", "12")
-    assert ended.returncode == 0, ended.stderr
-    told = "headrace: --offload auto: group cpu makes batches from now on: with its 3 cores"
-    assert told in ended.stderr
-    assert "cpu-0 makes batches, on 3 cores" in ended.stderr
-    assert "headrace: --offload auto: foretold" in ended.stderr
-    checked = json.loads((tmp_path / "r" / "prediction.json").read_text())
-    assert checked["remedy"] == "auxiliary-hosts"
-    assert checked["measured"] > 1
-    assert checked["predicted"] > 1.05
-
-
-def test_auto_leaves_a_group_alone_that_would_not_help(auto: list[str], tmp_path: Path):
-    (tmp_path / "train.py").write_text(BUSY)
-    ended = run(tmp_path, *auto, "train.py")
-    assert ended.returncode == 0, ended.stderr
-    assert "headrace: --offload auto: group cpu is not used: with its 3 cores" in ended.stderr
-    assert "makes batches" not in ended.stderr
-    assert not (tmp_path / "r" / "prediction.json").exists()

@@ -29,7 +29,7 @@ from services.object_servers import WebHandler, object_server
 WRONG = [("--profile", "maybe"), ("--profile-interval", "1ms"), ("--apply", "num_worker=2")]
 SIZE, SAMPLES = 100_000, 480  # of received.py; so many that what a last look may miss is little
 WORKERS = ("1", "1 keep", "0")  # of taken.py
-LAST_STYLES = ("remote_shards", "streamed", "trainer", "own_path")
+LAST_STYLES = ("remote_shards", "streamed", "trainer", "ray_batches", "own_path")
 PLAIN_STYLES = (
     *("without_loader", "own_pool"),  # first: no loader was there before them
     *("plain", "made_anew", "light", "accumulating", "own_loader"),
@@ -58,6 +58,7 @@ def styles(tmp_path_factory: pytest.TempPathFactory) -> Run:
             ["remote_shards", url],
             ["streamed", folder / "a.tar"],
             ["trainer", folder / "out"],
+            ["ray_batches"],  # no script forks after it
             ["own_path"],  # last, as it changes the path of all that follow
         ]
         run = record_several(folder, scripts, ["--profile-interval", "100ms"])
@@ -68,9 +69,7 @@ def styles(tmp_path_factory: pytest.TempPathFactory) -> Run:
 @pytest.fixture(scope="module")
 def part(styles: Run) -> Look:
     taken = [f"taken {workers}" for workers in WORKERS]
-    return looks(
-        styles, [*PLAIN_STYLES, *taken, "remote_shards", "streamed", "trainer", "own_path"]
-    )
+    return looks(styles, [*PLAIN_STYLES, *taken, *LAST_STYLES])
 
 
 def write_labels(path: Path, count: int) -> None:
@@ -277,34 +276,27 @@ def test_ranks_that_lightning_starts_are_told_apart_before_they_meet(tmp_path: P
     assert made == {0: 26, 1: 26}
 
 
-@pytest.fixture
-def two_ranks(tmp_path: Path) -> Callable[[str], Run]:
-    """Record a script on two ranks: each in a job of its own.
-
-    A second process group at one torchrun's store may meet the addresses of the first, and hang.
-    """
-
-    def record_ranks(name: str) -> Run:
-        run = record(tmp_path, name, flags=["--nproc-per-node", "2"])
-        check(run)
-        return run
-
-    return record_ranks
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("two_ranks")
+    run = record(folder, "two_ranks", flags=["--nproc-per-node", "2"])
+    check(run)
+    return run
 
 
-def test_ddp_tells_gradient_sync_from_backward(two_ranks: Callable[[str], Run]):
-    run = two_ranks("two_ranks_ddp")
-    steps = run.steps("train")
+def test_ddp_tells_gradient_sync_from_backward(two_ranks: Run):
+    steps = [row for row in two_ranks.steps("train") if row["loader"] == 0]
     assert Counter(row["rank"] for row in steps) == {0: 20, 1: 20}
     measured = [row for row in steps if row["sync_measured"]]
     assert measured
     assert any(row["sync_ns"] for row in measured)
     assert all(row["sync_ns"] == 0 for row in steps if not row["sync_measured"])
-    assert {row["rank"] for row in run.rows("batches")} == {0, 1}
+    made = [row for row in two_ranks.rows("batches") if row["loader"] == 0]
+    assert {row["rank"] for row in made} == {0, 1}
 
 
-def test_sharded_models_tell_waits_for_other_ranks(two_ranks: Callable[[str], Run]):
-    steps = two_ranks("sharded").steps("train")
+def test_sharded_models_tell_waits_for_other_ranks(two_ranks: Run):
+    steps = [row for row in two_ranks.steps("train") if row["loader"] != 0]
     assert Counter(row["rank"] for row in steps) == {0: 24, 1: 24}
     assert all(row["sync_measured"] and row["sync_ns"] for row in steps)
     # FSDP2, FSDP1; in the first step of each, ranks wait for who imports more slowly.
@@ -316,9 +308,8 @@ def test_sharded_models_tell_waits_for_other_ranks(two_ranks: Callable[[str], Ru
         assert waited[0] > waited[1]  # the other one is slower
 
 
-def test_ray_data(tmp_path: Path):
-    run = record(tmp_path, "ray_batches")
-    check(run)
+def test_ray_data(part: Look):
+    run = part("ray_batches")
     assert len(run.steps("train")) == 40
     (loader,) = run.rows("loaders")
     assert (loader["kind"], loader["batch_size"], loader["prefetch_factor"]) == ("ray", 8, 2)

@@ -18,16 +18,27 @@ import os, pathlib, sys, time
 rank, shared = os.environ["RANK"], pathlib.Path(sys.argv[1])
 folder = pathlib.Path("/opt/ml/checkpoints")
 print("rank", rank, "found", sorted(path.name for path in folder.iterdir()), flush=True)
-(shared / rank).touch()
-while len(list(shared.iterdir())) < 2:  # before both have looked, none writes
-    time.sleep(0.01)
+if shared.name == "first":
+    (shared / rank).touch()
+    while len(list(shared.iterdir())) < 2:  # before both have looked, none writes
+        time.sleep(0.01)
+else:
+    import torch, torch.distributed as dist
+    dist.init_process_group("gloo")
+    total = torch.tensor([dist.get_rank() + 1.0])
+    dist.all_reduce(total)
+    print("sum", total.item(), "of", dist.get_world_size(), flush=True)
+    dist.destroy_process_group()
 (folder / f"of-rank-{rank}").write_text(shared.name)
 (pathlib.Path(os.environ["SM_MODEL_DIR"]) / f"part-{rank}").write_text("weights")
 """
 
 
 def test_a_host_elsewhere_keeps_its_own_and_finds_those_of_all(tmp_path: Path) -> None:
-    """What a job on emulated hosts has saved: one on hosts with addresses of their own finds it."""
+    """What a job on emulated hosts has saved: one on hosts with addresses of their own finds it.
+
+    Those are named by hand, as is their token; their ranks meet.
+    """
     if Path("/opt/ml").exists():
         pytest.skip("this machine has an /opt/ml")
     (tmp_path / "train.py").write_text(RANKS)
@@ -60,6 +71,10 @@ def test_a_host_elsewhere_keeps_its_own_and_finds_those_of_all(tmp_path: Path) -
         assert [job.wait(120) for job in jobs] == [0, 0], head.said(tmp_path)
         for rank in (0, 1):
             assert f"rank {rank} found ['of-rank-0', 'of-rank-1']\n" in head.said(tmp_path)
+        assert head.said(tmp_path).count("sum 3.0 of 2\n") == 2
+        assert "a-token" not in head.said(tmp_path) + other.said(tmp_path)
+    run_json = (runs / "b" / "run.json").read_text()
+    assert "--group=gpu=2:cpus=1" in run_json, "the cores that are counted, too"
     for rank in (0, 1):
         files = (saved / "files").glob(f"of-rank-{rank}@*")
         assert "second" in {file.read_text() for file in files}

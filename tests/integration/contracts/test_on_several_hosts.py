@@ -20,8 +20,7 @@ from headrace.platforms.instance_groups import GroupSpec
 from jobs_here import run_job, run_verb
 
 # As SageMaker's sample of a heterogeneous cluster, hosts of one group serve data to those that
-# train; as its samples for spot instances, the newest file below the checkpoints is loaded; as
-# those for its library, ranks train by that.
+# train; as its samples for spot instances, the newest file below the checkpoints is loaded.
 TRAIN = """
 import json, pathlib, signal, socket, sys, time
 from sagemaker_training.environment import Environment
@@ -64,21 +63,10 @@ def train():
             time.sleep(0.01)
         sys.exit("interrupted")
     data = fetch(env.instance_groups_dict["cpu"]["hosts"][0])
-    import torch
-    import smdistributed.dataparallel.torch.distributed as dist
-    from smdistributed.dataparallel.torch.parallel.distributed import DistributedDataParallel
-    dist.init_process_group()
-    total = torch.tensor(data).sum()
-    dist.all_reduce(total)
-    model = DistributedDataParallel(torch.nn.Linear(2, 1, bias=False))
-    model(torch.full((1, 2), rank + 1.0)).sum().backward()
-    gradient = model.module.weight.grad.tolist()
-    print("rank", rank, "local", dist.get_local_rank(), "sum", total.item(), gradient,
-          env.is_hetero, flush=True)
+    print("rank", rank, "local", os.environ["LOCAL_RANK"], "sum", sum(data), env.is_hetero,
+          flush=True)
     if rank == 0:
         (checkpoints / f"epoch-{start}").write_text(str(start))
-    dist.barrier()
-    torch.distributed.destroy_process_group()
 
 found = sorted(path.name for path in checkpoints.iterdir() if path.name != "draft")
 print(env.current_host, "found", found, flush=True)
@@ -160,9 +148,8 @@ def test_a_heterogeneous_job_is_interrupted_goes_on_and_another_one_finds_what_i
         for rank in range(2):
             for start in starts:
                 assert f"[gpu/gpu-0:{rank}] rank {rank} from {start}\n" in job.stdout
-            # The mean of both ranks' gradients, 1 and 2.
-            trained = f"rank {rank} local {rank} sum 12 [[1.5, 1.5]] True\n"
-            assert f"[gpu/gpu-0:{rank}] {trained}" in job.stdout
+            fetched = f"rank {rank} local {rank} sum 6 True\n"
+            assert f"[gpu/gpu-0:{rank}] {fetched}" in job.stdout
     outputs = open_store(f"{s3_url}/out")
     first, second = (bytes(outputs.get(f"{name}/output/model.tar.gz")) for name in "ab")
     with tarfile.open(fileobj=BytesIO(second)) as archive:

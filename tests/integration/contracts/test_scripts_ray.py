@@ -158,15 +158,13 @@ def test_a_script_makes_a_ray_cluster_of_the_hosts_and_what_it_leaves_ends_with_
         apart = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
         apart += ["sh", "-c", '"$@"; exit $?', "sh"]  # which reaps Ray's daemons: `ray stop` waits
         down = "ray stop"
-    ended = launch(job, cpu_hosts=2, down=down, apart=apart)
+    ended = launch(job, cpu_hosts=1, down=down, apart=apart)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "[gpu/gpu-0] nodes ['127.0.0.2', '127.0.0.3', '127.0.0.4']\n" in ended.stdout
+    assert "[gpu/gpu-0] nodes ['127.0.0.2', '127.0.0.3']\n" in ended.stdout
     assert "[gpu/gpu-0] sum 56\n" in ended.stdout
-    prepared = [line for line in ended.stdout.splitlines() if "prepared on" in line]
-    assert set(prepared) <= {f"[gpu/gpu-0] prepared on algo-{host} 1.0" for host in (2, 3)}
-    assert prepared
+    assert "[gpu/gpu-0] prepared on algo-2 1.0\n" in ended.stdout
+    assert ended.stdout.count("prepared on") == 1
     assert "[gpu/gpu-0] down 0\n" in ended.stdout
-    for number in range(2):
-        assert f"[cpu/cpu-{number}] status 0\n" in ended.stdout
-        assert f"[cpu/cpu-{number}] left\n" in ended.stdout
+    assert "[cpu/cpu-0] status 0\n" in ended.stdout
+    assert "[cpu/cpu-0] left\n" in ended.stdout
     assert ended.stdout.splitlines()[-1] in {"afterwards gone", "afterwards Z"}
