@@ -16,7 +16,7 @@ from headrace.core.errors import RecordsError
 from headrace.records import ring
 from headrace.records.layout import LOCK, RINGS, STORE, is_closed
 from headrace.records.schema import EVENTS, Table
-from headrace.records.store import RecordStore
+from headrace.records.store import RecordStore, ring_position
 
 BROKEN_SUFFIX = ".broken"
 _LOCK_WAIT_S = 3.0
@@ -28,11 +28,11 @@ _MAX_POSTPONED = 1000
 
 @dataclass(slots=True)
 class _OpenRing:
-    """A ring being read; `recorded_drops` of its dropped records are in the store's events."""
+    """A ring being read."""
 
     path: Path
     reader: ring.RingReader
-    recorded_drops: int
+    recorded_drops: int  # of its dropped records, those that are in the store's events
     ended: bool = False
     faults: list[str] = field(default_factory=list)
 
@@ -40,9 +40,7 @@ class _OpenRing:
 class Collector:
     """The collector of a host's rings; one at a time, and a new one after it was killed.
 
-    Args:
-        folder: The attempt's records folder, created if it does not exist.
-        host: The host's name, which names the store.
+    It creates the attempt's records folder if needed; the host's name is that of the store.
 
     Raises:
         RecordsError: The folder's records are closed, another process collects them, or a newer
@@ -86,14 +84,8 @@ class Collector:
     def drain(self, *, last: bool = False) -> int:
         """Move what the rings hold to the store and return how many rows that was.
 
-        A ring is removed once it is empty and its writer has ended. If the store cannot be written,
-        the rows stay in the rings for the next drain.
-
-        Args:
-            last: Remove every ring, also those of processes that still write.
-
-        Raises:
-            sqlite3.Error: The store could not be written.
+        A ring is removed once it is empty and its writer has ended, with `last` in any case. If the
+        store cannot be written (sqlite3.Error), the rows stay in the rings for the next drain.
         """
         self._find_rings()
         self._check_writers(now=last)
@@ -101,7 +93,9 @@ class Collector:
             count = self._move(last=last)
         except sqlite3.Error:
             # The readers are ahead of the store: reopened, they start at its positions.
-            self._close_readers()
+            for source in self._rings.values():
+                source.reader.close()
+            self._rings.clear()
             raise
         for source in self._rings.values():
             source.reader.release()
@@ -116,8 +110,7 @@ class Collector:
     def close(self, wait_s: float = _CLOSE_S) -> None:
         """Drain for the last time, write the Parquet files, and remove the store.
 
-        Args:
-            wait_s: How long processes that still write may take to end.
+        Processes that still write get `wait_s` to end.
 
         Raises:
             OSError, sqlite3.Error: The disk is full; the records stay readable as they are.
@@ -132,9 +125,8 @@ class Collector:
         self.drain(last=True)
         for path in self._unfinished:  # their writers died at once
             path.unlink(missing_ok=True)
-        from headrace.records.parquet_tables import (
-            close_store,  # Arrow takes 40 MB: not loaded while ranks train
-        )
+        # Arrow takes 40 MB: it is not loaded while ranks train.
+        from headrace.records.parquet_tables import close_store
 
         close_store(self.store, self.folder)
         self._lock_path.unlink(missing_ok=True)
@@ -171,7 +163,7 @@ class Collector:
 
     def _open(self, path: Path) -> _OpenRing:
         reader = ring.RingReader(path)
-        position = self.store.place(path.name, reader.made_ns)
+        position = ring_position(self.store.connection, path.name, reader.made_ns)
         if position.read is not None:
             reader.go_on(position.read, position.texts)
         return _OpenRing(path, reader, position.dropped)
@@ -241,11 +233,6 @@ class Collector:
         source.reader.close()
         del self._rings[source.path.name]
 
-    def _close_readers(self) -> None:
-        for source in self._rings.values():
-            source.reader.close()
-        self._rings.clear()
-
 
 def fault_row(text: str, at_ns: int | None = None) -> tuple[Any, ...]:
     """Return a row of `events` about a fault in recording, at `at_ns` or now."""
@@ -259,22 +246,6 @@ def dropped_row(ring_name: str, count: int, at_ns: int | None = None) -> tuple[A
     return (-1, at_ns, "dropped-records", text, float(count))
 
 
-def is_collector_running(lock: Path) -> bool:
-    """Return whether a collector holds the lock file."""
-    try:
-        descriptor = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    else:
-        return False
-    finally:
-        os.close(descriptor)
-
-
 def _events_of(source: _OpenRing, dropped: int, *, last: bool) -> list[tuple[Any, ...]]:
     rows = [fault_row(text) for text in source.faults]
     if dropped > source.recorded_drops:
@@ -286,7 +257,7 @@ def _events_of(source: _OpenRing, dropped: int, *, last: bool) -> list[tuple[Any
 
 
 def _lock_host(path: Path) -> int:
-    """Take a host's lock, with retries: `is_collector_running` holds it for an instant."""
+    """Take a host's lock, with retries: `is_locked` holds it for an instant."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     deadline = time.monotonic() + _LOCK_WAIT_S
     while True:

@@ -108,17 +108,20 @@ def lock_run(folder: Path) -> bool:
 
 def is_run_locked(folder: Path) -> bool:
     """Whether another process has locked a run's folder."""
-    if folder in _LOCKS:
-        return False
+    return folder not in _LOCKS and is_locked(folder / _LOCK_FILE)
+
+
+def is_locked(file: Path) -> bool:
+    """Whether a process holds a lock file; False if it does not exist or cannot be locked."""
     try:
-        descriptor = os.open(folder / _LOCK_FILE, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:  # it was never locked
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:
+    except OSError:  # a file system without locks
         return False
     finally:
         os.close(descriptor)
@@ -126,12 +129,7 @@ def is_run_locked(folder: Path) -> bool:
 
 
 def wait_for_killed_launcher(folder: Path, launcher: Mapping[str, Any]) -> None:
-    """Wait up to ten seconds for the processes of a launcher that was killed on this host.
-
-    Args:
-        folder: The run's folder, which they have locked.
-        launcher: The launcher's `process_identity`.
-    """
+    """Wait up to ten seconds for a launcher that was killed here: its processes hold the lock."""
     deadline = time.monotonic() + _EXIT_TIMEOUT_S
     while is_run_locked(folder) and time.monotonic() < deadline:
         if not has_ended_on_this_host(launcher):

@@ -61,14 +61,8 @@ class UnfinishedRing(RecordsError):  # noqa: N818  # a state that passes
 class RingWriter:
     """The writing end, for any thread, and for signal handlers amid another write.
 
-    A forked child makes its own ring.
-
-    Args:
-        path: The file, which must not exist.
-        capacity: Size of the frames' area in bytes, a multiple of 8.
-
-    Raises:
-        OSError: The file cannot be made, or the disk has no room for it.
+    A forked child makes its own ring. The file must not exist; `capacity` is the size of the
+    frames' area in bytes, a multiple of 8. OSError: it cannot be made, or the disk has no room.
     """
 
     def __init__(self, path: Path, capacity: int = CAPACITY_BYTES) -> None:
@@ -100,8 +94,7 @@ class RingWriter:
     def write(self, table: Table, *values: float | str) -> bool:
         """Write one row; return False if it was dropped because the ring is full.
 
-        Raises:
-            struct.error: The values are not those of the table's fields.
+        Raises struct.error where the values are not those of the table's fields.
         """
         with self._lock:
             if self._writing:  # called by a signal handler or the garbage collector amid a write
@@ -132,10 +125,10 @@ class RingWriter:
             self._texts.clear()
             self._text_bytes = 0
         if text_indexes:
-            numbers = list(values)
+            packed = list(values)
             for index in text_indexes:
-                numbers[index] = self._text(values[index])
-            return self._write(table.number, frame.pack(*numbers))
+                packed[index] = self._text(values[index])
+            values = tuple(packed)
         return self._write(table.number, frame.pack(*values))
 
     def _text(self, text: str) -> int:
@@ -172,19 +165,7 @@ class RingWriter:
 
 
 class RingReader:
-    """The reading end, also after the writer's death.
-
-    Args:
-        path: The ring.
-        changing: Whether `release` may be called.
-
-    Attributes:
-        pid: The writer's process id.
-        made_ns: When the ring was made, in nanoseconds since the host's boot.
-        position: Bytes read since the ring's creation.
-        new_texts: Texts read since `release`, by their numbers.
-        forgotten: Whether the writer has dropped its older texts since `release`.
-        usable: False once the header is damaged: nothing more can be read.
+    """The reading end, also after the writer's death; without `changing` never to be released.
 
     Raises:
         UnfinishedRing: It is being made; try again later.
@@ -210,12 +191,12 @@ class RingReader:
         if size != HEADER_BYTES + self._capacity or self._capacity <= 0:
             self.close()
             raise RecordsError(f"{path} is cut short: {size} bytes.")
-        self.pid = self._header[_PID]
-        self.made_ns = self._header[_MADE]
-        self.position = self._header[_READ]
-        self.new_texts: dict[int, str] = {}
-        self.forgotten = False
-        self.usable = True
+        self.pid = self._header[_PID]  # the writer's
+        self.made_ns = self._header[_MADE]  # since the host's boot
+        self.position = self._header[_READ]  # bytes since the ring's creation
+        self.new_texts: dict[int, str] = {}  # since `release`, by their numbers
+        self.forgotten = False  # whether the writer has dropped its older texts since `release`
+        self.usable = True  # False once the header is damaged: nothing more can be read
         self._texts = {-1: ""}
 
     def go_on(self, position: int, texts: Mapping[int, str]) -> None:

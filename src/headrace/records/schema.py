@@ -21,40 +21,25 @@ _CODES: dict[Kind, str] = {"int": "q", "float": "d", "text": "q"}
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One column.
-
-    Attributes:
-        name: Its name, with the unit.
-        meaning: Its description, in one line.
-        kind: int (64 bits), float (64 bits) or text.
-        joining: Its aggregation where rows of a long run are merged (see `compaction.py`): "" for
-            columns in which they agree, first and last for the times that bound them; known-sum
-            leaves out -1, whole-mean is rounded.
-    """
+    """One column; its name has the unit, `meaning` is its description in one line."""
 
     name: str
     meaning: str
-    kind: Kind = "int"
+    kind: Kind = "int"  # 64 bits, as a float
     joining: Aggregation = ""
+    """How rows of a long run are merged (see `compaction.py`): "" for columns in which they agree,
+    first and last for the times that bound them; known-sum leaves out -1, whole-mean is rounded."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """One kind of record.
+    """One kind of record."""
 
-    Attributes:
-        number: Its number in a ring's frames, never reused for another table.
-        name: The table's name.
-        meaning: What one row is, in one line.
-        fields: Its columns, in the order of a frame.
-        later: Records of an older version may lack it, and then read as without rows.
-    """
-
-    number: int
+    number: int  # in a ring's frames, never reused for another table
     name: str
-    meaning: str
-    fields: tuple[Field, ...]
-    later: bool = False
+    meaning: str  # what one row is, in one line
+    fields: tuple[Field, ...]  # in the order of a frame
+    later: bool = False  # records of an older version may lack it, and then read as without rows
 
     @property
     def frame(self) -> struct.Struct:
@@ -78,6 +63,8 @@ _LOADER = Field(
     "number of the loader in its rank, in the order of construction; one that the script makes"
     " anew in the same way, as for each epoch, keeps its number",
 )
+
+_MADE_BY = Field("worker", "the worker's number; -1: the rank itself")
 
 PROCESSES = Table(
     1,
@@ -167,7 +154,7 @@ BATCHES = Table(
     (
         _RANK,
         _LOADER,
-        Field("worker", "the worker's number; -1: the rank itself"),
+        _MADE_BY,
         Field("batch", "number among those that this worker made, from 0"),
         Field("start_ns", "when making it began"),
         Field("wall_ns", "until it was made, collated"),
@@ -207,7 +194,7 @@ TRANSFORMS = Table(
     (
         _RANK,
         _LOADER,
-        Field("worker", "the worker's number; -1: the rank itself"),
+        _MADE_BY,
         Field("name", "what it is called: dataset.__getitem__, Compose[1].RandomCrop", "text"),
         Field("file", "source file of the callable, where there is one", "text"),
         Field("line", "its first line there; 0 where unknown"),
@@ -227,7 +214,7 @@ STACKS = Table(
         Field("pid", "process id"),
         _RANK,
         _LOADER,
-        Field("worker", "the worker's number; -1: the rank itself"),
+        _MADE_BY,
         Field(
             "phase", "what a rank was doing: wait, forward, ...; for a worker work or idle", "text"
         ),

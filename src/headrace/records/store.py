@@ -44,27 +44,15 @@ _OWN_TABLES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RingPosition:
-    """The stored position of a ring's reader.
+    """The stored position of a ring's reader."""
 
-    Attributes:
-        read: Bytes read since the ring's creation; None for a ring that the store does not know.
-        dropped: Dropped records that the events name already.
-        texts: The ring's texts before the position, by their numbers.
-    """
-
-    read: int | None = None
-    dropped: int = 0
-    texts: Mapping[int, str] = field(default_factory=dict)
+    read: int | None = None  # bytes since the ring's creation; None: not in the store
+    dropped: int = 0  # dropped records that the events name already
+    texts: Mapping[int, str] = field(default_factory=dict)  # those before it, by their numbers
 
 
 class RecordStore:
-    """The writer of one host's store, new or existing.
-
-    Args:
-        path: The SQLite file.
-
-    Attributes:
-        connection: The open file, for reading.
+    """The writer of one host's store, an SQLite file that is new or exists.
 
     Raises:
         RecordsError: A newer version wrote the file.
@@ -79,7 +67,7 @@ class RecordStore:
             name: compaction.RollUp(self.connection, name) for name in compaction.rollup_tables()
         }
         self._parts = compaction.ParquetParts(self.connection, path)
-        check_format(self.connection, path)
+        _check_format(self.connection, path)
         for statement in (
             "PRAGMA journal_mode = WAL",
             "PRAGMA synchronous = NORMAL",  # only a power cut loses rows
@@ -97,11 +85,7 @@ class RecordStore:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Commit all changes of the block, or roll all back.
-
-        Raises:
-            sqlite3.Error: The changes could not be committed.
-        """
+        """Commit all changes of the block, or roll all back; sqlite3.Error: the commit failed."""
         self.connection.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -145,11 +129,7 @@ class RecordStore:
         self._rolled[system_table.NAME].added(1)
 
     def roll_up(self) -> None:
-        """Merge rows of tables that have too many, in one transaction.
-
-        Raises:
-            sqlite3.Error: The store could not be written; it is unchanged.
-        """
+        """Merge rows of tables that have too many, in one transaction."""
         due = [rolled for rolled in self._rolled.values() if rolled.due]
         if due:
             with self.transaction():
@@ -157,20 +137,12 @@ class RecordStore:
                     rolled.run()
 
     def move_out(self) -> None:
-        """Move the oldest rows of a large table to a part; see `compaction.py`.
-
-        Raises:
-            OSError, sqlite3.Error: The disk is full or gone; the store is unchanged.
-        """
+        """Move the oldest rows of a large table to a part; if it fails, the store is unchanged."""
         name = self._parts.due()
         if name is not None:
             number, last = self._parts.write(name)
             with self.transaction():
                 self._parts.take_out(name, number, last)
-
-    def place(self, name: str, made_ns: int) -> RingPosition:
-        """Return the stored position of a ring's reader."""
-        return ring_position(self.connection, name, made_ns)
 
     def move(
         self,
@@ -236,7 +208,7 @@ def open_read_only(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
     connection.isolation_level = None
     try:
-        check_format(connection, path)
+        _check_format(connection, path)
     except BaseException:
         connection.close()
         raise
@@ -248,12 +220,6 @@ def has_tables(connection: sqlite3.Connection) -> bool:
     return connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is not None
 
 
-def check_format(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise RecordsError where a newer version wrote the file."""
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    check_version(version, path)
-
-
 def check_version(version: int, path: Path) -> None:
     """Raise RecordsError where a format's version is newer than this one."""
     if version > FORMAT_VERSION:
@@ -261,6 +227,10 @@ def check_version(version: int, path: Path) -> None:
             f"{path}: a newer Headrace wrote these records (format {version}; this one reads up "
             f"to {FORMAT_VERSION}). Read them with that version: pip install -U headrace."
         )
+
+
+def _check_format(connection: sqlite3.Connection, path: Path) -> None:
+    check_version(connection.execute("PRAGMA user_version").fetchone()[0], path)
 
 
 def ring_position(connection: sqlite3.Connection, name: str, made_ns: int) -> RingPosition:

@@ -17,7 +17,6 @@ from headrace.core.errors import CheckpointError, DatasetError, UsageError
 from headrace.sampling import global_batches, validation
 from headrace.sampling.global_batches import GlobalBatches, rank_slice
 from headrace.sampling.lanes import (
-    DatasetOrder,
     EpochOrder,
     ShardLanes,
     WholePermutation,
@@ -36,28 +35,16 @@ STATE_VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanState:
-    """The position in an epoch, valid at any world size, worker count and global batch size.
+    """The position in an epoch, valid at any world size, worker count and global batch size."""
 
-    Attributes:
-        version: Version of the order's arithmetic; states of other versions are refused.
-        fingerprint: The dataset's fingerprint.
-        seed: The user's seed.
-        epoch: Counted from 0.
-        position: Samples of this epoch that all ranks together have received.
-        lanes: Lane count of this epoch's order.
-        window: Window of this epoch's order, in samples.
-        global_batch: Samples of a global batch when the state was taken; it may change on resume.
-        shuffle: Whether the order is shuffled.
-    """
-
-    version: int = STATE_VERSION
-    fingerprint: str
-    seed: int
-    epoch: int
-    position: int
+    version: int = STATE_VERSION  # of the order's arithmetic; others are refused
+    fingerprint: str  # the dataset's
+    seed: int  # the user's
+    epoch: int  # from 0
+    position: int  # samples of this epoch that all ranks together have received
     lanes: int
-    window: int
-    global_batch: int
+    window: int  # in samples
+    global_batch: int  # when the state was taken; it may change on resume
     shuffle: bool
 
     def to_dict(self) -> dict[str, Any]:
@@ -69,8 +56,7 @@ class PlanState:
         """Return the state that `to_dict` wrote.
 
         Raises:
-            CheckpointError: Fields are missing, unknown or of another type, or the version is not
-                this one's.
+            CheckpointError: Fields are missing, unknown or of another type, or the version differs.
         """
         version = entries.get("version")
         if version != STATE_VERSION:
@@ -326,7 +312,7 @@ class Plan:
 
     def _make_order(self) -> EpochOrder:
         if not self.shuffle:
-            return DatasetOrder()
+            return EpochOrder()
         key = combine(text_key(self.fingerprint), self.seed, self.epoch)
         if self._shard_sizes is None or fits_one_window(self.num_samples, self.lanes, self.window):
             return WholePermutation(num_samples=self.num_samples, key=key)

@@ -20,15 +20,7 @@ _RESOURCE_CONFIG = "resourceconfig.json"
 def sagemaker_topology(
     variables: Mapping[str, str | None], resource_config: str | None
 ) -> JobTopology | None:
-    """Return the topology of a job on SageMaker; None: this is no such job.
-
-    Args:
-        variables: The values of `env.HOST_LIST_VARIABLES`.
-        resource_config: The text of resourceconfig.json; None: there is none.
-
-    Raises:
-        UsageError: Information is missing or contradictory.
-    """
+    """Return the topology of a job on SageMaker, see `job_topology`; None: this is no such job."""
     config = parse_json_value(_RESOURCE_CONFIG, resource_config)
     variable_config = parse_json_value(
         env.SM_RESOURCE_CONFIG.name, variables.get(env.SM_RESOURCE_CONFIG.name)
@@ -106,8 +98,8 @@ class _TopologySources:
         source = name if given is not None else f"{_RESOURCE_CONFIG}, instance_groups"
         listed = self._config.get("instance_groups") if given is None else given
         if isinstance(listed, dict):
-            listed = [{"instance_group_name": group, **of} for group, of in listed.items()
-                      if isinstance(of, dict)]  # fmt: skip
+            given_groups = [(group, of) for group, of in listed.items() if isinstance(of, dict)]
+            listed = [{"instance_group_name": group, **of} for group, of in given_groups]
         groups = []
         for one in listed or []:
             if not isinstance(one, dict) or not isinstance(one.get("instance_group_name"), str):
