@@ -38,9 +38,7 @@ _UNUSED_S = 14 * 24 * 3600.0  # indexes that no job opened for two weeks are rem
 class IndexCopy:
     """The local copy of one dataset's index and manifest, which may not exist yet.
 
-    Args:
-        folder: Folder of the copies; None where none is writable, so that there never is a copy.
-        fingerprint: The dataset's fingerprint.
+    `folder` is that of all copies; None where none is writable, so that there never is a copy.
     """
 
     def __init__(self, folder: Path | None, fingerprint: str) -> None:
@@ -68,8 +66,7 @@ class IndexCopy:
     def fetch(self, store: Store, manifest: DatasetManifest) -> None:
         """Copy the index now, unless another process does; ignores a full disk.
 
-        Raises:
-            CorruptError: The copy differs from the manifest's checksum.
+        CorruptError: the copy differs from the manifest's checksum.
         """
         if self._folder is None or self.index() is not None:
             return
@@ -83,11 +80,9 @@ class IndexCopy:
     def fetch_in_background(self, store: Store, manifest: DatasetManifest) -> None:
         """Copy the index in a thread; after a failure this process reads by range."""
         if self._folder is not None and self.index() is None:
+            arguments = (store, manifest)
             self._thread = threading.Thread(
-                target=self._quiet_fetch,
-                args=(store, manifest),
-                name="headrace-index-copy",
-                daemon=True,
+                target=self._quiet_fetch, args=arguments, name="headrace-index-copy", daemon=True
             )
             self._thread.start()
 
@@ -152,15 +147,11 @@ def _manifest_suffix(crc32c: int) -> str:
 def index_copies_dir(cache_dir: str | os.PathLike[str] | None) -> Path | None:
     """Return the folder for copies, created if needed; None where none is writable.
 
-    `cache_dir`, else HEADRACE_CACHE_DIR, else this user's own folder below the system's temporary
-    folder.
+    `cache_dir`, else HEADRACE_CACHE_DIR, else this user's own folder in the temporary folder.
     """
     chosen = cache_dir or env.CACHE_DIR.get()
-    folder = (
-        Path(chosen) / "indexes"
-        if chosen
-        else Path(tempfile.gettempdir()) / f"headrace-{os.getuid()}"
-    )
+    own_folder = Path(tempfile.gettempdir()) / f"headrace-{os.getuid()}"
+    folder = Path(chosen) / "indexes" if chosen else own_folder
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.lstat()
@@ -211,15 +202,9 @@ class RecordBatches(Protocol):
 
 
 class InMemoryBatches:
-    """A complete index in memory, mapped or not.
+    """A complete index in memory, mapped or not; `where` names it in messages.
 
-    Args:
-        index: The file's bytes.
-        manifest: The dataset's manifest.
-        where: The index's location, for messages.
-
-    Raises:
-        DatasetError: The index belongs to another dataset, or is damaged.
+    DatasetError: the index belongs to another dataset, or is damaged.
     """
 
     mapped = True
@@ -276,13 +261,7 @@ class InMemoryBatches:
 
 
 class RangedBatches:
-    """Batches fetched by range, each checked against the manifest, until a local copy exists.
-
-    Args:
-        store: The store of the index.
-        manifest: The dataset's manifest.
-        copy: The local copy that may appear.
-    """
+    """Batches fetched by range, each checked against the manifest, until a local copy exists."""
 
     def __init__(self, store: Store, manifest: DatasetManifest, copy: IndexCopy) -> None:
         self._store = store

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -114,12 +113,14 @@ def _differences(index: ShardIndex, number: int, found: TarIndex) -> list[Fault]
         if name in found_members
         and (fault := _member_difference(found.path, name, place, found_members[name]))
     ]
-    faults += _summary_fault(
-        "missing", found.path, "are not there", [n for n in indexed if n not in found_members]
+    sides: tuple[tuple[Literal["missing", "extra"], str, list[str]], ...] = (
+        ("missing", "are not there", [name for name in indexed if name not in found_members]),
+        ("extra", "are not in the index", [name for name in found_members if name not in indexed]),
     )
-    faults += _summary_fault(
-        "extra", found.path, "are not in the index", [n for n in found_members if n not in indexed]
-    )
+    for kind, what, names in sides:
+        if names:
+            message = f"{len(names)} members {what}, such as {names[0]}."
+            faults.append(Fault(kind, found.path, message))
     return faults
 
 
@@ -146,14 +147,6 @@ def _member_difference(path: str, name: str, indexed: _Place, found: _Place) -> 
     return Fault("index", path, f"{where}: the index says it begins at byte {indexed[0]}.")
 
 
-def _summary_fault(
-    kind: Literal["missing", "extra"], path: str, what: str, names: Sequence[str]
-) -> list[Fault]:
-    if not names:
-        return []
-    return [Fault(kind, path, f"{len(names)} members {what}, such as {names[0]}.")]
-
-
 def _extra_tars(store: Store, index: ShardIndex) -> list[Fault]:
     if parse_url(store.url).kind == "http":  # it cannot be listed
         return []
@@ -167,23 +160,14 @@ def _extra_tars(store: Store, index: ShardIndex) -> list[Fault]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LintReport:
-    """The result of a check.
+    """The result of a check."""
 
-    Attributes:
-        url: The dataset.
-        num_shards: Shards checked; for loose objects, samples.
-        num_samples: Samples in the index.
-        num_members: Their files.
-        read_bytes: Bytes read.
-        faults: All faults, in the order of the shards.
-    """
-
-    url: str
-    num_shards: int
-    num_samples: int
+    url: str  # the dataset
+    num_shards: int  # for loose objects, samples
+    num_samples: int  # in the index
     num_members: int
     read_bytes: int
-    faults: tuple[Fault, ...]
+    faults: tuple[Fault, ...]  # in the order of the shards
 
 
 def lint(url: str, *, progress: ProgressCallback | None = None) -> LintReport:
@@ -206,7 +190,7 @@ def lint(url: str, *, progress: ProgressCallback | None = None) -> LintReport:
     tally = ProgressTally(progress or (lambda _: None), "checking", of_samples=manifest.num_samples)
     check = lint_tars if manifest.layout == "tar" else lint_objects
     faults.extend(check(open_store(index.data_url), index, tally))
-    return _report(store.url, manifest, faults, tally.read_bytes)
+    return _report(store.url, manifest, faults, tally.progress.read_bytes)
 
 
 def _checked_index(
@@ -220,11 +204,8 @@ def _checked_index(
         faults.append(Fault("index", INDEX_NAME, f"{error} No member could be checked."))
         return None
     if google_crc32c.value(data) != manifest.index_crc32c:
-        faults.append(
-            Fault(
-                "checksum", INDEX_NAME, f"checksum differs from {MANIFEST_NAME}'s: it is damaged."
-            )
-        )
+        what = f"checksum differs from {MANIFEST_NAME}'s: it is damaged."
+        faults.append(Fault("checksum", INDEX_NAME, what))
     kinds = kinds_of(manifest)
     damaged = False
     for number, shard in enumerate(manifest.shards):

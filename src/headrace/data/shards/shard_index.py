@@ -41,13 +41,9 @@ from headrace.data.storage.urls import parse_url
 
 
 class ShardRows:
-    """The rows of one shard.
+    """The rows of one shard; `globs` are the templates of each extension, `path` is "" for objects.
 
-    Args:
-        rows: The rows; their memory stays in use as long as this object.
-        extensions: The dataset's kinds of members.
-        globs: For each extension, its templates.
-        path: The shard's path; "" for loose objects.
+    The memory of `rows` stays in use as long as this object.
     """
 
     __slots__ = ("_key_ends", "_keys", "_members", "_path")
@@ -96,20 +92,9 @@ class ShardRows:
                 path = templates[first].expand(key)
                 members.append(Member(name, path, 0, columns[1][row], columns[2][row]))
             else:
-                members.append(_value_member(name, first))
+                data = str(first).encode()
+                members.append(Member(name, "", 0, len(data), checksum(data), data))
         return tuple(members)
-
-
-def _value_member(extension: str, value: int) -> Member:
-    data = str(value).encode()
-    return Member(
-        extension=extension,
-        path="",
-        offset=0,
-        size_bytes=len(data),
-        crc32c=checksum(data),
-        data=data,
-    )
 
 
 def _row_at_offset(ends: memoryview[int], start: int) -> int | None:
@@ -296,23 +281,17 @@ def _open(
 ) -> ShardIndex:
     reopen = (_reopen, (url, cache_dir, config, manifest.fingerprint, checksum(bytes(data))))
     folder = _local_folder(url)
-    where = f"{store.url}/{INDEX_NAME}"
     if folder is not None:
+        where = f"{store.url}/{INDEX_NAME}"
         blocks: RecordBatches = InMemoryBatches.map(folder / INDEX_NAME, manifest, where)
         return ShardIndex(store.url, manifest, blocks, reopen)
-    return ShardIndex(store.url, manifest, _remote(store, manifest, data, cache_dir), reopen)
-
-
-def _remote(
-    store: Store, manifest: DatasetManifest, data: bytes, cache_dir: str | os.PathLike[str] | None
-) -> RecordBatches:
     copy = IndexCopy(index_copies_dir(cache_dir), manifest.fingerprint)
     copy.store_manifest(data)
     if manifest.index_bytes <= _SMALL_INDEX_BYTES:
         copy.fetch(store, manifest)
     else:
         copy.fetch_in_background(store, manifest)
-    return RangedBatches(store, manifest, copy)
+    return ShardIndex(store.url, manifest, RangedBatches(store, manifest, copy), reopen)
 
 
 def _reopen(
@@ -343,17 +322,9 @@ def _local_folder(url: str) -> Path | None:
 
 
 def read_member(store: Store, index: ShardIndex, location: SampleLocation, member: Member) -> bytes:
-    """Return a member's bytes.
+    """Return a member's bytes, by a store at `index.data_url`.
 
-    Args:
-        store: A store at `index.data_url`.
-        index: The dataset's index.
-        location: The sample.
-        member: One of its members.
-
-    Raises:
-        CorruptError: They differ from the index's checksum.
-        StorageError: They cannot be read.
+    CorruptError: they differ from the index's checksum. StorageError: they cannot be read.
     """
     if member.data is not None:
         return member.data
@@ -365,8 +336,7 @@ def read_member(store: Store, index: ShardIndex, location: SampleLocation, membe
 def find_member(index: ShardIndex, name: str) -> tuple[SampleLocation, str]:
     """Return the sample named by a key, or by a key and an extension, and that extension.
 
-    Raises:
-        DatasetError: There is no such sample or member.
+    DatasetError: there is no such sample or member.
     """
     try:
         return index.locate(index.find(name)), ""

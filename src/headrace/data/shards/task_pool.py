@@ -31,12 +31,9 @@ _Result = TypeVar("_Result")
 def map_in_order(
     work: Callable[[_Item], _Result], items: Iterable[_Item], at_once: int
 ) -> Iterator[_Result]:
-    """Yield work(item) for each item, in order.
+    """Yield work(item) for each item, in order; `work` is called in threads.
 
-    Args:
-        work: Called in threads.
-        items: Iterated as needed: there may be millions.
-        at_once: Number of threads; twice as many items are started ahead of use.
+    Twice as many items as there are threads are started ahead of use.
     """
     pending: deque[Future[_Result]] = deque()
     threads = ThreadPoolExecutor(at_once, thread_name_prefix="headrace-shards")
@@ -87,12 +84,7 @@ class PoolJob(Protocol[Task_contra, Result_co]):
 
 
 class TaskPool(Generic[Task, Result]):
-    """Processes that run the tasks of one job. A context manager: leaving it ends them.
-
-    Args:
-        job: The work.
-        workers: Number of processes.
-    """
+    """Processes that run the tasks of one job. A context manager: leaving it ends them."""
 
     def __init__(self, job: PoolJob[Task, Result], workers: int) -> None:
         self._job = job
@@ -112,11 +104,7 @@ class TaskPool(Generic[Task, Result]):
             connection.close()
 
     def run(self, tasks: Iterable[Task], report: ReportCallback) -> Iterator[Result]:
-        """Yield results as tasks finish, in no order.
-
-        Raises:
-            HeadraceError: A task raised it, or a worker died.
-        """
+        """Yield results as tasks finish, in no order; raises a task's HeadraceError."""
         waiting = iter(tasks)
         for task in waiting:
             self._send(self._start_worker(), task)
@@ -174,9 +162,8 @@ class TaskPool(Generic[Task, Result]):
 
 def _serve(connection: Connection, job: PoolJob[Task, Result], parent_pid: int) -> None:
     die_with_parent(parent_pid)
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # ctrl-C reaches the parent, too, which ends the workers
+    # Ctrl-C reaches the parent, too, which ends the workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     declare_leaf()
     reporter = _ProgressReporter(connection)
     while True:
