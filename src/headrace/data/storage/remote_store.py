@@ -13,6 +13,7 @@ import multiprocessing
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Literal, Protocol, TypeVar
 
 from headrace.core.errors import ForkedClientError, StorageTimeoutError
@@ -156,12 +157,7 @@ class RemoteStore:
         folder = self._location.key(prefix.strip("/"))
         cut = len(self._location.prefix) + 1 if self._location.prefix else 0
         found = [
-            ObjectInfo(
-                path=info.path[cut:],
-                size_bytes=info.size_bytes,
-                etag=info.etag,
-                modified_s=info.modified_s,
-            )
+            replace(info, path=info.path[cut:])
             for page in self._connected().list(folder, self._location.object_url(prefix))
             for info in page
             if not info.path.endswith("/")  # consoles write these to show an empty folder
@@ -172,10 +168,7 @@ class RemoteStore:
     def head(self, path: str) -> ObjectInfo:
         """Return an object's description."""
         key, target = self._named(path)
-        info = self._wait(self._connected().head(key, target), target)
-        return ObjectInfo(
-            path=path, size_bytes=info.size_bytes, etag=info.etag, modified_s=info.modified_s
-        )
+        return replace(self._wait(self._connected().head(key, target), target), path=path)
 
     def get(self, path: str) -> Buffer:
         """Return a whole object; a long one is read in parts, in parallel."""
@@ -191,11 +184,8 @@ class RemoteStore:
         """Return several (start, length) ranges; adjacent ones share a request."""
         for start, length in ranges:
             check_range(start, length)
-        spans = plan_spans(
-            ranges,
-            coalesce_bytes=self._config.coalesce_bytes,
-            most_bytes=self._config.part_bytes,
-        )
+        coalesce_bytes, most_bytes = self._config.coalesce_bytes, self._config.part_bytes
+        spans = plan_spans(ranges, coalesce_bytes=coalesce_bytes, most_bytes=most_bytes)
         futures = [self._read(path, start, length) for start, length in spans]
         target = self._location.object_url(path)
         return cut_ranges(ranges, spans, [self._wait(future, target) for future in futures])
@@ -214,10 +204,7 @@ class RemoteStore:
     def submit_part(self, path: str, start: int, length: int) -> Future[Part]:
         """Start reading a range that may reach beyond the object's end; it stops there."""
         check_range(start, length)
-        key, target = self._named(path)
-        return self._connected().read_part(
-            key, start, length, f"{target} (bytes {start}-{start + length - 1})"
-        )
+        return self._connected().read_part(*self._named_range(path, start, length))
 
     def put(self, path: str, data: PutData) -> None:
         """Write an object; it appears complete or not at all."""
@@ -244,10 +231,11 @@ class RemoteStore:
         self._client = None
 
     def _read(self, path: str, start: int, length: int) -> Future[Buffer]:
+        return self._connected().read(*self._named_range(path, start, length))
+
+    def _named_range(self, path: str, start: int, length: int) -> tuple[str, int, int, str]:
         key, target = self._named(path)
-        return self._connected().read(
-            key, start, length, f"{target} (bytes {start}-{start + length - 1})"
-        )
+        return key, start, length, f"{target} (bytes {start}-{start + length - 1})"
 
     def _named(self, path: str) -> tuple[str, str]:
         check_path(path)

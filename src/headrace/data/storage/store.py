@@ -84,29 +84,17 @@ PutData: TypeAlias = "bytes | bytearray | memoryview | Path | Iterable[bytes]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectInfo:
-    """One object of a store.
+    """One object of a store."""
 
-    Attributes:
-        path: Its path below the store's URL, "/" between folders.
-        size_bytes: Its size.
-        etag: A text that changes when its bytes change; "" where the store has none.
-        modified_s: Time of its last write, seconds since 1970 (UTC).
-    """
-
-    path: str
+    path: str  # below the store's URL, "/" between folders
     size_bytes: int
-    etag: str
-    modified_s: float
+    etag: str  # a text that changes when the bytes change; "" where the store has none
+    modified_s: float  # time of the last write, seconds since 1970 (UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Bytes of an object, and its description.
-
-    Attributes:
-        data: The bytes.
-        info: The description.
-    """
+    """Bytes of an object, and its description."""
 
     data: Buffer
     info: ObjectInfo

@@ -52,25 +52,15 @@ Kind = Literal["jpeg", "png", "other"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageHeader:
-    """The fields of an image's header.
+    """The fields of an image's header."""
 
-    Attributes:
-        kind: The file format, as far as the decoders distinguish it.
-        height: Pixels.
-        width: Pixels.
-        gray: A PNG without colour, which decodes to one channel.
-        palette: A PNG whose pixels are indices into a table of colours.
-        cmyk: A JPEG in printing inks, which only Pillow converts faithfully.
-        depth_bits: Bits of one channel.
-    """
-
-    kind: Kind
-    height: int
+    kind: Kind  # the file format, as far as the decoders distinguish it
+    height: int  # in pixels
     width: int
-    gray: bool = False
-    palette: bool = False
-    cmyk: bool = False
-    depth_bits: int = 8
+    gray: bool = False  # a PNG without colour, which decodes to one channel
+    palette: bool = False  # a PNG whose pixels are indices into a table of colours
+    cmyk: bool = False  # a JPEG in printing inks, which only Pillow converts faithfully
+    depth_bits: int = 8  # of one channel
 
 
 def decode_image(
@@ -151,8 +141,7 @@ def decode_member(extension: str, data: bytes | memoryview, *, first_decoder: in
 def read_header(data: bytes | memoryview) -> ImageHeader:
     """Read size and kind of an image without decoding it, about 2 us for a JPEG.
 
-    Raises:
-        BadSampleError: Not an image, 16 bits a channel, or more than MAX_PIXELS.
+    BadSampleError: not an image, 16 bits a channel, or more than MAX_PIXELS.
     """
     start = bytes(data[:32])
     if start.startswith(b"\xff\xd8"):
@@ -190,12 +179,11 @@ def _read_png_header(start: bytes) -> ImageHeader:
     if len(start) < 26 or start[12:16] != b"IHDR":
         raise BadSampleError("A PNG cut short in its header. Replace the file.")
     width, height, depth_bits, colour_type = struct.unpack(">IIBB", start[16:26])
-    gray = colour_type in {0, 4}  # gray, gray with transparency
     return ImageHeader(
         kind="png",
         height=height,
         width=width,
-        gray=gray,
+        gray=colour_type in {0, 4},  # gray, gray with transparency
         palette=colour_type == 3,
         depth_bits=depth_bits,
     )
@@ -225,14 +213,11 @@ def _decode_simplejpeg(
 ) -> NDArray[np.uint8] | None:
     if header.kind != "jpeg" or header.cmyk:
         return None
+    height, width = -(-header.height // shrink), -(-header.width // shrink)
     try:
-        image = simplejpeg.decode_jpeg(
-            data,
-            colorspace="RGB",
-            min_height=-(-header.height // shrink),
-            min_width=-(-header.width // shrink),
+        return _as_uint8(
+            simplejpeg.decode_jpeg(data, colorspace="RGB", min_height=height, min_width=width)
         )
-        return _as_uint8(image)
     except ValueError as error:
         refuse_damage(error)
         raise
@@ -277,12 +262,9 @@ DECODERS: tuple[tuple[str, Decoder], ...] = (
 
 
 def check_jpeg(data: bytes | memoryview) -> None:
-    """Check a JPEG for libjpeg's warnings, which OpenCV and Pillow hide.
+    """Check a JPEG for libjpeg's warnings, which OpenCV and Pillow hide; raises BadSampleError.
 
     Decodes at an eighth of the size, which still reads all of the scan data.
-
-    Raises:
-        BadSampleError: Pixels are missing.
     """
     try:
         simplejpeg.decode_jpeg(data, min_height=1, min_width=1)

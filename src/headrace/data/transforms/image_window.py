@@ -39,21 +39,13 @@ _WITHOUT_LENGTH = frozenset({0x01, *range(0xD0, 0xDA)})
 
 
 class JpegFrame(NamedTuple):
-    """The header of a sequential JPEG of one scan, gray or of three colours.
+    """The header of a sequential JPEG of one scan, gray or of three colours."""
 
-    Attributes:
-        height: Pixels.
-        width: Pixels.
-        components: 1 or 3 colours.
-        unit_rows: Rows that are coded together.
-        height_at: Offset of its height in the file, two bytes, big-endian.
-    """
-
-    height: int
+    height: int  # in pixels
     width: int
-    components: int
-    unit_rows: int
-    height_at: int
+    components: int  # 1 or 3 colours
+    unit_rows: int  # rows that are coded together
+    height_at: int  # offset of the height in the file, two bytes, big-endian
 
 
 def decode_rows(data: bytes | memoryview, frame: JpegFrame, rows: int) -> NDArray[np.uint8] | None:
@@ -120,6 +112,15 @@ class CropWindow(NamedTuple):
     left: int
     height: int
     width: int
+
+    @classmethod
+    def central(cls, image_size: tuple[int, int], height: int, width: int) -> CropWindow:
+        """Return the window in the middle of an image of (height, width), within its bounds."""
+        height, width = (
+            min(whole, max(1, side))
+            for whole, side in zip(image_size, (height, width), strict=True)
+        )
+        return cls((image_size[0] - height) // 2, (image_size[1] - width) // 2, height, width)
 
     @property
     def bottom(self) -> int:
