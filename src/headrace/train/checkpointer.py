@@ -10,7 +10,7 @@ import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -36,7 +36,6 @@ from headrace.train.checkpoint_store import (
     rank_files,
     scratch_folder,
     step_folder,
-    upload_files,
 )
 from headrace.train.state_dicts import (
     SafeCheckpointReader,
@@ -67,8 +66,7 @@ def this_rank() -> int:
 def on_all_ranks(action: Callable[[], T]) -> T:
     """Run `action` on every rank and return this rank's value once all have finished.
 
-    Raises:
-        CheckpointError: On every rank, where it failed on any of them.
+    CheckpointError, on every rank: it failed on any of them.
     """
     outcome, error = _run_action(action)
     _gather_outcomes(_Outcome(error=outcome.error), error)
@@ -146,12 +144,7 @@ class Stateful(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """The parts of a checkpoint that `restore` does not load into its arguments.
-
-    Attributes:
-        step: The step it was saved at.
-        extra: The `extra` that `save` was given.
-    """
+    """The parts of a checkpoint that `restore` does not load: the step, and `save`'s `extra`."""
 
     step: int
     extra: Any
@@ -239,10 +232,7 @@ class Checkpointer:
         on_rank_0(lambda: self._catalog.prune(commit, self._keep))
 
     def restore(
-        self,
-        model: nn.Module,
-        optimizer: Optimizer | None = None,
-        loader: Stateful | None = None,
+        self, model: nn.Module, optimizer: Optimizer | None = None, loader: Stateful | None = None
     ) -> Restored | None:
         """Load the newest complete checkpoint; all ranks call this. Returns None without one.
 
@@ -269,9 +259,8 @@ class Checkpointer:
                 on_all_ranks(
                     lambda: check_state_fits(states, reader.read_metadata(), self._url_of(commit))
                 )
-                on_all_ranks(
-                    lambda: _restore_loader(commit, loader)
-                )  # before the model: it may refuse
+                # Before the model: it may refuse.
+                on_all_ranks(lambda: _restore_loader(commit, loader))
                 on_all_ranks(lambda: _read_states(states, reader))
                 on_all_ranks(lambda: apply_state(states))
             except CheckpointError:
@@ -327,26 +316,26 @@ class Checkpointer:
         files = rank_files(place, this_rank())
         described = [describe_file(file) for file in files]
         if self._local is None:
-            upload_files(files, self._store, folder)
+            for file in files:
+                self._store.put(f"{folder}/{file.name}", file)
         return described
 
     @contextmanager
     def _fetched(self, commit: Commit) -> Iterator[Path]:
         """Yield the folder with a checkpoint's verified files, shared by the ranks of a host."""
         folder = f"{step_folder(commit.step)}/{commit.save}"
-        if self._local is not None:
+        with nullcontext() if self._local is not None else scratch_folder() as scratch:
             host_ranks = _ranks_of_host()
-            share = commit.files[host_ranks.index(this_rank()) :: len(host_ranks)]
-            on_all_ranks(lambda: self._fetch(share, folder, None))
-            yield self._local / folder
-            return
-        with scratch_folder() as scratch:
-            host_ranks = _ranks_of_host()
-            shared = Path(gather_values(lambda: str(scratch))[host_ranks[0]])
+            shared = None
+            if scratch is not None:
+                shared = Path(gather_values(lambda: str(scratch))[host_ranks[0]])
             share = commit.files[host_ranks.index(this_rank()) :: len(host_ranks)]
             on_all_ranks(lambda: self._fetch(share, folder, shared))
-            yield shared
-            on_all_ranks(lambda: None)  # the folder goes once nobody reads it any more
+            if self._local is not None:
+                yield self._local / folder
+            elif shared is not None:
+                yield shared
+                on_all_ranks(lambda: None)  # the folder goes once nobody reads it any more
 
     def _fetch(self, files: Sequence[SavedFile], folder: str, destination: Path | None) -> None:
         for file in files:

@@ -45,20 +45,15 @@ class TrainingState:
 
     A bare model, DataParallel, DDP and FSDP give the same names; the tensors are the live ones
     (DTensors under FSDP), so loading into `values` loads in place.
-
-    Attributes:
-        model: The model, without a DataParallel around it.
-        optimizer: Its optimizer.
-        values: "model.<name>", "optimizer.state.<parameter>.<name>", "optimizer.param_groups".
-        slots: For each optimizer.state key: the parameter and the name in its state.
-        is_placeholder: The optimizer had no state, and has one only for loading into it.
     """
 
-    model: nn.Module
+    model: nn.Module  # without a DataParallel around it
     optimizer: Optimizer | None
     values: dict[str, Any]
+    """"model.<name>", "optimizer.state.<parameter>.<name>", "optimizer.param_groups"."""
     slots: dict[str, tuple[str, str]]
-    is_placeholder: bool = False
+    """For each optimizer.state key: the parameter and the name in its state."""
+    is_placeholder: bool = False  # the optimizer had no state, and has one only for loading
 
     def abandon(self) -> None:
         """Restore the optimizer to before `collect_state`, after a load that failed."""
@@ -119,25 +114,19 @@ def check_state_fits(states: TrainingState, metadata: Metadata, checkpoint: str)
         *_different_sizes(states, saved),
     ]
     if differences:
-        more = (
-            f"; and {len(differences) - _MAX_DIFFERENCES} more"
-            if len(differences) > _MAX_DIFFERENCES
-            else ""
-        )
+        shown = differences[:_MAX_DIFFERENCES]
+        if len(differences) > len(shown):
+            shown.append(f"and {len(differences) - len(shown)} more")
         raise CheckpointError(
-            f"{checkpoint} does not fit this model: "
-            f"{'; '.join(differences[:_MAX_DIFFERENCES])}{more}. Build "
-            "the model and the optimizer as they were, or save to another folder."
+            f"{checkpoint} does not fit this model: {'; '.join(shown)}. Build the model and the "
+            "optimizer as they were, or save to another folder."
         )
 
 
 def apply_state(states: TrainingState) -> None:
     """Load the values in `states` into the model and the optimizer."""
-    loaded = {
-        key.removeprefix(_MODEL): value
-        for key, value in states.values.items()
-        if key.startswith(_MODEL)
-    }
+    of_model = [key for key in states.values if key.startswith(_MODEL)]
+    loaded = {key.removeprefix(_MODEL): states.values[key] for key in of_model}
     set_model_state_dict(states.model, loaded)
     if states.optimizer is None:
         return
@@ -200,19 +189,13 @@ def _drop_unsaved_slots(states: TrainingState, saved: dict[str, Any]) -> None:
 
 
 def _different_sizes(states: TrainingState, saved: dict[str, Any]) -> list[str]:
-    differences = []
-    for key, value in states.values.items():
-        described = saved.get(key)
-        current = getattr(value, "shape", None)
-        if (
-            isinstance(described, TensorStorageMetadata)
-            and current is not None
-            and described.size != current
-        ):
-            differences.append(
-                f"{key} is {list(described.size)} in the checkpoint and {list(current)} here"
-            )
-    return differences
+    shapes = {key: getattr(value, "shape", None) for key, value in states.values.items()}
+    tensors = {key: each for key, each in saved.items() if isinstance(each, TensorStorageMetadata)}
+    return [
+        f"{key} is {list(tensors[key].size)} in the checkpoint and {list(shape)} here"
+        for key, shape in shapes.items()
+        if shape is not None and key in tensors and tensors[key].size != shape
+    ]
 
 
 _ALLOWED_CLASSES = {

@@ -17,7 +17,6 @@ import time
 import types
 import warnings
 from collections import Counter
-from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -43,18 +42,12 @@ def repeated_blocks(model: nn.Module) -> list[nn.Module]:
     lists are searched, so the layers of each stage of a staged model are found.
     """
     found: list[nn.Module] = []
-    _collect_blocks(model, found)
+    is_row = isinstance(model, (nn.ModuleList, nn.Sequential))
+    kinds = Counter(type(child) for child in model.children()) if is_row else Counter()
+    for child in model.children():
+        is_repeated = kinds[type(child)] > 1 and _is_block(child)
+        found += [child] if is_repeated else repeated_blocks(child)
     return found
-
-
-def _collect_blocks(parent: nn.Module, found: list[nn.Module]) -> None:
-    is_row = isinstance(parent, (nn.ModuleList, nn.Sequential))
-    kinds = Counter(type(child) for child in parent.children()) if is_row else Counter()
-    for child in parent.children():
-        if kinds[type(child)] > 1 and _is_block(child):
-            found.append(child)
-        else:
-            _collect_blocks(child, found)
 
 
 def _is_block(module: nn.Module) -> bool:
@@ -72,12 +65,9 @@ _QUIET_POLLS = 3
 def choose_device(device: torch.device | str | None = None) -> torch.device:
     """Return the device of this rank, and make it the current one.
 
-    Args:
-        device: Used unchanged, but without a number (`"cuda"`) it is the local rank's. None: the
-            local rank's accelerator, or the CPU where there is none.
-
-    Raises:
-        UsageError: There are fewer devices than ranks on this host.
+    A given one is used unchanged, but without a number (`"cuda"`) it is the local rank's. None: the
+    local rank's accelerator, or the CPU where there is none. UsageError: there are fewer devices
+    than ranks on this host.
     """
     if device is None:
         accelerator = torch.accelerator.current_accelerator(check_available=True)
@@ -104,12 +94,10 @@ def choose_device(device: torch.device | str | None = None) -> torch.device:
 def join_process_group(device: torch.device) -> None:
     """Initialise torch's process group unless it is initialised already.
 
-    With RANK set, it joins all ranks, as under torchrun; otherwise this process alone, without
-    network. nccl (or the device's own backend) serves tensors on the device, gloo those on the CPU.
-    The group is destroyed at the exit of a script that succeeded.
-
-    Raises:
-        UsageError: RANK is set, but torchrun's other variables are not.
+    With RANK set, it joins all ranks, as under torchrun (UsageError: its other variables are not
+    set); otherwise this process alone, without network. nccl (or the device's own backend) serves
+    tensors on the device, gloo those on the CPU. The group is destroyed at the exit of a script
+    that succeeded.
     """
     if dist.is_initialized():
         return
@@ -118,7 +106,8 @@ def join_process_group(device: torch.device) -> None:
     if device.type != "cpu":
         backend = f"cpu:gloo,{device.type}:{backend}"
     if env.RANK.get() is None:
-        dist.init_process_group(backend, store=_private_store(), rank=0, world_size=1)
+        store: Any = dist.HashStore()  # type: ignore[attr-defined]  # torch's types lack it
+        dist.init_process_group(backend, store=store, rank=0, world_size=1)
         return
     try:
         dist.init_process_group(backend)
@@ -127,10 +116,6 @@ def join_process_group(device: torch.device) -> None:
             f"RANK is set, but the ranks cannot meet: {error}. Start the script with headrace run "
             "or torchrun, or unset RANK to run it alone."
         ) from error
-
-
-def _private_store() -> Any:
-    return dist.HashStore()  # type: ignore[attr-defined]  # torch's types lack it
 
 
 def _destroy_process_group(owner: int) -> None:
@@ -252,20 +237,11 @@ def _shard_model(model: nn.Module, place: torch.device) -> nn.Module:
     # Block by block, so that no device ever holds the whole model.
     for part in [*repeated_blocks(model), model]:
         part.to(place)  # first: moving replaces the buffers
-        whole = [
-            tensor
-            for tensor in (*part.parameters(), *part.buffers())
-            if not isinstance(tensor, DTensor)
-        ]
-        _broadcast_from_rank_0(whole)
+        for tensor in (*part.parameters(), *part.buffers()):
+            if dist.get_world_size() > 1 and not isinstance(tensor, DTensor):
+                dist.broadcast(tensor.detach(), src=0)
         fully_shard(part, mesh=mesh)
     return model
-
-
-def _broadcast_from_rank_0(tensors: Iterable[torch.Tensor]) -> None:
-    if dist.get_world_size() > 1:
-        for tensor in tensors:
-            dist.broadcast(tensor.detach(), src=0)
 
 
 def _warn_of_idle_devices(place: torch.device) -> None:

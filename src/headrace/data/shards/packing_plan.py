@@ -35,19 +35,23 @@ from headrace.data.shards.tar import BLOCK_BYTES
 from headrace.data.shards.task_pool import wait_for_result
 from headrace.data.storage import Store
 from headrace.data.storage.urls import parse_url
-from headrace.sampling.permutation import mix64_array
-from headrace.sampling.seeds import GOLDEN
+
+# Weyl increment and mixing constants of SplitMix64 (Steele, Lea, Flood: "Fast splittable
+# pseudorandom number generators", OOPSLA 2014), implemented here because NumPy does not promise
+# that its own permutations stay the same between versions.
+_INCREMENT = 0x9E3779B97F4A7C15
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
 def shuffled_rows(num_samples: int, seed: int) -> NDArray[np.int64]:
-    """Return a permutation of 0 to num_samples - 1 that depends on `seed` alone.
-
-    Samples are sorted by splitmix64's outputs: NumPy does not promise that its own permutations
-    stay the same between versions.
-    """
-    start = np.uint64(seed * GOLDEN % 2**64)
-    counter = start + np.arange(1, num_samples + 1, dtype=np.uint64) * np.uint64(GOLDEN)
-    return np.argsort(mix64_array(counter), kind="stable").astype(np.int64)
+    """Return a permutation of 0 to num_samples - 1 that depends on `seed` alone."""
+    start = np.uint64(seed * _INCREMENT % 2**64)
+    keys = start + np.arange(1, num_samples + 1, dtype=np.uint64) * np.uint64(_INCREMENT)
+    keys = (keys ^ (keys >> np.uint64(30))) * _MIX_1
+    keys = (keys ^ (keys >> np.uint64(27))) * _MIX_2
+    keys ^= keys >> np.uint64(31)
+    return np.argsort(keys, kind="stable").astype(np.int64)
 
 
 def tar_bytes(file_bytes: NDArray[np.int64], files_per_sample: int) -> NDArray[np.int64]:
