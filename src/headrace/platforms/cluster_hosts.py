@@ -147,12 +147,8 @@ def job_topology(
 ) -> JobTopology | None:
     """Return the topology of a job by its environment; None: there is no job.
 
-    Args:
-        variables: The values of `env.HOST_LIST_VARIABLES`.
-        resource_config: The text of SageMaker's resourceconfig.json; None: there is none.
-
-    Raises:
-        UsageError: Information is missing or contradictory.
+    `variables` are the values of `env.HOST_LIST_VARIABLES`, `resource_config` is the text of
+    SageMaker's resourceconfig.json. UsageError: information is missing or contradictory.
     """
     sagemaker, vertex = sagemaker_topology(variables, resource_config), vertex_topology(variables)
     if sagemaker and vertex:

@@ -36,11 +36,9 @@ class InstanceType:
 
 
 def instance_type(name: str, where: str) -> InstanceType:
-    """Return a machine type by its name; raises UsageError, with the nearest name.
+    """Return a machine type by its name, such as `local`, `local_gpu`, `ml.g5.xlarge`, `g5.xlarge`.
 
-    Args:
-        name: Such as `local`, `local_gpu`, `ml.g5.xlarge`, `g5.xlarge`, `n1-standard-8`.
-        where: Prefix of the error message: who gave the name.
+    UsageError begins with `where`, who gave the name, and has the nearest name.
     """
     if name in LOCAL_TYPES:
         return InstanceType(name=name, devices=0 if name == "local" else None)

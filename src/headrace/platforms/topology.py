@@ -57,12 +57,8 @@ def training_group(
 ) -> HostGroup:
     """Return the training group; raises UsageError where it is ambiguous.
 
-    Args:
-        groups: All groups.
-        flagged: The group that the command line names.
-        head: The head that the command line names: its group trains.
-        platform: The group that the environment names.
-        offload: The offload group, which does not train unless it is named.
+    The command line may name it (`flagged`), or a head that it contains; the platform may name
+    it, too. The offload group does not train unless it is named.
     """
     others = [group for group in groups if group.name != offload]
     candidates = (

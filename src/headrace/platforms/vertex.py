@@ -83,11 +83,7 @@ def vertex_variables(job: TrainingJob, host: str, places: VertexPaths) -> dict[s
 
 
 def experiment_variables(experiment: str, run: str | None) -> dict[str, str]:
-    """Return the variables with the experiment that a job belongs to.
-
-    The service sets them only for a job with an experiment, the second one only for a job with an
-    experiment run.
-    """
+    """Return the variables of a job with an experiment, and perhaps an experiment run."""
     variables = {"AIP_EXPERIMENT_NAME": experiment}
     return variables if run is None else {**variables, "AIP_EXPERIMENT_RUN_NAME": run}
 

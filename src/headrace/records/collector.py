@@ -41,12 +41,8 @@ class Collector:
     """The collector of a host's rings; one at a time, and a new one after it was killed.
 
     It creates the attempt's records folder if needed; the host's name is that of the store.
-
-    Raises:
-        RecordsError: The folder's records are closed, another process collects them, or a newer
-            version wrote them.
-        OSError: The folder cannot be made or written.
-        sqlite3.Error: The store is broken.
+    RecordsError: the folder's records are closed, another process collects them, or a newer version
+    wrote them. OSError, sqlite3.Error: the folder cannot be written, the store is broken.
     """
 
     def __init__(self, folder: Path, host: str) -> None:
@@ -110,10 +106,8 @@ class Collector:
     def close(self, wait_s: float = _CLOSE_S) -> None:
         """Drain for the last time, write the Parquet files, and remove the store.
 
-        Processes that still write get `wait_s` to end.
-
-        Raises:
-            OSError, sqlite3.Error: The disk is full; the records stay readable as they are.
+        Processes that still write get `wait_s` to end. After an error, as with a full disk, the
+        records stay readable as they are.
         """
         deadline = time.monotonic() + wait_s
         self.drain()

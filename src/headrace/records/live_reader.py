@@ -53,19 +53,16 @@ def recent_rows(
     """Return the rows of a table that ended at a time or later, in the order they were stored.
 
     Of a live run only the end of the table is read, without what is in rings since the last drain,
-    up to half a second ago. A closed table is read completely.
+    up to half a second ago. A closed table is read completely. `hosts` and `device_steps` have no
+    times: of them the last `most` rows are returned.
 
     Args:
         records: The attempt's records.
-        name: The table's name; of `hosts` and `device_steps`, which have no times, the last `most`
-            rows are returned.
+        name: The table's name.
         since_ns: The time, by the host's monotonic clock.
         fewest: How many of the last rows are returned in any case.
         most: Limit of rows; if exceeded, a later time is used, the same for all processes that
             wrote the rows.
-
-    Raises:
-        RecordsError: There is no such table, or its file is broken or of a newer version.
     """
     for _ in range(_TRIES if name in TABLE_NAMES else 0):
         try:
@@ -166,12 +163,7 @@ class StepTotals:
         return self.data_wait_ns / self.wall_ns if self.wall_ns > 0 else None
 
     def add_new(self, records: Records) -> None:
-        """Add the steps that were stored since the last call; closed records are not read.
-
-        Raises:
-            RecordsError: A newer version wrote them.
-            sqlite3.Error: The store is broken, or closed at this moment.
-        """
+        """Add the steps stored since the last call, if live; raises RecordsError, sqlite3.Error."""
         for path in sorted(records.folder.glob(f"*{STORE}")):
             with closing(store.open_read_only(path)) as connection:
                 if not store.has_tables(connection):

@@ -77,10 +77,7 @@ def stored_schema(connection: sqlite3.Connection, name: str) -> pa.Schema:
 def stored_batches(
     connection: sqlite3.Connection, name: str, condition: str = "1"
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a store's table, in the order in which they were added.
-
-    `condition` is an SQL condition on rows of the table `t`.
-    """
+    """Yield the rows `t` of a store's table for an SQL condition, in the order they were added."""
     schema = stored_schema(connection, name)
     texts = _StoredTexts(connection)
     places = TABLES_BY_NAME[name].text_places if name != system_table.NAME else ()
@@ -121,10 +118,7 @@ class ParquetTable(Mapping[str, "pa.ChunkedArray[Any]"]):
     """The columns of a closed table, read on access, as a long run's table may not fit into memory.
 
     Text is dictionary-encoded, and every column is one chunk. Fields that a file of an older
-    version lacks are null.
-
-    Raises:
-        RecordsError: A newer version wrote it, or it is broken or lost.
+    version lacks are null. RecordsError: a newer version wrote it, or it is broken or lost.
     """
 
     def __init__(self, path: Path, name: str) -> None:
@@ -182,10 +176,6 @@ def close_store(store: RecordStore, folder: Path) -> None:
     """Write all of a store to Parquet files in `folder`, then remove it.
 
     Until the last file is written, readers use the store. After an error it stays as it is.
-
-    Raises:
-        OSError: The disk is full or gone.
-        RecordsError: A part of it is lost or broken.
     """
     for name in TABLE_NAMES:
         schema = stored_schema(store.connection, name)
@@ -203,11 +193,7 @@ def close_store(store: RecordStore, folder: Path) -> None:
 
 
 def stored_tables(connection: sqlite3.Connection, path: Path, name: str) -> Iterator[pa.Table]:
-    """Yield a store's table piece by piece: its parts, then the rows in the store.
-
-    Raises:
-        RecordsError: A part is lost or broken.
-    """
+    """Yield a store's table piece by piece: its parts, then its rows; raises RecordsError."""
     for file in part_files(connection, path, name):
         yield ParquetTable(file, name).table()
     for batch in stored_batches(connection, name):

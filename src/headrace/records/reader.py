@@ -65,10 +65,8 @@ class Records:
     def table(self, name: str) -> pa.Table:
         """Return a table of `schema.TABLES` or `system` as of now.
 
-        Text is dictionary-encoded, and every column is one chunk.
-
-        Raises:
-            RecordsError: There is no such table, or its file is broken or of a newer version.
+        Text is dictionary-encoded, and every column is one chunk. RecordsError: there is no such
+        table, or its file is broken or of a newer version.
         """
         if name not in TABLE_NAMES:
             raise RecordsError(f"No table {name!r} is recorded: {', '.join(sorted(TABLE_NAMES))}.")
@@ -87,11 +85,7 @@ class Records:
             raise RecordsError(f"{self.folder}: the store cannot be read{reason}.") from None
 
     def by_column(self, name: str) -> ParquetTable | None:
-        """Return a table that is read by column; None if the records are not closed.
-
-        Raises:
-            RecordsError: Its file is broken, lost or of a newer version.
-        """
+        """Return a table that is read by column, None if not closed; raises RecordsError."""
         folder = self.folder
         return self._closed(name) if is_closed(folder) and not _has_open(folder) else None
 
@@ -357,10 +351,7 @@ _APPLY_FLAG = "--apply"
 
 
 def run_provenance(records: Records) -> dict[str, str]:
-    """Return an attempt's script with arguments, overrides and package versions, by name.
-
-    It is empty if the folder has no readable run.json.
-    """
+    """Return script with arguments, overrides and versions by name; empty without run.json."""
     with suppress(LaunchError):
         for attempt in RunFolder(records.path).attempts():
             if attempt.number == records.attempt:

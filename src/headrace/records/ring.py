@@ -92,10 +92,7 @@ class RingWriter:
         self._postponed: deque[tuple[Table, tuple[Any, ...]]] = deque()
 
     def write(self, table: Table, *values: float | str) -> bool:
-        """Write one row; return False if it was dropped because the ring is full.
-
-        Raises struct.error where the values are not those of the table's fields.
-        """
+        """Write one row, the values of the table's fields; return False if there is no room."""
         with self._lock:
             if self._writing:  # called by a signal handler or the garbage collector amid a write
                 self._postponed.append((table, values))
@@ -167,10 +164,8 @@ class RingWriter:
 class RingReader:
     """The reading end, also after the writer's death; without `changing` never to be released.
 
-    Raises:
-        UnfinishedRing: It is being made; try again later.
-        RecordsError: The file is no ring, or of another version.
-        OSError: It cannot be opened.
+    UnfinishedRing: it is being made; try again later. RecordsError: the file is no ring, or of
+    another version.
     """
 
     def __init__(self, path: Path, *, changing: bool = True) -> None:
@@ -220,11 +215,7 @@ class RingReader:
         return self._header[_READ]
 
     def rows(self) -> Iterator[tuple[Table, tuple[Any, ...]]]:
-        """Yield the rows written up to now and not read yet.
-
-        Raises:
-            RecordsError: A frame is broken; all rows written up to now are skipped.
-        """
+        """Yield the rows not read yet; RecordsError: a frame is broken, and all are skipped."""
         written = self._header[_WRITTEN]
         self._check(written)
         while self.position < written:

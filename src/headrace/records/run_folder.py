@@ -94,10 +94,7 @@ class RunFolder:
             ) from error
 
     def check_free(self, launcher: int | None = None) -> None:
-        """Raise UsageError where an attempt of the run is running.
-
-        `launcher` is the pid of the next attempt's `headrace run`; None: this process.
-        """
+        """Raise UsageError where an attempt runs, unless its launcher is `launcher`, or this one."""
         attempts = self.attempts()
         last = attempts[-1] if attempts else None
         wait_for_killed_launcher(self.path, last.launcher if last is not None else {})
@@ -116,11 +113,8 @@ class RunFolder:
         """Add a new attempt to run.json, make its logs folder, and return it.
 
         This process locks the folder until it ends, as a run has one attempt at a time. `launcher`
-        is the pid of `headrace run`; None: this process.
-
-        Raises:
-            UsageError: An attempt is running.
-            LaunchError: The folder cannot be written, or its run.json cannot be read.
+        is the pid of `headrace run`; None: this process. UsageError: an attempt is running.
+        LaunchError: the folder cannot be written, or its run.json cannot be read.
         """
         try:
             self.check_free(launcher)
@@ -159,12 +153,7 @@ class RunFolder:
         return attempt
 
     def end_attempt(self, number: int, exit_code: int) -> None:
-        """Record an attempt's exit code and end.
-
-        Raises:
-            OSError: The folder cannot be written, or is gone.
-            LaunchError: Its run.json cannot be read.
-        """
+        """Record exit code and end; raises OSError if the folder is gone, and LaunchError."""
         self._change(
             number, lambda attempt: replace(attempt, ended_s=time.time(), exit_code=exit_code)
         )
@@ -220,14 +209,9 @@ def open_run_folder(
 ) -> RunFolder:
     """Return the folder of a run, created if needed; that of an existing run for its next attempt.
 
-    Args:
-        run_dir: The folder itself.
-        name: Instead, its name in the runs folder.
-        script: The script, for a name of its own if neither is given: `<script>-<date>-<time>`.
-        runs_dir: See `runs_folder`.
-
-    Raises:
-        UsageError: The name is not valid, the folder holds other files, or cannot be made.
+    `run_dir` is the folder itself, or `name` its name in the runs folder; by default it is
+    `<script>-<date>-<time>` there. UsageError: the name is not valid, the folder holds other files,
+    or cannot be made.
     """
     if run_dir is not None and name is not None:
         raise UsageError("--run-dir names the folder itself and --name one of the runs: give one.")

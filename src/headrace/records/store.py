@@ -52,12 +52,7 @@ class RingPosition:
 
 
 class RecordStore:
-    """The writer of one host's store, an SQLite file that is new or exists.
-
-    Raises:
-        RecordsError: A newer version wrote the file.
-        sqlite3.Error: It cannot be opened or made.
-    """
+    """The writer of one host's store, an SQLite file; raises RecordsError if it is too new."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -199,12 +194,7 @@ class RecordStore:
 
 
 def open_read_only(path: Path) -> sqlite3.Connection:
-    """Open a store read-only, while another process may write it.
-
-    Raises:
-        RecordsError: A newer version wrote it.
-        sqlite3.Error: It is gone, or broken.
-    """
+    """Open a store read-only, while another process may write it; RecordsError if it is too new."""
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
     connection.isolation_level = None
     try:

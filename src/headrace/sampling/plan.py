@@ -53,11 +53,7 @@ class PlanState:
 
     @classmethod
     def from_dict(cls, entries: Mapping[str, Any]) -> PlanState:
-        """Return the state that `to_dict` wrote.
-
-        Raises:
-            CheckpointError: Fields are missing, unknown or of another type, or the version differs.
-        """
+        """Return the state that `to_dict` wrote; raises CheckpointError for any other entries."""
         version = entries.get("version")
         if version != STATE_VERSION:
             raise CheckpointError(
@@ -259,12 +255,9 @@ class Plan:
         return self._order.samples_at(ordered[rank_slice(last - first, rank, world)])
 
     def samples(self, first: int, last: int) -> Ints:
-        """Return the samples at positions [first, last): int64[last - first].
+        """Return the samples at positions [first, last) of the epoch: int64[last - first].
 
-        Positions count from the start of the epoch, whatever `start` is.
-
-        Raises:
-            UsageError: Not 0 <= first <= last <= num_samples.
+        Raises UsageError unless 0 <= first <= last <= num_samples.
         """
         if not 0 <= first <= last <= self.num_samples:
             raise UsageError(

@@ -62,10 +62,7 @@ class Commit:
 
     @classmethod
     def from_json(cls, data: bytes, url: str) -> Commit:
-        """Return the commit that a file's bytes hold.
-
-        CheckpointError: they are not a commit, or of a later format.
-        """
+        """Return the commit that bytes hold; CheckpointError: none, or of a later format."""
         try:
             entries = json.loads(data)
             version = entries.pop("version")
@@ -104,10 +101,7 @@ def _check_file_names(names: Iterable[str]) -> None:
 
 
 class CheckpointCatalog:
-    """The checkpoints below a store's URL. One rank writes to it; any may read.
-
-    `local` is the same folder on disk, if it is local.
-    """
+    """The checkpoints below a store's URL, a `local` folder, too. One rank writes; any may read."""
 
     def __init__(self, store: Store, local: Path | None) -> None:
         self._store = store
@@ -127,10 +121,7 @@ class CheckpointCatalog:
         return None
 
     def add(self, commit: Commit) -> None:
-        """Write a checkpoint's commit file, once all its files exist.
-
-        CheckpointError: a file does not exist, as this rank sees it.
-        """
+        """Write a commit file; CheckpointError: a file does not exist, as this rank sees it."""
         folder = f"{step_folder(commit.step)}/{commit.save}"
         there = {info.path: info.size_bytes for info in self._store.list(folder)}
         for file in commit.files:
@@ -142,10 +133,7 @@ class CheckpointCatalog:
         self._store.put(f"{step_folder(commit.step)}/{COMMIT_FILE}", commit.to_json())
 
     def prune(self, current: Commit, keep: int) -> None:
-        """Delete all but the `keep` newest checkpoints, and the files of unfinished saves.
-
-        A failure to delete is only a warning: the new checkpoint stands.
-        """
+        """Delete all but the `keep` newest checkpoints, and files of unfinished saves, or warn."""
         try:
             folders = self._folders()
             whole = [step for step in folders if COMMIT_FILE in folders[step]]
@@ -233,10 +221,7 @@ def describe_file(file: Path) -> SavedFile:
 
 
 def fetch_file(saved: SavedFile, store: Store, folder: str, destination: Path | None) -> None:
-    """Read a checkpoint's file, verify it, and write it to `destination` unless that is None.
-
-    CheckpointError: it is missing, or its size or checksum differs from the commit's.
-    """
+    """Read and verify a file, and write it to a destination, if any; raises CheckpointError."""
     path = f"{folder}/{saved.name}"
     size_bytes, crc32c = saved.size_bytes, 0
     target = Path(os.devnull) if destination is None else destination / saved.name

@@ -64,10 +64,7 @@ def this_rank() -> int:
 
 
 def on_all_ranks(action: Callable[[], T]) -> T:
-    """Run `action` on every rank and return this rank's value once all have finished.
-
-    CheckpointError, on every rank: it failed on any of them.
-    """
+    """Run `action` on all ranks, return this one's value; CheckpointError on all if any failed."""
     outcome, error = _run_action(action)
     _gather_outcomes(_Outcome(error=outcome.error), error)
     value: T = outcome.value
@@ -179,10 +176,9 @@ class Checkpointer:
         self._keep = keep
 
     def latest(self) -> int | None:
-        """Return the step of the newest complete checkpoint, or None.
+        """Return the step of the newest complete checkpoint, or None. Any rank may call it alone.
 
-        Any rank may call it alone. Raises StorageError where the store fails, and CheckpointError
-        where a commit file is damaged.
+        StorageError: the store fails. CheckpointError: a commit file is damaged.
         """
         newest = self._catalog.newest()
         return None if newest is None else newest.step

@@ -64,14 +64,9 @@ class TrainingState:
 def collect_state(model: nn.Module, optimizer: Optimizer | None, *, to_load: bool) -> TrainingState:
     """Return the current states, with the optimizer's NumPy scalars as plain numbers.
 
-    Args:
-        model: As `prepare` returned it, or bare.
-        optimizer: The optimizer of this model's parameters.
-        to_load: An optimizer that has not stepped yet gets the state that a step would make, to be
-            loaded into. Otherwise it stays, and is saved, without state.
-
-    Raises:
-        CheckpointError: The optimizer has parameters that the model has not.
+    With `to_load` an optimizer that has not stepped yet gets the state that a step would make, to
+    be loaded into; otherwise it stays, and is saved, without state. CheckpointError: the optimizer
+    has parameters that the model has not.
     """
     bare: nn.Module = model.module if isinstance(model, nn.DataParallel) else model
     values = {_MODEL + name: value for name, value in get_model_state_dict(bare).items()}
@@ -214,12 +209,7 @@ _ALLOWED_CLASSES = {
 
 
 class SafeCheckpointReader(FileSystemReader):
-    """Reads a checkpoint's files from a local folder.
-
-    Args:
-        folder: The folder.
-        names: The committed files: no other is opened.
-    """
+    """Reads a checkpoint's files from a local folder; none but the committed `names` is opened."""
 
     def __init__(self, folder: Path, names: Collection[str]) -> None:
         super().__init__(folder)

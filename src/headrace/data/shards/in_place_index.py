@@ -62,10 +62,7 @@ def index_tars(
     on_progress: ProgressCallback,
     classes: tuple[str, ...] = (),
 ) -> DatasetDescription:
-    """Read all tars of a store into `spool`, sorted by path.
-
-    DatasetError: some are damaged or have refused members; every fault is named.
-    """
+    """Read all tars of a store into `spool`, by path; DatasetError names every fault in them."""
     listing, tars = SourceListing(), []
     for info in store.list():
         if info.path.endswith(".tar"):

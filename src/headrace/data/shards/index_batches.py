@@ -64,10 +64,7 @@ class IndexCopy:
                 write_atomically(self._file(_manifest_suffix(crc32c)), [manifest], durable=False)
 
     def fetch(self, store: Store, manifest: DatasetManifest) -> None:
-        """Copy the index now, unless another process does; ignores a full disk.
-
-        CorruptError: the copy differs from the manifest's checksum.
-        """
+        """Copy the index, unless another process does or the disk is full; raises CorruptError."""
         if self._folder is None or self.index() is not None:
             return
         try:
@@ -202,10 +199,7 @@ class RecordBatches(Protocol):
 
 
 class InMemoryBatches:
-    """A complete index in memory, mapped or not; `where` names it in messages.
-
-    DatasetError: the index belongs to another dataset, or is damaged.
-    """
+    """A complete index in memory, mapped or not; DatasetError: it is damaged or another's."""
 
     mapped = True
 

@@ -173,9 +173,7 @@ class LintReport:
 def lint(url: str, *, progress: ProgressCallback | None = None) -> LintReport:
     """Check a dataset: manifest, index, every shard, every member's checksum.
 
-    Raises:
-        DatasetError: There is no dataset.
-        StorageError: The store fails; an object that is missing or denied is a fault instead.
+    DatasetError: there is no dataset. An object that is missing or denied is a fault instead.
     """
     store = open_store(url)
     data = read_manifest_bytes(store)

@@ -151,10 +151,7 @@ def packing_key(listing: str, described: Mapping[str, Any]) -> str:
 def finished_manifest(
     store: Store, described: Mapping[str, Any], listing: str
 ) -> DatasetManifest | None:
-    """Return the manifest where this same packing was finished before, or None.
-
-    DatasetError: the destination holds another dataset.
-    """
+    """Return the manifest of this same packing, or None; DatasetError: that of another one."""
     try:
         data = store.get(MANIFEST_NAME)
     except NotFoundError:
@@ -170,10 +167,7 @@ def finished_manifest(
 
 
 def resume_plan(store: Store, key: str) -> PackingPlan | None:
-    """Return the plan of an unfinished packing with this key, None where the destination is free.
-
-    DatasetError: it holds an unfinished packing of something else, or other files.
-    """
+    """Return the plan of an unfinished packing, None in a free place; DatasetError: another's."""
     try:
         content = json.loads(bytes(store.get(_PLAN_NAME)))
         plan = PackingPlan(
@@ -198,10 +192,7 @@ def resume_plan(store: Store, key: str) -> PackingPlan | None:
 
 
 def claim_destination(store: Store, plan: PackingPlan) -> PackingPlan:
-    """Claim the destination; return the plan to use, which may be a concurrent claim's.
-
-    DatasetError: a different packing, started at the same time, has claimed it.
-    """
+    """Claim the destination; return the plan to use, which may be a concurrent claim's."""
     store.create(_PLAN_NAME, json.dumps(asdict(plan)).encode())
     # Read back in any case: the answer may be lost, or the server may ignore conditions.
     return resume_plan(store, plan.key) or plan

@@ -110,10 +110,7 @@ _SHOWN = 100
 
 
 def check_bad_files(bad: Sequence[BadFile], max_bad: int, url: str, *, complete: bool) -> None:
-    """Raise TooManyBadSamplesError, naming the files, where more are bad than allowed.
-
-    `complete` says whether all of the source at `url` was read.
-    """
+    """Raise TooManyBadSamplesError, naming the files, where more are bad than allowed."""
     if complete and len(bad) <= max_bad:
         return
     advice = (

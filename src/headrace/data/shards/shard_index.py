@@ -158,9 +158,7 @@ class ShardIndex:
     def locate(self, sample: int) -> SampleLocation:
         """Return the place of a sample; about 5 us once its shard's rows were used.
 
-        Raises:
-            UsageError: There is no such sample.
-            StorageError: The index is remote and could not be read.
+        UsageError: there is no such sample. StorageError: a remote index could not be read.
         """
         number = self._block_of(sample)
         view = self._view(number)
@@ -179,11 +177,7 @@ class ShardIndex:
         return sample if self.shard_sizes is None else block
 
     def find(self, key: str) -> int:
-        """Return the number of the first sample with this key; reads the whole index.
-
-        Raises:
-            DatasetError: There is no such sample.
-        """
+        """Return the first sample with this key, or raise DatasetError; reads the whole index."""
         ahead = 64
         for number in range(len(self.manifest.shards)):
             if number % ahead == 0:
@@ -322,10 +316,7 @@ def _local_folder(url: str) -> Path | None:
 
 
 def read_member(store: Store, index: ShardIndex, location: SampleLocation, member: Member) -> bytes:
-    """Return a member's bytes, by a store at `index.data_url`.
-
-    CorruptError: they differ from the index's checksum. StorageError: they cannot be read.
-    """
+    """Return a member's bytes, by a store at `index.data_url`; CorruptError: they differ."""
     if member.data is not None:
         return member.data
     data = bytes(store.get_range(member.path, member.offset, member.size_bytes))
@@ -334,10 +325,7 @@ def read_member(store: Store, index: ShardIndex, location: SampleLocation, membe
 
 
 def find_member(index: ShardIndex, name: str) -> tuple[SampleLocation, str]:
-    """Return the sample named by a key, or by a key and an extension, and that extension.
-
-    DatasetError: there is no such sample or member.
-    """
+    """Return the sample of a key, or of key and extension, with the extension; or DatasetError."""
     try:
         return index.locate(index.find(name)), ""
     except DatasetError:

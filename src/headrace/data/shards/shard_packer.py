@@ -76,10 +76,7 @@ _STORES = 256  # open at once, for tables of URLs in many folders
 
 @contextmanager
 def collect_bad_file(path: str, bad: list[BadFile]) -> Iterator[None]:
-    """Add a file to `bad` where the block finds it unreadable or unusable.
-
-    Other errors are the store's, and end the work.
-    """
+    """Add a file to `bad` where the block finds it unusable; other errors, the store's, pass."""
     try:
         yield
     except CredentialsError:  # though a DeniedError
@@ -194,10 +191,7 @@ def record_name(number: int) -> str:
 def recode_file(
     file: SourceFile, data: bytes, recode: RecodeFunction | None, check: CheckFunction | None
 ) -> tuple[bytes, bool]:
-    """Check and recode one file; return the content to store, and whether it was changed.
-
-    BadSampleError: it is unusable.
-    """
+    """Return a file's content to store, and whether it was changed; raises BadSampleError."""
     if not file.extension:
         raise BadSampleError("Its name has no extension, which would say what it holds.")
     reason = refusal(f"x.{file.extension}")

@@ -213,10 +213,7 @@ def summarise(records: Iterable[ShardRecord]) -> PackSummary:
 def assemble(
     store: Store, summary: PackSummary, records: ShardRecords, description: DatasetDescription
 ) -> DatasetManifest:
-    """Write the index, then the manifest, which makes the dataset exist.
-
-    DatasetError: no sample is left. StorageError: the destination fails.
-    """
+    """Write the index, then the manifest; DatasetError: no sample is left."""
     if not summary.entries:
         raise DatasetError(
             f"{description.source.url}: no sample is left, all {len(summary.bad)} were left out "

@@ -181,10 +181,7 @@ class TarMember:
 
 
 class TarReader:
-    """Iterates over the members of one tar; `path` names it in the faults that are added.
-
-    Damage ends the iteration; a refused member does not.
-    """
+    """Iterates over a tar's members. Damage ends the iteration; a refused member does not."""
 
     def __init__(self, stream: RangeStream, path: str, faults: list[Fault]) -> None:
         self._stream = stream
@@ -314,10 +311,7 @@ class TarWriter:
         self.size_bytes = 0
 
     def pieces(self, samples: Iterable[tuple[str, Sequence[tuple[str, bytes]]]]) -> Iterator[bytes]:
-        """Yield the tar, one piece a sample and the end mark.
-
-        Samples are keys, each with its members: extension and content.
-        """
+        """Yield the tar of samples (key, members by extension), one piece each and the end mark."""
         for key, members in samples:
             yield self._sample(key, members)
         self.size_bytes += len(END_OF_ARCHIVE)

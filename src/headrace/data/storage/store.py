@@ -115,10 +115,7 @@ class Store(Protocol):
         ...
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Yield every object below the folder `prefix`, at any depth, sorted by path.
-
-        A folder that does not exist counts as empty.
-        """
+        """Yield the objects below a folder, at any depth, sorted by path; none if it is missing."""
         ...
 
     def head(self, path: str) -> ObjectInfo:
@@ -134,10 +131,7 @@ class Store(Protocol):
         ...
 
     def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[Buffer]:
-        """Return several (start, length) ranges of an object, in the order given.
-
-        Adjacent ranges share a request.
-        """
+        """Return several (start, length) ranges as ordered; adjacent ones share a request."""
         ...
 
     def submit_range(self, path: str, start: int, length: int) -> Future[Buffer]:

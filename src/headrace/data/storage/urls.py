@@ -43,10 +43,7 @@ class Location:
 
 
 def parse_url(url: str) -> Location:
-    """Parse a plain path, or a URL of file://, s3://, gs://, az://, http(s):// or memory://.
-
-    UsageError: an unknown scheme, no bucket, or a query where none is allowed.
-    """
+    """Parse a plain path, or a URL of file, s3, gs, az, http(s) or memory; raises UsageError."""
     scheme, separator, rest = url.partition("://")
     if not separator:
         return _local(url)

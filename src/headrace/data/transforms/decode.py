@@ -139,10 +139,7 @@ def decode_member(extension: str, data: bytes | memoryview, *, first_decoder: in
 
 
 def read_header(data: bytes | memoryview) -> ImageHeader:
-    """Read size and kind of an image without decoding it, about 2 us for a JPEG.
-
-    BadSampleError: not an image, 16 bits a channel, or more than MAX_PIXELS.
-    """
+    """Read size and kind of an image in about 2 us; BadSampleError: none, 16 bits, or too large."""
     start = bytes(data[:32])
     if start.startswith(b"\xff\xd8"):
         header = _read_jpeg_header(data)

@@ -49,16 +49,10 @@ class JpegFrame(NamedTuple):
 
 
 def decode_rows(data: bytes | memoryview, frame: JpegFrame, rows: int) -> NDArray[np.uint8] | None:
-    """Decode at least the first `rows` rows of a JPEG, where that takes less than all of it.
+    """Decode at least the first `rows` rows of a JPEG that is known to be sound, as RGB.
 
-    Args:
-        data: The whole file, known to be sound.
-        frame: Its header, from `read_frame`.
-        rows: Number of rows needed.
-
-    Returns:
-        uint8[H, W, 3] as RGB with `rows` <= H; None where nothing is saved, or where the decoder
-        finds a fault: then decode all of it, which reports the fault.
+    Returns None where that saves nothing, or where the decoder finds a fault: then decode all of
+    it, which reports the fault.
     """
     decoded_rows = rows + _CONTEXT_ROWS
     if -(-decoded_rows // frame.unit_rows) >= -(-frame.height // frame.unit_rows):
@@ -143,7 +137,7 @@ def cut_and_resize(
     *,
     exact: bool = True,
 ) -> NDArray[np.uint8]:
-    """Cut a window out of an image and resize it.
+    """Cut a window out of an image and resize it to (height, width): uint8[height, width, C].
 
     Args:
         image: uint8[H, W, C], or a whole image file. Of a JPEG file only the rows down to the
@@ -154,9 +148,6 @@ def cut_and_resize(
         exact: False: where the window is at least twice as large as the result both ways, a JPEG
             is decoded at a half, a quarter or an eighth of its size (libjpeg's scaled inverse
             DCT), which changes pixels by less than one level of 255 in the mean.
-
-    Returns:
-        uint8[height, width, C].
 
     Raises:
         BadSampleError: The file cannot be decoded.

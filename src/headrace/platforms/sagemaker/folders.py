@@ -92,10 +92,7 @@ class SageMakerTree:
     def note_end(self, exit_code: int, command: str, message: str) -> None:
         """Write the file about the script's end; a failure file of the script's own stays.
 
-        Args:
-            exit_code: The exit code, 128 + n for signal n.
-            command: The command that ran.
-            message: The script's last traceback, or its last lines.
+        `exit_code` is 128 + n for signal n, `message` the last traceback, or the last lines.
         """
         output = Path(self.folders.output)
         failure = Path(self.folders.failure)
@@ -143,10 +140,7 @@ _RESERVED_FOLDERS = ("code", "input", "model", "output")
 
 
 def check_checkpoint_path(text: str, contracts: Sequence[str], flag: str) -> str | None:
-    """Return the normalized path; None: the contract has checkpoints there already.
-
-    `flag` names the argument in messages; UsageError: no script could find checkpoints there.
-    """
+    """Return the normalized path, None if checkpoints are there already; raises UsageError."""
     if not any(each.startswith("sagemaker") for each in contracts):
         raise UsageError(
             f"{flag} {text}: it is SageMaker's. Leave it out, or add the contract sagemaker; other "
@@ -172,13 +166,8 @@ def check_checkpoint_path(text: str, contracts: Sequence[str], flag: str) -> str
 def make_checkpoint_path(place: str, base: Path, *, can_bind_mount: bool) -> None:
     """Create a path of `check_checkpoint_path` at which checkpoints can be mounted.
 
-    Args:
-        place: The path.
-        base: The folder that is /opt/ml to the script.
-        can_bind_mount: Whether a process of this host may have a mount namespace.
-
-    Raises:
-        UsageError: They cannot be mounted there, or would hide existing files.
+    `base` is /opt/ml to the script. UsageError: they cannot be mounted there (`can_bind_mount`:
+    whether a process may have a mount namespace), or would hide existing files.
     """
     if not can_bind_mount:
         raise UsageError(

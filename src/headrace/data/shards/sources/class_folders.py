@@ -28,14 +28,8 @@ def list_class_folders(
 ) -> SampleTable:
     """List a tree of class folders; images outside of folders make a dataset without classes.
 
-    Args:
-        store: The tree's store.
-        on_listed: Called with the number of files listed so far.
-        known_classes: Class names by number; empty to number the folders in sorted order.
-
-    Raises:
-        DatasetError: No image, images both in and beside class folders, an unknown class, or two
-            files with one key.
+    `known_classes` are names by number; empty to number the folders in sorted order. DatasetError:
+    no image, images both in and beside class folders, an unknown class, or two files with one key.
     """
     listing = _Listing()
     for info in list_files(store, on_listed):

@@ -29,17 +29,10 @@ def cityscapes_globs(split: str | None) -> tuple[str, str]:
 def list_pairs(
     store: Store, on_listed: ListedCallback, image_glob: str, mask_glob: str
 ) -> SampleTable:
-    """List images with their masks.
+    """List images with their masks, by patterns such as "images/*.jpg" and "masks/*.png".
 
-    Args:
-        store: The store that the patterns are relative to.
-        on_listed: Called with the number of files listed so far.
-        image_glob: Such as "images/*.jpg".
-        mask_glob: Such as "masks/*.png": with the same wildcards, which match the same texts.
-
-    Raises:
-        UsageError: An invalid pattern, or the two differ in their wildcards.
-        DatasetError: No file, or images without masks or the other way round: which, how many.
+    UsageError: an invalid pattern, or the two differ in their wildcards. DatasetError: no file, or
+    images without masks or the other way round: which, how many.
     """
     images, masks = _PatternMatches(image_glob), _PatternMatches(mask_glob)
     if images.glob.wildcards != masks.glob.wildcards:

@@ -85,10 +85,7 @@ ListedCallback = Callable[[int], None]
 
 
 def list_files(store: Store, on_listed: ListedCallback, folder: str = "") -> Iterator[ObjectInfo]:
-    """Yield a source's files, or those below a folder of it.
-
-    DatasetError: a name is not UTF-8, which neither tars nor indexes can store safely.
-    """
+    """Yield a source's files, or those in a folder of it; DatasetError: a name is not UTF-8."""
     for count, info in enumerate(store.list(folder), start=1):
         if count % _TELL_EVERY == 0:
             on_listed(count)

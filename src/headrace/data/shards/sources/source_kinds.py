@@ -42,10 +42,8 @@ def list_source(
 ) -> SampleTable:
     """List the samples at `url`: a table, pairs, Cityscapes' trees, class folders or images.
 
-    Raises:
-        DatasetError: There is nothing to pack, or the source does not fit; see each kind.
-        UsageError: The options do not fit the source.
-        StorageError: It cannot be listed.
+    DatasetError: there is nothing to pack, or the source does not fit; see each kind. UsageError:
+    the options do not fit the source.
     """
     if safe_url(url).lower().endswith(TABLE_SUFFIXES):
         if options.split or options.image_glob:
@@ -78,10 +76,7 @@ def _refuse_classes(classes: Sequence[str]) -> None:
 
 
 def read_classes(url: str) -> tuple[str, ...]:
-    """Return the class names of a dataset, or of a text file (.txt) with one name a line.
-
-    DatasetError: there are none, or one occurs twice.
-    """
+    """Return the class names of a dataset or of a text file, one a line; raises DatasetError."""
     where = safe_url(url)
     if where.endswith(".txt"):
         folder, name = split_url(url)

@@ -43,12 +43,9 @@ def list_table(url: str, known_classes: Sequence[str] = ()) -> SampleTable:
     Columns, by name: one of url, image, path, file, file_name (required); mask; one of label,
     class, cls (class numbers, or names, which are numbered in sorted order); key (the samples'
     names; by default their paths without extension). All other columns are combined in a member
-    "json". Paths that are no URLs are relative to the table.
-
-    Raises:
-        DatasetError: No such column, an empty cell, an unknown class, two rows with one key, a path
-            or key with "..", a key that begins with "/".
-        StorageError: The table cannot be read.
+    "json". Paths that are no URLs are relative to the table. DatasetError: no such column, an empty
+    cell, an unknown class, two rows with one key, a path or key with "..", a key that begins
+    with "/".
     """
     folder, name = split_url(url)
     shown = safe_url(url)

@@ -53,10 +53,7 @@ class DamagedBlockError(Exception):
 def load_block(file: str, start: int, length: int) -> Block:
     """Return the verified bytes [start, start + length) of a block, fewer at its end.
 
-    Raises:
-        FileNotFoundError: There is no such block.
-        DamagedBlockError: The file is damaged.
-        OSError: It cannot be read.
+    FileNotFoundError: there is no such block. DamagedBlockError: the file is damaged.
     """
     descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -80,11 +77,7 @@ def load_block(file: str, start: int, length: int) -> Block:
 
 
 def save_block(file: Path, litter: Path, identity: bytes, data: memoryview) -> int:
-    """Write a block, complete or not at all; return the file's size in bytes.
-
-    The temporary file is in `litter`, on the same disk. OSError: the disk is full, read-only or
-    missing; no file is left behind.
-    """
+    """Write a block by a temporary file in `litter`; return the file's size, or raise OSError."""
     header = block_header(identity, data)
     write_atomically(file, [header, data], durable=False, temporary_dir=litter)
     return len(header) + len(data)
@@ -121,10 +114,7 @@ _TOUCH_AFTER_S = 300.0
 
 
 class BlockFolder:
-    """Block files by name, up to a limit together. Any process may read and write at any time.
-
-    The folder is created by `prepare`.
-    """
+    """Block files by name, up to a limit together. Any process may read and write at any time."""
 
     def __init__(self, folder: Path, limit_bytes: int) -> None:
         self._folder = folder
