@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sqlite3
 import time
@@ -14,6 +13,7 @@ from typing import Any
 
 from headrace.core.errors import RecordsError
 from headrace.records import ring
+from headrace.records.launcher import try_lock
 from headrace.records.layout import LOCK, RINGS, STORE, is_closed
 from headrace.records.schema import EVENTS, Table
 from headrace.records.store import RecordStore, ring_position
@@ -251,21 +251,11 @@ def _events_of(source: _OpenRing, dropped: int, *, last: bool) -> list[tuple[Any
 
 
 def _lock_host(path: Path) -> int:
-    """Take a host's lock, with retries: `is_locked` holds it for an instant."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    deadline = time.monotonic() + _LOCK_WAIT_S
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                os.close(descriptor)
-                raise RecordsError(
-                    f"{path.parent}: another process collects these records. Let it end first."
-                ) from None
-            time.sleep(_POLL_S)
-        else:
-            return descriptor
+    if try_lock(descriptor, _LOCK_WAIT_S):
+        return descriptor
+    os.close(descriptor)
+    raise RecordsError(f"{path.parent}: another process collects these records. Let it end first.")
 
 
 def _open_store(path: Path) -> RecordStore:

@@ -75,8 +75,8 @@ def hide_secrets(value: Any, name: str = "") -> Any:
 
 _LOCK_FILE = "run.json.held"
 _EXIT_TIMEOUT_S = 10.0  # for the kernel to end the processes of a killed launcher
+_LOCK_WAIT_S = 0.1
 _POLL_S = 0.02
-_ATTEMPTS = 5
 
 _LOCKS: dict[Path, int] = {}  # open for as long as this process lives
 _MUTEX = threading.Lock()
@@ -91,19 +91,30 @@ def lock_run(folder: Path) -> bool:
         if folder in _LOCKS:
             return True
         descriptor = os.open(folder / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        for _ in range(_ATTEMPTS):
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:  # maybe by `is_run_locked`, for an instant
-                time.sleep(_POLL_S)
-                continue
-            except OSError:  # a file system without locks
-                os.close(descriptor)
-                return True
-            _LOCKS[folder] = descriptor
+        try:
+            is_ours = try_lock(descriptor, _LOCK_WAIT_S)
+        except OSError:  # a file system without locks
+            os.close(descriptor)
             return True
-        os.close(descriptor)
-        return False
+        if is_ours:
+            _LOCKS[folder] = descriptor
+        else:
+            os.close(descriptor)
+        return is_ours
+
+
+def try_lock(descriptor: int, wait_s: float) -> bool:
+    """Lock a file, with retries: `is_locked` holds it for an instant; raises OSError."""
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_POLL_S)
+        else:
+            return True
 
 
 def is_run_locked(folder: Path) -> bool:

@@ -94,7 +94,7 @@ class RunFolder:
             ) from error
 
     def check_free(self, launcher: int | None = None) -> None:
-        """Raise UsageError where an attempt runs, unless its launcher is `launcher`, or this one."""
+        """Raise UsageError where an attempt runs, unless its launcher has that pid, or ours."""
         attempts = self.attempts()
         last = attempts[-1] if attempts else None
         wait_for_killed_launcher(self.path, last.launcher if last is not None else {})

@@ -219,9 +219,7 @@ class Plan:
             UsageError: The world size does not divide the global batch, or exceeds the number of
                 samples. The message names the nearest numbers that work.
         """
-        validation.check_world(
-            num_samples=self.num_samples, global_batch=self.global_batch, world=world
-        )
+        validation.check_world(self._batches, world)
         warnings = [tail_warning(self._batches, world)]
         if isinstance(self._order, ShardLanes) and world > 1:
             share = self.shards_touched(world // 2, world)
@@ -230,7 +228,7 @@ class Plan:
 
     def num_batches(self, world: int = 1) -> int:
         """Return the number of batches from `start` on, the same for every rank."""
-        self._check_world(world)
+        validation.check_world(self._batches, world)
         return self._batches.count(world)
 
     def batch(self, g: int, rank: int, world: int) -> Ints:
@@ -243,7 +241,7 @@ class Plan:
         Raises:
             UsageError: There is no such batch, rank or world size.
         """
-        self._check_world(world)
+        validation.check_world(self._batches, world)
         validation.check_rank(rank, world)
         if not 0 <= g < self._batches.count(world):
             raise UsageError(
@@ -274,7 +272,7 @@ class Plan:
 
         The world size matters at the end alone, where the tail may have joined the last batch.
         """
-        self._check_world(world)
+        validation.check_world(self._batches, world)
         return self._batches.position_after(g, world)
 
     def state_at(self, position: int) -> PlanState:
@@ -295,7 +293,7 @@ class Plan:
 
         About 1 / world where lanes keep ranks apart; near 1 where the dataset is permuted as one.
         """
-        self._check_world(world)
+        validation.check_world(self._batches, world)
         validation.check_rank(rank, world)
         if isinstance(self._order, ShardLanes):
             return global_batches.share_in_lanes(self._order, self._batches, rank, world)
@@ -311,9 +309,4 @@ class Plan:
             return WholePermutation(num_samples=self.num_samples, key=key)
         return lay_out_shards(
             shard_sizes=self._shard_sizes, lanes=self.lanes, window=self.window, key=key
-        )
-
-    def _check_world(self, world: int) -> None:
-        validation.check_world(
-            num_samples=self.num_samples, global_batch=self.global_batch, world=world
         )

@@ -68,8 +68,9 @@ def checked_shard_sizes(
     return None if len(sizes) == num_samples and sizes.min() == 1 else sizes
 
 
-def check_world(*, num_samples: int, global_batch: int, world: int) -> None:
+def check_world(batches: GlobalBatches, world: int) -> None:
     """Raise UsageError where the ranks cannot have equal parts of every batch."""
+    num_samples, global_batch = batches.num_samples, batches.size
     if world < 1:
         raise UsageError(f"world={world}: there must be at least one rank.")
     if global_batch % world:

@@ -399,19 +399,19 @@ def _as_json(state: Any) -> Any:
         ) from error
 
 
-def _write_states(states: TrainingState, place: Path) -> None:
-    with _without_single_process_warning():
-        writer = FileSystemWriter(place)
-        write_states(states.values, storage_writer=writer, planner=SafeSavePlanner())
-
-
-def _read_states(states: TrainingState, reader: SafeCheckpointReader) -> None:
-    with _without_single_process_warning():
-        load(states.values, storage_reader=reader, planner=SafeLoadPlanner())
-
-
 @contextmanager
 def _without_single_process_warning() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         yield
+
+
+@_without_single_process_warning()
+def _write_states(states: TrainingState, place: Path) -> None:
+    writer = FileSystemWriter(place)
+    write_states(states.values, storage_writer=writer, planner=SafeSavePlanner())
+
+
+@_without_single_process_warning()
+def _read_states(states: TrainingState, reader: SafeCheckpointReader) -> None:
+    load(states.values, storage_reader=reader, planner=SafeLoadPlanner())

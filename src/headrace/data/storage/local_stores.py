@@ -129,10 +129,6 @@ class LocalStore(_ImmediateStore):
             data = _read(descriptor, 0, os.fstat(descriptor).st_size)
         return memoryview(data)
 
-    def get_range(self, path: str, start: int, length: int) -> Buffer:
-        """Return bytes [start, start + length) of a file."""
-        return self.get_ranges(path, [(start, length)])[0]
-
     def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[Buffer]:
         """Return several (start, length) ranges of a file, one read each."""
         for start, length in ranges:

@@ -20,6 +20,7 @@ from headrace.core.errors import ForkedClientError, StorageTimeoutError
 from headrace.data.storage.byte_ranges import check_range, cut_ranges, plan_spans
 from headrace.data.storage.store import (
     Buffer,
+    CacheableStore,
     ObjectInfo,
     Part,
     PutData,
@@ -127,7 +128,7 @@ _T = TypeVar("_T")
 _GRACE_S = 30.0  # beyond the retry policy's deadline, before a wait ends with an error
 
 
-class RemoteStore:
+class RemoteStore(CacheableStore):
     """The objects below a URL of s3, gs, az or http; connects at the first request."""
 
     def __init__(
@@ -176,10 +177,6 @@ class RemoteStore:
         # No time limit for the whole: each of its parts has one.
         return self._connected().read_whole(key, target).result()
 
-    def get_range(self, path: str, start: int, length: int) -> Buffer:
-        """Return bytes [start, start + length) of an object."""
-        return self.get_ranges(path, [(start, length)])[0]
-
     def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[Buffer]:
         """Return several (start, length) ranges; adjacent ones share a request."""
         for start, length in ranges:
@@ -221,14 +218,14 @@ class RemoteStore:
         key, target = self._named(path)
         self._wait(self._connected().delete(key, target), target)
 
-    def forget(self, path: str, start: int, length: int) -> None:
-        """Do nothing: there is no cache."""
-
     def close(self) -> None:
         """Close the connections."""
         if self._client is not None and self._pid == os.getpid():
             self._client.close()
         self._client = None
+
+    def forget(self, path: str, start: int, length: int) -> None:
+        """Do nothing: there is no cache."""
 
     def _read(self, path: str, start: int, length: int) -> Future[Buffer]:
         return self._connected().read(*self._named_range(path, start, length))

@@ -128,7 +128,7 @@ class Store(Protocol):
 
     def get_range(self, path: str, start: int, length: int) -> Buffer:
         """Return bytes [start, start + length) of an object."""
-        ...
+        return self.get_ranges(path, [(start, length)])[0]
 
     def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[Buffer]:
         """Return several (start, length) ranges as ordered; adjacent ones share a request."""

@@ -212,8 +212,9 @@ def _decode_simplejpeg(
         return None
     height, width = -(-header.height // shrink), -(-header.width // shrink)
     try:
-        return _as_uint8(
-            simplejpeg.decode_jpeg(data, colorspace="RGB", min_height=height, min_width=width)
+        return np.asarray(
+            simplejpeg.decode_jpeg(data, colorspace="RGB", min_height=height, min_width=width),
+            dtype=np.uint8,
         )
     except ValueError as error:
         refuse_damage(error)
@@ -231,7 +232,7 @@ def _decode_opencv(
     image = cv2.imdecode(np.frombuffer(data, dtype=np.uint8), flags | cv2.IMREAD_IGNORE_ORIENTATION)
     if image is None:
         raise ValueError("unreadable or cut short")
-    return _as_uint8(image if image.ndim == 3 else image[:, :, np.newaxis])
+    return np.asarray(image if image.ndim == 3 else image[:, :, np.newaxis], dtype=np.uint8)
 
 
 def _decode_pillow(
@@ -245,7 +246,7 @@ def _decode_pillow(
         raise ValueError("cut short: the end chunk is missing")
     with Image.open(io.BytesIO(data)) as image:
         pixels = np.array(image.convert("L" if header.gray else "RGB"))
-    return _as_uint8(pixels if pixels.ndim == 3 else pixels[:, :, np.newaxis])
+    return np.asarray(pixels if pixels.ndim == 3 else pixels[:, :, np.newaxis], dtype=np.uint8)
 
 
 Decoder = Callable[[bytes | memoryview, ImageHeader, int], NDArray[np.uint8] | None]
@@ -276,10 +277,6 @@ def refuse_damage(error: ValueError) -> None:
             f"A damaged JPEG ({_one_line(error)}): some of its pixels are missing. Replace the "
             "file, or leave it out when packing."
         ) from None
-
-
-def _as_uint8(image: NDArray[Any]) -> NDArray[np.uint8]:
-    return image if image.dtype == np.uint8 else image.astype(np.uint8)
 
 
 def _one_line(error: BaseException) -> str:

@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from queue import Empty, Full, Queue
 
@@ -242,16 +243,6 @@ class CacheStats:
     skipped_bytes: int = 0  # read from the store, not written: no room, or the disk is too slow
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _PendingWrite:
-    """A block that waits to be written."""
-
-    name: str
-    identity: bytes
-    data: memoryview
-    on_written: Callable[[], object]
-
-
 class BlockWriter:
     """Reads and writes a block folder without ever failing the reader.
 
@@ -261,8 +252,7 @@ class BlockWriter:
 
     def __init__(self, folder: BlockFolder) -> None:
         self._folder = folder
-        # A name: the block is to be removed.
-        self._queue: Queue[_PendingWrite | str] = Queue(_MAX_PENDING_BLOCKS)
+        self._queue: Queue[Callable[[], None]] = Queue(_MAX_PENDING_BLOCKS)
         self._unwanted: set[str] = set()  # not removed yet
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -293,9 +283,9 @@ class BlockWriter:
     ) -> None:
         """Write a block soon, or not at all; then call `on_written`."""
         self._stats.miss_bytes += len(data)
-        waiting = _PendingWrite(name=name, identity=identity, data=data, on_written=on_written)
+        write = partial(self._write, name, identity, data, on_written)
         is_paused = not len(data) or time.monotonic() < self._paused_until
-        if is_paused or not self._enqueue(waiting):
+        if is_paused or not self._enqueue(write):
             self._stats.skipped_bytes += len(data)
             on_written()
 
@@ -306,15 +296,15 @@ class BlockWriter:
         not read it, and other processes verify it themselves.
         """
         self._unwanted.add(name)
-        self._enqueue(name)
+        self._enqueue(partial(self._remove, name))
 
     def settle(self) -> None:
         """Wait until all offered blocks are written or skipped."""
         self._queue.join()
 
-    def _enqueue(self, item: _PendingWrite | str) -> bool:
+    def _enqueue(self, work: Callable[[], None]) -> bool:
         try:
-            self._queue.put_nowait(item)
+            self._queue.put_nowait(work)
         except Full:
             return False
         with self._lock:
@@ -327,7 +317,7 @@ class BlockWriter:
     def _run(self) -> None:
         while True:
             try:
-                item = self._queue.get(timeout=_IDLE_S)
+                work = self._queue.get(timeout=_IDLE_S)
             except Empty:
                 with self._lock:
                     if self._queue.empty():
@@ -335,22 +325,22 @@ class BlockWriter:
                         return
                 continue
             try:
-                if isinstance(item, str):
-                    self._folder.drop(item)
-                    self._unwanted.discard(item)
-                else:
-                    self._write(item)
-                    item.on_written()
+                work()
             finally:
                 self._queue.task_done()
 
-    def _write(self, waiting: _PendingWrite) -> None:
-        data = waiting.data
+    def _remove(self, name: str) -> None:
+        self._folder.drop(name)
+        self._unwanted.discard(name)
+
+    def _write(
+        self, name: str, identity: bytes, data: memoryview, on_written: Callable[[], object]
+    ) -> None:
         try:
             if not self._prepared:
                 self._folder.prepare()
                 self._prepared = True
-            written = self._folder.save(waiting.name, waiting.identity, data)
+            written = self._folder.save(name, identity, data)
         except OSError as error:
             written = False
             self._prepared = False  # the folder may have been removed
@@ -360,6 +350,7 @@ class BlockWriter:
             self._stats.written_bytes += len(data)
         else:
             self._stats.skipped_bytes += len(data)
+        on_written()
 
     def _warn(self, error: OSError) -> None:
         if not self._warned:

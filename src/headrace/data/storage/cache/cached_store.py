@@ -20,6 +20,7 @@ from headrace.data.storage.store import (
     ObjectInfo,
     Part,
     PutData,
+    Store,
     done_future,
 )
 
@@ -111,7 +112,7 @@ _SPAN_BYTES = 8 * 2**20  # adjacent missing blocks share one request up to this 
 _MOST_OBJECTS = 2**16  # whose identities a process remembers
 
 
-class CachedStore:
+class CachedStore(Store):
     """A store that caches its reads as blocks on disk, shared by all processes of the host.
 
     A block is named by the object's URL and stores which content it belongs to (etag and size): the
@@ -177,10 +178,6 @@ class CachedStore:
     def get(self, path: str) -> Buffer:
         """Return a whole object."""
         return self.get_range(path, 0, self.head(path).size_bytes)
-
-    def get_range(self, path: str, start: int, length: int) -> Buffer:
-        """Return bytes [start, start + length) of an object."""
-        return self.submit_range(path, start, length).result()
 
     def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[Buffer]:
         """Return several (start, length) ranges of an object."""
