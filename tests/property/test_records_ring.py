@@ -88,7 +88,7 @@ def drain(path: Path, store: RecordStore, dies: str) -> None:
     reader = RingReader(path)
     place = ring_position(store.connection, path.name, reader.made_ns)
     if place.read is not None:
-        reader.go_on(place.read, place.texts)
+        reader.seek(place.read, place.texts)
     with suppress(Killed), store.transaction():
         for table, row in reader.rows():
             store.add(table, [row])

@@ -77,13 +77,13 @@ def _from_topology(
     if flags.hosts:
         here = job.here if job.here in flags.hosts else find_here(flags.hosts)
         job = replace(job, hosts=flags.hosts, here=here or job.here)
-    groups = _groups_among(job.groups, job.hosts)
+    groups = _groups_of_hosts(job.groups, job.hosts)
     training = _choose_training_group(groups, job, flags)
-    among = training.hosts if training is not None else job.hosts
+    candidates = training.hosts if training is not None else job.hosts
     training_first = sorted(groups, key=lambda group: group is not training)
     sizes = [GroupSpec(name=group.name, hosts=len(group.hosts)) for group in training_first]
     found = ClusterHosts(
-        head=flags.head or (job.head if job.head in among else among[0]),
+        head=flags.head or (job.head if job.head in candidates else candidates[0]),
         here=job.here,
         group=flags.group or check_group_name(job.group, f"Group {job.group}"),
         hosts=job.hosts,
@@ -93,7 +93,7 @@ def _from_topology(
     return _validated(found)
 
 
-def _groups_among(groups: Sequence[HostGroup], hosts: Sequence[str]) -> tuple[HostGroup, ...]:
+def _groups_of_hosts(groups: Sequence[HostGroup], hosts: Sequence[str]) -> tuple[HostGroup, ...]:
     """Return the groups of some hosts; empty where the group of one of them is unknown."""
     present = [
         replace(group, hosts=tuple(host for host in group.hosts if host in hosts))
@@ -179,9 +179,9 @@ def _validated(contract: ClusterHosts) -> ClusterHosts:
     if not hosts:
         return contract
     listed = ", ".join(hosts)
-    twice = [host for host in hosts if hosts.count(host) > 1]
-    if twice:
-        raise UsageError(f"{twice[0]} is twice among the hosts {listed}: name each host once.")
+    repeated = [host for host in hosts if hosts.count(host) > 1]
+    if repeated:
+        raise UsageError(f"{repeated[0]} is twice among the hosts {listed}: name each host once.")
     if contract.head not in hosts:
         raise UsageError(
             f"The head {contract.head} is not among the hosts {listed}. Name one of them: "

@@ -41,12 +41,12 @@ class ScriptContract:
         return "sagemaker" in self.contracts or "sagemaker-v3" in self.contracts
 
     def variables(
-        self, folders: SageMakerFolders, places: VertexPaths, machine: HostResources
+        self, folders: SageMakerFolders, paths: VertexPaths, machine: HostResources
     ) -> dict[str, str]:
         """Return the script's variables; where two contracts have the same one, SageMaker's."""
         found: dict[str, str] = {}
         if "vertex" in self.contracts:
-            found |= vertex_variables(self.job, self.host, places)
+            found |= vertex_variables(self.job, self.host, paths)
         if "sagemaker" in self.contracts:
             found |= sagemaker_variables(self.job, self.host, folders, machine)
         elif "sagemaker-v3" in self.contracts:

@@ -81,8 +81,8 @@ class TrainingJob:
     @property
     def master(self) -> str:
         """The host of the rendezvous: the first one of the groups that have ranks."""
-        meeting = [group for group in self.groups if group.name in self.distributed]
-        return meeting[0].hosts[0] if meeting else self.hosts[0]
+        with_ranks = [group for group in self.groups if group.name in self.distributed]
+        return with_ranks[0].hosts[0] if with_ranks else self.hosts[0]
 
     def group_of(self, host: str) -> HostGroup:
         """Return the group of a host; raises UsageError where the job has no such host."""

@@ -59,12 +59,12 @@ def worker_pools(job: TrainingJob) -> dict[str, tuple[str, ...]]:
     return pools
 
 
-def vertex_variables(job: TrainingJob, host: str, places: VertexPaths) -> dict[str, str]:
+def vertex_variables(job: TrainingJob, host: str, paths: VertexPaths) -> dict[str, str]:
     """Return the variables of a script on a host."""
     pools = worker_pools(job)
     machines = [each for pool in sorted(pools) for each in pools[pool]]
     pool = next(pool for pool, hosts in pools.items() if host in hosts)
-    output = places.output.rstrip("/")
+    output = paths.output.rstrip("/")
     variables = {
         "CLUSTER_SPEC": _compact(_cluster_spec(job, pools, pool, host)),
         "RANK": str(machines.index(host)),
@@ -73,9 +73,9 @@ def vertex_variables(job: TrainingJob, host: str, places: VertexPaths) -> dict[s
         "MASTER_PORT": str(job.master_port or MASTER_PORT),
         **{name: f"{output}/{folder}/" for name, folder in zip(_DIRS, VERTEX_FOLDERS, strict=True)},
         "CLOUD_ML_JOB_ID": job.name,
-        "CLOUD_ML_PROJECT_ID": places.project,
-        "CLOUD_ML_REGION": places.region,  # `job.region` is another cloud's
-        **_data(job, host, places),
+        "CLOUD_ML_PROJECT_ID": paths.project,
+        "CLOUD_ML_REGION": paths.region,  # `job.region` is another cloud's
+        **_data(job, host, paths),
     }
     if len(machines) > 1:
         variables["TF_CONFIG"] = _compact(_tf_config(pools, pool, host))
@@ -126,14 +126,14 @@ def _tf_config(pools: Mapping[str, tuple[str, ...]], pool: str, host: str) -> di
     }
 
 
-def _data(job: TrainingJob, host: str, places: VertexPaths) -> dict[str, str]:
+def _data(job: TrainingJob, host: str, paths: VertexPaths) -> dict[str, str]:
     variables = {}
     formats = set()
     for channel in job.channels_of(host):
         kind = _DATA_OF.get(channel.name)
-        if kind is not None and channel.name in places.data:
-            variables[f"AIP_{kind}_DATA_URI"] = places.data[channel.name]
-            formats.add(_format(channel, places.data[channel.name]))
+        if kind is not None and channel.name in paths.data:
+            variables[f"AIP_{kind}_DATA_URI"] = paths.data[channel.name]
+            formats.add(_format(channel, paths.data[channel.name]))
     if not variables:
         return {}
     # There is one format for all: csv only where each channel is.

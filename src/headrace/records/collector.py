@@ -159,7 +159,7 @@ class Collector:
         reader = ring.RingReader(path)
         position = ring_position(self.store.connection, path.name, reader.made_ns)
         if position.read is not None:
-            reader.go_on(position.read, position.texts)
+            reader.seek(position.read, position.texts)
         return _OpenRing(path, reader, position.dropped)
 
     def _check_writers(self, *, now: bool) -> None:

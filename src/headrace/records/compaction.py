@@ -97,10 +97,10 @@ class RollUp:
         columns = _rollup_columns(self._connection, self._name)
         unchanged, limit = _row_limits(columns)
         enough = max(limit - unchanged, 0) * 2 // 3
-        remaining = self._join(columns, unchanged, state.period_ns)
+        remaining = self._merge(columns, unchanged, state.period_ns)
         while remaining > enough and state.period_ns < _LONGEST_PERIOD_NS:
             state.period_ns *= 2
-            remaining = self._join(columns, unchanged, state.period_ns)
+            remaining = self._merge(columns, unchanged, state.period_ns)
         self._count = self._value(f"SELECT COUNT(*) FROM {self._name}")  # noqa: S608
         # If even that does not suffice, as with thousands of processes, it is not retried at once.
         state.most = limit if remaining <= enough else max(limit, self._count + remaining)
@@ -110,17 +110,19 @@ class RollUp:
             (self._name, state.period_ns, state.most),
         )
 
-    def _join(self, columns: Mapping[str, Aggregation], unchanged: int, period_ns: int) -> int:
+    def _merge(self, columns: Mapping[str, Aggregation], unchanged: int, period_ns: int) -> int:
         """Merge the rows that agree within a period; return how many remain."""
         top = self._value(f"SELECT MAX(rowid) FROM {self._name}")  # noqa: S608
-        same = [name for name, joining in columns.items() if not joining]
-        moment = next(name for name, joining in columns.items() if joining in {"first", "last"})
-        merged = [_SQL[joining].format(name) for name, joining in columns.items()]
+        same = [name for name, aggregation in columns.items() if not aggregation]
+        time_column = next(
+            name for name, aggregation in columns.items() if aggregation in {"first", "last"}
+        )
+        merged = [_SQL[aggregation].format(name) for name, aggregation in columns.items()]
         # Merged rows are appended in order of time, above `top`: readers of new rows skip them.
-        joined = self._connection.execute(
+        merged_rows = self._connection.execute(
             f"INSERT INTO {self._name} ({', '.join(columns)})"  # noqa: S608
             f" SELECT {', '.join(merged)} FROM {self._name}"
-            f" WHERE rowid > ? AND rowid <= ? GROUP BY {', '.join([*same, f'{moment} / ?'])}"
+            f" WHERE rowid > ? AND rowid <= ? GROUP BY {', '.join([*same, f'{time_column} / ?'])}"
             " ORDER BY MIN(rowid)",
             (unchanged, top, period_ns),
         ).rowcount
@@ -128,7 +130,7 @@ class RollUp:
             f"DELETE FROM {self._name} WHERE rowid > ? AND rowid <= ?",  # noqa: S608
             (unchanged, top),
         )
-        return joined
+        return merged_rows
 
     def _read_state(self) -> _RollupState:
         found = self._connection.execute(
@@ -146,13 +148,13 @@ class RollUp:
 
 def rollup_tables() -> tuple[str, ...]:
     """Return the names of the tables whose rows are merged."""
-    names = [table.name for table in TABLES if any(field.joining for field in table.fields)]
+    names = [table.name for table in TABLES if any(field.aggregation for field in table.fields)]
     return (*names, system_table.NAME)
 
 
 def _rollup_columns(connection: sqlite3.Connection, name: str) -> dict[str, Aggregation]:
     if name != system_table.NAME:
-        return {field.name: field.joining for field in TABLES_BY_NAME[name].fields}
+        return {field.name: field.aggregation for field in TABLES_BY_NAME[name].fields}
     columns: dict[str, Aggregation] = {}
     for column in system_table.stored_columns(connection):
         is_whole = system_table.column_description(column).whole

@@ -30,14 +30,14 @@ def device_row_numbers(
     A row of `device_steps` may be lost. A rank that restarts within an attempt counts its steps
     from 0 again: ambiguous rows count as lost. Both arguments have `rank`, `kind` and `step`.
     """
-    wanted, keys = _step_keys(steps), _step_keys(device_steps)
+    step_keys, keys = _step_keys(steps), _step_keys(device_steps)
     order = np.argsort(keys, kind="stable")
     keys = keys[order]
-    first = np.searchsorted(keys, wanted, "left")
-    count = np.searchsorted(keys, wanted, "right") - first
-    _, numbers, times = np.unique(wanted, return_inverse=True, return_counts=True)
+    first = np.searchsorted(keys, step_keys, "left")
+    count = np.searchsorted(keys, step_keys, "right") - first
+    _, numbers, times = np.unique(step_keys, return_inverse=True, return_counts=True)
     is_unique = (count == 1) & (times[numbers] == 1)
-    row_numbers = np.full(len(wanted), -1, dtype=np.int64)
+    row_numbers = np.full(len(step_keys), -1, dtype=np.int64)
     row_numbers[is_unique] = order[first[is_unique]]
     return row_numbers
 

@@ -80,7 +80,7 @@ def stored_batches(
     """Yield the rows `t` of a store's table for an SQL condition, in the order they were added."""
     schema = stored_schema(connection, name)
     texts = _StoredTexts(connection)
-    places = TABLES_BY_NAME[name].text_places if name != system_table.NAME else ()
+    text_indexes = TABLES_BY_NAME[name].text_indexes if name != system_table.NAME else ()
     present = {row[1] for row in connection.execute(f"PRAGMA table_info({name})")}
     if not present and name in OPTIONAL_TABLES:
         return
@@ -91,8 +91,8 @@ def stored_batches(
     )
     while rows := cursor.fetchmany(_BATCH_ROWS):
         columns: list[Sequence[Any]] = list(zip(*rows, strict=True))
-        for place in places:
-            columns[place] = texts.of(columns[place])
+        for index in text_indexes:
+            columns[index] = texts.of(columns[index])
         arrays = [
             _arrow_array(column, kind) for column, kind in zip(columns, schema.types, strict=True)
         ]

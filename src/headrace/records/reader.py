@@ -164,7 +164,7 @@ class _UndrainedRings:
         for path, reader in self._readers:
             position = _stored_position(connections, path.name, reader.made_ns)
             if strict or position.read is not None:
-                reader.go_on(position.read or 0, position.texts)
+                reader.seek(position.read or 0, position.texts)
             start = reader.position
             fault = ""
             rows = []
@@ -238,13 +238,12 @@ def find_run(run: str | None = None, runs_dir: str | None = None) -> Path:
     for path in (Path(run).expanduser(), runs / run):
         if _is_run(path):
             return path.resolve()
+    problem = f"There is no run {run!r}, neither at this path nor in {runs}."
+    if Path(run).expanduser().exists():
+        problem = f"{run} holds no run.json, so it is no run's folder."
     names = [str(path.relative_to(runs)) for path in _runs_in(runs)]
     near = difflib.get_close_matches(run, names, n=3, cutoff=0.4) or sorted(names)[-3:]
-    if Path(run).expanduser().exists():
-        raise UsageError(f"{run} holds no run.json, so it is no run's folder.{_suggest_runs(near)}")
-    raise UsageError(
-        f"There is no run {run!r}, neither at this path nor in {runs}.{_suggest_runs(near)}"
-    )
+    raise UsageError(f"{problem} Near it: {', '.join(near)}." if near else problem)
 
 
 def recorded_attempts(run: Path) -> list[int]:
@@ -281,10 +280,6 @@ def _start_s(run: Path) -> float:
     return os.stat(run).st_mtime if attempt is None else attempt.started_s  # noqa: PTH116
 
 
-def _suggest_runs(names: Sequence[str]) -> str:
-    return f" Near it: {', '.join(names)}." if names else ""
-
-
 _POLL_S = 0.05
 _FOLDER_TIMEOUT_S = 5.0
 """An attempt is in run.json some milliseconds before its records folder is made."""
@@ -298,13 +293,12 @@ def wait_for_records(path: Path, waits: Callable[[], None]) -> None:
     `waits` is called once if there is a wait. Raises RecordsError if the run ended meanwhile,
     without records.
     """
-    waited = False
+    if not _awaits_first_records(path):
+        return
+    waits()
     while _awaits_first_records(path):
-        if not waited:
-            waits()
-        waited = True
         time.sleep(_POLL_S)
-    if waited and not recorded_attempts(path):
+    if not recorded_attempts(path):
         raise _no_records_error(path)
 
 

@@ -51,7 +51,7 @@ _PADDING, _FORGET, _TEXT = 0, 0xFFFE, 0xFFFF
 _CAPACITY, _WRITTEN, _READ, _DROPPED, _CLOSED, _PID, _MADE = range(1, 8)
 _LONGEST_TEXT_BYTES = 16_384
 _ALL_TEXTS_BYTES = 4 << 20  # limit of the texts that a writer, and its reader, holds
-_FRAMES = {number: (table.frame, table.text_places) for number, table in TABLES_BY_NUMBER.items()}
+_FRAMES = {number: (table.frame, table.text_indexes) for number, table in TABLES_BY_NUMBER.items()}
 
 
 class UnfinishedRing(RecordsError):  # noqa: N818  # a state that passes
@@ -194,7 +194,7 @@ class RingReader:
         self.usable = True  # False once the header is damaged: nothing more can be read
         self._texts = {-1: ""}
 
-    def go_on(self, position: int, texts: Mapping[int, str]) -> None:
+    def seek(self, position: int, texts: Mapping[int, str]) -> None:
         """Continue at a stored position, with the texts before it by their numbers."""
         self.position = position
         self._texts = {-1: "", **texts}

@@ -23,7 +23,7 @@ _SQL_TYPES = {"int": "INTEGER", "float": "REAL", "text": "INTEGER"}  # text: its
 _INSERTS = {
     table.number: (
         f"INSERT INTO {table.name} VALUES ({', '.join('?' * len(table.fields))})",  # noqa: S608
-        table.text_places,
+        table.text_indexes,
     )
     for table in TABLES
 }
@@ -98,9 +98,9 @@ class RecordStore:
         """Add rows, their values in the order of the table's fields."""
         if not rows:
             return
-        statement, text_places = _INSERTS[table.number]
-        if text_places:
-            rows = [self._with_text_numbers(row, text_places) for row in rows]
+        statement, text_indexes = _INSERTS[table.number]
+        if text_indexes:
+            rows = [self._with_text_numbers(row, text_indexes) for row in rows]
         self.connection.executemany(statement, rows)
         if table.name in self._rolled:
             self._rolled[table.name].added(len(rows))
@@ -175,10 +175,10 @@ class RecordStore:
         """Close the file, and merge its write-ahead log into it."""
         self.connection.close()
 
-    def _with_text_numbers(self, row: tuple[Any, ...], places: Sequence[int]) -> tuple[Any, ...]:
+    def _with_text_numbers(self, row: tuple[Any, ...], indexes: Sequence[int]) -> tuple[Any, ...]:
         values = list(row)
-        for place in places:
-            values[place] = self._text(values[place])
+        for index in indexes:
+            values[index] = self._text(values[index])
         return tuple(values)
 
     def _text(self, text: str) -> int:

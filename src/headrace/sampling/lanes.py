@@ -115,10 +115,10 @@ def cut_lanes(*, num_samples: int, lanes: int, window: int, key: int) -> Lanes:
     places = places_of_lanes(lanes)
     number = np.arange(lanes, dtype=np.int64)
     lengths = np.maximum(num_samples - number + lanes - 1, 0) // lanes
-    along = np.argsort(places)
-    ends = np.cumsum(lengths[along])
+    by_place = np.argsort(places)
+    ends = np.cumsum(lengths[by_place])
     begins = np.empty(lanes, dtype=np.int64)
-    begins[along] = ends - lengths[along]
+    begins[by_place] = ends - lengths[by_place]
     offset_seed, key_seed = combine(key, _LANE_OFFSETS), combine(key, _LANE_KEYS)
     spread = number.astype(np.uint64) * np.uint64(GOLDEN)
     return Lanes(

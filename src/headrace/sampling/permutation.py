@@ -34,7 +34,7 @@ frequencies of the pairs that two neighbours of a domain of 6 are sent to deviat
 square over 40,000 keys, sampling noise taken off), with twelve by 4 %. From 20 on, eight would do.
 """
 
-_STIR = np.uint64(0x94D049BB133111EB)
+_MIXER = np.uint64(0x94D049BB133111EB)
 _HALF = np.uint64(32)
 
 
@@ -88,7 +88,7 @@ def _shifted(half: UInts, other: UInts, side: UInts, key: UInts, multiplier: np.
     shift = other + key
     shift *= multiplier
     shift ^= shift >> _HALF
-    shift *= _STIR
+    shift *= _MIXER
     shift >>= _HALF
     # The hash is now 32 bits wide; its product with side / 2^32 is a shift in [0, side).
     shift *= side

@@ -97,7 +97,9 @@ def _gather_outcomes(outcome: _Outcome, error: BaseException | None) -> list[_Ou
         dist.all_gather_object(outcomes, outcome)
     failed = {rank: each.error for rank, each in enumerate(outcomes) if each.error is not None}
     if failed:
-        raise CheckpointError(_describe_failures(failed, len(outcomes))) from error
+        text = " ".join(f"rank {rank}: {message}" for rank, message in failed.items())
+        is_same = len(failed) == len(outcomes) and len(set(failed.values())) == 1
+        raise CheckpointError(failed[0] if is_same else text) from error
     return outcomes
 
 
@@ -106,25 +108,15 @@ def _run_action(action: Callable[[], Any]) -> tuple[_Outcome, BaseException | No
     # group's deadline. It is raised again once they know.
     try:
         return _Outcome(value=action()), None
-    except CheckpointException as error:
-        return _Outcome(error=_first_cause(error)), error
-    except CheckpointError as error:
-        return _Outcome(error=str(error)), error
-    except Exception as error:  # noqa: BLE001
-        return _Outcome(error=f"{type(error).__name__}: {error}"), error
+    except (Exception, CheckpointException) as error:  # noqa: BLE001
+        return _Outcome(error=_error_text(error)), error
 
 
-def _first_cause(error: CheckpointException) -> str:
-    rank, (cause, _) = next(iter(error.failures.items()))
-    text = str(cause) if isinstance(cause, CheckpointError) else f"{type(cause).__name__}: {cause}"
-    return f"rank {rank}: {text}"
-
-
-def _describe_failures(failed: dict[int, str | None], size: int) -> str:
-    messages = set(failed.values())
-    if len(messages) == 1 and len(failed) == size:
-        return str(messages.pop())
-    return " ".join(f"rank {rank}: {message}" for rank, message in failed.items())
+def _error_text(error: BaseException) -> str:
+    if isinstance(error, CheckpointException):  # of torch, with the errors of ranks
+        rank, (cause, _) = next(iter(error.failures.items()))
+        return f"rank {rank}: {_error_text(cause)}"
+    return str(error) if isinstance(error, CheckpointError) else f"{type(error).__name__}: {error}"
 
 
 class Stateful(Protocol):
@@ -210,10 +202,10 @@ class Checkpointer:
         json_extra = on_all_ranks(lambda: _as_json(extra))
         save = on_rank_0(lambda: self._begin(step))
         folder = f"{step_folder(step)}/{save}"
-        with self._write_folder(folder) as place:
+        with self._write_folder(folder) as files_dir:
             states = on_all_ranks(lambda: collect_state(model, optimizer, to_load=False))
-            on_all_ranks(lambda: _write_states(states, place))
-            files = gather_values(lambda: self._hand_over(place, folder))
+            on_all_ranks(lambda: _write_states(states, files_dir))
+            files = gather_values(lambda: self._upload_files(files_dir, folder))
         same = all(state == loaders[0] for state in loaders)
         commit = Commit(
             step=step,
@@ -247,8 +239,8 @@ class Checkpointer:
             fetched = self._fetch_newest(loader, stack)
             if fetched is None:
                 return None
-            commit, place = fetched
-            reader = SafeCheckpointReader(place, [file.name for file in commit.files])
+            commit, files_dir = fetched
+            reader = SafeCheckpointReader(files_dir, [file.name for file in commit.files])
             states = on_all_ranks(lambda: collect_state(model, optimizer, to_load=True))
             before = on_all_ranks(lambda: None if loader is None else loader.state_dict())
             try:
@@ -308,8 +300,8 @@ class Checkpointer:
             with scratch_folder() as scratch:
                 yield scratch / "files"
 
-    def _hand_over(self, place: Path, folder: str) -> list[SavedFile]:
-        files = rank_files(place, this_rank())
+    def _upload_files(self, files_dir: Path, folder: str) -> list[SavedFile]:
+        files = rank_files(files_dir, this_rank())
         described = [describe_file(file) for file in files]
         if self._local is None:
             for file in files:
@@ -407,8 +399,8 @@ def _without_single_process_warning() -> Iterator[None]:
 
 
 @_without_single_process_warning()
-def _write_states(states: TrainingState, place: Path) -> None:
-    writer = FileSystemWriter(place)
+def _write_states(states: TrainingState, files_dir: Path) -> None:
+    writer = FileSystemWriter(files_dir)
     write_states(states.values, storage_writer=writer, planner=SafeSavePlanner())
 
 

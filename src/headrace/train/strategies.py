@@ -211,32 +211,32 @@ def prepare(
             f"strategy='dp' is one process for all devices, but there are {world.size} ranks. Use "
             "'ddp', or start one process: headrace run script.py."
         )
-    place = choose_device(device)
+    target = choose_device(device)
     if strategy in {"ddp", "fsdp"} or env.RANK.get() is not None:
-        join_process_group(place)
+        join_process_group(target)
     if strategy in {"ddp", "fsdp"}:
-        _warn_of_idle_devices(place)
-    return _wrap_model(model, strategy, place)
+        _warn_of_idle_devices(target)
+    return _wrap_model(model, strategy, target)
 
 
-def _wrap_model(model: nn.Module, strategy: Strategy, place: torch.device) -> nn.Module:
+def _wrap_model(model: nn.Module, strategy: Strategy, target: torch.device) -> nn.Module:
     if strategy == "fsdp":
-        return _shard_model(model, place)
-    model = model.to(place)
+        return _shard_model(model, target)
+    model = model.to(target)
     if strategy == "dp":
         return nn.DataParallel(model)
     if strategy == "none":
         return model
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise UsageError("No parameter of the model requires a gradient. Use strategy='none'.")
-    return DistributedDataParallel(model, device_ids=None if place.type == "cpu" else [place])
+    return DistributedDataParallel(model, device_ids=None if target.type == "cpu" else [target])
 
 
-def _shard_model(model: nn.Module, place: torch.device) -> nn.Module:
-    mesh = init_device_mesh(place.type, (dist.get_world_size(),))
+def _shard_model(model: nn.Module, target: torch.device) -> nn.Module:
+    mesh = init_device_mesh(target.type, (dist.get_world_size(),))
     # Block by block, so that no device ever holds the whole model.
     for part in [*repeated_blocks(model), model]:
-        part.to(place)  # first: moving replaces the buffers
+        part.to(target)  # first: moving replaces the buffers
         for tensor in (*part.parameters(), *part.buffers()):
             if dist.get_world_size() > 1 and not isinstance(tensor, DTensor):
                 dist.broadcast(tensor.detach(), src=0)
@@ -244,10 +244,10 @@ def _shard_model(model: nn.Module, place: torch.device) -> nn.Module:
     return model
 
 
-def _warn_of_idle_devices(place: torch.device) -> None:
-    if place.type == "cpu" or env.RANK.get() is not None:
+def _warn_of_idle_devices(target: torch.device) -> None:
+    if target.type == "cpu" or env.RANK.get() is not None:
         return
-    count = int(torch.get_device_module(place).device_count())
+    count = int(torch.get_device_module(target).device_count())
     if count > 1:
         warnings.warn(
             f"Training on 1 of {count} devices. To use them all: headrace run --nproc-per-node "

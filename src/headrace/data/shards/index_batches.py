@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import TypeAlias
 
 import google_crc32c
 
@@ -177,31 +177,11 @@ def _verified_chunks(store: Store, manifest: DatasetManifest) -> Iterator[bytes]
         )
 
 
-class RecordBatches(Protocol):
-    """The record batches of an index by number."""
-
-    @property
-    def mapped(self) -> bool:
-        """Whether batches are views of one shared mapping, so that keeping them costs no memory."""
-        ...
-
-    def rows(self, number: int) -> IndexRows:
-        """Return the rows of one record batch; raises DatasetError where they are damaged."""
-        ...
-
-    def prefetch(self, numbers: Iterable[int]) -> None:
-        """Start reading some batches that will be needed."""
-        ...
-
-    def wait(self, timeout_s: float) -> bool:
-        """Wait for a local copy in progress; return whether all is local."""
-        ...
-
-
 class InMemoryBatches:
     """A complete index in memory, mapped or not; DatasetError: it is damaged or another's."""
 
     mapped = True
+    """Whether batches are views of one shared mapping, so that keeping them costs no memory."""
 
     def __init__(self, index: memoryview, manifest: DatasetManifest, where: str) -> None:
         if len(index) != manifest.index_bytes:
@@ -319,6 +299,10 @@ class RangedBatches:
         return self._local_batches
 
 
+RecordBatches: TypeAlias = InMemoryBatches | RangedBatches
+"""The record batches of an index by number."""
+
+
 def kinds_of(manifest: DatasetManifest) -> Kinds:
     """Return extension -> kind, in the order of the index's columns."""
     return {extension.name: extension.kind for extension in manifest.extensions}
@@ -329,9 +313,9 @@ def _check_fingerprint(index: memoryview, manifest: DatasetManifest, where: str)
     head = bytes(index[: manifest.shards[0].index_start]) if manifest.shards else bytes(index)
     if manifest.fingerprint.encode() in head:
         return
-    whose = "another's" if FINGERPRINT in head else "none"
+    owner = "another's" if FINGERPRINT in head else "none"
     raise DatasetError(
         f"{where} belongs to another dataset or is damaged: the manifest's fingerprint is "
-        f"{manifest.fingerprint[:12]}, the index has {whose}. Copy index.arrow and manifest.json "
+        f"{manifest.fingerprint[:12]}, the index has {owner}. Copy index.arrow and manifest.json "
         "together."
     )

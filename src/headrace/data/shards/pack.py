@@ -150,7 +150,7 @@ def _pack_shards(
     resumed = sum(int(bounds[number + 1] - bounds[number]) for number in done)
     tally = ProgressTally(on_progress, "packing", of_samples=len(table), resumed=resumed)
     tally.add(0, 0, 0)
-    with TaskPool(job, min(options.workers, max(len(tasks), 1))) as pool:
+    with TaskPool(job.run, job.name, min(options.workers, max(len(tasks), 1))) as pool:
         try:
             for _ in pool.run((_task(table, bounds, number) for number in tasks), tally.add):
                 if tally.progress.bad > options.max_bad + _BEYOND_BUDGET:

@@ -125,9 +125,8 @@ class LocalStore(_ImmediateStore):
 
     def get(self, path: str) -> Buffer:
         """Return a whole file."""
-        with self._translated(path), _opened(self._file(path)) as descriptor:
-            data = _read(descriptor, 0, os.fstat(descriptor).st_size)
-        return memoryview(data)
+        with self._translated(path):
+            return memoryview(Path(self._file(path)).read_bytes())
 
     def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[Buffer]:
         """Return several (start, length) ranges of a file, one read each."""
@@ -193,15 +192,6 @@ class LocalStore(_ImmediateStore):
     def _storage_error(self, path: str, error: OSError) -> StorageError:
         kind = _ERRORS.get(error.errno or 0, StorageError)
         return kind(f"{self._location.object_url(path)}: {error.strerror or error}.")
-
-
-@contextmanager
-def _opened(file: str) -> Iterator[int]:
-    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def _read(descriptor: int, start: int, length: int) -> bytes:

@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 from headrace.core.errors import ForkedClientError, StorageTimeoutError
 from headrace.data.storage.byte_ranges import check_range, cut_ranges, plan_spans
@@ -28,6 +28,15 @@ from headrace.data.storage.store import (
     done_future,
 )
 from headrace.data.storage.urls import Location, check_path
+
+if TYPE_CHECKING:
+    from headrace.data.storage.client.direct import DirectClient
+    from headrace.data.storage.client.subprocess_client import SubprocessClient
+
+
+StorageClient: TypeAlias = "DirectClient | SubprocessClient"
+"""Requests for keys: paths below the bucket, also in descriptions. Errors name `target`, a URL and
+perhaps a range. Every future ends within the retry policy's deadline once its request has begun."""
 
 
 class _State:
@@ -79,49 +88,6 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
-
-
-class StorageClient(Protocol):
-    """Requests for keys (paths below the bucket). Errors name `target`, a URL and perhaps a range.
-
-    Every future ends within the retry policy's deadline once its request has begun.
-    """
-
-    def read(self, key: str, start: int, length: int, target: str) -> Future[Buffer]:
-        """Read a range that is no longer than a part."""
-        ...
-
-    def read_part(self, key: str, start: int, length: int, target: str) -> Future[Part]:
-        """Read a range up to the object's end, and its description; the path in it is the key."""
-        ...
-
-    def read_whole(self, key: str, target: str) -> Future[Buffer]:
-        """Read an object of any size."""
-        ...
-
-    def head(self, key: str, target: str) -> Future[ObjectInfo]:
-        """Return an object's description; the path in it is the key."""
-        ...
-
-    def list(self, prefix: str, target: str) -> Iterator[builtins.list[ObjectInfo]]:
-        """Yield pages of the objects below a folder; paths are keys."""
-        ...
-
-    def put(self, key: str, data: PutData, target: str) -> None:
-        """Write an object."""
-        ...
-
-    def create(self, key: str, data: bytes, target: str) -> Future[bool]:
-        """Write a small object unless it exists; return whether it was written."""
-        ...
-
-    def delete(self, key: str, target: str) -> Future[None]:
-        """Remove an object."""
-        ...
-
-    def close(self) -> None:
-        """Close the connections."""
-        ...
 
 
 _T = TypeVar("_T")

@@ -43,7 +43,6 @@ class ColorJitter:
     hue: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse negative strengths and turns of more than half a circle; raises UsageError."""
         if min(self.brightness, self.contrast, self.saturation, self.hue) < 0 or self.hue > 0.5:
             raise UsageError(f"{self}: strengths are 0 or more, and hue is at most 0.5.")
 
@@ -109,7 +108,6 @@ class RandomResizedCrop:
     decodes_sound_files: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Refuse invalid ranges; raises UsageError."""
         check_size(self.size)
         for name, (low, high) in (("scale", self.scale), ("ratio", self.ratio)):
             if not 0 < low <= high:
@@ -166,7 +164,6 @@ class CenterCrop:
     decodes_sound_files: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Refuse a crop larger than the resized image; raises UsageError."""
         check_size(self.size)
         if self.resize is not None and self.resize < max(height_and_width(self.size)):
             raise UsageError(f"resize={self.resize} is smaller than the crop, {self.size}.")
@@ -230,7 +227,6 @@ class JointScaleCropFlip:
     ignore_index: int = 255
 
     def __post_init__(self) -> None:
-        """Refuse an invalid size or scale; raises UsageError."""
         check_size(self.size)
         if not 0 < self.scale[0] <= self.scale[1]:
             raise UsageError(f"scale={self.scale} is not a range of positive numbers.")

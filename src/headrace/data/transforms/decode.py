@@ -88,18 +88,18 @@ def decode_image(
         names = ", ".join(name for name, _ in DECODERS)
         raise UsageError(f"first_decoder={first_decoder} is not one of 0..2, for {names}.")
     header = read_header(data)
-    complaints = []
+    reasons = []
     for name, decode in DECODERS[first_decoder:]:
         try:
             image = decode(data, header, shrink)
         except (ValueError, OSError, SyntaxError, cv2.error) as error:
-            complaints.append(f"{name}: {_one_line(error)}")
+            reasons.append(f"{name}: {_one_line(error)}")
             continue
         if image is not None:
             return image
     raise BadSampleError(
         f"No decoder accepts this image of {len(data)} bytes, {header.width}x{header.height} by "
-        f"its header ({'; '.join(complaints)}). Replace the file, or leave it out when packing."
+        f"its header ({'; '.join(reasons)}). Replace the file, or leave it out when packing."
     )
 
 

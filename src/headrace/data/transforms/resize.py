@@ -66,7 +66,6 @@ class Recode:
     quality: int = 90
 
     def __post_init__(self) -> None:
-        """Refuse invalid sizes and qualities; raises UsageError."""
         if self.resize_short < 1:
             raise UsageError(f"resize_short={self.resize_short} is no size; give 1 pixel or more.")
         if not 1 <= self.quality <= 100:

@@ -119,19 +119,19 @@ def _clear(folder: Path) -> None:
             shutil.rmtree(entry)
 
 
-def _symlink(place: Path, to: Path) -> None:
-    if place.is_symlink():
-        place.unlink()
-    place.symlink_to(to)
+def _symlink(path: Path, target: Path) -> None:
+    if path.is_symlink():
+        path.unlink()
+    path.symlink_to(target)
 
 
-def _symlink_channel(place: Path, data: Path) -> None:
+def _symlink_channel(path: Path, data: Path) -> None:
     """Create a channel's folder, also where its data is a single file."""
     if data.is_dir():
-        _symlink(place, data)
+        _symlink(path, data)
         return
-    place.mkdir(exist_ok=True)
-    _symlink(place / data.name, data)
+    path.mkdir(exist_ok=True)
+    _symlink(path / data.name, data)
 
 
 CHECKPOINT_PATH_FLAG = "--checkpoint-local-path"
@@ -149,21 +149,21 @@ def check_checkpoint_path(text: str, contracts: Sequence[str], flag: str) -> str
         )
     if not text.startswith("/"):
         raise UsageError(f"{flag} {text}: it begins with /, such as /opt/ml/checkpoints.")
-    place = PurePosixPath(os.path.normpath(f"/{text.lstrip('/')}"))
-    if place.is_relative_to(_DEFAULT_CHECKPOINTS):
+    path = PurePosixPath(os.path.normpath(f"/{text.lstrip('/')}"))
+    if path.is_relative_to(_DEFAULT_CHECKPOINTS):
         return None
     base = PurePosixPath(DEFAULT_BASE)
-    if base.is_relative_to(place) or (
-        place.is_relative_to(base) and place.relative_to(base).parts[0] in _RESERVED_FOLDERS
+    if base.is_relative_to(path) or (
+        path.is_relative_to(base) and path.relative_to(base).parts[0] in _RESERVED_FOLDERS
     ):
         raise UsageError(
             f"{flag} {text}: the contract has other things there. Take a folder apart, such as "
             f"{_DEFAULT_CHECKPOINTS}."
         )
-    return str(place)
+    return str(path)
 
 
-def make_checkpoint_path(place: str, base: Path, *, can_bind_mount: bool) -> None:
+def make_checkpoint_path(path: str, base: Path, *, can_bind_mount: bool) -> None:
     """Create a path of `check_checkpoint_path` at which checkpoints can be mounted.
 
     `base` is /opt/ml to the script. UsageError: they cannot be mounted there (`can_bind_mount`:
@@ -171,18 +171,18 @@ def make_checkpoint_path(place: str, base: Path, *, can_bind_mount: bool) -> Non
     """
     if not can_bind_mount:
         raise UsageError(
-            f"{CHECKPOINT_PATH_FLAG} {place}: a process of this host may mount nothing, or code "
+            f"{CHECKPOINT_PATH_FLAG} {path}: a process of this host may mount nothing, or code "
             f"or data lie in {DEFAULT_BASE}, so checkpoints cannot be seen there. Leave it out, "
             "and have the script write to the folder that HEADRACE_CHECKPOINT_DIR names (with "
             "--checkpoint-uri)."
         )
-    folder = Path(place)
+    folder = Path(path)
     if folder.is_relative_to(DEFAULT_BASE):
         folder = base / folder.relative_to(DEFAULT_BASE)
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise UsageError(
-                f"{CHECKPOINT_PATH_FLAG} {place}: there is something already, which the script "
+                f"{CHECKPOINT_PATH_FLAG} {path}: there is something already, which the script "
                 "would not see. Name a folder that is empty, or does not exist."
             )
         above = next(each for each in folder.parents if each.exists())
@@ -191,6 +191,6 @@ def make_checkpoint_path(place: str, base: Path, *, can_bind_mount: bool) -> Non
             folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(
-            f"{CHECKPOINT_PATH_FLAG} {place}: checkpoints cannot be seen there: "
+            f"{CHECKPOINT_PATH_FLAG} {path}: checkpoints cannot be seen there: "
             f"{error.strerror}. Take another."
         ) from error

@@ -108,10 +108,10 @@ class _TopologySources:
             of_group = parse_names(f"{source}, {name}", one.get("hosts"))
             kind = str(one.get("instance_type") or "")
             groups.append(HostGroup(name=name, hosts=of_group, instance_type=kind))
-        strangers = [host for group in groups for host in group.hosts if host not in hosts]
-        if strangers:
+        unknown = [host for group in groups for host in group.hosts if host not in hosts]
+        if unknown:
             raise _contradiction(
-                f"{source} has {_joined_names(strangers)}", f"the hosts: {_joined_names(hosts)}"
+                f"{source} has {_joined_names(unknown)}", f"the hosts: {_joined_names(hosts)}"
             )
         return tuple(groups)
 

@@ -64,8 +64,11 @@ def sagemaker_variables(
 ) -> dict[str, str]:
     """Return the variables of a script on a host: SDK 2's, and those that SDK 3 adds."""
     training = _environment(job, host, folders, machine)
-    named = {**_variable_names(training), "training_env": training}
-    named |= {"user_args": sagemaker_arguments(job.hyperparameters)}
+    named = {name: value for name, value in training.items() if name not in _TRAINING_ENV_ONLY}
+    named["hps"] = named.pop("hyperparameters")
+    named["framework_params"] = named.pop("additional_framework_parameters")
+    named["channels"] = sorted(training["channel_input_dirs"])
+    named |= {"training_env": training, "user_args": sagemaker_arguments(job.hyperparameters)}
     named |= {f"channel_{name}": path for name, path in training["channel_input_dirs"].items()}
     named |= {f"hp_{name}": value for name, value in job.hyperparameters.items()}
     values = {f"SM_{name.upper()}": _compact(value) for name, value in named.items()}
@@ -178,14 +181,6 @@ _TRAINING_ENV_ONLY = (
     "is_smddpmprun_installed", "is_smddprun_installed", "job_name", "master_hostname", "topology",
 )  # fmt: skip
 """Attributes that the toolkit has only in SM_TRAINING_ENV."""
-
-
-def _variable_names(training: dict[str, Any]) -> dict[str, Any]:
-    named = {name: value for name, value in training.items() if name not in _TRAINING_ENV_ONLY}
-    named["hps"] = named.pop("hyperparameters")
-    named["framework_params"] = named.pop("additional_framework_parameters")
-    named["channels"] = sorted(training["channel_input_dirs"])
-    return named
 
 
 def _container_variables(

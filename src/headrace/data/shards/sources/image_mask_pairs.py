@@ -70,7 +70,7 @@ class _PatternMatches:
         self.pattern = pattern
         self.glob = PathPattern.parse(pattern.removesuffix(".*"))
         self.files: dict[str, tuple[str, int, int]] = {}  # path, size in bytes, template
-        self.twice: list[tuple[str, str]] = []
+        self.duplicates: list[tuple[str, str]] = []
         self.templates: dict[str, int] = {}
 
     def add(self, path: str, size_bytes: int) -> bool:
@@ -83,7 +83,7 @@ class _PatternMatches:
         if stem is None or (self.any_extension and not extension):
             return False
         if stem in self.files:
-            self.twice.append((self.files[stem][0], path))
+            self.duplicates.append((self.files[stem][0], path))
         template = self.templates.setdefault(f"{self.glob.pattern}{extension}", len(self.templates))
         self.files[stem] = path, size_bytes, template
         return True
@@ -105,10 +105,10 @@ def _shared_stems(url: str, images: _PatternMatches, masks: _PatternMatches) -> 
                 f"{url} holds no file that matches {side.pattern!r}, or does not exist. Patterns "
                 "are relative to it; '*' stands for part of a name, '**' for several folders."
             )
-        if side.twice:
-            first, second = side.twice[0]
+        if side.duplicates:
+            first, second = side.duplicates[0]
             raise DatasetError(
-                f"{url}: two files with one key, {len(side.twice)} times, such as {first} and "
+                f"{url}: two files with one key, {len(side.duplicates)} times, such as {first} and "
                 f"{second}. Rename or remove one of each."
             )
     without_mask = sorted(images.files.keys() - masks.files.keys())

@@ -20,7 +20,7 @@ from headrace.data.storage import ObjectInfo, Store, safe_url
 
 _CHUNK = 65_536
 _EXAMPLES = 5
-_TELL_EVERY = 1000
+_REPORT_EVERY = 1000
 
 
 class StringColumn:
@@ -87,7 +87,7 @@ ListedCallback = Callable[[int], None]
 def list_files(store: Store, on_listed: ListedCallback, folder: str = "") -> Iterator[ObjectInfo]:
     """Yield a source's files, or those in a folder of it; DatasetError: a name is not UTF-8."""
     for count, info in enumerate(store.list(folder), start=1):
-        if count % _TELL_EVERY == 0:
+        if count % _REPORT_EVERY == 0:
             on_listed(count)
         try:
             info.path.encode()

@@ -77,10 +77,10 @@ def load_block(file: str, start: int, length: int) -> Block:
     return Block(identity=identity, start=start, data=data)
 
 
-def save_block(file: Path, litter: Path, identity: bytes, data: memoryview) -> int:
-    """Write a block by a temporary file in `litter`; return the file's size, or raise OSError."""
+def save_block(file: Path, temporary_dir: Path, identity: bytes, data: memoryview) -> int:
+    """Write a block, first to a temporary file on the same disk; return the file's size."""
     header = block_header(identity, data)
-    write_atomically(file, [header, data], durable=False, temporary_dir=litter)
+    write_atomically(file, [header, data], durable=False, temporary_dir=temporary_dir)
     return len(header) + len(data)
 
 
