@@ -92,9 +92,7 @@ def drain(path: Path, store: RecordStore, dies: str) -> None:
     with suppress(Killed), store.transaction():
         for table, row in reader.rows():
             store.add(table, [row])
-        store.move(
-            path.name, reader.made_ns, reader.position, 0, reader.new_texts, reader.forgotten
-        )
+        store.move(path.name, reader, 0)
         if dies == "before the commit":
             raise Killed
     if dies == "not":

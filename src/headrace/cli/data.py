@@ -89,7 +89,7 @@ def pack(
 
     Example: [bold]headrace data pack ./train s3://bucket/train --resize-short 512[/bold]
     """
-    from headrace.cli.data_report import as_json, describe, print_json
+    from headrace.cli.data_report import print_dataset
     from headrace.cli.progress_display import ProgressDisplay
     from headrace.data.shards import pack as packing
     from headrace.data.shards.shard_packer import PackOptions
@@ -112,11 +112,9 @@ def pack(
         report = packing.pack(
             source, destination, options, recode=recode, check=decode_member, progress=progress
         )
-    if json:
-        print_json(as_json(report.url, report.manifest) | {"already": report.already})
-        return
     done = "was packed before, nothing to do" if report.already else "packed"
-    typer.echo("\n".join([f"{report.url}: {done}", *describe(report.manifest)]))
+    more = {"already": report.already}
+    print_dataset(report.url, report.manifest, f"{report.url}: {done}", more, json=json)
 
 
 def _source_options(
@@ -150,7 +148,7 @@ def index(
 
     Example: [bold]headrace data index s3://bucket/webdataset[/bold]
     """
-    from headrace.cli.data_report import as_json, describe, print_json
+    from headrace.cli.data_report import print_dataset
     from headrace.cli.progress_display import ProgressDisplay
     from headrace.data.shards.in_place_index import index_in_place
     from headrace.data.storage import declare_leaf
@@ -161,10 +159,7 @@ def index(
         report = index_in_place(
             url, destination=to, source=options, max_bad=max_bad, progress=progress
         )
-    if json:
-        print_json(as_json(report.url, report.manifest))
-        return
-    typer.echo("\n".join([f"{report.url}: indexed", *describe(report.manifest)]))
+    print_dataset(report.url, report.manifest, f"{report.url}: indexed", {}, json=json)
 
 
 def info(url: DatasetUrl, *, json: Json = False) -> None:
@@ -172,17 +167,16 @@ def info(url: DatasetUrl, *, json: Json = False) -> None:
 
     Example: [bold]headrace data info s3://bucket/train[/bold]
     """
-    from headrace.cli.data_report import as_json, describe, print_json
+    from headrace.cli.data_report import print_dataset
     from headrace.data.shards.shard_index import open_index
     from headrace.data.storage import declare_leaf
 
     declare_leaf()
     index = open_index(url)
-    key = index.locate(0).key
-    if json:
-        print_json(as_json(index.url, index.manifest) | {"first_key": key})
-        return
-    typer.echo("\n".join([index.url, *describe(index.manifest), f"first key    {key}"]))
+    more = {"first_key": index.locate(0).key}
+    print_dataset(index.url, index.manifest, index.url, more, json=json)
+    if not json:
+        typer.echo(f"first key    {more['first_key']}")
 
 
 def lint(url: DatasetUrl, *, json: Json = False) -> None:

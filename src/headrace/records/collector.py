@@ -28,13 +28,42 @@ _MAX_POSTPONED = 1000
 
 @dataclass(slots=True)
 class _OpenRing:
-    """A ring being read."""
+    """A ring being read, with what one drain has read of it."""
 
     path: Path
     reader: ring.RingReader
     recorded_drops: int  # of its dropped records, those that are in the store's events
     ended: bool = False
     faults: list[str] = field(default_factory=list)
+    rows: dict[int, tuple[Table, list[tuple[Any, ...]]]] = field(default_factory=dict)
+    dropped: int = 0  # read once: it may grow, and the event must match the stored number
+
+    def read(self) -> int:
+        """Read the rows written up to now, and return how many there are."""
+        self.rows = {}
+        try:
+            for table, row in self.reader.rows():
+                self.rows.setdefault(table.number, (table, []))[1].append(row)
+        except RecordsError as error:
+            self.faults.append(str(error))
+        self.dropped = self.reader.dropped
+        return sum(len(rows) for _, rows in self.rows.values())
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether its stored position is outdated."""
+        is_read = self.reader.position != self.reader.released
+        return is_read or self.dropped > self.recorded_drops
+
+    def events(self, *, last: bool) -> list[tuple[Any, ...]]:
+        """Return rows of `events` about its faults and dropped records."""
+        rows = [fault_row(text) for text in self.faults]
+        if self.dropped > self.recorded_drops:
+            rows.append(dropped_row(self.path.name, self.dropped - self.recorded_drops))
+        if last and not self.ended:
+            outlived = f"{self.path.name}: process {self.reader.pid} outlived its records"
+            rows.append(fault_row(outlived))
+        return rows
 
 
 class Collector:
@@ -170,51 +199,26 @@ class Collector:
                 source.ended = source.ended or source.reader.ended
 
     def _move(self, *, last: bool) -> int:
-        moved = {source.path.name: self._rows(source) for source in self._rings.values()}
-        count = sum(len(rows) for tables in moved.values() for _, rows in tables.values())
-        # Read once: the count may grow meanwhile, and the event must match the stored number.
-        dropped = {name: source.reader.dropped for name, source in self._rings.items()}
-        changed = [
-            source
-            for name, source in self._rings.items()
-            if source.reader.position != source.reader.released
-            or dropped[name] > source.recorded_drops
-        ]
-        has_faults = any(source.faults for source in self._rings.values())
-        if not (changed or self._waiting or last or has_faults):
+        rings = list(self._rings.values())
+        count = sum([source.read() for source in rings])
+        changed = [source for source in rings if source.has_moved]
+        if not (changed or self._waiting or last or any(source.faults for source in rings)):
             return 0
         with self.store.transaction():
             for add in self._waiting:
                 add()
-            for source in self._rings.values():
-                for table, rows in moved[source.path.name].values():
+            for source in rings:
+                for table, rows in source.rows.values():
                     self.store.add(table, rows)
-                self.store.add(EVENTS, _events_of(source, dropped[source.path.name], last=last))
+                self.store.add(EVENTS, source.events(last=last))
             for source in changed:
-                name, reader = source.path.name, source.reader
-                self.store.move(
-                    name,
-                    reader.made_ns,
-                    reader.position,
-                    dropped[name],
-                    reader.new_texts,
-                    reader.forgotten,
-                )
+                self.store.move(source.path.name, source.reader, source.dropped)
         self._waiting.clear()
-        for source in self._rings.values():
+        for source in rings:
             source.faults.clear()
-            source.recorded_drops = dropped[source.path.name]
+            source.rows.clear()
+            source.recorded_drops = source.dropped
         return count
-
-    @staticmethod
-    def _rows(source: _OpenRing) -> dict[int, tuple[Table, list[tuple[Any, ...]]]]:
-        found: dict[int, tuple[Table, list[tuple[Any, ...]]]] = {}
-        try:
-            for table, row in source.reader.rows():
-                found.setdefault(table.number, (table, []))[1].append(row)
-        except RecordsError as error:
-            source.faults.append(str(error))
-        return found
 
     def _remove(self, source: _OpenRing) -> None:
         if source.reader.usable:
@@ -238,16 +242,6 @@ def dropped_row(ring_name: str, count: int, at_ns: int | None = None) -> tuple[A
     text = f"{ring_name}: the ring was full; {count} records were dropped"
     at_ns = time.monotonic_ns() if at_ns is None else at_ns
     return (-1, at_ns, "dropped-records", text, float(count))
-
-
-def _events_of(source: _OpenRing, dropped: int, *, last: bool) -> list[tuple[Any, ...]]:
-    rows = [fault_row(text) for text in source.faults]
-    if dropped > source.recorded_drops:
-        rows.append(dropped_row(source.path.name, dropped - source.recorded_drops))
-    if last and not source.ended:
-        name, pid = source.path.name, source.reader.pid
-        rows.append(fault_row(f"{name}: process {pid} outlived its records"))
-    return rows
 
 
 def _lock_host(path: Path) -> int:

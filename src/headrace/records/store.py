@@ -15,6 +15,7 @@ from typing import Any
 
 from headrace.core.errors import RecordsError
 from headrace.records import compaction, system_table
+from headrace.records.ring import RingReader
 from headrace.records.schema import FORMAT_VERSION, TABLES, TABLES_BY_NAME, Table
 
 TABLE_NAMES = (*TABLES_BY_NAME, system_table.NAME)
@@ -139,25 +140,17 @@ class RecordStore:
             with self.transaction():
                 self._parts.take_out(name, number, last)
 
-    def move(
-        self,
-        name: str,
-        made_ns: int,
-        read: int,
-        dropped: int,
-        new_texts: Mapping[int, str],
-        forgotten: bool,  # noqa: FBT001
-    ) -> None:
+    def move(self, name: str, reader: RingReader, dropped: int) -> None:
         """Store the position of a ring's reader, with the texts read since the last one."""
-        key = (name, made_ns)
+        key = (name, reader.made_ns)
         self.connection.execute(
-            "INSERT OR REPLACE INTO rings VALUES (?, ?, ?, ?)", (*key, read, dropped)
+            "INSERT OR REPLACE INTO rings VALUES (?, ?, ?, ?)", (*key, reader.position, dropped)
         )
-        if forgotten:
-            self.forget_texts(name, made_ns)
+        if reader.forgotten:
+            self.forget_texts(*key)
         self.connection.executemany(
             "INSERT OR REPLACE INTO ring_texts VALUES (?, ?, ?, ?)",
-            [(*key, number, self._text(text)) for number, text in new_texts.items()],
+            [(*key, number, self._text(text)) for number, text in reader.new_texts.items()],
         )
 
     def forget_texts(self, name: str, made_ns: int) -> None:

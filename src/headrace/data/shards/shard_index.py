@@ -112,16 +112,6 @@ class ShardIndex:
     """The index of one dataset. Pickles small: another process maps the same local file.
 
     Thread-safe. See `open_index`.
-
-    Attributes:
-        url: The dataset's folder.
-        data_url: The folder that paths are relative to: the dataset's own, unless another folder
-            was indexed in place.
-        manifest: The dataset's manifest.
-        fingerprint: A hash of all its members' names, sizes and checksums.
-        num_samples: Number of samples.
-        shard_sizes: int64[shards], samples of each shard; None where every sample is a shard of
-            its own (loose objects).
     """
 
     def __init__(
@@ -131,15 +121,15 @@ class ShardIndex:
         blocks: RecordBatches,
         reopen: tuple[Callable[..., ShardIndex], tuple[Any, ...]],
     ) -> None:
-        self.url = url
+        self.url = url  # the dataset's folder
         self.manifest = manifest
+        # What paths are relative to: the dataset's folder, unless another was indexed in place.
         self.data_url = manifest.data_url or url
         self.fingerprint = manifest.fingerprint
         self.num_samples = manifest.num_samples
-        self.shard_sizes: NDArray[np.int64] | None = None
         sizes = np.array([shard.num_samples for shard in manifest.shards], dtype=np.int64)
-        if manifest.layout == "tar":
-            self.shard_sizes = sizes
+        self.shard_sizes: NDArray[np.int64] | None = sizes if manifest.layout == "tar" else None
+        """Samples of each shard; None where every sample is a shard of its own (loose objects)."""
         self._starts: array[int] = array("q", [0, *np.cumsum(sizes).tolist()])
         self._globs = [
             [PathPattern.parse(template) for template in extension.templates]
