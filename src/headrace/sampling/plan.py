@@ -118,11 +118,6 @@ class Plan:
         UsageError: A number is out of its range, or shard_sizes do not sum to num_samples.
     """
 
-    __slots__ = (
-        "_batches", "_order", "_shard_sizes", "drop_last", "epoch", "fingerprint", "global_batch",
-        "lanes", "num_samples", "seed", "shuffle", "start", "window",
-    )  # fmt: skip
-
     def __init__(
         self,
         *,

@@ -12,7 +12,7 @@ from headrace.data.shards.in_place_index import CONCURRENT_TARS
 from headrace.data.shards.index_batches import InMemoryBatches, kinds_of
 from headrace.data.shards.index_writer import digest_of
 from headrace.data.shards.manifest import INDEX_NAME, MANIFEST_NAME, DatasetManifest
-from headrace.data.shards.members import Member, checksum
+from headrace.data.shards.members import checksum
 from headrace.data.shards.reports import Fault, ProgressCallback, ProgressTally
 from headrace.data.shards.shard_index import ShardIndex, open_index, read_manifest_bytes
 from headrace.data.shards.tar import TarIndex, index_tar
@@ -50,19 +50,12 @@ def _check_sample(store: Store, index: ShardIndex, sample: int) -> tuple[list[Fa
             faults.append(Fault("unreadable", member.path, str(error)))
             continue
         read_bytes += len(data)
-        fault = _object_difference(member, data)
-        if fault is not None:
-            faults.append(fault)
+        if len(data) != member.size_bytes:
+            message = f"{len(data)} bytes, the index says {member.size_bytes}."
+            faults.append(Fault("size", member.path, message))
+        elif checksum(data) != member.crc32c:
+            faults.append(Fault("checksum", member.path, "checksum differs from the index."))
     return faults, read_bytes
-
-
-def _object_difference(member: Member, data: bytes) -> Fault | None:
-    if len(data) != member.size_bytes:
-        message = f"{len(data)} bytes, the index says {member.size_bytes}."
-        return Fault("size", member.path, message)
-    if checksum(data) != member.crc32c:
-        return Fault("checksum", member.path, "checksum differs from the index.")
-    return None
 
 
 _Place = tuple[int, ...]  # offset, size in bytes, CRC-32C
@@ -80,23 +73,22 @@ def lint_tars(store: Store, index: ShardIndex, tally: ProgressTally) -> list[Fau
 
 def _check_tar(store: Store, index: ShardIndex, number: int) -> TarIndex:
     shard = index.manifest.shards[number]
+    unreadable = TarIndex(path=shard.name, size_bytes=0)
     try:
         size_bytes = store.head(shard.name).size_bytes
         found = index_tar(store, shard.name, size_bytes)
     except NotFoundError:
-        return _unreadable_tar(shard.name, "missing", "the shard does not exist.")
+        unreadable.faults.append(Fault("missing", shard.name, "the shard does not exist."))
+        return unreadable
     except (DeniedError, CorruptError) as error:
-        return _unreadable_tar(shard.name, "unreadable", str(error))
+        unreadable.faults.append(Fault("unreadable", shard.name, str(error)))
+        return unreadable
     if size_bytes != shard.size_bytes:
         message = f"{size_bytes} bytes, the manifest says {shard.size_bytes}."
         found.faults.append(Fault("size", shard.name, message))
     if found.faults or digest_of(found.rows.batch(), found.rows.kinds()) != shard.digest:
         found.faults.extend(_differences(index, number, found))
     return found
-
-
-def _unreadable_tar(name: str, kind: Literal["missing", "unreadable"], message: str) -> TarIndex:
-    return TarIndex(path=name, size_bytes=0, faults=[Fault(kind, name, message)])
 
 
 def _differences(index: ShardIndex, number: int, found: TarIndex) -> list[Fault]:
@@ -163,10 +155,10 @@ class LintReport:
     """The result of a check."""
 
     url: str  # the dataset
-    num_shards: int  # for loose objects, samples
-    num_samples: int  # in the index
-    num_members: int
-    read_bytes: int
+    num_shards: int = 0  # for loose objects, samples
+    num_samples: int = 0  # in the index
+    num_members: int = 0
+    read_bytes: int = 0
     faults: tuple[Fault, ...]  # in the order of the shards
 
 
@@ -180,7 +172,7 @@ def lint(url: str, *, progress: ProgressCallback | None = None) -> LintReport:
     try:
         manifest = DatasetManifest.from_json(data, store.url)
     except DatasetError as error:
-        return _report(store.url, None, [Fault("manifest", MANIFEST_NAME, str(error))])
+        return LintReport(url=store.url, faults=(Fault("manifest", MANIFEST_NAME, str(error)),))
     faults: list[Fault] = []
     index = _checked_index(store, manifest, faults)
     if index is None:
@@ -219,15 +211,14 @@ def _checked_index(
 
 
 def _report(
-    url: str, manifest: DatasetManifest | None, faults: list[Fault], read_bytes: int = 0
+    url: str, manifest: DatasetManifest, faults: list[Fault], read_bytes: int = 0
 ) -> LintReport:
-    loose = manifest is not None and manifest.layout == "objects"
-    samples = 0 if manifest is None else manifest.num_samples
+    is_loose = manifest.layout == "objects"
     return LintReport(
         url=url,
-        num_shards=0 if manifest is None else samples if loose else len(manifest.shards),
-        num_samples=samples,
-        num_members=0 if manifest is None else manifest.num_members,
+        num_shards=manifest.num_samples if is_loose else len(manifest.shards),
+        num_samples=manifest.num_samples,
+        num_members=manifest.num_members,
         read_bytes=read_bytes,
         faults=tuple(faults),
     )
