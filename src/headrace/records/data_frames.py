@@ -64,6 +64,14 @@ class RunFrames:
 
     docs/records.md describes every column. Times are nanoseconds of the host's monotonic clock;
     plus `hosts.unix_offset_ns` they are Unix time. To see more of a live run, open it again.
+
+    Args:
+        path: The run's folder, or its name below the runs folder.
+        attempt: The attempt's number; None: the latest that has records.
+
+    Raises:
+        UsageError: There is no such run.
+        RecordsError: It has no records, or a newer version wrote them.
     """
 
     def __init__(self, path: str | Path, attempt: int | None = None) -> None:
@@ -161,17 +169,3 @@ class RunFrames:
     def arrow(self, table: str) -> pa.Table:
         """Return a table of docs/records.md, such as "steps", for Arrow; raises RecordsError."""
         return self._records.table(table)
-
-
-def open_run_frames(path: str | Path, attempt: int | None = None) -> RunFrames:
-    """Open a run, live or ended, to look at its records as data frames.
-
-    Args:
-        path: The run's folder, or its name below the runs folder.
-        attempt: The attempt's number; None: the latest that has records.
-
-    Raises:
-        UsageError: There is no such run.
-        RecordsError: It has no records, or a newer version wrote them.
-    """
-    return RunFrames(path, attempt)

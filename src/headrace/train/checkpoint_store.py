@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ import google_crc32c
 
 from headrace.core.errors import CheckpointError, HeadraceError, NotFoundError
 from headrace.data.storage import Store
+from headrace.data.storage.store import pieces_of
 
 COMMIT_FILE = "commit.json"
 _FORMAT_VERSION = 1
@@ -212,12 +214,8 @@ def rank_files(folder: Path, rank: int) -> list[Path]:
 
 def describe_file(file: Path) -> SavedFile:
     """Return a local file's name, size and checksum."""
-    crc32c = size_bytes = 0
-    with file.open("rb") as opened:
-        while piece := opened.read(_PIECE_BYTES):
-            crc32c = google_crc32c.extend(crc32c, piece)
-            size_bytes += len(piece)
-    return SavedFile(name=file.name, size_bytes=size_bytes, crc32c=crc32c)
+    crc32c = reduce(google_crc32c.extend, pieces_of(file), 0)
+    return SavedFile(name=file.name, size_bytes=file.stat().st_size, crc32c=crc32c)
 
 
 def fetch_file(saved: SavedFile, store: Store, folder: str, destination: Path | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from headrace.data.shards.index_rows import (
     Kinds,
     MemberKind,
 )
+from headrace.data.storage.store import pieces_of
 
 
 def schema_of(kinds: Kinds) -> pa.Schema:
@@ -122,7 +124,6 @@ def _arrow_type(column: IndexColumn) -> pa.DataType:
 
 
 _MAGIC_BYTES = 8  # "ARROW1" and two zero bytes come before the schema
-_CHUNK_BYTES = 2**22
 
 
 def write_index(
@@ -147,8 +148,4 @@ def write_index(
 
 def checksum_of_file(path: Path) -> int:
     """Return the CRC-32C of a file's bytes."""
-    checksum = 0
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            checksum = google_crc32c.extend(checksum, chunk)
-    return checksum
+    return int(reduce(google_crc32c.extend, pieces_of(path), 0))

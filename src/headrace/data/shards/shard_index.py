@@ -161,11 +161,6 @@ class ShardIndex:
             shard, path = sample, next((each.path for each in members if each.path), "")
         return SampleLocation(sample=sample, shard=shard, path=path, key=key, members=members)
 
-    def shard_of(self, sample: int) -> int:
-        """Return the number of a sample's shard; for loose objects the sample's own number."""
-        block = self._block_of(sample)
-        return sample if self.shard_sizes is None else block
-
     def find(self, key: str) -> int:
         """Return the first sample with this key, or raise DatasetError; reads the whole index."""
         ahead = 64

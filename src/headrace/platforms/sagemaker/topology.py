@@ -54,8 +54,7 @@ class _TopologySources:
         self._config = config
 
     def hosts(self) -> tuple[str, ...]:
-        name = env.SM_HOSTS.name
-        given = parse_names(name, parse_json_value(name, self._get(env.SM_HOSTS)))
+        name, given = env.SM_HOSTS.name, self._names(env.SM_HOSTS)
         listed = parse_names(f"{_RESOURCE_CONFIG}, hosts", self._config.get("hosts"))
         if given and listed and set(given) != set(listed):
             raise _contradiction(
@@ -128,9 +127,7 @@ class _TopologySources:
     def training(self, groups: Sequence[HostGroup]) -> HostGroup | None:
         """Return the training group; None: none is named, as by an estimator without one."""
         name = env.SM_DISTRIBUTION_INSTANCE_GROUPS.name
-        named = parse_names(
-            name, parse_json_value(name, self._get(env.SM_DISTRIBUTION_INSTANCE_GROUPS))
-        )
+        named = self._names(env.SM_DISTRIBUTION_INSTANCE_GROUPS)
         if not named:
             return None
         for group in groups:
@@ -156,6 +153,9 @@ class _TopologySources:
 
     def _get(self, variable: env.Variable) -> str | None:
         return self._variables.get(variable.name)
+
+    def _names(self, variable: env.Variable) -> tuple[str, ...]:
+        return parse_names(variable.name, parse_json_value(variable.name, self._get(variable)))
 
 
 def _number(variable: env.Variable, text: str | None) -> int | None:
