@@ -126,7 +126,11 @@ class LocalStore(_ImmediateStore):
     def get(self, path: str) -> Buffer:
         """Return a whole file."""
         with self._translated(path):
-            return memoryview(Path(self._file(path)).read_bytes())
+            descriptor = os.open(self._file(path), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                return memoryview(_read(descriptor, 0, os.fstat(descriptor).st_size))
+            finally:
+                os.close(descriptor)
 
     def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[Buffer]:
         """Return several (start, length) ranges of a file, one read each."""
