@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.data.shards.index_rows import Kinds
-from headrace.data.shards.index_writer import digest_of, schema_of, write_index
+from headrace.data.shards.index_writer import checksum_of_file, digest_of, schema_of, write_index
 from headrace.data.shards.manifest import (
     DatasetManifest,
     DatasetSource,
@@ -39,7 +39,8 @@ def synthetic(folder: Path, shards: int) -> DatasetManifest:
     entries = [replace(entry, name=f"{number:06d}.tar") for number in range(shards)]
     fingerprint = fingerprint_of("tar", entries)
     folder.mkdir(parents=True)
-    index = write_index(folder / "index.arrow", (batch for _ in entries), KINDS, fingerprint)
+    path = folder / "index.arrow"
+    spans = write_index(path, (batch for _ in entries), KINDS, fingerprint)
     manifest = DatasetManifest(
         fingerprint=fingerprint,
         layout="tar",
@@ -47,12 +48,12 @@ def synthetic(folder: Path, shards: int) -> DatasetManifest:
         num_members=2 * shards * SHARD_SAMPLES,
         size_bytes=shards,
         extensions=tuple(MemberExtension(name=name, kind=kind) for name, kind in KINDS.items()),
-        index_bytes=index.size_bytes,
-        index_crc32c=index.crc32c,
+        index_bytes=path.stat().st_size,
+        index_crc32c=checksum_of_file(path),
         source=DatasetSource(kind="synthetic", url="", num_files=0, size_bytes=0),
         shards=tuple(
             replace(entry, index_start=start, index_bytes=length)
-            for entry, (start, length) in zip(entries, index.spans, strict=True)
+            for entry, (start, length) in zip(entries, spans, strict=True)
         ),
     )
     (folder / "manifest.json").write_bytes(manifest.to_json())

@@ -75,7 +75,7 @@ def test_a_bad_sample_is_replaced_within_its_shard_and_named(
     assert record["sample"] == 33
     assert record["error"] == "CorruptError"
     assert epochs[0][33] == record["replacement_key"]
-    assert dataset.index.shard_of(33) == dataset.index.shard_of(record["replacement"])
+    assert dataset.index.locate(33).shard == dataset.index.locate(record["replacement"]).shard
 
 
 def test_training_goes_on_where_bad_samples_cannot_be_written_down(

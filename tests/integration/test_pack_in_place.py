@@ -89,7 +89,7 @@ def test_loose_objects_of_class_folders_are_shards_of_their_own(tmp_path):
     index_in_place(str(source))
     index = open_index(str(source))
     assert index.shard_sizes is None
-    assert (index.num_samples, index.shard_of(4)) == (7, 4)
+    assert (index.num_samples, index.locate(4).shard) == (7, 4)
     location = index.locate(index.find("cat/x.y"))
     assert (location.path, location.shard) == ("cat/x.y.jpg", location.sample)
     samples = read_all(str(source))

@@ -14,7 +14,7 @@ import pytest
 from headrace.core.errors import RecordsError, UsageError
 from headrace.observe.doctor.diagnosis import diagnose
 from headrace.records.collector import Collector
-from headrace.records.data_frames import open_run_frames
+from headrace.records.data_frames import RunFrames
 from headrace.records.layout import LAST_WRITTEN_FILE
 from headrace.records.live_reader import recent_rows
 from headrace.records.parquet_tables import FORMAT_KEY, arrow_schema
@@ -245,8 +245,8 @@ def test_records_from_before_a_table_was_known_have_it_without_rows(
     assert records.table(name).schema.equals(arrow_schema(name), check_metadata=True)
     assert records.table(name).num_rows == 0
     assert records.by_column(name) is None
-    assert open_run_frames(tmp_path).arrow(name).column_names == list(TABLES_BY_NAME[name].columns)
-    assert len(open_run_frames(tmp_path).phases.columns) == 8
+    assert RunFrames(tmp_path).arrow(name).column_names == list(TABLES_BY_NAME[name].columns)
+    assert len(RunFrames(tmp_path).phases.columns) == 8
     assert diagnose(records).verdict.steps == 0
 
 

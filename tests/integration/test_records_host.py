@@ -14,7 +14,7 @@ import pytest
 
 from headrace.core.errors import RecordsError
 from headrace.records.collector import Collector
-from headrace.records.data_frames import open_run_frames
+from headrace.records.data_frames import RunFrames
 from headrace.records.live_switch import create_live_switch
 from headrace.records.reader import open_records
 from headrace.records.ring import RingReader, RingWriter
@@ -175,7 +175,7 @@ def test_killing_everything_leaves_readable_records(folder: Path, tmp_path: Path
         host.wait()
         writer.wait()
     before = {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
-    run = open_run_frames(tmp_path)
+    run = RunFrames(tmp_path)
     assert not run.live
     kept = list(run.events[run.events["text"] == "a"]["at_ns"])
     assert len(kept) >= told
@@ -278,7 +278,7 @@ def test_the_phases_of_a_run_are_those_of_its_steps(folder: Path, tmp_path: Path
         }  # fmt: skip
         writer.write(STEPS, *row.values())
     writer.close()
-    run = open_run_frames(tmp_path)
+    run = RunFrames(tmp_path)
     assert list(run.phases.columns) == [
         "rank", "step", "kind", "loader", "start_ns", "phase", "phase_ns", "share"
     ]  # fmt: skip

@@ -17,7 +17,7 @@ from headrace.observe.whatif import tables
 from headrace.observe.whatif.tables import CachedTables, columns
 from headrace.records import compaction, reader
 from headrace.records.collector import Collector
-from headrace.records.data_frames import open_run_frames
+from headrace.records.data_frames import RunFrames
 from headrace.records.parquet_tables import TEXT
 from headrace.records.reader import open_records
 from headrace.records.ring import RingWriter
@@ -184,7 +184,7 @@ def test_texts_are_kept_once_in_memory_and_on_disk(folder: Path, tmp_path: Path)
     column = group.column(group.num_columns - 6)
     assert column.path_in_schema == "stack"
     assert column.total_uncompressed_size < 2 * sum(map(len, lines))
-    frame = open_run_frames(tmp_path).stacks
+    frame = RunFrames(tmp_path).stacks
     assert frame["stack"].dtype == "category"
     assert frame.groupby("phase", observed=True)["samples"].sum().to_dict() == {"work": 6000}
 

@@ -15,7 +15,7 @@ from headrace.records import ring
 from headrace.records.parquet_tables import stored_batches
 from headrace.records.ring import HEADER_BYTES, RingReader, RingWriter
 from headrace.records.schema import EVENTS, FETCHES, Table
-from headrace.records.store import RecordStore
+from headrace.records.store import RecordStore, ring_position
 from run_tables import row_of
 
 TEXTS = st.text(max_size=20)
@@ -86,15 +86,13 @@ class Killed(BaseException):
 def drain(path: Path, store: RecordStore, dies: str) -> None:
     """Do what the collector does, up to where it is killed."""
     reader = RingReader(path)
-    place = store.place(path.name, reader.made_ns)
+    place = ring_position(store.connection, path.name, reader.made_ns)
     if place.read is not None:
-        reader.go_on(place.read, place.texts)
+        reader.seek(place.read, place.texts)
     with suppress(Killed), store.transaction():
         for table, row in reader.rows():
             store.add(table, [row])
-        store.move(
-            path.name, reader.made_ns, reader.position, 0, reader.new_texts, reader.forgotten
-        )
+        store.move(path.name, reader, 0)
         if dies == "before the commit":
             raise Killed
     if dies == "not":

@@ -51,7 +51,7 @@ def test_every_sample_is_located_where_it_was_put(shards):
             location = index.locate(sample)
             assert (location.sample, location.shard, location.key) == (sample, shard, key)
             assert location.path == f"{shard:06d}.tar"
-            assert index.shard_of(sample) == shard
+            assert index.locate(sample).shard == shard
             assert {
                 member.extension: (member.offset, member.size_bytes, member.crc32c)
                 for member in location.members

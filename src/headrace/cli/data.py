@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headrace.core.errors import UsageError
 from headrace.core.units import format_bytes, parse_bytes
 
+if TYPE_CHECKING:
+    from headrace.data.shards.sources.source_kinds import SourceOptions
+
+DatasetUrl = Annotated[str, typer.Argument(metavar="URL", help="The dataset's folder.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Split = Annotated[
     str | None,
@@ -62,11 +66,6 @@ Quality = Annotated[
 ]
 
 
-def register_pack(group: typer.Typer) -> None:
-    """Add the verb to its group."""
-    group.command("pack")(pack)
-
-
 def pack(
     source: Source,
     destination: Destination,
@@ -90,11 +89,10 @@ def pack(
 
     Example: [bold]headrace data pack ./train s3://bucket/train --resize-short 512[/bold]
     """
-    from headrace.cli.data_report import as_json, describe, print_json
+    from headrace.cli.data_report import print_dataset
     from headrace.cli.progress_display import ProgressDisplay
     from headrace.data.shards import pack as packing
     from headrace.data.shards.shard_packer import PackOptions
-    from headrace.data.shards.sources.source_kinds import SourceOptions, read_classes
     from headrace.data.storage import declare_leaf
     from headrace.data.transforms.decode import decode_member
     from headrace.data.transforms.resize import Recode
@@ -107,28 +105,25 @@ def pack(
         keep_order=keep_order,
         max_bad=max_bad,
         recoding={"resize_short": resize_short, "quality": quality} if resize_short else {},
-        source=SourceOptions(
-            split=split,
-            image_glob=image_glob,
-            mask_glob=mask_glob,
-            classes=read_classes(classes_from) if classes_from else (),
-        ),
+        source=_source_options(split, image_glob, mask_glob, classes_from),
     )
     recode = Recode(resize_short=resize_short, quality=quality) if resize_short else None
     with ProgressDisplay(advice="Run the same command again to go on.") as progress:
         report = packing.pack(
             source, destination, options, recode=recode, check=decode_member, progress=progress
         )
-    if json:
-        print_json(as_json(report.url, report.manifest) | {"already": report.already})
-        return
     done = "was packed before, nothing to do" if report.already else "packed"
-    typer.echo("\n".join([f"{report.url}: {done}", *describe(report.manifest)]))
+    more = {"already": report.already}
+    print_dataset(report.url, report.manifest, f"{report.url}: {done}", more, json=json)
 
 
-def register_index(group: typer.Typer) -> None:
-    """Add the verb to its group."""
-    group.command("index")(index)
+def _source_options(
+    split: str | None, image_glob: str | None, mask_glob: str | None, classes_from: str | None
+) -> SourceOptions:
+    from headrace.data.shards.sources.source_kinds import SourceOptions, read_classes
+
+    classes = read_classes(classes_from) if classes_from else ()
+    return SourceOptions(split=split, image_glob=image_glob, mask_glob=mask_glob, classes=classes)
 
 
 def index(
@@ -153,66 +148,38 @@ def index(
 
     Example: [bold]headrace data index s3://bucket/webdataset[/bold]
     """
-    from headrace.cli.data_report import as_json, describe, print_json
+    from headrace.cli.data_report import print_dataset
     from headrace.cli.progress_display import ProgressDisplay
     from headrace.data.shards.in_place_index import index_in_place
-    from headrace.data.shards.sources.source_kinds import SourceOptions, read_classes
     from headrace.data.storage import declare_leaf
 
     declare_leaf()
-    options = SourceOptions(
-        split=split,
-        image_glob=image_glob,
-        mask_glob=mask_glob,
-        classes=read_classes(classes_from) if classes_from else (),
-    )
+    options = _source_options(split, image_glob, mask_glob, classes_from)
     with ProgressDisplay(advice="Nothing is indexed; the next run begins anew.") as progress:
         report = index_in_place(
             url, destination=to, source=options, max_bad=max_bad, progress=progress
         )
-    if json:
-        print_json(as_json(report.url, report.manifest))
-        return
-    typer.echo("\n".join([f"{report.url}: indexed", *describe(report.manifest)]))
+    print_dataset(report.url, report.manifest, f"{report.url}: indexed", {}, json=json)
 
 
-def register_info(group: typer.Typer) -> None:
-    """Add the verb to its group."""
-    group.command("info")(info)
-
-
-def info(
-    url: Annotated[str, typer.Argument(metavar="URL", help="The dataset's folder.")],
-    *,
-    json: Json = False,
-) -> None:
+def info(url: DatasetUrl, *, json: Json = False) -> None:
     """Show what a dataset holds.
 
     Example: [bold]headrace data info s3://bucket/train[/bold]
     """
-    from headrace.cli.data_report import as_json, describe, print_json
+    from headrace.cli.data_report import print_dataset
     from headrace.data.shards.shard_index import open_index
     from headrace.data.storage import declare_leaf
 
     declare_leaf()
     index = open_index(url)
-    key = index.locate(0).key
-    if json:
-        print_json(as_json(index.url, index.manifest) | {"first_key": key})
-        return
-    typer.echo("\n".join([index.url, *describe(index.manifest), f"first key    {key}"]))
+    more = {"first_key": index.locate(0).key}
+    print_dataset(index.url, index.manifest, index.url, more, json=json)
+    if not json:
+        typer.echo(f"first key    {more['first_key']}")
 
 
-def register_lint(group: typer.Typer) -> None:
-    """Add the verb to its group."""
-    group.command("lint")(lint)
-
-
-def lint(
-    url: Annotated[str, typer.Argument(metavar="URL", help="The dataset's folder.")],
-    *,
-    json: Json = False,
-) -> None:
+def lint(url: DatasetUrl, *, json: Json = False) -> None:
     """Check every checksum of every member; name each fault. Exit code 1 if there is any.
 
     Example: [bold]headrace data lint s3://bucket/train[/bold]
@@ -242,13 +209,8 @@ def lint(
 _TEXT_EXTENSIONS = frozenset({"cls", "json", "txt"})
 
 
-def register_cat(group: typer.Typer) -> None:
-    """Add the verb to its group."""
-    group.command("cat")(cat)
-
-
 def cat(
-    url: Annotated[str, typer.Argument(metavar="URL", help="The dataset's folder.")],
+    url: DatasetUrl,
     key: Annotated[
         str,
         typer.Argument(
@@ -319,12 +281,6 @@ def register(app: typer.Typer) -> None:
         help="Pack, index, check and look into datasets.",
         rich_markup_mode="rich",
     )
-    for register_verb in (
-        register_pack,
-        register_index,
-        register_info,
-        register_lint,
-        register_cat,
-    ):
-        register_verb(group)
+    for verb in (pack, index, info, lint, cat):
+        group.command()(verb)
     app.add_typer(group, name="data")

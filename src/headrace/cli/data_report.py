@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -19,12 +20,17 @@ def print_json(content: dict[str, Any]) -> None:
     typer.echo(json.dumps(content, indent=1, ensure_ascii=False))
 
 
-def as_json(url: str, manifest: DatasetManifest) -> dict[str, Any]:
-    """Return a manifest as JSON, with the dataset's URL and without the list of shards."""
+def print_dataset(
+    url: str, manifest: DatasetManifest, title: str, more: Mapping[str, Any], *, json: bool
+) -> None:
+    """Print a title and a dataset's figures; or its manifest without shards, and more, as JSON."""
+    if not json:
+        typer.echo("\n".join([title, *describe(manifest)]))
+        return
     content = asdict(manifest)
     shards = content.pop("shards")
     content["num_shards"] = manifest.num_samples if manifest.layout == "objects" else len(shards)
-    return {"url": url, **content}
+    print_json({"url": url, **content, **more})
 
 
 def describe(manifest: DatasetManifest) -> list[str]:

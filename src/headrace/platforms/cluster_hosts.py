@@ -22,40 +22,24 @@ _HOSTS_HINT = "Or name the hosts instead: --head HOST --group NAME --hosts A,B,C
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterHostFlags:
-    """The flags about hosts, which take precedence over the environment.
-
-    Attributes:
-        head: The head.
-        group: This host's instance group.
-        hosts: All hosts; empty: not given.
-        training: The training group: the first group with a number of hosts.
-        offload: The offload group.
-    """
+    """The flags about hosts, which take precedence over the environment."""
 
     head: str | None = None
-    group: str | None = None
-    hosts: tuple[str, ...] = ()
-    training: str | None = None
-    offload: str | None = None
+    group: str | None = None  # of this host
+    hosts: tuple[str, ...] = ()  # all hosts; empty: not given
+    training: str | None = None  # the training group: the first group with a number of hosts
+    offload: str | None = None  # the offload group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterHosts:
-    """The hosts of a job, as seen from one of them.
+    """The hosts of a job, as seen from one of them."""
 
-    Attributes:
-        head: The head, which the other hosts join.
-        here: This host; None: it has no name among the known hosts.
-        group: This host's instance group.
-        hosts: All hosts; empty: unknown.
-        groups: All groups, the training group first; empty: each host reports its own as it joins.
-    """
-
-    head: str
-    here: str | None
-    group: str
-    hosts: tuple[str, ...]
-    groups: tuple[GroupSpec, ...] = ()
+    head: str  # which the other hosts join
+    here: str | None  # this host; None: it has no name among the known hosts
+    group: str  # of this host
+    hosts: tuple[str, ...]  # empty: unknown
+    groups: tuple[GroupSpec, ...] = ()  # the training group first; empty: hosts report theirs
 
     @property
     def is_head(self) -> bool:
@@ -71,14 +55,8 @@ def find_cluster_hosts(
 ) -> ClusterHosts:
     """Return the hosts of a job by its environment and the command line.
 
-    Args:
-        variables: The values of `env.HOST_LIST_VARIABLES`.
-        resource_config: The text of SageMaker's resourceconfig.json; None: there is none.
-        flags: The command line's flags about hosts.
-        find_here: Returns which of some hosts is this one, if any; called where no variable says.
-
-    Raises:
-        UsageError: Information is missing or contradictory.
+    `find_here` returns which of some hosts is this one, if any, where no variable says; for the
+    rest and the errors see `job_topology`.
     """
     if flags.group is not None:
         check_group_name(flags.group, f"--group {flags.group}")
@@ -99,24 +77,23 @@ def _from_topology(
     if flags.hosts:
         here = job.here if job.here in flags.hosts else find_here(flags.hosts)
         job = replace(job, hosts=flags.hosts, here=here or job.here)
-    groups = _groups_among(job.groups, job.hosts)
+    groups = _groups_of_hosts(job.groups, job.hosts)
     training = _choose_training_group(groups, job, flags)
-    among = training.hosts if training is not None else job.hosts
+    candidates = training.hosts if training is not None else job.hosts
+    training_first = sorted(groups, key=lambda group: group is not training)
+    sizes = [GroupSpec(name=group.name, hosts=len(group.hosts)) for group in training_first]
     found = ClusterHosts(
-        head=flags.head or (job.head if job.head in among else among[0]),
+        head=flags.head or (job.head if job.head in candidates else candidates[0]),
         here=job.here,
         group=flags.group or check_group_name(job.group, f"Group {job.group}"),
         hosts=job.hosts,
         # If a flag gives one host's group, other hosts may have such flags, too.
-        groups=() if flags.group else tuple(
-            GroupSpec(name=group.name, hosts=len(group.hosts))
-            for group in sorted(groups, key=lambda group: group is not training)
-        ),
-    )  # fmt: skip
+        groups=() if flags.group else tuple(sizes),
+    )
     return _validated(found)
 
 
-def _groups_among(groups: Sequence[HostGroup], hosts: Sequence[str]) -> tuple[HostGroup, ...]:
+def _groups_of_hosts(groups: Sequence[HostGroup], hosts: Sequence[str]) -> tuple[HostGroup, ...]:
     """Return the groups of some hosts; empty where the group of one of them is unknown."""
     present = [
         replace(group, hosts=tuple(host for host in group.hosts if host in hosts))
@@ -143,7 +120,11 @@ def _choose_training_group(
                 f"{describe_groups(groups)}."
             )
     return training_group(
-        groups, flagged=flags.training, head=flags.head, told=job.training, offload=flags.offload
+        groups,
+        flagged=flags.training,
+        head=flags.head,
+        platform=job.training,
+        offload=flags.offload,
     )
 
 
@@ -166,24 +147,16 @@ def job_topology(
 ) -> JobTopology | None:
     """Return the topology of a job by its environment; None: there is no job.
 
-    Args:
-        variables: The values of `env.HOST_LIST_VARIABLES`.
-        resource_config: The text of SageMaker's resourceconfig.json; None: there is none.
-
-    Raises:
-        UsageError: Information is missing or contradictory.
+    `variables` are the values of `env.HOST_LIST_VARIABLES`, `resource_config` is the text of
+    SageMaker's resourceconfig.json. UsageError: information is missing or contradictory.
     """
-    topologies = [
-        topology
-        for topology in (sagemaker_topology(variables, resource_config), vertex_topology(variables))
-        if topology is not None
-    ]
-    if len(topologies) > 1:
+    sagemaker, vertex = sagemaker_topology(variables, resource_config), vertex_topology(variables)
+    if sagemaker and vertex:
         raise UsageError(
             f"{env.CLUSTER_SPEC.name} speaks of a job on Vertex AI, and SM_* variables or "
             "resourceconfig.json of one on SageMaker. Unset those that are not of this job."
         )
-    return topologies[0] if topologies else None
+    return sagemaker or vertex
 
 
 def _from_flags(
@@ -206,9 +179,9 @@ def _validated(contract: ClusterHosts) -> ClusterHosts:
     if not hosts:
         return contract
     listed = ", ".join(hosts)
-    twice = [host for host in hosts if hosts.count(host) > 1]
-    if twice:
-        raise UsageError(f"{twice[0]} is twice among the hosts {listed}: name each host once.")
+    repeated = [host for host in hosts if hosts.count(host) > 1]
+    if repeated:
+        raise UsageError(f"{repeated[0]} is twice among the hosts {listed}: name each host once.")
     if contract.head not in hosts:
         raise UsageError(
             f"The head {contract.head} is not among the hosts {listed}. Name one of them: "

@@ -27,27 +27,18 @@ _SAGEMAKER_PREFIX = "ml."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceType:
-    """A machine type.
+    """A machine type."""
 
-    Attributes:
-        name: The name, as it was given.
-        cores: Its CPU cores; None: this machine's.
-        devices: Its device count; None: this machine's.
-        device: The kind of its devices; "": it has none, or unknown.
-    """
-
-    name: str
-    cores: int | None = None
-    devices: int | None = None
-    device: str = ""
+    name: str  # as it was given
+    cores: int | None = None  # None: this machine's
+    devices: int | None = None  # None: this machine's
+    device: str = ""  # the kind of its devices; "": it has none, or unknown
 
 
 def instance_type(name: str, where: str) -> InstanceType:
-    """Return a machine type by its name; raises UsageError, with the nearest name.
+    """Return a machine type by its name, such as `local`, `local_gpu`, `ml.g5.xlarge`, `g5.xlarge`.
 
-    Args:
-        name: Such as `local`, `local_gpu`, `ml.g5.xlarge`, `g5.xlarge`, `n1-standard-8`.
-        where: Prefix of the error message: who gave the name.
+    UsageError begins with `where`, who gave the name, and has the nearest name.
     """
     if name in LOCAL_TYPES:
         return InstanceType(name=name, devices=0 if name == "local" else None)
@@ -56,8 +47,7 @@ def instance_type(name: str, where: str) -> InstanceType:
     if row is None or (name.startswith(_SAGEMAKER_PREFIX) and row["cloud"] != "aws"):
         raise UsageError(
             f"{where}: there is no instance type {name}.{_nearest_type(name)} Others are "
-            "emulated by "
-            "their cores and devices: --group NAME=HOSTS:cpus=8,gpus=1."
+            "emulated by their cores and devices: --group NAME=HOSTS:cpus=8,gpus=1."
         )
     return InstanceType(
         name=name, cores=int(row["cores"]), devices=int(row["devices"]), device=row["device"]
@@ -73,11 +63,8 @@ def _type_rows() -> dict[str, dict[str, str]]:
 def _nearest_type(name: str) -> str:
     spellings = [*LOCAL_TYPES, *_type_rows()]
     if name.startswith(_SAGEMAKER_PREFIX):
-        spellings = [
-            f"{_SAGEMAKER_PREFIX}{key}"
-            for key, row in _type_rows().items()
-            if row["cloud"] == "aws"
-        ]
+        of_aws = [key for key, row in _type_rows().items() if row["cloud"] == "aws"]
+        spellings = [f"{_SAGEMAKER_PREFIX}{key}" for key in of_aws]
     near = difflib.get_close_matches(name, spellings, n=1, cutoff=0.5)
     return f" Did you mean {near[0]}?" if near else ""
 
@@ -97,21 +84,13 @@ _SHAPE = ("cpus", "gpus")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSpec:
-    """An instance group, as a `--group` flag gives it.
+    """An instance group, as a `--group` flag gives it."""
 
-    Attributes:
-        name: The value of Ray's label `headrace.group`.
-        hosts: How many hosts of it the job needs.
-        cpus: CPU cores of an emulated host; None: this machine's.
-        gpus: Devices of an emulated host; None: this machine's, for the training group.
-        instance_type: The machine type of its hosts, for scripts; "": none was named.
-    """
-
-    name: str
-    hosts: int
-    cpus: int | None = None
-    gpus: int | None = None
-    instance_type: str = ""
+    name: str  # the value of Ray's label `headrace.group`
+    hosts: int  # how many of it the job needs
+    cpus: int | None = None  # of an emulated host; None: this machine's
+    gpus: int | None = None  # of an emulated host; None: this machine's, for the training group
+    instance_type: str = ""  # of its hosts, for scripts; "": none was named
 
     def flag(self) -> str:
         """Return the value of the `--group` flag that gives this group."""
@@ -126,11 +105,7 @@ class GroupSpec:
 
 
 def parse_groups(texts: Sequence[str]) -> tuple[GroupSpec, ...]:
-    """Return the groups of `--group` flags, in their order.
-
-    Raises:
-        UsageError: An invalid group, or a duplicate name.
-    """
+    """Return the groups of `--group` flags, in their order; raises UsageError."""
     groups = tuple(_parse_group(text) for text in texts)
     names = [group.name for group in groups]
     for name in names:
@@ -142,10 +117,7 @@ def parse_groups(texts: Sequence[str]) -> tuple[GroupSpec, ...]:
 def check_group_name(name: str, where: str, how: str = "") -> str:
     """Return the name of a group; raises UsageError where it is no valid Ray label.
 
-    Args:
-        name: The name.
-        where: Prefix of the error message: who gave the name.
-        how: The end of the error message: the expected syntax.
+    The message begins with `where`, who gave the name, and ends with `how`, the expected syntax.
     """
     if not _GROUP_NAME.fullmatch(name):
         raise UsageError(
@@ -162,15 +134,10 @@ def _parse_group(text: str) -> GroupSpec:
     check_group_name(name, f"--group {text}", _GROUP_SYNTAX)
     count, _, kind = hosts.partition("x")
     shape_values = _parse_shape(text, shape)
-    if not kind:
-        return GroupSpec(
-            name=name, hosts=_whole_number(text, hosts, least=1),
-            cpus=shape_values.get("cpus"), gpus=shape_values.get("gpus"),
-        )  # fmt: skip
-    machine = instance_type(kind, f"--group {text}")
+    machine = instance_type(kind, f"--group {text}") if kind else InstanceType(name="")
     return GroupSpec(
         name=name,
-        hosts=_whole_number(text, count, least=1),
+        hosts=_whole_number(text, count if kind else hosts, least=1),
         cpus=shape_values.get("cpus", machine.cores),
         gpus=shape_values.get("gpus", machine.devices),
         instance_type=kind,
@@ -191,8 +158,8 @@ def _parse_shape(text: str, shape: str) -> dict[str, int]:
 
 def _whole_number(text: str, value: str, *, least: int) -> int:
     if not value.isdecimal() or int(value) < least:
-        raise UsageError(f"--group {text}: {value or 'nothing'} is no whole number above "
-                         f"{least - 1}. {_GROUP_SYNTAX}")  # fmt: skip
+        wrong = f"{value or 'nothing'} is no whole number above {least - 1}"
+        raise UsageError(f"--group {text}: {wrong}. {_GROUP_SYNTAX}")
     return int(value)
 
 
@@ -203,17 +170,11 @@ _WITH_DEVICES = re.compile(r"(ml\.)?(g|gr|p|trn)\d")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostGroup:
-    """An instance group of a job, with named hosts.
-
-    Attributes:
-        name: The group's name.
-        hosts: The names of its hosts.
-        instance_type: The machine type of its hosts; "": unknown.
-    """
+    """An instance group of a job, with named hosts."""
 
     name: str
     hosts: tuple[str, ...]
-    instance_type: str = ""
+    instance_type: str = ""  # "": unknown
 
     @property
     def has_devices(self) -> bool:

@@ -29,15 +29,9 @@ ContractName = Literal["torchrun", "sagemaker", "sagemaker-v3", "vertex"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptContract:
-    """The contracts of a script on one host of a job.
+    """The contracts of a script on one host of a job."""
 
-    Attributes:
-        contracts: The contracts; torchrun itself fulfils its own.
-        job: The job.
-        host: The script's host.
-    """
-
-    contracts: Sequence[ContractName]
+    contracts: Sequence[ContractName]  # torchrun itself fulfils its own
     job: TrainingJob
     host: str
 
@@ -47,18 +41,12 @@ class ScriptContract:
         return "sagemaker" in self.contracts or "sagemaker-v3" in self.contracts
 
     def variables(
-        self, folders: SageMakerFolders, places: VertexPaths, machine: HostResources
+        self, folders: SageMakerFolders, paths: VertexPaths, machine: HostResources
     ) -> dict[str, str]:
-        """Return the script's variables; where two contracts have the same one, SageMaker's.
-
-        Args:
-            folders: The paths of SageMaker's folders.
-            places: The paths of Vertex AI's folders.
-            machine: The host's resources.
-        """
+        """Return the script's variables; where two contracts have the same one, SageMaker's."""
         found: dict[str, str] = {}
         if "vertex" in self.contracts:
-            found |= vertex_variables(self.job, self.host, places)
+            found |= vertex_variables(self.job, self.host, paths)
         if "sagemaker" in self.contracts:
             found |= sagemaker_variables(self.job, self.host, folders, machine)
         elif "sagemaker-v3" in self.contracts:
@@ -92,11 +80,8 @@ _VERTEX_PREFIXES = ("AIP_",)
 def conflicting_variables(own: Collection[str], here: Iterable[str]) -> list[str]:
     """Return which set variables belong to a contract that does not set them for this job.
 
-    Other SM_* names, which no contract has, are the user's.
-
-    Args:
-        own: The names of the variables that the contracts set.
-        here: The names of the variables that are set already.
+    `own` are the names that the contracts set, `here` those that are set already. Other SM_*
+    names, which no contract has, are the user's.
     """
     sagemaker, vertex, unknown = _contract_variables()
     names: frozenset[str] = frozenset()

@@ -17,37 +17,19 @@ from headrace.platforms.instance_groups import DEFAULT_GROUP, HostGroup
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobTopology:
-    """The hosts of a job, as its environment describes them.
-
-    Attributes:
-        hosts: All hosts.
-        here: This host.
-        head: The head, which the others join; None: unknown.
-        group: This host's instance group.
-        groups: All groups, the same on every host; empty: unknown.
-        training: The training group's name; None: unknown.
-        primary: The hosts that train by the platform's own convention; empty: it has none.
-    """
+    """The hosts of a job, as its environment describes them."""
 
     hosts: tuple[str, ...]
-    here: str
-    head: str | None
-    group: str
-    groups: tuple[HostGroup, ...] = ()
-    training: str | None = None
-    primary: tuple[str, ...] = ()
+    here: str  # this host
+    head: str | None  # which the others join; None: unknown
+    group: str  # of this host
+    groups: tuple[HostGroup, ...] = ()  # all, the same on every host; empty: unknown
+    training: str | None = None  # the training group's name; None: unknown
+    primary: tuple[str, ...] = ()  # hosts that train by the platform's convention; empty: none
 
 
 def parse_json_value(name: str, text: str | None) -> Any:
-    """Return the parsed JSON of a variable, None where it is unset or empty.
-
-    Args:
-        name: The name of the variable or file.
-        text: Its text.
-
-    Raises:
-        UsageError: It is no JSON.
-    """
+    """Return the parsed JSON of a variable or file, None where it is empty; raises UsageError."""
     if not text:
         return None
     try:
@@ -57,12 +39,7 @@ def parse_json_value(name: str, text: str | None) -> Any:
 
 
 def parse_names(name: str, value: Any) -> tuple[str, ...]:
-    """Return a variable's list of names; raises UsageError where it is none.
-
-    Args:
-        name: The variable's name.
-        value: Its parsed value; None: no names.
-    """
+    """Return the names of a parsed variable, none for None; raises UsageError if it has no list."""
     if value is None:
         return ()
     if not isinstance(value, list) or not all(isinstance(each, str) and each for each in value):
@@ -75,26 +52,19 @@ def training_group(
     *,
     flagged: str | None,
     head: str | None,
-    told: str | None,
+    platform: str | None,
     offload: str | None,
 ) -> HostGroup:
-    """Return the training group.
+    """Return the training group; raises UsageError where it is ambiguous.
 
-    Args:
-        groups: All groups.
-        flagged: The group that the command line names.
-        head: The head that the command line names: its group trains.
-        told: The group that the environment names.
-        offload: The offload group, which does not train unless it is named.
-
-    Raises:
-        UsageError: The training group is ambiguous.
+    The command line may name it (`flagged`), or a head that it contains; the platform may name
+    it, too. The offload group does not train unless it is named.
     """
     others = [group for group in groups if group.name != offload]
     candidates = (
         [group for group in groups if group.name == flagged],
         [group for group in others if head in group.hosts],
-        [group for group in groups if group.name == told],
+        [group for group in groups if group.name == platform],
         groups,
         others,
         [group for group in others if group.has_devices],
@@ -106,9 +76,8 @@ def training_group(
     counted = " ".join(f"--group {group.name}={len(group.hosts)}" for group in groups)
     raise UsageError(
         f"Which of the groups {describe_groups(groups)} trains? Not one alone has devices by its "
-        "type, "
-        f"nor is one called {DEFAULT_GROUP}. Name them on every host, the one that trains first, "
-        f"such as {counted}."
+        f"type, nor is one called {DEFAULT_GROUP}. Name them on every host, the one that trains "
+        f"first, such as {counted}."
     )
 
 

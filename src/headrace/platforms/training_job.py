@@ -16,20 +16,12 @@ ChannelMode = Literal["File", "Pipe"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Channel:
-    """A channel, as a script sees it.
-
-    Attributes:
-        name: The channel's name.
-        mode: The input mode.
-        distribution: Whether each host has all of its objects, or a share of them.
-        groups: The instance groups whose hosts have it; empty: all.
-        content_type: The content type of its objects; None: not given.
-    """
+    """A channel, as a script sees it."""
 
     name: str
     mode: ChannelMode = "File"
-    distribution: DataDistribution = "FullyReplicated"
-    groups: tuple[str, ...] = ()
+    distribution: DataDistribution = "FullyReplicated"  # all objects on each host, or a share
+    groups: tuple[str, ...] = ()  # whose hosts have it; empty: all
     content_type: str | None = None
 
     def is_for(self, group: str) -> bool:
@@ -39,71 +31,46 @@ class Channel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostResources:
-    """The resources of a host, as its scripts see them.
+    """The resources of a host, as its scripts see them."""
 
-    Attributes:
-        cpus: CPU cores.
-        gpus: Device count.
-        interface: The network interface by which the other hosts reach it.
-        torch: The version of PyTorch there; "": unknown.
-    """
-
-    cpus: int
+    cpus: int  # cores
     gpus: int = 0
-    interface: str = "eth0"
-    torch: str = ""
+    interface: str = "eth0"  # by which the other hosts reach it
+    torch: str = ""  # PyTorch's version there; "": unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingJob:
-    """The facts of a job that are the same on all its hosts.
-
-    Attributes:
-        name: The job's name.
-        groups: Its instance groups, in the given order.
-        entry_point: The script, relative to the code folder.
-        distribution: How ranks are started; None: the script runs once on each host.
-        distributed: The names of the groups that have ranks.
-        processes_per_host: The given number of ranks per host; None: one per device.
-        channels: The inputs.
-        hyperparameters: JSON values, by name.
-        submitted: The origin of the code, a URL or a folder; "": unknown.
-        region: The cloud's region; "": none.
-        master_port: The rendezvous port on the first host; 0: the contract's usual one.
-        log_level: A level of Python's logging.
-    """
+    """The facts of a job that are the same on all its hosts."""
 
     name: str
     groups: tuple[HostGroup, ...]
-    entry_point: str
-    distribution: Distribution | None = None
-    distributed: tuple[str, ...] = ()
-    processes_per_host: int | None = None
+    entry_point: str  # the script, relative to the code folder
+    distribution: Distribution | None = None  # None: the script runs once on each host
+    distributed: tuple[str, ...] = ()  # the names of the groups that have ranks
+    processes_per_host: int | None = None  # None: one per device
     channels: tuple[Channel, ...] = ()
-    hyperparameters: Mapping[str, Any] = field(default_factory=dict)
-    submitted: str = ""
-    region: str = ""
-    master_port: int = 0
-    log_level: int = 20
+    hyperparameters: Mapping[str, Any] = field(default_factory=dict)  # JSON values
+    submitted: str = ""  # the origin of the code, a URL or a folder; "": unknown
+    region: str = ""  # the cloud's; "": none
+    master_port: int = 0  # of the rendezvous on the first host; 0: the contract's usual one
+    log_level: int = 20  # of Python's logging
 
     def __post_init__(self) -> None:
         if self.distribution is not None and self.distribution not in get_args(Distribution):
             known = ", ".join(get_args(Distribution))
             raise UsageError(f"distribution {self.distribution}: it is one of {known}.")
         names = [group.name for group in self.groups]
-        for group in self.distributed:
+        users = [("The distribution", group) for group in self.distributed]
+        users += [
+            (f"Channel {each.name}", group) for each in self.channels for group in each.groups
+        ]
+        for user, group in users:
             if group not in names:
                 raise UsageError(
-                    f"The distribution is for the instance group {group}, and there is none of "
-                    f"that name: there are {', '.join(names)}."
+                    f"{user} is for the instance group {group}, and there is none of that name: "
+                    f"there are {', '.join(names)}."
                 )
-        for channel in self.channels:
-            for group in channel.groups:
-                if group not in names:
-                    raise UsageError(
-                        f"Channel {channel.name} is for the instance group {group}, and there is "
-                        f"none of that name: there are {', '.join(names)}."
-                    )
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -114,8 +81,8 @@ class TrainingJob:
     @property
     def master(self) -> str:
         """The host of the rendezvous: the first one of the groups that have ranks."""
-        meeting = [group for group in self.groups if group.name in self.distributed]
-        return meeting[0].hosts[0] if meeting else self.hosts[0]
+        with_ranks = [group for group in self.groups if group.name in self.distributed]
+        return with_ranks[0].hosts[0] if with_ranks else self.hosts[0]
 
     def group_of(self, host: str) -> HostGroup:
         """Return the group of a host; raises UsageError where the job has no such host."""

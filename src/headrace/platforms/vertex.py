@@ -14,7 +14,6 @@ from typing import Any
 
 from headrace.core import env
 from headrace.core.errors import UsageError
-from headrace.platforms.instance_groups import HostGroup
 from headrace.platforms.topology import JobTopology, parse_json_value, parse_names
 from headrace.platforms.training_job import Channel, TrainingJob
 
@@ -22,12 +21,12 @@ MASTER_PORT = 3333
 VERTEX_FOLDERS = ("model", "checkpoints", "logs")
 """The folders of AIP_*_DIR, below the output."""
 _SPEC_PORT = 2222
-_PRIMARY, _WORKERS, _OTHER_POOL = "workerpool0", "workerpool1", "workerpool2"
+_PRIMARY, _WORKERS = "workerpool0", "workerpool1"
 _DIRS = ("AIP_MODEL_DIR", "AIP_CHECKPOINT_DIR", "AIP_TENSORBOARD_LOG_DIR")
 _IN_TF_CONFIG = {
     _PRIMARY: "chief",
     _WORKERS: "worker",
-    _OTHER_POOL: "ps",
+    "workerpool2": "ps",
     "workerpool3": "evaluator",
 }
 _DATA_OF = {"training": "TRAINING", "train": "TRAINING", "validation": "VALIDATION", "test": "TEST"}
@@ -35,19 +34,11 @@ _DATA_OF = {"training": "TRAINING", "train": "TRAINING", "validation": "VALIDATI
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VertexPaths:
-    """The paths of a script on Vertex AI.
+    """The paths of a script on Vertex AI."""
 
-    Attributes:
-        output: The folder or URL of its output.
-        data: The locations of channels, by name; the training, validation and test data are passed
-            as AIP_*_DATA_URI.
-        project: The cloud project; "": none.
-        region: The cloud's region; "": none.
-    """
-
-    output: str
-    data: Mapping[str, str]
-    project: str = ""
+    output: str  # a folder or a URL
+    data: Mapping[str, str]  # where channels are; AIP_*_DATA_URI for training, validation and test
+    project: str = ""  # the cloud's; "": none
     region: str = ""
 
 
@@ -68,18 +59,12 @@ def worker_pools(job: TrainingJob) -> dict[str, tuple[str, ...]]:
     return pools
 
 
-def vertex_variables(job: TrainingJob, host: str, places: VertexPaths) -> dict[str, str]:
-    """Return the variables of a script on a host.
-
-    Args:
-        job: The job.
-        host: The host.
-        places: The paths of the script.
-    """
+def vertex_variables(job: TrainingJob, host: str, paths: VertexPaths) -> dict[str, str]:
+    """Return the variables of a script on a host."""
     pools = worker_pools(job)
     machines = [each for pool in sorted(pools) for each in pools[pool]]
     pool = next(pool for pool, hosts in pools.items() if host in hosts)
-    output = places.output.rstrip("/")
+    output = paths.output.rstrip("/")
     variables = {
         "CLUSTER_SPEC": _compact(_cluster_spec(job, pools, pool, host)),
         "RANK": str(machines.index(host)),
@@ -88,9 +73,9 @@ def vertex_variables(job: TrainingJob, host: str, places: VertexPaths) -> dict[s
         "MASTER_PORT": str(job.master_port or MASTER_PORT),
         **{name: f"{output}/{folder}/" for name, folder in zip(_DIRS, VERTEX_FOLDERS, strict=True)},
         "CLOUD_ML_JOB_ID": job.name,
-        "CLOUD_ML_PROJECT_ID": places.project,
-        "CLOUD_ML_REGION": places.region,  # `job.region` is another cloud's
-        **_data(job, host, places),
+        "CLOUD_ML_PROJECT_ID": paths.project,
+        "CLOUD_ML_REGION": paths.region,  # `job.region` is another cloud's
+        **_data(job, host, paths),
     }
     if len(machines) > 1:
         variables["TF_CONFIG"] = _compact(_tf_config(pools, pool, host))
@@ -98,15 +83,7 @@ def vertex_variables(job: TrainingJob, host: str, places: VertexPaths) -> dict[s
 
 
 def experiment_variables(experiment: str, run: str | None) -> dict[str, str]:
-    """Return the variables with the experiment that a job belongs to.
-
-    The service sets them only for a job with an experiment, the second one only for a job with an
-    experiment run.
-
-    Args:
-        experiment: The experiment's name.
-        run: The experiment run's name; None: not given.
-    """
+    """Return the variables of a job with an experiment, and perhaps an experiment run."""
     variables = {"AIP_EXPERIMENT_NAME": experiment}
     return variables if run is None else {**variables, "AIP_EXPERIMENT_RUN_NAME": run}
 
@@ -130,18 +107,13 @@ def _cluster_spec(
             "worker_pool_specs": [
                 {
                     "replica_count": len(pools[name]),
-                    "machine_spec": {"machine_type": _type_in(job, pools[name][0])},
+                    "machine_spec": {"machine_type": job.group_of(pools[name][0]).instance_type},
                     "python_package_spec": {"python_module": job.entry_point},
                 }
                 for name in sorted(pools)
             ]
         },
     }
-
-
-def _type_in(job: TrainingJob, host: str) -> str:
-    group: HostGroup = job.group_of(host)
-    return group.instance_type
 
 
 def _tf_config(pools: Mapping[str, tuple[str, ...]], pool: str, host: str) -> dict[str, Any]:
@@ -154,14 +126,14 @@ def _tf_config(pools: Mapping[str, tuple[str, ...]], pool: str, host: str) -> di
     }
 
 
-def _data(job: TrainingJob, host: str, places: VertexPaths) -> dict[str, str]:
+def _data(job: TrainingJob, host: str, paths: VertexPaths) -> dict[str, str]:
     variables = {}
     formats = set()
     for channel in job.channels_of(host):
         kind = _DATA_OF.get(channel.name)
-        if kind is not None and channel.name in places.data:
-            variables[f"AIP_{kind}_DATA_URI"] = places.data[channel.name]
-            formats.add(_format(channel, places.data[channel.name]))
+        if kind is not None and channel.name in paths.data:
+            variables[f"AIP_{kind}_DATA_URI"] = paths.data[channel.name]
+            formats.add(_format(channel, paths.data[channel.name]))
     if not variables:
         return {}
     # There is one format for all: csv only where each channel is.
@@ -179,12 +151,7 @@ def _compact(value: Any) -> str:
 
 
 def vertex_paths(output: str, data: Mapping[str, str]) -> VertexPaths:
-    """Return the paths of a script, with project and region from gcloud's variables.
-
-    Args:
-        output: The folder or URL of the script's output.
-        data: The locations of channels, by name.
-    """
+    """Return the paths of a script, with project and region from gcloud's variables."""
     return VertexPaths(
         output=output,
         data=data,
@@ -201,12 +168,7 @@ def vertex_topology(variables: Mapping[str, str | None]) -> JobTopology | None:
 
     A host's group is the name of its worker pool; the head is the host of the primary pool. The
     instance groups are unknown: each pool has its own arguments, which may name its group.
-
-    Args:
-        variables: The values of `env.HOST_LIST_VARIABLES`.
-
-    Raises:
-        UsageError: CLUSTER_SPEC is incomplete.
+    `variables` are those of `env.HOST_LIST_VARIABLES`. UsageError: CLUSTER_SPEC is incomplete.
     """
     spec = parse_json_value(_CLUSTER_SPEC, variables.get(_CLUSTER_SPEC))
     if spec is None:
@@ -230,9 +192,8 @@ def vertex_topology(variables: Mapping[str, str | None]) -> JobTopology | None:
         raise _cluster_spec_error(
             f"this host is number {index!r} of {pool}, which has {len(pools[pool])}"
         ) from None
-    hosts = tuple(host for each in pools.values() for host in each)
     return JobTopology(
-        hosts=hosts,
+        hosts=tuple(host for each in pools.values() for host in each),
         here=here,
         head=pools[_PRIMARY][0],
         group=pool,

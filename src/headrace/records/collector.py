@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sqlite3
 import time
@@ -14,9 +13,10 @@ from typing import Any
 
 from headrace.core.errors import RecordsError
 from headrace.records import ring
+from headrace.records.launcher import try_lock
 from headrace.records.layout import LOCK, RINGS, STORE, is_closed
 from headrace.records.schema import EVENTS, Table
-from headrace.records.store import RecordStore
+from headrace.records.store import RecordStore, ring_position
 
 BROKEN_SUFFIX = ".broken"
 _LOCK_WAIT_S = 3.0
@@ -28,27 +28,50 @@ _MAX_POSTPONED = 1000
 
 @dataclass(slots=True)
 class _OpenRing:
-    """A ring being read; `recorded_drops` of its dropped records are in the store's events."""
+    """A ring being read, with what one drain has read of it."""
 
     path: Path
     reader: ring.RingReader
-    recorded_drops: int
+    recorded_drops: int  # of its dropped records, those that are in the store's events
     ended: bool = False
     faults: list[str] = field(default_factory=list)
+    rows: dict[int, tuple[Table, list[tuple[Any, ...]]]] = field(default_factory=dict)
+    dropped: int = 0  # read once: it may grow, and the event must match the stored number
+
+    def read(self) -> int:
+        """Read the rows written up to now, and return how many there are."""
+        self.rows = {}
+        try:
+            for table, row in self.reader.rows():
+                self.rows.setdefault(table.number, (table, []))[1].append(row)
+        except RecordsError as error:
+            self.faults.append(str(error))
+        self.dropped = self.reader.dropped
+        return sum(len(rows) for _, rows in self.rows.values())
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether its stored position is outdated."""
+        is_read = self.reader.position != self.reader.released
+        return is_read or self.dropped > self.recorded_drops
+
+    def events(self, *, last: bool) -> list[tuple[Any, ...]]:
+        """Return rows of `events` about its faults and dropped records."""
+        rows = [fault_row(text) for text in self.faults]
+        if self.dropped > self.recorded_drops:
+            rows.append(dropped_row(self.path.name, self.dropped - self.recorded_drops))
+        if last and not self.ended:
+            outlived = f"{self.path.name}: process {self.reader.pid} outlived its records"
+            rows.append(fault_row(outlived))
+        return rows
 
 
 class Collector:
     """The collector of a host's rings; one at a time, and a new one after it was killed.
 
-    Args:
-        folder: The attempt's records folder, created if it does not exist.
-        host: The host's name, which names the store.
-
-    Raises:
-        RecordsError: The folder's records are closed, another process collects them, or a newer
-            version wrote them.
-        OSError: The folder cannot be made or written.
-        sqlite3.Error: The store is broken.
+    It creates the attempt's records folder if needed; the host's name is that of the store.
+    RecordsError: the folder's records are closed, another process collects them, or a newer version
+    wrote them. OSError, sqlite3.Error: the folder cannot be written, the store is broken.
     """
 
     def __init__(self, folder: Path, host: str) -> None:
@@ -86,14 +109,8 @@ class Collector:
     def drain(self, *, last: bool = False) -> int:
         """Move what the rings hold to the store and return how many rows that was.
 
-        A ring is removed once it is empty and its writer has ended. If the store cannot be written,
-        the rows stay in the rings for the next drain.
-
-        Args:
-            last: Remove every ring, also those of processes that still write.
-
-        Raises:
-            sqlite3.Error: The store could not be written.
+        A ring is removed once it is empty and its writer has ended, with `last` in any case. If the
+        store cannot be written (sqlite3.Error), the rows stay in the rings for the next drain.
         """
         self._find_rings()
         self._check_writers(now=last)
@@ -101,7 +118,9 @@ class Collector:
             count = self._move(last=last)
         except sqlite3.Error:
             # The readers are ahead of the store: reopened, they start at its positions.
-            self._close_readers()
+            for source in self._rings.values():
+                source.reader.close()
+            self._rings.clear()
             raise
         for source in self._rings.values():
             source.reader.release()
@@ -116,11 +135,8 @@ class Collector:
     def close(self, wait_s: float = _CLOSE_S) -> None:
         """Drain for the last time, write the Parquet files, and remove the store.
 
-        Args:
-            wait_s: How long processes that still write may take to end.
-
-        Raises:
-            OSError, sqlite3.Error: The disk is full; the records stay readable as they are.
+        Processes that still write get `wait_s` to end. After an error, as with a full disk, the
+        records stay readable as they are.
         """
         deadline = time.monotonic() + wait_s
         self.drain()
@@ -132,9 +148,8 @@ class Collector:
         self.drain(last=True)
         for path in self._unfinished:  # their writers died at once
             path.unlink(missing_ok=True)
-        from headrace.records.parquet_tables import (
-            close_store,  # Arrow takes 40 MB: not loaded while ranks train
-        )
+        # Arrow takes 40 MB: it is not loaded while ranks train.
+        from headrace.records.parquet_tables import close_store
 
         close_store(self.store, self.folder)
         self._lock_path.unlink(missing_ok=True)
@@ -171,9 +186,9 @@ class Collector:
 
     def _open(self, path: Path) -> _OpenRing:
         reader = ring.RingReader(path)
-        position = self.store.place(path.name, reader.made_ns)
+        position = ring_position(self.store.connection, path.name, reader.made_ns)
         if position.read is not None:
-            reader.go_on(position.read, position.texts)
+            reader.seek(position.read, position.texts)
         return _OpenRing(path, reader, position.dropped)
 
     def _check_writers(self, *, now: bool) -> None:
@@ -184,51 +199,26 @@ class Collector:
                 source.ended = source.ended or source.reader.ended
 
     def _move(self, *, last: bool) -> int:
-        moved = {source.path.name: self._rows(source) for source in self._rings.values()}
-        count = sum(len(rows) for tables in moved.values() for _, rows in tables.values())
-        # Read once: the count may grow meanwhile, and the event must match the stored number.
-        dropped = {name: source.reader.dropped for name, source in self._rings.items()}
-        changed = [
-            source
-            for name, source in self._rings.items()
-            if source.reader.position != source.reader.released
-            or dropped[name] > source.recorded_drops
-        ]
-        has_faults = any(source.faults for source in self._rings.values())
-        if not (changed or self._waiting or last or has_faults):
+        rings = list(self._rings.values())
+        count = sum([source.read() for source in rings])
+        changed = [source for source in rings if source.has_moved]
+        if not (changed or self._waiting or last or any(source.faults for source in rings)):
             return 0
         with self.store.transaction():
             for add in self._waiting:
                 add()
-            for source in self._rings.values():
-                for table, rows in moved[source.path.name].values():
+            for source in rings:
+                for table, rows in source.rows.values():
                     self.store.add(table, rows)
-                self.store.add(EVENTS, _events_of(source, dropped[source.path.name], last=last))
+                self.store.add(EVENTS, source.events(last=last))
             for source in changed:
-                name, reader = source.path.name, source.reader
-                self.store.move(
-                    name,
-                    reader.made_ns,
-                    reader.position,
-                    dropped[name],
-                    reader.new_texts,
-                    reader.forgotten,
-                )
+                self.store.move(source.path.name, source.reader, source.dropped)
         self._waiting.clear()
-        for source in self._rings.values():
+        for source in rings:
             source.faults.clear()
-            source.recorded_drops = dropped[source.path.name]
+            source.rows.clear()
+            source.recorded_drops = source.dropped
         return count
-
-    @staticmethod
-    def _rows(source: _OpenRing) -> dict[int, tuple[Table, list[tuple[Any, ...]]]]:
-        found: dict[int, tuple[Table, list[tuple[Any, ...]]]] = {}
-        try:
-            for table, row in source.reader.rows():
-                found.setdefault(table.number, (table, []))[1].append(row)
-        except RecordsError as error:
-            source.faults.append(str(error))
-        return found
 
     def _remove(self, source: _OpenRing) -> None:
         if source.reader.usable:
@@ -240,11 +230,6 @@ class Collector:
         self._ended_pids.add(source.reader.pid)
         source.reader.close()
         del self._rings[source.path.name]
-
-    def _close_readers(self) -> None:
-        for source in self._rings.values():
-            source.reader.close()
-        self._rings.clear()
 
 
 def fault_row(text: str, at_ns: int | None = None) -> tuple[Any, ...]:
@@ -259,48 +244,12 @@ def dropped_row(ring_name: str, count: int, at_ns: int | None = None) -> tuple[A
     return (-1, at_ns, "dropped-records", text, float(count))
 
 
-def is_collector_running(lock: Path) -> bool:
-    """Return whether a collector holds the lock file."""
-    try:
-        descriptor = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    else:
-        return False
-    finally:
-        os.close(descriptor)
-
-
-def _events_of(source: _OpenRing, dropped: int, *, last: bool) -> list[tuple[Any, ...]]:
-    rows = [fault_row(text) for text in source.faults]
-    if dropped > source.recorded_drops:
-        rows.append(dropped_row(source.path.name, dropped - source.recorded_drops))
-    if last and not source.ended:
-        name, pid = source.path.name, source.reader.pid
-        rows.append(fault_row(f"{name}: process {pid} outlived its records"))
-    return rows
-
-
 def _lock_host(path: Path) -> int:
-    """Take a host's lock, with retries: `is_collector_running` holds it for an instant."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    deadline = time.monotonic() + _LOCK_WAIT_S
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                os.close(descriptor)
-                raise RecordsError(
-                    f"{path.parent}: another process collects these records. Let it end first."
-                ) from None
-            time.sleep(_POLL_S)
-        else:
-            return descriptor
+    if try_lock(descriptor, _LOCK_WAIT_S):
+        return descriptor
+    os.close(descriptor)
+    raise RecordsError(f"{path.parent}: another process collects these records. Let it end first.")
 
 
 def _open_store(path: Path) -> RecordStore:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from headrace.records.schema import (
     FETCHES,
     STEPS,
     TABLES,
+    TABLES_BY_NAME,
     Aggregation,
 )
 
@@ -55,16 +56,6 @@ _SQL: dict[Aggregation, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _RollupColumn:
-    name: str
-    joining: Aggregation
-
-    @property
-    def sql(self) -> str:
-        return _SQL[self.joining].format(self.name)
-
-
 @dataclass(slots=True)
 class _RollupState:
     """A table's present period, and the number of rows above which it is merged again."""
@@ -74,12 +65,7 @@ class _RollupState:
 
 
 class RollUp:
-    """The roll-up of one table of a store.
-
-    Args:
-        connection: The store.
-        name: One of `rollup_tables`.
-    """
+    """The roll-up of one of `rollup_tables` in a store."""
 
     def __init__(self, connection: sqlite3.Connection, name: str) -> None:
         self._connection = connection
@@ -106,20 +92,15 @@ class RollUp:
         return self._count > self._state.most
 
     def run(self) -> None:
-        """Merge rows, within the caller's transaction, if `due`.
-
-        Raises:
-            sqlite3.Error: The store could not be written.
-        """
+        """Merge rows, within the caller's transaction, if `due`."""
         state = self._state or self._read_state()
-        columns = list(_rollup_columns(self._connection, self._name))
-        moment = next(column.name for column in columns if column.joining in {"first", "last"})
+        columns = _rollup_columns(self._connection, self._name)
         unchanged, limit = _row_limits(columns)
         enough = max(limit - unchanged, 0) * 2 // 3
-        remaining = self._join(columns, moment, unchanged, state.period_ns)
+        remaining = self._merge(columns, unchanged, state.period_ns)
         while remaining > enough and state.period_ns < _LONGEST_PERIOD_NS:
             state.period_ns *= 2
-            remaining = self._join(columns, moment, unchanged, state.period_ns)
+            remaining = self._merge(columns, unchanged, state.period_ns)
         self._count = self._value(f"SELECT COUNT(*) FROM {self._name}")  # noqa: S608
         # If even that does not suffice, as with thousands of processes, it is not retried at once.
         state.most = limit if remaining <= enough else max(limit, self._count + remaining)
@@ -129,17 +110,19 @@ class RollUp:
             (self._name, state.period_ns, state.most),
         )
 
-    def _join(
-        self, columns: Sequence[_RollupColumn], moment: str, unchanged: int, period_ns: int
-    ) -> int:
+    def _merge(self, columns: Mapping[str, Aggregation], unchanged: int, period_ns: int) -> int:
         """Merge the rows that agree within a period; return how many remain."""
         top = self._value(f"SELECT MAX(rowid) FROM {self._name}")  # noqa: S608
-        same = [column.name for column in columns if not column.joining]
+        same = [name for name, aggregation in columns.items() if not aggregation]
+        time_column = next(
+            name for name, aggregation in columns.items() if aggregation in {"first", "last"}
+        )
+        merged = [_SQL[aggregation].format(name) for name, aggregation in columns.items()]
         # Merged rows are appended in order of time, above `top`: readers of new rows skip them.
-        joined = self._connection.execute(
-            f"INSERT INTO {self._name} ({', '.join(column.name for column in columns)})"  # noqa: S608
-            f" SELECT {', '.join(column.sql for column in columns)} FROM {self._name}"
-            f" WHERE rowid > ? AND rowid <= ? GROUP BY {', '.join([*same, f'{moment} / ?'])}"
+        merged_rows = self._connection.execute(
+            f"INSERT INTO {self._name} ({', '.join(columns)})"  # noqa: S608
+            f" SELECT {', '.join(merged)} FROM {self._name}"
+            f" WHERE rowid > ? AND rowid <= ? GROUP BY {', '.join([*same, f'{time_column} / ?'])}"
             " ORDER BY MIN(rowid)",
             (unchanged, top, period_ns),
         ).rowcount
@@ -147,7 +130,7 @@ class RollUp:
             f"DELETE FROM {self._name} WHERE rowid > ? AND rowid <= ?",  # noqa: S608
             (unchanged, top),
         )
-        return joined
+        return merged_rows
 
     def _read_state(self) -> _RollupState:
         found = self._connection.execute(
@@ -155,7 +138,7 @@ class RollUp:
         ).fetchone()
         if found is not None:
             return _RollupState(*found)
-        _, limit = _row_limits(list(_rollup_columns(self._connection, self._name)))
+        _, limit = _row_limits(_rollup_columns(self._connection, self._name))
         return _RollupState(_FIRST_PERIOD_NS, limit)
 
     def _value(self, statement: str) -> int:
@@ -165,26 +148,23 @@ class RollUp:
 
 def rollup_tables() -> tuple[str, ...]:
     """Return the names of the tables whose rows are merged."""
-    names = [table.name for table in TABLES if any(field.joining for field in table.fields)]
+    names = [table.name for table in TABLES if any(field.aggregation for field in table.fields)]
     return (*names, system_table.NAME)
 
 
-def _rollup_columns(connection: sqlite3.Connection, name: str) -> Iterator[_RollupColumn]:
-    if name == system_table.NAME:
-        for column in system_table.stored_columns(connection):
-            mean: Aggregation = (
-                "whole-mean" if system_table.column_description(column).whole else "mean"
-            )
-            yield _RollupColumn(column, "last" if column == system_table.TIME_COLUMN else mean)
-        return
-    fields = next(table.fields for table in TABLES if table.name == name)
-    for field in fields:
-        yield _RollupColumn(field.name, field.joining)
+def _rollup_columns(connection: sqlite3.Connection, name: str) -> dict[str, Aggregation]:
+    if name != system_table.NAME:
+        return {field.name: field.aggregation for field in TABLES_BY_NAME[name].fields}
+    columns: dict[str, Aggregation] = {}
+    for column in system_table.stored_columns(connection):
+        is_whole = system_table.column_description(column).whole
+        columns[column] = "whole-mean" if is_whole else "mean"
+    return {**columns, system_table.TIME_COLUMN: "last"}
 
 
-def _row_limits(columns: Sequence[_RollupColumn]) -> tuple[int, int]:
+def _row_limits(columns: Mapping[str, Aggregation]) -> tuple[int, int]:
     """Return how many first rows are never merged, and the limit above which others are."""
-    if any(column.joining in {"mean", "whole-mean"} for column in columns):
+    if {"mean", "whole-mean"} & set(columns.values()):
         return 0, MAX_MEAN_ROWS
     return UNCHANGED_ROWS, MAX_SUM_ROWS
 
@@ -202,12 +182,7 @@ PARTS_STATE = """CREATE TABLE IF NOT EXISTS parts (
 
 
 class ParquetParts:
-    """The Parquet parts of a store, which take its oldest rows.
-
-    Args:
-        connection: The store.
-        path: Its file.
-    """
+    """The Parquet parts of a store, which take its oldest rows."""
 
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
         self._connection = connection
@@ -229,20 +204,14 @@ class ParquetParts:
             if name not in self._counts:
                 found = self._connection.execute(f"SELECT COUNT(*) FROM {name}")  # noqa: S608
                 self._counts[name] = found.fetchone()[0]
-        return next(
-            (name for name in TABLES_WITH_PARTS if self._counts[name] >= 2 * PART_ROWS), None
-        )
+            if self._counts[name] >= 2 * PART_ROWS:
+                return name
+        return None
 
     def write(self, name: str) -> tuple[int, int]:
-        """Write the oldest rows of a table to a part; return its number and the last row's.
-
-        Raises:
-            OSError: The disk is full or gone.
-            sqlite3.Error: The store cannot be read.
-        """
-        from headrace.records.parquet_tables import (
-            write_oldest_rows,  # Arrow takes 40 MB: not loaded in a short run
-        )
+        """Write the oldest rows of a table to a part; return its number and the last row's."""
+        # Arrow takes 40 MB: it is not loaded in a short run.
+        from headrace.records.parquet_tables import write_oldest_rows
 
         (before,) = self._connection.execute(
             "SELECT MAX(number) FROM parts WHERE name = ?", (name,)
@@ -268,13 +237,7 @@ class ParquetParts:
 
 
 def part_files(connection: sqlite3.Connection, path: Path, name: str) -> Iterator[Path]:
-    """Yield the files of a table's parts, the oldest rows first.
-
-    Args:
-        connection: The store.
-        path: Its file.
-        name: The table.
-    """
+    """Yield the files of a table's parts, the oldest rows first; `path` is the store's file."""
     known = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'parts'").fetchone()
     if known is None:  # a store of an older version
         return

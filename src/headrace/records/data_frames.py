@@ -28,20 +28,16 @@ def device_row_numbers(
     """Return for each of some steps the index of its row in `device_steps`, -1 without one.
 
     A row of `device_steps` may be lost. A rank that restarts within an attempt counts its steps
-    from 0 again: ambiguous rows count as lost.
-
-    Args:
-        steps: The columns `rank`, `kind` and `step` of rows of `steps`.
-        device_steps: The same columns of `device_steps`.
+    from 0 again: ambiguous rows count as lost. Both arguments have `rank`, `kind` and `step`.
     """
-    wanted, keys = _step_keys(steps), _step_keys(device_steps)
+    step_keys, keys = _step_keys(steps), _step_keys(device_steps)
     order = np.argsort(keys, kind="stable")
     keys = keys[order]
-    first = np.searchsorted(keys, wanted, "left")
-    count = np.searchsorted(keys, wanted, "right") - first
-    _, numbers, times = np.unique(wanted, return_inverse=True, return_counts=True)
+    first = np.searchsorted(keys, step_keys, "left")
+    count = np.searchsorted(keys, step_keys, "right") - first
+    _, numbers, times = np.unique(step_keys, return_inverse=True, return_counts=True)
     is_unique = (count == 1) & (times[numbers] == 1)
-    row_numbers = np.full(len(wanted), -1, dtype=np.int64)
+    row_numbers = np.full(len(step_keys), -1, dtype=np.int64)
     row_numbers[is_unique] = order[first[is_unique]]
     return row_numbers
 
@@ -56,15 +52,26 @@ def _step_keys(rows: Mapping[str, NDArray[Any]]) -> NDArray[np.int64]:
     return (((rank << _KIND_BITS) + kind) << _STEP_BITS) + step
 
 
+def _table(name: str, meaning: str) -> cached_property[pd.DataFrame]:
+    """Return a property of `RunFrames`: a table, read at its first use."""
+    frame: cached_property[pd.DataFrame] = cached_property(lambda run: run.arrow(name).to_pandas())
+    frame.__doc__ = meaning
+    return frame
+
+
 class RunFrames:
-    """The records of a run as data frames, each table loaded at its first use.
+    """The records of a run as data frames, each table read at its first use.
 
     docs/records.md describes every column. Times are nanoseconds of the host's monotonic clock;
     plus `hosts.unix_offset_ns` they are Unix time. To see more of a live run, open it again.
 
-    Attributes:
-        path: The run's folder.
-        attempt: The attempt that is read.
+    Args:
+        path: The run's folder, or its name below the runs folder.
+        attempt: The attempt's number; None: the latest that has records.
+
+    Raises:
+        UsageError: There is no such run.
+        RecordsError: It has no records, or a newer version wrote them.
     """
 
     def __init__(self, path: str | Path, attempt: int | None = None) -> None:
@@ -81,10 +88,40 @@ class RunFrames:
         """Whether the run is being recorded at this moment."""
         return self._records.live
 
-    @cached_property
-    def steps(self) -> pd.DataFrame:
-        """One row a step of a rank, its phases in columns of nanoseconds: `data_wait_ns`, ..."""
-        return self._frame("steps")
+    steps = _table(
+        "steps",
+        "One row a step of a rank, its phases in columns of nanoseconds: `data_wait_ns`, ...",
+    )
+    device_steps = _table(
+        "device_steps",
+        "One row a row of `steps`, by the device's clock; merge on rank, kind and step.",
+    )
+    workers = _table(
+        "batches", "One row a batch that a worker made, or the rank itself where it has no workers."
+    )
+    transforms = _table(
+        "transforms", "One row a transform, worker and second, over the samples that were timed."
+    )
+    stacks = _table("stacks", "One row a stack in which a process was sampled, over some seconds.")
+    auxiliary_workers = _table(
+        "auxiliary_batches", "One row a batch that a worker on an auxiliary host made."
+    )
+    auxiliary_transforms = _table(
+        "auxiliary_transforms", "One row a transform, worker of an auxiliary host and second."
+    )
+    arrivals = _table(
+        "arrivals",
+        "One row a batch received from an auxiliary host, with its durations on the way.",
+    )
+    system = _table("system", "One row a tick: cores, memory, disks, network and GPUs of the host.")
+    process_usage = _table(
+        "process_usage", "One row a tick and process that records: its CPU time, memory and reads."
+    )
+    events = _table("events", "One row an event.")
+    loaders = _table("loaders", "One row a construction of a data loader.")
+    fetches = _table("fetches", "One row a wait of a rank for a batch.")
+    processes = _table("processes", "One row a process that records.")
+    hosts = _table("hosts", "One row a host.")
 
     @cached_property
     def phases(self) -> pd.DataFrame:
@@ -112,82 +149,12 @@ class RunFrames:
         return long
 
     @cached_property
-    def device_steps(self) -> pd.DataFrame:
-        """One row a row of `steps`, by the device's clock; merge on rank, kind and step."""
-        return self._frame("device_steps")
-
-    @cached_property
-    def workers(self) -> pd.DataFrame:
-        """One row a batch that a worker made, or the rank itself where it has no workers."""
-        return self._frame("batches")
-
-    @cached_property
-    def transforms(self) -> pd.DataFrame:
-        """One row a transform, worker and second, over the samples that were timed."""
-        return self._frame("transforms")
-
-    @cached_property
-    def stacks(self) -> pd.DataFrame:
-        """One row a stack in which a process was sampled, over some seconds."""
-        return self._frame("stacks")
-
-    @cached_property
-    def auxiliary_workers(self) -> pd.DataFrame:
-        """One row a batch that a worker on an auxiliary host made."""
-        return self._frame("auxiliary_batches")
-
-    @cached_property
-    def auxiliary_transforms(self) -> pd.DataFrame:
-        """One row a transform, worker of an auxiliary host and second."""
-        return self._frame("auxiliary_transforms")
-
-    @cached_property
-    def arrivals(self) -> pd.DataFrame:
-        """One row a batch received from an auxiliary host, with its durations on the way."""
-        return self._frame("arrivals")
-
-    @cached_property
-    def system(self) -> pd.DataFrame:
-        """One row a tick: cores, memory, disks, network and GPUs of the host."""
-        return self._frame("system")
-
-    @cached_property
-    def process_usage(self) -> pd.DataFrame:
-        """One row a tick and process that records: its CPU time, memory and reads."""
-        return self._frame("process_usage")
-
-    @cached_property
-    def events(self) -> pd.DataFrame:
-        """One row an event."""
-        return self._frame("events")
-
-    @cached_property
-    def loaders(self) -> pd.DataFrame:
-        """One row a construction of a data loader."""
-        return self._frame("loaders")
-
-    @cached_property
-    def fetches(self) -> pd.DataFrame:
-        """One row a wait of a rank for a batch."""
-        return self._frame("fetches")
-
-    @cached_property
-    def processes(self) -> pd.DataFrame:
-        """One row a process that records."""
-        return self._frame("processes")
-
-    @cached_property
     def metrics(self) -> pd.DataFrame:
         """One row a value that `--metric` found in the ranks' output: see `METRIC_COLUMNS`."""
         import pandas as pd
 
         rows = [row for row in read_metrics(self.path) if row["attempt"] == self.attempt]
         return pd.DataFrame(rows, columns=list(METRIC_COLUMNS))
-
-    @cached_property
-    def hosts(self) -> pd.DataFrame:
-        """One row a host."""
-        return self._frame("hosts")
 
     def _device_steps_of(self, steps: pd.DataFrame) -> pd.DataFrame:
         """Return the row of `device_steps` of each row of `steps`, NaN where it was lost."""
@@ -202,20 +169,3 @@ class RunFrames:
     def arrow(self, table: str) -> pa.Table:
         """Return a table of docs/records.md, such as "steps", for Arrow; raises RecordsError."""
         return self._records.table(table)
-
-    def _frame(self, name: str) -> pd.DataFrame:
-        return self._records.table(name).to_pandas()
-
-
-def open_run_frames(path: str | Path, attempt: int | None = None) -> RunFrames:
-    """Open a run, live or ended, to look at its records as data frames.
-
-    Args:
-        path: The run's folder, or its name below the runs folder.
-        attempt: The attempt's number; None: the latest that has records.
-
-    Raises:
-        UsageError: There is no such run.
-        RecordsError: It has no records, or a newer version wrote them.
-    """
-    return RunFrames(path, attempt)

@@ -75,8 +75,8 @@ def hide_secrets(value: Any, name: str = "") -> Any:
 
 _LOCK_FILE = "run.json.held"
 _EXIT_TIMEOUT_S = 10.0  # for the kernel to end the processes of a killed launcher
+_LOCK_WAIT_S = 0.1
 _POLL_S = 0.02
-_ATTEMPTS = 5
 
 _LOCKS: dict[Path, int] = {}  # open for as long as this process lives
 _MUTEX = threading.Lock()
@@ -91,34 +91,48 @@ def lock_run(folder: Path) -> bool:
         if folder in _LOCKS:
             return True
         descriptor = os.open(folder / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        for _ in range(_ATTEMPTS):
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:  # maybe by `is_run_locked`, for an instant
-                time.sleep(_POLL_S)
-                continue
-            except OSError:  # a file system without locks
-                os.close(descriptor)
-                return True
-            _LOCKS[folder] = descriptor
+        try:
+            is_ours = try_lock(descriptor, _LOCK_WAIT_S)
+        except OSError:  # a file system without locks
+            os.close(descriptor)
             return True
-        os.close(descriptor)
-        return False
+        if is_ours:
+            _LOCKS[folder] = descriptor
+        else:
+            os.close(descriptor)
+        return is_ours
+
+
+def try_lock(descriptor: int, wait_s: float) -> bool:
+    """Lock a file, with retries: `is_locked` holds it for an instant; raises OSError."""
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_POLL_S)
+        else:
+            return True
 
 
 def is_run_locked(folder: Path) -> bool:
     """Whether another process has locked a run's folder."""
-    if folder in _LOCKS:
-        return False
+    return folder not in _LOCKS and is_locked(folder / _LOCK_FILE)
+
+
+def is_locked(file: Path) -> bool:
+    """Whether a process holds a lock file; False if it does not exist or cannot be locked."""
     try:
-        descriptor = os.open(folder / _LOCK_FILE, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:  # it was never locked
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:
+    except OSError:  # a file system without locks
         return False
     finally:
         os.close(descriptor)
@@ -126,12 +140,7 @@ def is_run_locked(folder: Path) -> bool:
 
 
 def wait_for_killed_launcher(folder: Path, launcher: Mapping[str, Any]) -> None:
-    """Wait up to ten seconds for the processes of a launcher that was killed on this host.
-
-    Args:
-        folder: The run's folder, which they have locked.
-        launcher: The launcher's `process_identity`.
-    """
+    """Wait up to ten seconds for a launcher that was killed here: its processes hold the lock."""
     deadline = time.monotonic() + _EXIT_TIMEOUT_S
     while is_run_locked(folder) and time.monotonic() < deadline:
         if not has_ended_on_this_host(launcher):

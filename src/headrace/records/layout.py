@@ -18,10 +18,8 @@ _ATTEMPT_PREFIX = "attempt-"
 
 def attempts_with_records(run: Path) -> list[int]:
     """Return the numbers of the attempts that have a folder of records, ascending."""
-    names = [
-        path.name.removeprefix(_ATTEMPT_PREFIX)
-        for path in (run / RECORDS).glob(f"{_ATTEMPT_PREFIX}*")
-    ]
+    folders = (run / RECORDS).glob(f"{_ATTEMPT_PREFIX}*")
+    names = [path.name.removeprefix(_ATTEMPT_PREFIX) for path in folders]
     return sorted(int(name) for name in names if name.isdecimal())
 
 
@@ -39,11 +37,7 @@ printed or else counted from 0; and when it was read, in seconds since 1970 (UTC
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
-    """Return the values of a run, in the order in which they were printed.
-
-    Args:
-        run: The run's folder.
-    """
+    """Return the values of a run's folder, in the order in which they were printed."""
     try:
         text = (run / METRICS_FILE).read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -53,19 +53,16 @@ def recent_rows(
     """Return the rows of a table that ended at a time or later, in the order they were stored.
 
     Of a live run only the end of the table is read, without what is in rings since the last drain,
-    up to half a second ago. A closed table is read completely.
+    up to half a second ago. A closed table is read completely. `hosts` and `device_steps` have no
+    times: of them the last `most` rows are returned.
 
     Args:
         records: The attempt's records.
-        name: The table's name; of `hosts` and `device_steps`, which have no times, the last `most`
-            rows are returned.
+        name: The table's name.
         since_ns: The time, by the host's monotonic clock.
         fewest: How many of the last rows are returned in any case.
         most: Limit of rows; if exceeded, a later time is used, the same for all processes that
             wrote the rows.
-
-    Raises:
-        RecordsError: There is no such table, or its file is broken or of a newer version.
     """
     for _ in range(_TRIES if name in TABLE_NAMES else 0):
         try:
@@ -89,11 +86,7 @@ def rows_since(table: pa.Table, name: str, since_ns: int, *, fewest: int = 0) ->
 
 
 def row_ends_ns(table: pa.Table, name: str) -> NDArray[np.int64]:
-    """Return when what each row records had ended, in ns of the host's monotonic clock.
-
-    Raises:
-        KeyError: The table has no times, or there is none of that name.
-    """
+    """Return when what each row records had ended, in ns; KeyError: the table has no times."""
     total = np.zeros(table.num_rows, dtype=np.int64)
     for column in _END_COLUMNS[name]:
         total += column_values(table.column(column))
@@ -144,9 +137,8 @@ def _latest_end_ns(connection: sqlite3.Connection, name: str, before: int) -> in
     return int(latest or 0) + _LATE_NS
 
 
-_ROWS_PER_READ = (
-    200_000  # in one read, during which the collector's write-ahead log cannot be checkpointed
-)
+# The collector's write-ahead log cannot be checkpointed during a read.
+_ROWS_PER_READ = 200_000
 # CROSS JOIN keeps SQLite from scanning all texts for each step.
 _SUMS = """
 SELECT COUNT(*), TOTAL(t.wall_ns), TOTAL(t.data_wait_ns)
@@ -157,16 +149,9 @@ WHERE t.rowid > ? AND t.rowid <= ? AND t.step >= ? AND texts.text = 'train'
 
 @dataclass(slots=True)
 class StepTotals:
-    """Totals of the training steps of all ranks so far.
+    """Totals of the training steps of all ranks so far."""
 
-    Attributes:
-        skipped: First steps of each rank that are left out as warm-up.
-        steps: Number of steps in the totals.
-        wall_ns: Their duration.
-        data_wait_ns: Their data wait.
-    """
-
-    skipped: int = 0
+    skipped: int = 0  # first steps of each rank, left out as warm-up
     steps: int = 0
     wall_ns: float = 0.0
     data_wait_ns: float = 0.0
@@ -178,12 +163,7 @@ class StepTotals:
         return self.data_wait_ns / self.wall_ns if self.wall_ns > 0 else None
 
     def add_new(self, records: Records) -> None:
-        """Add the steps that were stored since the last call; closed records are not read.
-
-        Raises:
-            RecordsError: A newer version wrote them.
-            sqlite3.Error: The store is broken, or closed at this moment.
-        """
+        """Add the steps stored since the last call, if live; raises RecordsError, sqlite3.Error."""
         for path in sorted(records.folder.glob(f"*{STORE}")):
             with closing(store.open_read_only(path)) as connection:
                 if not store.has_tables(connection):
@@ -203,16 +183,20 @@ class StepTotals:
             return
         training = column_values(pa.chunked_array([kinds.indices])) == texts.index("train")
         counts = training & (column_values(table["step"]) >= self.skipped)
-        self.steps += int(counts.sum())
-        self.wall_ns += float(column_values(table["wall_ns"])[counts].sum())
-        self.data_wait_ns += float(column_values(table["data_wait_ns"])[counts].sum())
+        self._add_sums(
+            counts.sum(),
+            column_values(table["wall_ns"])[counts].sum(),
+            column_values(table["data_wait_ns"])[counts].sum(),
+        )
 
     def _add(self, connection: sqlite3.Connection, name: str) -> None:
         (rows,) = connection.execute("SELECT COALESCE(MAX(rowid), 0) FROM steps").fetchone()
         while (read := self._read.get(name, 0)) < rows:
             until = min(read + _ROWS_PER_READ, rows)
-            found = connection.execute(_SUMS, (read, until, self.skipped)).fetchone()
-            self.steps += int(found[0])
-            self.wall_ns += found[1]
-            self.data_wait_ns += found[2]
+            self._add_sums(*connection.execute(_SUMS, (read, until, self.skipped)).fetchone())
             self._read[name] = until
+
+    def _add_sums(self, steps: float, wall_ns: float, data_wait_ns: float) -> None:
+        self.steps += int(steps)
+        self.wall_ns += float(wall_ns)
+        self.data_wait_ns += float(data_wait_ns)

@@ -8,7 +8,6 @@ recording was requested (q).
 from __future__ import annotations
 
 import mmap
-import os
 import struct
 import time
 from pathlib import Path
@@ -22,14 +21,7 @@ _INTERVAL_AT, _DEEP_UNTIL_AT, _DEEP_COUNT_AT = 8, 16, 24
 
 
 class LiveSwitch:
-    """The open switch of one attempt.
-
-    Args:
-        folder: The attempt's records folder.
-
-    Raises:
-        RecordsError: The attempt has no switch.
-    """
+    """The open switch of an attempt's records folder; raises RecordsError if it has none."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / SWITCH_FILE
@@ -92,11 +84,8 @@ class LiveSwitch:
 def create_live_switch(folder: Path, *, interval_s: float) -> LiveSwitch:
     """Create the switch of an attempt, turned on."""
     path = folder / SWITCH_FILE
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        os.write(descriptor, bytes(_SIZE))
-    finally:
-        os.close(descriptor)
+    path.touch(mode=0o600)
+    path.write_bytes(bytes(_SIZE))
     switch = LiveSwitch(folder)
     switch.interval_s = interval_s
     switch.on = True

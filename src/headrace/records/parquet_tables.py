@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +33,7 @@ _TYPES: dict[Kind, pa.DataType] = {"int": pa.int64(), "float": pa.float64(), "te
 
 
 def arrow_schema(name: str, columns: Sequence[str] = ()) -> pa.Schema:
-    """Return a table's schema; `columns` are the host's columns of `system`.
-
-    Raises:
-        KeyError: There is no such table.
-    """
+    """Return a table's schema, for `system` with the host's columns; KeyError: no such table."""
     if name == system_table.NAME:
         types: dict[bool, pa.DataType] = {True: pa.int64(), False: pa.float32()}
         fields = [
@@ -80,16 +77,10 @@ def stored_schema(connection: sqlite3.Connection, name: str) -> pa.Schema:
 def stored_batches(
     connection: sqlite3.Connection, name: str, condition: str = "1"
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a store's table, in the order in which they were added.
-
-    Args:
-        connection: The store, open.
-        name: The table's name.
-        condition: SQL condition on rows of the table `t`; by default all.
-    """
+    """Yield the rows `t` of a store's table for an SQL condition, in the order they were added."""
     schema = stored_schema(connection, name)
     texts = _StoredTexts(connection)
-    places = TABLES_BY_NAME[name].text_places if name != system_table.NAME else ()
+    text_indexes = TABLES_BY_NAME[name].text_indexes if name != system_table.NAME else ()
     present = {row[1] for row in connection.execute(f"PRAGMA table_info({name})")}
     if not present and name in OPTIONAL_TABLES:
         return
@@ -100,8 +91,8 @@ def stored_batches(
     )
     while rows := cursor.fetchmany(_BATCH_ROWS):
         columns: list[Sequence[Any]] = list(zip(*rows, strict=True))
-        for place in places:
-            columns[place] = texts.of(columns[place])
+        for index in text_indexes:
+            columns[index] = texts.of(columns[index])
         arrays = [
             _arrow_array(column, kind) for column, kind in zip(columns, schema.types, strict=True)
         ]
@@ -127,26 +118,13 @@ class ParquetTable(Mapping[str, "pa.ChunkedArray[Any]"]):
     """The columns of a closed table, read on access, as a long run's table may not fit into memory.
 
     Text is dictionary-encoded, and every column is one chunk. Fields that a file of an older
-    version lacks are null.
-
-    Args:
-        path: Its file.
-        name: The table's name.
-
-    Attributes:
-        schema: Its fields.
-        count: Number of rows.
-
-    Raises:
-        RecordsError: A newer version wrote it, or it is broken or lost.
+    version lacks are null. RecordsError: a newer version wrote it, or it is broken or lost.
     """
 
     def __init__(self, path: Path, name: str) -> None:
         self._path = path
-        try:
+        with self._naming_the_file():
             self._file = pq.ParquetFile(path, memory_map=True)
-        except (OSError, ValueError, pa.ArrowException) as error:
-            raise self._unreadable(error) from error
         stored = self._file.schema_arrow
         check_version(int((stored.metadata or {}).get(FORMAT_KEY, 0)), path)
         self._present = frozenset(stored.names)
@@ -157,10 +135,8 @@ class ParquetTable(Mapping[str, "pa.ChunkedArray[Any]"]):
         kind = self.schema.field(name).type
         if name not in self._present:
             return pa.chunked_array([pa.nulls(self.count, kind)])
-        try:
+        with self._naming_the_file():
             read = self._file.read(columns=[name])
-        except (OSError, ValueError, pa.ArrowException) as error:
-            raise self._unreadable(error) from error
         if pa.types.is_string(read.column(0).type):  # a file of an older version
             read = pa.table([read.column(0).dictionary_encode().cast(TEXT)], names=[name])
         column = combined_table(read).column(0)
@@ -179,11 +155,15 @@ class ParquetTable(Mapping[str, "pa.ChunkedArray[Any]"]):
         """Return the whole table."""
         return pa.Table.from_arrays([self[name] for name in self], schema=self.schema)
 
-    def _unreadable(self, error: Exception) -> RecordsError:
-        return RecordsError(
-            f"{self._path} cannot be read: {error}. Take it from a copy of the run, or record it "
-            "anew."
-        )
+    @contextmanager
+    def _naming_the_file(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, ValueError, pa.ArrowException) as error:
+            raise RecordsError(
+                f"{self._path} cannot be read: {error}. Take it from a copy of the run, or record "
+                "it anew."
+            ) from error
 
 
 _GROUP_ROWS = 1 << 18
@@ -195,11 +175,7 @@ stacks of a long run."""
 def close_store(store: RecordStore, folder: Path) -> None:
     """Write all of a store to Parquet files in `folder`, then remove it.
 
-    Until the last file is written, readers use the store.
-
-    Raises:
-        OSError: The disk is full or gone; the store stays as it is.
-        RecordsError: A part of it is lost or broken.
+    Until the last file is written, readers use the store. After an error it stays as it is.
     """
     for name in TABLE_NAMES:
         schema = stored_schema(store.connection, name)
@@ -217,16 +193,7 @@ def close_store(store: RecordStore, folder: Path) -> None:
 
 
 def stored_tables(connection: sqlite3.Connection, path: Path, name: str) -> Iterator[pa.Table]:
-    """Yield a store's table piece by piece: its parts, then the rows in the store.
-
-    Args:
-        connection: The store.
-        path: Its file.
-        name: The table.
-
-    Raises:
-        RecordsError: A part is lost or broken.
-    """
+    """Yield a store's table piece by piece: its parts, then its rows; raises RecordsError."""
     for file in part_files(connection, path, name):
         yield ParquetTable(file, name).table()
     for batch in stored_batches(connection, name):
@@ -234,11 +201,7 @@ def stored_tables(connection: sqlite3.Connection, path: Path, name: str) -> Iter
 
 
 def write_oldest_rows(connection: sqlite3.Connection, name: str, count: int, path: Path) -> int:
-    """Write the `count` oldest rows of a store's table to a file; return the last one's rowid.
-
-    Raises:
-        OSError: The disk is full or gone.
-    """
+    """Write the `count` oldest rows of a store's table to a file; return the last one's rowid."""
     (last,) = connection.execute(
         f"SELECT MAX(rowid) FROM (SELECT rowid FROM {name} ORDER BY rowid LIMIT ?)",  # noqa: S608
         (count,),

@@ -12,8 +12,8 @@ import shlex
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,8 @@ import pyarrow as pa
 from headrace.core.errors import LaunchError, RecordsError, UsageError
 from headrace.core.units import format_seconds
 from headrace.records import ring, store
-from headrace.records.collector import dropped_row, fault_row, is_collector_running
+from headrace.records.collector import dropped_row, fault_row
+from headrace.records.launcher import is_locked
 from headrace.records.layout import (
     LOCK,
     PARQUET,
@@ -51,28 +52,21 @@ _PAUSE_S = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """The records of one attempt of a run.
+    """The records of one attempt of a run."""
 
-    Attributes:
-        path: The run's folder.
-        attempt: The attempt's number.
-    """
-
-    path: Path
+    path: Path  # the run's folder
     attempt: int
 
     @property
     def live(self) -> bool:
         """Whether they are still being written."""
-        return any(is_collector_running(lock) for lock in self.folder.glob(f"*{LOCK}"))
+        return any(is_locked(lock) for lock in self.folder.glob(f"*{LOCK}"))
 
     def table(self, name: str) -> pa.Table:
         """Return a table of `schema.TABLES` or `system` as of now.
 
-        Text is dictionary-encoded, and every column is one chunk.
-
-        Raises:
-            RecordsError: There is no such table, or its file is broken or of a newer version.
+        Text is dictionary-encoded, and every column is one chunk. RecordsError: there is no such
+        table, or its file is broken or of a newer version.
         """
         if name not in TABLE_NAMES:
             raise RecordsError(f"No table {name!r} is recorded: {', '.join(sorted(TABLE_NAMES))}.")
@@ -91,16 +85,9 @@ class Records:
             raise RecordsError(f"{self.folder}: the store cannot be read{reason}.") from None
 
     def by_column(self, name: str) -> ParquetTable | None:
-        """Return a table that is read by column; None if the records are not closed.
-
-        Raises:
-            RecordsError: Its file is broken, lost or of a newer version.
-        """
+        """Return a table that is read by column, None if not closed; raises RecordsError."""
         folder = self.folder
-        is_open = any(folder.glob(f"*{STORE}")) or any((folder / RINGS).glob(f"*{ring.SUFFIX}"))
-        if is_open or not is_closed(folder):
-            return None
-        return self._closed(name)
+        return self._closed(name) if is_closed(folder) and not _has_open(folder) else None
 
     @property
     def folder(self) -> Path:
@@ -115,7 +102,7 @@ class Records:
     def _read(self, name: str, *, strict: bool) -> pa.Table:
         with ExitStack() as stack:
             # Rings before the store: rows that are drained meanwhile are then in the store.
-            undrained = _UndrainedRings.found_in(self.folder / RINGS, stack)
+            undrained = _UndrainedRings(self.folder / RINGS, stack)
             stores = {
                 path: stack.enter_context(closing(store.open_read_only(path)))
                 for path in sorted(self.folder.glob(f"*{STORE}"))
@@ -152,40 +139,32 @@ class _RingMoved(Exception):  # noqa: N818  # not an error: the reader reads aga
     """A ring was drained during a read, so the rows may have been overwritten."""
 
 
-@dataclass(slots=True)
 class _UndrainedRings:
-    """The rows in rings that the collector has not drained."""
+    """The rows in the rings of a folder that the collector has not drained."""
 
-    readers: dict[str, Path] = field(default_factory=dict)
-    faults: list[str] = field(default_factory=list)
-    opened: list[tuple[Path, ring.RingReader]] = field(default_factory=list)
-
-    @classmethod
-    def found_in(cls, folder: Path, stack: ExitStack) -> _UndrainedRings:
-        undrained = cls()
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self._faults: list[str] = []
+        self._readers: list[tuple[Path, ring.RingReader]] = []
         for path in sorted(folder.glob(f"*{ring.SUFFIX}")):
             try:
                 reader = stack.enter_context(closing(ring.RingReader(path, changing=False)))
-            except FileNotFoundError:
-                continue  # drained and removed: its rows are in the store
-            except ring.UnfinishedRing:
-                continue  # it has no rows yet
+            except (FileNotFoundError, ring.UnfinishedRing):
+                continue  # drained and removed: its rows are in the store; or it has none yet
             except (RecordsError, OSError) as error:
-                undrained.faults.append(str(error))
+                self._faults.append(str(error))
             else:
-                undrained.opened.append((path, reader))
-        return undrained
+                self._readers.append((path, reader))
 
     def rows(
         self, name: str, connections: Sequence[sqlite3.Connection], *, strict: bool
     ) -> list[tuple[Any, ...]]:
         found: list[tuple[Any, ...]] = []
         # The time of a fault is unknown: 0 here, the ring's creation below.
-        events = [fault_row(text, 0) for text in self.faults]
-        for path, reader in self.opened:
+        events = [fault_row(text, 0) for text in self._faults]
+        for path, reader in self._readers:
             position = _stored_position(connections, path.name, reader.made_ns)
             if strict or position.read is not None:
-                reader.go_on(position.read or 0, position.texts)
+                reader.seek(position.read or 0, position.texts)
             start = reader.position
             fault = ""
             rows = []
@@ -242,14 +221,11 @@ def open_records(run: str | Path, attempt: int | None = None) -> Records:
 
 
 def find_run(run: str | None = None, runs_dir: str | None = None) -> Path:
-    """Return the folder of a run, absolute.
+    """Return the folder of a run, absolute; raises UsageError if there is no such run.
 
     Args:
         run: Its name, or a path to it; None: the run that started last.
         runs_dir: The runs folder; None: that of HEADRACE_RUNS_DIR, else `./runs`.
-
-    Raises:
-        UsageError: There is no such run.
     """
     runs = runs_folder(runs_dir)
     if run is None:
@@ -262,13 +238,12 @@ def find_run(run: str | None = None, runs_dir: str | None = None) -> Path:
     for path in (Path(run).expanduser(), runs / run):
         if _is_run(path):
             return path.resolve()
+    problem = f"There is no run {run!r}, neither at this path nor in {runs}."
+    if Path(run).expanduser().exists():
+        problem = f"{run} holds no run.json, so it is no run's folder."
     names = [str(path.relative_to(runs)) for path in _runs_in(runs)]
     near = difflib.get_close_matches(run, names, n=3, cutoff=0.4) or sorted(names)[-3:]
-    if Path(run).expanduser().exists():
-        raise UsageError(f"{run} holds no run.json, so it is no run's folder.{_suggest_runs(near)}")
-    raise UsageError(
-        f"There is no run {run!r}, neither at this path nor in {runs}.{_suggest_runs(near)}"
-    )
+    raise UsageError(f"{problem} Near it: {', '.join(near)}." if near else problem)
 
 
 def recorded_attempts(run: Path) -> list[int]:
@@ -278,11 +253,13 @@ def recorded_attempts(run: Path) -> list[int]:
 
 def _has_records(run: Path, attempt: int) -> bool:
     folder = RunFolder(run).records(attempt)
-    return (
-        any(folder.glob(f"*{STORE}"))
-        or is_closed(folder)
-        or any((folder / RINGS).glob(f"*{ring.SUFFIX}"))
-    )
+    return is_closed(folder) or _has_open(folder)
+
+
+def _has_open(folder: Path) -> bool:
+    """Whether a records folder has a store or rings, whose rows are not in Parquet files yet."""
+    rings = (folder / RINGS).glob(f"*{ring.SUFFIX}")
+    return any(folder.glob(f"*{STORE}")) or any(rings)
 
 
 def _runs_in(folder: Path) -> list[Path]:
@@ -299,15 +276,8 @@ def _is_run(path: Path) -> bool:
 
 
 def _start_s(run: Path) -> float:
-    try:
-        attempts = RunFolder(run).attempts()
-    except LaunchError:  # damaged: the folder's time must do
-        attempts = ()
-    return attempts[-1].started_s if attempts else os.stat(run).st_mtime  # noqa: PTH116
-
-
-def _suggest_runs(names: Sequence[str]) -> str:
-    return f" Near it: {', '.join(names)}." if names else ""
+    attempt = _latest_attempt(run)
+    return os.stat(run).st_mtime if attempt is None else attempt.started_s  # noqa: PTH116
 
 
 _POLL_S = 0.05
@@ -320,20 +290,15 @@ _COLLECTOR_TIMEOUT_S = 30.0
 def wait_for_records(path: Path, waits: Callable[[], None]) -> None:
     """Wait until a run that has just started has records; return at once for any other.
 
-    Args:
-        path: The run's folder.
-        waits: Called once if there is a wait.
-
-    Raises:
-        RecordsError: The run ended during the wait, without records.
+    `waits` is called once if there is a wait. Raises RecordsError if the run ended meanwhile,
+    without records.
     """
-    waited = False
+    if not _awaits_first_records(path):
+        return
+    waits()
     while _awaits_first_records(path):
-        if not waited:
-            waits()
-        waited = True
         time.sleep(_POLL_S)
-    if waited and not recorded_attempts(path):
+    if not recorded_attempts(path):
         raise _no_records_error(path)
 
 
@@ -367,7 +332,7 @@ def _no_records_error(path: Path) -> RecordsError:
 def _latest_attempt(path: Path) -> Attempt | None:
     try:
         return next(reversed(RunFolder(path).attempts()), None)
-    except LaunchError:  # damaged: the records alone decide
+    except LaunchError:  # damaged: the records, or the folder's time, must do
         return None
 
 
@@ -380,19 +345,13 @@ _APPLY_FLAG = "--apply"
 
 
 def run_provenance(records: Records) -> dict[str, str]:
-    """Return an attempt's script with arguments, overrides and package versions.
-
-    Returns:
-        Values by name; empty if the folder has no readable run.json.
-    """
-    try:
-        attempts = RunFolder(records.path).attempts()
-    except LaunchError:
-        return {}
-    for attempt in attempts:
-        if attempt.number == records.attempt:
-            applied = _applied_overrides(attempt.command[: -len(attempt.argv) or None])
-            return {"script": shlex.join(attempt.argv), _APPLY_FLAG: applied, **attempt.versions}
+    """Return script with arguments, overrides and versions by name; empty without run.json."""
+    with suppress(LaunchError):
+        for attempt in RunFolder(records.path).attempts():
+            if attempt.number == records.attempt:
+                applied = _applied_overrides(attempt.command[: -len(attempt.argv) or None])
+                script = shlex.join(attempt.argv)
+                return {"script": script, _APPLY_FLAG: applied, **attempt.versions}
     return {}
 
 

@@ -51,7 +51,7 @@ _PADDING, _FORGET, _TEXT = 0, 0xFFFE, 0xFFFF
 _CAPACITY, _WRITTEN, _READ, _DROPPED, _CLOSED, _PID, _MADE = range(1, 8)
 _LONGEST_TEXT_BYTES = 16_384
 _ALL_TEXTS_BYTES = 4 << 20  # limit of the texts that a writer, and its reader, holds
-_FRAMES = {number: (table.frame, table.text_places) for number, table in TABLES_BY_NUMBER.items()}
+_FRAMES = {number: (table.frame, table.text_indexes) for number, table in TABLES_BY_NUMBER.items()}
 
 
 class UnfinishedRing(RecordsError):  # noqa: N818  # a state that passes
@@ -61,14 +61,8 @@ class UnfinishedRing(RecordsError):  # noqa: N818  # a state that passes
 class RingWriter:
     """The writing end, for any thread, and for signal handlers amid another write.
 
-    A forked child makes its own ring.
-
-    Args:
-        path: The file, which must not exist.
-        capacity: Size of the frames' area in bytes, a multiple of 8.
-
-    Raises:
-        OSError: The file cannot be made, or the disk has no room for it.
+    A forked child makes its own ring. The file must not exist; `capacity` is the size of the
+    frames' area in bytes, a multiple of 8. OSError: it cannot be made, or the disk has no room.
     """
 
     def __init__(self, path: Path, capacity: int = CAPACITY_BYTES) -> None:
@@ -98,11 +92,7 @@ class RingWriter:
         self._postponed: deque[tuple[Table, tuple[Any, ...]]] = deque()
 
     def write(self, table: Table, *values: float | str) -> bool:
-        """Write one row; return False if it was dropped because the ring is full.
-
-        Raises:
-            struct.error: The values are not those of the table's fields.
-        """
+        """Write one row, the values of the table's fields; return False if there is no room."""
         with self._lock:
             if self._writing:  # called by a signal handler or the garbage collector amid a write
                 self._postponed.append((table, values))
@@ -132,10 +122,10 @@ class RingWriter:
             self._texts.clear()
             self._text_bytes = 0
         if text_indexes:
-            numbers = list(values)
+            packed = list(values)
             for index in text_indexes:
-                numbers[index] = self._text(values[index])
-            return self._write(table.number, frame.pack(*numbers))
+                packed[index] = self._text(values[index])
+            values = tuple(packed)
         return self._write(table.number, frame.pack(*values))
 
     def _text(self, text: str) -> int:
@@ -172,24 +162,10 @@ class RingWriter:
 
 
 class RingReader:
-    """The reading end, also after the writer's death.
+    """The reading end, also after the writer's death; without `changing` never to be released.
 
-    Args:
-        path: The ring.
-        changing: Whether `release` may be called.
-
-    Attributes:
-        pid: The writer's process id.
-        made_ns: When the ring was made, in nanoseconds since the host's boot.
-        position: Bytes read since the ring's creation.
-        new_texts: Texts read since `release`, by their numbers.
-        forgotten: Whether the writer has dropped its older texts since `release`.
-        usable: False once the header is damaged: nothing more can be read.
-
-    Raises:
-        UnfinishedRing: It is being made; try again later.
-        RecordsError: The file is no ring, or of another version.
-        OSError: It cannot be opened.
+    UnfinishedRing: it is being made; try again later. RecordsError: the file is no ring, or of
+    another version.
     """
 
     def __init__(self, path: Path, *, changing: bool = True) -> None:
@@ -210,15 +186,15 @@ class RingReader:
         if size != HEADER_BYTES + self._capacity or self._capacity <= 0:
             self.close()
             raise RecordsError(f"{path} is cut short: {size} bytes.")
-        self.pid = self._header[_PID]
-        self.made_ns = self._header[_MADE]
-        self.position = self._header[_READ]
-        self.new_texts: dict[int, str] = {}
-        self.forgotten = False
-        self.usable = True
+        self.pid = self._header[_PID]  # the writer's
+        self.made_ns = self._header[_MADE]  # since the host's boot
+        self.position = self._header[_READ]  # bytes since the ring's creation
+        self.new_texts: dict[int, str] = {}  # since `release`, by their numbers
+        self.forgotten = False  # whether the writer has dropped its older texts since `release`
+        self.usable = True  # False once the header is damaged: nothing more can be read
         self._texts = {-1: ""}
 
-    def go_on(self, position: int, texts: Mapping[int, str]) -> None:
+    def seek(self, position: int, texts: Mapping[int, str]) -> None:
         """Continue at a stored position, with the texts before it by their numbers."""
         self.position = position
         self._texts = {-1: "", **texts}
@@ -239,11 +215,7 @@ class RingReader:
         return self._header[_READ]
 
     def rows(self) -> Iterator[tuple[Table, tuple[Any, ...]]]:
-        """Yield the rows written up to now and not read yet.
-
-        Raises:
-            RecordsError: A frame is broken; all rows written up to now are skipped.
-        """
+        """Yield the rows not read yet; RecordsError: a frame is broken, and all are skipped."""
         written = self._header[_WRITTEN]
         self._check(written)
         while self.position < written:

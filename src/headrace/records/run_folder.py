@@ -38,50 +38,29 @@ LAUNCHER_LOG = "launcher.log"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One start of a run's script.
+    """One start of a run's script; secrets are hidden in command lines and requests."""
 
-    Attributes:
-        number: Counts from 1.
-        command: The command line as it was typed, secrets hidden.
-        argv: The script and its arguments, secrets hidden.
-        world_size: Number of ranks.
-        started_s: Start, in seconds since 1970 (UTC).
-        ended_s: End, in the same unit; None while it runs, or if its launcher was killed.
-        exit_code: Exit code of `headrace run`; None if `ended_s` is.
-        versions: Versions of Python, headrace and torch.
-        installed: What each host of a cluster installed for it, as NAME==VERSION.
-        asked: The job request of an Estimator or a job file, secrets hidden.
-        launcher: Host, pid and start of its `headrace run`, see `process_identity`.
-        reason: Why it was ended early, such as MaxRuntimeExceeded; "" if it was not.
-        folder: Working folder of the command; "" in files of an older version.
-        hides_secrets: `command` differs from what was typed, as secrets are hidden.
-    """
-
-    number: int
-    command: tuple[str, ...]
-    argv: tuple[str, ...]
+    number: int  # from 1
+    command: tuple[str, ...]  # the command line as it was typed
+    argv: tuple[str, ...]  # the script and its arguments
     world_size: int
-    started_s: float
-    ended_s: float | None = None
-    exit_code: int | None = None
-    versions: dict[str, str] = field(default_factory=dict)
-    installed: dict[str, list[str]] = field(default_factory=dict)
-    asked: dict[str, Any] = field(default_factory=dict)
-    launcher: dict[str, Any] = field(default_factory=dict)
-    reason: str = ""
-    folder: str = ""
-    hides_secrets: bool = False
+    started_s: float  # since 1970 (UTC)
+    ended_s: float | None = None  # None while it runs, or if its launcher was killed
+    exit_code: int | None = None  # of `headrace run`; None if `ended_s` is
+    versions: dict[str, str] = field(default_factory=dict)  # of Python, headrace and torch
+    installed: dict[str, list[str]] = field(default_factory=dict)  # NAME==VERSION, by host
+    asked: dict[str, Any] = field(default_factory=dict)  # job request of an Estimator or job file
+    launcher: dict[str, Any] = field(default_factory=dict)  # see `process_identity`
+    reason: str = ""  # why it was ended early, such as MaxRuntimeExceeded; "" if it was not
+    folder: str = ""  # where the command was typed; "" in files of an older version
+    hides_secrets: bool = False  # whether `command` differs from what was typed
 
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """A run's folder on local disk.
+    """A run's folder on local disk."""
 
-    Attributes:
-        path: The folder, absolute.
-    """
-
-    path: Path
+    path: Path  # absolute
 
     def logs(self, attempt: int) -> Path:
         """Return the folder of an attempt's logs, made at its start."""
@@ -93,32 +72,29 @@ class RunFolder:
 
     def attempts(self) -> tuple[Attempt, ...]:
         """Return the run's attempts, oldest first; raises LaunchError where run.json is broken."""
+        file = self.path / _RUN_FILE
         try:
-            run = json.loads((self.path / _RUN_FILE).read_text(encoding="utf-8"))
-            self._check_version(run["version"])
-            return tuple(_attempt_from(entry) for entry in run["attempts"])
+            run = json.loads(file.read_text(encoding="utf-8"))
+            if run["version"] > _FORMAT_VERSION:
+                raise LaunchError(
+                    f"A newer Headrace wrote {file} (format {run['version']}, this one knows up "
+                    f"to {_FORMAT_VERSION}). Use that version: pip install -U headrace."
+                )
+            attempts = [
+                {**entry, "command": tuple(entry["command"]), "argv": tuple(entry["argv"])}
+                for entry in run["attempts"]
+            ]
+            return tuple(Attempt(**entry) for entry in attempts)
         except FileNotFoundError:
             return ()
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise LaunchError(
-                f"{self.path / _RUN_FILE} cannot be read: {error}. Mend it, or take another "
+                f"{file} cannot be read: {error}. Mend it, or take another "
                 "folder with --run-dir or --name."
             ) from error
 
-    def _check_version(self, version: int) -> None:
-        if version > _FORMAT_VERSION:
-            raise LaunchError(
-                f"A newer Headrace wrote {self.path / _RUN_FILE} (format {version}, this one "
-                "knows up "
-                f"to {_FORMAT_VERSION}). Use that version: pip install -U headrace."
-            )
-
     def check_free(self, launcher: int | None = None) -> None:
-        """Raise UsageError where an attempt of the run is running.
-
-        Args:
-            launcher: The pid of the next attempt's `headrace run`; None: this process.
-        """
+        """Raise UsageError where an attempt runs, unless its launcher has that pid, or ours."""
         attempts = self.attempts()
         last = attempts[-1] if attempts else None
         wait_for_killed_launcher(self.path, last.launcher if last is not None else {})
@@ -136,17 +112,9 @@ class RunFolder:
     ) -> Attempt:
         """Add a new attempt to run.json, make its logs folder, and return it.
 
-        This process locks the folder until it ends, as a run has one attempt at a time.
-
-        Args:
-            command: The command line.
-            argv: The script and its arguments.
-            world_size: Number of ranks.
-            launcher: The pid of `headrace run`; None: this process.
-
-        Raises:
-            UsageError: An attempt is running.
-            LaunchError: The folder cannot be written, or its run.json cannot be read.
+        This process locks the folder until it ends, as a run has one attempt at a time. `launcher`
+        is the pid of `headrace run`; None: this process. UsageError: an attempt is running.
+        LaunchError: the folder cannot be written, or its run.json cannot be read.
         """
         try:
             self.check_free(launcher)
@@ -161,6 +129,9 @@ class RunFolder:
         self, command: Sequence[str], argv: Sequence[str], world_size: int, launcher: int
     ) -> Attempt:
         versions = _versions()
+        current_folder = ""
+        with suppress(FileNotFoundError):  # removed meanwhile
+            current_folder = str(Path.cwd())
         with self._locked():
             before = self.attempts()
             if not lock_run(self.path):  # another one started at the same moment
@@ -174,7 +145,7 @@ class RunFolder:
                 versions=versions,
                 asked=take_job_request(),
                 launcher=process_identity(launcher),
-                folder=_current_folder(),
+                folder=current_folder,
                 hides_secrets=redact(command) != tuple(command),
             )
             self._write((*before, attempt))
@@ -182,12 +153,7 @@ class RunFolder:
         return attempt
 
     def end_attempt(self, number: int, exit_code: int) -> None:
-        """Record an attempt's exit code and end.
-
-        Raises:
-            OSError: The folder cannot be written, or is gone.
-            LaunchError: Its run.json cannot be read.
-        """
+        """Record exit code and end; raises OSError if the folder is gone, and LaunchError."""
         self._change(
             number, lambda attempt: replace(attempt, ended_s=time.time(), exit_code=exit_code)
         )
@@ -209,12 +175,7 @@ class RunFolder:
 
     def _change(self, number: int, changed: Callable[[Attempt], Attempt]) -> None:
         with self._locked():
-            self._write(
-                tuple(
-                    changed(attempt) if attempt.number == number else attempt
-                    for attempt in self.attempts()
-                )
-            )
+            self._write([changed(a) if a.number == number else a for a in self.attempts()])
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -248,14 +209,9 @@ def open_run_folder(
 ) -> RunFolder:
     """Return the folder of a run, created if needed; that of an existing run for its next attempt.
 
-    Args:
-        run_dir: The folder itself.
-        name: Instead, its name in the runs folder.
-        script: The script, for a name of its own if neither is given: `<script>-<date>-<time>`.
-        runs_dir: See `runs_folder`.
-
-    Raises:
-        UsageError: The name is not valid, the folder holds other files, or cannot be made.
+    `run_dir` is the folder itself, or `name` its name in the runs folder; by default it is
+    `<script>-<date>-<time>` there. UsageError: the name is not valid, the folder holds other files,
+    or cannot be made.
     """
     if run_dir is not None and name is not None:
         raise UsageError("--run-dir names the folder itself and --name one of the runs: give one.")
@@ -264,11 +220,8 @@ def open_run_folder(
     try:
         if run_dir is None and name is None:
             return RunFolder(_new_folder(script, runs_folder(runs_dir)))
-        path = (
-            Path(run_dir).expanduser()
-            if run_dir is not None
-            else runs_folder(runs_dir) / (name or "")
-        )
+        named = runs_folder(runs_dir) / (name or "")
+        path = named if run_dir is None else Path(run_dir).expanduser()
         path.mkdir(parents=True, exist_ok=True)
         # A run that starts at this moment has a temporary run.json there.
         others = [
@@ -312,18 +265,6 @@ def _already_running(path: Path, last: Attempt | None) -> UsageError:
         f"{path.name} is running{details}. Wait until it has ended, {stop}, or take another run's "
         "name or folder."
     )
-
-
-def _current_folder() -> str:
-    try:
-        return str(Path.cwd())
-    except FileNotFoundError:  # removed meanwhile
-        return ""
-
-
-def _attempt_from(entry: dict[str, Any]) -> Attempt:
-    known = {**entry, "command": tuple(entry["command"]), "argv": tuple(entry["argv"])}
-    return Attempt(**known)
 
 
 def _versions() -> dict[str, str]:

@@ -21,40 +21,25 @@ _CODES: dict[Kind, str] = {"int": "q", "float": "d", "text": "q"}
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One column.
-
-    Attributes:
-        name: Its name, with the unit.
-        meaning: Its description, in one line.
-        kind: int (64 bits), float (64 bits) or text.
-        joining: Its aggregation where rows of a long run are merged (see `compaction.py`): "" for
-            columns in which they agree, first and last for the times that bound them; known-sum
-            leaves out -1, whole-mean is rounded.
-    """
+    """One column; its name has the unit, `meaning` is its description in one line."""
 
     name: str
     meaning: str
-    kind: Kind = "int"
-    joining: Aggregation = ""
+    kind: Kind = "int"  # 64 bits, as a float
+    aggregation: Aggregation = ""
+    """How rows of a long run are merged (see `compaction.py`): "" for columns in which they agree,
+    first and last for the times that bound them; known-sum leaves out -1, whole-mean is rounded."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """One kind of record.
+    """One kind of record."""
 
-    Attributes:
-        number: Its number in a ring's frames, never reused for another table.
-        name: The table's name.
-        meaning: What one row is, in one line.
-        fields: Its columns, in the order of a frame.
-        later: Records of an older version may lack it, and then read as without rows.
-    """
-
-    number: int
+    number: int  # in a ring's frames, never reused for another table
     name: str
-    meaning: str
-    fields: tuple[Field, ...]
-    later: bool = False
+    meaning: str  # what one row is, in one line
+    fields: tuple[Field, ...]  # in the order of a frame
+    later: bool = False  # records of an older version may lack it, and then read as without rows
 
     @property
     def frame(self) -> struct.Struct:
@@ -62,7 +47,7 @@ class Table:
         return struct.Struct("<" + "".join(_CODES[field.kind] for field in self.fields))
 
     @property
-    def text_places(self) -> tuple[int, ...]:
+    def text_indexes(self) -> tuple[int, ...]:
         """Indexes of the fields that are text."""
         return tuple(place for place, field in enumerate(self.fields) if field.kind == "text")
 
@@ -78,6 +63,8 @@ _LOADER = Field(
     "number of the loader in its rank, in the order of construction; one that the script makes"
     " anew in the same way, as for each epoch, keeps its number",
 )
+
+_MADE_BY = Field("worker", "the worker's number; -1: the rank itself")
 
 PROCESSES = Table(
     1,
@@ -167,7 +154,7 @@ BATCHES = Table(
     (
         _RANK,
         _LOADER,
-        Field("worker", "the worker's number; -1: the rank itself"),
+        _MADE_BY,
         Field("batch", "number among those that this worker made, from 0"),
         Field("start_ns", "when making it began"),
         Field("wall_ns", "until it was made, collated"),
@@ -207,14 +194,14 @@ TRANSFORMS = Table(
     (
         _RANK,
         _LOADER,
-        Field("worker", "the worker's number; -1: the rank itself"),
+        _MADE_BY,
         Field("name", "what it is called: dataset.__getitem__, Compose[1].RandomCrop", "text"),
         Field("file", "source file of the callable, where there is one", "text"),
         Field("line", "its first line there; 0 where unknown"),
-        Field("start_ns", "when the first of these seconds began", joining="first"),
-        Field("calls", "calls that were timed", joining="sum"),
-        Field("wall_ns", "time in them", joining="sum"),
-        Field("cpu_ns", "CPU time of the main thread in them", joining="sum"),
+        Field("start_ns", "when the first of these seconds began", aggregation="first"),
+        Field("calls", "calls that were timed", aggregation="sum"),
+        Field("wall_ns", "time in them", aggregation="sum"),
+        Field("cpu_ns", "CPU time of the main thread in them", aggregation="sum"),
         Field("one_in", "one sample in so many was timed"),
     ),
 )
@@ -227,7 +214,7 @@ STACKS = Table(
         Field("pid", "process id"),
         _RANK,
         _LOADER,
-        Field("worker", "the worker's number; -1: the rank itself"),
+        _MADE_BY,
         Field(
             "phase", "what a rank was doing: wait, forward, ...; for a worker work or idle", "text"
         ),
@@ -236,15 +223,15 @@ STACKS = Table(
             "frames from the outermost in: file:line:function, newline between; 0: no line",
             "text",
         ),
-        Field("start_ns", "when the first of these seconds began", joining="first"),
-        Field("samples", "how often it was seen there", joining="sum"),
-        Field("wall_ns", "wall time that these stand for", joining="sum"),
+        Field("start_ns", "when the first of these seconds began", aggregation="first"),
+        Field("samples", "how often it was seen there", aggregation="sum"),
+        Field("wall_ns", "wall time that these stand for", aggregation="sum"),
         Field(
             "cpu_ns",
             "CPU time of the thread that these stand for; the rest it waited",
-            joining="sum",
+            aggregation="sum",
         ),
-        Field("end_ns", "when the last of these seconds ended", joining="last"),
+        Field("end_ns", "when the last of these seconds ended", aggregation="last"),
     ),
 )
 EVENTS = Table(
@@ -277,24 +264,24 @@ PROCESS_USAGE = Table(
     "what a process that records, or that such a one started, used since it was looked at before,"
     " at every tick; in a long run the mean of some ticks",
     (
-        Field("t_ns", "when it was looked at", joining="last"),
+        Field("t_ns", "when it was looked at", aggregation="last"),
         Field("pid", "process id"),
         Field(
             "cpu_percent",
             "CPU time per time; 100 is one core, more are several",
             "float",
-            joining="mean",
+            aggregation="mean",
         ),
         Field(
             "resident_bytes",
             "memory it holds, with shared memory, without pages of files",
-            joining="whole-mean",
+            aggregation="whole-mean",
         ),
-        Field("threads", "its threads; 0: it has ended since", joining="whole-mean"),
+        Field("threads", "its threads; 0: it has ended since", aggregation="whole-mean"),
         Field(
             "read_bytes",
             "bytes that its read calls gave meanwhile; -1 where not to be known",
-            joining="known-sum",
+            aggregation="known-sum",
         ),
     ),
 )

@@ -15,6 +15,7 @@ from typing import Any
 
 from headrace.core.errors import RecordsError
 from headrace.records import compaction, system_table
+from headrace.records.ring import RingReader
 from headrace.records.schema import FORMAT_VERSION, TABLES, TABLES_BY_NAME, Table
 
 TABLE_NAMES = (*TABLES_BY_NAME, system_table.NAME)
@@ -23,7 +24,7 @@ _SQL_TYPES = {"int": "INTEGER", "float": "REAL", "text": "INTEGER"}  # text: its
 _INSERTS = {
     table.number: (
         f"INSERT INTO {table.name} VALUES ({', '.join('?' * len(table.fields))})",  # noqa: S608
-        table.text_places,
+        table.text_indexes,
     )
     for table in TABLES
 }
@@ -44,32 +45,15 @@ _OWN_TABLES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RingPosition:
-    """The stored position of a ring's reader.
+    """The stored position of a ring's reader."""
 
-    Attributes:
-        read: Bytes read since the ring's creation; None for a ring that the store does not know.
-        dropped: Dropped records that the events name already.
-        texts: The ring's texts before the position, by their numbers.
-    """
-
-    read: int | None = None
-    dropped: int = 0
-    texts: Mapping[int, str] = field(default_factory=dict)
+    read: int | None = None  # bytes since the ring's creation; None: not in the store
+    dropped: int = 0  # dropped records that the events name already
+    texts: Mapping[int, str] = field(default_factory=dict)  # those before it, by their numbers
 
 
 class RecordStore:
-    """The writer of one host's store, new or existing.
-
-    Args:
-        path: The SQLite file.
-
-    Attributes:
-        connection: The open file, for reading.
-
-    Raises:
-        RecordsError: A newer version wrote the file.
-        sqlite3.Error: It cannot be opened or made.
-    """
+    """The writer of one host's store, an SQLite file; raises RecordsError if it is too new."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -79,7 +63,7 @@ class RecordStore:
             name: compaction.RollUp(self.connection, name) for name in compaction.rollup_tables()
         }
         self._parts = compaction.ParquetParts(self.connection, path)
-        check_format(self.connection, path)
+        _check_format(self.connection, path)
         for statement in (
             "PRAGMA journal_mode = WAL",
             "PRAGMA synchronous = NORMAL",  # only a power cut loses rows
@@ -97,11 +81,7 @@ class RecordStore:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Commit all changes of the block, or roll all back.
-
-        Raises:
-            sqlite3.Error: The changes could not be committed.
-        """
+        """Commit all changes of the block, or roll all back; sqlite3.Error: the commit failed."""
         self.connection.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -119,9 +99,9 @@ class RecordStore:
         """Add rows, their values in the order of the table's fields."""
         if not rows:
             return
-        statement, text_places = _INSERTS[table.number]
-        if text_places:
-            rows = [self._with_text_numbers(row, text_places) for row in rows]
+        statement, text_indexes = _INSERTS[table.number]
+        if text_indexes:
+            rows = [self._with_text_numbers(row, text_indexes) for row in rows]
         self.connection.executemany(statement, rows)
         if table.name in self._rolled:
             self._rolled[table.name].added(len(rows))
@@ -145,11 +125,7 @@ class RecordStore:
         self._rolled[system_table.NAME].added(1)
 
     def roll_up(self) -> None:
-        """Merge rows of tables that have too many, in one transaction.
-
-        Raises:
-            sqlite3.Error: The store could not be written; it is unchanged.
-        """
+        """Merge rows of tables that have too many, in one transaction."""
         due = [rolled for rolled in self._rolled.values() if rolled.due]
         if due:
             with self.transaction():
@@ -157,40 +133,24 @@ class RecordStore:
                     rolled.run()
 
     def move_out(self) -> None:
-        """Move the oldest rows of a large table to a part; see `compaction.py`.
-
-        Raises:
-            OSError, sqlite3.Error: The disk is full or gone; the store is unchanged.
-        """
+        """Move the oldest rows of a large table to a part; if it fails, the store is unchanged."""
         name = self._parts.due()
         if name is not None:
             number, last = self._parts.write(name)
             with self.transaction():
                 self._parts.take_out(name, number, last)
 
-    def place(self, name: str, made_ns: int) -> RingPosition:
-        """Return the stored position of a ring's reader."""
-        return ring_position(self.connection, name, made_ns)
-
-    def move(
-        self,
-        name: str,
-        made_ns: int,
-        read: int,
-        dropped: int,
-        new_texts: Mapping[int, str],
-        forgotten: bool,  # noqa: FBT001
-    ) -> None:
+    def move(self, name: str, reader: RingReader, dropped: int) -> None:
         """Store the position of a ring's reader, with the texts read since the last one."""
-        key = (name, made_ns)
+        key = (name, reader.made_ns)
         self.connection.execute(
-            "INSERT OR REPLACE INTO rings VALUES (?, ?, ?, ?)", (*key, read, dropped)
+            "INSERT OR REPLACE INTO rings VALUES (?, ?, ?, ?)", (*key, reader.position, dropped)
         )
-        if forgotten:
-            self.forget_texts(name, made_ns)
+        if reader.forgotten:
+            self.forget_texts(*key)
         self.connection.executemany(
             "INSERT OR REPLACE INTO ring_texts VALUES (?, ?, ?, ?)",
-            [(*key, number, self._text(text)) for number, text in new_texts.items()],
+            [(*key, number, self._text(text)) for number, text in reader.new_texts.items()],
         )
 
     def forget_texts(self, name: str, made_ns: int) -> None:
@@ -208,10 +168,10 @@ class RecordStore:
         """Close the file, and merge its write-ahead log into it."""
         self.connection.close()
 
-    def _with_text_numbers(self, row: tuple[Any, ...], places: Sequence[int]) -> tuple[Any, ...]:
+    def _with_text_numbers(self, row: tuple[Any, ...], indexes: Sequence[int]) -> tuple[Any, ...]:
         values = list(row)
-        for place in places:
-            values[place] = self._text(values[place])
+        for index in indexes:
+            values[index] = self._text(values[index])
         return tuple(values)
 
     def _text(self, text: str) -> int:
@@ -227,16 +187,11 @@ class RecordStore:
 
 
 def open_read_only(path: Path) -> sqlite3.Connection:
-    """Open a store read-only, while another process may write it.
-
-    Raises:
-        RecordsError: A newer version wrote it.
-        sqlite3.Error: It is gone, or broken.
-    """
+    """Open a store read-only, while another process may write it; RecordsError if it is too new."""
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
     connection.isolation_level = None
     try:
-        check_format(connection, path)
+        _check_format(connection, path)
     except BaseException:
         connection.close()
         raise
@@ -248,12 +203,6 @@ def has_tables(connection: sqlite3.Connection) -> bool:
     return connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is not None
 
 
-def check_format(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise RecordsError where a newer version wrote the file."""
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    check_version(version, path)
-
-
 def check_version(version: int, path: Path) -> None:
     """Raise RecordsError where a format's version is newer than this one."""
     if version > FORMAT_VERSION:
@@ -261,6 +210,10 @@ def check_version(version: int, path: Path) -> None:
             f"{path}: a newer Headrace wrote these records (format {version}; this one reads up "
             f"to {FORMAT_VERSION}). Read them with that version: pip install -U headrace."
         )
+
+
+def _check_format(connection: sqlite3.Connection, path: Path) -> None:
+    check_version(connection.execute("PRAGMA user_version").fetchone()[0], path)
 
 
 def ring_position(connection: sqlite3.Connection, name: str, made_ns: int) -> RingPosition:

@@ -20,17 +20,11 @@ MEANING = (
 
 @dataclass(frozen=True, slots=True)
 class SystemColumn:
-    """One column, or one for each core or GPU.
+    """One column, or one for each core or GPU."""
 
-    Attributes:
-        name: Its name, with the unit; `{}` stands for the number of the core or GPU.
-        meaning: Its description, in one line.
-        whole: Whether it is a 64-bit integer; else it is a 32-bit float.
-    """
-
-    name: str
-    meaning: str
-    whole: bool = False
+    name: str  # with the unit; `{}` stands for the number of the core or GPU
+    meaning: str  # in one line
+    whole: bool = False  # a 64-bit integer; else a 32-bit float
 
 
 COLUMNS = (
@@ -53,8 +47,7 @@ COLUMNS = (
     SystemColumn("net_sent_bytes_per_s", "sent to other hosts"),
     SystemColumn("gpu_{}_utilisation_percent", "time in which any kernel ran"),
     SystemColumn(
-        "gpu_{}_sm_percent",
-        "its multiprocessors that were busy; Hopper and newer, never tried",
+        "gpu_{}_sm_percent", "its multiprocessors that were busy; Hopper and newer, never tried"
     ),
     SystemColumn("gpu_{}_memory_bytes", "its memory in use", whole=True),
     SystemColumn("gpu_{}_memory_total_bytes", "its memory, used or not", whole=True),
@@ -69,11 +62,7 @@ _NUMBER = re.compile(r"(?<=_)\d+(?=_)")
 
 
 def column_description(name: str) -> SystemColumn:
-    """Return the description of a host's column, such as `core_3_percent`.
-
-    Raises:
-        KeyError: There is no such column.
-    """
+    """Return the description of a host's column, such as `core_3_percent`; KeyError: none such."""
     return _BY_NAME.get(name) or _BY_NAME[_NUMBER.sub("{}", name, count=1)]
 
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from math import gcd
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headrace.sampling.lanes import ShardLanes
 from headrace.sampling.permutation import Ints
@@ -19,18 +18,12 @@ class GlobalBatches:
     The tail is the samples after the last whole batch. It is dropped, or it is a batch of its own,
     or, if smaller than the world size, it joins the batch before it, so that every rank makes
     equally many steps and none gets an empty batch.
-
-    Attributes:
-        num_samples: n, the samples of the whole epoch.
-        start: The position where batch 0 begins, 0 to n.
-        size: B, the samples of a global batch.
-        drop_last: Whether the tail is dropped.
     """
 
-    num_samples: int
-    start: int
-    size: int
-    drop_last: bool
+    num_samples: int  # n, of the whole epoch
+    start: int  # the position where batch 0 begins, 0 to n
+    size: int  # B, samples
+    drop_last: bool  # whether the tail is dropped
 
     @property
     def tail(self) -> int:
@@ -80,7 +73,14 @@ def share_in_lanes(order: ShardLanes, batches: GlobalBatches, rank: int, world: 
         first, last = batches.bounds(batch, world)
         ordered = order.order_in_batch(np.arange(first, last, dtype=np.int64))
         drawn[ordered[rank_slice(last - first, rank, world)] % lanes.count] = True
-    return _share_of_shards(order, drawn)
+    begins = lanes.begins[drawn].astype(np.int64)
+    last_samples = begins + lanes.lengths[drawn].astype(np.int64) - 1
+    steps = np.zeros(len(order.ends) + 1, dtype=np.int64)
+    np.add.at(steps, order.shards_at(begins), 1)
+    np.add.at(steps, order.shards_at(last_samples) + 1, -1)
+    read = np.cumsum(steps[:-1]) > 0
+    filled = np.diff(order.ends, prepend=0) > 0
+    return float(np.mean(read[filled]))
 
 
 def share_of_whole(shard_sizes: Ints | None, world: int) -> float:
@@ -105,15 +105,3 @@ def share_in_dataset_order(
     last_batch = np.minimum((stops - 1) // batches.size, batches.count(world) - 1)
     read = (last_batch >= 0) & (last_batch * batches.size + length > starts)
     return float(np.mean(read))
-
-
-def _share_of_shards(order: ShardLanes, drawn: NDArray[np.bool_]) -> float:
-    lanes = order.lanes
-    begins = lanes.begins[drawn].astype(np.int64)
-    last_samples = begins + lanes.lengths[drawn].astype(np.int64) - 1
-    steps = np.zeros(len(order.ends) + 1, dtype=np.int64)
-    np.add.at(steps, order.shards_at(begins), 1)
-    np.add.at(steps, order.shards_at(last_samples) + 1, -1)
-    read = np.cumsum(steps[:-1]) > 0
-    filled = np.diff(order.ends, prepend=0) > 0
-    return float(np.mean(read[filled]))

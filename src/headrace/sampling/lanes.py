@@ -9,7 +9,6 @@ batch reads the same stretch of the concatenation, and so few shards.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -34,12 +33,9 @@ def lanes_for(global_batch: int) -> int:
     """
     multiples = [global_batch << doublings for doublings in range(DEFAULT_LANES.bit_length() + 1)]
     divisors = [count for count in range(1, 2 * DEFAULT_LANES + 1) if global_batch % count == 0]
-    near = [
-        count for count in multiples + divisors if DEFAULT_LANES // 2 <= count <= DEFAULT_LANES * 2
-    ]
     # Nearest as a ratio; of two equally near, the larger mixes better.
     return min(
-        near,
+        (each for each in multiples + divisors if 1 / 2 <= each / DEFAULT_LANES <= 2),
         key=lambda count: (max(count / DEFAULT_LANES, DEFAULT_LANES / count), -count),
         default=DEFAULT_LANES,
     )
@@ -60,10 +56,9 @@ def places_of_lanes(lanes: int) -> Ints:
 
     Where the global batch B is smaller than the lane count C, a batch draws from B lanes with
     consecutive numbers. They have to lie evenly over the concatenation, one in each of B equal
-    parts:
-    then each batch mixes the whole of it, and a slice of a batch always comes from the same part.
-    For C = m * 2^t with m odd this does it for every B = m * 2^j: a lane's number is read as one
-    digit below m and t bits, and its place has the bits reversed behind that digit
+    parts: then each batch mixes the whole of it, and a slice of a batch always comes from the same
+    part. For C = m * 2^t with m odd this does it for every B = m * 2^j: a lane's number is read as
+    one digit below m and t bits, and its place has the bits reversed behind that digit
     (van der Corput's sequence in mixed radix).
     """
     twos = lanes & -lanes
@@ -78,23 +73,14 @@ def places_of_lanes(lanes: int) -> Ints:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Lanes:
-    """Lanes over a concatenation of samples, each permuted window by window.
+    """C lanes over a concatenation of samples, each permuted window by window; arrays have [C]."""
 
-    Attributes:
-        window: W, in samples.
-        places: int64[C], lane number to its rank along the concatenation.
-        begins: uint64[C], where each lane begins in the concatenation.
-        lengths: uint64[C], samples of each lane.
-        offsets: uint64[C], by how much each lane's first window is cut short, below W.
-        keys: uint64[C], the key of each lane's permutations.
-    """
-
-    window: int
-    places: Ints
-    begins: UInts
-    lengths: UInts
-    offsets: UInts
-    keys: UInts
+    window: int  # W, in samples
+    places: Ints  # lane number to its rank along the concatenation
+    begins: UInts  # in the concatenation
+    lengths: UInts  # in samples
+    offsets: UInts  # by how much the lane's first window is cut short, below W
+    keys: UInts  # of the lane's permutations
 
     @property
     def count(self) -> int:
@@ -119,29 +105,20 @@ class Lanes:
         found += self.begins[lane]
         return found.view(np.int64)
 
-    def order_by_place(self, positions: Ints) -> Ints:
-        """Return the positions in the order of their lanes along the concatenation: int64[k]."""
-        return positions[np.argsort(self.places[positions % self.count], kind="stable")]
-
 
 def cut_lanes(*, num_samples: int, lanes: int, window: int, key: int) -> Lanes:
     """Cut a concatenation of samples into lanes with seeded windows.
 
-    Lane l has ceil((num_samples - l) / lanes) samples.
-
-    Args:
-        num_samples: Length of the concatenation, at least 1.
-        lanes: C, at least 1.
-        window: W in samples, at least 1.
-        key: A number derived from dataset, seed and epoch.
+    Lane l has ceil((num_samples - l) / lanes) samples. All numbers are at least 1; `key` derives
+    from dataset, seed and epoch.
     """
     places = places_of_lanes(lanes)
     number = np.arange(lanes, dtype=np.int64)
     lengths = np.maximum(num_samples - number + lanes - 1, 0) // lanes
-    along = np.argsort(places)
-    ends = np.cumsum(lengths[along])
+    by_place = np.argsort(places)
+    ends = np.cumsum(lengths[by_place])
     begins = np.empty(lanes, dtype=np.int64)
-    begins[along] = ends - lengths[along]
+    begins[by_place] = ends - lengths[by_place]
     offset_seed, key_seed = combine(key, _LANE_OFFSETS), combine(key, _LANE_KEYS)
     spread = number.astype(np.uint64) * np.uint64(GOLDEN)
     return Lanes(
@@ -157,66 +134,38 @@ def cut_lanes(*, num_samples: int, lanes: int, window: int, key: int) -> Lanes:
 _WHOLE, _SHARDS, _LANES = 1, 2, 3
 
 
-class EpochOrder(Protocol):
-    """The order of one epoch: a bijection of [0, num_samples) onto itself."""
+class EpochOrder:
+    """The order of one epoch, a bijection of [0, num_samples) onto itself: here the dataset's."""
 
     def samples_at(self, positions: Ints) -> Ints:
         """Return the dataset's sample number at each position: int64[k] to int64[k]."""
-        ...
+        return positions
 
     def order_in_batch(self, positions: Ints) -> Ints:
         """Return a batch's positions in the order in which ranks take slices of it."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DatasetOrder:
-    """Dataset order: position p is sample p."""
-
-    def samples_at(self, positions: Ints) -> Ints:
-        """Return the positions."""
-        return positions
-
-    def order_in_batch(self, positions: Ints) -> Ints:
-        """Return the positions."""
         return positions
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WholePermutation:
-    """One permutation of all samples: no locality, the best shuffle, no memory.
-
-    Attributes:
-        num_samples: The domain.
-        key: A number derived from dataset, seed and epoch.
-    """
+@dataclass(frozen=True, kw_only=True)
+class WholePermutation(EpochOrder):
+    """One permutation of all samples: no locality, the best shuffle, no memory."""
 
     num_samples: int
-    key: int
+    key: int  # derived from dataset, seed and epoch
 
     def samples_at(self, positions: Ints) -> Ints:
         """Return the permuted sample numbers of the positions."""
         indices = positions.astype(np.uint64)
         return permute(indices, self.num_samples, combine(self.key, _WHOLE)).view(np.int64)
 
-    def order_in_batch(self, positions: Ints) -> Ints:
-        """Return the positions unchanged: without lanes no slice is better for any rank."""
-        return positions
 
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ShardLanes:
-    """Permuted shards, laid end to end, cut into lanes.
-
-    Attributes:
-        lanes: The lanes over the concatenation.
-        ends: int64[shards], where each shard of the concatenation ends in it.
-        shifts: int64[shards], sample number minus place in the concatenation.
-    """
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ShardLanes(EpochOrder):
+    """Permuted shards, laid end to end, cut into lanes."""
 
     lanes: Lanes
-    ends: Ints
-    shifts: Ints
+    ends: Ints  # int64[shards], where each shard of the concatenation ends in it
+    shifts: Ints  # int64[shards], sample number minus place in the concatenation
 
     def samples_at(self, positions: Ints) -> Ints:
         """Return the sample at each position."""
@@ -230,17 +179,13 @@ class ShardLanes:
 
     def order_in_batch(self, positions: Ints) -> Ints:
         """Return the positions in the order of their lanes along the concatenation."""
-        return self.lanes.order_by_place(positions)
+        return positions[np.argsort(self.lanes.places[positions % self.lanes.count], kind="stable")]
 
 
 def lay_out_shards(*, shard_sizes: Ints, lanes: int, window: int, key: int) -> ShardLanes:
-    """Permute shards, lay them end to end and cut the result into lanes.
+    """Permute shards, lay them end to end and cut the result into lanes (see `cut_lanes`).
 
-    Args:
-        shard_sizes: int64[shards], samples of each shard in the order of the index.
-        lanes: C.
-        window: W in samples.
-        key: A number derived from dataset, seed and epoch.
+    `shard_sizes` is int64[shards], samples of each shard in the order of the index.
     """
     count = len(shard_sizes)
     numbers = np.arange(count, dtype=np.uint64)

@@ -34,7 +34,7 @@ frequencies of the pairs that two neighbours of a domain of 6 are sent to deviat
 square over 40,000 keys, sampling noise taken off), with twelve by 4 %. From 20 on, eight would do.
 """
 
-_STIR = np.uint64(0x94D049BB133111EB)
+_MIXER = np.uint64(0x94D049BB133111EB)
 _HALF = np.uint64(32)
 
 
@@ -49,20 +49,17 @@ def permute(index: UInts, size: int | UInts, key: int | UInts) -> UInts:
     Returns:
         uint64[k]. For one size and key, distinct indices have distinct images.
     """
-    sizes, keys = _column(size), _column(key)
+    sizes, keys = (np.atleast_1d(np.asarray(each, dtype=np.uint64)) for each in (size, key))
     left_side = np.ceil(np.sqrt(sizes)).astype(np.uint64)
     right_side = (sizes + left_side - np.uint64(1)) // left_side
     image = _encipher(index, left_side, right_side, keys)
     outside = np.flatnonzero(image >= sizes)
     while outside.size:
-        again = _encipher(
-            image[outside],
-            _rows(left_side, outside),
-            _rows(right_side, outside),
-            _rows(keys, outside),
-        )
+        columns = (left_side, right_side, keys, sizes)
+        left, right, key, size = (each if each.size == 1 else each[outside] for each in columns)
+        again = _encipher(image[outside], left, right, key)
         image[outside] = again
-        outside = outside[again >= _rows(sizes, outside)]
+        outside = outside[again >= size]
     return image
 
 
@@ -91,7 +88,7 @@ def _shifted(half: UInts, other: UInts, side: UInts, key: UInts, multiplier: np.
     shift = other + key
     shift *= multiplier
     shift ^= shift >> _HALF
-    shift *= _STIR
+    shift *= _MIXER
     shift >>= _HALF
     # The hash is now 32 bits wide; its product with side / 2^32 is a shift in [0, side).
     shift *= side
@@ -100,11 +97,3 @@ def _shifted(half: UInts, other: UInts, side: UInts, key: UInts, multiplier: np.
     # Where shift < side, shift - side wraps to a huge number and the minimum keeps shift.
     np.minimum(shift, shift - side, out=shift)
     return shift
-
-
-def _column(number: int | UInts) -> UInts:
-    return np.atleast_1d(np.asarray(number, dtype=np.uint64))
-
-
-def _rows(column: UInts, rows: NDArray[np.intp]) -> UInts:
-    return column if column.size == 1 else column[rows]

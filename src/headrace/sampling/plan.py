@@ -17,7 +17,6 @@ from headrace.core.errors import CheckpointError, DatasetError, UsageError
 from headrace.sampling import global_batches, validation
 from headrace.sampling.global_batches import GlobalBatches, rank_slice
 from headrace.sampling.lanes import (
-    DatasetOrder,
     EpochOrder,
     ShardLanes,
     WholePermutation,
@@ -36,28 +35,16 @@ STATE_VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanState:
-    """The position in an epoch, valid at any world size, worker count and global batch size.
+    """The position in an epoch, valid at any world size, worker count and global batch size."""
 
-    Attributes:
-        version: Version of the order's arithmetic; states of other versions are refused.
-        fingerprint: The dataset's fingerprint.
-        seed: The user's seed.
-        epoch: Counted from 0.
-        position: Samples of this epoch that all ranks together have received.
-        lanes: Lane count of this epoch's order.
-        window: Window of this epoch's order, in samples.
-        global_batch: Samples of a global batch when the state was taken; it may change on resume.
-        shuffle: Whether the order is shuffled.
-    """
-
-    version: int = STATE_VERSION
-    fingerprint: str
-    seed: int
-    epoch: int
-    position: int
+    version: int = STATE_VERSION  # of the order's arithmetic; others are refused
+    fingerprint: str  # the dataset's
+    seed: int  # the user's
+    epoch: int  # from 0
+    position: int  # samples of this epoch that all ranks together have received
     lanes: int
-    window: int
-    global_batch: int
+    window: int  # in samples
+    global_batch: int  # when the state was taken; it may change on resume
     shuffle: bool
 
     def to_dict(self) -> dict[str, Any]:
@@ -66,12 +53,7 @@ class PlanState:
 
     @classmethod
     def from_dict(cls, entries: Mapping[str, Any]) -> PlanState:
-        """Return the state that `to_dict` wrote.
-
-        Raises:
-            CheckpointError: Fields are missing, unknown or of another type, or the version is not
-                this one's.
-        """
+        """Return the state that `to_dict` wrote; raises CheckpointError for any other entries."""
         version = entries.get("version")
         if version != STATE_VERSION:
             raise CheckpointError(
@@ -135,11 +117,6 @@ class Plan:
     Raises:
         UsageError: A number is out of its range, or shard_sizes do not sum to num_samples.
     """
-
-    __slots__ = (
-        "_batches", "_order", "_shard_sizes", "drop_last", "epoch", "fingerprint", "global_batch",
-        "lanes", "num_samples", "seed", "shuffle", "start", "window",
-    )  # fmt: skip
 
     def __init__(
         self,
@@ -237,9 +214,7 @@ class Plan:
             UsageError: The world size does not divide the global batch, or exceeds the number of
                 samples. The message names the nearest numbers that work.
         """
-        validation.check_world(
-            num_samples=self.num_samples, global_batch=self.global_batch, world=world
-        )
+        validation.check_world(self._batches, world)
         warnings = [tail_warning(self._batches, world)]
         if isinstance(self._order, ShardLanes) and world > 1:
             share = self.shards_touched(world // 2, world)
@@ -248,7 +223,7 @@ class Plan:
 
     def num_batches(self, world: int = 1) -> int:
         """Return the number of batches from `start` on, the same for every rank."""
-        self._check_world(world)
+        validation.check_world(self._batches, world)
         return self._batches.count(world)
 
     def batch(self, g: int, rank: int, world: int) -> Ints:
@@ -261,7 +236,7 @@ class Plan:
         Raises:
             UsageError: There is no such batch, rank or world size.
         """
-        self._check_world(world)
+        validation.check_world(self._batches, world)
         validation.check_rank(rank, world)
         if not 0 <= g < self._batches.count(world):
             raise UsageError(
@@ -273,12 +248,9 @@ class Plan:
         return self._order.samples_at(ordered[rank_slice(last - first, rank, world)])
 
     def samples(self, first: int, last: int) -> Ints:
-        """Return the samples at positions [first, last): int64[last - first].
+        """Return the samples at positions [first, last) of the epoch: int64[last - first].
 
-        Positions count from the start of the epoch, whatever `start` is.
-
-        Raises:
-            UsageError: Not 0 <= first <= last <= num_samples.
+        Raises UsageError unless 0 <= first <= last <= num_samples.
         """
         if not 0 <= first <= last <= self.num_samples:
             raise UsageError(
@@ -295,7 +267,7 @@ class Plan:
 
         The world size matters at the end alone, where the tail may have joined the last batch.
         """
-        self._check_world(world)
+        validation.check_world(self._batches, world)
         return self._batches.position_after(g, world)
 
     def state_at(self, position: int) -> PlanState:
@@ -316,7 +288,7 @@ class Plan:
 
         About 1 / world where lanes keep ranks apart; near 1 where the dataset is permuted as one.
         """
-        self._check_world(world)
+        validation.check_world(self._batches, world)
         validation.check_rank(rank, world)
         if isinstance(self._order, ShardLanes):
             return global_batches.share_in_lanes(self._order, self._batches, rank, world)
@@ -326,15 +298,10 @@ class Plan:
 
     def _make_order(self) -> EpochOrder:
         if not self.shuffle:
-            return DatasetOrder()
+            return EpochOrder()
         key = combine(text_key(self.fingerprint), self.seed, self.epoch)
         if self._shard_sizes is None or fits_one_window(self.num_samples, self.lanes, self.window):
             return WholePermutation(num_samples=self.num_samples, key=key)
         return lay_out_shards(
             shard_sizes=self._shard_sizes, lanes=self.lanes, window=self.window, key=key
-        )
-
-    def _check_world(self, world: int) -> None:
-        validation.check_world(
-            num_samples=self.num_samples, global_batch=self.global_batch, world=world
         )

@@ -26,10 +26,7 @@ def sample_seed(seed: int, epoch: int, sample: int) -> int:
 
 
 def batch_seed(seed: int, epoch: int, batch: int) -> int:
-    """Return the seed for collating one batch, 0 to 2^64 - 1.
-
-    Within one (seed, epoch) no two batches share a seed, and none follows from a sample's.
-    """
+    """Return the seed for collating one batch, 0 to 2^64 - 1; see `sample_seed`."""
     return mix64(_stream(seed, epoch, _BATCH) + batch * GOLDEN)
 
 

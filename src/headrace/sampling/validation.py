@@ -46,8 +46,7 @@ def checked_shard_sizes(
 ) -> Ints | None:
     """Return the shard sizes as int64[shards], or None where every sample is its own shard.
 
-    Raises:
-        UsageError: They are not whole numbers, one is negative, or their sum is not num_samples.
+    Raises UsageError if they are not whole numbers from 0 on whose sum is num_samples.
     """
     if shard_sizes is None:
         return None
@@ -69,8 +68,9 @@ def checked_shard_sizes(
     return None if len(sizes) == num_samples and sizes.min() == 1 else sizes
 
 
-def check_world(*, num_samples: int, global_batch: int, world: int) -> None:
+def check_world(batches: GlobalBatches, world: int) -> None:
     """Raise UsageError where the ranks cannot have equal parts of every batch."""
+    num_samples, global_batch = batches.num_samples, batches.size
     if world < 1:
         raise UsageError(f"world={world}: there must be at least one rank.")
     if global_batch % world:
@@ -121,13 +121,9 @@ def tail_warning(batches: GlobalBatches, world: int) -> str | None:
 
 
 def lane_warning(batches: GlobalBatches, lanes: int, world: int, share: float) -> str | None:
-    """Return a warning where ranks read more than their share of the shards.
+    """Return a warning where each of several ranks reads more than its share of the shards.
 
-    Args:
-        batches: The plan's batches.
-        lanes: The plan's lane count.
-        world: At least 2.
-        share: The share of the shards that a rank reads.
+    `share` is what a rank reads of them.
     """
     size = batches.size
     cost = f"so a rank reads {share:.1%} of the shards instead of {1 / world:.1%}"
@@ -153,6 +149,4 @@ def _remedy(size: int, lanes: int) -> str:
     fitting = lanes_for(size)
     if size % fitting == 0 or fitting % size == 0:
         return f"From the next epoch on, lanes={fitting} (the default) fits."
-    below = size // lanes * lanes
-    near = " or ".join(str(batch) for batch in (below, below + lanes) if batch)
-    return f"A global batch of {near} fits."
+    return f"A global batch of {_near_multiples(size, lanes)} fits."

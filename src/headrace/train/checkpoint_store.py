@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import re
 import shutil
 import tempfile
 import warnings
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ import google_crc32c
 
 from headrace.core.errors import CheckpointError, HeadraceError, NotFoundError
 from headrace.data.storage import Store
+from headrace.data.storage.store import pieces_of
 
 COMMIT_FILE = "commit.json"
 _FORMAT_VERSION = 1
@@ -32,42 +35,28 @@ _PLAIN_NAME = re.compile(r"[\w.-]*\w[\w.-]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedFile:
-    """One file of a checkpoint.
+    """One file of a checkpoint."""
 
-    Attributes:
-        name: Its name in the save's folder.
-        size_bytes: Its size.
-        crc32c: CRC-32C (Castagnoli) of its bytes.
-    """
-
-    name: str
+    name: str  # in the save's folder
     size_bytes: int
-    crc32c: int
+    crc32c: int  # CRC-32C (Castagnoli) of its bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """A complete checkpoint.
-
-    Attributes:
-        step: The step it was saved at.
-        save: Name of the folder with its files, below the step's. Each save has its own, so files
-            of an earlier attempt, or of one that is still writing, are never part of it.
-        world_size: Number of ranks that saved it.
-        saved_s: Time of saving, in seconds since 1970 (UTC).
-        files: All its files.
-        loader: The loader's state, if one was saved: one entry for all ranks where theirs were
-            equal, else one a rank.
-        extra: The script's `extra`.
-    """
+    """A complete checkpoint."""
 
     step: int
     save: str
-    world_size: int
-    saved_s: float
+    """Name of the folder with its files, below the step's. Each save has its own, so files of an
+    earlier attempt, or of one that is still writing, are never part of it."""
+    world_size: int  # ranks that saved it
+    saved_s: float  # since 1970 (UTC)
     files: tuple[SavedFile, ...]
     loader: tuple[Any, ...] | None = None
-    extra: Any = None
+    """The loader's state, if one was saved: one entry for all ranks where theirs were equal, else
+    one a rank."""
+    extra: Any = None  # the script's
 
     def to_json(self) -> bytes:
         """Return the commit file's bytes."""
@@ -75,11 +64,7 @@ class Commit:
 
     @classmethod
     def from_json(cls, data: bytes, url: str) -> Commit:
-        """Return the commit that a file's bytes hold.
-
-        Raises:
-            CheckpointError: They are not a commit, or of a later format.
-        """
+        """Return the commit that bytes hold; CheckpointError: none, or of a later format."""
         try:
             entries = json.loads(data)
             version = entries.pop("version")
@@ -118,12 +103,7 @@ def _check_file_names(names: Iterable[str]) -> None:
 
 
 class CheckpointCatalog:
-    """The checkpoints below a store's URL. One rank writes to it; any may read.
-
-    Args:
-        store: The store at the URL.
-        local: The same folder on disk, if it is local.
-    """
+    """The checkpoints below a store's URL, a `local` folder, too. One rank writes; any may read."""
 
     def __init__(self, store: Store, local: Path | None) -> None:
         self._store = store
@@ -143,11 +123,7 @@ class CheckpointCatalog:
         return None
 
     def add(self, commit: Commit) -> None:
-        """Write a checkpoint's commit file, once all its files exist.
-
-        Raises:
-            CheckpointError: A file does not exist, as this rank sees it.
-        """
+        """Write a commit file; CheckpointError: a file does not exist, as this rank sees it."""
         folder = f"{step_folder(commit.step)}/{commit.save}"
         there = {info.path: info.size_bytes for info in self._store.list(folder)}
         for file in commit.files:
@@ -159,10 +135,7 @@ class CheckpointCatalog:
         self._store.put(f"{step_folder(commit.step)}/{COMMIT_FILE}", commit.to_json())
 
     def prune(self, current: Commit, keep: int) -> None:
-        """Delete all but the `keep` newest checkpoints, and the files of unfinished saves.
-
-        A failure to delete is only a warning: the new checkpoint stands.
-        """
+        """Delete all but the `keep` newest checkpoints, and files of unfinished saves, or warn."""
         try:
             folders = self._folders()
             whole = [step for step in folders if COMMIT_FILE in folders[step]]
@@ -241,51 +214,29 @@ def rank_files(folder: Path, rank: int) -> list[Path]:
 
 def describe_file(file: Path) -> SavedFile:
     """Return a local file's name, size and checksum."""
-    crc32c = size_bytes = 0
-    with file.open("rb") as opened:
-        while piece := opened.read(_PIECE_BYTES):
-            crc32c = google_crc32c.extend(crc32c, piece)
-            size_bytes += len(piece)
-    return SavedFile(name=file.name, size_bytes=size_bytes, crc32c=crc32c)
-
-
-def upload_files(files: Sequence[Path], store: Store, folder: str) -> None:
-    """Put local files below `folder` of a store."""
-    for file in files:
-        store.put(f"{folder}/{file.name}", file)
+    crc32c = reduce(google_crc32c.extend, pieces_of(file), 0)
+    return SavedFile(name=file.name, size_bytes=file.stat().st_size, crc32c=crc32c)
 
 
 def fetch_file(saved: SavedFile, store: Store, folder: str, destination: Path | None) -> None:
-    """Read a checkpoint's file, verify it, and write it to `destination` unless that is None.
-
-    Raises:
-        CheckpointError: It is missing, or its size or checksum differs from the commit's.
-        StorageError: The store fails.
-    """
+    """Read and verify a file, and write it to a destination, if any; raises CheckpointError."""
     path = f"{folder}/{saved.name}"
-    crc32c = 0
+    size_bytes, crc32c = saved.size_bytes, 0
+    target = Path(os.devnull) if destination is None else destination / saved.name
     try:
-        if store.head(path).size_bytes != saved.size_bytes:
-            raise _damaged_error(
-                store, path, f"it has not the {saved.size_bytes} bytes it was saved with"
-            )
-        if destination is None:
-            for piece in _pieces(saved, store, path):
+        if store.head(path).size_bytes != size_bytes:
+            what = f"it has not the {size_bytes} bytes it was saved with"
+            raise _damaged_error(store, path, what)
+        with target.open("wb") as copy:
+            for start in range(0, size_bytes, _PIECE_BYTES):
+                length = min(_PIECE_BYTES, size_bytes - start)
+                piece = bytes(store.get_range(path, start, length))
                 crc32c = google_crc32c.extend(crc32c, piece)
-        else:
-            with (destination / saved.name).open("wb") as copy:
-                for piece in _pieces(saved, store, path):
-                    crc32c = google_crc32c.extend(crc32c, piece)
-                    copy.write(piece)
+                copy.write(piece)
     except NotFoundError as error:
         raise _damaged_error(store, path, "it is missing") from error
     if crc32c != saved.crc32c:
         raise _damaged_error(store, path, "its checksum differs from the one it was saved with")
-
-
-def _pieces(saved: SavedFile, store: Store, path: str) -> Iterator[bytes]:
-    for start in range(0, saved.size_bytes, _PIECE_BYTES):
-        yield bytes(store.get_range(path, start, min(_PIECE_BYTES, saved.size_bytes - start)))
 
 
 def _damaged_error(store: Store, path: str, what: str) -> CheckpointError:

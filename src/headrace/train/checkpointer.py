@@ -10,7 +10,7 @@ import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -36,7 +36,6 @@ from headrace.train.checkpoint_store import (
     rank_files,
     scratch_folder,
     step_folder,
-    upload_files,
 )
 from headrace.train.state_dicts import (
     SafeCheckpointReader,
@@ -65,11 +64,7 @@ def this_rank() -> int:
 
 
 def on_all_ranks(action: Callable[[], T]) -> T:
-    """Run `action` on every rank and return this rank's value once all have finished.
-
-    Raises:
-        CheckpointError: On every rank, where it failed on any of them.
-    """
+    """Run `action` on all ranks, return this one's value; CheckpointError on all if any failed."""
     outcome, error = _run_action(action)
     _gather_outcomes(_Outcome(error=outcome.error), error)
     value: T = outcome.value
@@ -102,7 +97,9 @@ def _gather_outcomes(outcome: _Outcome, error: BaseException | None) -> list[_Ou
         dist.all_gather_object(outcomes, outcome)
     failed = {rank: each.error for rank, each in enumerate(outcomes) if each.error is not None}
     if failed:
-        raise CheckpointError(_describe_failures(failed, len(outcomes))) from error
+        text = " ".join(f"rank {rank}: {message}" for rank, message in failed.items())
+        is_same = len(failed) == len(outcomes) and len(set(failed.values())) == 1
+        raise CheckpointError(failed[0] if is_same else text) from error
     return outcomes
 
 
@@ -111,25 +108,15 @@ def _run_action(action: Callable[[], Any]) -> tuple[_Outcome, BaseException | No
     # group's deadline. It is raised again once they know.
     try:
         return _Outcome(value=action()), None
-    except CheckpointException as error:
-        return _Outcome(error=_first_cause(error)), error
-    except CheckpointError as error:
-        return _Outcome(error=str(error)), error
-    except Exception as error:  # noqa: BLE001
-        return _Outcome(error=f"{type(error).__name__}: {error}"), error
+    except (Exception, CheckpointException) as error:  # noqa: BLE001
+        return _Outcome(error=_error_text(error)), error
 
 
-def _first_cause(error: CheckpointException) -> str:
-    rank, (cause, _) = next(iter(error.failures.items()))
-    text = str(cause) if isinstance(cause, CheckpointError) else f"{type(cause).__name__}: {cause}"
-    return f"rank {rank}: {text}"
-
-
-def _describe_failures(failed: dict[int, str | None], size: int) -> str:
-    messages = set(failed.values())
-    if len(messages) == 1 and len(failed) == size:
-        return str(messages.pop())
-    return " ".join(f"rank {rank}: {message}" for rank, message in failed.items())
+def _error_text(error: BaseException) -> str:
+    if isinstance(error, CheckpointException):  # of torch, with the errors of ranks
+        rank, (cause, _) = next(iter(error.failures.items()))
+        return f"rank {rank}: {_error_text(cause)}"
+    return str(error) if isinstance(error, CheckpointError) else f"{type(error).__name__}: {error}"
 
 
 class Stateful(Protocol):
@@ -146,12 +133,7 @@ class Stateful(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """The parts of a checkpoint that `restore` does not load into its arguments.
-
-    Attributes:
-        step: The step it was saved at.
-        extra: The `extra` that `save` was given.
-    """
+    """The parts of a checkpoint that `restore` does not load: the step, and `save`'s `extra`."""
 
     step: int
     extra: Any
@@ -186,10 +168,9 @@ class Checkpointer:
         self._keep = keep
 
     def latest(self) -> int | None:
-        """Return the step of the newest complete checkpoint, or None.
+        """Return the step of the newest complete checkpoint, or None. Any rank may call it alone.
 
-        Any rank may call it alone. Raises StorageError where the store fails, and CheckpointError
-        where a commit file is damaged.
+        StorageError: the store fails. CheckpointError: a commit file is damaged.
         """
         newest = self._catalog.newest()
         return None if newest is None else newest.step
@@ -221,10 +202,10 @@ class Checkpointer:
         json_extra = on_all_ranks(lambda: _as_json(extra))
         save = on_rank_0(lambda: self._begin(step))
         folder = f"{step_folder(step)}/{save}"
-        with self._write_folder(folder) as place:
+        with self._write_folder(folder) as files_dir:
             states = on_all_ranks(lambda: collect_state(model, optimizer, to_load=False))
-            on_all_ranks(lambda: _write_states(states, place))
-            files = gather_values(lambda: self._hand_over(place, folder))
+            on_all_ranks(lambda: _write_states(states, files_dir))
+            files = gather_values(lambda: self._upload_files(files_dir, folder))
         same = all(state == loaders[0] for state in loaders)
         commit = Commit(
             step=step,
@@ -239,10 +220,7 @@ class Checkpointer:
         on_rank_0(lambda: self._catalog.prune(commit, self._keep))
 
     def restore(
-        self,
-        model: nn.Module,
-        optimizer: Optimizer | None = None,
-        loader: Stateful | None = None,
+        self, model: nn.Module, optimizer: Optimizer | None = None, loader: Stateful | None = None
     ) -> Restored | None:
         """Load the newest complete checkpoint; all ranks call this. Returns None without one.
 
@@ -261,17 +239,16 @@ class Checkpointer:
             fetched = self._fetch_newest(loader, stack)
             if fetched is None:
                 return None
-            commit, place = fetched
-            reader = SafeCheckpointReader(place, [file.name for file in commit.files])
+            commit, files_dir = fetched
+            reader = SafeCheckpointReader(files_dir, [file.name for file in commit.files])
             states = on_all_ranks(lambda: collect_state(model, optimizer, to_load=True))
             before = on_all_ranks(lambda: None if loader is None else loader.state_dict())
             try:
                 on_all_ranks(
                     lambda: check_state_fits(states, reader.read_metadata(), self._url_of(commit))
                 )
-                on_all_ranks(
-                    lambda: _restore_loader(commit, loader)
-                )  # before the model: it may refuse
+                # Before the model: it may refuse.
+                on_all_ranks(lambda: _restore_loader(commit, loader))
                 on_all_ranks(lambda: _read_states(states, reader))
                 on_all_ranks(lambda: apply_state(states))
             except CheckpointError:
@@ -323,30 +300,30 @@ class Checkpointer:
             with scratch_folder() as scratch:
                 yield scratch / "files"
 
-    def _hand_over(self, place: Path, folder: str) -> list[SavedFile]:
-        files = rank_files(place, this_rank())
+    def _upload_files(self, files_dir: Path, folder: str) -> list[SavedFile]:
+        files = rank_files(files_dir, this_rank())
         described = [describe_file(file) for file in files]
         if self._local is None:
-            upload_files(files, self._store, folder)
+            for file in files:
+                self._store.put(f"{folder}/{file.name}", file)
         return described
 
     @contextmanager
     def _fetched(self, commit: Commit) -> Iterator[Path]:
         """Yield the folder with a checkpoint's verified files, shared by the ranks of a host."""
         folder = f"{step_folder(commit.step)}/{commit.save}"
-        if self._local is not None:
+        with nullcontext() if self._local is not None else scratch_folder() as scratch:
             host_ranks = _ranks_of_host()
-            share = commit.files[host_ranks.index(this_rank()) :: len(host_ranks)]
-            on_all_ranks(lambda: self._fetch(share, folder, None))
-            yield self._local / folder
-            return
-        with scratch_folder() as scratch:
-            host_ranks = _ranks_of_host()
-            shared = Path(gather_values(lambda: str(scratch))[host_ranks[0]])
+            shared = None
+            if scratch is not None:
+                shared = Path(gather_values(lambda: str(scratch))[host_ranks[0]])
             share = commit.files[host_ranks.index(this_rank()) :: len(host_ranks)]
             on_all_ranks(lambda: self._fetch(share, folder, shared))
-            yield shared
-            on_all_ranks(lambda: None)  # the folder goes once nobody reads it any more
+            if self._local is not None:
+                yield self._local / folder
+            elif shared is not None:
+                yield shared
+                on_all_ranks(lambda: None)  # the folder goes once nobody reads it any more
 
     def _fetch(self, files: Sequence[SavedFile], folder: str, destination: Path | None) -> None:
         for file in files:
@@ -414,19 +391,19 @@ def _as_json(state: Any) -> Any:
         ) from error
 
 
-def _write_states(states: TrainingState, place: Path) -> None:
-    with _without_single_process_warning():
-        writer = FileSystemWriter(place)
-        write_states(states.values, storage_writer=writer, planner=SafeSavePlanner())
-
-
-def _read_states(states: TrainingState, reader: SafeCheckpointReader) -> None:
-    with _without_single_process_warning():
-        load(states.values, storage_reader=reader, planner=SafeLoadPlanner())
-
-
 @contextmanager
 def _without_single_process_warning() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         yield
+
+
+@_without_single_process_warning()
+def _write_states(states: TrainingState, files_dir: Path) -> None:
+    writer = FileSystemWriter(files_dir)
+    write_states(states.values, storage_writer=writer, planner=SafeSavePlanner())
+
+
+@_without_single_process_warning()
+def _read_states(states: TrainingState, reader: SafeCheckpointReader) -> None:
+    load(states.values, storage_reader=reader, planner=SafeLoadPlanner())

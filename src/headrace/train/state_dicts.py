@@ -45,20 +45,15 @@ class TrainingState:
 
     A bare model, DataParallel, DDP and FSDP give the same names; the tensors are the live ones
     (DTensors under FSDP), so loading into `values` loads in place.
-
-    Attributes:
-        model: The model, without a DataParallel around it.
-        optimizer: Its optimizer.
-        values: "model.<name>", "optimizer.state.<parameter>.<name>", "optimizer.param_groups".
-        slots: For each optimizer.state key: the parameter and the name in its state.
-        is_placeholder: The optimizer had no state, and has one only for loading into it.
     """
 
-    model: nn.Module
+    model: nn.Module  # without a DataParallel around it
     optimizer: Optimizer | None
     values: dict[str, Any]
+    """"model.<name>", "optimizer.state.<parameter>.<name>", "optimizer.param_groups"."""
     slots: dict[str, tuple[str, str]]
-    is_placeholder: bool = False
+    """For each optimizer.state key: the parameter and the name in its state."""
+    is_placeholder: bool = False  # the optimizer had no state, and has one only for loading
 
     def abandon(self) -> None:
         """Restore the optimizer to before `collect_state`, after a load that failed."""
@@ -69,14 +64,9 @@ class TrainingState:
 def collect_state(model: nn.Module, optimizer: Optimizer | None, *, to_load: bool) -> TrainingState:
     """Return the current states, with the optimizer's NumPy scalars as plain numbers.
 
-    Args:
-        model: As `prepare` returned it, or bare.
-        optimizer: The optimizer of this model's parameters.
-        to_load: An optimizer that has not stepped yet gets the state that a step would make, to be
-            loaded into. Otherwise it stays, and is saved, without state.
-
-    Raises:
-        CheckpointError: The optimizer has parameters that the model has not.
+    With `to_load` an optimizer that has not stepped yet gets the state that a step would make, to
+    be loaded into; otherwise it stays, and is saved, without state. CheckpointError: the optimizer
+    has parameters that the model has not.
     """
     bare: nn.Module = model.module if isinstance(model, nn.DataParallel) else model
     values = {_MODEL + name: value for name, value in get_model_state_dict(bare).items()}
@@ -119,25 +109,19 @@ def check_state_fits(states: TrainingState, metadata: Metadata, checkpoint: str)
         *_different_sizes(states, saved),
     ]
     if differences:
-        more = (
-            f"; and {len(differences) - _MAX_DIFFERENCES} more"
-            if len(differences) > _MAX_DIFFERENCES
-            else ""
-        )
+        shown = differences[:_MAX_DIFFERENCES]
+        if len(differences) > len(shown):
+            shown.append(f"and {len(differences) - len(shown)} more")
         raise CheckpointError(
-            f"{checkpoint} does not fit this model: "
-            f"{'; '.join(differences[:_MAX_DIFFERENCES])}{more}. Build "
-            "the model and the optimizer as they were, or save to another folder."
+            f"{checkpoint} does not fit this model: {'; '.join(shown)}. Build the model and the "
+            "optimizer as they were, or save to another folder."
         )
 
 
 def apply_state(states: TrainingState) -> None:
     """Load the values in `states` into the model and the optimizer."""
-    loaded = {
-        key.removeprefix(_MODEL): value
-        for key, value in states.values.items()
-        if key.startswith(_MODEL)
-    }
+    of_model = [key for key in states.values if key.startswith(_MODEL)]
+    loaded = {key.removeprefix(_MODEL): states.values[key] for key in of_model}
     set_model_state_dict(states.model, loaded)
     if states.optimizer is None:
         return
@@ -200,19 +184,13 @@ def _drop_unsaved_slots(states: TrainingState, saved: dict[str, Any]) -> None:
 
 
 def _different_sizes(states: TrainingState, saved: dict[str, Any]) -> list[str]:
-    differences = []
-    for key, value in states.values.items():
-        described = saved.get(key)
-        current = getattr(value, "shape", None)
-        if (
-            isinstance(described, TensorStorageMetadata)
-            and current is not None
-            and described.size != current
-        ):
-            differences.append(
-                f"{key} is {list(described.size)} in the checkpoint and {list(current)} here"
-            )
-    return differences
+    shapes = {key: getattr(value, "shape", None) for key, value in states.values.items()}
+    tensors = {key: each for key, each in saved.items() if isinstance(each, TensorStorageMetadata)}
+    return [
+        f"{key} is {list(tensors[key].size)} in the checkpoint and {list(shape)} here"
+        for key, shape in shapes.items()
+        if shape is not None and key in tensors and tensors[key].size != shape
+    ]
 
 
 _ALLOWED_CLASSES = {
@@ -231,12 +209,7 @@ _ALLOWED_CLASSES = {
 
 
 class SafeCheckpointReader(FileSystemReader):
-    """Reads a checkpoint's files from a local folder.
-
-    Args:
-        folder: The folder.
-        names: The committed files: no other is opened.
-    """
+    """Reads a checkpoint's files from a local folder; none but the committed `names` is opened."""
 
     def __init__(self, folder: Path, names: Collection[str]) -> None:
         super().__init__(folder)

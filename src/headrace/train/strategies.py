@@ -17,7 +17,6 @@ import time
 import types
 import warnings
 from collections import Counter
-from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -43,18 +42,12 @@ def repeated_blocks(model: nn.Module) -> list[nn.Module]:
     lists are searched, so the layers of each stage of a staged model are found.
     """
     found: list[nn.Module] = []
-    _collect_blocks(model, found)
+    is_row = isinstance(model, (nn.ModuleList, nn.Sequential))
+    kinds = Counter(type(child) for child in model.children()) if is_row else Counter()
+    for child in model.children():
+        is_repeated = kinds[type(child)] > 1 and _is_block(child)
+        found += [child] if is_repeated else repeated_blocks(child)
     return found
-
-
-def _collect_blocks(parent: nn.Module, found: list[nn.Module]) -> None:
-    is_row = isinstance(parent, (nn.ModuleList, nn.Sequential))
-    kinds = Counter(type(child) for child in parent.children()) if is_row else Counter()
-    for child in parent.children():
-        if kinds[type(child)] > 1 and _is_block(child):
-            found.append(child)
-        else:
-            _collect_blocks(child, found)
 
 
 def _is_block(module: nn.Module) -> bool:
@@ -72,12 +65,9 @@ _QUIET_POLLS = 3
 def choose_device(device: torch.device | str | None = None) -> torch.device:
     """Return the device of this rank, and make it the current one.
 
-    Args:
-        device: Used unchanged, but without a number (`"cuda"`) it is the local rank's. None: the
-            local rank's accelerator, or the CPU where there is none.
-
-    Raises:
-        UsageError: There are fewer devices than ranks on this host.
+    A given one is used unchanged, but without a number (`"cuda"`) it is the local rank's. None: the
+    local rank's accelerator, or the CPU where there is none. UsageError: there are fewer devices
+    than ranks on this host.
     """
     if device is None:
         accelerator = torch.accelerator.current_accelerator(check_available=True)
@@ -104,12 +94,10 @@ def choose_device(device: torch.device | str | None = None) -> torch.device:
 def join_process_group(device: torch.device) -> None:
     """Initialise torch's process group unless it is initialised already.
 
-    With RANK set, it joins all ranks, as under torchrun; otherwise this process alone, without
-    network. nccl (or the device's own backend) serves tensors on the device, gloo those on the CPU.
-    The group is destroyed at the exit of a script that succeeded.
-
-    Raises:
-        UsageError: RANK is set, but torchrun's other variables are not.
+    With RANK set, it joins all ranks, as under torchrun (UsageError: its other variables are not
+    set); otherwise this process alone, without network. nccl (or the device's own backend) serves
+    tensors on the device, gloo those on the CPU. The group is destroyed at the exit of a script
+    that succeeded.
     """
     if dist.is_initialized():
         return
@@ -118,7 +106,8 @@ def join_process_group(device: torch.device) -> None:
     if device.type != "cpu":
         backend = f"cpu:gloo,{device.type}:{backend}"
     if env.RANK.get() is None:
-        dist.init_process_group(backend, store=_private_store(), rank=0, world_size=1)
+        store: Any = dist.HashStore()  # type: ignore[attr-defined]  # torch's types lack it
+        dist.init_process_group(backend, store=store, rank=0, world_size=1)
         return
     try:
         dist.init_process_group(backend)
@@ -127,10 +116,6 @@ def join_process_group(device: torch.device) -> None:
             f"RANK is set, but the ranks cannot meet: {error}. Start the script with headrace run "
             "or torchrun, or unset RANK to run it alone."
         ) from error
-
-
-def _private_store() -> Any:
-    return dist.HashStore()  # type: ignore[attr-defined]  # torch's types lack it
 
 
 def _destroy_process_group(owner: int) -> None:
@@ -226,52 +211,43 @@ def prepare(
             f"strategy='dp' is one process for all devices, but there are {world.size} ranks. Use "
             "'ddp', or start one process: headrace run script.py."
         )
-    place = choose_device(device)
+    target = choose_device(device)
     if strategy in {"ddp", "fsdp"} or env.RANK.get() is not None:
-        join_process_group(place)
+        join_process_group(target)
     if strategy in {"ddp", "fsdp"}:
-        _warn_of_idle_devices(place)
-    return _wrap_model(model, strategy, place)
+        _warn_of_idle_devices(target)
+    return _wrap_model(model, strategy, target)
 
 
-def _wrap_model(model: nn.Module, strategy: Strategy, place: torch.device) -> nn.Module:
+def _wrap_model(model: nn.Module, strategy: Strategy, target: torch.device) -> nn.Module:
     if strategy == "fsdp":
-        return _shard_model(model, place)
-    model = model.to(place)
+        return _shard_model(model, target)
+    model = model.to(target)
     if strategy == "dp":
         return nn.DataParallel(model)
     if strategy == "none":
         return model
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise UsageError("No parameter of the model requires a gradient. Use strategy='none'.")
-    return DistributedDataParallel(model, device_ids=None if place.type == "cpu" else [place])
+    return DistributedDataParallel(model, device_ids=None if target.type == "cpu" else [target])
 
 
-def _shard_model(model: nn.Module, place: torch.device) -> nn.Module:
-    mesh = init_device_mesh(place.type, (dist.get_world_size(),))
+def _shard_model(model: nn.Module, target: torch.device) -> nn.Module:
+    mesh = init_device_mesh(target.type, (dist.get_world_size(),))
     # Block by block, so that no device ever holds the whole model.
     for part in [*repeated_blocks(model), model]:
-        part.to(place)  # first: moving replaces the buffers
-        whole = [
-            tensor
-            for tensor in (*part.parameters(), *part.buffers())
-            if not isinstance(tensor, DTensor)
-        ]
-        _broadcast_from_rank_0(whole)
+        part.to(target)  # first: moving replaces the buffers
+        for tensor in (*part.parameters(), *part.buffers()):
+            if dist.get_world_size() > 1 and not isinstance(tensor, DTensor):
+                dist.broadcast(tensor.detach(), src=0)
         fully_shard(part, mesh=mesh)
     return model
 
 
-def _broadcast_from_rank_0(tensors: Iterable[torch.Tensor]) -> None:
-    if dist.get_world_size() > 1:
-        for tensor in tensors:
-            dist.broadcast(tensor.detach(), src=0)
-
-
-def _warn_of_idle_devices(place: torch.device) -> None:
-    if place.type == "cpu" or env.RANK.get() is not None:
+def _warn_of_idle_devices(target: torch.device) -> None:
+    if target.type == "cpu" or env.RANK.get() is not None:
         return
-    count = int(torch.get_device_module(place).device_count())
+    count = int(torch.get_device_module(target).device_count())
     if count > 1:
         warnings.warn(
             f"Training on 1 of {count} devices. To use them all: headrace run --nproc-per-node "

@@ -8,21 +8,16 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
-from headrace.core.errors import (
-    BadSampleError,
-    CredentialsError,
-    DatasetError,
-    NotFoundError,
-    UsageError,
-)
+from headrace.core.errors import BadSampleError, DatasetError, NotFoundError, UsageError
 from headrace.data.shards.index_rows import MemberKind
 from headrace.data.shards.index_writer import IndexRowBuilder
-from headrace.data.shards.manifest import INDEX_NAME, MANIFEST_NAME, DatasetSource
+from headrace.data.shards.manifest import INDEX_NAME, MANIFEST_NAME
 from headrace.data.shards.members import checksum, extension_of
 from headrace.data.shards.pack import PackReport
 from headrace.data.shards.reports import (
@@ -35,7 +30,7 @@ from headrace.data.shards.reports import (
     list_faults,
     report_listing,
 )
-from headrace.data.shards.shard_packer import PACKING_FOLDER, UNREADABLE, SourceReader
+from headrace.data.shards.shard_packer import PACKING_FOLDER, SourceReader, collect_bad_file
 from headrace.data.shards.shard_records import (
     DatasetDescription,
     ShardRecord,
@@ -45,11 +40,9 @@ from headrace.data.shards.shard_records import (
 )
 from headrace.data.shards.sources.sample_table import (
     IMAGE_EXTENSIONS,
-    FileColumn,
-    IgnoredFiles,
     SampleTable,
+    SourceListing,
     SourceSample,
-    listing_hash,
     samples_of,
     texts,
 )
@@ -69,19 +62,14 @@ def index_tars(
     on_progress: ProgressCallback,
     classes: tuple[str, ...] = (),
 ) -> DatasetDescription:
-    """Read all tars of a store into `spool`, sorted by path.
-
-    Raises:
-        DatasetError: Some are damaged or have refused members; every fault is named.
-        StorageError: One cannot be read.
-    """
-    ignored, state, tars = IgnoredFiles(), listing_hash(), []
+    """Read all tars of a store into `spool`, by path; DatasetError names every fault in them."""
+    listing, tars = SourceListing(), []
     for info in store.list():
         if info.path.endswith(".tar"):
             tars.append(info)
-            state.update(f"{info.path}\0{info.size_bytes}\0{info.etag}\n".encode())
+            listing.add(info)
         else:
-            ignored.add(info.path)
+            listing.ignore(info.path)
     tally = ProgressTally(on_progress, "reading", of_samples=0)
     faults: list[Fault] = []
     for number, tar in enumerate(
@@ -91,7 +79,7 @@ def index_tars(
     ):
         faults.extend(tar.faults)
         for name in tar.ignored:
-            ignored.add(f"{tar.path}:{name}")
+            listing.ignore(f"{tar.path}:{name}")
         spool.add(
             ShardRecord.build(tar.rows, number=number, name=tar.path, size_bytes=tar.size_bytes)
         )
@@ -105,15 +93,7 @@ def index_tars(
         layout="tar",
         classes=classes,
         data_url="" if store.url == target_url else store.url,
-        source=DatasetSource(
-            kind="tars",
-            url=store.url,
-            num_files=len(tars),
-            size_bytes=sum(info.size_bytes for info in tars),
-            num_ignored=ignored.count,
-            ignored=tuple(ignored.examples),
-            listing=state.hexdigest(),
-        ),
+        source=listing.source("tars", store.url),
     )
 
 
@@ -124,11 +104,7 @@ GROUP_SAMPLES = 8192
 def index_objects(
     table: SampleTable, target_url: str, spool: ShardRecordSpool, on_progress: ProgressCallback
 ) -> DatasetDescription:
-    """Read all objects of a table into `spool`.
-
-    Raises:
-        StorageError: The store fails. Objects that are unreadable or empty are recorded as bad.
-    """
+    """Read all objects of a table into `spool`; unreadable and empty ones are recorded as bad."""
     reader = SourceReader(table.url)
     tally = ProgressTally(on_progress, "reading", of_samples=len(table))
     templates: dict[str, tuple[str, ...]] = {}
@@ -179,24 +155,19 @@ class _ObjectGroup:
         self, row: int, sample: SourceSample, contents: Sequence[Future[bytes]]
     ) -> Mapping[str, tuple[MemberKind, Sequence[int]]] | None:
         members: dict[str, tuple[MemberKind, Sequence[int]]] = {}
-        read_bytes, bad = 0, False
+        read_bytes = 0
         for file, column, content in zip(sample.files, self._columns, contents, strict=True):
-            try:
+            with collect_bad_file(file.path, self.bad):
                 data = wait_for_result(content)
-                _refuse_empty(data)
+                if not data:
+                    raise BadSampleError("The object is empty: 0 bytes.")
                 check_size(data)
-            except CredentialsError:
-                raise
-            except (BadSampleError, *UNREADABLE) as error:
-                self.bad.append(BadFile(file=file.path, reason=str(error)))
-                bad = True
-                continue
-            read_bytes += len(data)
-            self.templates[file.extension] = column.templates
-            members[file.extension] = (
-                "object",
-                (_template(column, row), len(data), checksum(data)),
-            )
+                read_bytes += len(data)
+                self.templates[file.extension] = column.templates
+                ids = column.template_ids
+                place = 0 if ids is None else int(ids[row]), len(data), checksum(data)
+                members[file.extension] = "object", place
+        bad = len(members) < len(sample.files)
         self._tally.add(1, read_bytes, int(bad))
         if bad:
             return None
@@ -204,15 +175,6 @@ class _ObjectGroup:
         if self._table.labels is not None:
             members["cls"] = "value", (int(self._table.labels[row]),)
         return members
-
-
-def _template(column: FileColumn, row: int) -> int:
-    return 0 if column.template_ids is None else int(column.template_ids[row])
-
-
-def _refuse_empty(data: bytes) -> None:
-    if not data:
-        raise BadSampleError("The object is empty: 0 bytes.")
 
 
 _PROBE_NAME = ".headrace-write-test"
@@ -272,19 +234,16 @@ def index_in_place(
 
 def _refuse_used(target: Store) -> None:
     """Refuse a folder that holds a dataset, or is not writable, before hours of reading."""
-    for name in (MANIFEST_NAME, f"{PACKING_FOLDER}/plan.json"):
-        try:
+    plan_name = f"{PACKING_FOLDER}/plan.json"
+    for name, problem in {
+        MANIFEST_NAME: f"a dataset already ({MANIFEST_NAME}). Delete {MANIFEST_NAME} and "
+        f"{INDEX_NAME} there to index it anew, or choose another place with --to.",
+        plan_name: f"an unfinished packing ({plan_name}). Finish it by running its `headrace data "
+        "pack` again.",
+    }.items():
+        with suppress(NotFoundError):
             target.head(name)
-        except NotFoundError:
-            continue
-        what = "a dataset" if name == MANIFEST_NAME else "an unfinished packing"
-        raise DatasetError(
-            f"{target.url} holds {what} already ({name}). Delete {MANIFEST_NAME} and {INDEX_NAME} "
-            "there to index it anew, or choose another place with --to."
-            if name == MANIFEST_NAME
-            else f"{target.url} holds {what} ({name}). Finish it by running its `headrace data "
-            "pack` again."
-        )
+            raise DatasetError(f"{target.url} holds {problem}")
     target.put(_PROBE_NAME, b"")
     target.delete(_PROBE_NAME)
 

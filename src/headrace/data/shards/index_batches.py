@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import TypeAlias
 
 import google_crc32c
 
@@ -38,9 +38,7 @@ _UNUSED_S = 14 * 24 * 3600.0  # indexes that no job opened for two weeks are rem
 class IndexCopy:
     """The local copy of one dataset's index and manifest, which may not exist yet.
 
-    Args:
-        folder: Folder of the copies; None where none is writable, so that there never is a copy.
-        fingerprint: The dataset's fingerprint.
+    `folder` is that of all copies; None where none is writable, so that there never is a copy.
     """
 
     def __init__(self, folder: Path | None, fingerprint: str) -> None:
@@ -66,11 +64,7 @@ class IndexCopy:
                 write_atomically(self._file(_manifest_suffix(crc32c)), [manifest], durable=False)
 
     def fetch(self, store: Store, manifest: DatasetManifest) -> None:
-        """Copy the index now, unless another process does; ignores a full disk.
-
-        Raises:
-            CorruptError: The copy differs from the manifest's checksum.
-        """
+        """Copy the index, unless another process does or the disk is full; raises CorruptError."""
         if self._folder is None or self.index() is not None:
             return
         try:
@@ -83,11 +77,9 @@ class IndexCopy:
     def fetch_in_background(self, store: Store, manifest: DatasetManifest) -> None:
         """Copy the index in a thread; after a failure this process reads by range."""
         if self._folder is not None and self.index() is None:
+            arguments = (store, manifest)
             self._thread = threading.Thread(
-                target=self._quiet_fetch,
-                args=(store, manifest),
-                name="headrace-index-copy",
-                daemon=True,
+                target=self._quiet_fetch, args=arguments, name="headrace-index-copy", daemon=True
             )
             self._thread.start()
 
@@ -152,15 +144,11 @@ def _manifest_suffix(crc32c: int) -> str:
 def index_copies_dir(cache_dir: str | os.PathLike[str] | None) -> Path | None:
     """Return the folder for copies, created if needed; None where none is writable.
 
-    `cache_dir`, else HEADRACE_CACHE_DIR, else this user's own folder below the system's temporary
-    folder.
+    `cache_dir`, else HEADRACE_CACHE_DIR, else this user's own folder in the temporary folder.
     """
     chosen = cache_dir or env.CACHE_DIR.get()
-    folder = (
-        Path(chosen) / "indexes"
-        if chosen
-        else Path(tempfile.gettempdir()) / f"headrace-{os.getuid()}"
-    )
+    own_folder = Path(tempfile.gettempdir()) / f"headrace-{os.getuid()}"
+    folder = Path(chosen) / "indexes" if chosen else own_folder
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.lstat()
@@ -189,40 +177,11 @@ def _verified_chunks(store: Store, manifest: DatasetManifest) -> Iterator[bytes]
         )
 
 
-class RecordBatches(Protocol):
-    """The record batches of an index by number."""
-
-    @property
-    def mapped(self) -> bool:
-        """Whether batches are views of one shared mapping, so that keeping them costs no memory."""
-        ...
-
-    def rows(self, number: int) -> IndexRows:
-        """Return the rows of one record batch; raises DatasetError where they are damaged."""
-        ...
-
-    def prefetch(self, numbers: Iterable[int]) -> None:
-        """Start reading some batches that will be needed."""
-        ...
-
-    def wait(self, timeout_s: float) -> bool:
-        """Wait for a local copy in progress; return whether all is local."""
-        ...
-
-
 class InMemoryBatches:
-    """A complete index in memory, mapped or not.
-
-    Args:
-        index: The file's bytes.
-        manifest: The dataset's manifest.
-        where: The index's location, for messages.
-
-    Raises:
-        DatasetError: The index belongs to another dataset, or is damaged.
-    """
+    """A complete index in memory, mapped or not; DatasetError: it is damaged or another's."""
 
     mapped = True
+    """Whether batches are views of one shared mapping, so that keeping them costs no memory."""
 
     def __init__(self, index: memoryview, manifest: DatasetManifest, where: str) -> None:
         if len(index) != manifest.index_bytes:
@@ -276,13 +235,7 @@ class InMemoryBatches:
 
 
 class RangedBatches:
-    """Batches fetched by range, each checked against the manifest, until a local copy exists.
-
-    Args:
-        store: The store of the index.
-        manifest: The dataset's manifest.
-        copy: The local copy that may appear.
-    """
+    """Batches fetched by range, each checked against the manifest, until a local copy exists."""
 
     def __init__(self, store: Store, manifest: DatasetManifest, copy: IndexCopy) -> None:
         self._store = store
@@ -346,6 +299,10 @@ class RangedBatches:
         return self._local_batches
 
 
+RecordBatches: TypeAlias = InMemoryBatches | RangedBatches
+"""The record batches of an index by number."""
+
+
 def kinds_of(manifest: DatasetManifest) -> Kinds:
     """Return extension -> kind, in the order of the index's columns."""
     return {extension.name: extension.kind for extension in manifest.extensions}
@@ -356,9 +313,9 @@ def _check_fingerprint(index: memoryview, manifest: DatasetManifest, where: str)
     head = bytes(index[: manifest.shards[0].index_start]) if manifest.shards else bytes(index)
     if manifest.fingerprint.encode() in head:
         return
-    whose = "another's" if FINGERPRINT in head else "none"
+    owner = "another's" if FINGERPRINT in head else "none"
     raise DatasetError(
         f"{where} belongs to another dataset or is damaged: the manifest's fingerprint is "
-        f"{manifest.fingerprint[:12]}, the index has {whose}. Copy index.arrow and manifest.json "
+        f"{manifest.fingerprint[:12]}, the index has {owner}. Copy index.arrow and manifest.json "
         "together."
     )

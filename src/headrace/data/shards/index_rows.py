@@ -15,8 +15,9 @@ every worker the 25 MB that pyarrow takes; writing uses pyarrow.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal, Self
 
 import numpy as np
@@ -31,31 +32,21 @@ LARGEST_MEMBER_BYTES = 2**32 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexColumn:
-    """One column of one member.
+    """One column of one member."""
 
-    Attributes:
-        name: Its name after the extension and a dot.
-        type: Its Arrow type, by name.
-        code: The same type for `array` and `memoryview.cast`.
-        absent: Its value where the sample has no such member.
-    """
-
-    name: str
-    type: Literal["int32", "int64", "uint16", "uint32"]
-    code: ColumnCode
-    absent: int
+    name: str  # after the extension and a dot
+    type: Literal["int32", "int64", "uint16", "uint32"]  # Arrow's, by name
+    code: ColumnCode  # the same type for `array` and `memoryview.cast`
+    absent: int  # the value where the sample has no such member
 
 
 _SIZE = IndexColumn(name="size", type="uint32", code="I", absent=0)
 _CRC32C = IndexColumn(name="crc32c", type="uint32", code="I", absent=0)
+_TEMPLATE = IndexColumn(name="template", type="uint16", code="H", absent=2**16 - 1)
 
 COLUMNS: dict[MemberKind, tuple[IndexColumn, ...]] = {
     "range": (IndexColumn(name="offset", type="int64", code="q", absent=-1), _SIZE, _CRC32C),
-    "object": (
-        IndexColumn(name="template", type="uint16", code="H", absent=2**16 - 1),
-        _SIZE,
-        _CRC32C,
-    ),
+    "object": (_TEMPLATE, _SIZE, _CRC32C),
     "value": (IndexColumn(name="value", type="int32", code="i", absent=-(2**31)),),
 }
 
@@ -74,27 +65,17 @@ _WIDTH_BYTES: dict[ColumnCode, int] = {"H": 2, "i": 4, "I": 4, "q": 8}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexRows:
-    """The rows of one record batch; its columns are views of the message.
-
-    Attributes:
-        count: Number of rows.
-        key_ends: int32[count + 1]: row r's key is text[key_ends[r]:key_ends[r + 1]], in UTF-8.
-        text: The keys, one after another.
-        columns: For each extension in the order of the index, the values of its columns.
-    """
+    """The rows of one record batch; its columns are views of the message."""
 
     count: int
     key_ends: memoryview[int]
-    text: memoryview[int]
-    columns: tuple[tuple[memoryview[int], ...], ...]
+    """int32[count + 1]: row r's key is text[key_ends[r]:key_ends[r + 1]], in UTF-8."""
+    text: memoryview[int]  # the keys, one after another
+    columns: tuple[tuple[memoryview[int], ...], ...]  # of each extension, in the index's order
 
     @classmethod
     def parse(cls, message: memoryview, kinds: Kinds) -> Self:
-        """Parse a message whose columns are those of `kinds`, in this order.
-
-        Raises:
-            ValueError: It is damaged, or has other columns.
-        """
+        """Parse a message whose columns are those of `kinds`, in this order; raises ValueError."""
         try:
             count, spans, body = _layout(message)
         except (struct.error, IndexError):
@@ -107,13 +88,10 @@ class IndexRows:
         key_ends = np.asarray(ends)
         if key_ends[0] < 0 or len(text) < key_ends[-1] or (key_ends[1:] < key_ends[:-1]).any():
             raise ValueError("a damaged Arrow message: its keys do not follow one another")
-        values = [
-            _cast(body, span, code, count)
-            for span, code in zip(
-                spans[4::2], codes, strict=True
-            )  # [3::2] are the validity bitmaps
-        ]
-        return cls(count=count, key_ends=ends, text=text, columns=_by_extension(values, kinds))
+        data_spans = spans[4::2]  # [3::2] are the validity bitmaps
+        values = (_cast(body, *each, count) for each in zip(data_spans, codes, strict=True))
+        columns = tuple(tuple(islice(values, len(COLUMNS[kind]))) for kind in kinds.values())
+        return cls(count=count, key_ends=ends, text=text, columns=columns)
 
     def digest(self, kinds: Kinds) -> str:
         """Return a hash of the rows, 32 hexadecimal digits.
@@ -134,13 +112,6 @@ class IndexRows:
             for values in columns:
                 state.update(values.tobytes())
         return state.hexdigest()[:32]
-
-
-def _by_extension(
-    values: Sequence[memoryview[int]], kinds: Kinds
-) -> tuple[tuple[memoryview[int], ...], ...]:
-    rest = iter(values)
-    return tuple(tuple(next(rest) for _ in COLUMNS[kind]) for kind in kinds.values())
 
 
 def _layout(message: memoryview) -> tuple[int, list[tuple[int, int]], memoryview]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +21,21 @@ from headrace.data.shards.index_rows import (
     Kinds,
     MemberKind,
 )
+from headrace.data.storage.store import pieces_of
 
 
 def schema_of(kinds: Kinds) -> pa.Schema:
     """Return the index's schema; no column holds nulls."""
     fields = [
-        pa.field(f"{extension}.{column.name}", _arrow_type(column), nullable=False)
-        for extension, kind in kinds.items()
-        for column in COLUMNS[kind]
+        pa.field(name, _arrow_type(column), nullable=False) for name, column in _columns(kinds)
     ]
     return pa.schema([pa.field("key", pa.string(), nullable=False), *fields])
+
+
+def _columns(kinds: Kinds) -> Iterator[tuple[str, IndexColumn]]:
+    for extension, kind in kinds.items():
+        for column in COLUMNS[kind]:
+            yield f"{extension}.{column.name}", column
 
 
 class IndexRowBuilder:
@@ -63,8 +68,8 @@ class IndexRowBuilder:
                 )
         self._keys.append(key)
         for extension, columns in self._columns.items():
-            kind = self._kinds[extension]
-            values = members[extension][1] if extension in members else _absent(kind)
+            absent = [column.absent for column in COLUMNS[self._kinds[extension]]]
+            values = members[extension][1] if extension in members else absent
             for column, value in zip(columns, values, strict=True):
                 column.append(value)
 
@@ -72,14 +77,12 @@ class IndexRowBuilder:
         """Yield each sample's key and, for each of its members, the values of its columns."""
         absent = {name: COLUMNS[kind][0].absent for name, kind in self._kinds.items()}
         for row, key in enumerate(self._keys):
-            yield (
-                key,
-                {
-                    extension: tuple(column[row] for column in columns)
-                    for extension, columns in self._columns.items()
-                    if columns[0][row] != absent[extension]
-                },
-            )
+            members = {
+                extension: tuple(column[row] for column in columns)
+                for extension, columns in self._columns.items()
+                if columns[0][row] != absent[extension]
+            }
+            yield key, members
 
     def kinds(self) -> dict[str, MemberKind]:
         """Return the extensions that occurred, sorted, with their kinds."""
@@ -97,17 +100,12 @@ class IndexRowBuilder:
 
 def align_columns(batch: pa.RecordBatch, kinds: Kinds) -> pa.RecordBatch:
     """Return the batch with columns for all of `kinds`, filled with `absent` where it had none."""
-    schema = schema_of(kinds)
     have = set(batch.schema.names)
     arrays: list[pa.Array[Any]] = [batch.column("key")]
-    for extension, kind in kinds.items():
-        for column in COLUMNS[kind]:
-            name = f"{extension}.{column.name}"
-            absent = np.full(batch.num_rows, column.absent, dtype=column.code)
-            arrays.append(
-                batch.column(name) if name in have else numbers(absent, _arrow_type(column))
-            )
-    return pa.record_batch(arrays, schema=schema)
+    for name, column in _columns(kinds):
+        absent = np.full(batch.num_rows, column.absent, dtype=column.code)
+        arrays.append(batch.column(name) if name in have else numbers(absent, _arrow_type(column)))
+    return pa.record_batch(arrays, schema=schema_of(kinds))
 
 
 def rows_of(batch: pa.RecordBatch, kinds: Kinds) -> IndexRows:
@@ -125,61 +123,29 @@ def _arrow_type(column: IndexColumn) -> pa.DataType:
     return kind
 
 
-def _absent(kind: MemberKind) -> tuple[int, ...]:
-    return tuple(column.absent for column in COLUMNS[kind])
-
-
 _MAGIC_BYTES = 8  # "ARROW1" and two zero bytes come before the schema
-_CHUNK_BYTES = 2**22
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WrittenIndex:
-    """The index file that was written.
-
-    Attributes:
-        spans: Start and length of each batch's message.
-        size_bytes: The file's size.
-        crc32c: The file's checksum.
-    """
-
-    spans: tuple[tuple[int, int], ...]
-    size_bytes: int
-    crc32c: int
 
 
 def write_index(
     path: Path, batches: Iterable[pa.RecordBatch], kinds: Kinds, fingerprint: str
-) -> WrittenIndex:
-    """Write an index.
+) -> list[tuple[int, int]]:
+    """Write an index to a new local file; return start and length of each batch's message.
 
-    Args:
-        path: A new local file.
-        batches: One a shard, in order; extensions that a batch lacks are filled in.
-        kinds: The extensions of all batches.
-        fingerprint: Stored in the file, to distinguish it from another dataset's.
+    `batches` are one a shard, in order; members of `kinds` that a batch lacks are filled in. The
+    fingerprint is stored in the file, to distinguish it from another dataset's.
     """
     schema = schema_of(kinds).with_metadata({FINGERPRINT: fingerprint.encode()})
     # Batches are read by the position of their message, without the file's footer.
     position = _MAGIC_BYTES + len(schema.serialize())
     spans = []
-    with (
-        pa.OSFile(str(path), "wb") as sink,
-        pa.ipc.new_file(sink, schema) as writer,
-    ):
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
         for batch in batches:
             writer.write_batch(align_columns(batch, kinds))
             spans.append((position, sink.tell() - position))
             position = sink.tell()
-    return WrittenIndex(
-        spans=tuple(spans), size_bytes=path.stat().st_size, crc32c=checksum_of_file(path)
-    )
+    return spans
 
 
 def checksum_of_file(path: Path) -> int:
     """Return the CRC-32C of a file's bytes."""
-    checksum = 0
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            checksum = google_crc32c.extend(checksum, chunk)
-    return checksum
+    return int(reduce(google_crc32c.extend, pieces_of(path), 0))

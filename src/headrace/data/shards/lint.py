@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,7 +12,7 @@ from headrace.data.shards.in_place_index import CONCURRENT_TARS
 from headrace.data.shards.index_batches import InMemoryBatches, kinds_of
 from headrace.data.shards.index_writer import digest_of
 from headrace.data.shards.manifest import INDEX_NAME, MANIFEST_NAME, DatasetManifest
-from headrace.data.shards.members import Member, checksum
+from headrace.data.shards.members import checksum
 from headrace.data.shards.reports import Fault, ProgressCallback, ProgressTally
 from headrace.data.shards.shard_index import ShardIndex, open_index, read_manifest_bytes
 from headrace.data.shards.tar import TarIndex, index_tar
@@ -51,19 +50,12 @@ def _check_sample(store: Store, index: ShardIndex, sample: int) -> tuple[list[Fa
             faults.append(Fault("unreadable", member.path, str(error)))
             continue
         read_bytes += len(data)
-        fault = _object_difference(member, data)
-        if fault is not None:
-            faults.append(fault)
+        if len(data) != member.size_bytes:
+            message = f"{len(data)} bytes, the index says {member.size_bytes}."
+            faults.append(Fault("size", member.path, message))
+        elif checksum(data) != member.crc32c:
+            faults.append(Fault("checksum", member.path, "checksum differs from the index."))
     return faults, read_bytes
-
-
-def _object_difference(member: Member, data: bytes) -> Fault | None:
-    if len(data) != member.size_bytes:
-        message = f"{len(data)} bytes, the index says {member.size_bytes}."
-        return Fault("size", member.path, message)
-    if checksum(data) != member.crc32c:
-        return Fault("checksum", member.path, "checksum differs from the index.")
-    return None
 
 
 _Place = tuple[int, ...]  # offset, size in bytes, CRC-32C
@@ -81,23 +73,22 @@ def lint_tars(store: Store, index: ShardIndex, tally: ProgressTally) -> list[Fau
 
 def _check_tar(store: Store, index: ShardIndex, number: int) -> TarIndex:
     shard = index.manifest.shards[number]
+    unreadable = TarIndex(path=shard.name, size_bytes=0)
     try:
         size_bytes = store.head(shard.name).size_bytes
         found = index_tar(store, shard.name, size_bytes)
     except NotFoundError:
-        return _unreadable_tar(shard.name, "missing", "the shard does not exist.")
+        unreadable.faults.append(Fault("missing", shard.name, "the shard does not exist."))
+        return unreadable
     except (DeniedError, CorruptError) as error:
-        return _unreadable_tar(shard.name, "unreadable", str(error))
+        unreadable.faults.append(Fault("unreadable", shard.name, str(error)))
+        return unreadable
     if size_bytes != shard.size_bytes:
         message = f"{size_bytes} bytes, the manifest says {shard.size_bytes}."
         found.faults.append(Fault("size", shard.name, message))
     if found.faults or digest_of(found.rows.batch(), found.rows.kinds()) != shard.digest:
         found.faults.extend(_differences(index, number, found))
     return found
-
-
-def _unreadable_tar(name: str, kind: Literal["missing", "unreadable"], message: str) -> TarIndex:
-    return TarIndex(path=name, size_bytes=0, faults=[Fault(kind, name, message)])
 
 
 def _differences(index: ShardIndex, number: int, found: TarIndex) -> list[Fault]:
@@ -114,12 +105,14 @@ def _differences(index: ShardIndex, number: int, found: TarIndex) -> list[Fault]
         if name in found_members
         and (fault := _member_difference(found.path, name, place, found_members[name]))
     ]
-    faults += _summary_fault(
-        "missing", found.path, "are not there", [n for n in indexed if n not in found_members]
+    sides: tuple[tuple[Literal["missing", "extra"], str, list[str]], ...] = (
+        ("missing", "are not there", [name for name in indexed if name not in found_members]),
+        ("extra", "are not in the index", [name for name in found_members if name not in indexed]),
     )
-    faults += _summary_fault(
-        "extra", found.path, "are not in the index", [n for n in found_members if n not in indexed]
-    )
+    for kind, what, names in sides:
+        if names:
+            message = f"{len(names)} members {what}, such as {names[0]}."
+            faults.append(Fault(kind, found.path, message))
     return faults
 
 
@@ -146,14 +139,6 @@ def _member_difference(path: str, name: str, indexed: _Place, found: _Place) -> 
     return Fault("index", path, f"{where}: the index says it begins at byte {indexed[0]}.")
 
 
-def _summary_fault(
-    kind: Literal["missing", "extra"], path: str, what: str, names: Sequence[str]
-) -> list[Fault]:
-    if not names:
-        return []
-    return [Fault(kind, path, f"{len(names)} members {what}, such as {names[0]}.")]
-
-
 def _extra_tars(store: Store, index: ShardIndex) -> list[Fault]:
     if parse_url(store.url).kind == "http":  # it cannot be listed
         return []
@@ -167,38 +152,27 @@ def _extra_tars(store: Store, index: ShardIndex) -> list[Fault]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LintReport:
-    """The result of a check.
+    """The result of a check."""
 
-    Attributes:
-        url: The dataset.
-        num_shards: Shards checked; for loose objects, samples.
-        num_samples: Samples in the index.
-        num_members: Their files.
-        read_bytes: Bytes read.
-        faults: All faults, in the order of the shards.
-    """
-
-    url: str
-    num_shards: int
-    num_samples: int
-    num_members: int
-    read_bytes: int
-    faults: tuple[Fault, ...]
+    url: str  # the dataset
+    num_shards: int = 0  # for loose objects, samples
+    num_samples: int = 0  # in the index
+    num_members: int = 0
+    read_bytes: int = 0
+    faults: tuple[Fault, ...]  # in the order of the shards
 
 
 def lint(url: str, *, progress: ProgressCallback | None = None) -> LintReport:
     """Check a dataset: manifest, index, every shard, every member's checksum.
 
-    Raises:
-        DatasetError: There is no dataset.
-        StorageError: The store fails; an object that is missing or denied is a fault instead.
+    DatasetError: there is no dataset. An object that is missing or denied is a fault instead.
     """
     store = open_store(url)
     data = read_manifest_bytes(store)
     try:
         manifest = DatasetManifest.from_json(data, store.url)
     except DatasetError as error:
-        return _report(store.url, None, [Fault("manifest", MANIFEST_NAME, str(error))])
+        return LintReport(url=store.url, faults=(Fault("manifest", MANIFEST_NAME, str(error)),))
     faults: list[Fault] = []
     index = _checked_index(store, manifest, faults)
     if index is None:
@@ -206,7 +180,7 @@ def lint(url: str, *, progress: ProgressCallback | None = None) -> LintReport:
     tally = ProgressTally(progress or (lambda _: None), "checking", of_samples=manifest.num_samples)
     check = lint_tars if manifest.layout == "tar" else lint_objects
     faults.extend(check(open_store(index.data_url), index, tally))
-    return _report(store.url, manifest, faults, tally.read_bytes)
+    return _report(store.url, manifest, faults, tally.progress.read_bytes)
 
 
 def _checked_index(
@@ -220,11 +194,8 @@ def _checked_index(
         faults.append(Fault("index", INDEX_NAME, f"{error} No member could be checked."))
         return None
     if google_crc32c.value(data) != manifest.index_crc32c:
-        faults.append(
-            Fault(
-                "checksum", INDEX_NAME, f"checksum differs from {MANIFEST_NAME}'s: it is damaged."
-            )
-        )
+        what = f"checksum differs from {MANIFEST_NAME}'s: it is damaged."
+        faults.append(Fault("checksum", INDEX_NAME, what))
     kinds = kinds_of(manifest)
     damaged = False
     for number, shard in enumerate(manifest.shards):
@@ -240,15 +211,14 @@ def _checked_index(
 
 
 def _report(
-    url: str, manifest: DatasetManifest | None, faults: list[Fault], read_bytes: int = 0
+    url: str, manifest: DatasetManifest, faults: list[Fault], read_bytes: int = 0
 ) -> LintReport:
-    loose = manifest is not None and manifest.layout == "objects"
-    samples = 0 if manifest is None else manifest.num_samples
+    is_loose = manifest.layout == "objects"
     return LintReport(
         url=url,
-        num_shards=0 if manifest is None else samples if loose else len(manifest.shards),
-        num_samples=samples,
-        num_members=0 if manifest is None else manifest.num_members,
+        num_shards=manifest.num_samples if is_loose else len(manifest.shards),
+        num_samples=manifest.num_samples,
+        num_members=manifest.num_members,
         read_bytes=read_bytes,
         faults=tuple(faults),
     )

@@ -26,100 +26,57 @@ Layout = Literal["tar", "objects"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardEntry:
-    """One record batch of the index: a shard, or a group of loose objects.
+    """One record batch of the index: a shard, or a group of loose objects."""
 
-    Attributes:
-        name: The shard's path; "" for a group of loose objects.
-        size_bytes: The shard's size; for a group the sum of its objects' sizes.
-        num_samples: Rows of the batch.
-        digest: A hash of the rows.
-        index_start: Offset of the batch's message in index.arrow.
-        index_bytes: The message's length.
-    """
-
-    name: str
-    size_bytes: int
+    name: str  # the shard's path; "" for a group of loose objects
+    size_bytes: int  # for a group the sum of its objects' sizes
     num_samples: int
-    digest: str
-    index_start: int
-    index_bytes: int
+    digest: str  # of the rows
+    index_start: int  # of the batch's message in index.arrow
+    index_bytes: int  # the message's length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberExtension:
-    """One kind of member.
+    """One kind of member."""
 
-    Attributes:
-        name: "jpg", "cls", "mask.png".
-        kind: How the index stores it; see `index_rows`.
-        templates: For loose objects: patterns of paths, whose wildcards the key fills.
-    """
-
-    name: str
-    kind: MemberKind
-    templates: tuple[str, ...] = ()
+    name: str  # "jpg", "cls", "mask.png"
+    kind: MemberKind  # how the index stores it; see `index_rows`
+    templates: tuple[str, ...] = ()  # of loose objects: their paths, whose wildcards the key fills
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetSource:
-    """The source that a dataset was made of.
+    """The source that a dataset was made of."""
 
-    Attributes:
-        kind: "class folders", "images", "pairs", "table", "tars".
-        url: Its URL.
-        num_files: Its files.
-        size_bytes: Their size; 0 where it was not known beforehand.
-        num_ignored: Files that belong to no sample, such as a README.
-        ignored: The first few of them.
-        listing: A hash of paths, sizes and entity tags when they were listed, or of the table.
-    """
-
-    kind: str
+    kind: str  # "class folders", "images", "pairs", "table", "tars"
     url: str
     num_files: int
-    size_bytes: int
-    num_ignored: int = 0
-    ignored: tuple[str, ...] = ()
-    listing: str = ""
+    size_bytes: int  # 0 where it was not known beforehand
+    num_ignored: int = 0  # files that belong to no sample, such as a README
+    ignored: tuple[str, ...] = ()  # the first few of them
+    listing: str = ""  # a hash of paths, sizes and entity tags as listed, or of the table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetManifest:
-    """The description of a dataset.
+    """The description of a dataset."""
 
-    Attributes:
-        fingerprint: A hash of names, sizes and checksums of all members.
-        layout: Whether members are in tars or are objects of their own.
-        num_samples: Its samples.
-        num_members: Their files.
-        size_bytes: Bytes of all shards or loose objects.
-        extensions: The kinds of members.
-        classes: Class names by number, where members "cls" hold class numbers.
-        data_url: The folder that shard and object paths are relative to; "" for the dataset's own.
-        index_bytes: The size of index.arrow.
-        index_crc32c: Its CRC-32C.
-        source: What it was made of.
-        options: The packing options that affect the bytes.
-        num_recoded: Files that were changed while packing.
-        bad: Files that were left out.
-        shards: The index's record batches, in order.
-    """
-
-    fingerprint: str
-    layout: Layout
+    fingerprint: str  # a hash of names, sizes and checksums of all members
+    layout: Layout  # whether members are in tars or are objects of their own
     num_samples: int
     num_members: int
-    size_bytes: int
+    size_bytes: int  # of all shards or loose objects
     extensions: tuple[MemberExtension, ...]
-    classes: tuple[str, ...] = ()
-    data_url: str = ""
+    classes: tuple[str, ...] = ()  # names by number, where members "cls" hold class numbers
+    data_url: str = ""  # what paths of shards and objects are relative to; "" for its own folder
     index_bytes: int
     index_crc32c: int
     source: DatasetSource
-    options: Mapping[str, Any] = field(default_factory=dict)
-    num_recoded: int = 0
-    bad: tuple[BadFile, ...] = ()
-    shards: tuple[ShardEntry, ...]
+    options: Mapping[str, Any] = field(default_factory=dict)  # those that affect the bytes
+    num_recoded: int = 0  # files that were changed while packing
+    bad: tuple[BadFile, ...] = ()  # files that were left out
+    shards: tuple[ShardEntry, ...]  # in the order of the index
 
     @property
     def decoded(self) -> bool:
@@ -139,15 +96,9 @@ class DatasetManifest:
 
     @classmethod
     def from_json(cls, data: bytes | memoryview, url: str, *, checked: bool = False) -> Self:
-        """Parse a manifest.
+        """Parse a manifest; raises DatasetError, naming `url`, if it is damaged or too new.
 
-        Args:
-            data: The file's bytes.
-            url: The dataset, for messages.
-            checked: Another process has parsed and checked these same bytes.
-
-        Raises:
-            DatasetError: It is damaged, or of a newer version; the message names `url`.
+        `checked` says that another process has parsed and checked these same bytes.
         """
         where = f"{url}/{MANIFEST_NAME}"
         try:

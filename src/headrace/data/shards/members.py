@@ -102,19 +102,12 @@ _WILDCARD = re.compile(r"(\*+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathPattern:
-    """A pattern of paths.
-
-    Attributes:
-        pattern: The text of the pattern.
-        literals: The text around the wildcards, one more than there are wildcards.
-        wildcards: "*" or "**", in order; "**" at most once.
-        regex: Matches whole paths; one group a wildcard.
-    """
+    """A pattern of paths."""
 
     pattern: str
-    literals: tuple[str, ...]
-    wildcards: tuple[str, ...]
-    regex: re.Pattern[str]
+    literals: tuple[str, ...]  # around the wildcards, one more than there are wildcards
+    wildcards: tuple[str, ...]  # "*" or "**", in order; "**" at most once
+    regex: re.Pattern[str]  # matches whole paths; one group a wildcard
 
     @classmethod
     def parse(cls, pattern: str) -> Self:
@@ -149,55 +142,34 @@ class PathPattern:
 
     def expand(self, stem: str) -> str:
         """Return the path with this stem: the inverse of `match`."""
-        parts = self._split(stem)
+        parts = stem.split("/")
+        if "**" in self.wildcards:
+            left = self.wildcards.index("**")
+            right = len(parts) - (len(self.wildcards) - left - 1)
+            parts[left:right] = ["/".join(parts[left:right])]
         return self.literals[0] + "".join(
             part + literal for part, literal in zip(parts, self.literals[1:], strict=True)
         )
 
-    def _split(self, stem: str) -> list[str]:
-        parts = stem.split("/")
-        if "**" not in self.wildcards:
-            return parts
-        left = self.wildcards.index("**")
-        right = len(parts) - (len(self.wildcards) - left - 1)
-        return [*parts[:left], "/".join(parts[left:right]), *parts[right:]]
-
 
 class Member(NamedTuple):
-    """One file of a sample.
+    """One file of a sample."""
 
-    Attributes:
-        extension: The name after the key: "jpg", "cls", or of several parts, "mask.png".
-        path: The object that contains it: a shard, or a loose object. "" where `data` is set.
-        offset: Its first byte in that object.
-        size_bytes: Its length.
-        crc32c: CRC-32C (Castagnoli) of its bytes.
-        data: The bytes themselves, where the index stores them (the class of a loose object).
-    """
-
-    extension: str
-    path: str
-    offset: int
+    extension: str  # the name after the key: "jpg", "cls", or of several parts, "mask.png"
+    path: str  # the object that contains it: a shard, or a loose object; "" where `data` is set
+    offset: int  # its first byte in that object
     size_bytes: int
-    crc32c: int
-    data: bytes | None = None
+    crc32c: int  # CRC-32C (Castagnoli) of its bytes
+    data: bytes | None = None  # where the index stores them (the class of a loose object)
 
 
 class SampleLocation(NamedTuple):
-    """The place of one sample.
+    """The place of one sample."""
 
-    Attributes:
-        sample: Its number, 0 to num_samples - 1, in the order of the index.
-        shard: The number of its shard; for loose objects the sample's own number.
-        path: The shard's path below the dataset's `data_url`; for loose objects its first object.
-        key: Its name, unique within the shard.
-        members: Its files.
-    """
-
-    sample: int
-    shard: int
-    path: str
-    key: str
+    sample: int  # its number, 0 to num_samples - 1, in the order of the index
+    shard: int  # the number of its shard; for loose objects the sample's own number
+    path: str  # the shard's below the dataset's `data_url`; for loose objects its first object's
+    key: str  # unique within the shard
     members: tuple[Member, ...]
 
 
@@ -214,24 +186,16 @@ def as_bytes(data: bytes | bytearray | memoryview) -> bytes:
 
 
 def verify(location: SampleLocation, member: Member, data: bytes | memoryview, url: str) -> None:
-    """Compare a member's bytes with the index.
+    """Raise CorruptError, naming shard, sample and bytes, where a member's bytes differ.
 
-    Args:
-        location: The sample.
-        member: One of its members.
-        data: The bytes that were read for it.
-        url: The folder that `member.path` is relative to, for the message.
-
-    Raises:
-        CorruptError: Length or checksum differ; the message names shard, sample and bytes.
+    `url` is the folder that `member.path` is relative to, for the message.
     """
-    if len(data) == member.size_bytes and checksum(data) == member.crc32c:
+    if len(data) != member.size_bytes:
+        what = f"{len(data)} bytes instead of {member.size_bytes}"
+    elif checksum(data) != member.crc32c:
+        what = "checksum differs"
+    else:
         return
-    what = (
-        f"{len(data)} bytes instead of {member.size_bytes}"
-        if len(data) != member.size_bytes
-        else "checksum differs"
-    )
     last = member.offset + member.size_bytes - 1
     raise CorruptError(
         f"{member.path} of {url}: {what} at sample {location.key} (.{member.extension}, bytes "

@@ -15,7 +15,6 @@ from headrace.data.shards.packing_plan import (
     claim_destination,
     finished_manifest,
     finished_shards,
-    forget_shards,
     measure_scale,
     packing_key,
     refuse_foreign_records,
@@ -58,17 +57,11 @@ _AFTER_BAD = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackReport:
-    """The result of a packing.
+    """The result of a packing."""
 
-    Attributes:
-        url: The dataset.
-        manifest: Its manifest.
-        already: This packing had been finished before; nothing was done.
-    """
-
-    url: str
+    url: str  # the dataset
     manifest: DatasetManifest
-    already: bool = False
+    already: bool = False  # this packing had been finished before; nothing was done
 
 
 def pack(
@@ -123,7 +116,10 @@ def pack(
     try:
         check_bad_files(summary.bad, options.max_bad, table.url, complete=complete)
     except TooManyBadSamplesError as error:
-        raise _forget_bad_shards(error, store, finished) from None
+        for record in _parts(store, finished):
+            if record.bad:  # the next packing makes the shard again
+                store.delete(record_name(record.number))
+        raise TooManyBadSamplesError(f"{error} {_AFTER_BAD}") from None
     description = DatasetDescription(
         layout="tar", source=table.source, classes=table.classes, options=options_entry
     )
@@ -154,10 +150,10 @@ def _pack_shards(
     resumed = sum(int(bounds[number + 1] - bounds[number]) for number in done)
     tally = ProgressTally(on_progress, "packing", of_samples=len(table), resumed=resumed)
     tally.add(0, 0, 0)
-    with TaskPool(job, min(options.workers, max(len(tasks), 1))) as pool:
+    with TaskPool(job.run, job.name, min(options.workers, max(len(tasks), 1))) as pool:
         try:
             for _ in pool.run((_task(table, bounds, number) for number in tasks), tally.add):
-                if tally.bad > options.max_bad + _BEYOND_BUDGET:
+                if tally.progress.bad > options.max_bad + _BEYOND_BUDGET:
                     return False
         except StorageError as error:
             raise _explained(error, store.url) from error
@@ -185,14 +181,6 @@ def _explained(error: StorageError, url: str) -> StorageError:
     else:
         advice = "Finished shards are kept: run the same command again to go on."
     return type(error)(f"{error} {advice} ({url})")
-
-
-def _forget_bad_shards(
-    error: TooManyBadSamplesError, store: Store, finished: Sequence[int]
-) -> TooManyBadSamplesError:
-    """Remove the records of shards with bad files; return the error with advice."""
-    forget_shards(store, [record.number for record in _parts(store, finished) if record.bad])
-    return TooManyBadSamplesError(f"{error} {_AFTER_BAD}")
 
 
 def _parts(store: Store, numbers: Sequence[int]) -> Iterator[ShardRecord]:

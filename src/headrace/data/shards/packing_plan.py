@@ -10,27 +10,21 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.core.errors import (
-    BadSampleError,
-    CredentialsError,
-    DatasetError,
-    NotFoundError,
-    UsageError,
-)
+from headrace.core.errors import DatasetError, NotFoundError, UsageError
 from headrace.core.files import remove_abandoned_files
 from headrace.data.shards.manifest import INDEX_NAME, MANIFEST_NAME, DatasetManifest
 from headrace.data.shards.shard_packer import (
     PACKING_FOLDER,
-    UNREADABLE,
     RecodeFunction,
     SourceReader,
+    collect_bad_file,
     recode_file,
     record_name,
     shard_name,
@@ -53,21 +47,15 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 def shuffled_rows(num_samples: int, seed: int) -> NDArray[np.int64]:
     """Return a permutation of 0 to num_samples - 1 that depends on `seed` alone."""
     start = np.uint64(seed * _INCREMENT % 2**64)
-    with np.errstate(over="ignore"):
-        keys = start + np.arange(1, num_samples + 1, dtype=np.uint64) * np.uint64(_INCREMENT)
-        keys = (keys ^ (keys >> np.uint64(30))) * _MIX_1
-        keys = (keys ^ (keys >> np.uint64(27))) * _MIX_2
-        keys ^= keys >> np.uint64(31)
+    keys = start + np.arange(1, num_samples + 1, dtype=np.uint64) * np.uint64(_INCREMENT)
+    keys = (keys ^ (keys >> np.uint64(30))) * _MIX_1
+    keys = (keys ^ (keys >> np.uint64(27))) * _MIX_2
+    keys ^= keys >> np.uint64(31)
     return np.argsort(keys, kind="stable").astype(np.int64)
 
 
 def tar_bytes(file_bytes: NDArray[np.int64], files_per_sample: int) -> NDArray[np.int64]:
-    """Return samples' sizes in a tar: content, headers, and on average half a block of padding.
-
-    Args:
-        file_bytes: int64[n], the bytes of each sample's files.
-        files_per_sample: Number of files of each sample.
-    """
+    """Return samples' sizes in a tar: content, headers, on average half a block of padding."""
     return file_bytes + files_per_sample * (BLOCK_BYTES + BLOCK_BYTES // 2)
 
 
@@ -75,11 +63,8 @@ def shard_bounds(sample_bytes: NDArray[np.int64], shard_bytes: int) -> NDArray[n
     """Return the first sample of each shard: int64[shards + 1], from 0 to the number of samples.
 
     There are as many shards as `shard_bytes` requires, rounded up, all of similar size, so that
-    none is a small rest; none is empty.
-
-    Args:
-        sample_bytes: int64[n], n > 0, the size of each sample in a shard.
-        shard_bytes: The size that no shard should exceed by more than one sample.
+    none is a small rest; none is empty, and none is larger by more than one sample. `sample_bytes`
+    is int64[n], n > 0.
     """
     ends = np.cumsum(sample_bytes)
     total = int(ends[-1])
@@ -102,15 +87,10 @@ _SAMPLES_MEASURED = 48
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeScale:
-    """The ratio of packed sizes to the source's sizes.
+    """The ratio of packed sizes to the source's sizes."""
 
-    Attributes:
-        ratio: Packed bytes for each byte of the source.
-        mean_bytes: Bytes of a sample whose size is not known beforehand.
-    """
-
-    ratio: float = 1.0
-    mean_bytes: int = 0
+    ratio: float = 1.0  # packed bytes for each byte of the source
+    mean_bytes: int = 0  # of a sample whose size is not known beforehand
 
     def packed_bytes(self, known_bytes: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return int64[n], the packed sizes of samples of these sizes (-1: unknown)."""
@@ -143,14 +123,10 @@ def _sum_sizes(
     before = after = count = 0
     for sample, contents in reader.read(samples):
         for file, content in zip(sample.files, contents, strict=True):
-            try:
+            with collect_bad_file(file.path, []):  # packing meets it again, and reports it
                 data = wait_for_result(content)
                 packed, _ = recode_file(file, data, recode, None)
-            except CredentialsError:
-                raise
-            except (BadSampleError, *UNREADABLE):
-                continue  # packing meets it again, and reports it
-            before, after = before + len(data), after + len(packed)
+                before, after = before + len(data), after + len(packed)
         count += 1
     return before, after, count
 
@@ -160,17 +136,11 @@ _PLAN_NAME = f"{PACKING_FOLDER}/plan.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackingPlan:
-    """The plan of a packing, stored in its destination.
+    """The plan of a packing, stored in its destination."""
 
-    Attributes:
-        key: A hash of the source's listing and of the options that affect the bytes.
-        source_url: The source, for messages.
-        scale: Measured once, so that a resumed packing cuts the samples in the same way.
-    """
-
-    key: str
-    source_url: str
-    scale: SizeScale
+    key: str  # a hash of the source's listing and of the options that affect the bytes
+    source_url: str  # for messages
+    scale: SizeScale  # measured once, so that a resumed packing cuts the samples in the same way
 
 
 def packing_key(listing: str, described: Mapping[str, Any]) -> str:
@@ -181,11 +151,7 @@ def packing_key(listing: str, described: Mapping[str, Any]) -> str:
 def finished_manifest(
     store: Store, described: Mapping[str, Any], listing: str
 ) -> DatasetManifest | None:
-    """Return the manifest where this same packing was finished before, or None.
-
-    Raises:
-        DatasetError: The destination holds another dataset.
-    """
+    """Return the manifest of this same packing, or None; DatasetError: that of another one."""
     try:
         data = store.get(MANIFEST_NAME)
     except NotFoundError:
@@ -201,11 +167,7 @@ def finished_manifest(
 
 
 def resume_plan(store: Store, key: str) -> PackingPlan | None:
-    """Return the plan of an unfinished packing with this key, None where the destination is free.
-
-    Raises:
-        DatasetError: It holds an unfinished packing of something else, or other files.
-    """
+    """Return the plan of an unfinished packing, None in a free place; DatasetError: another's."""
     try:
         content = json.loads(bytes(store.get(_PLAN_NAME)))
         plan = PackingPlan(
@@ -230,14 +192,8 @@ def resume_plan(store: Store, key: str) -> PackingPlan | None:
 
 
 def claim_destination(store: Store, plan: PackingPlan) -> PackingPlan:
-    """Claim the destination; return the plan to use, which may be a concurrent claim's.
-
-    Raises:
-        DatasetError: A different packing, started at the same time, has claimed it.
-    """
-    scale = {"ratio": plan.scale.ratio, "mean_bytes": plan.scale.mean_bytes}
-    content = {"key": plan.key, "source_url": plan.source_url, "scale": scale}
-    store.create(_PLAN_NAME, json.dumps(content).encode())
+    """Claim the destination; return the plan to use, which may be a concurrent claim's."""
+    store.create(_PLAN_NAME, json.dumps(asdict(plan)).encode())
     # Read back in any case: the answer may be lost, or the server may ignore conditions.
     return resume_plan(store, plan.key) or plan
 
@@ -253,8 +209,7 @@ def refuse_foreign_records(
         if record.key not in {key, ""}:  # "": of a version that did not write it
             raise DatasetError(
                 f"{url}: {record_name(record.number)} is of another packing to the same place. "
-                "Delete "
-                "what is there and pack again, each source to a destination of its own."
+                "Delete what is there and pack again, each source to a destination of its own."
             )
         yield record
 
@@ -265,12 +220,6 @@ def finished_shards(store: Store, count: int) -> set[int]:
     return {number for number in range(count) if record_name(number) in names}
 
 
-def forget_shards(store: Store, numbers: Iterable[int]) -> None:
-    """Remove the records of some shards, so that the next packing makes these again."""
-    for number in numbers:
-        store.delete(record_name(number))
-
-
 def remove_state(store: Store) -> None:
     """Remove the packing state, which the manifest replaces. The plan goes last."""
     for info in store.list(PACKING_FOLDER):
@@ -278,16 +227,12 @@ def remove_state(store: Store) -> None:
             store.delete(info.path)
     store.delete(_PLAN_NAME)
     location = parse_url(store.url)
-    if location.kind == "local":  # only there can folders be empty
-        _tidy(Path(location.prefix))
-
-
-def _tidy(folder: Path) -> None:
-    """Remove unfinished files of a killed packing, and the records' folder."""
-    for place in (folder, folder / PACKING_FOLDER):
-        remove_abandoned_files(place)
-    with suppress(OSError):
-        (folder / PACKING_FOLDER).rmdir()
+    if location.kind == "local":  # only there can folders be empty, and files be unfinished
+        folder = Path(location.prefix)
+        for place in (folder, folder / PACKING_FOLDER):
+            remove_abandoned_files(place)
+        with suppress(OSError):
+            (folder / PACKING_FOLDER).rmdir()
 
 
 def refuse_overlap(source_url: str, destination_url: str) -> None:

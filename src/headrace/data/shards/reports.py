@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from headrace.core.errors import TooManyBadSamplesError
@@ -33,17 +33,11 @@ unreadable  an object exists but cannot be read
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault of a dataset.
-
-    Attributes:
-        kind: The kind of fault.
-        where: The object's path below the dataset's URL.
-        message: The fault, with the member's name and bytes where there are any.
-    """
+    """A fault of a dataset."""
 
     kind: FaultKind
-    where: str
-    message: str
+    where: str  # the object's path below the dataset's URL
+    message: str  # with the member's name and bytes where there are any
 
     def __str__(self) -> str:
         return f"{self.where}: {self.message}"
@@ -51,18 +45,16 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadFile:
-    """A file that cannot become a sample.
+    """A file that cannot become a sample."""
 
-    Attributes:
-        file: Its path below the source's URL, or its URL.
-        reason: Why not, one sentence or more.
-    """
+    file: str  # its path below the source's URL, or its URL
+    reason: str  # one sentence or more
 
-    file: str
-    reason: str
+    def __str__(self) -> str:
+        return f"{self.file}: {self.reason}"
 
 
-def list_faults(faults: Sequence[Fault], limit: int = 20) -> str:
+def list_faults(faults: Sequence[Fault | BadFile], limit: int = 20) -> str:
     """Return faults as lines of an error message: the first `limit`, and the number of others."""
     lines = [f"  {fault}" for fault in faults[:limit]]
     if len(faults) > limit:
@@ -72,23 +64,14 @@ def list_faults(faults: Sequence[Fault], limit: int = 20) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackProgress:
-    """The progress of packing, indexing or checking.
+    """The progress of packing, indexing or checking."""
 
-    Attributes:
-        stage: "listing", "packing", "reading", "checking", "indexing".
-        samples: Samples done.
-        of_samples: Samples in all; 0 while they are being listed.
-        read_bytes: Bytes read in this run.
-        resumed: Samples that an earlier run had finished.
-        bad: Samples left out in this run.
-    """
-
-    stage: str
-    samples: int = 0
-    of_samples: int = 0
-    read_bytes: int = 0
-    resumed: int = 0
-    bad: int = 0
+    stage: str  # "listing", "packing", "reading", "checking", "indexing"
+    samples: int = 0  # done
+    of_samples: int = 0  # in all; 0 while they are being listed
+    read_bytes: int = 0  # in this run
+    resumed: int = 0  # samples that an earlier run had finished
+    bad: int = 0  # samples left out in this run
 
 
 ProgressCallback = Callable[[PackProgress], None]
@@ -101,64 +84,35 @@ def report_listing(on_progress: ProgressCallback) -> Callable[[int], None]:
 
 
 class ProgressTally:
-    """Sums up counts and reports the progress.
-
-    Args:
-        on_progress: The progress callback.
-        stage: The stage; see `PackProgress`.
-        of_samples: Samples in all.
-        resumed: Samples done before.
-
-    Attributes:
-        bad: Samples left out so far.
-        read_bytes: Bytes read so far.
-    """
+    """Sums up counts and reports the progress of a stage; `resumed` samples were done before."""
 
     def __init__(
         self, on_progress: ProgressCallback, stage: str, of_samples: int, resumed: int = 0
     ) -> None:
-        self.bad = 0
+        self.progress = PackProgress(
+            stage=stage, samples=resumed, of_samples=of_samples, resumed=resumed
+        )
         self._on_progress = on_progress
-        self._stage = stage
-        self._of_samples = of_samples
-        self._resumed = resumed
-        self._samples = resumed
-        self.read_bytes = 0
 
     def add(self, samples: int, read_bytes: int, bad: int) -> None:
         """Add samples, bytes read, and samples left out."""
-        self._samples += samples
-        self.read_bytes += read_bytes
-        self.bad += bad
-        self._on_progress(
-            PackProgress(
-                stage=self._stage,
-                samples=self._samples,
-                of_samples=self._of_samples,
-                read_bytes=self.read_bytes,
-                resumed=self._resumed,
-                bad=self.bad,
-            )
+        before = self.progress
+        self.progress = replace(
+            before,
+            samples=before.samples + samples,
+            read_bytes=before.read_bytes + read_bytes,
+            bad=before.bad + bad,
         )
+        self._on_progress(self.progress)
 
 
 _SHOWN = 100
 
 
 def check_bad_files(bad: Sequence[BadFile], max_bad: int, url: str, *, complete: bool) -> None:
-    """Raise TooManyBadSamplesError, naming the files, where more are bad than allowed.
-
-    Args:
-        bad: The files left out.
-        max_bad: Number of files that may be left out.
-        url: The source.
-        complete: Whether all of the source was read.
-    """
+    """Raise TooManyBadSamplesError, naming the files, where more are bad than allowed."""
     if complete and len(bad) <= max_bad:
         return
-    lines = [f"  {each.file}: {each.reason}" for each in bad[:_SHOWN]]
-    if len(bad) > _SHOWN:
-        lines.append(f"  and {len(bad) - _SHOWN} more")
     advice = (
         f"Correct or remove them, or leave them out with --max-bad {len(bad)}."
         if complete
@@ -166,6 +120,5 @@ def check_bad_files(bad: Sequence[BadFile], max_bad: int, url: str, *, complete:
     )
     raise TooManyBadSamplesError(
         f"{url}: {len(bad)} files cannot be used, {max_bad} may be left out (--max-bad):\n"
-        + "\n".join(lines)
-        + f"\n{advice}"
+        f"{list_faults(bad, _SHOWN)}\n{advice}"
     )

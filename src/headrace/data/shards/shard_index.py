@@ -41,13 +41,9 @@ from headrace.data.storage.urls import parse_url
 
 
 class ShardRows:
-    """The rows of one shard.
+    """The rows of one shard; `globs` are the templates of each extension, `path` is "" for objects.
 
-    Args:
-        rows: The rows; their memory stays in use as long as this object.
-        extensions: The dataset's kinds of members.
-        globs: For each extension, its templates.
-        path: The shard's path; "" for loose objects.
+    The memory of `rows` stays in use as long as this object.
     """
 
     __slots__ = ("_key_ends", "_keys", "_members", "_path")
@@ -96,20 +92,9 @@ class ShardRows:
                 path = templates[first].expand(key)
                 members.append(Member(name, path, 0, columns[1][row], columns[2][row]))
             else:
-                members.append(_value_member(name, first))
+                data = str(first).encode()
+                members.append(Member(name, "", 0, len(data), checksum(data), data))
         return tuple(members)
-
-
-def _value_member(extension: str, value: int) -> Member:
-    data = str(value).encode()
-    return Member(
-        extension=extension,
-        path="",
-        offset=0,
-        size_bytes=len(data),
-        crc32c=checksum(data),
-        data=data,
-    )
 
 
 def _row_at_offset(ends: memoryview[int], start: int) -> int | None:
@@ -127,16 +112,6 @@ class ShardIndex:
     """The index of one dataset. Pickles small: another process maps the same local file.
 
     Thread-safe. See `open_index`.
-
-    Attributes:
-        url: The dataset's folder.
-        data_url: The folder that paths are relative to: the dataset's own, unless another folder
-            was indexed in place.
-        manifest: The dataset's manifest.
-        fingerprint: A hash of all its members' names, sizes and checksums.
-        num_samples: Number of samples.
-        shard_sizes: int64[shards], samples of each shard; None where every sample is a shard of
-            its own (loose objects).
     """
 
     def __init__(
@@ -146,15 +121,15 @@ class ShardIndex:
         blocks: RecordBatches,
         reopen: tuple[Callable[..., ShardIndex], tuple[Any, ...]],
     ) -> None:
-        self.url = url
+        self.url = url  # the dataset's folder
         self.manifest = manifest
+        # What paths are relative to: the dataset's folder, unless another was indexed in place.
         self.data_url = manifest.data_url or url
         self.fingerprint = manifest.fingerprint
         self.num_samples = manifest.num_samples
-        self.shard_sizes: NDArray[np.int64] | None = None
         sizes = np.array([shard.num_samples for shard in manifest.shards], dtype=np.int64)
-        if manifest.layout == "tar":
-            self.shard_sizes = sizes
+        self.shard_sizes: NDArray[np.int64] | None = sizes if manifest.layout == "tar" else None
+        """Samples of each shard; None where every sample is a shard of its own (loose objects)."""
         self._starts: array[int] = array("q", [0, *np.cumsum(sizes).tolist()])
         self._globs = [
             [PathPattern.parse(template) for template in extension.templates]
@@ -173,9 +148,7 @@ class ShardIndex:
     def locate(self, sample: int) -> SampleLocation:
         """Return the place of a sample; about 5 us once its shard's rows were used.
 
-        Raises:
-            UsageError: There is no such sample.
-            StorageError: The index is remote and could not be read.
+        UsageError: there is no such sample. StorageError: a remote index could not be read.
         """
         number = self._block_of(sample)
         view = self._view(number)
@@ -188,17 +161,8 @@ class ShardIndex:
             shard, path = sample, next((each.path for each in members if each.path), "")
         return SampleLocation(sample=sample, shard=shard, path=path, key=key, members=members)
 
-    def shard_of(self, sample: int) -> int:
-        """Return the number of a sample's shard; for loose objects the sample's own number."""
-        block = self._block_of(sample)
-        return sample if self.shard_sizes is None else block
-
     def find(self, key: str) -> int:
-        """Return the number of the first sample with this key; reads the whole index.
-
-        Raises:
-            DatasetError: There is no such sample.
-        """
+        """Return the first sample with this key, or raise DatasetError; reads the whole index."""
         ahead = 64
         for number in range(len(self.manifest.shards)):
             if number % ahead == 0:
@@ -296,23 +260,17 @@ def _open(
 ) -> ShardIndex:
     reopen = (_reopen, (url, cache_dir, config, manifest.fingerprint, checksum(bytes(data))))
     folder = _local_folder(url)
-    where = f"{store.url}/{INDEX_NAME}"
     if folder is not None:
+        where = f"{store.url}/{INDEX_NAME}"
         blocks: RecordBatches = InMemoryBatches.map(folder / INDEX_NAME, manifest, where)
         return ShardIndex(store.url, manifest, blocks, reopen)
-    return ShardIndex(store.url, manifest, _remote(store, manifest, data, cache_dir), reopen)
-
-
-def _remote(
-    store: Store, manifest: DatasetManifest, data: bytes, cache_dir: str | os.PathLike[str] | None
-) -> RecordBatches:
     copy = IndexCopy(index_copies_dir(cache_dir), manifest.fingerprint)
     copy.store_manifest(data)
     if manifest.index_bytes <= _SMALL_INDEX_BYTES:
         copy.fetch(store, manifest)
     else:
         copy.fetch_in_background(store, manifest)
-    return RangedBatches(store, manifest, copy)
+    return ShardIndex(store.url, manifest, RangedBatches(store, manifest, copy), reopen)
 
 
 def _reopen(
@@ -343,18 +301,7 @@ def _local_folder(url: str) -> Path | None:
 
 
 def read_member(store: Store, index: ShardIndex, location: SampleLocation, member: Member) -> bytes:
-    """Return a member's bytes.
-
-    Args:
-        store: A store at `index.data_url`.
-        index: The dataset's index.
-        location: The sample.
-        member: One of its members.
-
-    Raises:
-        CorruptError: They differ from the index's checksum.
-        StorageError: They cannot be read.
-    """
+    """Return a member's bytes, by a store at `index.data_url`; CorruptError: they differ."""
     if member.data is not None:
         return member.data
     data = bytes(store.get_range(member.path, member.offset, member.size_bytes))
@@ -363,11 +310,7 @@ def read_member(store: Store, index: ShardIndex, location: SampleLocation, membe
 
 
 def find_member(index: ShardIndex, name: str) -> tuple[SampleLocation, str]:
-    """Return the sample named by a key, or by a key and an extension, and that extension.
-
-    Raises:
-        DatasetError: There is no such sample or member.
-    """
+    """Return the sample of a key, or of key and extension, with the extension; or DatasetError."""
     try:
         return index.locate(index.find(name)), ""
     except DatasetError:

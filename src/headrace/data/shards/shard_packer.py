@@ -6,6 +6,7 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -35,24 +36,14 @@ CheckFunction = Callable[[str, bytes], object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackOptions:
-    """The options of packing.
+    """The options of packing."""
 
-    Attributes:
-        shard_bytes: The approximate size of shards.
-        workers: Number of processes.
-        seed: Seed of the order of samples.
-        keep_order: Keep the order of the source (paths sorted; rows of a table) instead.
-        max_bad: Number of unreadable files that may be left out.
-        recoding: Description of the recode callable for the manifest; empty without one.
-        source: How to read the source.
-    """
-
-    shard_bytes: int = 128 * 2**20
-    workers: int = 1
-    seed: int = 0
-    keep_order: bool = False
-    max_bad: int = 0
-    recoding: dict[str, Any] = field(default_factory=dict)
+    shard_bytes: int = 128 * 2**20  # about
+    workers: int = 1  # processes
+    seed: int = 0  # of the order of samples
+    keep_order: bool = False  # that of the source (paths sorted; rows of a table) instead
+    max_bad: int = 0  # unreadable files that may be left out
+    recoding: dict[str, Any] = field(default_factory=dict)  # the recode callable, for the manifest
     source: SourceOptions = field(default_factory=SourceOptions)
 
     def __post_init__(self) -> None:
@@ -82,19 +73,20 @@ _AHEAD_BYTES = 64 * 2**20  # of files whose size is known
 _AHEAD_SAMPLES = 64
 _STORES = 256  # open at once, for tables of URLs in many folders
 
-UNREADABLE = (NotFoundError, DeniedError, CorruptError)
-"""Errors of a file; other errors are the store's, and end the work.
 
-CredentialsError is the store's, though a DeniedError: catch it first.
-"""
+@contextmanager
+def collect_bad_file(path: str, bad: list[BadFile]) -> Iterator[None]:
+    """Add a file to `bad` where the block finds it unusable; other errors, the store's, pass."""
+    try:
+        yield
+    except CredentialsError:  # though a DeniedError
+        raise
+    except (BadSampleError, NotFoundError, DeniedError, CorruptError) as error:
+        bad.append(BadFile(file=safe_url(path), reason=str(error)))
 
 
 class SourceReader:
-    """A reader of one source's files.
-
-    Args:
-        url: The URL that relative paths are below.
-    """
+    """A reader of one source's files; relative paths are below `url`."""
 
     def __init__(self, url: str) -> None:
         self._store = open_store(url)
@@ -141,12 +133,7 @@ PACKING_FOLDER = ".packing"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardTask:
-    """A shard to pack.
-
-    Attributes:
-        number: Its number.
-        samples: Its samples, in order.
-    """
+    """A shard to pack, with its samples in order."""
 
     number: int
     samples: Sequence[SourceSample]
@@ -154,32 +141,20 @@ class ShardTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardPacker:
-    """Packs shards.
+    """Packs shards."""
 
-    Attributes:
-        source_url: The URL that the samples' relative paths are below.
-        destination_url: The folder of the shards.
-        recode: Changes a member's content; None for no change.
-        check: Raises BadSampleError for an unusable member; None for no check.
-        key: The packing's key; see `PackingPlan`.
-    """
-
-    source_url: str
-    destination_url: str
+    source_url: str  # that the samples' relative paths are below
+    destination_url: str  # the folder of the shards
     recode: RecodeFunction | None
     check: CheckFunction | None
-    key: str
+    key: str  # the packing's; see `PackingPlan`
 
     def name(self, task: ShardTask) -> str:
         """Return the shard's URL."""
         return f"{self.destination_url}/{shard_name(task.number)}"
 
     def run(self, task: ShardTask, report: ReportCallback) -> tuple[BadFile, ...]:
-        """Write the shard, then its record; return the files left out.
-
-        Raises:
-            StorageError: The source or the destination fails.
-        """
+        """Write the shard, then its record; return the files left out."""
         store = open_store(self.destination_url)
         writer = TarWriter()
         reader = SourceReader(self.source_url)
@@ -216,11 +191,7 @@ def record_name(number: int) -> str:
 def recode_file(
     file: SourceFile, data: bytes, recode: RecodeFunction | None, check: CheckFunction | None
 ) -> tuple[bytes, bool]:
-    """Check and recode one file; return the content to store, and whether it was changed.
-
-    Raises:
-        BadSampleError: It is unusable.
-    """
+    """Return a file's content to store, and whether it was changed; raises BadSampleError."""
     if not file.extension:
         raise BadSampleError("Its name has no extension, which would say what it holds.")
     reason = refusal(f"x.{file.extension}")
@@ -264,20 +235,15 @@ class _ShardContent:
         self, sample: SourceSample, contents: Sequence[Future[bytes]]
     ) -> list[tuple[str, bytes]] | None:
         members: list[tuple[str, bytes]] = []
-        read_bytes, recoded, bad = 0, 0, False
+        read_bytes = recoded = 0
         for file, content in zip(sample.files, contents, strict=True):
-            try:
+            with collect_bad_file(file.path, self.bad):
                 data = wait_for_result(content)
                 read_bytes += len(data)
                 stored, changed = recode_file(file, data, self._recode, self._check)
-            except CredentialsError:
-                raise
-            except (BadSampleError, *UNREADABLE) as error:
-                self.bad.append(BadFile(file=safe_url(file.path), reason=str(error)))
-                bad = True
-                continue
-            members.append((file.extension, stored))
-            recoded += changed
+                members.append((file.extension, stored))
+                recoded += changed
+        bad = len(members) < len(sample.files)
         self._report(1, read_bytes, int(bad))
         if bad:
             return None

@@ -11,7 +11,7 @@ import json
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,7 +19,12 @@ import pyarrow as pa
 
 from headrace.core.errors import DatasetError, NoSpaceError, StorageError
 from headrace.data.shards.index_rows import Kinds, MemberKind
-from headrace.data.shards.index_writer import IndexRowBuilder, WrittenIndex, digest_of, write_index
+from headrace.data.shards.index_writer import (
+    IndexRowBuilder,
+    checksum_of_file,
+    digest_of,
+    write_index,
+)
 from headrace.data.shards.manifest import (
     INDEX_NAME,
     MANIFEST_NAME,
@@ -38,31 +43,18 @@ _KEY = b"headrace"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardRecord:
-    """The record of one shard, or of one group of loose objects.
+    """The record of one shard, or of one group of loose objects."""
 
-    Attributes:
-        number: Its place in the order of the dataset.
-        name: The shard's path; "" for loose objects.
-        size_bytes: The shard's size; for loose objects the sum of theirs.
-        num_members: Number of its files.
-        recoded: Number of files that were changed while packing.
-        bad: Files left out.
-        key: The key of the packing that wrote it; "" where no other one could have.
-        digest: A hash of the rows; see `IndexRows.digest`.
-        kinds: Its extensions.
-        batch: The rows.
-    """
-
-    number: int
-    name: str
-    size_bytes: int
+    number: int  # its place in the order of the dataset
+    name: str = ""  # the shard's path; "" for loose objects
+    size_bytes: int  # for loose objects the sum of theirs
     num_members: int
-    recoded: int
-    bad: tuple[BadFile, ...]
-    digest: str
+    recoded: int = 0  # files that were changed while packing
+    bad: tuple[BadFile, ...] = ()  # files left out
+    key: str = ""  # of the packing that wrote it; "" where no other one could have
+    digest: str  # of the rows; see `IndexRows.digest`
     kinds: Mapping[str, MemberKind]
-    batch: pa.RecordBatch
-    key: str = ""
+    batch: pa.RecordBatch  # the rows
 
     @classmethod
     def build(
@@ -93,21 +85,13 @@ class ShardRecord:
 
     def to_bytes(self) -> bytes:
         """Return the record as an Arrow IPC stream."""
-        fields = {
-            "number": self.number,
-            "name": self.name,
-            "size_bytes": self.size_bytes,
-            "num_members": self.num_members,
-            "recoded": self.recoded,
-            "bad": [asdict(bad) for bad in self.bad],
-            "key": self.key,
-            "digest": self.digest,
-            "kinds": dict(self.kinds),
-        }
-        schema = self.batch.schema.with_metadata({_KEY: json.dumps(fields).encode()})
+        stored = {each.name: getattr(self, each.name) for each in fields(self)}
+        batch = stored.pop("batch")
+        stored |= {"bad": [asdict(bad) for bad in self.bad], "kinds": dict(self.kinds)}
+        schema = batch.schema.with_metadata({_KEY: json.dumps(stored).encode()})
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, schema) as writer:
-            writer.write_batch(self.batch)
+            writer.write_batch(batch)
         return sink.getvalue().to_pybytes()
 
     @classmethod
@@ -115,10 +99,10 @@ class ShardRecord:
         """Read a record; raises DatasetError, naming `where`, if it is damaged."""
         try:
             with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
-                fields: dict[str, Any] = json.loads((reader.schema.metadata or {})[_KEY])
+                stored: dict[str, Any] = json.loads((reader.schema.metadata or {})[_KEY])
                 batch = reader.read_next_batch()
-            bad = tuple(BadFile(**bad) for bad in fields.pop("bad"))
-            record = cls(bad=bad, batch=batch, **fields)
+            bad = tuple(BadFile(**bad) for bad in stored.pop("bad"))
+            record = cls(bad=bad, batch=batch, **stored)
         except (pa.ArrowInvalid, OSError, KeyError, TypeError, ValueError, StopIteration) as error:
             raise DatasetError(
                 f"{where} is no record of a finished shard ({error}). Delete the destination and "
@@ -130,11 +114,7 @@ class ShardRecord:
 
 
 class ShardRecordSpool:
-    """Shard records in order, in a temporary folder.
-
-    Args:
-        folder: A folder for its files alone.
-    """
+    """Shard records in order, in a temporary folder for its files alone."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -177,18 +157,10 @@ ShardRecords = Callable[[], Iterator[ShardRecord]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackSummary:
-    """The sums over all records, without their rows.
+    """The sums over all records, without their rows."""
 
-    Attributes:
-        entries: One for each record with samples; their places in the index are not set yet.
-        kinds: The extensions of all records, sorted.
-        num_members: Files in all.
-        num_recoded: Files that were changed while packing.
-        bad: Files left out.
-    """
-
-    entries: tuple[ShardEntry, ...]
-    kinds: Kinds
+    entries: tuple[ShardEntry, ...]  # of records with samples; their places are not set yet
+    kinds: Kinds  # of all records, sorted
     num_members: int
     num_recoded: int
     bad: tuple[BadFile, ...]
@@ -196,23 +168,14 @@ class PackSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetDescription:
-    """The parts of a manifest that do not come from shard records.
-
-    Attributes:
-        layout: Tars or loose objects.
-        source: The source of the dataset.
-        classes: Class names by number.
-        options: The packing options.
-        data_url: Folder of the shards, if not the index's.
-        templates: For loose objects: extension -> patterns of paths.
-    """
+    """The parts of a manifest that do not come from shard records; see `DatasetManifest`."""
 
     layout: Layout
     source: DatasetSource
     classes: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
     data_url: str = ""
-    templates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    templates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by extension
 
 
 def summarise(records: Iterable[ShardRecord]) -> PackSummary:
@@ -250,12 +213,7 @@ def summarise(records: Iterable[ShardRecord]) -> PackSummary:
 def assemble(
     store: Store, summary: PackSummary, records: ShardRecords, description: DatasetDescription
 ) -> DatasetManifest:
-    """Write the index, then the manifest, which makes the dataset exist.
-
-    Raises:
-        DatasetError: No sample is left.
-        StorageError: The destination fails.
-    """
+    """Write the index, then the manifest; DatasetError: no sample is left."""
     if not summary.entries:
         raise DatasetError(
             f"{description.source.url}: no sample is left, all {len(summary.bad)} were left out "
@@ -264,7 +222,10 @@ def assemble(
     fingerprint = fingerprint_of(description.layout, summary.entries)
     with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
         path = Path(folder) / INDEX_NAME
-        index = _write(path, summary, records, fingerprint)
+        batches = (record.batch for record in records() if record.batch.num_rows)
+        with local_disk_errors(path):
+            spans = write_index(path, batches, summary.kinds, fingerprint)
+            index_bytes, index_crc32c = path.stat().st_size, checksum_of_file(path)
         store.put(INDEX_NAME, path)
     manifest = DatasetManifest(
         fingerprint=fingerprint,
@@ -278,24 +239,16 @@ def assemble(
         ),
         classes=description.classes,
         data_url=description.data_url,
-        index_bytes=index.size_bytes,
-        index_crc32c=index.crc32c,
+        index_bytes=index_bytes,
+        index_crc32c=index_crc32c,
         source=description.source,
         options=description.options,
         num_recoded=summary.num_recoded,
         bad=summary.bad,
         shards=tuple(
             replace(entry, index_start=start, index_bytes=length)
-            for entry, (start, length) in zip(summary.entries, index.spans, strict=True)
+            for entry, (start, length) in zip(summary.entries, spans, strict=True)
         ),
     )
     store.put(MANIFEST_NAME, manifest.to_json())
     return manifest
-
-
-def _write(
-    path: Path, summary: PackSummary, records: ShardRecords, fingerprint: str
-) -> WrittenIndex:
-    batches = (record.batch for record in records() if record.batch.num_rows)
-    with local_disk_errors(path):
-        return write_index(path, batches, summary.kinds, fingerprint)

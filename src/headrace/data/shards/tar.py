@@ -4,9 +4,8 @@ POSIX ustar and pax, plus GNU's long names for reading. Adjacent members with on
 as in WebDataset. Nothing is extracted. Python's tarfile would stop silently at a tar that was cut
 at a header, and skip damage elsewhere.
 
-Source: IEEE Std 1003.1-2017, pax, "ustar Interchange Format" and "pax Header Block"; GNU tar
-    manual,
-"Basic Tar Format".
+Source: IEEE Std 1003.1-2017, pax, "ustar Interchange Format" and "pax Header Block"; GNU tar's
+manual, "Basic Tar Format".
 """
 
 from __future__ import annotations
@@ -50,17 +49,11 @@ class TarHeaderError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TarHeader:
-    """A tar header.
+    """A tar header."""
 
-    Attributes:
-        name: The member's path as written in the header.
-        size_bytes: Length of the content, without padding.
-        kind: The type flag.
-    """
-
-    name: str
-    size_bytes: int
-    kind: bytes
+    name: str  # the member's path as written in the header
+    size_bytes: int  # of the content, without padding
+    kind: bytes  # the type flag
 
 
 def padding(size_bytes: int) -> int:
@@ -91,11 +84,7 @@ def write_header(name: str, size_bytes: int) -> bytes:
 
 
 def read_header(block: bytes) -> TarHeader:
-    """Parse one header.
-
-    Raises:
-        TarHeaderError: The checksum or a number is wrong.
-    """
+    """Parse one header; raises TarHeaderError where the checksum or a number is wrong."""
     (
         name, _, _, _, size, _, written_sum, kind, _, magic, _, _, _, _, _, prefix
     ) = _FIELDS.unpack(block)  # fmt: skip
@@ -108,11 +97,7 @@ def read_header(block: bytes) -> TarHeader:
 
 
 def read_pax(body: bytes) -> dict[str, str]:
-    """Return the keywords of a pax header's body.
-
-    Raises:
-        TarHeaderError: A record is malformed.
-    """
+    """Return the keywords of a pax header's body; raises TarHeaderError for a malformed record."""
     records = {}
     while body:
         length_text, space, _ = body.partition(b" ")
@@ -187,30 +172,16 @@ _LONGEST_NAME_BYTES = 2**20  # of a pax header or GNU long name: a damaged size 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TarMember:
-    """One regular file of a tar.
+    """One regular file of a tar."""
 
-    Attributes:
-        name: Its path in the tar.
-        offset: The first byte of its content in the tar.
-        size_bytes: The length of its content.
-        crc32c: CRC-32C of its content.
-    """
-
-    name: str
-    offset: int
-    size_bytes: int
-    crc32c: int
+    name: str  # its path in the tar
+    offset: int  # of its content in the tar
+    size_bytes: int  # of its content
+    crc32c: int  # CRC-32C of its content
 
 
 class TarReader:
-    """Iterates over the members of one tar.
-
-    Args:
-        stream: The tar's bytes.
-        path: The tar's path, for faults.
-        faults: A list to which faults are added. Damage ends the iteration; a refused member does
-            not.
-    """
+    """Iterates over a tar's members. Damage ends the iteration; a refused member does not."""
 
     def __init__(self, stream: RangeStream, path: str, faults: list[Fault]) -> None:
         self._stream = stream
@@ -333,23 +304,14 @@ class _CutError(Exception):
 
 
 class TarWriter:
-    """Turns samples into the bytes of a tar and the rows of its index, in one pass.
-
-    Attributes:
-        rows: The rows so far.
-        size_bytes: The tar's size so far.
-    """
+    """Turns samples into the bytes of a tar and the rows of its index, in one pass."""
 
     def __init__(self) -> None:
         self.rows = IndexRowBuilder()
         self.size_bytes = 0
 
     def pieces(self, samples: Iterable[tuple[str, Sequence[tuple[str, bytes]]]]) -> Iterator[bytes]:
-        """Yield the tar, one piece a sample and the end mark.
-
-        Args:
-            samples: Keys, each with its members: extension and content.
-        """
+        """Yield the tar of samples (key, members by extension), one piece each and the end mark."""
         for key, members in samples:
             yield self._sample(key, members)
         self.size_bytes += len(END_OF_ARCHIVE)
@@ -381,29 +343,17 @@ def check_size(data: bytes) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class TarIndex:
-    """The result of reading one tar.
-
-    Attributes:
-        path: The tar.
-        size_bytes: Its size.
-        rows: Its samples.
-        faults: Its faults.
-        ignored: Members that belong to no sample.
-    """
+    """The result of reading one tar."""
 
     path: str
     size_bytes: int
-    rows: IndexRowBuilder = field(default_factory=IndexRowBuilder)
+    rows: IndexRowBuilder = field(default_factory=IndexRowBuilder)  # its samples
     faults: list[Fault] = field(default_factory=list)
-    ignored: list[str] = field(default_factory=list)
+    ignored: list[str] = field(default_factory=list)  # members that belong to no sample
 
 
 def index_tar(store: Store, path: str, size_bytes: int) -> TarIndex:
-    """Read a whole tar and return its samples and faults.
-
-    Raises:
-        StorageError: It cannot be read. Faults of its content are returned.
-    """
+    """Read a whole tar and return its samples and faults; raises StorageError if it cannot."""
     found = TarIndex(path=path, size_bytes=size_bytes)
     grouper = _Grouper(found)
     for member in TarReader(RangeStream(store, path, size_bytes), path, found.faults):
@@ -437,10 +387,7 @@ class _Grouper:
         elif member.size_bytes > LARGEST_MEMBER_BYTES:
             self._fault("size", f"{member.name!r} has {member.size_bytes} bytes, 4 GiB at most")
         else:
-            self._members[extension] = (
-                "range",
-                (member.offset, member.size_bytes, member.crc32c),
-            )
+            self._members[extension] = "range", (member.offset, member.size_bytes, member.crc32c)
 
     def end_sample(self) -> None:
         if self._key is not None and self._members:

@@ -18,27 +18,24 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from headrace.core.errors import DatasetError, HeadraceError
 from headrace.core.process.parent_death import die_with_parent
 from headrace.data.storage import declare_leaf
 
-_Item = TypeVar("_Item")
-_Result = TypeVar("_Result")
+Task = TypeVar("Task")
+Result = TypeVar("Result")
 
 
 def map_in_order(
-    work: Callable[[_Item], _Result], items: Iterable[_Item], at_once: int
-) -> Iterator[_Result]:
-    """Yield work(item) for each item, in order.
+    work: Callable[[Task], Result], items: Iterable[Task], at_once: int
+) -> Iterator[Result]:
+    """Yield work(item) for each item, in order; `work` is called in threads.
 
-    Args:
-        work: Called in threads.
-        items: Iterated as needed: there may be millions.
-        at_once: Number of threads; twice as many items are started ahead of use.
+    Twice as many items as there are threads are started ahead of use.
     """
-    pending: deque[Future[_Result]] = deque()
+    pending: deque[Future[Result]] = deque()
     threads = ThreadPoolExecutor(at_once, thread_name_prefix="headrace-shards")
     try:
         for item in items:
@@ -52,7 +49,7 @@ def map_in_order(
         threads.shutdown(wait=False, cancel_futures=True)
 
 
-def wait_for_result(future: Future[_Result]) -> _Result:
+def wait_for_result(future: Future[Result]) -> Result:
     """Return a future's result; unlike with `future.result()`, ctrl-C always ends the wait.
 
     A signal that arrives just as the main thread begins to wait for a lock is noticed only when the
@@ -65,37 +62,24 @@ def wait_for_result(future: Future[_Result]) -> _Result:
 
 _REPORT_EVERY_S = 0.2
 
-Task = TypeVar("Task")
-Result = TypeVar("Result")
-Task_contra = TypeVar("Task_contra", contravariant=True)
-Result_co = TypeVar("Result_co", covariant=True)
-
 ReportCallback = Callable[[int, int, int], None]
 """Called with the samples, bytes and bad files since the last call."""
 
 
-class PoolJob(Protocol[Task_contra, Result_co]):
-    """The work of a pool; sent to each worker once, pickled."""
-
-    def run(self, task: Task_contra, report: ReportCallback) -> Result_co:
-        """Do one task."""
-        ...
-
-    def name(self, task: Task_contra) -> str:
-        """Return the subject of a task, for messages."""
-        ...
-
-
 class TaskPool(Generic[Task, Result]):
-    """Processes that run the tasks of one job. A context manager: leaving it ends them.
+    """Processes that do one kind of task. A context manager: leaving it ends them.
 
-    Args:
-        job: The work.
-        workers: Number of processes.
+    `work` and `name`, which returns the subject of a task for messages, are pickled.
     """
 
-    def __init__(self, job: PoolJob[Task, Result], workers: int) -> None:
-        self._job = job
+    def __init__(
+        self,
+        work: Callable[[Task, ReportCallback], Result],
+        name: Callable[[Task], str],
+        workers: int,
+    ) -> None:
+        self._work = work
+        self._name = name
         self._context = multiprocessing.get_context("spawn")
         self._count = workers
         self._busy: dict[Connection, Task] = {}
@@ -112,11 +96,7 @@ class TaskPool(Generic[Task, Result]):
             connection.close()
 
     def run(self, tasks: Iterable[Task], report: ReportCallback) -> Iterator[Result]:
-        """Yield results as tasks finish, in no order.
-
-        Raises:
-            HeadraceError: A task raised it, or a worker died.
-        """
+        """Yield results as tasks finish, in no order; raises a task's HeadraceError."""
         waiting = iter(tasks)
         for task in waiting:
             self._send(self._start_worker(), task)
@@ -139,7 +119,7 @@ class TaskPool(Generic[Task, Result]):
     def _start_worker(self) -> Connection:
         ours, theirs = self._context.Pipe()
         process = self._context.Process(
-            target=_serve, args=(theirs, self._job, os.getpid()), daemon=True
+            target=_serve, args=(theirs, self._work, self._name, os.getpid()), daemon=True
         )
         process.start()
         theirs.close()
@@ -155,28 +135,32 @@ class TaskPool(Generic[Task, Result]):
         try:
             kind, content = connection.recv()
         except (EOFError, ConnectionResetError):
-            raise DatasetError(self._obituary(connection)) from None
+            raise DatasetError(self._death_message(connection)) from None
         if kind == "error":
             raise content
         return kind, content
 
-    def _obituary(self, connection: Connection) -> str:
+    def _death_message(self, connection: Connection) -> str:
         process = self._workers[connection]
         process.join()
         code = process.exitcode or 0
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
         hint = " Often that is the kernel, out of memory: use fewer workers." if code == -9 else ""
         return (
-            f"Worker process {process.pid} {how} at {self._job.name(self._busy[connection])}."
+            f"Worker process {process.pid} {how} at {self._name(self._busy[connection])}."
             f"{hint} Run the same command again: what is finished is kept."
         )
 
 
-def _serve(connection: Connection, job: PoolJob[Task, Result], parent_pid: int) -> None:
+def _serve(
+    connection: Connection,
+    work: Callable[[Any, ReportCallback], object],
+    name: Callable[[Any], str],
+    parent_pid: int,
+) -> None:
     die_with_parent(parent_pid)
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # ctrl-C reaches the parent, too, which ends the workers
+    # Ctrl-C reaches the parent, too, which ends the workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     declare_leaf()
     reporter = _ProgressReporter(connection)
     while True:
@@ -185,12 +169,12 @@ def _serve(connection: Connection, job: PoolJob[Task, Result], parent_pid: int) 
         except EOFError:
             return
         try:
-            result = job.run(task, reporter.add)
+            result = work(task, reporter.add)
         except HeadraceError as error:
             connection.send(("error", error))
             return
         except Exception:  # noqa: BLE001  (the traceback must reach the caller)
-            text = f"{job.name(task)}: a worker failed unexpectedly.\n{traceback.format_exc()}"
+            text = f"{name(task)}: a worker failed unexpectedly.\n{traceback.format_exc()}"
             connection.send(("error", DatasetError(text)))
             return
         reporter.flush()

@@ -41,10 +41,7 @@ __getattr__ = lazy_importer(__name__, {"CachedStore": "headrace.data.storage.cac
 
 
 def open_store(
-    url: str,
-    *,
-    config: StorageConfig | None = None,
-    client: Literal["auto", "direct"] = "auto",
+    url: str, *, config: StorageConfig | None = None, client: Literal["auto", "direct"] = "auto"
 ) -> CacheableStore:
     """Return the store at `url`; no request is sent before its first use.
 

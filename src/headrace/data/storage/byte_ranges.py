@@ -82,13 +82,7 @@ BLOCKS_AHEAD = 3
 
 
 class RangeStream:
-    """The bytes of one object in order, with read-ahead.
-
-    Args:
-        store: The object's store.
-        path: The object's path.
-        size_bytes: The object's size.
-    """
+    """The bytes of one object in order, with read-ahead."""
 
     def __init__(self, store: Store, path: str, size_bytes: int) -> None:
         self.position = 0
@@ -106,11 +100,7 @@ class RangeStream:
         return self.size_bytes - self.position
 
     def read(self, length: int) -> bytes:
-        """Return the next `length` bytes, fewer where the object ends.
-
-        Raises:
-            StorageError: A range could not be read.
-        """
+        """Return the next `length` bytes, fewer where the object ends."""
         pieces = []
         length = min(length, self.left)
         while length > 0:

@@ -1,8 +1,7 @@
 """Stores without a network: files below a local folder, and objects in this process's memory.
 
 Files are read with plain pread, which is safe in any process, forked or not. memory://name/folder
-is
-for tests and small experiments.
+is for tests and small experiments.
 """
 
 from __future__ import annotations
@@ -16,7 +15,9 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Self
 
 from headrace.core.errors import (
     CorruptError,
@@ -34,7 +35,15 @@ from headrace.core.files import (
 )
 from headrace.core.lazy import blake2b
 from headrace.data.storage.byte_ranges import check_range
-from headrace.data.storage.store import Buffer, ObjectInfo, Part, PutData, done_future, pieces_of
+from headrace.data.storage.store import (
+    Buffer,
+    CacheableStore,
+    ObjectInfo,
+    Part,
+    PutData,
+    done_future,
+    pieces_of,
+)
 from headrace.data.storage.urls import Location, check_path
 
 # A shared file system may not show the locks of other hosts' writers.
@@ -52,21 +61,51 @@ _ERRORS: dict[int, type[StorageError]] = {
 }
 
 
-class LocalStore:
-    """The files below one folder; paths outside it are refused."""
+class _ImmediateStore(CacheableStore):
+    """A store that needs no waiting, no connections and no cache; futures are already done."""
 
     def __init__(self, location: Location) -> None:
         self._location = location
-        self._folder = location.prefix
-        self._tidied: set[Path] = set()
 
     @property
     def url(self) -> str:
-        """The folder's absolute path."""
+        """The URL as given, normalised; the absolute path of a folder."""
         return self._location.url
 
-    def __reduce__(self) -> tuple[type[LocalStore], tuple[Location]]:
-        return LocalStore, (self._location,)
+    def __reduce__(self) -> tuple[type[Self], tuple[Location]]:
+        return type(self), (self._location,)
+
+    def submit_range(self, path: str, start: int, length: int) -> Future[Buffer]:
+        """Read a range."""
+        return done_future(lambda: self.get_range(path, start, length))
+
+    def submit_head(self, path: str) -> Future[ObjectInfo]:
+        """Describe an object."""
+        return done_future(lambda: self.head(path))
+
+    def submit_part(self, path: str, start: int, length: int) -> Future[Part]:
+        """Read a range up to the object's end."""
+        return done_future(lambda: self._part(path, start, length))
+
+    def forget(self, path: str, start: int, length: int) -> None:
+        """Do nothing: there is no cache."""
+
+    def close(self) -> None:
+        """Do nothing: there are no connections."""
+
+    def _part(self, path: str, start: int, length: int) -> Part:
+        info = self.head(path)
+        begin, end = (min(place, info.size_bytes) for place in (start, start + length))
+        return Part(data=self.get_range(path, begin, end - begin), info=info)
+
+
+class LocalStore(_ImmediateStore):
+    """The files below one folder; paths outside it are refused."""
+
+    def __init__(self, location: Location) -> None:
+        super().__init__(location)
+        self._folder = location.prefix
+        self._tidied: set[Path] = set()
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Yield every file below the folder `prefix`, sorted by path; links are followed."""
@@ -86,13 +125,12 @@ class LocalStore:
 
     def get(self, path: str) -> Buffer:
         """Return a whole file."""
-        with self._translated(path), _opened(self._file(path)) as descriptor:
-            data = _read(descriptor, 0, os.fstat(descriptor).st_size)
-        return memoryview(data)
-
-    def get_range(self, path: str, start: int, length: int) -> Buffer:
-        """Return bytes [start, start + length) of a file."""
-        return self.get_ranges(path, [(start, length)])[0]
+        with self._translated(path):
+            descriptor = os.open(self._file(path), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                return memoryview(_read(descriptor, 0, os.fstat(descriptor).st_size))
+            finally:
+                os.close(descriptor)
 
     def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[Buffer]:
         """Return several (start, length) ranges of a file, one read each."""
@@ -108,18 +146,6 @@ class LocalStore:
             raise
         except OSError as error:
             raise self._storage_error(path, error) from error
-
-    def submit_range(self, path: str, start: int, length: int) -> Future[Buffer]:
-        """Read a range; the returned future is already done."""
-        return done_future(lambda: self.get_range(path, start, length))
-
-    def submit_head(self, path: str) -> Future[ObjectInfo]:
-        """Describe a file; the returned future is already done."""
-        return done_future(lambda: self.head(path))
-
-    def submit_part(self, path: str, start: int, length: int) -> Future[Part]:
-        """Read a range up to the file's end; the returned future is already done."""
-        return done_future(lambda: self._part(path, start, length))
 
     def put(self, path: str, data: PutData) -> None:
         """Write a file under a temporary name, flush it to the disk, then rename it."""
@@ -138,12 +164,6 @@ class LocalStore:
         with self._translated(path), suppress(FileNotFoundError):
             os.unlink(self._file(path))  # noqa: PTH108
 
-    def forget(self, path: str, start: int, length: int) -> None:
-        """Do nothing: there is no cache."""
-
-    def close(self) -> None:
-        """Do nothing: files are closed after each read."""
-
     def _file(self, path: str) -> str:
         check_path(path)
         return f"{self._folder}/{path}"
@@ -154,11 +174,6 @@ class LocalStore:
             self._tidied.add(file.parent)
             remove_abandoned_files(file.parent, older_than_s=_ABANDONED_AFTER_S)
         return file
-
-    def _part(self, path: str, start: int, length: int) -> Part:
-        info = self.head(path)
-        end = min(start + length, info.size_bytes)
-        return Part(data=self.get_range(path, start, max(0, end - start)), info=info)
 
     def _range(self, path: str, descriptor: int, start: int, length: int) -> Buffer:
         data = _read(descriptor, start, length)
@@ -181,15 +196,6 @@ class LocalStore:
     def _storage_error(self, path: str, error: OSError) -> StorageError:
         kind = _ERRORS.get(error.errno or 0, StorageError)
         return kind(f"{self._location.object_url(path)}: {error.strerror or error}.")
-
-
-@contextmanager
-def _opened(file: str) -> Iterator[int]:
-    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def _read(descriptor: int, start: int, length: int) -> bytes:
@@ -244,21 +250,13 @@ _OBJECTS: dict[str, dict[str, tuple[bytes, ObjectInfo]]] = {}
 _LOCK = threading.Lock()
 
 
-class MemoryStore:
+class MemoryStore(_ImmediateStore):
     """The objects in this process's memory, shared by all stores of one name."""
 
     def __init__(self, location: Location) -> None:
-        self._location = location
+        super().__init__(location)
         with _LOCK:
             self._objects = _OBJECTS.setdefault(location.root, {})
-
-    @property
-    def url(self) -> str:
-        """The URL as given, normalised."""
-        return self._location.url
-
-    def __reduce__(self) -> tuple[type[MemoryStore], tuple[Location]]:
-        return MemoryStore, (self._location,)
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Yield every object below the folder `prefix`, sorted by path."""
@@ -266,19 +264,11 @@ class MemoryStore:
         cut = len(self._location.key("")) + 1 if self._location.prefix else 0
         for key, (_, info) in sorted(self._objects.items()):
             if not folder or key.startswith(f"{folder}/"):
-                yield ObjectInfo(
-                    path=key[cut:],
-                    size_bytes=info.size_bytes,
-                    etag=info.etag,
-                    modified_s=info.modified_s,
-                )
+                yield replace(info, path=key[cut:])
 
     def head(self, path: str) -> ObjectInfo:
         """Return an object's description."""
-        info = self._find(path)[1]
-        return ObjectInfo(
-            path=path, size_bytes=info.size_bytes, etag=info.etag, modified_s=info.modified_s
-        )
+        return replace(self._find(path)[1], path=path)
 
     def get(self, path: str) -> Buffer:
         """Return a whole object."""
@@ -299,20 +289,6 @@ class MemoryStore:
         """Return several (start, length) ranges of an object."""
         return [self.get_range(path, start, length) for start, length in ranges]
 
-    def submit_range(self, path: str, start: int, length: int) -> Future[Buffer]:
-        """Read a range; the returned future is already done."""
-        return done_future(lambda: self.get_range(path, start, length))
-
-    def submit_head(self, path: str) -> Future[ObjectInfo]:
-        """Describe an object; the returned future is already done."""
-        return done_future(lambda: self.head(path))
-
-    def submit_part(self, path: str, start: int, length: int) -> Future[Part]:
-        """Read a range up to the object's end; the returned future is already done."""
-        return done_future(
-            lambda: Part(data=self.get(path)[start : start + length], info=self.head(path))
-        )
-
     def put(self, path: str, data: PutData) -> None:
         """Write an object."""
         check_path(path)
@@ -327,12 +303,6 @@ class MemoryStore:
     def delete(self, path: str) -> None:
         """Remove an object."""
         self._objects.pop(self._location.key(path), None)
-
-    def forget(self, path: str, start: int, length: int) -> None:
-        """Do nothing: there is no cache."""
-
-    def close(self) -> None:
-        """Do nothing: the objects live as long as the process."""
 
     def _find(self, path: str) -> tuple[bytes, ObjectInfo]:
         check_path(path)

@@ -13,12 +13,14 @@ import multiprocessing
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from typing import Literal, Protocol, TypeVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 from headrace.core.errors import ForkedClientError, StorageTimeoutError
 from headrace.data.storage.byte_ranges import check_range, cut_ranges, plan_spans
 from headrace.data.storage.store import (
     Buffer,
+    CacheableStore,
     ObjectInfo,
     Part,
     PutData,
@@ -26,6 +28,15 @@ from headrace.data.storage.store import (
     done_future,
 )
 from headrace.data.storage.urls import Location, check_path
+
+if TYPE_CHECKING:
+    from headrace.data.storage.client.direct import DirectClient
+    from headrace.data.storage.client.subprocess_client import SubprocessClient
+
+
+StorageClient: TypeAlias = "DirectClient | SubprocessClient"
+"""Requests for keys: paths below the bucket, also in descriptions. Errors name `target`, a URL and
+perhaps a range. Every future ends within the retry policy's deadline once its request has begun."""
 
 
 class _State:
@@ -79,54 +90,11 @@ def _after_fork_in_child() -> None:
 os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
-class StorageClient(Protocol):
-    """Requests for keys (paths below the bucket). Errors name `target`, a URL and perhaps a range.
-
-    Every future ends within the retry policy's deadline once its request has begun.
-    """
-
-    def read(self, key: str, start: int, length: int, target: str) -> Future[Buffer]:
-        """Read a range that is no longer than a part."""
-        ...
-
-    def read_part(self, key: str, start: int, length: int, target: str) -> Future[Part]:
-        """Read a range up to the object's end, and its description; the path in it is the key."""
-        ...
-
-    def read_whole(self, key: str, target: str) -> Future[Buffer]:
-        """Read an object of any size."""
-        ...
-
-    def head(self, key: str, target: str) -> Future[ObjectInfo]:
-        """Return an object's description; the path in it is the key."""
-        ...
-
-    def list(self, prefix: str, target: str) -> Iterator[builtins.list[ObjectInfo]]:
-        """Yield pages of the objects below a folder; paths are keys."""
-        ...
-
-    def put(self, key: str, data: PutData, target: str) -> None:
-        """Write an object."""
-        ...
-
-    def create(self, key: str, data: bytes, target: str) -> Future[bool]:
-        """Write a small object unless it exists; return whether it was written."""
-        ...
-
-    def delete(self, key: str, target: str) -> Future[None]:
-        """Remove an object."""
-        ...
-
-    def close(self) -> None:
-        """Close the connections."""
-        ...
-
-
 _T = TypeVar("_T")
 _GRACE_S = 30.0  # beyond the retry policy's deadline, before a wait ends with an error
 
 
-class RemoteStore:
+class RemoteStore(CacheableStore):
     """The objects below a URL of s3, gs, az or http; connects at the first request."""
 
     def __init__(
@@ -156,12 +124,7 @@ class RemoteStore:
         folder = self._location.key(prefix.strip("/"))
         cut = len(self._location.prefix) + 1 if self._location.prefix else 0
         found = [
-            ObjectInfo(
-                path=info.path[cut:],
-                size_bytes=info.size_bytes,
-                etag=info.etag,
-                modified_s=info.modified_s,
-            )
+            replace(info, path=info.path[cut:])
             for page in self._connected().list(folder, self._location.object_url(prefix))
             for info in page
             if not info.path.endswith("/")  # consoles write these to show an empty folder
@@ -172,10 +135,7 @@ class RemoteStore:
     def head(self, path: str) -> ObjectInfo:
         """Return an object's description."""
         key, target = self._named(path)
-        info = self._wait(self._connected().head(key, target), target)
-        return ObjectInfo(
-            path=path, size_bytes=info.size_bytes, etag=info.etag, modified_s=info.modified_s
-        )
+        return replace(self._wait(self._connected().head(key, target), target), path=path)
 
     def get(self, path: str) -> Buffer:
         """Return a whole object; a long one is read in parts, in parallel."""
@@ -183,19 +143,12 @@ class RemoteStore:
         # No time limit for the whole: each of its parts has one.
         return self._connected().read_whole(key, target).result()
 
-    def get_range(self, path: str, start: int, length: int) -> Buffer:
-        """Return bytes [start, start + length) of an object."""
-        return self.get_ranges(path, [(start, length)])[0]
-
     def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[Buffer]:
         """Return several (start, length) ranges; adjacent ones share a request."""
         for start, length in ranges:
             check_range(start, length)
-        spans = plan_spans(
-            ranges,
-            coalesce_bytes=self._config.coalesce_bytes,
-            most_bytes=self._config.part_bytes,
-        )
+        coalesce_bytes, most_bytes = self._config.coalesce_bytes, self._config.part_bytes
+        spans = plan_spans(ranges, coalesce_bytes=coalesce_bytes, most_bytes=most_bytes)
         futures = [self._read(path, start, length) for start, length in spans]
         target = self._location.object_url(path)
         return cut_ranges(ranges, spans, [self._wait(future, target) for future in futures])
@@ -214,10 +167,7 @@ class RemoteStore:
     def submit_part(self, path: str, start: int, length: int) -> Future[Part]:
         """Start reading a range that may reach beyond the object's end; it stops there."""
         check_range(start, length)
-        key, target = self._named(path)
-        return self._connected().read_part(
-            key, start, length, f"{target} (bytes {start}-{start + length - 1})"
-        )
+        return self._connected().read_part(*self._named_range(path, start, length))
 
     def put(self, path: str, data: PutData) -> None:
         """Write an object; it appears complete or not at all."""
@@ -234,20 +184,21 @@ class RemoteStore:
         key, target = self._named(path)
         self._wait(self._connected().delete(key, target), target)
 
-    def forget(self, path: str, start: int, length: int) -> None:
-        """Do nothing: there is no cache."""
-
     def close(self) -> None:
         """Close the connections."""
         if self._client is not None and self._pid == os.getpid():
             self._client.close()
         self._client = None
 
+    def forget(self, path: str, start: int, length: int) -> None:
+        """Do nothing: there is no cache."""
+
     def _read(self, path: str, start: int, length: int) -> Future[Buffer]:
+        return self._connected().read(*self._named_range(path, start, length))
+
+    def _named_range(self, path: str, start: int, length: int) -> tuple[str, int, int, str]:
         key, target = self._named(path)
-        return self._connected().read(
-            key, start, length, f"{target} (bytes {start}-{start + length - 1})"
-        )
+        return key, start, length, f"{target} (bytes {start}-{start + length - 1})"
 
     def _named(self, path: str) -> tuple[str, str]:
         check_path(path)

@@ -84,29 +84,17 @@ PutData: TypeAlias = "bytes | bytearray | memoryview | Path | Iterable[bytes]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectInfo:
-    """One object of a store.
+    """One object of a store."""
 
-    Attributes:
-        path: Its path below the store's URL, "/" between folders.
-        size_bytes: Its size.
-        etag: A text that changes when its bytes change; "" where the store has none.
-        modified_s: Time of its last write, seconds since 1970 (UTC).
-    """
-
-    path: str
+    path: str  # below the store's URL, "/" between folders
     size_bytes: int
-    etag: str
-    modified_s: float
+    etag: str  # a text that changes when the bytes change; "" where the store has none
+    modified_s: float  # time of the last write, seconds since 1970 (UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Bytes of an object, and its description.
-
-    Attributes:
-        data: The bytes.
-        info: The description.
-    """
+    """Bytes of an object, and its description."""
 
     data: Buffer
     info: ObjectInfo
@@ -127,10 +115,7 @@ class Store(Protocol):
         ...
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Yield every object below the folder `prefix`, at any depth, sorted by path.
-
-        A folder that does not exist counts as empty.
-        """
+        """Yield the objects below a folder, at any depth, sorted by path; none if it is missing."""
         ...
 
     def head(self, path: str) -> ObjectInfo:
@@ -143,13 +128,10 @@ class Store(Protocol):
 
     def get_range(self, path: str, start: int, length: int) -> Buffer:
         """Return bytes [start, start + length) of an object."""
-        ...
+        return self.get_ranges(path, [(start, length)])[0]
 
     def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[Buffer]:
-        """Return several (start, length) ranges of an object, in the order given.
-
-        Adjacent ranges share a request.
-        """
+        """Return several (start, length) ranges as ordered; adjacent ones share a request."""
         ...
 
     def submit_range(self, path: str, start: int, length: int) -> Future[Buffer]:

@@ -23,22 +23,15 @@ _WITHOUT_QUERY = {"s3", "s3a", "gs", "gcs", "az", "memory"}  # here "?" is part 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Location:
-    """The parts of a store's URL.
-
-    Attributes:
-        kind: The kind of store.
-        root: The bucket, container, or server (scheme and host, for http); "" for local paths;
-            the name for memory.
-        prefix: The path below the root, without slashes at its ends; local: the absolute folder.
-        url: The URL for messages: without user, password and query.
-        secret_url: http only: the complete URL. Never printed.
-    """
+    """The parts of a store's URL."""
 
     kind: Kind
     root: str
-    prefix: str
-    url: str
-    secret_url: str = field(default="", repr=False)
+    """The bucket, container, or server (scheme and host, for http); "" for local paths; the name
+    for memory."""
+    prefix: str  # below the root, without slashes at its ends; local: the absolute folder
+    url: str  # for messages: without user, password and query
+    secret_url: str = field(default="", repr=False)  # http only: the complete URL, never printed
 
     def key(self, path: str) -> str:
         """Return the path below the root of the object `path`."""
@@ -50,11 +43,7 @@ class Location:
 
 
 def parse_url(url: str) -> Location:
-    """Parse a plain path, or a URL of file://, s3://, gs://, az://, http(s):// or memory://.
-
-    Raises:
-        UsageError: An unknown scheme, no bucket, or a query where none is allowed.
-    """
+    """Parse a plain path, or a URL of file, s3, gs, az, http(s) or memory; raises UsageError."""
     scheme, separator, rest = url.partition("://")
     if not separator:
         return _local(url)
@@ -149,10 +138,7 @@ def streamed_url(url: str) -> str:
     """Return the URL of the data where a path is in a streamed channel; else `url` itself.
 
     In modes Pipe and Stream there is no folder: `HEADRACE_STREAMED` maps its path to the data's
-    URL.
-
-    Args:
-        url: A URL, or a path: a channel's folder, or one below it.
+    URL. A path may be below a channel's folder.
     """
     mapping = env.PIPE_CHANNELS.get()
     if mapping is None or "://" in url:

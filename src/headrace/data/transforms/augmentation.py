@@ -43,7 +43,6 @@ class ColorJitter:
     hue: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse negative strengths and turns of more than half a circle; raises UsageError."""
         if min(self.brightness, self.contrast, self.saturation, self.hue) < 0 or self.hue > 0.5:
             raise UsageError(f"{self}: strengths are 0 or more, and hue is at most 0.5.")
 
@@ -55,11 +54,9 @@ class ColorJitter:
 
     def _draw_matrix(self, mean_rgb: NDArray[np.float64]) -> NDArray[np.float64]:
         """Draw the factors and their order; return the map of (R, G, B, 1) as float64[3, 4]."""
-        factors = [
-            ("brightness", _draw_factor(self.brightness)),
-            ("contrast", _draw_factor(self.contrast)),
-            ("saturation", _draw_factor(self.saturation)),
-        ]
+        names = ("brightness", "contrast", "saturation")
+        strengths = [(name, getattr(self, name)) for name in names]
+        factors = [(name, random.uniform(max(0.0, 1 - x), 1 + x)) for name, x in strengths]
         random.shuffle(factors)
         linear, offset = np.eye(3), np.zeros(3)
         for name, factor in factors:
@@ -82,10 +79,6 @@ def turn_hue(image: NDArray[np.uint8], turn: float) -> NDArray[np.uint8]:
     return np.asarray(cv2.cvtColor(hsv, cv2.COLOR_HSV2RGB_FULL), dtype=np.uint8)
 
 
-def _draw_factor(strength: float) -> float:
-    return random.uniform(max(0.0, 1 - strength), 1 + strength)
-
-
 @dataclass(frozen=True, slots=True)
 class RandomResizedCrop:
     """Cut a random part of random shape and resize it: `torchvision.transforms.RandomResizedCrop`.
@@ -95,9 +88,8 @@ class RandomResizedCrop:
 
     It takes pixels, or the bytes of an image file that is known to be sound. `ShardDataset` passes
     bytes where it is the first transform of a member and every file was decoded when the dataset
-    was
-    packed: then a JPEG's rows below the window are not decoded, for the same result. That saves an
-    eighth of the time of decoding on average.
+    was packed: then a JPEG's rows below the window are not decoded, for the same result. That saves
+    an eighth of the time of decoding on average.
 
     Attributes:
         size: Pixels of the result: a side, or (height, width).
@@ -116,18 +108,13 @@ class RandomResizedCrop:
     decodes_sound_files: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Refuse invalid ranges; raises UsageError."""
         check_size(self.size)
         for name, (low, high) in (("scale", self.scale), ("ratio", self.ratio)):
             if not 0 < low <= high:
                 raise UsageError(f"{name}=({low}, {high}) is not a range of positive numbers.")
 
     def __call__(self, image: NDArray[np.uint8] | bytes | memoryview) -> NDArray[np.uint8]:
-        """Cut and resize uint8[H, W, C], or a file, to uint8[size, size, C].
-
-        Raises:
-            BadSampleError: The file cannot be decoded.
-        """
+        """Cut and resize uint8[H, W, C], or a file, to uint8[size, size, C]."""
         return cut_and_resize(image, self.draw, height_and_width(self.size), exact=self.exact)
 
     def draw(self, height: int, width: int) -> CropWindow:
@@ -139,34 +126,21 @@ class RandomResizedCrop:
             crop_width = round(math.sqrt(area * aspect))
             crop_height = round(math.sqrt(area / aspect))
             if 0 < crop_width <= width and 0 < crop_height <= height:
-                return CropWindow(
-                    top=random.randint(0, height - crop_height),
-                    left=random.randint(0, width - crop_width),
-                    height=crop_height,
-                    width=crop_width,
-                )
+                top = random.randint(0, height - crop_height)
+                left = random.randint(0, width - crop_width)
+                return CropWindow(top, left, crop_height, crop_width)
         return self._central(height, width)
 
     def _central(self, height: int, width: int) -> CropWindow:
         """Return the largest centred window with an allowed ratio."""
         aspect = min(max(width / height, self.ratio[0]), self.ratio[1])
-        crop_width = min(width, max(1, round(height * aspect)))
-        crop_height = min(height, max(1, round(width / aspect)))
-        return CropWindow(
-            top=(height - crop_height) // 2,
-            left=(width - crop_width) // 2,
-            height=crop_height,
-            width=crop_width,
-        )
+        size = round(width / aspect), round(height * aspect)
+        return CropWindow.central((height, width), *size)
 
 
 @dataclass(frozen=True, slots=True)
 class RandomHorizontalFlip:
-    """Mirror an image left to right with a probability.
-
-    Attributes:
-        probability: Share of images that are mirrored.
-    """
+    """Mirror an image left to right with a probability."""
 
     probability: float = 0.5
 
@@ -190,7 +164,6 @@ class CenterCrop:
     decodes_sound_files: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Refuse a crop larger than the resized image; raises UsageError."""
         check_size(self.size)
         if self.resize is not None and self.resize < max(height_and_width(self.size)):
             raise UsageError(f"resize={self.resize} is smaller than the crop, {self.size}.")
@@ -199,9 +172,6 @@ class CenterCrop:
         """Return the middle of uint8[H, W, C], or of a file, as uint8[size, size, C].
 
         Cuts first and resizes the window, which gives the same to within a pixel and is cheaper.
-
-        Raises:
-            BadSampleError: The file cannot be decoded.
         """
         return cut_and_resize(image, self.window, height_and_width(self.size))
 
@@ -210,14 +180,7 @@ class CenterCrop:
         high, wide = height_and_width(self.size)
         short = self.resize or round(max(high, wide) * 256 / 224)
         factor = min(height, width) / short  # pixels of the image in one of the result
-        crop_height = min(height, max(1, round(high * factor)))
-        crop_width = min(width, max(1, round(wide * factor)))
-        return CropWindow(
-            top=(height - crop_height) // 2,
-            left=(width - crop_width) // 2,
-            height=crop_height,
-            width=crop_width,
-        )
+        return CropWindow.central((height, width), round(high * factor), round(wide * factor))
 
 
 def mirror(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -264,7 +227,6 @@ class JointScaleCropFlip:
     ignore_index: int = 255
 
     def __post_init__(self) -> None:
-        """Refuse an invalid size or scale; raises UsageError."""
         check_size(self.size)
         if not 0 < self.scale[0] <= self.scale[1]:
             raise UsageError(f"scale={self.scale} is not a range of positive numbers.")

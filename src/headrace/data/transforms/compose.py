@@ -62,11 +62,7 @@ class OnMembers:
         self.takes_bytes = frozenset(self.members) if sound else none
 
     def __call__(self, sample: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the sample with these members replaced.
-
-        Raises:
-            UsageError: The sample lacks one of them.
-        """
+        """Return the sample with these members replaced; UsageError: it lacks one of them."""
         missing = [name for name in self.members if name not in sample]
         if missing:
             raise UsageError(

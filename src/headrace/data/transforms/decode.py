@@ -52,25 +52,15 @@ Kind = Literal["jpeg", "png", "other"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageHeader:
-    """The fields of an image's header.
+    """The fields of an image's header."""
 
-    Attributes:
-        kind: The file format, as far as the decoders distinguish it.
-        height: Pixels.
-        width: Pixels.
-        gray: A PNG without colour, which decodes to one channel.
-        palette: A PNG whose pixels are indices into a table of colours.
-        cmyk: A JPEG in printing inks, which only Pillow converts faithfully.
-        depth_bits: Bits of one channel.
-    """
-
-    kind: Kind
-    height: int
+    kind: Kind  # the file format, as far as the decoders distinguish it
+    height: int  # in pixels
     width: int
-    gray: bool = False
-    palette: bool = False
-    cmyk: bool = False
-    depth_bits: int = 8
+    gray: bool = False  # a PNG without colour, which decodes to one channel
+    palette: bool = False  # a PNG whose pixels are indices into a table of colours
+    cmyk: bool = False  # a JPEG in printing inks, which only Pillow converts faithfully
+    depth_bits: int = 8  # of one channel
 
 
 def decode_image(
@@ -98,18 +88,18 @@ def decode_image(
         names = ", ".join(name for name, _ in DECODERS)
         raise UsageError(f"first_decoder={first_decoder} is not one of 0..2, for {names}.")
     header = read_header(data)
-    complaints = []
+    reasons = []
     for name, decode in DECODERS[first_decoder:]:
         try:
             image = decode(data, header, shrink)
         except (ValueError, OSError, SyntaxError, cv2.error) as error:
-            complaints.append(f"{name}: {_one_line(error)}")
+            reasons.append(f"{name}: {_one_line(error)}")
             continue
         if image is not None:
             return image
     raise BadSampleError(
         f"No decoder accepts this image of {len(data)} bytes, {header.width}x{header.height} by "
-        f"its header ({'; '.join(complaints)}). Replace the file, or leave it out when packing."
+        f"its header ({'; '.join(reasons)}). Replace the file, or leave it out when packing."
     )
 
 
@@ -149,11 +139,7 @@ def decode_member(extension: str, data: bytes | memoryview, *, first_decoder: in
 
 
 def read_header(data: bytes | memoryview) -> ImageHeader:
-    """Read size and kind of an image without decoding it, about 2 us for a JPEG.
-
-    Raises:
-        BadSampleError: Not an image, 16 bits a channel, or more than MAX_PIXELS.
-    """
+    """Read size and kind of an image in about 2 us; BadSampleError: none, 16 bits, or too large."""
     start = bytes(data[:32])
     if start.startswith(b"\xff\xd8"):
         header = _read_jpeg_header(data)
@@ -190,12 +176,11 @@ def _read_png_header(start: bytes) -> ImageHeader:
     if len(start) < 26 or start[12:16] != b"IHDR":
         raise BadSampleError("A PNG cut short in its header. Replace the file.")
     width, height, depth_bits, colour_type = struct.unpack(">IIBB", start[16:26])
-    gray = colour_type in {0, 4}  # gray, gray with transparency
     return ImageHeader(
         kind="png",
         height=height,
         width=width,
-        gray=gray,
+        gray=colour_type in {0, 4},  # gray, gray with transparency
         palette=colour_type == 3,
         depth_bits=depth_bits,
     )
@@ -225,14 +210,12 @@ def _decode_simplejpeg(
 ) -> NDArray[np.uint8] | None:
     if header.kind != "jpeg" or header.cmyk:
         return None
+    height, width = -(-header.height // shrink), -(-header.width // shrink)
     try:
-        image = simplejpeg.decode_jpeg(
-            data,
-            colorspace="RGB",
-            min_height=-(-header.height // shrink),
-            min_width=-(-header.width // shrink),
+        return np.asarray(
+            simplejpeg.decode_jpeg(data, colorspace="RGB", min_height=height, min_width=width),
+            dtype=np.uint8,
         )
-        return _as_uint8(image)
     except ValueError as error:
         refuse_damage(error)
         raise
@@ -249,7 +232,7 @@ def _decode_opencv(
     image = cv2.imdecode(np.frombuffer(data, dtype=np.uint8), flags | cv2.IMREAD_IGNORE_ORIENTATION)
     if image is None:
         raise ValueError("unreadable or cut short")
-    return _as_uint8(image if image.ndim == 3 else image[:, :, np.newaxis])
+    return np.asarray(image if image.ndim == 3 else image[:, :, np.newaxis], dtype=np.uint8)
 
 
 def _decode_pillow(
@@ -263,7 +246,7 @@ def _decode_pillow(
         raise ValueError("cut short: the end chunk is missing")
     with Image.open(io.BytesIO(data)) as image:
         pixels = np.array(image.convert("L" if header.gray else "RGB"))
-    return _as_uint8(pixels if pixels.ndim == 3 else pixels[:, :, np.newaxis])
+    return np.asarray(pixels if pixels.ndim == 3 else pixels[:, :, np.newaxis], dtype=np.uint8)
 
 
 Decoder = Callable[[bytes | memoryview, ImageHeader, int], NDArray[np.uint8] | None]
@@ -277,12 +260,9 @@ DECODERS: tuple[tuple[str, Decoder], ...] = (
 
 
 def check_jpeg(data: bytes | memoryview) -> None:
-    """Check a JPEG for libjpeg's warnings, which OpenCV and Pillow hide.
+    """Check a JPEG for libjpeg's warnings, which OpenCV and Pillow hide; raises BadSampleError.
 
     Decodes at an eighth of the size, which still reads all of the scan data.
-
-    Raises:
-        BadSampleError: Pixels are missing.
     """
     try:
         simplejpeg.decode_jpeg(data, min_height=1, min_width=1)
@@ -297,10 +277,6 @@ def refuse_damage(error: ValueError) -> None:
             f"A damaged JPEG ({_one_line(error)}): some of its pixels are missing. Replace the "
             "file, or leave it out when packing."
         ) from None
-
-
-def _as_uint8(image: NDArray[Any]) -> NDArray[np.uint8]:
-    return image if image.dtype == np.uint8 else image.astype(np.uint8)
 
 
 def _one_line(error: BaseException) -> str:

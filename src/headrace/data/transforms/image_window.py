@@ -39,34 +39,20 @@ _WITHOUT_LENGTH = frozenset({0x01, *range(0xD0, 0xDA)})
 
 
 class JpegFrame(NamedTuple):
-    """The header of a sequential JPEG of one scan, gray or of three colours.
+    """The header of a sequential JPEG of one scan, gray or of three colours."""
 
-    Attributes:
-        height: Pixels.
-        width: Pixels.
-        components: 1 or 3 colours.
-        unit_rows: Rows that are coded together.
-        height_at: Offset of its height in the file, two bytes, big-endian.
-    """
-
-    height: int
+    height: int  # in pixels
     width: int
-    components: int
-    unit_rows: int
-    height_at: int
+    components: int  # 1 or 3 colours
+    unit_rows: int  # rows that are coded together
+    height_at: int  # offset of the height in the file, two bytes, big-endian
 
 
 def decode_rows(data: bytes | memoryview, frame: JpegFrame, rows: int) -> NDArray[np.uint8] | None:
-    """Decode at least the first `rows` rows of a JPEG, where that takes less than all of it.
+    """Decode at least the first `rows` rows of a JPEG that is known to be sound, as RGB.
 
-    Args:
-        data: The whole file, known to be sound.
-        frame: Its header, from `read_frame`.
-        rows: Number of rows needed.
-
-    Returns:
-        uint8[H, W, 3] as RGB with `rows` <= H; None where nothing is saved, or where the decoder
-        finds a fault: then decode all of it, which reports the fault.
+    Returns None where that saves nothing, or where the decoder finds a fault: then decode all of
+    it, which reports the fault.
     """
     decoded_rows = rows + _CONTEXT_ROWS
     if -(-decoded_rows // frame.unit_rows) >= -(-frame.height // frame.unit_rows):
@@ -121,6 +107,15 @@ class CropWindow(NamedTuple):
     height: int
     width: int
 
+    @classmethod
+    def central(cls, image_size: tuple[int, int], height: int, width: int) -> CropWindow:
+        """Return the window in the middle of an image of (height, width), within its bounds."""
+        height, width = (
+            min(whole, max(1, side))
+            for whole, side in zip(image_size, (height, width), strict=True)
+        )
+        return cls((image_size[0] - height) // 2, (image_size[1] - width) // 2, height, width)
+
     @property
     def bottom(self) -> int:
         """The first row below it."""
@@ -142,7 +137,7 @@ def cut_and_resize(
     *,
     exact: bool = True,
 ) -> NDArray[np.uint8]:
-    """Cut a window out of an image and resize it.
+    """Cut a window out of an image and resize it to (height, width): uint8[height, width, C].
 
     Args:
         image: uint8[H, W, C], or a whole image file. Of a JPEG file only the rows down to the
@@ -153,9 +148,6 @@ def cut_and_resize(
         exact: False: where the window is at least twice as large as the result both ways, a JPEG
             is decoded at a half, a quarter or an eighth of its size (libjpeg's scaled inverse
             DCT), which changes pixels by less than one level of 255 in the mean.
-
-    Returns:
-        uint8[height, width, C].
 
     Raises:
         BadSampleError: The file cannot be decoded.

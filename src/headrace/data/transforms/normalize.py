@@ -51,7 +51,6 @@ class Normalize:
         return {**batch, self.member: self._normalize(batch[self.member])}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state without the tensors on the device."""
         return {**self.__dict__, "_constants": {}}
 
     def _normalize(self, images: Any) -> Any:

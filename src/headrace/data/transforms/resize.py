@@ -16,19 +16,11 @@ from headrace.data.transforms.decode import IMAGE_EXTENSIONS, decode_image, read
 
 
 def resize_image(image: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
-    """Resize an image for training.
+    """Resize uint8[H, W, C] for training; the image itself where it has this size already.
 
     While it is at least twice too large both ways, 2x2 pixels are averaged into one; bilinear
     interpolation does the rest. That is free of aliasing like an area average, at a sixth of its
     time or better. A halving drops an odd last row or column: under half a pixel of the result.
-
-    Args:
-        image: uint8[H, W, C].
-        height: Pixels of the result.
-        width: Pixels of the result.
-
-    Returns:
-        uint8[height, width, C]; the image itself where it has this size already.
     """
     resized: NDArray[Any] = image
     while resized.shape[0] >= 2 * height and resized.shape[1] >= 2 * width:
@@ -41,31 +33,13 @@ def resize_image(image: NDArray[np.uint8], height: int, width: int) -> NDArray[n
 
 
 def shrink_image(image: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
-    """Shrink an image by averaging exact areas: the best quality, for files.
-
-    Args:
-        image: uint8[H, W, C].
-        height: Pixels of the result, at most H.
-        width: Pixels of the result, at most W.
-
-    Returns:
-        uint8[height, width, C].
-    """
+    """Shrink uint8[H, W, C] by averaging exact areas: the best quality, for files."""
     shrunk = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
     return shrunk.reshape(height, width, image.shape[2]).astype(np.uint8, copy=False)
 
 
 def resize_mask(mask: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
-    """Resize a mask: each pixel takes the label under its centre, so it stays on its image.
-
-    Args:
-        mask: uint8[H, W] or uint8[H, W, C].
-        height: Pixels of the result.
-        width: Pixels of the result.
-
-    Returns:
-        uint8[height, width] or uint8[height, width, C].
-    """
+    """Resize uint8[H, W] or uint8[H, W, C]: each pixel takes the label under its centre."""
     resized = cv2.resize(mask, (width, height), interpolation=cv2.INTER_NEAREST_EXACT)
     return np.asarray(resized, dtype=np.uint8).reshape(height, width, *mask.shape[2:])
 
@@ -92,7 +66,6 @@ class Recode:
     quality: int = 90
 
     def __post_init__(self) -> None:
-        """Refuse invalid sizes and qualities; raises UsageError."""
         if self.resize_short < 1:
             raise UsageError(f"resize_short={self.resize_short} is no size; give 1 pixel or more.")
         if not 1 <= self.quality <= 100:

@@ -222,7 +222,7 @@ def _training_hosts(topology: JobTopology, training: str | None) -> tuple[str, .
     hosts: Sequence[str] = topology.primary or topology.hosts
     if topology.groups:
         group = training_group(
-            topology.groups, flagged=training, head=None, told=topology.training, offload=None
+            topology.groups, flagged=training, head=None, platform=topology.training, offload=None
         )
         hosts = group.hosts
     # Stable: the head first, then the others in their order.

@@ -103,8 +103,7 @@ def check_hyperparameters(values: Mapping[str, Any]) -> None:
         if name.startswith(RESERVED_PREFIX):
             raise UsageError(
                 f"hyperparameter {name}: names that begin with {RESERVED_PREFIX} are SageMaker's "
-                "own. "
-                "Choose another one."
+                "own. Choose another one."
             )
         _check_value(name, value)
 

@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from headrace.core.errors import UsageError
@@ -25,65 +24,21 @@ from headrace.platforms.training_job import HostResources, TrainingJob
 DEFAULT_BASE = "/opt/ml"
 
 
-@dataclass(frozen=True, slots=True)
 class SageMakerFolders:
-    """The paths of SageMaker's folders.
+    """The paths of SageMaker's folders; `base` is the root folder, an absolute path."""
 
-    Attributes:
-        base: The root folder, an absolute path.
-    """
-
-    base: str = DEFAULT_BASE
-
-    @property
-    def code(self) -> str:
-        """The script's folder, for SDK 2's containers."""
-        return f"{self.base}/code"
-
-    @property
-    def model(self) -> str:
-        """The folder of the model."""
-        return f"{self.base}/model"
-
-    @property
-    def checkpoints(self) -> str:
-        """The folder of checkpoints, synced while the job runs, and restored on a restart."""
-        return f"{self.base}/checkpoints"
-
-    @property
-    def input(self) -> str:
-        """The folder of all inputs."""
-        return f"{self.base}/input"
-
-    @property
-    def config(self) -> str:
-        """The folder of files that describe the job."""
-        return f"{self.input}/config"
-
-    @property
-    def data(self) -> str:
-        """The folder of the channels."""
-        return f"{self.input}/data"
-
-    @property
-    def output(self) -> str:
-        """The folder of outputs other than the model, and of the file about a failure."""
-        return f"{self.base}/output"
-
-    @property
-    def output_data(self) -> str:
-        """The folder of output that is uploaded with the model."""
-        return f"{self.output}/data"
-
-    @property
-    def intermediate(self) -> str:
-        """The folder of output that is uploaded while the job runs."""
-        return f"{self.output}/intermediate"
-
-    @property
-    def failure(self) -> str:
-        """The file with the reason of a failure."""
-        return f"{self.output}/failure"
+    def __init__(self, base: str = DEFAULT_BASE) -> None:
+        self.base = base
+        self.code = f"{base}/code"  # the script's, for SDK 2's containers
+        self.model = f"{base}/model"
+        self.checkpoints = f"{base}/checkpoints"  # synced while the job runs, restored on a restart
+        self.input = f"{base}/input"
+        self.config = f"{base}/input/config"  # files that describe the job
+        self.data = f"{base}/input/data"  # the channels
+        self.output = f"{base}/output"  # other than the model
+        self.output_data = f"{base}/output/data"  # uploaded with the model
+        self.intermediate = f"{base}/output/intermediate"  # uploaded while the job runs
+        self.failure = f"{base}/output/failure"  # a file with the reason of a failure
 
     def channel(self, name: str) -> str:
         """Return the folder of a channel."""
@@ -94,14 +49,7 @@ _MAX_FAILURE_BYTES = 64 * 1024  # SageMaker shows the first 1,024 characters
 
 
 class SageMakerTree:
-    """SageMaker's folders of one host, on disk.
-
-    Args:
-        base: The folder that is /opt/ml to the host's scripts; it is created.
-
-    Attributes:
-        folders: The paths.
-    """
+    """SageMaker's folders of one host, on disk; `base` is /opt/ml to the host's scripts."""
 
     def __init__(self, base: Path) -> None:
         self.folders = SageMakerFolders(str(base))
@@ -117,27 +65,24 @@ class SageMakerTree:
     ) -> None:
         """Create all folders and files that a script finds at its start.
 
-        Model, output and checkpoints of an earlier attempt stay.
-
-        Args:
-            job: The job.
-            host: This host.
-            machine: This host's resources.
-            code: The folder of the script's code.
-            channels: The location of each channel's data; channels in mode Pipe need none.
+        Model, output and checkpoints of an earlier attempt stay. `channels` says where their data
+        is; channels in mode Pipe need none.
         """
         folders = self.folders
-        for folder in (
-            folders.config, folders.data, folders.model, folders.output_data,
-            folders.intermediate, folders.checkpoints,
-        ):  # fmt: skip
+        outputs = (folders.model, folders.output_data, folders.intermediate, folders.checkpoints)
+        for folder in (folders.config, folders.data, *outputs):
             Path(folder).mkdir(parents=True, exist_ok=True)
         for left in (folders.failure, f"{folders.output}/success"):
             Path(left).unlink(missing_ok=True)
         _clear(Path(folders.data))
-        self._write("resourceconfig", resource_config(job, host, machine))
-        self._write("inputdataconfig", input_data_config(job, host))
-        self._write("hyperparameters", hyperparameters_file(job))
+        files = {
+            "resourceconfig": resource_config(job, host, machine),
+            "inputdataconfig": input_data_config(job, host),
+            "hyperparameters": hyperparameters_file(job),
+        }
+        for name, content in files.items():
+            path = Path(folders.config) / f"{name}.json"
+            write_text_atomically(path, json.dumps(content, indent=2))
         _symlink(Path(folders.code), code)
         _symlink(Path(folders.channel("code")), code)  # where SDK 3 has it
         for channel in job.channels_of(host):
@@ -147,10 +92,7 @@ class SageMakerTree:
     def note_end(self, exit_code: int, command: str, message: str) -> None:
         """Write the file about the script's end; a failure file of the script's own stays.
 
-        Args:
-            exit_code: The exit code, 128 + n for signal n.
-            command: The command that ran.
-            message: The script's last traceback, or its last lines.
+        `exit_code` is 128 + n for signal n, `message` the last traceback, or the last lines.
         """
         output = Path(self.folders.output)
         failure = Path(self.folders.failure)
@@ -167,11 +109,6 @@ class SageMakerTree:
         )
         write_text_atomically(failure, text[:_MAX_FAILURE_BYTES])
 
-    def _write(self, name: str, content: object) -> None:
-        write_text_atomically(
-            Path(self.folders.config) / f"{name}.json", json.dumps(content, indent=2)
-        )
-
 
 def _clear(folder: Path) -> None:
     """Remove an earlier attempt's files and links, but not the targets of links."""
@@ -182,19 +119,19 @@ def _clear(folder: Path) -> None:
             shutil.rmtree(entry)
 
 
-def _symlink(place: Path, to: Path) -> None:
-    if place.is_symlink():
-        place.unlink()
-    place.symlink_to(to)
+def _symlink(path: Path, target: Path) -> None:
+    if path.is_symlink():
+        path.unlink()
+    path.symlink_to(target)
 
 
-def _symlink_channel(place: Path, data: Path) -> None:
+def _symlink_channel(path: Path, data: Path) -> None:
     """Create a channel's folder, also where its data is a single file."""
     if data.is_dir():
-        _symlink(place, data)
+        _symlink(path, data)
         return
-    place.mkdir(exist_ok=True)
-    _symlink(place / data.name, data)
+    path.mkdir(exist_ok=True)
+    _symlink(path / data.name, data)
 
 
 CHECKPOINT_PATH_FLAG = "--checkpoint-local-path"
@@ -203,16 +140,7 @@ _RESERVED_FOLDERS = ("code", "input", "model", "output")
 
 
 def check_checkpoint_path(text: str, contracts: Sequence[str], flag: str) -> str | None:
-    """Return the normalized path; None: the contract has checkpoints there already.
-
-    Args:
-        text: The path.
-        contracts: The contracts of the job.
-        flag: The argument's name, for error messages.
-
-    Raises:
-        UsageError: No script could find checkpoints there.
-    """
+    """Return the normalized path, None if checkpoints are there already; raises UsageError."""
     if not any(each.startswith("sagemaker") for each in contracts):
         raise UsageError(
             f"{flag} {text}: it is SageMaker's. Leave it out, or add the contract sagemaker; other "
@@ -221,50 +149,41 @@ def check_checkpoint_path(text: str, contracts: Sequence[str], flag: str) -> str
         )
     if not text.startswith("/"):
         raise UsageError(f"{flag} {text}: it begins with /, such as /opt/ml/checkpoints.")
-    place = PurePosixPath(os.path.normpath(f"/{text.lstrip('/')}"))
-    if place.is_relative_to(_DEFAULT_CHECKPOINTS):
+    path = PurePosixPath(os.path.normpath(f"/{text.lstrip('/')}"))
+    if path.is_relative_to(_DEFAULT_CHECKPOINTS):
         return None
     base = PurePosixPath(DEFAULT_BASE)
-    if base.is_relative_to(place) or (
-        place.is_relative_to(base) and place.relative_to(base).parts[0] in _RESERVED_FOLDERS
+    if base.is_relative_to(path) or (
+        path.is_relative_to(base) and path.relative_to(base).parts[0] in _RESERVED_FOLDERS
     ):
         raise UsageError(
             f"{flag} {text}: the contract has other things there. Take a folder apart, such as "
             f"{_DEFAULT_CHECKPOINTS}."
         )
-    return str(place)
+    return str(path)
 
 
-def make_checkpoint_path(place: str, base: Path, *, can_bind_mount: bool) -> None:
-    """Create a path at which checkpoints can be mounted.
+def make_checkpoint_path(path: str, base: Path, *, can_bind_mount: bool) -> None:
+    """Create a path of `check_checkpoint_path` at which checkpoints can be mounted.
 
-    Args:
-        place: The path, as `check_checkpoint_path` returned it.
-        base: The folder that is /opt/ml to the script.
-        can_bind_mount: Whether a process of this host may have a mount namespace.
-
-    Raises:
-        UsageError: They cannot be mounted there, or would hide existing files.
+    `base` is /opt/ml to the script. UsageError: they cannot be mounted there (`can_bind_mount`:
+    whether a process may have a mount namespace), or would hide existing files.
     """
     if not can_bind_mount:
         raise UsageError(
-            f"{CHECKPOINT_PATH_FLAG} {place}: a process of this host may mount nothing, or code "
-            "or data lie in "
-            f"{DEFAULT_BASE}, so checkpoints cannot be seen there. Leave it out, and have the "
-            "script "
-            "write to the folder that HEADRACE_CHECKPOINT_DIR names (with --checkpoint-uri)."
+            f"{CHECKPOINT_PATH_FLAG} {path}: a process of this host may mount nothing, or code "
+            f"or data lie in {DEFAULT_BASE}, so checkpoints cannot be seen there. Leave it out, "
+            "and have the script write to the folder that HEADRACE_CHECKPOINT_DIR names (with "
+            "--checkpoint-uri)."
         )
-    inside = PurePosixPath(place)
-    if inside.is_relative_to(DEFAULT_BASE):
-        folder = base / inside.relative_to(DEFAULT_BASE)
-    else:
-        folder = Path(place)
+    folder = Path(path)
+    if folder.is_relative_to(DEFAULT_BASE):
+        folder = base / folder.relative_to(DEFAULT_BASE)
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise UsageError(
-                f"{CHECKPOINT_PATH_FLAG} {place}: there is something already, which the script "
-                "would not see. "
-                "Name a folder that is empty, or does not exist."
+                f"{CHECKPOINT_PATH_FLAG} {path}: there is something already, which the script "
+                "would not see. Name a folder that is empty, or does not exist."
             )
         above = next(each for each in folder.parents if each.exists())
         # The mount namespace replaces a parent that is not writable, also the root, by a copy.
@@ -272,6 +191,6 @@ def make_checkpoint_path(place: str, base: Path, *, can_bind_mount: bool) -> Non
             folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(
-            f"{CHECKPOINT_PATH_FLAG} {place}: checkpoints cannot be seen there: "
+            f"{CHECKPOINT_PATH_FLAG} {path}: checkpoints cannot be seen there: "
             f"{error.strerror}. Take another."
         ) from error

@@ -20,15 +20,7 @@ _RESOURCE_CONFIG = "resourceconfig.json"
 def sagemaker_topology(
     variables: Mapping[str, str | None], resource_config: str | None
 ) -> JobTopology | None:
-    """Return the topology of a job on SageMaker; None: this is no such job.
-
-    Args:
-        variables: The values of `env.HOST_LIST_VARIABLES`.
-        resource_config: The text of resourceconfig.json; None: there is none.
-
-    Raises:
-        UsageError: Information is missing or contradictory.
-    """
+    """Return the topology of a job on SageMaker, see `job_topology`; None: this is no such job."""
     config = parse_json_value(_RESOURCE_CONFIG, resource_config)
     variable_config = parse_json_value(
         env.SM_RESOURCE_CONFIG.name, variables.get(env.SM_RESOURCE_CONFIG.name)
@@ -62,8 +54,7 @@ class _TopologySources:
         self._config = config
 
     def hosts(self) -> tuple[str, ...]:
-        name = env.SM_HOSTS.name
-        given = parse_names(name, parse_json_value(name, self._get(env.SM_HOSTS)))
+        name, given = env.SM_HOSTS.name, self._names(env.SM_HOSTS)
         listed = parse_names(f"{_RESOURCE_CONFIG}, hosts", self._config.get("hosts"))
         if given and listed and set(given) != set(listed):
             raise _contradiction(
@@ -106,8 +97,8 @@ class _TopologySources:
         source = name if given is not None else f"{_RESOURCE_CONFIG}, instance_groups"
         listed = self._config.get("instance_groups") if given is None else given
         if isinstance(listed, dict):
-            listed = [{"instance_group_name": group, **of} for group, of in listed.items()
-                      if isinstance(of, dict)]  # fmt: skip
+            given_groups = [(group, of) for group, of in listed.items() if isinstance(of, dict)]
+            listed = [{"instance_group_name": group, **of} for group, of in given_groups]
         groups = []
         for one in listed or []:
             if not isinstance(one, dict) or not isinstance(one.get("instance_group_name"), str):
@@ -116,10 +107,10 @@ class _TopologySources:
             of_group = parse_names(f"{source}, {name}", one.get("hosts"))
             kind = str(one.get("instance_type") or "")
             groups.append(HostGroup(name=name, hosts=of_group, instance_type=kind))
-        strangers = [host for group in groups for host in group.hosts if host not in hosts]
-        if strangers:
+        unknown = [host for group in groups for host in group.hosts if host not in hosts]
+        if unknown:
             raise _contradiction(
-                f"{source} has {_joined_names(strangers)}", f"the hosts: {_joined_names(hosts)}"
+                f"{source} has {_joined_names(unknown)}", f"the hosts: {_joined_names(hosts)}"
             )
         return tuple(groups)
 
@@ -136,9 +127,7 @@ class _TopologySources:
     def training(self, groups: Sequence[HostGroup]) -> HostGroup | None:
         """Return the training group; None: none is named, as by an estimator without one."""
         name = env.SM_DISTRIBUTION_INSTANCE_GROUPS.name
-        named = parse_names(
-            name, parse_json_value(name, self._get(env.SM_DISTRIBUTION_INSTANCE_GROUPS))
-        )
+        named = self._names(env.SM_DISTRIBUTION_INSTANCE_GROUPS)
         if not named:
             return None
         for group in groups:
@@ -164,6 +153,9 @@ class _TopologySources:
 
     def _get(self, variable: env.Variable) -> str | None:
         return self._variables.get(variable.name)
+
+    def _names(self, variable: env.Variable) -> tuple[str, ...]:
+        return parse_names(variable.name, parse_json_value(variable.name, self._get(variable)))
 
 
 def _number(variable: env.Variable, text: str | None) -> int | None:

@@ -62,17 +62,13 @@ _FRAMEWORK_MODULE = "sagemaker_pytorch_container.training:main"
 def sagemaker_variables(
     job: TrainingJob, host: str, folders: SageMakerFolders, machine: HostResources
 ) -> dict[str, str]:
-    """Return the variables of a script on a host: SDK 2's, and those that SDK 3 adds.
-
-    Args:
-        job: The job.
-        host: The host.
-        folders: The paths of SageMaker's folders.
-        machine: The host's resources.
-    """
+    """Return the variables of a script on a host: SDK 2's, and those that SDK 3 adds."""
     training = _environment(job, host, folders, machine)
-    named = {**_variable_names(training), "training_env": training}
-    named |= {"user_args": sagemaker_arguments(job.hyperparameters)}
+    named = {name: value for name, value in training.items() if name not in _TRAINING_ENV_ONLY}
+    named["hps"] = named.pop("hyperparameters")
+    named["framework_params"] = named.pop("additional_framework_parameters")
+    named["channels"] = sorted(training["channel_input_dirs"])
+    named |= {"training_env": training, "user_args": sagemaker_arguments(job.hyperparameters)}
     named |= {f"channel_{name}": path for name, path in training["channel_input_dirs"].items()}
     named |= {f"hp_{name}": value for name, value in job.hyperparameters.items()}
     values = {f"SM_{name.upper()}": _compact(value) for name, value in named.items()}
@@ -87,7 +83,11 @@ def sagemaker_v3_variables(
     resources = resource_config(job, host, machine)
     hosts = resources["hosts"]
     variables: dict[str, Any] = {
-        **_paths(folders),
+        "SM_MODEL_DIR": folders.model,
+        "SM_INPUT_DIR": folders.input,
+        "SM_INPUT_CONFIG_DIR": folders.config,
+        "SM_OUTPUT_DIR": folders.output,
+        "SM_OUTPUT_DATA_DIR": folders.output_data,
         "SM_INPUT_DATA_DIR": folders.data,
         "SM_OUTPUT_FAILURE": folders.failure,
         "SM_LOG_LEVEL": job.log_level,
@@ -118,8 +118,10 @@ def sagemaker_v3_variables(
         for name, value in job.hyperparameters.items()
     }
     variables["SM_TRAINING_ENV"] = _v3_environment(job, variables, folders, channels)
-    return {name: value if isinstance(value, str) else json.dumps(value)
-            for name, value in variables.items()}  # fmt: skip
+    return {
+        name: value if isinstance(value, str) else json.dumps(value)
+        for name, value in variables.items()
+    }
 
 
 def _environment(
@@ -181,14 +183,6 @@ _TRAINING_ENV_ONLY = (
 """Attributes that the toolkit has only in SM_TRAINING_ENV."""
 
 
-def _variable_names(training: dict[str, Any]) -> dict[str, Any]:
-    named = {name: value for name, value in training.items() if name not in _TRAINING_ENV_ONLY}
-    named["hps"] = named.pop("hyperparameters")
-    named["framework_params"] = named.pop("additional_framework_parameters")
-    named["channels"] = sorted(training["channel_input_dirs"])
-    return named
-
-
 def _container_variables(
     job: TrainingJob, host: str, folders: SageMakerFolders, machine: HostResources
 ) -> dict[str, str]:
@@ -207,16 +201,6 @@ def _container_variables(
         "SAGEMAKER_REGION": job.region,
         "SAGEMAKER_TRAINING_MODULE": _FRAMEWORK_MODULE,
         "TRAINING_JOB_NAME": job.name,
-    }
-
-
-def _paths(folders: SageMakerFolders) -> dict[str, str]:
-    return {
-        "SM_MODEL_DIR": folders.model,
-        "SM_INPUT_DIR": folders.input,
-        "SM_INPUT_CONFIG_DIR": folders.config,
-        "SM_OUTPUT_DIR": folders.output,
-        "SM_OUTPUT_DATA_DIR": folders.output_data,
     }
 
 

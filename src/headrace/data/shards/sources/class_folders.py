@@ -8,21 +8,19 @@ from collections.abc import Sequence
 import numpy as np
 
 from headrace.core.errors import DatasetError
-from headrace.data.shards.manifest import DatasetSource
 from headrace.data.shards.members import extension_of, stem_of
 from headrace.data.shards.sources.sample_table import (
     IMAGE_EXTENSIONS,
     FileColumn,
-    IgnoredFiles,
     ListedCallback,
     SampleTable,
+    SourceListing,
     StringColumn,
     list_files,
-    listing_hash,
     number_classes,
     refuse_shared_stems,
 )
-from headrace.data.storage import Store
+from headrace.data.storage import ObjectInfo, Store
 
 
 def list_class_folders(
@@ -30,18 +28,12 @@ def list_class_folders(
 ) -> SampleTable:
     """List a tree of class folders; images outside of folders make a dataset without classes.
 
-    Args:
-        store: The tree's store.
-        on_listed: Called with the number of files listed so far.
-        known_classes: Class names by number; empty to number the folders in sorted order.
-
-    Raises:
-        DatasetError: No image, images both in and beside class folders, an unknown class, or two
-            files with one key.
+    `known_classes` are names by number; empty to number the folders in sorted order. DatasetError:
+    no image, images both in and beside class folders, an unknown class, or two files with one key.
     """
     listing = _Listing()
     for info in list_files(store, on_listed):
-        listing.add(info.path, info.size_bytes, info.etag)
+        listing.add(info)
     listing.check(store.url)
     if not known_classes:
         _refuse_wrong_level(listing.classes, store.url)
@@ -57,15 +49,7 @@ def list_class_folders(
         ),
         labels=listing.labels(numbers),
         classes=classes,
-        source=DatasetSource(
-            kind="class folders" if classes else "images",
-            url=store.url,
-            num_files=len(listing.sizes),
-            size_bytes=sum(listing.sizes),
-            num_ignored=listing.ignored.count,
-            ignored=tuple(listing.ignored.examples),
-            listing=listing.hash.hexdigest(),
-        ),
+        source=listing.files.source("class folders" if classes else "images", store.url),
     ).sorted_by_stem()
     refuse_shared_stems(table)
     return table
@@ -102,16 +86,16 @@ class _Listing:
         self.templates: dict[str, int] = {}
         self.template_ids: array[int] = array("H")
         self.classes: list[str] = []  # in the order of the listing
-        self.ignored = IgnoredFiles()
-        self.hash = listing_hash()
+        self.files = SourceListing()
         self._class_ids: array[int] = array("i")
         self._class_numbers: dict[str, int] = {}
         self._loose: list[str] = []
         self._tars = self._compressed_tars = 0
 
-    def add(self, path: str, size_bytes: int, etag: str) -> None:
+    def add(self, info: ObjectInfo) -> None:
+        path = info.path
         if extension_of(path) not in IMAGE_EXTENSIONS or path.rpartition("/")[2].startswith("."):
-            self.ignored.add(path)
+            self.files.ignore(path)
             self._tars += path.endswith(".tar")
             self._compressed_tars += path.endswith((".tar.gz", ".tgz", ".tar.zst", ".tar.bz2"))
             return
@@ -119,10 +103,10 @@ class _Listing:
         template = f"**{path[len(stem) :]}"
         self.stems.append(stem)
         self.paths.append(path)
-        self.sizes.append(size_bytes)
+        self.sizes.append(info.size_bytes)
         self.template_ids.append(self.templates.setdefault(template, len(self.templates)))
         self._class_ids.append(self._class_of(path))
-        self.hash.update(f"{path}\0{size_bytes}\0{etag}\n".encode())
+        self.files.add(info)
 
     def check(self, url: str) -> None:
         if not self.sizes and self._tars:
@@ -137,8 +121,8 @@ class _Listing:
                 "tars (images in them are compressed already), then index them."
             )
         if not self.sizes:
-            examples = ", ".join(self.ignored.examples)
-            others = f"; it holds {self.ignored.count} other files ({examples})"
+            examples = ", ".join(self.files.ignored)
+            others = f"; it holds {self.files.num_ignored} other files ({examples})"
             raise DatasetError(
                 f"{url} holds no images{others if examples else ', or does not exist'}. Expected "
                 "folder/class/image.jpg; for images with masks give --image-glob and --mask-glob."

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
-from numpy.typing import NDArray
 
 from headrace.core.arrow_arrays import large_strings
 from headrace.core.errors import DatasetError, UsageError
-from headrace.data.shards.manifest import DatasetSource
 from headrace.data.shards.members import PathPattern
 from headrace.data.shards.sources.sample_table import (
     FileColumn,
-    IgnoredFiles,
     ListedCallback,
     SampleTable,
+    SourceListing,
     list_files,
-    listing_hash,
 )
 from headrace.data.storage import Store
 
@@ -34,17 +29,10 @@ def cityscapes_globs(split: str | None) -> tuple[str, str]:
 def list_pairs(
     store: Store, on_listed: ListedCallback, image_glob: str, mask_glob: str
 ) -> SampleTable:
-    """List images with their masks.
+    """List images with their masks, by patterns such as "images/*.jpg" and "masks/*.png".
 
-    Args:
-        store: The store that the patterns are relative to.
-        on_listed: Called with the number of files listed so far.
-        image_glob: Such as "images/*.jpg".
-        mask_glob: Such as "masks/*.png": with the same wildcards, which match the same texts.
-
-    Raises:
-        UsageError: An invalid pattern, or the two differ in their wildcards.
-        DatasetError: No file, or images without masks or the other way round: which, how many.
+    UsageError: an invalid pattern, or the two differ in their wildcards. DatasetError: no file, or
+    images without masks or the other way round: which, how many.
     """
     images, masks = _PatternMatches(image_glob), _PatternMatches(mask_glob)
     if images.glob.wildcards != masks.glob.wildcards:
@@ -53,37 +41,22 @@ def list_pairs(
             f"--mask-glob {mask_glob!r} {' '.join(masks.glob.wildcards)}. Both need the same ones: "
             "what they stand for is what an image and its mask share."
         )
-    ignored, state = IgnoredFiles(), listing_hash()
+    listing = SourceListing()
     for folder in _folders(images.glob.folder, masks.glob.folder):
         for info in list_files(store, on_listed, folder):
-            hits = [side.add(info.path, info.size_bytes) for side in (images, masks)]
-            if not any(hits):
-                ignored.add(info.path)
-                continue
-            state.update(f"{info.path}\0{info.size_bytes}\0{info.etag}\n".encode())
+            uses = sum(side.add(info.path, info.size_bytes) for side in (images, masks))
+            if uses:
+                listing.add(info, uses)
+            else:
+                listing.ignore(info.path)
     stems = _shared_stems(store.url, images, masks)
     return SampleTable(
         url=store.url,
         stems=large_strings(stems),
         images=images.column(stems),
         masks=masks.column(stems),
-        source=DatasetSource(
-            kind="pairs",
-            url=store.url,
-            num_files=2 * len(stems),
-            size_bytes=images.size_bytes + masks.size_bytes,
-            num_ignored=ignored.count,
-            ignored=tuple(ignored.examples),
-            listing=state.hexdigest(),
-        ),
+        source=listing.source("pairs", store.url),
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _File:
-    path: str
-    size_bytes: int
-    template: int
 
 
 class _PatternMatches:
@@ -96,10 +69,9 @@ class _PatternMatches:
         self.any_extension = pattern.endswith(".*")
         self.pattern = pattern
         self.glob = PathPattern.parse(pattern.removesuffix(".*"))
-        self.files: dict[str, _File] = {}
-        self.twice: list[tuple[str, str]] = []
+        self.files: dict[str, tuple[str, int, int]] = {}  # path, size in bytes, template
+        self.duplicates: list[tuple[str, str]] = []
         self.templates: dict[str, int] = {}
-        self.size_bytes = 0
 
     def add(self, path: str, size_bytes: int) -> bool:
         """Add a path if it matches; return whether it does."""
@@ -111,19 +83,18 @@ class _PatternMatches:
         if stem is None or (self.any_extension and not extension):
             return False
         if stem in self.files:
-            self.twice.append((self.files[stem].path, path))
+            self.duplicates.append((self.files[stem][0], path))
         template = self.templates.setdefault(f"{self.glob.pattern}{extension}", len(self.templates))
-        self.files[stem] = _File(path=path, size_bytes=size_bytes, template=template)
-        self.size_bytes += size_bytes
+        self.files[stem] = path, size_bytes, template
         return True
 
     def column(self, stems: list[str]) -> FileColumn:
-        files = [self.files[stem] for stem in stems]
+        paths, sizes, templates = zip(*(self.files[stem] for stem in stems), strict=True)
         return FileColumn(
-            paths=large_strings([file.path for file in files]),
-            sizes=_ints([file.size_bytes for file in files]),
+            paths=large_strings(paths),
+            sizes=np.array(sizes, dtype=np.int64),
             templates=tuple(self.templates),
-            template_ids=_ints([file.template for file in files]).astype(np.uint16),
+            template_ids=np.array(templates, dtype=np.uint16),
         )
 
 
@@ -134,10 +105,10 @@ def _shared_stems(url: str, images: _PatternMatches, masks: _PatternMatches) -> 
                 f"{url} holds no file that matches {side.pattern!r}, or does not exist. Patterns "
                 "are relative to it; '*' stands for part of a name, '**' for several folders."
             )
-        if side.twice:
-            first, second = side.twice[0]
+        if side.duplicates:
+            first, second = side.duplicates[0]
             raise DatasetError(
-                f"{url}: two files with one key, {len(side.twice)} times, such as {first} and "
+                f"{url}: two files with one key, {len(side.duplicates)} times, such as {first} and "
                 f"{second}. Rename or remove one of each."
             )
     without_mask = sorted(images.files.keys() - masks.files.keys())
@@ -159,7 +130,7 @@ def _mismatches(what: str, side: _PatternMatches, stems: list[str]) -> list[str]
     if not stems:
         return []
     lines = [f"  {len(stems)} {what}:"]
-    lines.extend(f"    {side.files[stem].path}" for stem in stems[:10])
+    lines.extend(f"    {side.files[stem][0]}" for stem in stems[:10])
     if len(stems) > 10:
         lines.append(f"    and {len(stems) - 10} more")
     return lines
@@ -171,7 +142,3 @@ def _folders(image_folder: str, mask_folder: str) -> list[str]:
     if first in {"", second} or second.startswith(f"{first}/"):
         return [first]
     return [first, second]
-
-
-def _ints(values: list[int]) -> NDArray[np.int64]:
-    return np.array(values, dtype=np.int64)

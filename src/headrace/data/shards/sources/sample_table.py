@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,7 @@ from headrace.data.storage import ObjectInfo, Store, safe_url
 
 _CHUNK = 65_536
 _EXAMPLES = 5
-_TELL_EVERY = 1000
+_REPORT_EVERY = 1000
 
 
 class StringColumn:
@@ -47,18 +47,37 @@ class StringColumn:
         self._tail = []
 
 
-class IgnoredFiles:
-    """Files that belong to no sample: their count and the first few names."""
+class SourceListing:
+    """The files of a source as they are listed: counts, and a hash of their state."""
 
     def __init__(self) -> None:
-        self.count = 0
-        self.examples: list[str] = []
+        self.num_files = self.size_bytes = self.num_ignored = 0
+        self.ignored: list[str] = []  # the first few that belong to no sample
+        self._hash = hashlib.sha256()
 
-    def add(self, path: str) -> None:
-        """Add a file."""
-        self.count += 1
-        if len(self.examples) < _EXAMPLES:
-            self.examples.append(path)
+    def add(self, info: ObjectInfo, uses: int = 1) -> None:
+        """Add a file, which is several files of samples where it has several uses."""
+        self.num_files += uses
+        self.size_bytes += uses * info.size_bytes
+        self._hash.update(f"{info.path}\0{info.size_bytes}\0{info.etag}\n".encode())
+
+    def ignore(self, path: str) -> None:
+        """Add a file that belongs to no sample."""
+        self.num_ignored += 1
+        if len(self.ignored) < _EXAMPLES:
+            self.ignored.append(path)
+
+    def source(self, kind: str, url: str) -> DatasetSource:
+        """Return the source's description for the manifest."""
+        return DatasetSource(
+            kind=kind,
+            url=url,
+            num_files=self.num_files,
+            size_bytes=self.size_bytes,
+            num_ignored=self.num_ignored,
+            ignored=tuple(self.ignored),
+            listing=self._hash.hexdigest(),
+        )
 
 
 ListedCallback = Callable[[int], None]
@@ -66,18 +85,9 @@ ListedCallback = Callable[[int], None]
 
 
 def list_files(store: Store, on_listed: ListedCallback, folder: str = "") -> Iterator[ObjectInfo]:
-    """Yield a source's files.
-
-    Args:
-        store: The source.
-        on_listed: Called with the number of files so far.
-        folder: List only the files below it.
-
-    Raises:
-        DatasetError: A name is not UTF-8, which neither tars nor indexes can store safely.
-    """
+    """Yield a source's files, or those in a folder of it; DatasetError: a name is not UTF-8."""
     for count, info in enumerate(store.list(folder), start=1):
-        if count % _TELL_EVERY == 0:
+        if count % _REPORT_EVERY == 0:
             on_listed(count)
         try:
             info.path.encode()
@@ -88,62 +98,37 @@ def list_files(store: Store, on_listed: ListedCallback, folder: str = "") -> Ite
         yield info
 
 
-def int_column(values: list[int]) -> NDArray[np.int64]:
-    """Return whole numbers as an array."""
-    return np.array(values, dtype=np.int64)
-
-
 IMAGE_EXTENSIONS = frozenset({"jpg", "png"})
 """Extensions of images; "jpeg" is spelled "jpg" (see `members.extension_of`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFile:
-    """One file of a sample.
+    """One file of a sample."""
 
-    Attributes:
-        extension: The member's future extension.
-        path: Its path below the source's URL, or a URL of its own.
-        size_bytes: Its size, -1 where it is not known before it is read.
-        is_mask: A mask, whose values are labels: it is never smoothed.
-    """
-
-    extension: str
-    path: str
-    size_bytes: int
-    is_mask: bool
+    extension: str  # of the future member
+    path: str  # below the source's URL, or a URL of its own
+    size_bytes: int  # -1 where it is not known before it is read
+    is_mask: bool  # its values are labels: it is never smoothed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSample:
-    """One sample.
+    """One sample."""
 
-    Attributes:
-        key: Its name, without an extension.
-        files: Its files.
-        values: Members whose content is known: "cls", "json".
-    """
-
-    key: str
+    key: str  # its name, without an extension
     files: tuple[SourceFile, ...]
-    values: tuple[tuple[str, bytes], ...]
+    values: tuple[tuple[str, bytes], ...]  # members whose content is known: "cls", "json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileColumn:
-    """One file of every sample.
+    """One file of each of n samples."""
 
-    Attributes:
-        paths: large_string[n].
-        sizes: int64[n], -1 where unknown.
-        templates: Patterns that give the paths from the keys; may be empty.
-        template_ids: uint16[n], the number of each path's pattern.
-    """
-
-    paths: pa.LargeStringArray
-    sizes: NDArray[np.int64]
-    templates: tuple[str, ...] = ()
-    template_ids: NDArray[np.uint16] | None = None
+    paths: pa.LargeStringArray  # [n]
+    sizes: NDArray[np.int64]  # [n], in bytes, -1 where unknown
+    templates: tuple[str, ...] = ()  # patterns that give the paths from the keys; may be empty
+    template_ids: NDArray[np.uint16] | None = None  # [n], the number of each path's pattern
 
     def take(self, rows: NDArray[np.int64]) -> Self:
         """Return these rows."""
@@ -158,27 +143,16 @@ class FileColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleTable:
-    """All samples of a source.
+    """All n samples of a source."""
 
-    Attributes:
-        url: The URL that relative paths are below.
-        stems: large_string[n]: the stems of the keys, unique.
-        images: The image of each sample.
-        masks: Its mask; None where there are none.
-        labels: int32[n], class numbers; None where there are none.
-        classes: Names of the classes by number; empty where the labels are numbers.
-        notes: large_string[n], JSON objects; None where there are none.
-        source: The source's description for the manifest.
-    """
-
-    url: str
-    stems: pa.LargeStringArray
+    url: str  # that relative paths are below
+    stems: pa.LargeStringArray  # [n]: the stems of the keys, unique
     images: FileColumn
     masks: FileColumn | None = None
-    labels: NDArray[np.int32] | None = None
-    classes: tuple[str, ...] = ()
-    notes: pa.LargeStringArray | None = None
-    source: DatasetSource
+    labels: NDArray[np.int32] | None = None  # [n], class numbers
+    classes: tuple[str, ...] = ()  # names by number; empty where the labels are numbers
+    notes: pa.LargeStringArray | None = None  # [n], JSON objects
+    source: DatasetSource  # for the manifest
 
     def __len__(self) -> int:
         return len(self.stems)
@@ -245,18 +219,10 @@ def texts(strings: pa.LargeStringArray) -> list[str]:
 def _files(column: FileColumn, *, is_mask: bool) -> list[SourceFile]:
     return [
         SourceFile(
-            extension=extension_of(path_of_url(path)),
-            path=path,
-            size_bytes=size,
-            is_mask=is_mask,
+            extension=extension_of(path_of_url(path)), path=path, size_bytes=size, is_mask=is_mask
         )
         for path, size in zip(texts(column.paths), column.sizes.tolist(), strict=True)
     ]
-
-
-def listing_hash() -> Any:
-    """Return a new hash for listings."""
-    return hashlib.sha256()
 
 
 def refuse_shared_stems(table: SampleTable) -> None:
@@ -285,13 +251,8 @@ def number_classes(
 ) -> tuple[tuple[str, ...], dict[str, int]]:
     """Return all classes in order, and the number of each.
 
-    Args:
-        names: The classes that occur.
-        known: All classes, by number; empty to take those that occur, sorted.
-        url: The source, for the message.
-
-    Raises:
-        DatasetError: A class occurs that is not known.
+    `known` are all classes, by number; empty to take the `names` that occur, sorted. DatasetError:
+    a class occurs that is not known.
     """
     classes = tuple(known) or tuple(sorted(set(names)))
     numbers = {name: number for number, name in enumerate(classes)}

@@ -21,19 +21,12 @@ from headrace.data.storage import Store, join_url, open_store, safe_url, split_u
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """How to read a source.
+    """How to read a source."""
 
-    Attributes:
-        split: One split of several: a folder of class folders, or of Cityscapes' trees.
-        image_glob: For pairs: which files are images.
-        mask_glob: For pairs: which files are masks.
-        classes: Class names by number; empty to number those that occur, sorted.
-    """
-
-    split: str | None = None
-    image_glob: str | None = None
-    mask_glob: str | None = None
-    classes: tuple[str, ...] = ()
+    split: str | None = None  # one of several: a folder of class folders, or of Cityscapes' trees
+    image_glob: str | None = None  # for pairs: which files are images
+    mask_glob: str | None = None  # for pairs: which files are masks
+    classes: tuple[str, ...] = ()  # names by number; empty to number those that occur, sorted
 
     def __post_init__(self) -> None:
         if (self.image_glob is None) != (self.mask_glob is None):
@@ -49,15 +42,8 @@ def list_source(
 ) -> SampleTable:
     """List the samples at `url`: a table, pairs, Cityscapes' trees, class folders or images.
 
-    Args:
-        url: The source.
-        options: How to read it.
-        on_listed: Called with the number of files listed so far.
-
-    Raises:
-        DatasetError: There is nothing to pack, or the source does not fit; see each kind.
-        UsageError: The options do not fit the source.
-        StorageError: It cannot be listed.
+    DatasetError: there is nothing to pack, or the source does not fit; see each kind. UsageError:
+    the options do not fit the source.
     """
     if safe_url(url).lower().endswith(TABLE_SUFFIXES):
         if options.split or options.image_glob:
@@ -90,11 +76,7 @@ def _refuse_classes(classes: Sequence[str]) -> None:
 
 
 def read_classes(url: str) -> tuple[str, ...]:
-    """Return the class names of a dataset, or of a text file (.txt) with one name a line.
-
-    Raises:
-        DatasetError: There are none, or one occurs twice.
-    """
+    """Return the class names of a dataset or of a text file, one a line; raises DatasetError."""
     where = safe_url(url)
     if where.endswith(".txt"):
         folder, name = split_url(url)

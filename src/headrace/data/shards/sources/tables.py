@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 from collections.abc import Sequence
@@ -22,7 +23,6 @@ from headrace.data.shards.members import key_of, path_of_url, refusal, stem_of
 from headrace.data.shards.sources.sample_table import (
     FileColumn,
     SampleTable,
-    listing_hash,
     number_classes,
     refuse_shared_stems,
     texts,
@@ -43,12 +43,9 @@ def list_table(url: str, known_classes: Sequence[str] = ()) -> SampleTable:
     Columns, by name: one of url, image, path, file, file_name (required); mask; one of label,
     class, cls (class numbers, or names, which are numbered in sorted order); key (the samples'
     names; by default their paths without extension). All other columns are combined in a member
-    "json". Paths that are no URLs are relative to the table.
-
-    Raises:
-        DatasetError: No such column, an empty cell, an unknown class, two rows with one key, a path
-            or key with "..", a key that begins with "/".
-        StorageError: The table cannot be read.
+    "json". Paths that are no URLs are relative to the table. DatasetError: no such column, an empty
+    cell, an unknown class, two rows with one key, a path or key with "..", a key that begins
+    with "/".
     """
     folder, name = split_url(url)
     shown = safe_url(url)
@@ -58,8 +55,6 @@ def list_table(url: str, known_classes: Sequence[str] = ()) -> SampleTable:
     paths = columns.paths(columns.image)
     masks = columns.paths(columns.mask) if columns.mask else None
     labels, classes = _labels(columns, known_classes)
-    state = listing_hash()
-    state.update(data)
     table = SampleTable(
         url=safe_url(folder),
         stems=_stems(columns, paths),
@@ -73,7 +68,7 @@ def list_table(url: str, known_classes: Sequence[str] = ()) -> SampleTable:
             url=shown,
             num_files=len(paths) * (1 if masks is None else 2),
             size_bytes=0,
-            listing=state.hexdigest(),
+            listing=hashlib.sha256(data).hexdigest(),
         ),
     )
     refuse_shared_stems(table.sorted_by_stem())
@@ -112,15 +107,13 @@ class _Columns:
     def paths(self, name: str) -> pa.LargeStringArray:
         array = self.strings(name)
         wrong = [row for row, path in enumerate(texts(array)) if _leads_out(path)]
-        self.refuse_rows(
-            np.array(wrong, dtype=np.intp), name, "leads out of the table's folder ('..')",
-            "Write a whole path or URL there.",
-        )  # fmt: skip
+        problem = "leads out of the table's folder ('..')"
+        self.refuse_rows(wrong, name, problem, "Write a whole path or URL there.")
         return array
 
     def refuse_rows(
         self,
-        rows: NDArray[np.intp],
+        rows: Sequence[int] | NDArray[np.intp],
         name: str,
         what: str,
         advice: str = "Correct or remove those rows.",
@@ -183,10 +176,9 @@ def _stems(columns: _Columns, paths: pa.LargeStringArray) -> pa.LargeStringArray
         stems = large_strings([stem_of(path_of_url(path)) for path in texts(paths)])
     # Names that lint and other readers refuse must not be written.
     wrong = [row for row, stem in enumerate(texts(stems)) if refusal(f"{key_of(stem)}.x")]
-    columns.refuse_rows(
-        np.array(wrong, dtype=np.intp), name, "would name a sample with '..' or a leading '/'",
-        "Correct those rows, or name the samples in a column 'key'.",
-    )  # fmt: skip
+    problem = "would name a sample with '..' or a leading '/'"
+    advice = "Correct those rows, or name the samples in a column 'key'."
+    columns.refuse_rows(wrong, name, problem, advice)
     return stems
 
 

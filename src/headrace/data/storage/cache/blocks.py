@@ -22,7 +22,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from queue import Empty, Full, Queue
 
@@ -38,67 +39,48 @@ _FIRST_READ_BYTES = 2**12  # holds the header of blocks up to 60 MiB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedBlock:
-    """The bytes read from a block file.
+class Block:
+    """Bytes of one block."""
 
-    Attributes:
-        identity: The identity of the object's content, 16 bytes.
-        data: The requested bytes; fewer where the block ends before.
-    """
-
-    identity: bytes
-    data: memoryview
+    identity: bytes  # of the object's content, 16 bytes
+    start: int  # offset of the data in the block
+    data: memoryview  # from there on, as far as requested or as the block goes
 
 
 class DamagedBlockError(Exception):
     """The file is not a complete block."""
 
 
-def load_block(file: str, start: int, length: int) -> LoadedBlock:
+def load_block(file: str, start: int, length: int) -> Block:
     """Return the verified bytes [start, start + length) of a block, fewer at its end.
 
-    Raises:
-        FileNotFoundError: There is no such block.
-        DamagedBlockError: The file is damaged.
-        OSError: It cannot be read.
+    FileNotFoundError: there is no such block. DamagedBlockError: the file is damaged.
     """
     descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        header = os.pread(descriptor, _FIRST_READ_BYTES, 0)
-        identity, size, crcs = _parse(header)
+        identity, size, crcs = _parse(os.pread(descriptor, _FIRST_READ_BYTES, 0))
         end = min(start + length, size)
-        first = start // _PAGE_BYTES
-        last = -(-end // _PAGE_BYTES)
-        from_byte, to_byte = first * _PAGE_BYTES, min(last * _PAGE_BYTES, size)
+        first, last = start // _PAGE_BYTES, -(-end // _PAGE_BYTES)
+        from_byte = first * _PAGE_BYTES
+        pages_bytes = max(0, min(last * _PAGE_BYTES, size) - from_byte)
         data_at = _FIXED.size + (len(crcs) + 1) * _CRC.size
-        pages = os.pread(descriptor, max(0, to_byte - from_byte), data_at + from_byte)
+        pages = os.pread(descriptor, pages_bytes, data_at + from_byte)
     finally:
         os.close(descriptor)
-    if len(pages) != max(0, to_byte - from_byte):
+    if len(pages) != pages_bytes:
         raise DamagedBlockError
     for number in range(first, last):
         at = (number - first) * _PAGE_BYTES
         if google_crc32c.value(pages[at : at + _PAGE_BYTES]) != crcs[number]:
             raise DamagedBlockError
-    return LoadedBlock(
-        identity=identity, data=memoryview(pages)[start - from_byte : end - from_byte]
-    )
+    data = memoryview(pages)[start - from_byte : end - from_byte]
+    return Block(identity=identity, start=start, data=data)
 
 
-def save_block(file: Path, litter: Path, identity: bytes, data: memoryview) -> int:
-    """Write a block, complete or not at all; return the file's size in bytes.
-
-    Args:
-        file: Path of the block file.
-        litter: A folder on the same disk for the temporary file.
-        identity: The identity of the object's content.
-        data: The block.
-
-    Raises:
-        OSError: The disk is full, read-only or missing; no file is left behind.
-    """
+def save_block(file: Path, temporary_dir: Path, identity: bytes, data: memoryview) -> int:
+    """Write a block, first to a temporary file on the same disk; return the file's size."""
     header = block_header(identity, data)
-    write_atomically(file, [header, data], durable=False, temporary_dir=litter)
+    write_atomically(file, [header, data], durable=False, temporary_dir=temporary_dir)
     return len(header) + len(data)
 
 
@@ -133,24 +115,15 @@ _TOUCH_AFTER_S = 300.0
 
 
 class BlockFolder:
-    """Block files by name. Any process may read and write at any time.
-
-    Args:
-        folder: The folder (see `prepare`).
-        limit_bytes: Limit of all blocks together.
-    """
+    """Block files by name, up to a limit together. Any process may read and write at any time."""
 
     def __init__(self, folder: Path, limit_bytes: int) -> None:
         self._folder = folder
         self._limit_bytes = limit_bytes
         self._advance_bytes = 0
 
-    def load(self, name: str, start: int, length: int) -> LoadedBlock | None:
-        """Return verified bytes of a block, fewer at its end; None where it is missing or damaged.
-
-        Raises:
-            OSError: The disk fails.
-        """
+    def load(self, name: str, start: int, length: int) -> Block | None:
+        """Return verified bytes of a block, fewer at its end; None if it is missing or damaged."""
         file = self._path(name)
         try:
             loaded = load_block(file, start, length)
@@ -163,11 +136,7 @@ class BlockFolder:
         return loaded
 
     def save(self, name: str, identity: bytes, data: memoryview) -> bool:
-        """Write a block; False where there is no room now (another process evicts).
-
-        Raises:
-            OSError: The disk is full, read-only or missing.
-        """
+        """Write a block; False where there is no room now (another process evicts)."""
         size_bytes = len(data) + len(data) // 2**13 + 4096  # header and the disk's own blocks
         if not self._take(size_bytes):
             return False
@@ -180,11 +149,7 @@ class BlockFolder:
             os.unlink(self._path(name))  # noqa: PTH108
 
     def prepare(self) -> None:
-        """Create the folder, and remove unfinished files of killed processes.
-
-        Raises:
-            OSError: It cannot be created.
-        """
+        """Create the folder, and remove unfinished files of killed processes."""
         (self._folder / "writing").mkdir(parents=True, exist_ok=True)
         remove_abandoned_files(self._folder / "writing")
 
@@ -227,9 +192,8 @@ class BlockFolder:
                 return
             yield descriptor
         finally:
-            with suppress(
-                OSError
-            ):  # closing is not enough: a child forked meanwhile has the descriptor, too
+            # Closing is not enough: a child forked meanwhile has the descriptor, too.
+            with suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
 
@@ -269,31 +233,14 @@ _IDLE_S = 5.0
 _log = logging.getLogger("headrace.storage")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class CacheStats:
-    """Byte counts of a cached store in this process.
+    """Byte counts of a cached store in this process."""
 
-    Attributes:
-        hit_bytes: Read from the disk.
-        miss_bytes: Read from the store.
-        written_bytes: Written to the disk.
-        skipped_bytes: Read from the store and not written: no room, or the disk is too slow.
-    """
-
-    hit_bytes: int = 0
-    miss_bytes: int = 0
-    written_bytes: int = 0
-    skipped_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _PendingWrite:
-    """A block that waits to be written."""
-
-    name: str
-    identity: bytes
-    data: memoryview
-    on_written: Callable[[], object]
+    hit_bytes: int = 0  # read from the disk
+    miss_bytes: int = 0  # read from the store
+    written_bytes: int = 0  # to the disk
+    skipped_bytes: int = 0  # read from the store, not written: no room, or the disk is too slow
 
 
 class BlockWriter:
@@ -305,27 +252,20 @@ class BlockWriter:
 
     def __init__(self, folder: BlockFolder) -> None:
         self._folder = folder
-        self._queue: Queue[_PendingWrite | str] = Queue(
-            _MAX_PENDING_BLOCKS
-        )  # a name: to be removed
+        self._queue: Queue[Callable[[], None]] = Queue(_MAX_PENDING_BLOCKS)
         self._unwanted: set[str] = set()  # not removed yet
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._prepared = False
         self._paused_until = 0.0
         self._warned = False
-        self._hit = self._miss = self._written = self._skipped = 0
+        self._stats = CacheStats()
 
     def stats(self) -> CacheStats:
         """Return the counts so far."""
-        return CacheStats(
-            hit_bytes=self._hit,
-            miss_bytes=self._miss,
-            written_bytes=self._written,
-            skipped_bytes=self._skipped,
-        )
+        return replace(self._stats)
 
-    def load(self, name: str, start: int, length: int) -> LoadedBlock | None:
+    def load(self, name: str, start: int, length: int) -> Block | None:
         """Return bytes of a block, or None where it is missing or damaged."""
         if name in self._unwanted:
             return None
@@ -335,18 +275,18 @@ class BlockWriter:
             self._warn(error)
             return None
         if loaded is not None:
-            self._hit += len(loaded.data)
+            self._stats.hit_bytes += len(loaded.data)
         return loaded
 
     def offer(
         self, name: str, identity: bytes, data: memoryview, on_written: Callable[[], object]
     ) -> None:
         """Write a block soon, or not at all; then call `on_written`."""
-        self._miss += len(data)
-        waiting = _PendingWrite(name=name, identity=identity, data=data, on_written=on_written)
+        self._stats.miss_bytes += len(data)
+        write = partial(self._write, name, identity, data, on_written)
         is_paused = not len(data) or time.monotonic() < self._paused_until
-        if is_paused or not self._enqueue(waiting):
-            self._skipped += len(data)
+        if is_paused or not self._enqueue(write):
+            self._stats.skipped_bytes += len(data)
             on_written()
 
     def drop(self, name: str) -> None:
@@ -356,15 +296,15 @@ class BlockWriter:
         not read it, and other processes verify it themselves.
         """
         self._unwanted.add(name)
-        self._enqueue(name)
+        self._enqueue(partial(self._remove, name))
 
     def settle(self) -> None:
         """Wait until all offered blocks are written or skipped."""
         self._queue.join()
 
-    def _enqueue(self, item: _PendingWrite | str) -> bool:
+    def _enqueue(self, work: Callable[[], None]) -> bool:
         try:
-            self._queue.put_nowait(item)
+            self._queue.put_nowait(work)
         except Full:
             return False
         with self._lock:
@@ -377,7 +317,7 @@ class BlockWriter:
     def _run(self) -> None:
         while True:
             try:
-                item = self._queue.get(timeout=_IDLE_S)
+                work = self._queue.get(timeout=_IDLE_S)
             except Empty:
                 with self._lock:
                     if self._queue.empty():
@@ -385,31 +325,32 @@ class BlockWriter:
                         return
                 continue
             try:
-                if isinstance(item, str):
-                    self._folder.drop(item)
-                    self._unwanted.discard(item)
-                else:
-                    self._write(item)
-                    item.on_written()
+                work()
             finally:
                 self._queue.task_done()
 
-    def _write(self, waiting: _PendingWrite) -> None:
-        data = waiting.data
+    def _remove(self, name: str) -> None:
+        self._folder.drop(name)
+        self._unwanted.discard(name)
+
+    def _write(
+        self, name: str, identity: bytes, data: memoryview, on_written: Callable[[], object]
+    ) -> None:
         try:
             if not self._prepared:
                 self._folder.prepare()
                 self._prepared = True
-            written = self._folder.save(waiting.name, waiting.identity, data)
+            written = self._folder.save(name, identity, data)
         except OSError as error:
             written = False
             self._prepared = False  # the folder may have been removed
             self._paused_until = time.monotonic() + _PAUSE_S
             self._warn(error)
         if written:
-            self._written += len(data)
+            self._stats.written_bytes += len(data)
         else:
-            self._skipped += len(data)
+            self._stats.skipped_bytes += len(data)
+        on_written()
 
     def _warn(self, error: OSError) -> None:
         if not self._warned:

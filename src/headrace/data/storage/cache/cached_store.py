@@ -7,53 +7,31 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from headrace.core.errors import CorruptError, HeadraceError, UsageError
 from headrace.core.lazy import blake2b
 from headrace.data.storage.byte_ranges import check_range
-from headrace.data.storage.cache.blocks import BlockFolder, BlockWriter, CacheStats
+from headrace.data.storage.cache.blocks import Block, BlockFolder, BlockWriter, CacheStats
 from headrace.data.storage.store import (
     Buffer,
     CacheableStore,
     ObjectInfo,
     Part,
     PutData,
+    Store,
     done_future,
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
-    """Bytes of one block.
-
-    Attributes:
-        identity: The identity of the object's content.
-        start: Offset of the data in the block.
-        data: The bytes from there on, as far as requested or as the block goes.
-    """
-
-    identity: bytes
-    start: int
-    data: memoryview
-
-
 class CachedRead:
-    """The read of a range, cut at block boundaries.
-
-    Attributes:
-        path: The object's path.
-        numbers: The numbers of its blocks.
-        tries: How often its blocks were gathered.
-        result: The future of the bytes.
-    """
+    """The read of a range, cut at block boundaries."""
 
     def __init__(self, path: str, start: int, length: int, block_bytes: int) -> None:
         self.path = path
         self.numbers = range(start // block_bytes, (start + length - 1) // block_bytes + 1)
-        self.tries = 0
+        self.tries = 0  # how often its blocks were gathered
         self.result: Future[Buffer] = Future()
         self.result.set_running_or_notify_cancel()
         self._start = start
@@ -105,18 +83,17 @@ class CachedRead:
     def deliver(self, url: str) -> None:
         """Set the result from the blocks; CorruptError where the object ends before the range."""
         pieces = [self._piece(number) for number in self.numbers]
-        received = sum(len(piece) for piece in pieces)
-        if received != self._length:
-            end = self._start + self._length - 1
-            self.fail(
-                CorruptError(
-                    f"{url}/{self.path} (bytes {self._start}-{end}): the object is shorter than "
-                    "the range. Was it replaced, or is it not what the index says?"
-                )
-            )
+        if sum(map(len, pieces)) == self._length:
+            whole = pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
+            self.result.set_result(whole)
             return
-        whole = pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
-        self.result.set_result(whole)
+        end = self._start + self._length - 1
+        self.fail(
+            CorruptError(
+                f"{url}/{self.path} (bytes {self._start}-{end}): the object is shorter than the "
+                "range. Was it replaced, or is it not what the index says?"
+            )
+        )
 
     def fail(self, error: BaseException) -> None:
         """Set the error, unless there is a result."""
@@ -135,7 +112,7 @@ _SPAN_BYTES = 8 * 2**20  # adjacent missing blocks share one request up to this 
 _MOST_OBJECTS = 2**16  # whose identities a process remembers
 
 
-class CachedStore:
+class CachedStore(Store):
     """A store that caches its reads as blocks on disk, shared by all processes of the host.
 
     A block is named by the object's URL and stores which content it belongs to (etag and size): the
@@ -201,10 +178,6 @@ class CachedStore:
     def get(self, path: str) -> Buffer:
         """Return a whole object."""
         return self.get_range(path, 0, self.head(path).size_bytes)
-
-    def get_range(self, path: str, start: int, length: int) -> Buffer:
-        """Return bytes [start, start + length) of an object."""
-        return self.submit_range(path, start, length).result()
 
     def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[Buffer]:
         """Return several (start, length) ranges of an object."""
@@ -290,9 +263,9 @@ class CachedStore:
         found: dict[int, Block] = {}
         for number in read.numbers:
             start, length = read.within(number)
-            loaded = self._writer.load(self._name(read.path, number), start, length)
-            if loaded is not None:
-                found[number] = Block(identity=loaded.identity, start=start, data=loaded.data)
+            block = self._writer.load(self._name(read.path, number), start, length)
+            if block is not None:
+                found[number] = block
         return found
 
     def _head(self, path: str) -> Future[ObjectInfo]:
