@@ -376,3 +376,9 @@ def child_environment(extra: Mapping[str, str | None] | None = None) -> dict[str
         else:
             environment[name] = value
     return environment
+
+
+def sidecar_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return this process's environment for a sidecar, which is no rank, with `extra` set."""
+    ranks = {each.name: None for each in _RANK_VARIABLES}
+    return child_environment({**ranks, **(extra or {})})

@@ -44,7 +44,7 @@ def write_atomically(
     try:
         with out:
             for piece in pieces:
-                _write_all(out.fileno(), memoryview(piece).cast("B"))
+                write_all(out.fileno(), memoryview(piece).cast("B"))
             if durable:
                 os.fsync(out.fileno())
             temporary.replace(file)
@@ -54,6 +54,13 @@ def write_atomically(
         raise
     if durable:
         _sync_folder(file.parent)
+
+
+def write_text_atomically(file: Path, text: str) -> None:
+    """Write a text file as UTF-8 in an existing folder; see `write_atomically`."""
+    data = text.encode()
+    file.parent.stat()  # a folder that was removed is not made again
+    write_atomically(file, [data], durable=False)
 
 
 def create_atomically(file: Path, data: bytes) -> bool:
@@ -66,7 +73,7 @@ def create_atomically(file: Path, data: bytes) -> bool:
     temporary, out = _open_temporary(file.parent)
     try:
         with out:
-            _write_all(out.fileno(), memoryview(data))
+            write_all(out.fileno(), data)
             os.fsync(out.fileno())
             if not _renamed_unless_taken(temporary, file):
                 return False
@@ -139,9 +146,11 @@ def _remove_if_abandoned(file: str) -> None:
         os.close(descriptor)
 
 
-def _write_all(descriptor: int, data: memoryview) -> None:
-    while len(data):
-        data = data[os.write(descriptor, data) :]
+def write_all(descriptor: int, data: bytes | memoryview) -> None:
+    """Write all of the data; raises OSError."""
+    left = memoryview(data)
+    while left:
+        left = left[os.write(descriptor, left) :]
 
 
 def _sync_folder(folder: Path) -> None:
@@ -162,23 +171,3 @@ def raise_open_file_limit() -> None:
     if soft != resource.RLIM_INFINITY and soft < limit:
         with suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
-
-
-def write_text_atomically(path: Path, text: str) -> None:
-    """Write a text file as UTF-8 under a temporary name, and rename it, without a flush to disk.
-
-    Args:
-        path: The file, in an existing folder.
-        text: Its content.
-
-    Raises:
-        OSError: It cannot be written; the old file is unchanged.
-    """
-    draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        draft.write_text(text, encoding="utf-8", newline="\n")
-        draft.replace(path)
-    except BaseException:
-        with suppress(OSError):  # it may not exist
-            draft.unlink()
-        raise

@@ -6,10 +6,10 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from headrace.core.console import print_status
 from headrace.core.errors import HeadraceError, NotFoundError, StorageError, UsageError
 from headrace.core.lazy import sha256
 from headrace.data.channels.messages import ChannelRequest
-from headrace.data.channels.sidecar import write_status
 from headrace.data.storage import ObjectInfo, StorageConfig, open_store, safe_url, split_url
 from headrace.data.storage.client.retries import NO_FILES_NAME
 from headrace.data.storage.urls import parse_url
@@ -195,7 +195,7 @@ def warn_of_changes(
         return
     if changed:
         these = "object was" if len(changed) == 1 else "objects were"
-        write_status(
+        print_status(
             f"headrace: warning: channel {channel.name}: {len(changed):,} {these} replaced or "
             f"removed at {before.url} while the job ran, which has read {read}: "
             f"{first_names(changed)}\n"
@@ -204,6 +204,6 @@ def warn_of_changes(
 
 def warn_of_unknown_changes(channel: str, error: HeadraceError) -> None:
     """Warn that it is unknown whether a channel changed."""
-    write_status(
+    print_status(
         f"headrace: channel {channel}: whether it changed meanwhile is not known: {error}\n"
     )

@@ -196,7 +196,7 @@ class _Resolver:
             request = ChannelsRequest(channels=tuple(self._copied), limit_bytes=self._limit)
             copies = ChannelCopies(request)
             self._active.append(copies)
-            self._places |= {name: str(path) for name, path in copies.make().items()}
+            self._places |= copies.make()
         return ResolvedChannels(places=self._places, held=tuple(self._active), piped=piped)
 
     def give_up(self) -> None:

@@ -1,9 +1,8 @@
 """The sidecar that uploads a job's outputs, in the layouts of SageMaker and Vertex AI.
 
-`python -m headrace.jobs.sync.output_process job|part` reads its task as one line of JSON. For a job
-it takes the lease on the output path, reports that on standard output, and uploads files that are
-synced while the job runs; once its input reports the job's end, it uploads everything. On hosts
-that do not share the launcher's machine it uploads a part, without a lease.
+For a job it takes the lease on the output path, reports that, and uploads files that are synced
+while the job runs; once the launcher reports the job's end, it uploads everything. On hosts that do
+not share the launcher's machine it uploads a part, without a lease.
 
 SageMaker: `<job>/output/model.tar.gz`, `output.tar.gz`, `failure` and `intermediate/`, of all hosts
 together. Vertex AI: `model/`, `checkpoints/` and `logs/`, file by file.
@@ -15,7 +14,6 @@ import gzip
 import os
 import shutil
 import signal
-import sys
 import tarfile
 import threading
 from collections.abc import Callable, Mapping
@@ -23,11 +21,11 @@ from pathlib import Path
 
 from headrace.core.console import print_status
 from headrace.core.errors import CheckpointError, HeadraceError, StorageError, UsageError
-from headrace.core.process.parent_death import ignore_group_signals
+from headrace.core.process.sidecar import SidecarParent, run_sidecar
 from headrace.data.storage import Store, declare_leaf, open_store
 from headrace.jobs.sync.file_groups import FileState, FolderScan
 from headrace.jobs.sync.lease import Lease
-from headrace.jobs.sync.sync_messages import OutputTask, SyncProcessInput, read_task_line
+from headrace.jobs.sync.sync_messages import OutputTask, read_job_end
 
 _MODE, _MODE_TO_RUN = 0o644, 0o755
 
@@ -220,25 +218,25 @@ _POLL_S = 1.0
 _NICE = 10
 
 
-def main(arguments: list[str]) -> int:
-    """Do the task on standard input and return the exit code."""
-    task = OutputTask.from_json(read_task_line())
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+def main(parent: SidecarParent) -> int:
+    """Do the task and return the exit code."""
+    task = OutputTask(**parent.request)
     signal.signal(signal.SIGIO, signal.SIG_IGN)  # see `is_being_written`
-    ignore_group_signals()
     declare_leaf()
     os.nice(_NICE)
     try:
-        return _upload(task, of_parts=arguments == ["part"])
+        _upload(task, parent)
     except HeadraceError as error:
         _print_output_status(str(error))
         return error.exit_code
     except OSError as error:
         _print_output_status(f"{task.run}: {error}")
         return 1
+    return 0
 
 
-def _upload(task: OutputTask, *, of_parts: bool) -> int:
+def _upload(task: OutputTask, parent: SidecarParent) -> None:
+    of_parts = task.role == "part"
     store = open_store(task.url)
     lease = Lease(store, task.job)
     if not of_parts:
@@ -249,26 +247,21 @@ def _upload(task: OutputTask, *, of_parts: bool) -> int:
                 f"--output-path {store.url} cannot be written to: {error} Give a URL that can be, "
                 "or the credentials for it."
             ) from error
-        sys.stdout.write("taken\n")
-        sys.stdout.flush()
+        parent.send({"taken": True})
     outputs = JobOutputs(store, task.job, Path(task.run), _print_output_status)
-    job_input = SyncProcessInput()
     try:
-        _upload_while_running(outputs, job_input, None if of_parts else lease)
-        is_ended_by_launcher, _, deadline_s = job_input.end()
+        _upload_while_running(outputs, parent, None if of_parts else lease)
+        is_ended_by_launcher, _, deadline_s = read_job_end(parent)
         if is_ended_by_launcher:
             _finish(outputs, deadline_s, of_parts=of_parts)
     finally:
         if not of_parts:
             lease.release()
-    return 0
 
 
-def _upload_while_running(
-    outputs: JobOutputs, job_input: SyncProcessInput, lease: Lease | None
-) -> None:
+def _upload_while_running(outputs: JobOutputs, parent: SidecarParent, lease: Lease | None) -> None:
     failing = False
-    while not job_input.within(_POLL_S):
+    while not parent.wait(_POLL_S):
         try:
             if lease is not None:
                 lease.renew()
@@ -304,6 +297,4 @@ def _print_output_status(text: str) -> None:
 
 
 if __name__ == "__main__":
-    code = main(sys.argv[1:])
-    sys.stdout.flush()
-    os._exit(code)  # threads of the object-store client live on; see cli/main.py
+    run_sidecar(main, dies_by=None)

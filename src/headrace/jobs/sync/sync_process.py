@@ -1,17 +1,14 @@
 """The sidecar that syncs a host's checkpoints to a URL, and restores them before the start.
 
-`python -m headrace.jobs.sync.sync_process fetch|keep` reads its task as one line of JSON. With
-fetch it restores the files at the URL and ends; the exit code says how. With keep it runs until its
-input reports the job's end, or closes because its parent was killed; then it uploads the last
-complete files. It forks nothing, so it may call object stores itself.
+With the verb "fetch" it restores the files at the URL and ends; the exit code says how. With "keep"
+it runs until the launcher reports the job's end, or was killed; then it uploads the last complete
+files. It forks nothing, so it may call object stores itself.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,14 +19,16 @@ from uuid import uuid4
 
 from headrace.core.console import print_status
 from headrace.core.errors import CheckpointError, HeadraceError, NotFoundError
+from headrace.core.file_lock import open_lock_file, try_lock
 from headrace.core.files import remove_abandoned_files, temporary_name
-from headrace.core.process.parent_death import die_with_parent, ignore_group_signals
+from headrace.core.process.parent_death import die_with_parent
+from headrace.core.process.sidecar import SidecarParent, run_sidecar
 from headrace.data.storage import declare_leaf
 from headrace.jobs.sync.file_groups import is_truncated
 from headrace.jobs.sync.folder_sync import FolderSync, sync_until
 from headrace.jobs.sync.manifest import SyncedFile, file_checksum, new_checksum
 from headrace.jobs.sync.remote_copy import FencedError, MergedFiles, RemoteCopy
-from headrace.jobs.sync.sync_messages import SyncProcessInput, SyncTask, read_task_line
+from headrace.jobs.sync.sync_messages import SyncTask, read_job_end
 
 _RESTORE_TRIES = 5
 _MAX_FETCHES = 4
@@ -179,43 +178,42 @@ _NICE = 10
 _TAKEOVER_TRIES = 10
 
 
-def main(arguments: list[str]) -> int:
-    """Do the task on standard input and return the exit code."""
-    task = SyncTask.from_json(read_task_line())
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+def main(parent: SidecarParent) -> int:
+    """Do the task and return the exit code."""
+    task = SyncTask(**parent.request)
     signal.signal(signal.SIGIO, signal.SIG_IGN)  # see `is_being_written`
     declare_leaf()
     try:
-        if arguments == ["fetch"]:
-            die_with_parent(task.parent)
-            signal.signal(signal.SIGINT, signal.SIG_DFL)  # ctrl-C ends it without a traceback
-            return _fetch(task)
-        ignore_group_signals()
-        os.nice(_NICE)
-        return _sync(task)
+        if task.verb == "fetch":
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                signal.signal(number, signal.SIG_DFL)  # ctrl-C ends it without a traceback
+            die_with_parent(parent.pid)
+            _fetch(task)
+        else:
+            os.nice(_NICE)
+            _sync(task, parent)
     except HeadraceError as error:
         _print_host_status(task, str(error))
         return error.exit_code
     except OSError as error:
         _print_host_status(task, f"{task.folder}: {error}")
         return 1
+    return 0
 
 
-def _fetch(task: SyncTask) -> int:
+def _fetch(task: SyncTask) -> None:
     remote = RemoteCopy(task.url, lambda text: _print_host_status(task, text))
     remote.check(task.host)
     with _locked_exclusively(f"{task.lock}-fetch"):
         _wait_for_earlier_job(task.lock)
         restore(remote, Path(task.folder), lambda text: _print_host_status(task, text))
-    return 0
 
 
-def _sync(task: SyncTask) -> int:
-    job_input = SyncProcessInput()
-    with _locked_exclusively(task.lock, job_input) as is_alone:
+def _sync(task: SyncTask, parent: SidecarParent) -> None:
+    with _locked_exclusively(task.lock, parent) as is_alone:
         if not is_alone:
-            return 0  # another process of this machine synced the folder all the time
-        Path(task.lock).write_text(str(task.parent))
+            return  # another process of this machine synced the folder all the time
+        Path(task.lock).write_text(str(parent.pid))
         remote = RemoteCopy(task.url, lambda text: _print_host_status(task, text))
         sync = FolderSync(
             remote,
@@ -224,14 +222,12 @@ def _sync(task: SyncTask) -> int:
             task.others,
             lambda text: _print_host_status(task, text),
         )
-        _take_over(sync, job_input, task)
-        sync_until(
-            sync, job_input.within, PASS_EVERY_S, lambda text: _print_host_status(task, text)
-        )
-        return _finish(sync, job_input, task)
+        _take_over(sync, parent, task)
+        sync_until(sync, parent.wait, PASS_EVERY_S, lambda text: _print_host_status(task, text))
+        _finish(sync, parent, task)
 
 
-def _take_over(sync: FolderSync, job_input: SyncProcessInput, task: SyncTask) -> None:
+def _take_over(sync: FolderSync, parent: SidecarParent, task: SyncTask) -> None:
     is_reported, tries = False, _TAKEOVER_TRIES
     while True:
         try:
@@ -240,16 +236,16 @@ def _take_over(sync: FolderSync, job_input: SyncProcessInput, task: SyncTask) ->
             if (tries := tries - 1) == 0:
                 raise
         except HeadraceError as error:
-            if not isinstance(error, OSError) or job_input.within(1.0):
+            if not isinstance(error, OSError) or parent.wait(1.0):
                 raise
             if not is_reported:
                 _print_host_status(task, f"{error} It is tried again until it succeeds.")
             is_reported = True
 
 
-def _finish(sync: FolderSync, job_input: SyncProcessInput, task: SyncTask) -> int:
+def _finish(sync: FolderSync, parent: SidecarParent, task: SyncTask) -> None:
     """Upload the last files, within the launcher's deadline."""
-    is_ended_by_launcher, clean, deadline_s = job_input.end()
+    is_ended_by_launcher, clean, deadline_s = read_job_end(parent)
     last = threading.Timer(deadline_s, _give_up, [task, deadline_s])
     last.daemon = True
     last.start()
@@ -261,7 +257,6 @@ def _finish(sync: FolderSync, job_input: SyncProcessInput, task: SyncTask) -> in
             f"not uploaded, being written when the job ended: {', '.join(done.waiting[:8])}"
             + (f" and {len(done.waiting) - 8} more" if len(done.waiting) > 8 else ""),
         )
-    return 0
 
 
 def _give_up(task: SyncTask, deadline_s: float) -> None:
@@ -274,15 +269,15 @@ def _give_up(task: SyncTask, deadline_s: float) -> None:
 
 
 @contextmanager
-def _locked_exclusively(lock: str, job_input: SyncProcessInput | None = None) -> Iterator[bool]:
+def _locked_exclusively(lock: str, parent: SidecarParent | None = None) -> Iterator[bool]:
     """Wait for the lock and hold it; yields False where the job ended before."""
     Path(lock).parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = open_lock_file(lock)
     try:
-        while not _try_lock(descriptor):
-            if job_input is None:
+        while not try_lock(descriptor, required=False):
+            if parent is None:
                 time.sleep(PASS_EVERY_S)
-            elif job_input.within(PASS_EVERY_S):
+            elif parent.wait(PASS_EVERY_S):
                 yield False
                 return
         yield True
@@ -293,7 +288,7 @@ def _locked_exclusively(lock: str, job_input: SyncProcessInput | None = None) ->
 def _wait_for_earlier_job(lock: str) -> None:
     """Wait while the sync process of a killed job uploads that job's last files."""
     with suppress(FileNotFoundError), Path(lock).open("rb+") as file:
-        while not _try_lock(file.fileno()):
+        while not try_lock(file.fileno(), required=False):
             file.seek(0)
             parent = file.read().decode()
             if not parent or Path(f"/proc/{parent}").exists():
@@ -301,21 +296,9 @@ def _wait_for_earlier_job(lock: str) -> None:
             time.sleep(PASS_EVERY_S)
 
 
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # the file system has no locks
-        return True
-    return True
-
-
 def _print_host_status(task: SyncTask, text: str) -> None:
     print_status(f"headrace: {task.host}: {text}\n")
 
 
 if __name__ == "__main__":
-    code = main(sys.argv[1:])
-    sys.stdout.flush()
-    os._exit(code)  # threads of the object-store client live on; see cli/main.py
+    run_sidecar(main, dies_by=None)

@@ -20,8 +20,8 @@ from headrace.data.channels.copy.object_files import (
     PartialObject,
     content_name,
 )
+from headrace.data.channels.copy.progress import CopyCounts
 from headrace.data.channels.listing import check_unchanged
-from headrace.data.channels.sidecar import CopyCounts
 from headrace.data.storage import ObjectInfo, StorageConfig
 from headrace.data.storage.client.direct import DirectClient
 from headrace.data.storage.client.requests import all_or_none, checked_range, info_of, part_of

@@ -10,10 +10,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.core.console import print_status
 from headrace.core.errors import NoSpaceError
 from headrace.core.units import format_bytes
 from headrace.data.channels.copy.cache_dir import CacheDir, wait_for_lock
-from headrace.data.channels.sidecar import write_status
 
 _BLOCK_BYTES = 4096  # most space that a file takes beyond its bytes
 _PATIENCE_S = 300.0
@@ -164,4 +164,4 @@ def _clear_drafts(folders: CacheDir) -> None:
         with suppress(OSError):
             if entry.stat().st_mtime < oldest:
                 Path(entry.path).unlink()
-                write_status(f"headrace: removed {entry.path}, half an object of a day ago\n")
+                print_status(f"headrace: removed {entry.path}, half an object of a day ago\n")

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.core.console import print_status
 from headrace.core.errors import HeadraceError, StorageError
 from headrace.data.channels.copy.cache_dir import CacheDir, CacheLock, disk_error, wait_for_lock
 from headrace.data.channels.copy.fetcher import FOLDER, ObjectFetcher
@@ -20,9 +21,9 @@ from headrace.data.channels.copy.parallel_fetch import (
     fetch_in_processes,
     split_objects,
 )
+from headrace.data.channels.copy.progress import CopyProgress
 from headrace.data.channels.copy.space import SpaceNeed, make_space
 from headrace.data.channels.listing import ChannelListing, first_names
-from headrace.data.channels.sidecar import CopyProgress, write_status
 from headrace.data.storage import ObjectInfo, StorageConfig
 from headrace.data.storage.client.requests import submit
 
@@ -113,7 +114,7 @@ class CacheTrees:
         return wait_for_lock(
             lock,
             alone=True,
-            first=lambda holder: write_status(
+            first=lambda holder: print_status(
                 f"headrace: channel {name}: {holder} is copying the same; waiting for it\n"
             ),
             alive=lambda: _modified_s(heartbeat),

@@ -4,14 +4,11 @@ Mountpoint for S3 and gcsfuse come from the clouds themselves and are preferred 
 rclone supports all stores. All of them are run in the foreground, read only, list once, cache on
 disk what was read, and read ahead.
 
-`python -m headrace.data.channels.mount.mount_program --parent PID --folder FOLDER -- command...`
-ends
-with that process, by SIGTERM, or when the command ends, and then unmounts: the program itself may
-find its folder in use, and leave it mounted. Its exit code is the command's.
+The sidecar ends with its parent, by SIGTERM, or when the command ends, and then unmounts: the
+program itself may find its folder in use, and leave it mounted. Its exit code is the command's.
 
 Sources: github.com/awslabs/mountpoint-s3 doc/CONFIGURATION.md, docs.cloud.google.com/storage
-    "gcsfuse
-command", rclone.org/commands/rclone_mount and rclone.org/s3.
+"gcsfuse command", rclone.org/commands/rclone_mount and rclone.org/s3.
 """
 
 from __future__ import annotations
@@ -20,14 +17,15 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from headrace.core.errors import HeadraceError
-from headrace.core.process.parent_death import die_with_parent, parent_bound_command
+from headrace.core.process.parent_death import parent_bound_command
+from headrace.core.process.sidecar import SidecarParent, run_sidecar
 from headrace.data.storage.client.credentials import read_settings
 from headrace.data.storage.urls import Location
 
@@ -229,20 +227,12 @@ _END_S = 5.0
 _END_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
 
-def supervised_command(folder: Path, parent_pid: int, command: Sequence[str]) -> list[str]:
-    """Return the command line that runs a mounting command, and unmounts when it ends."""
-    own = [sys.executable, "-P", "-m", "headrace.data.channels.mount.mount_program"]
-    return [*own, "--parent", str(parent_pid), "--folder", str(folder), "--", *command]
-
-
-def main(arguments: Sequence[str]) -> int:
+def main(parent: SidecarParent) -> int:
     """Run the command until it, or the parent, ends; then unmount."""
-    end = arguments.index("--")
-    options = dict(zip(arguments[:end:2], arguments[1:end:2], strict=True))
-    signal.pthread_sigmask(signal.SIG_BLOCK, {*_END_SIGNALS, signal.SIGCHLD})
-    die_with_parent(int(options["--parent"]), signal.SIGTERM)
     program = subprocess.Popen(
-        parent_bound_command(sys.executable, arguments[end + 1 :]), start_new_session=True
+        parent_bound_command(sys.executable, parent.request["command"]),
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
     )
     while program.poll() is None:
         if signal.sigwait({*_END_SIGNALS, signal.SIGCHLD}) in _END_SIGNALS:
@@ -250,10 +240,10 @@ def main(arguments: Sequence[str]) -> int:
             with suppress(subprocess.TimeoutExpired):
                 program.wait(_END_S)
             break
-    unmount(Path(options["--folder"]))
+    unmount(Path(parent.request["folder"]))
     program.kill()
     return program.wait()
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_sidecar(main, dies_by=signal.SIGTERM, blocked={*_END_SIGNALS, signal.SIGCHLD})

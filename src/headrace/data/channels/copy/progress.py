@@ -1,32 +1,13 @@
-"""The common parts of channel sidecars: their start, their answers, and progress on stderr."""
+"""The counts and the progress of a copy."""
 
 from __future__ import annotations
 
-import signal
 import sys
 import threading
 import time
-from contextlib import suppress
 
-from headrace.core.process.parent_death import die_with_parent, ignore_group_signals
+from headrace.core.console import print_status
 from headrace.core.units import format_bytes, format_seconds
-from headrace.data.channels.messages import ChannelsAnswer
-from headrace.data.storage import declare_leaf
-
-
-def become_sidecar(parent_pid: int) -> None:
-    """Make this process end with its parent, and ignore the terminal's signals."""
-    ignore_group_signals()
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    die_with_parent(parent_pid)
-    declare_leaf()
-
-
-def write_answer(answer: ChannelsAnswer) -> None:
-    """Send an answer to the parent."""
-    sys.stdout.write(f"{answer.to_json()}\n")
-    sys.stdout.flush()
-
 
 _SILENT_S = 2.0  # shorter copies show no progress
 _LINE_EVERY_S = 5.0
@@ -120,16 +101,9 @@ class CopyProgress(CopyCounts):
     def _write(self, line: str) -> None:
         if self._on_terminal:
             self._line_shown = True
-            write_status(f"\r{line}\x1b[K")
+            print_status(f"\r{line}\x1b[K")
         else:
-            write_status(f"{line}\n")
+            print_status(f"{line}\n")
 
     def _last(self, line: str) -> None:
-        write_status(f"\r\x1b[K{line}" if self._line_shown else line)
-
-
-def write_status(text: str) -> None:
-    """Write text to stderr, ignoring errors."""
-    with suppress(OSError, ValueError):
-        sys.stderr.write(text)
-        sys.stderr.flush()
+        print_status(f"\r\x1b[K{line}" if self._line_shown else line)
