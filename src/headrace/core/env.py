@@ -18,12 +18,7 @@ from headrace.core.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """One environment variable.
-
-    Attributes:
-        name: The variable's name.
-        meaning: Its description, in one line.
-    """
+    """One environment variable."""
 
     name: str
     meaning: str
@@ -55,9 +50,7 @@ LOCAL_RANK = Variable("LOCAL_RANK", "this process's number among the ranks of it
 LOCAL_WORLD_SIZE = Variable("LOCAL_WORLD_SIZE", "how many ranks this host has (torchrun)")
 RESTART_COUNT = Variable("TORCHELASTIC_RESTART_COUNT", "how often torchrun restarted the ranks")
 TORCHRUN_ID = Variable("TORCHELASTIC_RUN_ID", "the job that this process is a rank of (torchrun)")
-ERROR_FILE = Variable(
-    "TORCHELASTIC_ERROR_FILE", "where a rank says why it failed: <start's folder>/<rank>/error.json"
-)
+ERROR_FILE = Variable("TORCHELASTIC_ERROR_FILE", "where a rank says why it failed (torchrun)")
 OMP_NUM_THREADS = Variable("OMP_NUM_THREADS", "threads of one process in torch's CPU kernels")
 OTHER_THREADS = (
     Variable("MKL_NUM_THREADS", "threads of one process in MKL"),
@@ -65,38 +58,24 @@ OTHER_THREADS = (
     Variable("BLIS_NUM_THREADS", "threads of one process in BLIS"),
     Variable("NUMEXPR_NUM_THREADS", "threads of one process in numexpr"),
 )
-UNSHARED_STORE = Variable(
-    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1: ranks meet in a store of their own (torchrun)"
-)
+UNSHARED_STORE = Variable("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1: ranks have their own store")
 PYTHON_EXEC = Variable("PYTHON_EXEC", "the interpreter that runs the script (torchrun)")
 
 RUN_DIR = Variable("HEADRACE_RUN_DIR", "the run folder, set by `headrace run`")
 RUNS_DIR = Variable("HEADRACE_RUNS_DIR", "where runs lie unless a call names a folder: ./runs")
 RECORDS_DIR = Variable("HEADRACE_RECORDS_DIR", "where this attempt records, set by `headrace run`")
-RECORDS_BOOT = Variable(
-    "HEADRACE_RECORDS_BOOT", "the machine whose processes record there; unset: any that has it"
-)
-CHECKPOINT_DIR = Variable(
-    "HEADRACE_CHECKPOINT_DIR", "the folder that is kept at --checkpoint-uri, for the script"
-)
+RECORDS_BOOT = Variable("HEADRACE_RECORDS_BOOT", "the machine that records there; unset: any")
+CHECKPOINT_DIR = Variable("HEADRACE_CHECKPOINT_DIR", "the folder synced to --checkpoint-uri")
 ATTEMPT = Variable("HEADRACE_ATTEMPT", "the attempt's number, set by `headrace run`")
 LOADER = Variable("HEADRACE_LOADER", "the loader that a forkserver works for, set by the probe")
 APPLY = Variable("HEADRACE_APPLY", "loader arguments in place of the script's (`run --apply`)")
 PIPE_CHANNELS = Variable("HEADRACE_STREAMED", "JSON: where channels in pipes are, by their folders")
 SMDDP = Variable("HEADRACE_SMDDP", "1: the script may import smdistributed (SageMaker's contract)")
 STOP_AFTER = Variable("HEADRACE_STOP_AFTER", "optimizer steps after which the script is ended")
-JOB_REQUEST = Variable(
-    "HEADRACE_ASKED", "what a job was asked for, JSON: it goes to run.json alone"
-)
-OFFLOAD = Variable(
-    "HEADRACE_OFFLOAD", "the file that tells a rank of auxiliary hosts, set by `run --offload`"
-)
-DRIVER_SCRIPT = Variable(
-    "HEADRACE_DRIVES", "1: the script drives a cluster, and is a rank only once it trains itself"
-)
-DEVICES_RESERVED = Variable(
-    "HEADRACE_DEVICES_HELD", "1: the ranks have the cluster's devices, and Ray none to give out"
-)
+JOB_REQUEST = Variable("HEADRACE_ASKED", "what a job was asked for, JSON, for run.json alone")
+OFFLOAD = Variable("HEADRACE_OFFLOAD", "a rank's file of auxiliary hosts, by `run --offload`")
+DRIVER_SCRIPT = Variable("HEADRACE_DRIVES", "1: the script is a rank only once it trains itself")
+DEVICES_RESERVED = Variable("HEADRACE_DEVICES_HELD", "1: the ranks have the cluster's devices")
 CLEARED_IN_CHILDREN: dict[str, str | None] = {OFFLOAD.name: None}
 """Removed from the environment of a rank's sidecars, which are no ranks."""
 PYTHONPATH = Variable("PYTHONPATH", "where Python looks for modules first")
@@ -107,15 +86,9 @@ RAY_ADDRESS = Variable("RAY_ADDRESS", "the Ray cluster to connect to (Ray)")
 RAY_TMPDIR = Variable("RAY_TMPDIR", "where Ray's nodes keep their sessions: /tmp/ray (Ray)")
 RAY_START_HOOK = Variable("RAY_START_HOOK", "what `ray start` calls before it starts (Ray)")
 GRPC_DNS_RESOLVER = Variable("GRPC_DNS_RESOLVER", "native: names are looked up as in C (gRPC)")
-HOST_ADDRESS = Variable(
-    "HEADRACE_HOST_ADDRESS", "that of an emulated host, for a Ray node that its script starts"
-)
-RAY_JOB_CONFIG = Variable(
-    "RAY_JOB_CONFIG_JSON_ENV_VAR", "what `ray.init` gives a job's processes, JSON (Ray)"
-)
-RAY_JOB_CONFIG_YIELDS = Variable(
-    "RAY_OVERRIDE_JOB_RUNTIME_ENV", "1: a script's own runtime_env goes before that (Ray)"
-)
+HOST_ADDRESS = Variable("HEADRACE_HOST_ADDRESS", "an emulated host's, for its script's Ray node")
+RAY_JOB_CONFIG = Variable("RAY_JOB_CONFIG_JSON_ENV_VAR", "a job's runtime_env, JSON (Ray)")
+RAY_JOB_CONFIG_YIELDS = Variable("RAY_OVERRIDE_JOB_RUNTIME_ENV", "1: a script's own goes first")
 RAY_AUTH_MODE = Variable("RAY_AUTH_MODE", "token: Ray lets in who has its token (Ray)")
 RAY_AUTH_TOKEN = Variable("RAY_AUTH_TOKEN", "Ray's token itself (Ray)")
 RAY_AUTH_TOKEN_PATH = Variable("RAY_AUTH_TOKEN_PATH", "the file with Ray's token (Ray)")
@@ -154,15 +127,9 @@ AWS_DEFAULT_REGION = Variable("AWS_DEFAULT_REGION", "S3 region, older spelling")
 AWS_PROFILE = Variable("AWS_PROFILE", "section of the AWS credentials and config files to use")
 AWS_ACCESS_KEY_ID = Variable("AWS_ACCESS_KEY_ID", "S3 credentials: key")
 AWS_CONFIG_FILE = Variable("AWS_CONFIG_FILE", "where the AWS config file lies")
-AWS_SHARED_CREDENTIALS_FILE = Variable(
-    "AWS_SHARED_CREDENTIALS_FILE", "where the AWS credentials file lies"
-)
-AWS_EC2_METADATA_DISABLED = Variable(
-    "AWS_EC2_METADATA_DISABLED", "true: do not ask the EC2 host for credentials"
-)
-AWS_METADATA_ENDPOINT = Variable(
-    "AWS_METADATA_ENDPOINT", "where the host offers S3 credentials, if not at the usual address"
-)
+AWS_SHARED_CREDENTIALS_FILE = Variable("AWS_SHARED_CREDENTIALS_FILE", "the credentials file")
+AWS_EC2_METADATA_DISABLED = Variable("AWS_EC2_METADATA_DISABLED", "true: do not ask the host")
+AWS_METADATA_ENDPOINT = Variable("AWS_METADATA_ENDPOINT", "where the host offers credentials")
 AWS_EC2_METADATA_SERVICE_ENDPOINT = Variable(
     "AWS_EC2_METADATA_SERVICE_ENDPOINT", "likewise, as the AWS tools call it"
 )
@@ -228,11 +195,11 @@ def thread_variables(count: int) -> dict[str, str | None]:
 def pythonpath_with(entry: str) -> str:
     """Return this process's PYTHONPATH with an entry in front."""
     others = PYTHONPATH.get()
-    if others is not None:  # a script may start in another folder than this process
-        others = ":".join(os.path.abspath(each) for each in others.split(":"))  # noqa: PTH100
-    if others is not None and others.split(":")[0] == entry:
-        return others
-    return f"{entry}:{others}" if others else entry
+    if others is None:
+        return entry
+    # A script may start in another folder than this process.
+    paths = [os.path.abspath(each) for each in others.split(":")]  # noqa: PTH100
+    return ":".join(paths if paths[0] == entry else [entry, *paths])
 
 
 def change(values: Mapping[str, str | None]) -> None:
@@ -301,13 +268,11 @@ def _contains_paths(value: str) -> bool:
 def ray_program_environment(sent: Mapping[str, str], *, is_whole: bool) -> dict[str, str]:
     """Return the environment for a program that a process of Ray starts.
 
-    Args:
-        sent: Variables sent by the job's driver.
-        is_whole: They are complete; else they are added to the host's own.
+    Variables that the job's driver sent are complete, or else are added to the host's own.
     """
-    own = {} if is_whole else {
-        name: value for name, value in os.environ.items() if name not in _RAY_WORKER_NAMES
-    }  # fmt: skip
+    own: dict[str, str] = {}
+    if not is_whole:
+        own = {name: value for name, value in os.environ.items() if name not in _RAY_WORKER_NAMES}
     devices = {_DEVICES: os.environ[_DEVICES]} if os.environ.get(_DEVICES) else {}  # Ray's choice
     return {**own, **sent, **devices}
 
@@ -369,13 +334,8 @@ def child_overrides(values: Mapping[str, str]) -> Iterator[None]:
 
 def child_environment(extra: Mapping[str, str | None] | None = None) -> dict[str, str]:
     """Return this process's environment for a child, with `extra` set (None removes)."""
-    environment = {**os.environ, **(_CHILD_OVERRIDES.get() or {})}
-    for name, value in (extra or {}).items():
-        if value is None:
-            environment.pop(name, None)
-        else:
-            environment[name] = value
-    return environment
+    environment = {**os.environ, **(_CHILD_OVERRIDES.get() or {}), **(extra or {})}
+    return {name: value for name, value in environment.items() if value is not None}
 
 
 def sidecar_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:

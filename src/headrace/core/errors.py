@@ -32,13 +32,9 @@ from collections.abc import Mapping
 
 
 class HeadraceError(Exception):
-    """Base of all errors of Headrace.
+    """Base of all errors of Headrace."""
 
-    Attributes:
-        exit_code: What the command line exits with.
-    """
-
-    exit_code = 1
+    exit_code = 1  # of the command line
 
 
 class UsageError(HeadraceError, ValueError):

@@ -7,7 +7,6 @@ one. `remove_abandoned_files` removes the temporary files of killed processes.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import resource
 import time
@@ -16,6 +15,8 @@ from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 from uuid import uuid4
+
+from headrace.core.file_lock import try_lock
 
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK}  # of some file systems
 _TEMPORARY_PREFIX = ".headrace-tmp-"
@@ -57,10 +58,9 @@ def write_atomically(
 
 
 def write_text_atomically(file: Path, text: str) -> None:
-    """Write a text file as UTF-8 in an existing folder; see `write_atomically`."""
-    data = text.encode()
+    """Write a text as UTF-8 in an existing folder, without a flush; see `write_atomically`."""
     file.parent.stat()  # a folder that was removed is not made again
-    write_atomically(file, [data], durable=False)
+    write_atomically(file, [text.encode()], durable=False)
 
 
 def create_atomically(file: Path, data: bytes) -> bool:
@@ -104,14 +104,8 @@ def _open_temporary(folder: Path) -> tuple[Path, FileIO]:
     while True:
         path = folder / temporary_name()
         out = path.open("xb", buffering=0)
-        try:
-            fcntl.flock(out.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-            taken = os.fstat(out.fileno()).st_nlink == 0
-        except BlockingIOError:
-            taken = True
-        except OSError:  # a file system without locks: abandoned files stay
-            taken = False
-        if not taken:
+        # Without locks on the file system abandoned files stay.
+        if try_lock(out.fileno(), required=False) and os.fstat(out.fileno()).st_nlink:
             return path, out
         out.close()  # `remove_abandoned_files` had it before it was locked
 
@@ -140,8 +134,8 @@ def _remove_if_abandoned(file: str) -> None:
     # The writer holds a lock, which the kernel releases at the end of its process.
     descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.unlink(file)  # noqa: PTH108
+        if try_lock(descriptor):
+            os.unlink(file)  # noqa: PTH108
     finally:
         os.close(descriptor)
 

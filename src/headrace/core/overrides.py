@@ -21,17 +21,11 @@ _WORDS = {"on": True, "true": True, "1": True, "off": False, "false": False, "0"
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """An override of a loader argument, or of the threads of the job's processes.
+    """An override of a loader argument, or of the threads of the job's processes."""
 
-    Attributes:
-        name: An argument of torch's DataLoader, or `worker_threads`, `rank_threads`.
-        value: Its value.
-        place: Only for loaders constructed at this line, such as "train.py:40"; "" for all.
-    """
-
-    name: str
+    name: str  # an argument of torch's DataLoader, or `worker_threads`, `rank_threads`
     value: int | bool
-    place: str = ""
+    place: str = ""  # for loaders constructed at this line alone, such as "train.py:40"
 
     @property
     def is_loader_argument(self) -> bool:

@@ -26,18 +26,11 @@ def usable_cores() -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """This process's place among the ranks of its job.
-
-    Attributes:
-        rank: 0 to size - 1.
-        size: The world size.
-        local_rank: This rank's number on its host, 0 to local_size - 1.
-        local_size: How many ranks share this host.
-    """
+    """This process's place among the ranks of its job."""
 
     rank: int = 0
     size: int = 1
-    local_rank: int = 0
+    local_rank: int = 0  # among the local_size ranks of this host
     local_size: int = 1
 
     def __post_init__(self) -> None:

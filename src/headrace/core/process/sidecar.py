@@ -56,12 +56,12 @@ class MessageReader:
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until a message, or the end, has come; return False at the timeout."""
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        deadline = time.monotonic() + (timeout_s or 0.0)
         poll = select.poll()
         poll.register(self._descriptor, select.POLLIN)
         while self._line_end() < 0 and not self._has_ended:
-            left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if not poll.poll(None if left_s is None else left_s * 1000):
+            left_s = max(0.0, deadline - time.monotonic())
+            if timeout_s is not None and not poll.poll(left_s * 1000):
                 return False
             piece = os.read(self._descriptor, _PIECE_BYTES)
             self._buffer += piece

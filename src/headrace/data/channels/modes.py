@@ -51,12 +51,7 @@ _SHARE_OF_DISK = 0.5  # of the free disk, for the cache of all that was read
 
 
 class ChannelMounts(ActiveChannels):
-    """The mounts of one host.
-
-    Args:
-        folder: Folder of the mounts, created if needed.
-        limit_bytes: Limit of each mount's cache; None: half of the free disk.
-    """
+    """The mounts of one host, below a folder; each has a cache, None: of half the free disk."""
 
     def __init__(self, folder: Path, limit_bytes: int | None) -> None:
         self._folder = folder

@@ -126,45 +126,28 @@ _CHECKPOINTER_FOLDER = re.compile(r"(^|/)step-\d{12}$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileState:
-    """The properties of a file that change when its content does.
-
-    Attributes:
-        size_bytes: Its size.
-        mtime_ns: When it was last written, in nanoseconds since 1970.
-        inode: Its inode: another file may have been renamed to its name.
-        link: The target of a link; "": it is a file.
-    """
+    """The properties of a file that change when its content does."""
 
     size_bytes: int
     mtime_ns: int
-    inode: int
-    link: str = ""
+    inode: int  # another file may have been renamed to its name
+    link: str = ""  # the target of a link; "": it is a file
 
 
 @dataclass(slots=True, kw_only=True)
 class FileGroup:
-    """Files that belong together.
-
-    Attributes:
-        files: Their states, by file name.
-        changed_s: When they were last seen to change, by the scan's clock.
-        is_complete: Whether they may be uploaded as they are.
-        is_settling: Whether they changed so recently that they may be complete soon.
-    """
+    """Files that belong together."""
 
     files: dict[str, FileState]
-    changed_s: float
-    is_complete: bool = False
-    is_settling: bool = True
+    changed_s: float  # when they were last seen to change, by the scan's clock
+    is_complete: bool = False  # they may be uploaded as they are
+    is_settling: bool = True  # they changed so recently that they may be complete soon
 
 
 class FolderScan:
     """A repeated scan of a folder.
 
-    Args:
-        folder: The folder.
-        tell: Called once per file that is never synced, with the reason.
-        clock: Returns monotonic seconds.
+    `tell` is called once per file that is never synced, with the reason.
     """
 
     def __init__(
@@ -173,18 +156,12 @@ class FolderScan:
         tell: Callable[[str], object],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._folder = folder
-        self._tell = tell
-        self._clock = clock
+        self._folder, self._tell, self._clock = folder, tell, clock
         self._reported: set[str] = set()
         self._file_groups: dict[str, FileGroup] = {}
 
     def look(self, *, at_the_end: bool = False) -> dict[str, FileGroup]:
-        """Return the present file groups, by name.
-
-        Args:
-            at_the_end: All writers have ended: what is closed is complete.
-        """
+        """Return the present file groups, by name; at the end, what is closed is complete."""
         now_s = self._clock()
         found: dict[str, dict[str, FileState]] = {}
         for name, state in self._files():
@@ -192,8 +169,9 @@ class FolderScan:
         groups: dict[str, FileGroup] = {}
         for key, files in found.items():
             before = self._file_groups.get(key)
-            same = before is not None and before.files == files
-            groups[key] = before if same and before else FileGroup(files=files, changed_s=now_s)
+            if before is None or before.files != files:
+                before = FileGroup(files=files, changed_s=now_s)
+            groups[key] = before
         self._file_groups = groups
         for key, group in groups.items():
             self._update_group(key, group, now_s, at_the_end=at_the_end)

@@ -105,8 +105,7 @@ class HostSync:
     def finish(self, *, clean: bool) -> None:
         """Upload the last files; return once that is done, or at the deadline.
 
-        Args:
-            clean: No rank was killed, possibly while it wrote a file.
+        Unless `clean` a rank was killed, possibly while it wrote a file.
         """
         if self._sidecar is not None:
             failure = _failure_to_end(self._sidecar, clean=clean)
@@ -177,14 +176,9 @@ class ClusterHost(Protocol):
 
 
 class OutputUpload:
-    """The upload of a job's outputs, or of those of one host on another machine.
+    """The upload of a job's outputs, or of a part of them, which another host merges.
 
-    Args:
-        options: The sync options.
-        contract: The contract options; without a platform contract the outputs are not known.
-        run: The run folder on this host.
-        job: The job's name; None: the run folder's.
-        role: "part": another host merges what this one uploads.
+    `run` is the run folder on this host, whose name is also the job's unless one is given.
 
     Raises:
         UsageError: There is no platform contract, so that the script has no output folder.

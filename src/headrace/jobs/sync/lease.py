@@ -26,12 +26,7 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Lease:
-    """A lease on everything below a store's URL.
-
-    Args:
-        store: The store.
-        job: The name of the job that takes it.
-    """
+    """A lease on everything below a store's URL, which a job takes."""
 
     def __init__(self, store: Store, job: str) -> None:
         self._store = store

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 import shutil
 import signal
 import tarfile
@@ -23,6 +24,7 @@ from headrace.core.console import print_status
 from headrace.core.errors import CheckpointError, HeadraceError, StorageError, UsageError
 from headrace.core.process.sidecar import SidecarParent, run_sidecar
 from headrace.data.storage import Store, declare_leaf, open_store
+from headrace.data.storage.byte_ranges import split_span
 from headrace.jobs.sync.file_groups import FileState, FolderScan
 from headrace.jobs.sync.lease import Lease
 from headrace.jobs.sync.sync_messages import OutputTask, read_job_end
@@ -31,12 +33,7 @@ _MODE, _MODE_TO_RUN = 0o644, 0o755
 
 
 def merge_folders(folders: Mapping[str, Path], tell: Callable[[str], object]) -> dict[str, Path]:
-    """Return the files of all hosts' folders by name; of several with one name, the newest.
-
-    Args:
-        folders: The folders, by host name.
-        tell: Called with messages for the user.
-    """
+    """Return the files of all hosts' folders by name; of several with one name, the newest."""
     found: dict[str, Path] = {}
     for host, folder in sorted(folders.items()):
         for path in sorted(folder.rglob("*")):
@@ -74,17 +71,11 @@ def write_archive(files: Mapping[str, Path], to: Path) -> None:
 
 _VERTEX_FOLDERS = ("model", "checkpoints", "logs")
 _PARTS = "parts"
+_PIECE_BYTES = 8 * 1024 * 1024
 
 
 class FolderMirror:
-    """The upload of a folder's files below a URL, under their own names.
-
-    Args:
-        store: The store.
-        prefix: The folder in the store.
-        folder: The local folder.
-        tell: Called with messages for the user.
-    """
+    """The upload of a folder's files below a prefix in a store, under their own names."""
 
     def __init__(
         self, store: Store, prefix: str, folder: Path, tell: Callable[[str], object]
@@ -106,18 +97,11 @@ class FolderMirror:
 
 
 class JobOutputs:
-    """The outputs of the hosts whose folders are on this machine.
-
-    Args:
-        store: The store at the output path.
-        job: The job's name.
-        run: The run folder on this host.
-        tell: Called with messages for the user.
-    """
+    """The outputs of the hosts whose folders are on this machine, in the run folder."""
 
     def __init__(self, store: Store, job: str, run: Path, tell: Callable[[str], object]) -> None:
         self._store, self._job, self._run, self._tell = store, job, run, tell
-        self._mirrors: dict[str, FolderMirror] = {}
+        self._mirrors: dict[Path, FolderMirror] = {}
 
     def meanwhile(self) -> None:
         """Upload files that are synced while the job runs; raises StorageError."""
@@ -125,11 +109,7 @@ class JobOutputs:
             self._mirror(folder, prefix).one_pass()
 
     def at_the_end(self, *, of_parts: bool) -> None:
-        """Upload everything.
-
-        Args:
-            of_parts: Upload only this host's part, for another host to merge; otherwise upload the
-                outputs of all hosts, including uploaded parts.
+        """Upload everything, with the uploaded parts; or this host's part, for another to merge.
 
         Raises:
             StorageError: The store does not answer.
@@ -164,14 +144,14 @@ class JobOutputs:
             write_archive(files, draft)
             self._store.put(f"{output}/{draft.name}", draft)
             self._tell(f"{len(files)} files are at {self._store.url}/{output}/{draft.name}")
-        failures = [tree / "output" / "failure" for tree in trees.values()]
-        failures = [path for path in failures if path.is_file()]
-        for number, path in enumerate(failures):
-            self._store.put(f"{output}/failure{f'-{number + 1}' if number else ''}", path)
-        names = {f"failure{f'-{number + 1}' if number else ''}" for number in range(len(failures))}
+        found = [path for tree in trees.values() if (path := tree / "output" / "failure").is_file()]
+        names = ["failure", *(f"failure-{number}" for number in range(2, len(found) + 1))]
+        failures = {f"{output}/{name}": path for name, path in zip(names, found, strict=False)}
+        for name, path in failures.items():
+            self._store.put(name, path)
         for info in list(self._store.list(output)):
-            name = info.path.removeprefix(f"{output}/")
-            if name.partition("-")[0] == "failure" and name not in names:  # an earlier attempt's
+            is_failure = re.match("failure(-|$)", info.path.removeprefix(f"{output}/"))
+            if is_failure and info.path not in failures:  # an earlier attempt's
                 self._store.delete(info.path)
 
     def _send_parts(self, trees: Mapping[str, Path]) -> None:
@@ -192,8 +172,7 @@ class JobOutputs:
             path = trees[host] / name
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("wb") as out:
-                for start in range(0, info.size_bytes, 8 * 1024 * 1024):
-                    length = min(8 * 1024 * 1024, info.size_bytes - start)
+                for start, length in split_span(0, info.size_bytes, _PIECE_BYTES):
                     out.write(self._store.get_range(info.path, start, length))
         return trees
 
@@ -204,14 +183,13 @@ class JobOutputs:
         return {**found, logs: "logs"} if logs.is_dir() else found
 
     def _vertex_folders(self) -> dict[Path, str]:
-        folders = {self._run / "output" / name: name for name in _VERTEX_FOLDERS}
-        return {path: name for path, name in folders.items() if path.is_dir()}
+        outputs = self._run / "output"
+        return {outputs / name: name for name in _VERTEX_FOLDERS if (outputs / name).is_dir()}
 
     def _mirror(self, folder: Path, prefix: str) -> FolderMirror:
-        key = str(folder)
-        if key not in self._mirrors:
-            self._mirrors[key] = FolderMirror(self._store, prefix, folder, self._tell)
-        return self._mirrors[key]
+        if folder not in self._mirrors:
+            self._mirrors[folder] = FolderMirror(self._store, prefix, folder, self._tell)
+        return self._mirrors[folder]
 
 
 _POLL_S = 1.0

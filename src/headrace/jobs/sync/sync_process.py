@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -24,6 +25,7 @@ from headrace.core.files import remove_abandoned_files, temporary_name
 from headrace.core.process.parent_death import die_with_parent
 from headrace.core.process.sidecar import SidecarParent, run_sidecar
 from headrace.data.storage import declare_leaf
+from headrace.data.storage.byte_ranges import split_span
 from headrace.jobs.sync.file_groups import is_truncated
 from headrace.jobs.sync.folder_sync import FolderSync, sync_until
 from headrace.jobs.sync.manifest import SyncedFile, file_checksum, new_checksum
@@ -42,27 +44,21 @@ def restore(remote: RemoteCopy, folder: Path, tell: Callable[[str], object]) -> 
     A file that was changed here stays where it is newer, and so do files that were never synced:
     nothing is deleted.
 
-    Args:
-        remote: The remote copy.
-        folder: The folder; it is created.
-        tell: Called with messages for the user.
-
     Raises:
         CheckpointError: The remote copy is broken.
         StorageError: The store does not answer.
     """
     folder.mkdir(parents=True, exist_ok=True)
     remove_abandoned_files(folder)
-    for left in range(_RESTORE_TRIES, 0, -1):
+    for left in reversed(range(_RESTORE_TRIES)):
         merged = remote.newest()
         try:
             _fetch_all(remote, merged, folder, tell)
+            break
         except NotFoundError:  # another host deleted it: a newer manifest lists another object
-            if left == 1:
+            if left == 0:
                 raise
-        else:
-            return merged
-    raise AssertionError
+    return merged
 
 
 def _fetch_all(
@@ -115,8 +111,7 @@ def _fetch_file(
     digest = new_checksum()
     try:
         with draft.open("xb") as out:
-            for start in range(0, file.size_bytes, _PIECE_BYTES):
-                length = min(_PIECE_BYTES, file.size_bytes - start)
+            for start, length in split_span(0, file.size_bytes, _PIECE_BYTES):
                 piece = remote.store.get_range(file.stored_as, start, length)
                 digest.update(piece)
                 out.write(piece)
@@ -202,11 +197,12 @@ def main(parent: SidecarParent) -> int:
 
 
 def _fetch(task: SyncTask) -> None:
-    remote = RemoteCopy(task.url, lambda text: _print_host_status(task, text))
+    tell = partial(_print_host_status, task)
+    remote = RemoteCopy(task.url, tell)
     remote.check(task.host)
     with _locked_exclusively(f"{task.lock}-fetch"):
         _wait_for_earlier_job(task.lock)
-        restore(remote, Path(task.folder), lambda text: _print_host_status(task, text))
+        restore(remote, Path(task.folder), tell)
 
 
 def _sync(task: SyncTask, parent: SidecarParent) -> None:
@@ -214,16 +210,11 @@ def _sync(task: SyncTask, parent: SidecarParent) -> None:
         if not is_alone:
             return  # another process of this machine synced the folder all the time
         Path(task.lock).write_text(str(parent.pid))
-        remote = RemoteCopy(task.url, lambda text: _print_host_status(task, text))
-        sync = FolderSync(
-            remote,
-            Path(task.folder),
-            task.host,
-            task.others,
-            lambda text: _print_host_status(task, text),
-        )
+        tell = partial(_print_host_status, task)
+        remote = RemoteCopy(task.url, tell)
+        sync = FolderSync(remote, Path(task.folder), task.host, task.others, tell)
         _take_over(sync, parent, task)
-        sync_until(sync, parent.wait, PASS_EVERY_S, lambda text: _print_host_status(task, text))
+        sync_until(sync, parent.wait, PASS_EVERY_S, tell)
         _finish(sync, parent, task)
 
 

@@ -10,7 +10,6 @@ FOLDER/drafts/          unfinished files
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import socket
@@ -23,6 +22,7 @@ from pathlib import Path
 
 from headrace.core import env
 from headrace.core.errors import NoSpaceError, StorageError, UsageError
+from headrace.core.file_lock import open_lock_file, try_lock
 
 UNMODIFIED_NS = 10**18
 """The modification time of every copied file (2001-09-09): another one shows a later write."""
@@ -53,14 +53,7 @@ def default_cache_dir() -> Path:
 
 
 class CacheDir:
-    """The folders of one cache, created if needed.
-
-    Args:
-        folder: The cache's folder.
-
-    Raises:
-        UsageError: They cannot be created.
-    """
+    """The folders of one cache, created if needed; raises UsageError."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -96,15 +89,13 @@ class CacheLock:
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._descriptor = open_lock_file(file)
 
     def take(self, *, alone: bool) -> bool:
         """Take the lock, or convert it, without waiting; return whether it is taken."""
-        kind = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
         try:
-            fcntl.flock(self._descriptor, kind | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
+            if not try_lock(self._descriptor, shared=not alone):
+                return False
         except OSError as error:
             raise UsageError(
                 f"{self._file.parent}: this file system has no locks ({error.strerror}), without "
@@ -133,17 +124,15 @@ class CacheLock:
 def wait_for_lock(
     lock: CacheLock,
     *,
-    alone: bool,
-    first: Callable[[str], None],
-    alive: Callable[[], float],
+    first: Callable[[str], None] = lambda _: None,
+    alive: Callable[[], float] = lambda: 0.0,
     patience_s: float,
     until: Callable[[], bool] = lambda: False,
 ) -> bool:
-    """Wait for a lock; return False where `until` became true first.
+    """Wait for a lock for this process alone; return False where `until` became true first.
 
     Args:
         lock: The lock.
-        alone: Take it exclusively.
         first: Called once with the holder's name, if there is one.
         alive: Returns when the holder last showed activity, in seconds since 1970.
         patience_s: Longest time without activity.
@@ -154,7 +143,7 @@ def wait_for_lock(
     """
     has_reported = False
     began_s = time.time()
-    while not lock.take(alone=alone):
+    while not lock.take(alone=True):
         if until():
             return False
         if not has_reported:

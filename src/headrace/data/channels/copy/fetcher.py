@@ -52,8 +52,8 @@ class ObjectFetcher:
         base: The URL that the objects' paths are below.
         tree: The folder of the tree; its folders exist.
         folders: The cache's folders.
-        known: Records of the contents.
-        counts: Counts the objects fetched.
+        known: Gets the contents.
+        counts: Counts the objects.
         config: The settings of requests.
     """
 

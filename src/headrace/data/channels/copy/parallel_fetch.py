@@ -74,10 +74,6 @@ def fetch_in_processes(
 
     Call it in the main thread: the processes end with the thread that started them.
 
-    Args:
-        shares: One for each process.
-        counts: Counts the objects fetched.
-
     Yields:
         A future for each process; its error is the process's.
 

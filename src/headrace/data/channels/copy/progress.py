@@ -15,20 +15,13 @@ _REFRESH_EVERY_S = 0.2
 
 
 class CopyCounts:
-    """The counts of a copy; thread-safe.
-
-    Attributes:
-        objects: Number of objects that are complete.
-        size_bytes: Their bytes, and those of finished parts.
-        fetched: Number of objects that came from the store.
-        fetched_bytes: Number of bytes that came from the store.
-    """
+    """The counts of a copy; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self.objects = 0
-        self.size_bytes = 0
-        self.fetched = 0
+        self.objects = 0  # that are complete
+        self.size_bytes = 0  # theirs, and those of finished parts
+        self.fetched = 0  # objects that came from the store
         self.fetched_bytes = 0
 
     def add(self, *, objects: int = 0, size_bytes: int = 0) -> None:
@@ -46,13 +39,7 @@ class CopyCounts:
 
 
 class CopyProgress(CopyCounts):
-    """Shows the progress of a channel's copy.
-
-    Args:
-        name: The channel's name.
-        objects: Number of its objects.
-        size_bytes: Their total size.
-    """
+    """Shows the progress of a channel's copy, which has so many objects and bytes."""
 
     def __init__(self, name: str, objects: int, size_bytes: int) -> None:
         super().__init__()

@@ -22,18 +22,11 @@ _DRAFTS_LAST_S = 86400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpaceNeed:
-    """The space that a copy needs.
+    """The space that a copy needs."""
 
-    Attributes:
-        channel: The channel as on the command line, for messages.
-        size_bytes: Size of the whole channel.
-        missing_bytes: Bytes to fetch.
-        missing_files: Files to fetch.
-    """
-
-    channel: str
-    size_bytes: int
-    missing_bytes: int
+    channel: str  # as on the command line, for messages
+    size_bytes: int  # of the whole channel
+    missing_bytes: int  # to fetch
     missing_files: int
 
     @property
@@ -45,10 +38,7 @@ class SpaceNeed:
 def make_space(folders: CacheDir, need: SpaceNeed, limit_bytes: int | None) -> None:
     """Remove trees that no job uses, the least recently used first, until there is room.
 
-    Args:
-        folders: The cache's folders.
-        need: The space needed.
-        limit_bytes: The cache's limit; None for the disk's.
+    The cache has a limit, None for the disk's.
 
     Raises:
         NoSpaceError: Removing all of them is not enough.
@@ -62,9 +52,7 @@ def make_space(folders: CacheDir, need: SpaceNeed, limit_bytes: int | None) -> N
         return
     lock = folders.lock("room")
     try:
-        wait_for_lock(
-            lock, alone=True, first=lambda _: None, alive=lambda: 0.0, patience_s=_PATIENCE_S
-        )
+        wait_for_lock(lock, patience_s=_PATIENCE_S)
         _clear_drafts(folders)
         if _shortfall(folders, need, limit_bytes) > 0 or _lacks_inodes(folders, need):
             _evict(folders, need, limit_bytes)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 
 from headrace.core.console import print_status
@@ -34,19 +35,12 @@ _LOOK_EVERY_S = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockedTree:
-    """A complete tree that is locked, so that nobody removes it.
+    """A complete tree that is locked, so that nobody removes it."""
 
-    Attributes:
-        folder: Folder of the channel's files.
-        listing: The channel's objects.
-        lock: Its shared lock.
-        used: The file whose modification time is the last use.
-    """
-
-    folder: Path
+    folder: Path  # of the channel's files
     listing: ChannelListing
-    lock: CacheLock
-    used: Path
+    lock: CacheLock  # shared
+    used: Path  # its modification time is the last use
 
     def let_go(self) -> None:
         """Update the time of last use, and release the lock."""
@@ -56,13 +50,9 @@ class LockedTree:
 
 
 class CacheTrees:
-    """The trees of a cache.
+    """The trees of a cache with a limit, None for the disk's.
 
-    Args:
-        folders: The cache's folders.
-        limit_bytes: The cache's limit; None for the disk's.
-        config: The settings of requests.
-        processes: Processes that fetch small objects; None: as many as the cores allow.
+    Small objects are fetched in `processes`, None: as many as the cores allow.
     """
 
     def __init__(
@@ -75,17 +65,14 @@ class CacheTrees:
         self._processes = processes or default_processes()
 
     def hold(self, name: str, listing: ChannelListing) -> LockedTree:
-        """Return the tree of a listing, made if needed, and locked.
-
-        Args:
-            name: The channel's name.
-            listing: The channel's objects.
+        """Return the tree of a channel's listing, made if needed, and locked.
 
         Raises:
             StorageError: An object cannot be fetched, or the disk cannot store it.
             UsageError: The disk has no locks.
         """
-        for identity in _identities(listing.identity()):
+        first = listing.identity()
+        for identity in chain([first], (f"{first}-{number}" for number in count(2))):
             while True:
                 lock = self._folders.lock(identity)
                 if not self._lock_exclusively(name, identity, lock):
@@ -113,7 +100,6 @@ class CacheTrees:
             return False
         return wait_for_lock(
             lock,
-            alone=True,
             first=lambda holder: print_status(
                 f"headrace: channel {name}: {holder} is copying the same; waiting for it\n"
             ),
@@ -253,11 +239,3 @@ def _modified_s(file: Path) -> float:
         return file.stat().st_mtime
     except OSError:
         return 0.0
-
-
-def _identities(first: str) -> Iterator[str]:
-    yield first
-    number = 2
-    while True:
-        yield f"{first}-{number}"
-        number += 1

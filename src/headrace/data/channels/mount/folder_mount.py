@@ -24,14 +24,9 @@ from headrace.data.storage.urls import parse_url
 
 
 class MountCache:
-    """The cache folder of a mount, locked until it is closed, or until this process ends.
+    """The cache folder of a mount of a URL, locked until it is closed, or until this process ends.
 
-    Args:
-        caches: Parent of such folders, created if needed.
-        url: The mounted URL.
-
-    Attributes:
-        folder: The folder; a separate one where another mount uses the URL's.
+    It is a separate folder where another mount uses the URL's.
     """
 
     def __init__(self, caches: Path, url: str) -> None:
@@ -58,16 +53,7 @@ _LAST_BYTES = 2000  # of the program's output
 
 
 class Mount:
-    """A URL that a program shows as a folder.
-
-    Args:
-        program: The FUSE program.
-        folder: The mount point.
-        cache: The program's cache folder.
-        ahead_bytes: How much is read before the script needs it; 0 for none.
-
-    Attributes:
-        folder: The mount point.
+    """A URL that a FUSE program shows as a folder, reading some bytes before the script needs them.
 
     Raises:
         NoMountError: The program ended, or mounted nothing within a minute.

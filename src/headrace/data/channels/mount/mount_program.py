@@ -49,29 +49,17 @@ class NoMountError(HeadraceError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MountProgram:
-    """A FUSE program, and its command line to mount a URL.
-
-    Attributes:
-        name: The program's name.
-        command: Its arguments, without secrets.
-        environment: Additional environment variables; may contain secrets.
-    """
+    """A FUSE program, and its command line to mount a URL."""
 
     name: str
-    command: tuple[str, ...]
-    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    command: tuple[str, ...]  # without secrets
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)  # may hold secrets
 
 
 def choose_programs(
     location: Location, folder: Path, cache: Path, *, cache_bytes: int
 ) -> list[MountProgram]:
-    """Return the programs that can mount a URL on this host, the best first.
-
-    Args:
-        location: The URL.
-        folder: The mount point; it exists and is empty.
-        cache: The program's cache folder.
-        cache_bytes: Limit of the cache.
+    """Return the programs that can mount a URL at an existing empty folder, the best first.
 
     Raises:
         NoMountError: No program is installed, or this host has no FUSE.
