@@ -23,6 +23,7 @@ from headrace.data.channels.copy.object_files import ContentRecords
 from headrace.data.channels.copy.progress import CopyCounts
 from headrace.data.storage import ObjectInfo, StorageConfig, declare_leaf
 from headrace.data.storage.client.requests import submit
+from headrace.data.storage.client.subprocess_protocol import object_of_row, object_row
 
 _LEAST_OBJECTS = 1000  # a process fetches as many while another one starts
 _MOST_PROCESSES = 4  # some 5,000 objects a second: S3's limit for one prefix
@@ -39,17 +40,13 @@ class FetchShare:
 
     def to_fields(self) -> dict[str, Any]:
         """Return a JSON object that `from_fields` reads."""
-        objects = [(i.path, i.size_bytes, i.etag, i.modified_s) for i in self.objects]
+        objects = [object_row(info) for info in self.objects]
         return {"base": self.base, "tree": self.tree, "cache": self.cache, "objects": objects}
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> FetchShare:
         """Return the share that `to_fields` wrote."""
-        objects = (
-            ObjectInfo(path=path, size_bytes=size_bytes, etag=etag, modified_s=modified_s)
-            for path, size_bytes, etag, modified_s in fields["objects"]
-        )
-        return cls(**{**fields, "objects": tuple(objects)})
+        return cls(**{**fields, "objects": tuple(map(object_of_row, fields["objects"]))})
 
 
 def default_processes() -> int:

@@ -25,8 +25,7 @@ _NEEDS_BOTO3 = ("role_arn", "sso_session", "sso_start_url", "credential_process"
 def s3_settings(*, offered_by_host: Callable[[], bool]) -> dict[str, Any]:
     """Return the S3 client's settings that it does not read from the environment itself.
 
-    Args:
-        offered_by_host: Returns whether this host offers credentials (an instance role).
+    A host may offer credentials itself (an instance role).
 
     Raises:
         UsageError: AWS_PROFILE names no profile, or one that needs boto3, which is missing.
