@@ -13,7 +13,6 @@ installs at a time, and once for each job.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -32,6 +31,7 @@ from pathlib import Path
 from threading import Thread
 from typing import IO, Any, NoReturn
 
+from headrace.core.file_lock import open_lock_file, try_lock
 from headrace.core.process.parent_death import die_with_parent
 from headrace.core.process.process_groups import session_command
 from headrace.records.redaction import hide_url_users
@@ -79,7 +79,7 @@ def install_lock(pause: Callable[[float], None]) -> Iterator[InstallLock]:
     """
     descriptor = _open_lock_file()
     try:
-        while descriptor is not None and not _try_lock(descriptor):
+        while descriptor is not None and not try_lock(descriptor, required=False):
             pause(_POLL_S)
         yield InstallLock(descriptor)
     finally:
@@ -104,18 +104,8 @@ def _open_lock_file() -> int | None:
     for folder in (sysconfig.get_path("purelib"), site.getusersitepackages()):
         with suppress(OSError):
             Path(folder).mkdir(parents=True, exist_ok=True)
-            return os.open(Path(folder) / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            return open_lock_file(Path(folder) / _LOCK_FILE)
     return None
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # the file system has no locks
-        return True
-    return True
 
 
 _LAST_LINES = 12

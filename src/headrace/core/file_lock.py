@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -28,3 +29,15 @@ def try_lock(descriptor: int, *, shared: bool = False, required: bool = True) ->
         if required:
             raise
     return True
+
+
+def wait_for_lock(descriptor: int) -> None:
+    """Wait for the lock of an open file; without one where the file system has no locks."""
+    with suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+
+def unlock(descriptor: int) -> None:
+    """Release a lock; closing is not enough where a child forked meanwhile has the descriptor."""
+    with suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_UN)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sqlite3
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.core.errors import RecordsError
+from headrace.core.file_lock import open_lock_file, try_lock
 from headrace.records import ring
 from headrace.records.layout import LOCK, RINGS, STORE, is_closed
 from headrace.records.schema import EVENTS, Table
@@ -266,11 +266,9 @@ def is_collector_running(lock: Path) -> bool:
     except OSError:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
+        return not try_lock(descriptor, shared=True)
+    except OSError:  # a file system without locks
         return True
-    else:
-        return False
     finally:
         os.close(descriptor)
 
@@ -287,20 +285,16 @@ def _events_of(source: _OpenRing, dropped: int, *, last: bool) -> list[tuple[Any
 
 def _lock_host(path: Path) -> int:
     """Take a host's lock, with retries: `is_collector_running` holds it for an instant."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = open_lock_file(path, 0o600)
     deadline = time.monotonic() + _LOCK_WAIT_S
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                os.close(descriptor)
-                raise RecordsError(
-                    f"{path.parent}: another process collects these records. Let it end first."
-                ) from None
-            time.sleep(_POLL_S)
-        else:
-            return descriptor
+    while not try_lock(descriptor):
+        if time.monotonic() > deadline:
+            os.close(descriptor)
+            raise RecordsError(
+                f"{path.parent}: another process collects these records. Let it end first."
+            )
+        time.sleep(_POLL_S)
+    return descriptor
 
 
 def _open_store(path: Path) -> RecordStore:

@@ -6,7 +6,6 @@ and across hosts if their shared file system has locks.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import platform
@@ -19,6 +18,7 @@ from typing import Any
 import psutil
 
 from headrace.core import env
+from headrace.core.file_lock import open_lock_file, try_lock
 from headrace.records.redaction import HIDDEN, is_secret, redact
 
 _START_TOLERANCE_S = 1.0  # of a start time read twice, if the clock was adjusted in between
@@ -90,18 +90,12 @@ def lock_run(folder: Path) -> bool:
     with _MUTEX:
         if folder in _LOCKS:
             return True
-        descriptor = os.open(folder / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = open_lock_file(folder / _LOCK_FILE)
         for _ in range(_ATTEMPTS):
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:  # maybe by `is_run_locked`, for an instant
-                time.sleep(_POLL_S)
-                continue
-            except OSError:  # a file system without locks
-                os.close(descriptor)
+            if try_lock(descriptor, required=False):
+                _LOCKS[folder] = descriptor
                 return True
-            _LOCKS[folder] = descriptor
-            return True
+            time.sleep(_POLL_S)  # maybe `is_run_locked` has it, for an instant
         os.close(descriptor)
         return False
 
@@ -115,14 +109,9 @@ def is_run_locked(folder: Path) -> bool:
     except OSError:  # it was never locked
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
+        return not try_lock(descriptor, shared=True, required=False)
     finally:
         os.close(descriptor)
-    return False
 
 
 def wait_for_killed_launcher(folder: Path, launcher: Mapping[str, Any]) -> None:
