@@ -304,8 +304,9 @@ def run_sidecar(
         blocked: Signals that stay blocked, for the program to wait for; other signals to the
             process group are ignored.
     """
-    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)  # the launcher waits with more blocked
+    signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
     ignore_group_signals()
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)  # the launcher waits with more blocked
     parent = SidecarParent()
     code = 1
     try:

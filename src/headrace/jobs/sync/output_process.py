@@ -14,20 +14,23 @@ import gzip
 import os
 import re
 import shutil
-import signal
 import tarfile
-import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from headrace.core.console import print_status
-from headrace.core.errors import CheckpointError, HeadraceError, StorageError, UsageError
+from headrace.core.errors import CheckpointError, StorageError, UsageError
 from headrace.core.process.sidecar import SidecarParent, run_sidecar
 from headrace.data.storage import Store, declare_leaf, open_store
 from headrace.data.storage.byte_ranges import split_span
 from headrace.jobs.sync.file_groups import FileState, FolderScan
 from headrace.jobs.sync.lease import Lease
-from headrace.jobs.sync.sync_messages import OutputTask, read_job_end
+from headrace.jobs.sync.sync_messages import (
+    OutputTask,
+    exit_at_deadline,
+    exit_code_of_task,
+    read_job_end,
+)
 
 _MODE, _MODE_TO_RUN = 0o644, 0o755
 
@@ -199,18 +202,9 @@ _NICE = 10
 def main(parent: SidecarParent) -> int:
     """Do the task and return the exit code."""
     task = OutputTask(**parent.request)
-    signal.signal(signal.SIGIO, signal.SIG_IGN)  # see `is_being_written`
     declare_leaf()
     os.nice(_NICE)
-    try:
-        _upload(task, parent)
-    except HeadraceError as error:
-        _print_output_status(str(error))
-        return error.exit_code
-    except OSError as error:
-        _print_output_status(f"{task.run}: {error}")
-        return 1
-    return 0
+    return exit_code_of_task(lambda: _upload(task, parent), _print_output_status, task.run)
 
 
 def _upload(task: OutputTask, parent: SidecarParent) -> None:
@@ -231,7 +225,12 @@ def _upload(task: OutputTask, parent: SidecarParent) -> None:
         _upload_while_running(outputs, parent, None if of_parts else lease)
         is_ended_by_launcher, _, deadline_s = read_job_end(parent)
         if is_ended_by_launcher:
-            _finish(outputs, deadline_s, of_parts=of_parts)
+            late = (
+                f"what the job has made was not uploaded within {deadline_s:.0f} s; it is still in "
+                "the run's folder."
+            )
+            with exit_at_deadline(deadline_s, _print_output_status, late, "it"):
+                outputs.at_the_end(of_parts=of_parts)
     finally:
         if not of_parts:
             lease.release()
@@ -252,22 +251,6 @@ def _upload_while_running(outputs: JobOutputs, parent: SidecarParent, lease: Lea
             failing = True
         else:
             failing = False
-
-
-def _finish(outputs: JobOutputs, deadline_s: float, *, of_parts: bool) -> None:
-    last = threading.Timer(deadline_s, _give_up, [deadline_s])
-    last.daemon = True
-    last.start()
-    outputs.at_the_end(of_parts=of_parts)
-    last.cancel()
-
-
-def _give_up(deadline_s: float) -> None:
-    _print_output_status(
-        f"what the job has made was not uploaded within {deadline_s:.0f} s; it is still in the "
-        "run's folder. Start the run again (headrace resume) to have it uploaded."
-    )
-    os._exit(1)
 
 
 def _print_output_status(text: str) -> None:

@@ -1,11 +1,16 @@
-"""The messages between the launcher and its sync processes: the task, and the job's end."""
+"""What sync processes have in common: messages with the launcher, errors, the last deadline."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from headrace.core.errors import HeadraceError
 from headrace.core.process.sidecar import SidecarParent
 
 _ORPHAN_DEADLINE_S = 60.0
@@ -49,3 +54,34 @@ def read_job_end(parent: SidecarParent) -> tuple[bool, bool, float]:
     if message is None:
         return False, False, _ORPHAN_DEADLINE_S
     return True, message["clean"], message["deadline_s"]
+
+
+def exit_code_of_task(work: Callable[[], None], tell: Callable[[str], object], folder: str) -> int:
+    """Do a task, tell the user of its error, and return the exit code."""
+    signal.signal(signal.SIGIO, signal.SIG_IGN)  # see `is_being_written`
+    try:
+        work()
+    except HeadraceError as error:
+        tell(str(error))
+        return error.exit_code
+    except OSError as error:
+        tell(f"{folder}: {error}")
+        return 1
+    return 0
+
+
+@contextmanager
+def exit_at_deadline(
+    deadline_s: float, tell: Callable[[str], object], late: str, them: str
+) -> Iterator[None]:
+    """Run the last upload; end this process where it takes too long."""
+
+    def give_up() -> None:
+        tell(f"{late} Start the run again (headrace resume) to have {them} uploaded.")
+        os._exit(1)
+
+    last = threading.Timer(deadline_s, give_up)
+    last.daemon = True
+    last.start()
+    yield
+    last.cancel()

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -30,7 +28,12 @@ from headrace.jobs.sync.file_groups import is_truncated
 from headrace.jobs.sync.folder_sync import FolderSync, sync_until
 from headrace.jobs.sync.manifest import SyncedFile, file_checksum, new_checksum
 from headrace.jobs.sync.remote_copy import FencedError, MergedFiles, RemoteCopy
-from headrace.jobs.sync.sync_messages import SyncTask, read_job_end
+from headrace.jobs.sync.sync_messages import (
+    SyncTask,
+    exit_at_deadline,
+    exit_code_of_task,
+    read_job_end,
+)
 
 _RESTORE_TRIES = 5
 _MAX_FETCHES = 4
@@ -176,28 +179,19 @@ _TAKEOVER_TRIES = 10
 def main(parent: SidecarParent) -> int:
     """Do the task and return the exit code."""
     task = SyncTask(**parent.request)
-    signal.signal(signal.SIGIO, signal.SIG_IGN)  # see `is_being_written`
     declare_leaf()
-    try:
-        if task.verb == "fetch":
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                signal.signal(number, signal.SIG_DFL)  # ctrl-C ends it without a traceback
-            die_with_parent(parent.pid)
-            _fetch(task)
-        else:
-            os.nice(_NICE)
-            _sync(task, parent)
-    except HeadraceError as error:
-        _print_host_status(task, str(error))
-        return error.exit_code
-    except OSError as error:
-        _print_host_status(task, f"{task.folder}: {error}")
-        return 1
-    return 0
+
+    def tell(text: str) -> None:
+        print_status(f"headrace: {task.host}: {text}\n")
+
+    work = _fetch if task.verb == "fetch" else _sync
+    return exit_code_of_task(lambda: work(task, parent, tell), tell, task.folder)
 
 
-def _fetch(task: SyncTask) -> None:
-    tell = partial(_print_host_status, task)
+def _fetch(task: SyncTask, parent: SidecarParent, tell: Callable[[str], object]) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)  # ctrl-C ends it without a traceback
+    die_with_parent(parent.pid)
     remote = RemoteCopy(task.url, tell)
     remote.check(task.host)
     with _locked_exclusively(f"{task.lock}-fetch"):
@@ -205,20 +199,20 @@ def _fetch(task: SyncTask) -> None:
         restore(remote, Path(task.folder), tell)
 
 
-def _sync(task: SyncTask, parent: SidecarParent) -> None:
+def _sync(task: SyncTask, parent: SidecarParent, tell: Callable[[str], object]) -> None:
+    os.nice(_NICE)
     with _locked_exclusively(task.lock, parent) as is_alone:
         if not is_alone:
             return  # another process of this machine synced the folder all the time
         Path(task.lock).write_text(str(parent.pid))
-        tell = partial(_print_host_status, task)
         remote = RemoteCopy(task.url, tell)
         sync = FolderSync(remote, Path(task.folder), task.host, task.others, tell)
-        _take_over(sync, parent, task)
+        _take_over(sync, parent, tell)
         sync_until(sync, parent.wait, PASS_EVERY_S, tell)
-        _finish(sync, parent, task)
+        _finish(sync, parent, task, tell)
 
 
-def _take_over(sync: FolderSync, parent: SidecarParent, task: SyncTask) -> None:
+def _take_over(sync: FolderSync, parent: SidecarParent, tell: Callable[[str], object]) -> None:
     is_reported, tries = False, _TAKEOVER_TRIES
     while True:
         try:
@@ -230,33 +224,24 @@ def _take_over(sync: FolderSync, parent: SidecarParent, task: SyncTask) -> None:
             if not isinstance(error, OSError) or parent.wait(1.0):
                 raise
             if not is_reported:
-                _print_host_status(task, f"{error} It is tried again until it succeeds.")
+                tell(f"{error} It is tried again until it succeeds.")
             is_reported = True
 
 
-def _finish(sync: FolderSync, parent: SidecarParent, task: SyncTask) -> None:
+def _finish(
+    sync: FolderSync, parent: SidecarParent, task: SyncTask, tell: Callable[[str], object]
+) -> None:
     """Upload the last files, within the launcher's deadline."""
     is_ended_by_launcher, clean, deadline_s = read_job_end(parent)
-    last = threading.Timer(deadline_s, _give_up, [task, deadline_s])
-    last.daemon = True
-    last.start()
-    done = sync.one_pass(at_the_end=clean, may_remove=is_ended_by_launcher)
-    last.cancel()
-    if done.waiting:
-        _print_host_status(
-            task,
-            f"not uploaded, being written when the job ended: {', '.join(done.waiting[:8])}"
-            + (f" and {len(done.waiting) - 8} more" if len(done.waiting) > 8 else ""),
-        )
-
-
-def _give_up(task: SyncTask, deadline_s: float) -> None:
-    _print_host_status(
-        task,
+    late = (
         f"the last files of {task.folder} were not uploaded within {deadline_s:.0f} s; they are "
-        "still there. Start the run again (headrace resume) to have them uploaded.",
+        "still there."
     )
-    os._exit(1)
+    with exit_at_deadline(deadline_s, tell, late, "them"):
+        done = sync.one_pass(at_the_end=clean, may_remove=is_ended_by_launcher)
+    if done.waiting:
+        more = f" and {len(done.waiting) - 8} more" if len(done.waiting) > 8 else ""
+        tell(f"not uploaded, being written when the job ended: {', '.join(done.waiting[:8])}{more}")
 
 
 @contextmanager
@@ -285,10 +270,6 @@ def _wait_for_earlier_job(lock: str) -> None:
             if not parent or Path(f"/proc/{parent}").exists():
                 return  # of this job: emulated hosts share the folder
             time.sleep(PASS_EVERY_S)
-
-
-def _print_host_status(task: SyncTask, text: str) -> None:
-    print_status(f"headrace: {task.host}: {text}\n")
 
 
 if __name__ == "__main__":

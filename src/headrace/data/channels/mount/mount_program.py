@@ -145,44 +145,45 @@ def _rclone(
     program: str, location: Location, folder: Path, cache: Path, cache_bytes: int
 ) -> MountProgram:
     settings = read_settings(location)
-    backend, environment = _RCLONES[location.kind](settings)
-    options = ",".join([backend, *(f"{name}={_quoted(value)}" for name, value in environment[0])])
+    backend, options, environment = _RCLONES[location.kind](settings)
+    texts = ",".join([backend, *(f"{name}={_quoted(value)}" for name, value in options.items())])
     command = (
-        program, "mount", f":{options}:{location.root}/{location.prefix}".rstrip("/"), str(folder),
+        program, "mount", f":{texts}:{location.root}/{location.prefix}".rstrip("/"), str(folder),
         *_RCLONE, f"--cache-dir={cache}", f"--vfs-cache-max-size={cache_bytes}",
     )  # fmt: skip
-    return MountProgram(name="rclone", command=command, environment=environment[1])
+    return MountProgram(name="rclone", command=command, environment=environment)
 
 
-_RemoteOptions = tuple[str, tuple[list[tuple[str, str]], dict[str, str]]]
+_RemoteOptions = tuple[str, dict[str, str], dict[str, str]]
+"""A backend of rclone, its options, and environment variables with secrets."""
 
 
 def _rclone_s3(settings: Mapping[str, Any]) -> _RemoteOptions:
-    options = [("env_auth", "false" if settings.get("skip_signature") else "true")]
+    options = {"env_auth": "false" if settings.get("skip_signature") else "true"}
     if "endpoint" in settings:
-        options += [("provider", "Other"), ("endpoint", settings["endpoint"])]
+        options |= {"provider": "Other", "endpoint": settings["endpoint"]}
     else:
-        options.append(("provider", "AWS"))
+        options["provider"] = "AWS"
     if "region" in settings:
-        options.append(("region", settings["region"]))
-    return "s3", (options, _aws_secrets(settings))
+        options["region"] = settings["region"]
+    return "s3", options, _aws_secrets(settings)
 
 
 def _rclone_gs(settings: Mapping[str, Any]) -> _RemoteOptions:
-    options = [("env_auth", "true"), ("bucket_policy_only", "true")]
+    options = {"env_auth": "true", "bucket_policy_only": "true"}
     if settings.get("skip_signature"):
-        options = [("anonymous", "true")]
+        options = {"anonymous": "true"}
     if "base_url" in settings:
-        options.append(("endpoint", f"{settings['base_url']}/storage/v1/"))
-    return "gcs", (options, {})
+        options["endpoint"] = f"{settings['base_url']}/storage/v1/"
+    return "gcs", options, {}
 
 
 def _rclone_az(settings: Mapping[str, Any]) -> _RemoteOptions:
-    options = [("env_auth", "true")]
+    options = {"env_auth": "true"}
     if "account_name" in settings:
-        options.append(("account", settings["account_name"]))
+        options["account"] = settings["account_name"]
     key = settings.get("account_key")
-    return "azureblob", (options, {"RCLONE_AZUREBLOB_KEY": key} if key else {})
+    return "azureblob", options, {"RCLONE_AZUREBLOB_KEY": key} if key else {}
 
 
 def _aws_secrets(settings: Mapping[str, Any]) -> dict[str, str]:
