@@ -34,6 +34,7 @@ from typing import IO, Any, NoReturn
 from headrace.core.file_lock import open_lock_file, try_lock
 from headrace.core.process.parent_death import die_with_parent
 from headrace.core.process.process_groups import session_command
+from headrace.core.process.wrapper import read_wrapper_arguments
 from headrace.records.redaction import hide_url_users
 
 _LOCK_FILE = ".headrace-requirements"
@@ -187,15 +188,14 @@ class _StoppedError(Exception):
 
 def main(arguments: Sequence[str]) -> int:
     """Install; then return the exit code, or execute the command, if one is given."""
-    end = arguments.index("--") if "--" in arguments else len(arguments)
-    options = dict(zip(arguments[:end:2], arguments[1:end:2], strict=True))
-    die_with_parent(int(options["--parent"]))
+    options, command = read_wrapper_arguments(arguments)
+    die_with_parent(int(options["parent"]))
     signal.pthread_sigmask(signal.SIG_BLOCK, {*_STOPPING, signal.SIGCHLD})
     install = _Installation(
-        file=Path(options["--file"]), job=options["--job"],
-        log=Path(options["--logs"]) / f"requirements-{options['--name']}.log",
-        longest_s=float(options["--longest-s"]), announce=int(options["--announce"]),
-        is_named=options["--named"] == "yes",
+        file=Path(options["file"]), job=options["job"],
+        log=Path(options["logs"]) / f"requirements-{options['name']}.log",
+        longest_s=float(options["longest-s"]), announce=int(options["announce"]),
+        is_named=options["named"] == "yes",
     )  # fmt: skip
     try:
         install.run()
@@ -204,7 +204,6 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     except _StoppedError as stopped:
         return 128 + stopped.number
-    command = arguments[end + 1 :]
     return _exec_command(command) if command else 0
 
 

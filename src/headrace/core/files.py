@@ -66,8 +66,7 @@ def write_text_atomically(file: Path, text: str) -> None:
 def create_atomically(file: Path, data: bytes) -> bool:
     """Write `file` durably unless it exists; return whether it was written.
 
-    Raises:
-        OSError: The disk is full, read-only, or gone; nothing is left behind.
+    Raises OSError (the disk is full, read-only, or gone; nothing is left behind).
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     temporary, out = _open_temporary(file.parent)

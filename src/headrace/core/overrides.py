@@ -53,8 +53,7 @@ def thread_count(overrides: Iterable[Override], name: str) -> int | None:
 def parse_overrides(text: str) -> tuple[Override, ...]:
     """Return the overrides in a text: "num_workers=8,pin_memory=on,prefetch_factor@train.py:40=4".
 
-    Raises:
-        UsageError: An unknown name, or an invalid value.
+    Raises UsageError (an unknown name, or an invalid value).
     """
     return tuple(_parse_override(part.strip()) for part in text.split(",") if part.strip())
 

@@ -46,8 +46,7 @@ def current_world(rank: int | None = None, size: int | None = None) -> World:
     The arguments take precedence, then an initialised torch process group, then torchrun's
     environment variables; without any of them it is a world of one.
 
-    Raises:
-        UsageError: Only one of `rank` and `size` is known, or they contradict one another.
+    Raises UsageError (only one of `rank` and `size` is known, or they contradict one another).
     """
     local_rank = env.LOCAL_RANK.get_int(0) or 0
     local_size = env.LOCAL_WORLD_SIZE.get_int(1) or 1

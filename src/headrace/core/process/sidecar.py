@@ -71,8 +71,7 @@ class MessageReader:
     def read(self) -> dict[str, Any] | None:
         """Wait for the next message; None at the end. Raises the error that was sent, if it is one.
 
-        Raises:
-            HeadraceError: An error was sent.
+        Raises HeadraceError (an error was sent).
         """
         self.wait()
         end = self._line_end()
@@ -143,8 +142,7 @@ class Sidecar:
     def receive(self) -> dict[str, Any] | None:
         """Wait for its next message, without a deadline; None where it has ended.
 
-        Raises:
-            HeadraceError: The error that it reports.
+        Raises HeadraceError (the error that it reports).
         """
         assert self._messages is not None
         return self._messages.read()

@@ -22,8 +22,8 @@ def wrapper_command(
 
 
 def read_wrapper_arguments(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Return the options by name, and the command."""
-    end = arguments.index("--")
+    """Return the options by name, and the command, if there is one."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
     names = [name.removeprefix("--") for name in arguments[:end:2]]
     return dict(zip(names, arguments[1:end:2], strict=True)), list(arguments[end + 1 :])
 

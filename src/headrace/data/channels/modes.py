@@ -61,8 +61,7 @@ class ChannelMounts(ActiveChannels):
     def show(self, spec: ChannelSpec) -> Path | None:
         """Mount a channel and return its folder; None where that is impossible, which is reported.
 
-        Raises:
-            UsageError: There is nothing below its URL.
+        Raises UsageError (there is nothing below its URL).
         """
         try:
             mount = self._show(spec.uri, spec.name)

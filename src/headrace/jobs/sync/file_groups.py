@@ -38,8 +38,7 @@ _LONGEST_HEADER = 100_000_000  # the limit of safetensors itself
 def is_truncated(path: Path) -> bool:
     """Whether a file is known to be incomplete; False for unknown formats.
 
-    Raises:
-        OSError: It cannot be read.
+    Raises OSError (it cannot be read).
     """
     if path.suffix == ".safetensors":
         return _is_truncated_safetensors(path)
@@ -74,8 +73,7 @@ def is_being_written(path: Path) -> bool:
 
     The caller must ignore SIGIO, which the kernel sends if the file is opened meanwhile.
 
-    Raises:
-        OSError: The file is gone, or may not be read.
+    Raises OSError (the file is gone, or may not be read).
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:

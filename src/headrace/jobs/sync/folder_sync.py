@@ -236,8 +236,7 @@ def sync_until(
 ) -> None:  # fmt: skip
     """Make passes until `is_over`, which also waits, returns True; failures are retried.
 
-    Raises:
-        CheckpointError: Another process syncs this host's files by now.
+    Raises CheckpointError (another process syncs this host's files by now).
     """
     failing = False
     wait_s = look_every_s

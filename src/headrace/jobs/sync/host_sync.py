@@ -180,8 +180,7 @@ class OutputUpload:
 
     `run` is the run folder on this host, whose name is also the job's unless one is given.
 
-    Raises:
-        UsageError: There is no platform contract, so that the script has no output folder.
+    Raises UsageError (there is no platform contract, so that the script has no output folder).
     """
 
     def __init__(

@@ -38,9 +38,7 @@ class Lease:
     def take(self) -> None:
         """Take the lease.
 
-        Raises:
-            UsageError: Another job holds it.
-            StorageError: The store does not answer.
+        Raises UsageError (another job holds it), StorageError (the store does not answer).
         """
         while True:
             numbers = self._numbers()

@@ -74,8 +74,7 @@ class SyncManifest:
     def from_json(cls, data: bytes, url: str) -> SyncManifest:
         """Return the manifest in an object's bytes.
 
-        Raises:
-            CheckpointError: They are no manifest, damaged, or of a later format.
+        Raises CheckpointError (they are no manifest, damaged, or of a later format).
         """
         try:
             fields = json.loads(data)

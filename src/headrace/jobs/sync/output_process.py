@@ -55,8 +55,7 @@ def merge_folders(folders: Mapping[str, Path], tell: Callable[[str], object]) ->
 def write_archive(files: Mapping[str, Path], to: Path) -> None:
     """Write a gzipped tar archive, sorted, without times and owners; links are followed.
 
-    Raises:
-        OSError: A file cannot be read, or the disk is full.
+    Raises OSError (a file cannot be read, or the disk is full).
     """
     with (
         to.open("wb") as out,

@@ -47,9 +47,7 @@ def restore(remote: RemoteCopy, folder: Path, tell: Callable[[str], object]) -> 
     A file that was changed here stays where it is newer, and so do files that were never synced:
     nothing is deleted.
 
-    Raises:
-        CheckpointError: The remote copy is broken.
-        StorageError: The store does not answer.
+    Raises CheckpointError (the remote copy is broken), StorageError (the store does not answer).
     """
     folder.mkdir(parents=True, exist_ok=True)
     remove_abandoned_files(folder)

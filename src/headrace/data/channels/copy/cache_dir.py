@@ -33,8 +33,7 @@ _RETRY_EVERY_S = 0.1
 def default_cache_dir() -> Path:
     """Return the cache folder unless one is named.
 
-    Raises:
-        UsageError: It is below the system's temporary folder, and another user's.
+    Raises UsageError (it is below the system's temporary folder, and another user's).
     """
     chosen = env.CACHE_DIR.get()
     if chosen:

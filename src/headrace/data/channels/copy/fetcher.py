@@ -76,8 +76,7 @@ class ObjectFetcher:
     async def fetch(self, infos: Sequence[ObjectInfo]) -> None:
         """Fetch objects.
 
-        Raises:
-            StorageError: An object cannot be fetched, has changed, or cannot be written.
+        Raises StorageError (an object cannot be fetched, has changed, or cannot be written).
         """
         small = iter([info for info in infos if info.size_bytes <= SMALL_BYTES])
         large = [info for info in infos if info.size_bytes > SMALL_BYTES]

@@ -40,8 +40,7 @@ def make_space(folders: CacheDir, need: SpaceNeed, limit_bytes: int | None) -> N
 
     The cache has a limit, None for the disk's.
 
-    Raises:
-        NoSpaceError: Removing all of them is not enough.
+    Raises NoSpaceError (removing all of them is not enough).
     """
     if limit_bytes is not None and need.size_bytes > limit_bytes:
         raise NoSpaceError(

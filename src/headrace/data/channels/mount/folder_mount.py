@@ -55,8 +55,7 @@ _LAST_BYTES = 2000  # of the program's output
 class Mount:
     """A URL that a FUSE program shows as a folder, reading some bytes before the script needs them.
 
-    Raises:
-        NoMountError: The program ended, or mounted nothing within a minute.
+    Raises NoMountError (the program ended, or mounted nothing within a minute).
     """
 
     def __init__(

@@ -27,8 +27,7 @@ def s3_settings(*, offered_by_host: Callable[[], bool]) -> dict[str, Any]:
 
     A host may offer credentials itself (an instance role).
 
-    Raises:
-        UsageError: AWS_PROFILE names no profile, or one that needs boto3, which is missing.
+    Raises UsageError (AWS_PROFILE names no profile, or one that needs boto3, which is missing).
     """
     profile = _read_profile()
     found = {
@@ -148,8 +147,7 @@ _METADATA_WAIT_S = 0.5
 def read_settings(location: Location) -> dict[str, Any]:
     """Return the client's settings for `location` from the current environment and profiles.
 
-    Raises:
-        UsageError: A profile does not exist, or needs a package that is missing.
+    Raises UsageError (a profile does not exist, or needs a package that is missing).
     """
     if location.kind == "s3":
         return s3_settings(offered_by_host=_host_offers_credentials)

@@ -125,8 +125,7 @@ _CONCURRENT_PARTS = 8  # of one object: some 400 MB/s where one connection reach
 class DirectClient:
     """Requests through obstore in this process, which must not fork afterwards.
 
-    Raises:
-        UsageError: Invalid connection settings.
+    Raises UsageError (invalid connection settings).
     """
 
     def __init__(self, location: Location, config: StorageConfig) -> None:

@@ -118,8 +118,7 @@ def write_piece(descriptor: int, piece: bytes) -> Iterator[None]:
 def read_pieces(descriptor: int) -> Iterator[bytes]:
     """Yield the pieces that `write_piece` wrote, to the end mark.
 
-    Raises:
-        EOFError: The writer closed the pipe before the end mark.
+    Raises EOFError (the writer closed the pipe before the end mark).
     """
     with os.fdopen(descriptor, "rb") as pipe:
         while length := _PIECE.unpack(_exactly(pipe.read(_PIECE.size), _PIECE.size))[0]:
