@@ -51,7 +51,7 @@ _SHARE_OF_DISK = 0.5  # of the free disk, for the cache of all that was read
 
 
 class ChannelMounts(ActiveChannels):
-    """The mounts of one host, below a folder; each has a cache, None: of half the free disk."""
+    """The mounts of one host; each has a cache of `limit_bytes`, None: of half the free disk."""
 
     def __init__(self, folder: Path, limit_bytes: int | None) -> None:
         self._folder = folder
@@ -122,9 +122,6 @@ class ChannelPipes(ActiveChannels):
 
     Where one fails while the script runs, this process gets SIGTERM and forwards it: the script may
     be waiting for a pipe that nobody writes to any more.
-
-    Args:
-        request: The channels, and the folder of their pipes.
     """
 
     def __init__(self, request: ChannelsRequest) -> None:

@@ -179,11 +179,11 @@ def main(parent: SidecarParent) -> int:
     task = SyncTask(**parent.request)
     declare_leaf()
 
-    def tell(text: str) -> None:
+    def report(text: str) -> None:
         print_status(f"headrace: {task.host}: {text}\n")
 
     work = _fetch if task.verb == "fetch" else _sync
-    return exit_code_of_task(lambda: work(task, parent, tell), tell, task.folder)
+    return exit_code_of_task(lambda: work(task, parent, report), report, task.folder)
 
 
 def _fetch(task: SyncTask, parent: SidecarParent, tell: Callable[[str], object]) -> None:

@@ -269,23 +269,23 @@ class SubprocessClient:
 
     def read(self, key: str, start: int, length: int, target: str) -> Future[Buffer]:
         """Read a range."""
-        return self._ask("read", key, target, _body, start=start, length=length)
+        return self._request("read", key, target, _body, start=start, length=length)
 
     def read_part(self, key: str, start: int, length: int, target: str) -> Future[Part]:
         """Read a range up to the object's end, and its description."""
-        return self._ask("read_part", key, target, _part, start=start, length=length)
+        return self._request("read_part", key, target, _part, start=start, length=length)
 
     def read_whole(self, key: str, target: str) -> Future[Buffer]:
         """Read an object of any size."""
-        return self._ask("read_whole", key, target, _body)
+        return self._request("read_whole", key, target, _body)
 
     def head(self, key: str, target: str) -> Future[ObjectInfo]:
         """Return an object's description."""
-        return self._ask("head", key, target, lambda frame: _infos(frame)[0])
+        return self._request("head", key, target, lambda frame: _infos(frame)[0])
 
     def list(self, prefix: str, target: str) -> Iterator[builtins.list[ObjectInfo]]:
         """Yield the objects below a folder."""
-        yield self._ask("list", prefix, target, _infos).result()
+        yield self._request("list", prefix, target, _infos).result()
 
     def put(self, key: str, data: PutData, target: str) -> None:
         """Write an object, once more if the data are repeatable.
@@ -298,16 +298,16 @@ class SubprocessClient:
 
     def create(self, key: str, data: bytes, target: str) -> Future[bool]:
         """Write a small object unless it exists; return whether it was written."""
-        return self._ask("create", key, target, _written, hex=data.hex())
+        return self._request("create", key, target, _written, hex=data.hex())
 
     def delete(self, key: str, target: str) -> Future[None]:
         """Remove an object."""
-        return self._ask("delete", key, target, lambda _: None)
+        return self._request("delete", key, target, lambda _: None)
 
     def close(self) -> None:
         """Do nothing: the subprocess serves this process's other stores, and ends with it."""
 
-    def _ask(
+    def _request(
         self, op: str, key: str, target: str, convert: Callable[[ReceivedFrame], _T], **more: Any
     ) -> Future[_T]:
         """Send a request, and return the future of its converted answer."""
