@@ -1,6 +1,6 @@
 """Processes that end with their parent, and the program that binds a command to its parent.
 
-`python -m headrace.core.process.parent_death --parent PID [--tell FD] -- command...` asks for a
+`python -m headrace.core.process.parent_death --parent PID [--report FD] -- command...` asks for a
 parent-death signal and executes the command, so that a script is `__main__` of its own interpreter
 and its tracebacks are free of Headrace. The setting survives the exec. The program writes its pid
 to FD, a pipe of the parent.
@@ -59,7 +59,7 @@ def parent_bound_command(
         command: The command.
         pid_pipe: The write end of a pipe of this process, to which the program writes its pid.
     """
-    options = {"parent": os.getpid()} | ({} if pid_pipe is None else {"tell": pid_pipe})
+    options = {"parent": os.getpid()} | ({} if pid_pipe is None else {"report": pid_pipe})
     return wrapper_command(python, "headrace.core.process.parent_death", options, command)
 
 
@@ -67,8 +67,8 @@ def exec_bound_command(arguments: Sequence[str]) -> NoReturn:
     """Bind this process to its parent and execute the command; exit 127 if there is none."""
     options, command = read_wrapper_arguments(arguments)
     die_with_parent(int(options["parent"]))
-    if "tell" in options:
-        _report_pid(f"/proc/{options['parent']}/fd/{options['tell']}")
+    if "report" in options:
+        _report_pid(f"/proc/{options['parent']}/fd/{options['report']}")
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the launcher waits with signals blocked
     become(command)
 

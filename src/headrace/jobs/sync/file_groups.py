@@ -145,16 +145,16 @@ class FileGroup:
 class FolderScan:
     """A repeated scan of a folder.
 
-    `tell` is called once per file that is never synced, with the reason.
+    `report` is called once per file that is never synced, with the reason.
     """
 
     def __init__(
         self,
         folder: Path,
-        tell: Callable[[str], object],
+        report: Callable[[str], object],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._folder, self._tell, self._clock = folder, tell, clock
+        self._folder, self._report, self._clock = folder, report, clock
         self._reported: set[str] = set()
         self._file_groups: dict[str, FileGroup] = {}
 
@@ -229,7 +229,7 @@ class FolderScan:
     def _warn_of_file(self, name: str, why: str) -> None:
         if name not in self._reported:
             self._reported.add(name)
-            self._tell(f"{self._folder / name}: {why}")
+            self._report(f"{self._folder / name}: {why}")
 
 
 def group_of(name: str) -> str:

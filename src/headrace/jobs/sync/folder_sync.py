@@ -37,12 +37,12 @@ class SyncPass:
 class FolderSync:
     """The sync of one host's folder.
 
-    The job's other hosts may be unknown. `tell` is called with messages for the user.
+    The job's other hosts may be unknown. `report` is called with messages for the user.
     """
 
     def __init__(
         self, remote: RemoteCopy, folder: Path, host: str, others: Iterable[str] | None,
-        tell: Callable[[str], object], clock: Callable[[], float] = time.monotonic,
+        report: Callable[[str], object], clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self._clock = clock
         self._remote = remote
@@ -50,7 +50,7 @@ class FolderSync:
         self._host = host
         self._others = None if others is None else set(others)
         self._owner = uuid4().hex[:12]
-        self._scan = FolderScan(folder, tell, clock)
+        self._scan = FolderScan(folder, report, clock)
         self._manifests: list[SyncManifest] = []
         self._synced_states: dict[str, FileState] = {}  # states of uploaded files
         self._files: dict[str, SyncedFile] = {}  # uploaded files, listed by a manifest or not yet
@@ -232,7 +232,7 @@ def _must_wait(group: FileGroup, groups: Iterable[FileGroup]) -> bool:
 
 def sync_until(
     sync: FolderSync, is_over: Callable[[float], bool], look_every_s: float,
-    tell: Callable[[str], object],
+    report: Callable[[str], object],
 ) -> None:  # fmt: skip
     """Make passes until `is_over`, which also waits, returns True; failures are retried.
 
@@ -249,11 +249,11 @@ def sync_until(
         except OSError as error:  # a StorageError is one
             wait_s = min(60.0, max(wait_s * 2, 1.0))
             if not failing:
-                tell(f"{error} It is tried again until it succeeds.")
+                report(f"{error} It is tried again until it succeeds.")
             failing = True
         else:
             if failing:
-                tell("checkpoints are kept again")
+                report("checkpoints are kept again")
             # A folder of very many files is scanned less often, to use a tenth of a core.
             took_s = 0.0 if done.uploaded else time.monotonic() - start_s
             failing, wait_s = False, min(_MAX_PASS_INTERVAL_S, max(look_every_s, 9 * took_s))

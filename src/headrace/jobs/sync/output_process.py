@@ -35,7 +35,7 @@ from headrace.jobs.sync.sync_messages import (
 _MODE, _MODE_TO_RUN = 0o644, 0o755
 
 
-def merge_folders(folders: Mapping[str, Path], tell: Callable[[str], object]) -> dict[str, Path]:
+def merge_folders(folders: Mapping[str, Path], report: Callable[[str], object]) -> dict[str, Path]:
     """Return the files of all hosts' folders by name; of several with one name, the newest."""
     found: dict[str, Path] = {}
     for host, folder in sorted(folders.items()):
@@ -45,7 +45,7 @@ def merge_folders(folders: Mapping[str, Path], tell: Callable[[str], object]) ->
             name = path.relative_to(folder).as_posix()
             other = found.get(name)
             if other is not None:
-                tell(f"{name} was made by several hosts, {host} among them; the newest is taken")
+                report(f"{name} was made by several hosts, {host} among them; the newest is taken")
                 if other.stat().st_mtime_ns >= path.stat().st_mtime_ns:
                     continue
             found[name] = path
@@ -80,10 +80,10 @@ class FolderMirror:
     """The upload of a folder's files below a prefix in a store, under their own names."""
 
     def __init__(
-        self, store: Store, prefix: str, folder: Path, tell: Callable[[str], object]
+        self, store: Store, prefix: str, folder: Path, report: Callable[[str], object]
     ) -> None:
         self._store, self._prefix, self._folder = store, prefix, folder
-        self._scan = FolderScan(folder, tell)
+        self._scan = FolderScan(folder, report)
         self._uploaded: dict[str, FileState] = {}
 
     def one_pass(self, *, at_the_end: bool = False) -> None:
@@ -101,8 +101,8 @@ class FolderMirror:
 class JobOutputs:
     """The outputs of the hosts whose folders are on this machine, in the run folder."""
 
-    def __init__(self, store: Store, job: str, run: Path, tell: Callable[[str], object]) -> None:
-        self._store, self._job, self._run, self._tell = store, job, run, tell
+    def __init__(self, store: Store, job: str, run: Path, report: Callable[[str], object]) -> None:
+        self._store, self._job, self._run, self._report = store, job, run, report
         self._mirrors: dict[Path, FolderMirror] = {}
 
     def meanwhile(self) -> None:
@@ -137,15 +137,17 @@ class JobOutputs:
     def _send_archives(self, trees: Mapping[str, Path], drafts: Path) -> None:
         output = f"{self._job}/output"
         for name, below in (("model", "model"), ("output", "output/data")):
-            files = merge_folders({host: tree / below for host, tree in trees.items()}, self._tell)
+            files = merge_folders(
+                {host: tree / below for host, tree in trees.items()}, self._report
+            )
             if not files:
                 if trees:
-                    self._tell(f"{below} of the job is empty, so there is no {name}.tar.gz")
+                    self._report(f"{below} of the job is empty, so there is no {name}.tar.gz")
                 continue
             draft = drafts / f"{name}.tar.gz"
             write_archive(files, draft)
             self._store.put(f"{output}/{draft.name}", draft)
-            self._tell(f"{len(files)} files are at {self._store.url}/{output}/{draft.name}")
+            self._report(f"{len(files)} files are at {self._store.url}/{output}/{draft.name}")
         found = [path for tree in trees.values() if (path := tree / "output" / "failure").is_file()]
         names = ["failure", *(f"failure-{number}" for number in range(2, len(found) + 1))]
         failures = {f"{output}/{name}": path for name, path in zip(names, found, strict=False)}
@@ -159,7 +161,7 @@ class JobOutputs:
     def _send_parts(self, trees: Mapping[str, Path]) -> None:
         for host, tree in trees.items():
             for below in ("model", "output/data"):
-                for name, path in merge_folders({host: tree / below}, self._tell).items():
+                for name, path in merge_folders({host: tree / below}, self._report).items():
                     self._store.put(f"{self._job}/{_PARTS}/{host}/{below}/{name}", path)
             failure = tree / "output" / "failure"
             if failure.is_file():
@@ -190,7 +192,7 @@ class JobOutputs:
 
     def _mirror(self, folder: Path, prefix: str) -> FolderMirror:
         if folder not in self._mirrors:
-            self._mirrors[folder] = FolderMirror(self._store, prefix, folder, self._tell)
+            self._mirrors[folder] = FolderMirror(self._store, prefix, folder, self._report)
         return self._mirrors[folder]
 
 

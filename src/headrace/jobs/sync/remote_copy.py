@@ -38,11 +38,11 @@ class MergedFiles:
 
 
 class RemoteCopy:
-    """The remote copy at one URL; `tell` is called with messages for the user."""
+    """The remote copy at one URL; `report` is called with messages for the user."""
 
-    def __init__(self, url: str, tell: Callable[[str], object]) -> None:
+    def __init__(self, url: str, report: Callable[[str], object]) -> None:
         self.store: Store = open_store(url)
-        self._tell = tell
+        self._report = report
         self._warned: set[str] = set()
 
     def check(self, name: str) -> None:
@@ -162,7 +162,7 @@ class RemoteCopy:
                 continue
             except CheckpointError as error:
                 broken = error
-                self._tell(f"{error} The manifest before it is taken.")
+                self._report(f"{error} The manifest before it is taken.")
                 continue
             return manifest
         raise broken or CheckpointError(
@@ -177,7 +177,7 @@ class RemoteCopy:
                 other = files.get(name)
                 if other is not None and _differ(other, file) and name not in self._warned:
                     self._warned.add(name)
-                    self._tell(
+                    self._report(
                         f"{name} was kept by {hosts[name]} and by {host}; the one that was written "
                         "last is taken"
                     )

@@ -56,28 +56,30 @@ def read_job_end(parent: SidecarParent) -> tuple[bool, bool, float]:
     return True, message["clean"], message["deadline_s"]
 
 
-def exit_code_of_task(work: Callable[[], None], tell: Callable[[str], object], folder: str) -> int:
-    """Do a task, tell the user of its error, and return the exit code."""
+def exit_code_of_task(
+    work: Callable[[], None], report: Callable[[str], object], folder: str
+) -> int:
+    """Do a task, report its error to the user, and return the exit code."""
     signal.signal(signal.SIGIO, signal.SIG_IGN)  # see `is_being_written`
     try:
         work()
     except HeadraceError as error:
-        tell(str(error))
+        report(str(error))
         return error.exit_code
     except OSError as error:
-        tell(f"{folder}: {error}")
+        report(f"{folder}: {error}")
         return 1
     return 0
 
 
 @contextmanager
 def exit_at_deadline(
-    deadline_s: float, tell: Callable[[str], object], late: str, them: str
+    deadline_s: float, report: Callable[[str], object], late: str, them: str
 ) -> Iterator[None]:
     """Run the last upload; end this process where it takes too long."""
 
     def give_up() -> None:
-        tell(f"{late} Start the run again (headrace resume) to have {them} uploaded.")
+        report(f"{late} Start the run again (headrace resume) to have {them} uploaded.")
         os._exit(1)
 
     last = threading.Timer(deadline_s, give_up)

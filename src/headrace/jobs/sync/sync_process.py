@@ -41,7 +41,7 @@ _PIECE_BYTES = 8 * 1024 * 1024
 _STATUS_EVERY_S = 5.0
 
 
-def restore(remote: RemoteCopy, folder: Path, tell: Callable[[str], object]) -> MergedFiles:
+def restore(remote: RemoteCopy, folder: Path, report: Callable[[str], object]) -> MergedFiles:
     """Restore a folder from its remote copy; files that are present and equal are not fetched.
 
     A file that was changed here stays where it is newer, and so do files that were never synced:
@@ -54,7 +54,7 @@ def restore(remote: RemoteCopy, folder: Path, tell: Callable[[str], object]) -> 
     for left in reversed(range(_RESTORE_TRIES)):
         merged = remote.newest()
         try:
-            _fetch_all(remote, merged, folder, tell)
+            _fetch_all(remote, merged, folder, report)
             break
         except NotFoundError:  # another host deleted it: a newer manifest lists another object
             if left == 0:
@@ -63,14 +63,16 @@ def restore(remote: RemoteCopy, folder: Path, tell: Callable[[str], object]) -> 
 
 
 def _fetch_all(
-    remote: RemoteCopy, merged: MergedFiles, folder: Path, tell: Callable[[str], object]
+    remote: RemoteCopy, merged: MergedFiles, folder: Path, report: Callable[[str], object]
 ) -> None:
     wanted = [file for file in merged.files.values() if not _is_present(folder / file.name, file)]
     if not wanted:
         return
     size = sum(file.size_bytes for file in wanted)
-    tell(f"{len(wanted)} files of checkpoints, {_megabytes(size)}, are fetched: {remote.store.url}")
-    progress = _RestoreProgress(size, tell)
+    report(
+        f"{len(wanted)} files of checkpoints, {_megabytes(size)}, are fetched: {remote.store.url}"
+    )
+    progress = _RestoreProgress(size, report)
     with ThreadPoolExecutor(_MAX_FETCHES) as pool:
         links = [file for file in wanted if file.link]
         fetched = [
@@ -186,31 +188,31 @@ def main(parent: SidecarParent) -> int:
     return exit_code_of_task(lambda: work(task, parent, report), report, task.folder)
 
 
-def _fetch(task: SyncTask, parent: SidecarParent, tell: Callable[[str], object]) -> None:
+def _fetch(task: SyncTask, parent: SidecarParent, report: Callable[[str], object]) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)  # ctrl-C ends it without a traceback
     die_with_parent(parent.pid)
-    remote = RemoteCopy(task.url, tell)
+    remote = RemoteCopy(task.url, report)
     remote.check(task.host)
     with _locked_exclusively(f"{task.lock}-fetch"):
         _wait_for_earlier_job(task.lock)
-        restore(remote, Path(task.folder), tell)
+        restore(remote, Path(task.folder), report)
 
 
-def _sync(task: SyncTask, parent: SidecarParent, tell: Callable[[str], object]) -> None:
+def _sync(task: SyncTask, parent: SidecarParent, report: Callable[[str], object]) -> None:
     os.nice(_NICE)
     with _locked_exclusively(task.lock, parent) as is_alone:
         if not is_alone:
             return  # another process of this machine synced the folder all the time
         Path(task.lock).write_text(str(parent.pid))
-        remote = RemoteCopy(task.url, tell)
-        sync = FolderSync(remote, Path(task.folder), task.host, task.others, tell)
-        _take_over(sync, parent, tell)
-        sync_until(sync, parent.wait, PASS_EVERY_S, tell)
-        _finish(sync, parent, task, tell)
+        remote = RemoteCopy(task.url, report)
+        sync = FolderSync(remote, Path(task.folder), task.host, task.others, report)
+        _take_over(sync, parent, report)
+        sync_until(sync, parent.wait, PASS_EVERY_S, report)
+        _finish(sync, parent, task, report)
 
 
-def _take_over(sync: FolderSync, parent: SidecarParent, tell: Callable[[str], object]) -> None:
+def _take_over(sync: FolderSync, parent: SidecarParent, report: Callable[[str], object]) -> None:
     is_reported, tries = False, _TAKEOVER_TRIES
     while True:
         try:
@@ -222,12 +224,12 @@ def _take_over(sync: FolderSync, parent: SidecarParent, tell: Callable[[str], ob
             if not isinstance(error, OSError) or parent.wait(1.0):
                 raise
             if not is_reported:
-                tell(f"{error} It is tried again until it succeeds.")
+                report(f"{error} It is tried again until it succeeds.")
             is_reported = True
 
 
 def _finish(
-    sync: FolderSync, parent: SidecarParent, task: SyncTask, tell: Callable[[str], object]
+    sync: FolderSync, parent: SidecarParent, task: SyncTask, report: Callable[[str], object]
 ) -> None:
     """Upload the last files, within the launcher's deadline."""
     is_ended_by_launcher, clean, deadline_s = read_job_end(parent)
@@ -235,11 +237,13 @@ def _finish(
         f"the last files of {task.folder} were not uploaded within {deadline_s:.0f} s; they are "
         "still there."
     )
-    with exit_at_deadline(deadline_s, tell, late, "them"):
+    with exit_at_deadline(deadline_s, report, late, "them"):
         done = sync.one_pass(at_the_end=clean, may_remove=is_ended_by_launcher)
     if done.waiting:
         more = f" and {len(done.waiting) - 8} more" if len(done.waiting) > 8 else ""
-        tell(f"not uploaded, being written when the job ended: {', '.join(done.waiting[:8])}{more}")
+        report(
+            f"not uploaded, being written when the job ended: {', '.join(done.waiting[:8])}{more}"
+        )
 
 
 @contextmanager
