@@ -199,6 +199,7 @@ def _current() -> _ServerProcess:
 
 
 def _start(theirs: socket.socket) -> subprocess.Popen[bytes]:
+    # No `Sidecar`: frames carry bytes and descriptors, and the script's own sys.path may be needed.
     descriptor = theirs.fileno()
     return subprocess.Popen(
         [sys.executable, "-c", _PROGRAM, str(descriptor), str(os.getpid()), json.dumps(sys.path)],
