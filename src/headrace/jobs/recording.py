@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import shutil
 from contextlib import suppress
-from pathlib import Path
 
 from headrace.core import env
 from headrace.core.console import print_status
