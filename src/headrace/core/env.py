@@ -44,6 +44,10 @@ class Variable:
         os.environ[self.name] = value
 
 
+def _variables_of(meaning: str, *names: str) -> tuple[Variable, ...]:
+    return tuple(Variable(name, meaning) for name in names)
+
+
 RANK = Variable("RANK", "this process's number among all ranks (torchrun)")
 WORLD_SIZE = Variable("WORLD_SIZE", "how many ranks there are (torchrun)")
 LOCAL_RANK = Variable("LOCAL_RANK", "this process's number among the ranks of its host (torchrun)")
@@ -52,12 +56,10 @@ RESTART_COUNT = Variable("TORCHELASTIC_RESTART_COUNT", "how often torchrun resta
 TORCHRUN_ID = Variable("TORCHELASTIC_RUN_ID", "the job that this process is a rank of (torchrun)")
 ERROR_FILE = Variable("TORCHELASTIC_ERROR_FILE", "where a rank says why it failed (torchrun)")
 OMP_NUM_THREADS = Variable("OMP_NUM_THREADS", "threads of one process in torch's CPU kernels")
-OTHER_THREADS = (
-    Variable("MKL_NUM_THREADS", "threads of one process in MKL"),
-    Variable("OPENBLAS_NUM_THREADS", "threads of one process in OpenBLAS"),
-    Variable("BLIS_NUM_THREADS", "threads of one process in BLIS"),
-    Variable("NUMEXPR_NUM_THREADS", "threads of one process in numexpr"),
-)
+OTHER_THREADS = _variables_of(
+    "threads of one process in a library",
+    "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "BLIS_NUM_THREADS", "NUMEXPR_NUM_THREADS",
+)  # fmt: skip
 UNSHARED_STORE = Variable("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1: ranks have their own store")
 PYTHON_EXEC = Variable("PYTHON_EXEC", "the interpreter that runs the script (torchrun)")
 
@@ -125,7 +127,6 @@ AWS_ENDPOINT_URL_S3 = Variable("AWS_ENDPOINT_URL_S3", "likewise, for S3 alone")
 AWS_REGION = Variable("AWS_REGION", "S3 region")
 AWS_DEFAULT_REGION = Variable("AWS_DEFAULT_REGION", "S3 region, older spelling")
 AWS_PROFILE = Variable("AWS_PROFILE", "section of the AWS credentials and config files to use")
-AWS_ACCESS_KEY_ID = Variable("AWS_ACCESS_KEY_ID", "S3 credentials: key")
 AWS_CONFIG_FILE = Variable("AWS_CONFIG_FILE", "where the AWS config file lies")
 AWS_SHARED_CREDENTIALS_FILE = Variable("AWS_SHARED_CREDENTIALS_FILE", "the credentials file")
 AWS_EC2_METADATA_DISABLED = Variable("AWS_EC2_METADATA_DISABLED", "true: do not ask the host")
@@ -133,45 +134,33 @@ AWS_METADATA_ENDPOINT = Variable("AWS_METADATA_ENDPOINT", "where the host offers
 AWS_EC2_METADATA_SERVICE_ENDPOINT = Variable(
     "AWS_EC2_METADATA_SERVICE_ENDPOINT", "likewise, as the AWS tools call it"
 )
-AWS_CREDENTIALS = (
-    AWS_ACCESS_KEY_ID,
-    Variable("AWS_WEB_IDENTITY_TOKEN_FILE", "S3 credentials: token of a Kubernetes account"),
-    Variable("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "S3 credentials: where a container asks"),
-    Variable("AWS_CONTAINER_CREDENTIALS_FULL_URI", "likewise, a whole URL"),
-    Variable("AWS_SKIP_SIGNATURE", "S3: do not sign requests"),
-)
+AWS_CREDENTIALS = _variables_of(
+    "S3 credentials",
+    "AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_SKIP_SIGNATURE",
+)  # fmt: skip
 GOOGLE_CLOUD_PROJECT = Variable("GOOGLE_CLOUD_PROJECT", "the project (Google's libraries)")
 CLOUDSDK_CORE_PROJECT = Variable("CLOUDSDK_CORE_PROJECT", "likewise (gcloud)")
 GOOGLE_CLOUD_REGION = Variable("GOOGLE_CLOUD_REGION", "the region (Vertex AI's SDK)")
 CLOUDSDK_COMPUTE_REGION = Variable("CLOUDSDK_COMPUTE_REGION", "likewise (gcloud)")
 GOOGLE_BASE_URL = Variable("GOOGLE_BASE_URL", "Cloud Storage endpoint other than Google's")
 STORAGE_EMULATOR_HOST = Variable("STORAGE_EMULATOR_HOST", "likewise, as Google's clients call it")
-GOOGLE_CREDENTIALS = (
-    Variable("GOOGLE_APPLICATION_CREDENTIALS", "Cloud Storage credentials: a file"),
-    Variable("GOOGLE_SERVICE_ACCOUNT", "likewise, a service account's file"),
-    Variable("GOOGLE_SERVICE_ACCOUNT_PATH", "likewise"),
-    Variable("GOOGLE_SERVICE_ACCOUNT_KEY", "likewise, the file's content"),
-    Variable("GOOGLE_BEARER_TOKEN", "Cloud Storage credentials: a token"),
-    Variable("GOOGLE_SKIP_SIGNATURE", "Cloud Storage: do not sign requests"),
-)
+GOOGLE_CREDENTIALS = _variables_of(
+    "Cloud Storage credentials",
+    "GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH",
+    "GOOGLE_SERVICE_ACCOUNT_KEY", "GOOGLE_BEARER_TOKEN", "GOOGLE_SKIP_SIGNATURE",
+)  # fmt: skip
 AZURE_ENDPOINT = Variable("AZURE_STORAGE_ENDPOINT", "Blob Storage endpoint other than Azure's")
 AZURE_STORAGE_ACCOUNT = Variable("AZURE_STORAGE_ACCOUNT", "Blob Storage account, as `az` has it")
 AZURE_STORAGE_KEY = Variable("AZURE_STORAGE_KEY", "Blob Storage credentials, as `az` has them")
-AZURE_CREDENTIALS = (
-    AZURE_STORAGE_KEY,
-    Variable("AZURE_STORAGE_ACCOUNT_KEY", "Blob Storage credentials: the account's key"),
-    Variable("AZURE_STORAGE_ACCESS_KEY", "likewise"),
-    Variable("AZURE_STORAGE_MASTER_KEY", "likewise"),
-    Variable("AZURE_STORAGE_SAS_KEY", "Blob Storage credentials: a shared access signature"),
-    Variable("AZURE_STORAGE_SAS_TOKEN", "likewise"),
-    Variable("AZURE_STORAGE_TOKEN", "Blob Storage credentials: a token"),
-    Variable("AZURE_CLIENT_ID", "Blob Storage credentials: a service principal"),
-    Variable("AZURE_STORAGE_CLIENT_ID", "likewise"),
-    Variable("AZURE_FEDERATED_TOKEN_FILE", "Blob Storage credentials: a token's file"),
-    Variable("AZURE_USE_AZURE_CLI", "Blob Storage: take the token of `az login`"),
-    Variable("AZURE_STORAGE_USE_EMULATOR", "Blob Storage: the emulator on this host"),
-    Variable("AZURE_SKIP_SIGNATURE", "Blob Storage: do not sign requests"),
-)
+AZURE_CREDENTIALS = _variables_of(
+    "Blob Storage credentials",
+    "AZURE_STORAGE_KEY", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_ACCESS_KEY",
+    "AZURE_STORAGE_MASTER_KEY", "AZURE_STORAGE_SAS_KEY", "AZURE_STORAGE_SAS_TOKEN",
+    "AZURE_STORAGE_TOKEN", "AZURE_CLIENT_ID", "AZURE_STORAGE_CLIENT_ID",
+    "AZURE_FEDERATED_TOKEN_FILE", "AZURE_USE_AZURE_CLI", "AZURE_STORAGE_USE_EMULATOR",
+    "AZURE_SKIP_SIGNATURE",
+)  # fmt: skip
 _CONNECTION_PREFIXES = ("AWS_", "GOOGLE_", "STORAGE_EMULATOR_", "AZURE_", "SSL_CERT_")
 _CONNECTION_NAMES = {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "HOME"}
 

@@ -36,7 +36,6 @@ def file_checksum(path: Path) -> str:
 
 
 _FORMAT_VERSION = 1
-_CHECKSUM_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,4 +119,4 @@ def _check_file(file: SyncedFile) -> None:
 
 def _checksum(fields: Mapping[str, Any]) -> str:
     text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
-    return blake2b(text.encode(), _CHECKSUM_BYTES).hex()
+    return blake2b(text.encode(), _SIZE_BYTES).hex()

@@ -16,12 +16,12 @@ import socket
 import stat
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from headrace.core import env
-from headrace.core.errors import NoSpaceError, StorageError, UsageError
+from headrace.core.errors import HeadraceError, NoSpaceError, StorageError, UsageError
 from headrace.core.file_lock import open_lock_file, try_lock
 
 UNMODIFIED_NS = 10**18
@@ -157,9 +157,17 @@ def wait_for_lock(
     return True
 
 
-def disk_error(error: OSError, what: str) -> StorageError:
-    """Convert an error of the disk to a StorageError."""
-    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        return NoSpaceError(f"{what}: no space is left on the disk. Make room, or name another "
-                            "folder: --cache-dir FOLDER.")  # fmt: skip
-    return StorageError(f"{what} cannot be written: {error.strerror}.")
+@contextmanager
+def disk_errors(path: str | Path) -> Iterator[None]:
+    """Raise the disk's errors as StorageErrors that name what was written."""
+    try:
+        yield
+    except HeadraceError:
+        raise
+    except OSError as error:
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise NoSpaceError(
+                f"{path}: no space is left on the disk. Make room, or name another folder: "
+                "--cache-dir FOLDER."
+            ) from error
+        raise StorageError(f"{path} cannot be written: {error.strerror}.") from error

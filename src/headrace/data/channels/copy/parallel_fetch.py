@@ -17,7 +17,7 @@ from typing import Any
 from headrace.core.errors import StorageError
 from headrace.core.process.sidecar import Sidecar, SidecarParent, run_sidecar
 from headrace.core.world import usable_cores
-from headrace.data.channels.copy.cache_dir import CacheDir, disk_error
+from headrace.data.channels.copy.cache_dir import CacheDir, disk_errors
 from headrace.data.channels.copy.fetcher import MAX_REQUESTS, SMALL_BYTES, ObjectFetcher
 from headrace.data.channels.copy.object_files import ContentRecords
 from headrace.data.channels.copy.progress import CopyCounts
@@ -123,12 +123,8 @@ def main(parent: SidecarParent) -> None:
     if fields is None:
         return
     share = FetchShare.from_fields(fields)
-    try:
+    with disk_errors(share.tree):
         _fetch(share, parent)
-    except StorageError:
-        raise
-    except OSError as error:
-        raise disk_error(error, share.tree) from error
     parent.send(_DONE)
 
 

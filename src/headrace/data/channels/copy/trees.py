@@ -12,8 +12,8 @@ from itertools import chain, count
 from pathlib import Path
 
 from headrace.core.console import print_status
-from headrace.core.errors import HeadraceError, StorageError
-from headrace.data.channels.copy.cache_dir import CacheDir, CacheLock, disk_error, wait_for_lock
+from headrace.core.errors import StorageError
+from headrace.data.channels.copy.cache_dir import CacheDir, CacheLock, disk_errors, wait_for_lock
 from headrace.data.channels.copy.fetcher import FOLDER, ObjectFetcher
 from headrace.data.channels.copy.object_files import ContentRecords, ObjectFiles, is_unmodified
 from headrace.data.channels.copy.parallel_fetch import (
@@ -130,14 +130,14 @@ class CacheTrees:
         if not self._folders.complete(identity).exists():
             return False
         data = self._folders.tree(identity) / "data"
-        return not any(_is_missing(f"{data}/{info.path}", info) for info in listing.objects)
+        return not _missing(data, listing)
 
     def _make(self, name: str, identity: str, listing: ChannelListing) -> None:
         tree = self._folders.tree(identity)
         data = tree / "data"
         known = ContentRecords(self._folders, listing.base)
         progress = CopyProgress(name, len(listing.objects), listing.size_bytes)
-        try:
+        with disk_errors(data):
             self._folders.complete(identity).unlink(missing_ok=True)
             data.mkdir(parents=True, exist_ok=True)
             for folder in listing.folders:
@@ -152,19 +152,13 @@ class CacheTrees:
             make_space(self._folders, need, self._limit_bytes)
             if missing:
                 self._fetch(missing, listing.base, tree, known, progress)
-            lost = [
-                info.path for info in listing.objects if _is_missing(f"{data}/{info.path}", info)
-            ]
+            lost = _missing(data, listing)
             if lost:
                 raise StorageError(
                     f"{need.channel}: {first_names(lost)}: gone from {data} while the channel was "
                     "copied. Does another program tidy there? Name another folder: --cache-dir."
                 )
             self._folders.complete(identity).touch()
-        except HeadraceError:
-            raise
-        except OSError as error:
-            raise disk_error(error, str(data)) from error
         known.close()  # not after a failure: threads may still write there
         progress.end(listing.url)
 
@@ -207,6 +201,10 @@ def _hardlink(objects: ObjectFiles, content: str | None, info: ObjectInfo, place
         Path(place).mkdir(exist_ok=True)
         return True
     return objects.link(content, info.size_bytes, place)
+
+
+def _missing(data: Path, listing: ChannelListing) -> list[str]:
+    return [info.path for info in listing.objects if _is_missing(f"{data}/{info.path}", info)]
 
 
 def _is_missing(place: str, info: ObjectInfo) -> bool:
