@@ -15,8 +15,6 @@ from headrace.core.errors import HeadraceError, LaunchError, NotFoundError, Stor
 from headrace.core.process.sidecar import Sidecar, SidecarParent, run_sidecar
 from headrace.data.storage import declare_leaf, open_store, safe_url, split_url
 
-_END_S = 10.0
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelSize:
@@ -47,11 +45,13 @@ def channel_sizes(
     )
     try:
         answer = sidecar.receive()
+        if answer is None:
+            raise LaunchError(
+                f"The channels cannot be counted: the process ended with {sidecar.wait()}."
+            )
+        return {name: ChannelSize(**size) for name, size in answer["sizes"].items()}
     finally:
-        code = sidecar.end(patience_s=_END_S)
-    if answer is None:
-        raise LaunchError(f"The channels cannot be counted: the process ended with {code}.")
-    return {name: ChannelSize(**size) for name, size in answer["sizes"].items()}
+        sidecar.kill()
 
 
 def main(parent: SidecarParent) -> None:
