@@ -25,14 +25,7 @@ _LINE = re.compile(rb"[^\r\n]*[\r\n]")  # \r ends the lines of progress bars
 
 
 class MetricScraper:
-    """The sidecar of one attempt's metrics.
-
-    Args:
-        logs: The attempt's logs folder.
-        folder: The run folder.
-        attempt: The attempt's number.
-        metrics: Regular expressions by metric name.
-    """
+    """The sidecar of one attempt's metrics, which are regular expressions by name."""
 
     def __init__(self, logs: Path, folder: Path, attempt: int, metrics: Mapping[str, str]) -> None:
         request = {

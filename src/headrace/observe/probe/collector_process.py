@@ -8,17 +8,16 @@ SIGTERM. It ignores Ctrl-C, because the ranks record until they have ended.
 from __future__ import annotations
 
 import os
-import resource
 import select
 import signal
 import socket
 import sqlite3
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
 from headrace.core.errors import HeadraceError
+from headrace.core.files import raise_open_file_limit
 from headrace.core.process.sidecar import SidecarParent, run_sidecar
 from headrace.observe.probe.process_usage import ProcessUsage, with_children
 from headrace.observe.probe.system_metrics import SystemSampler
@@ -30,13 +29,7 @@ _DRAIN_S = 0.5  # `records.recent` counts on it
 
 
 class CollectorProcess:
-    """Drains the rings and samples the host until it is told to end.
-
-    Args:
-        folder: The attempt's records folder.
-        attempt: The attempt's number.
-        parent: The launcher.
-    """
+    """Drains the rings and samples the host until the launcher, its parent, ends it."""
 
     def __init__(self, folder: Path, *, attempt: int, parent: SidecarParent) -> None:
         self._host = socket.gethostname()
@@ -129,7 +122,7 @@ def main(parent: SidecarParent) -> int:
     """Run the process; returns 1 where the records could not be collected or closed."""
     folder = Path(parent.request["folder"])
     wake = _wake_on_sigterm()
-    _raise_open_file_limit()
+    raise_open_file_limit()  # each ring is one open file
     try:
         process = CollectorProcess(folder, attempt=parent.request["attempt"], parent=parent)
         process.run(wake)
@@ -138,13 +131,6 @@ def main(parent: SidecarParent) -> int:
         print(f"headrace: the records in {folder}: {error}", file=sys.stderr)  # noqa: T201
         return 1
     return 0
-
-
-def _raise_open_file_limit() -> None:
-    """Raise the soft limit of open files to the hard limit: each ring is one open file."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _wake_on_sigterm() -> int:
