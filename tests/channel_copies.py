@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from headrace.core.errors import HeadraceError
-from headrace.data.channels.messages import ChannelRequest, ChannelsAnswer, ChannelsRequest
+from headrace.core.errors import HeadraceError, error_from_json
+from headrace.core.process.sidecar import request_line
+from headrace.data.channels.messages import ChannelRequest, ChannelsRequest
 from headrace.data.storage import open_store
 
 LARGE_BYTES = 20 * 2**20 + 17  # three parts
@@ -28,13 +31,7 @@ class Copier:
         stderr: int = subprocess.PIPE,
     ) -> None:
         self.process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "headrace.data.channels.copy.process",
-                "--parent",
-                str(os.getpid()),
-            ],
+            [sys.executable, "-m", "headrace.data.channels.copy.process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,
@@ -42,29 +39,25 @@ class Copier:
         )
         assert self.process.stdin is not None
         request = ChannelsRequest(channels=tuple(wanted), limit_bytes=limit_bytes)
-        self.process.stdin.write(f"{request.to_json()}\n")
+        self.process.stdin.write(request_line(asdict(request)))
         self.process.stdin.flush()
 
-    def answer(self) -> ChannelsAnswer:
+    def folders(self) -> dict[str, Path]:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
             assert self.process.stderr is not None
             raise AssertionError(self.process.stderr.read())
-        return ChannelsAnswer.from_json(line)
-
-    def folders(self) -> dict[str, Path]:
-        answer = self.answer()
-        error = answer.error()
-        if error is not None:
-            raise error
-        return {name: Path(folder) for name, folder in answer.folders.items()}
+        answer = json.loads(line)
+        if "error" in answer:
+            raise error_from_json(answer["error"])
+        return {name: Path(folder) for name, folder in answer["folders"].items()}
 
     def folder(self, name: str = "train") -> Path:
         return self.folders()[name]
 
-    def end(self, told: str = "") -> str:
-        _, said = self.process.communicate(f"{told}\n" if told else "")
+    def end(self, message: dict[str, str] | None = None) -> str:
+        _, said = self.process.communicate(f"{json.dumps(message)}\n" if message else "")
         assert not self.process.returncode
         return said
 

@@ -6,27 +6,23 @@ import subprocess
 import sys
 from pathlib import Path
 
-_AS_ITS_PARENT = (
-    "import os, sys; sys.argv[2] = str(os.getppid()); from {module} import main; main()"
-)
-
 
 def run_beside(
-    module: str, disk: Path, size: str, told: str, *folders: str
+    module: str, disk: Path, size: str, lines: str, *folders: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a process that the launcher starts beside it, which is told a line.
+    """Run a sidecar.
 
     Args:
         module: Its module.
         disk: An empty folder, where the process finds the disk.
         size: How much that holds, as mount has it.
-        told: The line.
+        lines: Its request, and messages.
         folders: What is made on the disk before.
     """
     made = " ".join(f"'{disk}/{folder}'" for folder in (".", *folders))
     script = f"mount -t tmpfs -o size={size} none '{disk}' && mkdir -p {made} && exec \"$@\""
     return subprocess.run(
         ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script, "sh",
-         sys.executable, "-c", _AS_ITS_PARENT.format(module=module), "--parent", "0"],
-        input=f"{told}\n", capture_output=True, text=True, check=False,
+         sys.executable, "-P", "-m", module],
+        input=lines, capture_output=True, text=True, check=False,
     )  # fmt: skip

@@ -142,9 +142,9 @@ def test_two_mounts_at_once_keep_what_they_read_apart_and_a_later_one_finds_it(
 @fuse
 def test_what_a_killed_program_left_is_taken_away_first(url: str, tmp_path: Path) -> None:
     first = mount_url(url, tmp_path / "mnt", tmp_path / "cache", cache_bytes=CACHE_BYTES)
-    (program,) = descendants(first._process.pid)
-    os.kill(first._process.pid, signal.SIGKILL)
-    first._process.wait()
+    (program,) = descendants(first._sidecar.pid)
+    os.kill(first._sidecar.pid, signal.SIGKILL)
+    first._sidecar.wait()
     eventually(lambda: not alive(program), "the end of the program, which is tied to that")
     with pytest.raises(OSError, match=r"not connected|connection abort"):
         list((tmp_path / "mnt").iterdir())

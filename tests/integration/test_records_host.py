@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from headrace.core.errors import RecordsError
+from headrace.core.process.sidecar import request_line
 from headrace.records.collector import Collector
 from headrace.records.data_frames import RunFrames
 from headrace.records.live_switch import create_live_switch
@@ -75,18 +76,13 @@ def writing(folder: Path, name: str, most: int, *, capacity: int = 1 << 20, end:
     )
 
 
-def hosting(folder: Path, *more: str):
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "headrace.observe.probe.collector_process",
-        "--folder",
-        str(folder),
-    ]
-    command += ["--attempt", "1", "--parent", str(os.getpid()), *more]
+def hosting(folder: Path):
+    command = [sys.executable, "-P", "-m", "headrace.observe.probe.collector_process"]
     create_live_switch(folder, interval_s=0.1)
-    return ended(subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE))
+    host = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+    host.stdin.write(request_line({"folder": str(folder), "attempt": 1}).encode())
+    host.stdin.flush()
+    return ended(host)
 
 
 def wrote_at_least(writer: subprocess.Popen, count: int) -> int:
@@ -218,10 +214,11 @@ def test_ctrl_c_leaves_it_alone_and_sigterm_ends_it(folder: Path, tmp_path: Path
 def test_it_closes_the_records_when_its_parent_is_killed(folder: Path, tmp_path: Path):
     parent = """
 import os, subprocess, sys
+from headrace.core.process.sidecar import request_line
 command = [sys.executable, "-P", "-m", "headrace.observe.probe.collector_process"]
-command += ["--folder", sys.argv[1], "--attempt", "1", "--parent", str(os.getpid())]
 # The pipe's other end is inherited by a process that outlives us: its end does not tell.
 read, write = os.pipe()
+os.write(write, request_line({"folder": sys.argv[1], "attempt": 1}).encode())
 print(subprocess.Popen(command, stdin=read).pid, flush=True)
 os.set_inheritable(write, True)
 print(subprocess.Popen(["sleep", "1000"], close_fds=False).pid, flush=True)

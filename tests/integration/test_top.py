@@ -23,6 +23,7 @@ import pytest
 
 from headrace.cli.top import top
 from headrace.core.errors import RecordsError, UsageError
+from headrace.core.process.sidecar import request_line
 from headrace.records.live_switch import create_live_switch
 from headrace.records.reader import open_records
 from headrace.records.run_folder import RunFolder, open_run_folder
@@ -272,15 +273,12 @@ def test_a_run_in_its_first_second_is_waited_for(tmp_path: Path):
                 "-P",
                 "-m",
                 "headrace.observe.probe.collector_process",
-                "--attempt",
-                "1",
-                "--folder",
-                str(folder.records(1)),
-                "--parent",
-                str(os.getpid()),
             ],
             stdin=subprocess.PIPE,
         )
+        request = {"folder": str(folder.records(1)), "attempt": 1}
+        host.stdin.write(request_line(request).encode())
+        host.stdin.flush()
         try:
             said, errors = view.communicate(timeout=DEADLINE_S)
         finally:

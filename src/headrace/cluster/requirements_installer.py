@@ -13,7 +13,6 @@ installs at a time, and once for each job.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -32,8 +31,10 @@ from pathlib import Path
 from threading import Thread
 from typing import IO, Any, NoReturn
 
+from headrace.core.file_lock import open_lock_file, try_lock
 from headrace.core.process.parent_death import die_with_parent
 from headrace.core.process.process_groups import session_command
+from headrace.core.process.wrapper import read_wrapper_arguments
 from headrace.records.redaction import hide_url_users
 
 _LOCK_FILE = ".headrace-requirements"
@@ -79,7 +80,7 @@ def install_lock(pause: Callable[[float], None]) -> Iterator[InstallLock]:
     """
     descriptor = _open_lock_file()
     try:
-        while descriptor is not None and not _try_lock(descriptor):
+        while descriptor is not None and not try_lock(descriptor, required=False):
             pause(_POLL_S)
         yield InstallLock(descriptor)
     finally:
@@ -104,18 +105,8 @@ def _open_lock_file() -> int | None:
     for folder in (sysconfig.get_path("purelib"), site.getusersitepackages()):
         with suppress(OSError):
             Path(folder).mkdir(parents=True, exist_ok=True)
-            return os.open(Path(folder) / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            return open_lock_file(Path(folder) / _LOCK_FILE)
     return None
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # the file system has no locks
-        return True
-    return True
 
 
 _LAST_LINES = 12
@@ -197,15 +188,14 @@ class _StoppedError(Exception):
 
 def main(arguments: Sequence[str]) -> int:
     """Install; then return the exit code, or execute the command, if one is given."""
-    end = arguments.index("--") if "--" in arguments else len(arguments)
-    options = dict(zip(arguments[:end:2], arguments[1:end:2], strict=True))
-    die_with_parent(int(options["--parent"]))
+    options, command = read_wrapper_arguments(arguments)
+    die_with_parent(int(options["parent"]))
     signal.pthread_sigmask(signal.SIG_BLOCK, {*_STOPPING, signal.SIGCHLD})
     install = _Installation(
-        file=Path(options["--file"]), job=options["--job"],
-        log=Path(options["--logs"]) / f"requirements-{options['--name']}.log",
-        longest_s=float(options["--longest-s"]), announce=int(options["--announce"]),
-        is_named=options["--named"] == "yes",
+        file=Path(options["file"]), job=options["job"],
+        log=Path(options["logs"]) / f"requirements-{options['name']}.log",
+        longest_s=float(options["longest-s"]), announce=int(options["announce"]),
+        is_named=options["named"] == "yes",
     )  # fmt: skip
     try:
         install.run()
@@ -214,7 +204,6 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     except _StoppedError as stopped:
         return 128 + stopped.number
-    command = arguments[end + 1 :]
     return _exec_command(command) if command else 0
 
 

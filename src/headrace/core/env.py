@@ -18,12 +18,7 @@ from headrace.core.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """One environment variable.
-
-    Attributes:
-        name: The variable's name.
-        meaning: Its description, in one line.
-    """
+    """One environment variable."""
 
     name: str
     meaning: str
@@ -49,54 +44,40 @@ class Variable:
         os.environ[self.name] = value
 
 
+def _variables_of(meaning: str, *names: str) -> tuple[Variable, ...]:
+    return tuple(Variable(name, meaning) for name in names)
+
+
 RANK = Variable("RANK", "this process's number among all ranks (torchrun)")
 WORLD_SIZE = Variable("WORLD_SIZE", "how many ranks there are (torchrun)")
 LOCAL_RANK = Variable("LOCAL_RANK", "this process's number among the ranks of its host (torchrun)")
 LOCAL_WORLD_SIZE = Variable("LOCAL_WORLD_SIZE", "how many ranks this host has (torchrun)")
 RESTART_COUNT = Variable("TORCHELASTIC_RESTART_COUNT", "how often torchrun restarted the ranks")
 TORCHRUN_ID = Variable("TORCHELASTIC_RUN_ID", "the job that this process is a rank of (torchrun)")
-ERROR_FILE = Variable(
-    "TORCHELASTIC_ERROR_FILE", "where a rank says why it failed: <start's folder>/<rank>/error.json"
-)
+ERROR_FILE = Variable("TORCHELASTIC_ERROR_FILE", "where a rank says why it failed (torchrun)")
 OMP_NUM_THREADS = Variable("OMP_NUM_THREADS", "threads of one process in torch's CPU kernels")
-OTHER_THREADS = (
-    Variable("MKL_NUM_THREADS", "threads of one process in MKL"),
-    Variable("OPENBLAS_NUM_THREADS", "threads of one process in OpenBLAS"),
-    Variable("BLIS_NUM_THREADS", "threads of one process in BLIS"),
-    Variable("NUMEXPR_NUM_THREADS", "threads of one process in numexpr"),
-)
-UNSHARED_STORE = Variable(
-    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1: ranks meet in a store of their own (torchrun)"
-)
+OTHER_THREADS = _variables_of(
+    "threads of one process in a library",
+    "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "BLIS_NUM_THREADS", "NUMEXPR_NUM_THREADS",
+)  # fmt: skip
+UNSHARED_STORE = Variable("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1: ranks have their own store")
 PYTHON_EXEC = Variable("PYTHON_EXEC", "the interpreter that runs the script (torchrun)")
 
 RUN_DIR = Variable("HEADRACE_RUN_DIR", "the run folder, set by `headrace run`")
 RUNS_DIR = Variable("HEADRACE_RUNS_DIR", "where runs lie unless a call names a folder: ./runs")
 RECORDS_DIR = Variable("HEADRACE_RECORDS_DIR", "where this attempt records, set by `headrace run`")
-RECORDS_BOOT = Variable(
-    "HEADRACE_RECORDS_BOOT", "the machine whose processes record there; unset: any that has it"
-)
-CHECKPOINT_DIR = Variable(
-    "HEADRACE_CHECKPOINT_DIR", "the folder that is kept at --checkpoint-uri, for the script"
-)
+RECORDS_BOOT = Variable("HEADRACE_RECORDS_BOOT", "the machine that records there; unset: any")
+CHECKPOINT_DIR = Variable("HEADRACE_CHECKPOINT_DIR", "the folder synced to --checkpoint-uri")
 ATTEMPT = Variable("HEADRACE_ATTEMPT", "the attempt's number, set by `headrace run`")
 LOADER = Variable("HEADRACE_LOADER", "the loader that a forkserver works for, set by the probe")
 APPLY = Variable("HEADRACE_APPLY", "loader arguments in place of the script's (`run --apply`)")
 PIPE_CHANNELS = Variable("HEADRACE_STREAMED", "JSON: where channels in pipes are, by their folders")
 SMDDP = Variable("HEADRACE_SMDDP", "1: the script may import smdistributed (SageMaker's contract)")
 STOP_AFTER = Variable("HEADRACE_STOP_AFTER", "optimizer steps after which the script is ended")
-JOB_REQUEST = Variable(
-    "HEADRACE_ASKED", "what a job was asked for, JSON: it goes to run.json alone"
-)
-OFFLOAD = Variable(
-    "HEADRACE_OFFLOAD", "the file that tells a rank of auxiliary hosts, set by `run --offload`"
-)
-DRIVER_SCRIPT = Variable(
-    "HEADRACE_DRIVES", "1: the script drives a cluster, and is a rank only once it trains itself"
-)
-DEVICES_RESERVED = Variable(
-    "HEADRACE_DEVICES_HELD", "1: the ranks have the cluster's devices, and Ray none to give out"
-)
+JOB_REQUEST = Variable("HEADRACE_ASKED", "what a job was asked for, JSON, for run.json alone")
+OFFLOAD = Variable("HEADRACE_OFFLOAD", "a rank's file of auxiliary hosts, by `run --offload`")
+DRIVER_SCRIPT = Variable("HEADRACE_DRIVES", "1: the script is a rank only once it trains itself")
+DEVICES_RESERVED = Variable("HEADRACE_DEVICES_HELD", "1: the ranks have the cluster's devices")
 CLEARED_IN_CHILDREN: dict[str, str | None] = {OFFLOAD.name: None}
 """Removed from the environment of a rank's sidecars, which are no ranks."""
 PYTHONPATH = Variable("PYTHONPATH", "where Python looks for modules first")
@@ -107,15 +88,9 @@ RAY_ADDRESS = Variable("RAY_ADDRESS", "the Ray cluster to connect to (Ray)")
 RAY_TMPDIR = Variable("RAY_TMPDIR", "where Ray's nodes keep their sessions: /tmp/ray (Ray)")
 RAY_START_HOOK = Variable("RAY_START_HOOK", "what `ray start` calls before it starts (Ray)")
 GRPC_DNS_RESOLVER = Variable("GRPC_DNS_RESOLVER", "native: names are looked up as in C (gRPC)")
-HOST_ADDRESS = Variable(
-    "HEADRACE_HOST_ADDRESS", "that of an emulated host, for a Ray node that its script starts"
-)
-RAY_JOB_CONFIG = Variable(
-    "RAY_JOB_CONFIG_JSON_ENV_VAR", "what `ray.init` gives a job's processes, JSON (Ray)"
-)
-RAY_JOB_CONFIG_YIELDS = Variable(
-    "RAY_OVERRIDE_JOB_RUNTIME_ENV", "1: a script's own runtime_env goes before that (Ray)"
-)
+HOST_ADDRESS = Variable("HEADRACE_HOST_ADDRESS", "an emulated host's, for its script's Ray node")
+RAY_JOB_CONFIG = Variable("RAY_JOB_CONFIG_JSON_ENV_VAR", "a job's runtime_env, JSON (Ray)")
+RAY_JOB_CONFIG_YIELDS = Variable("RAY_OVERRIDE_JOB_RUNTIME_ENV", "1: a script's own goes first")
 RAY_AUTH_MODE = Variable("RAY_AUTH_MODE", "token: Ray lets in who has its token (Ray)")
 RAY_AUTH_TOKEN = Variable("RAY_AUTH_TOKEN", "Ray's token itself (Ray)")
 RAY_AUTH_TOKEN_PATH = Variable("RAY_AUTH_TOKEN_PATH", "the file with Ray's token (Ray)")
@@ -152,59 +127,40 @@ AWS_ENDPOINT_URL_S3 = Variable("AWS_ENDPOINT_URL_S3", "likewise, for S3 alone")
 AWS_REGION = Variable("AWS_REGION", "S3 region")
 AWS_DEFAULT_REGION = Variable("AWS_DEFAULT_REGION", "S3 region, older spelling")
 AWS_PROFILE = Variable("AWS_PROFILE", "section of the AWS credentials and config files to use")
-AWS_ACCESS_KEY_ID = Variable("AWS_ACCESS_KEY_ID", "S3 credentials: key")
 AWS_CONFIG_FILE = Variable("AWS_CONFIG_FILE", "where the AWS config file lies")
-AWS_SHARED_CREDENTIALS_FILE = Variable(
-    "AWS_SHARED_CREDENTIALS_FILE", "where the AWS credentials file lies"
-)
-AWS_EC2_METADATA_DISABLED = Variable(
-    "AWS_EC2_METADATA_DISABLED", "true: do not ask the EC2 host for credentials"
-)
-AWS_METADATA_ENDPOINT = Variable(
-    "AWS_METADATA_ENDPOINT", "where the host offers S3 credentials, if not at the usual address"
-)
+AWS_SHARED_CREDENTIALS_FILE = Variable("AWS_SHARED_CREDENTIALS_FILE", "the credentials file")
+AWS_EC2_METADATA_DISABLED = Variable("AWS_EC2_METADATA_DISABLED", "true: do not ask the host")
+AWS_METADATA_ENDPOINT = Variable("AWS_METADATA_ENDPOINT", "where the host offers credentials")
 AWS_EC2_METADATA_SERVICE_ENDPOINT = Variable(
     "AWS_EC2_METADATA_SERVICE_ENDPOINT", "likewise, as the AWS tools call it"
 )
-AWS_CREDENTIALS = (
-    AWS_ACCESS_KEY_ID,
-    Variable("AWS_WEB_IDENTITY_TOKEN_FILE", "S3 credentials: token of a Kubernetes account"),
-    Variable("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "S3 credentials: where a container asks"),
-    Variable("AWS_CONTAINER_CREDENTIALS_FULL_URI", "likewise, a whole URL"),
-    Variable("AWS_SKIP_SIGNATURE", "S3: do not sign requests"),
-)
+AWS_CREDENTIALS = _variables_of(
+    "S3 credentials",
+    "AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_SKIP_SIGNATURE",
+)  # fmt: skip
 GOOGLE_CLOUD_PROJECT = Variable("GOOGLE_CLOUD_PROJECT", "the project (Google's libraries)")
 CLOUDSDK_CORE_PROJECT = Variable("CLOUDSDK_CORE_PROJECT", "likewise (gcloud)")
 GOOGLE_CLOUD_REGION = Variable("GOOGLE_CLOUD_REGION", "the region (Vertex AI's SDK)")
 CLOUDSDK_COMPUTE_REGION = Variable("CLOUDSDK_COMPUTE_REGION", "likewise (gcloud)")
 GOOGLE_BASE_URL = Variable("GOOGLE_BASE_URL", "Cloud Storage endpoint other than Google's")
 STORAGE_EMULATOR_HOST = Variable("STORAGE_EMULATOR_HOST", "likewise, as Google's clients call it")
-GOOGLE_CREDENTIALS = (
-    Variable("GOOGLE_APPLICATION_CREDENTIALS", "Cloud Storage credentials: a file"),
-    Variable("GOOGLE_SERVICE_ACCOUNT", "likewise, a service account's file"),
-    Variable("GOOGLE_SERVICE_ACCOUNT_PATH", "likewise"),
-    Variable("GOOGLE_SERVICE_ACCOUNT_KEY", "likewise, the file's content"),
-    Variable("GOOGLE_BEARER_TOKEN", "Cloud Storage credentials: a token"),
-    Variable("GOOGLE_SKIP_SIGNATURE", "Cloud Storage: do not sign requests"),
-)
+GOOGLE_CREDENTIALS = _variables_of(
+    "Cloud Storage credentials",
+    "GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH",
+    "GOOGLE_SERVICE_ACCOUNT_KEY", "GOOGLE_BEARER_TOKEN", "GOOGLE_SKIP_SIGNATURE",
+)  # fmt: skip
 AZURE_ENDPOINT = Variable("AZURE_STORAGE_ENDPOINT", "Blob Storage endpoint other than Azure's")
 AZURE_STORAGE_ACCOUNT = Variable("AZURE_STORAGE_ACCOUNT", "Blob Storage account, as `az` has it")
 AZURE_STORAGE_KEY = Variable("AZURE_STORAGE_KEY", "Blob Storage credentials, as `az` has them")
-AZURE_CREDENTIALS = (
-    AZURE_STORAGE_KEY,
-    Variable("AZURE_STORAGE_ACCOUNT_KEY", "Blob Storage credentials: the account's key"),
-    Variable("AZURE_STORAGE_ACCESS_KEY", "likewise"),
-    Variable("AZURE_STORAGE_MASTER_KEY", "likewise"),
-    Variable("AZURE_STORAGE_SAS_KEY", "Blob Storage credentials: a shared access signature"),
-    Variable("AZURE_STORAGE_SAS_TOKEN", "likewise"),
-    Variable("AZURE_STORAGE_TOKEN", "Blob Storage credentials: a token"),
-    Variable("AZURE_CLIENT_ID", "Blob Storage credentials: a service principal"),
-    Variable("AZURE_STORAGE_CLIENT_ID", "likewise"),
-    Variable("AZURE_FEDERATED_TOKEN_FILE", "Blob Storage credentials: a token's file"),
-    Variable("AZURE_USE_AZURE_CLI", "Blob Storage: take the token of `az login`"),
-    Variable("AZURE_STORAGE_USE_EMULATOR", "Blob Storage: the emulator on this host"),
-    Variable("AZURE_SKIP_SIGNATURE", "Blob Storage: do not sign requests"),
-)
+AZURE_CREDENTIALS = _variables_of(
+    "Blob Storage credentials",
+    "AZURE_STORAGE_KEY", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_ACCESS_KEY",
+    "AZURE_STORAGE_MASTER_KEY", "AZURE_STORAGE_SAS_KEY", "AZURE_STORAGE_SAS_TOKEN",
+    "AZURE_STORAGE_TOKEN", "AZURE_CLIENT_ID", "AZURE_STORAGE_CLIENT_ID",
+    "AZURE_FEDERATED_TOKEN_FILE", "AZURE_USE_AZURE_CLI", "AZURE_STORAGE_USE_EMULATOR",
+    "AZURE_SKIP_SIGNATURE",
+)  # fmt: skip
 _CONNECTION_PREFIXES = ("AWS_", "GOOGLE_", "STORAGE_EMULATOR_", "AZURE_", "SSL_CERT_")
 _CONNECTION_NAMES = {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "HOME"}
 
@@ -228,11 +184,11 @@ def thread_variables(count: int) -> dict[str, str | None]:
 def pythonpath_with(entry: str) -> str:
     """Return this process's PYTHONPATH with an entry in front."""
     others = PYTHONPATH.get()
-    if others is not None:  # a script may start in another folder than this process
-        others = ":".join(os.path.abspath(each) for each in others.split(":"))  # noqa: PTH100
-    if others is not None and others.split(":")[0] == entry:
-        return others
-    return f"{entry}:{others}" if others else entry
+    if others is None:
+        return entry
+    # A script may start in another folder than this process.
+    paths = [os.path.abspath(each) for each in others.split(":")]  # noqa: PTH100
+    return ":".join(paths if paths[0] == entry else [entry, *paths])
 
 
 def change(values: Mapping[str, str | None]) -> None:
@@ -301,13 +257,11 @@ def _contains_paths(value: str) -> bool:
 def ray_program_environment(sent: Mapping[str, str], *, is_whole: bool) -> dict[str, str]:
     """Return the environment for a program that a process of Ray starts.
 
-    Args:
-        sent: Variables sent by the job's driver.
-        is_whole: They are complete; else they are added to the host's own.
+    Variables that the job's driver sent are complete, or else are added to the host's own.
     """
-    own = {} if is_whole else {
-        name: value for name, value in os.environ.items() if name not in _RAY_WORKER_NAMES
-    }  # fmt: skip
+    own: dict[str, str] = {}
+    if not is_whole:
+        own = {name: value for name, value in os.environ.items() if name not in _RAY_WORKER_NAMES}
     devices = {_DEVICES: os.environ[_DEVICES]} if os.environ.get(_DEVICES) else {}  # Ray's choice
     return {**own, **sent, **devices}
 
@@ -369,10 +323,11 @@ def child_overrides(values: Mapping[str, str]) -> Iterator[None]:
 
 def child_environment(extra: Mapping[str, str | None] | None = None) -> dict[str, str]:
     """Return this process's environment for a child, with `extra` set (None removes)."""
-    environment = {**os.environ, **(_CHILD_OVERRIDES.get() or {})}
-    for name, value in (extra or {}).items():
-        if value is None:
-            environment.pop(name, None)
-        else:
-            environment[name] = value
-    return environment
+    environment = {**os.environ, **(_CHILD_OVERRIDES.get() or {}), **(extra or {})}
+    return {name: value for name, value in environment.items() if value is not None}
+
+
+def sidecar_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return this process's environment for a sidecar, which is no rank, with `extra` set."""
+    ranks = {each.name: None for each in _RANK_VARIABLES}
+    return child_environment({**ranks, **(extra or {})})

@@ -28,15 +28,13 @@ URL. Every error survives pickling, because workers send theirs to the caller.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 
 class HeadraceError(Exception):
-    """Base of all errors of Headrace.
+    """Base of all errors of Headrace."""
 
-    Attributes:
-        exit_code: What the command line exits with.
-    """
-
-    exit_code = 1
+    exit_code = 1  # of the command line
 
 
 class UsageError(HeadraceError, ValueError):
@@ -119,3 +117,17 @@ class RecordsError(HeadraceError):
 
 class LaunchError(HeadraceError):
     """A job could not be started, or one of its ranks failed."""
+
+
+def error_to_json(error: HeadraceError) -> dict[str, str]:
+    """Return an error as a JSON object, with the class of this module that it has or extends."""
+    kind = next(each for each in type(error).__mro__ if each.__module__ == __name__)
+    return {"kind": kind.__name__, "message": str(error)}
+
+
+def error_from_json(fields: Mapping[str, str]) -> HeadraceError:
+    """Return the error of an `error_to_json` object."""
+    kind = globals().get(fields["kind"])
+    if not isinstance(kind, type) or not issubclass(kind, HeadraceError):
+        kind = StorageError
+    return kind(fields["message"])

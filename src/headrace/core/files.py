@@ -7,7 +7,6 @@ one. `remove_abandoned_files` removes the temporary files of killed processes.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import resource
 import time
@@ -16,6 +15,8 @@ from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 from uuid import uuid4
+
+from headrace.core.file_lock import try_lock
 
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK}  # of some file systems
 _TEMPORARY_PREFIX = ".headrace-tmp-"
@@ -44,7 +45,7 @@ def write_atomically(
     try:
         with out:
             for piece in pieces:
-                _write_all(out.fileno(), memoryview(piece).cast("B"))
+                write_all(out.fileno(), memoryview(piece).cast("B"))
             if durable:
                 os.fsync(out.fileno())
             temporary.replace(file)
@@ -56,17 +57,22 @@ def write_atomically(
         _sync_folder(file.parent)
 
 
+def write_text_atomically(file: Path, text: str) -> None:
+    """Write a text as UTF-8 in an existing folder, without a flush; see `write_atomically`."""
+    file.parent.stat()  # a folder that was removed is not made again
+    write_atomically(file, [text.encode()], durable=False)
+
+
 def create_atomically(file: Path, data: bytes) -> bool:
     """Write `file` durably unless it exists; return whether it was written.
 
-    Raises:
-        OSError: The disk is full, read-only, or gone; nothing is left behind.
+    Raises OSError (the disk is full, read-only, or gone; nothing is left behind).
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     temporary, out = _open_temporary(file.parent)
     try:
         with out:
-            _write_all(out.fileno(), memoryview(data))
+            write_all(out.fileno(), data)
             os.fsync(out.fileno())
             if not _renamed_unless_taken(temporary, file):
                 return False
@@ -97,14 +103,8 @@ def _open_temporary(folder: Path) -> tuple[Path, FileIO]:
     while True:
         path = folder / temporary_name()
         out = path.open("xb", buffering=0)
-        try:
-            fcntl.flock(out.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-            taken = os.fstat(out.fileno()).st_nlink == 0
-        except BlockingIOError:
-            taken = True
-        except OSError:  # a file system without locks: abandoned files stay
-            taken = False
-        if not taken:
+        # Without locks on the file system abandoned files stay.
+        if try_lock(out.fileno(), required=False) and os.fstat(out.fileno()).st_nlink:
             return path, out
         out.close()  # `remove_abandoned_files` had it before it was locked
 
@@ -133,15 +133,17 @@ def _remove_if_abandoned(file: str) -> None:
     # The writer holds a lock, which the kernel releases at the end of its process.
     descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.unlink(file)  # noqa: PTH108
+        if try_lock(descriptor):
+            os.unlink(file)  # noqa: PTH108
     finally:
         os.close(descriptor)
 
 
-def _write_all(descriptor: int, data: memoryview) -> None:
-    while len(data):
-        data = data[os.write(descriptor, data) :]
+def write_all(descriptor: int, data: bytes | memoryview) -> None:
+    """Write all of the data; raises OSError."""
+    left = memoryview(data)
+    while left:
+        left = left[os.write(descriptor, left) :]
 
 
 def _sync_folder(folder: Path) -> None:
@@ -162,23 +164,3 @@ def raise_open_file_limit() -> None:
     if soft != resource.RLIM_INFINITY and soft < limit:
         with suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
-
-
-def write_text_atomically(path: Path, text: str) -> None:
-    """Write a text file as UTF-8 under a temporary name, and rename it, without a flush to disk.
-
-    Args:
-        path: The file, in an existing folder.
-        text: Its content.
-
-    Raises:
-        OSError: It cannot be written; the old file is unchanged.
-    """
-    draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        draft.write_text(text, encoding="utf-8", newline="\n")
-        draft.replace(path)
-    except BaseException:
-        with suppress(OSError):  # it may not exist
-            draft.unlink()
-        raise

@@ -14,11 +14,9 @@ if TYPE_CHECKING:
 
 
 def lazy_importer(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return a `__getattr__` for a package.
+    """Return a `__getattr__` for a package, of names with the modules that define them.
 
-    Args:
-        package: The package's name, for errors.
-        homes: Names with the modules that define them; a submodule's name with itself.
+    A submodule's name comes with itself.
     """
 
     def import_name(name: str) -> Any:

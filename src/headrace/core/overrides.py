@@ -21,17 +21,11 @@ _WORDS = {"on": True, "true": True, "1": True, "off": False, "false": False, "0"
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """An override of a loader argument, or of the threads of the job's processes.
+    """An override of a loader argument, or of the threads of the job's processes."""
 
-    Attributes:
-        name: An argument of torch's DataLoader, or `worker_threads`, `rank_threads`.
-        value: Its value.
-        place: Only for loaders constructed at this line, such as "train.py:40"; "" for all.
-    """
-
-    name: str
+    name: str  # an argument of torch's DataLoader, or `worker_threads`, `rank_threads`
     value: int | bool
-    place: str = ""
+    place: str = ""  # for loaders constructed at this line alone, such as "train.py:40"
 
     @property
     def is_loader_argument(self) -> bool:
@@ -59,8 +53,7 @@ def thread_count(overrides: Iterable[Override], name: str) -> int | None:
 def parse_overrides(text: str) -> tuple[Override, ...]:
     """Return the overrides in a text: "num_workers=8,pin_memory=on,prefetch_factor@train.py:40=4".
 
-    Raises:
-        UsageError: An unknown name, or an invalid value.
+    Raises UsageError (an unknown name, or an invalid value).
     """
     return tuple(_parse_override(part.strip()) for part in text.split(",") if part.strip())
 

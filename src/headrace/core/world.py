@@ -26,18 +26,11 @@ def usable_cores() -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """This process's place among the ranks of its job.
-
-    Attributes:
-        rank: 0 to size - 1.
-        size: The world size.
-        local_rank: This rank's number on its host, 0 to local_size - 1.
-        local_size: How many ranks share this host.
-    """
+    """This process's place among the ranks of its job."""
 
     rank: int = 0
     size: int = 1
-    local_rank: int = 0
+    local_rank: int = 0  # among the local_size ranks of this host
     local_size: int = 1
 
     def __post_init__(self) -> None:
@@ -53,8 +46,7 @@ def current_world(rank: int | None = None, size: int | None = None) -> World:
     The arguments take precedence, then an initialised torch process group, then torchrun's
     environment variables; without any of them it is a world of one.
 
-    Raises:
-        UsageError: Only one of `rank` and `size` is known, or they contradict one another.
+    Raises UsageError (only one of `rank` and `size` is known, or they contradict one another).
     """
     local_rank = env.LOCAL_RANK.get_int(0) or 0
     local_size = env.LOCAL_WORLD_SIZE.get_int(1) or 1

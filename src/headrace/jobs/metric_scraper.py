@@ -1,16 +1,12 @@
 """The sidecar that reads metrics from the ranks' logs into the run's metrics.jsonl.
 
-`python -m headrace.jobs.metric_scraper` reads its request as one line of JSON on standard input,
-and ends when that closes, after a last look at all logs.
+It ends when its input closes, after a last look at all logs.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import select
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -19,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.core.console import print_status
+from headrace.core.process.sidecar import Sidecar, SidecarParent, run_sidecar
 from headrace.records.layout import METRICS_FILE, STEP_GROUP
 
 _POLL_S = 0.2
@@ -28,39 +25,18 @@ _LINE = re.compile(rb"[^\r\n]*[\r\n]")  # \r ends the lines of progress bars
 
 
 class MetricScraper:
-    """The sidecar of one attempt's metrics.
-
-    Args:
-        logs: The attempt's logs folder.
-        attempt: The attempt's number.
-        metrics: Regular expressions by metric name.
-    """
+    """The sidecar of one attempt's metrics, which are regular expressions by name."""
 
     def __init__(self, logs: Path, folder: Path, attempt: int, metrics: Mapping[str, str]) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "headrace.jobs.metric_scraper"],
-            stdin=subprocess.PIPE,
-            start_new_session=True,  # signals to the job's process group must not end this
-        )
         request = {
             "logs": str(logs), "file": str(folder / METRICS_FILE), "attempt": attempt,
             "metrics": dict(metrics),
         }  # fmt: skip
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError):
-            self._process.stdin.write(json.dumps(request).encode() + b"\n")
-            self._process.stdin.flush()
+        self._sidecar = Sidecar("headrace.jobs.metric_scraper", request)
 
     def finish(self) -> None:
         """Have the last lines read and wait; a scraper that takes too long is killed."""
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError):
-            self._process.stdin.close()
-        try:
-            self._process.wait(timeout=_CLOSE_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        if self._sidecar.end(patience_s=_CLOSE_S) is None:
             print_status(
                 "headrace: --metric: the expressions take too long; some values are missing\n"
             )
@@ -147,10 +123,10 @@ def _whole(text: str | None) -> int | None:
         return None
 
 
-def main() -> None:
-    """Scan the logs until standard input closes."""
-    scanner = _LogScanner(json.loads(sys.stdin.buffer.readline()))
-    while not select.select([sys.stdin.buffer], [], [], _POLL_S)[0]:
+def main(parent: SidecarParent) -> None:
+    """Scan the logs until the parent closes its end."""
+    scanner = _LogScanner(parent.request)
+    while not parent.wait(_POLL_S):
         with suppress(OSError):  # a full disk, or a log that is being created
             scanner.look()
     try:
@@ -161,4 +137,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_sidecar(main, dies_by=None)

@@ -8,92 +8,21 @@ seconds of them.
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
-import threading
 from contextlib import suppress
-from pathlib import Path
 
 from headrace.core import env
 from headrace.core.console import print_status
 from headrace.core.overrides import APPLIED, RANK_THREADS, thread_count
 from headrace.core.source_location import SITECUSTOMIZE_DIR
-from headrace.jobs.failure import describe_exit
+from headrace.jobs.collector_supervisor import CollectorSupervisor
 from headrace.jobs.metric_scraper import MetricScraper
 from headrace.jobs.spec import RecordingOptions
 from headrace.records.layout import RINGS
 from headrace.records.live_switch import create_live_switch
 from headrace.records.run_folder import Attempt, RunFolder
 
-_CLOSE_S = 60.0
 _DEEP_S = 365 * 24 * 3600.0  # as long as the run lasts
-_MAX_PROCESSES = 10
-
-
-class CollectorSupervisor:
-    """The collector process of one attempt, restarted when it is killed.
-
-    Args:
-        records: The attempt's records folder.
-        attempt: The attempt's number.
-    """
-
-    def __init__(self, records: Path, attempt: int) -> None:
-        self._records, self._attempt = records, attempt
-        # A copy: the torchrun process later changes its own environment for the ranks.
-        self._environment = env.child_environment({})
-        self._lock = threading.Lock()  # guards the decision on another start
-        self._is_over = False
-        self._process = self._start()
-        threading.Thread(target=self._watch, name="headrace-collecting", daemon=True).start()
-
-    def finish(self) -> None:
-        """End the collector; where closing the records takes too long, they stay as they are."""
-        with self._lock:
-            self._is_over = True
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError):
-            self._process.stdin.close()
-        try:
-            self._process.wait(timeout=_CLOSE_S)
-        except subprocess.TimeoutExpired:
-            print_status(f"headrace: the records in {self._records} are not closed yet\n")
-
-    def _start(self) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [
-                sys.executable, "-P", "-m", "headrace.observe.probe.collector_process",
-                "--folder", str(self._records), "--attempt", str(self._attempt),
-                "--parent", str(os.getpid()),
-            ],
-            stdin=subprocess.PIPE,
-            env=self._environment,
-            # Signals to the job's process group or terminal must not end the collector.
-            start_new_session=True,
-        )  # fmt: skip
-
-    def _watch(self) -> None:
-        """Start another collector for each one that is killed, by the OOM killer, say."""
-        for starts_left in reversed(range(_MAX_PROCESSES)):
-            returncode = self._process.wait()
-            with self._lock:  # no printing under the lock: a terminal may block
-                if self._is_over or returncode >= 0:  # one that exits by itself has said why
-                    return
-                has_restarted = starts_left > 0 and self._start_another()
-            message = f"headrace: the process that collects records was {describe_exit(returncode)}"
-            if not has_restarted:
-                print_status(f"{message}; what the job does from now on is not recorded\n")
-                return
-            print_status(f"{message}; another takes over\n")
-
-    def _start_another(self) -> bool:
-        try:
-            self._process = self._start()
-        except OSError:  # no memory for another process
-            return False
-        return True
 
 
 class Recording:

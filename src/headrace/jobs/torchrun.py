@@ -37,8 +37,8 @@ from headrace.core.console import print_status
 from headrace.core.errors import HeadraceError, LaunchError, UsageError
 from headrace.core.process.parent_death import die_with_parent
 from headrace.core.process.process_groups import RankProcessGroups
+from headrace.core.process.sidecar import sidecar_pids
 from headrace.core.process.supervision import STOP_SIGNALS, exit_code_of, was_killed
-from headrace.data.channels.sidecar_client import sidecar_pids
 from headrace.jobs.environment.script_environment import ScriptEnvironment
 from headrace.jobs.failure import (
     RankFailure,

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from headrace.core.files import raise_open_file_limit
 from headrace.core.process.parent_death import die_with_parent
+from headrace.core.process.wrapper import read_wrapper_arguments
 from headrace.data.loader.memory_budget import memory_for_batches
 from headrace.offload.capacity import SharedCores
 from headrace.offload.protocol import AuthenticationError, authenticate_client, configure_socket
@@ -30,15 +31,15 @@ _PAUSE_S = 0.1
 
 def main(arguments: Sequence[str]) -> None:
     """Serve proxies until the parent ends."""
-    options = dict(zip(arguments[::2], arguments[1::2], strict=True))
-    die_with_parent(int(options["--parent"]))
+    options, _ = read_wrapper_arguments(arguments)
+    die_with_parent(int(options["parent"]))
     raise_open_file_limit()
-    key_file = Path(options["--key"])
+    key_file = Path(options["key"])
     key = key_file.read_bytes()
-    cores = SharedCores(int(options["--cores"]), memory_for_batches())
-    with socket.create_server((options["--address"], 0), backlog=_MAX_UNAUTHENTICATED) as listening:
+    cores = SharedCores(int(options["cores"]), memory_for_batches())
+    with socket.create_server((options["address"], 0), backlog=_MAX_UNAUTHENTICATED) as listening:
         port = listening.getsockname()[1]
-        os.write(int(options["--announce"]), json.dumps({"port": port}).encode() + b"\n")
+        os.write(int(options["announce"]), json.dumps({"port": port}).encode() + b"\n")
         unauthenticated = threading.BoundedSemaphore(_MAX_UNAUTHENTICATED)
         while True:
             unauthenticated.acquire()

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from headrace.core.errors import RecordsError
+from headrace.core.file_lock import lock_within, open_lock_file
 from headrace.records import ring
-from headrace.records.launcher import try_lock
 from headrace.records.layout import LOCK, RINGS, STORE, is_closed
 from headrace.records.schema import EVENTS, Table
 from headrace.records.store import RecordStore, ring_position
@@ -245,8 +245,8 @@ def dropped_row(ring_name: str, count: int, at_ns: int | None = None) -> tuple[A
 
 
 def _lock_host(path: Path) -> int:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    if try_lock(descriptor, _LOCK_WAIT_S):
+    descriptor = open_lock_file(path, 0o600)
+    if lock_within(descriptor, _LOCK_WAIT_S):
         return descriptor
     os.close(descriptor)
     raise RecordsError(f"{path.parent}: another process collects these records. Let it end first.")

@@ -6,7 +6,6 @@ and across hosts if their shared file system has locks.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import platform
@@ -19,6 +18,7 @@ from typing import Any
 import psutil
 
 from headrace.core import env
+from headrace.core.file_lock import is_locked, lock_within, open_lock_file
 from headrace.records.redaction import HIDDEN, is_secret, redact
 
 _START_TOLERANCE_S = 1.0  # of a start time read twice, if the clock was adjusted in between
@@ -90,12 +90,9 @@ def lock_run(folder: Path) -> bool:
     with _MUTEX:
         if folder in _LOCKS:
             return True
-        descriptor = os.open(folder / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            is_ours = try_lock(descriptor, _LOCK_WAIT_S)
-        except OSError:  # a file system without locks
-            os.close(descriptor)
-            return True
+        descriptor = open_lock_file(folder / _LOCK_FILE)
+        # `is_locked` may hold it for an instant.
+        is_ours = lock_within(descriptor, _LOCK_WAIT_S, required=False)
         if is_ours:
             _LOCKS[folder] = descriptor
         else:
@@ -103,40 +100,9 @@ def lock_run(folder: Path) -> bool:
         return is_ours
 
 
-def try_lock(descriptor: int, wait_s: float) -> bool:
-    """Lock a file, with retries: `is_locked` holds it for an instant; raises OSError."""
-    deadline = time.monotonic() + wait_s
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(_POLL_S)
-        else:
-            return True
-
-
 def is_run_locked(folder: Path) -> bool:
     """Whether another process has locked a run's folder."""
-    return folder not in _LOCKS and is_locked(folder / _LOCK_FILE)
-
-
-def is_locked(file: Path) -> bool:
-    """Whether a process holds a lock file; False if it does not exist or cannot be locked."""
-    try:
-        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # a file system without locks
-        return False
-    finally:
-        os.close(descriptor)
-    return False
+    return folder not in _LOCKS and is_locked(folder / _LOCK_FILE, unknown=False)
 
 
 def wait_for_killed_launcher(folder: Path, launcher: Mapping[str, Any]) -> None:

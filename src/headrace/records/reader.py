@@ -20,10 +20,10 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.core.errors import LaunchError, RecordsError, UsageError
+from headrace.core.file_lock import is_locked
 from headrace.core.units import format_seconds
 from headrace.records import ring, store
 from headrace.records.collector import dropped_row, fault_row
-from headrace.records.launcher import is_locked
 from headrace.records.layout import (
     LOCK,
     PARQUET,
@@ -60,7 +60,7 @@ class Records:
     @property
     def live(self) -> bool:
         """Whether they are still being written."""
-        return any(is_locked(lock) for lock in self.folder.glob(f"*{LOCK}"))
+        return any(is_locked(lock, unknown=True) for lock in self.folder.glob(f"*{LOCK}"))
 
     def table(self, name: str) -> pa.Table:
         """Return a table of `schema.TABLES` or `system` as of now.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import platform
@@ -16,6 +15,7 @@ from typing import Any
 
 from headrace.core import env
 from headrace.core.errors import LaunchError, UsageError
+from headrace.core.file_lock import open_lock_file, wait_for_lock
 from headrace.core.files import write_text_atomically
 from headrace.records.launcher import (
     has_ended_on_this_host,
@@ -182,10 +182,9 @@ class RunFolder:
         """Lock run.json against other processes for the block."""
         # A separate file, as network file systems lock files for all hosts, but not folders.
         lock = self.path / f"{_RUN_FILE}.lock"
-        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = open_lock_file(lock)
         try:
-            with suppress(OSError):  # a file system without locks
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            wait_for_lock(descriptor)
             yield
         finally:
             os.close(descriptor)

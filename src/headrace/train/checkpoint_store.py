@@ -6,7 +6,6 @@ even after its process was killed, by the next process that needs one.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -24,6 +23,7 @@ from typing import Any
 import google_crc32c
 
 from headrace.core.errors import CheckpointError, HeadraceError, NotFoundError
+from headrace.core.file_lock import try_lock
 from headrace.data.storage import Store
 from headrace.data.storage.store import pieces_of
 
@@ -261,7 +261,7 @@ def scratch_folder() -> Iterator[Path]:
     _remove_abandoned(Path(tempfile.gettempdir()))
     folder = Path(tempfile.mkdtemp(prefix=_SCRATCH_PREFIX))
     with (folder / "making").open("wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        try_lock(lock.fileno())
         (folder / "making").rename(folder / _SCRATCH_LOCK)  # others see it only once it is locked
         try:
             yield folder
@@ -273,5 +273,5 @@ def _remove_abandoned(parent: Path) -> None:
     for folder in parent.glob(f"{_SCRATCH_PREFIX}*"):
         # A folder without the lock file is being created; another user's is not accessible.
         with suppress(OSError), (folder / _SCRATCH_LOCK).open("r+b") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
+            if try_lock(lock.fileno()):
+                shutil.rmtree(folder, ignore_errors=True)

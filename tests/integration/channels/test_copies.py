@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from uuid import uuid4
 
@@ -27,7 +28,8 @@ from channel_copies import (
     train_channel,
 )
 from headrace.core.errors import HeadraceError
-from headrace.data.channels.messages import END, ChannelRequest, ChannelsAnswer, ChannelsRequest
+from headrace.core.process.sidecar import request_line
+from headrace.data.channels.messages import END, ChannelRequest, ChannelsRequest
 from headrace.data.storage import open_store
 from services.object_servers import GoogleHandler, StoredObject, object_server
 from small_disks import run_beside
@@ -273,12 +275,13 @@ def test_a_channel_larger_than_the_disk_is_refused_with_the_numbers(
     request = ChannelsRequest(channels=(large,))
     (tmp_path / "disk").mkdir()
     ended = run_beside(
-        "headrace.data.channels.copy.process", tmp_path / "disk", "8m", request.to_json()
-    )
-    answer = ChannelsAnswer.from_json(ended.stdout)
-    assert answer.kind == "NoSpaceError", ended.stderr
-    assert "20 MiB are to be fetched, and the disk of" in answer.message
-    assert "MiB free. Make room, or name another folder" in answer.message
+        "headrace.data.channels.copy.process", tmp_path / "disk", "8m",
+        request_line(asdict(request)),
+    )  # fmt: skip
+    error = json.loads(ended.stdout)["error"]
+    assert error["kind"] == "NoSpaceError", ended.stderr
+    assert "20 MiB are to be fetched, and the disk of" in error["message"]
+    assert "MiB free. Make room, or name another folder" in error["message"]
 
 
 def test_a_tree_that_a_job_holds_is_never_evicted(s3_url: str, tmp_path: Path) -> None:

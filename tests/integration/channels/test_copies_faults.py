@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from uuid import uuid4
 
@@ -202,16 +203,16 @@ def test_busy_servers_and_broken_answers_are_asked_again(
 def test_the_process_ends_with_whoever_started_it(s3_url: str, tmp_path: Path) -> None:
     fill(s3_url, {"a": b"a"})
     launcher = (
-        "import sys, time\n"
+        "import json, sys, time\n"
+        "from headrace.core.process.sidecar import sidecar_pids\n"
         "from headrace.data.channels.messages import ChannelsRequest\n"
         "from headrace.data.channels.modes import ChannelCopies\n"
-        "from headrace.data.channels.sidecar_client import sidecar_pids\n"
-        "made = ChannelCopies(ChannelsRequest.from_json(sys.argv[1]))\n"
+        "made = ChannelCopies(ChannelsRequest.from_fields(json.loads(sys.argv[1])))\n"
         "made.make()\n"
         "print(*sidecar_pids(), flush=True)\n"
         "time.sleep(600)\n"
     )
-    request = ChannelsRequest(channels=tuple(train_channel(s3_url, tmp_path))).to_json()
+    request = json.dumps(asdict(ChannelsRequest(channels=tuple(train_channel(s3_url, tmp_path)))))
     with subprocess.Popen(
         [sys.executable, "-c", launcher, request], stdout=subprocess.PIPE, text=True
     ) as process:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -14,8 +15,8 @@ import pytest
 from s3_server import S3Server
 from slow_proxy import slow_proxy
 
+from headrace.core.process.sidecar import request_line
 from headrace.data.channels.copy.parallel_fetch import FetchShare, split_objects
-from headrace.data.channels.messages import ChannelsAnswer
 from headrace.data.storage import ObjectInfo, open_store
 from jobs import alive, descendants, eventually
 from small_disks import run_beside
@@ -186,9 +187,9 @@ def test_a_disk_that_is_full_is_told_by_the_process_that_found_it_so(
         "headrace.data.channels.copy.parallel_fetch",
         disk,
         "64k",
-        share.to_json(),
+        request_line({}) + json.dumps(share.to_fields()) + "\n",
         *(f"tree/{number}" for number in range(3)),
     )
-    answer = ChannelsAnswer.from_json(ended.stdout.splitlines()[-1])
-    assert answer.kind == "NoSpaceError", ended.stderr
-    assert "no space is left on the disk" in answer.message
+    error = json.loads(ended.stdout.splitlines()[-1])["error"]
+    assert error["kind"] == "NoSpaceError", ended.stderr
+    assert "no space is left on the disk" in error["message"]

@@ -1,7 +1,7 @@
 """A program that runs a command in a mount namespace, with folders at paths such as /opt/ml.
 
-`python -m headrace.core.process.mount_namespace --at PLACE SOURCE [--at PLACE SOURCE ...] --
-command...` makes a mount namespace, bind-mounts each SOURCE at its PLACE, and executes the command.
+`python -m headrace.core.process.mount_namespace --places JSON -- command...` makes a mount
+namespace, bind-mounts each source at its place, and executes the command.
 A user who may not mount gets a user namespace that allows it, with the same user and group; root
 does not, as it would lose access to other users' files. If PLACE does not exist, the folder above
 is replaced by one in memory with the same entries, which is then read-only.
@@ -10,8 +10,8 @@ is replaced by one in memory with the same entries, which is then read-only.
 from __future__ import annotations
 
 import ctypes
+import json
 import os
-import signal
 import stat
 import subprocess
 import sys
@@ -22,6 +22,7 @@ from typing import NoReturn
 
 from headrace.core.errors import LaunchError
 from headrace.core.process.parent_death import die_with_parent
+from headrace.core.process.wrapper import become, read_wrapper_arguments, wrapper_command
 
 MOUNT_FAILED = 125
 """The exit code if a mount fails."""
@@ -29,6 +30,7 @@ MOUNT_FAILED = 125
 _NEW_MOUNTS, _NEW_USERS = 0x00020000, 0x10000000
 _DETACH = 0x2
 _ROOT = Path("/")
+_LIBC = ctypes.CDLL(None, use_errno=True)
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}  # <asm/unistd.h>: glibc has no function for it
 _TIMEOUT_S = 30.0
 _BIND, _ALL_BELOW, _PRIVATE, _REMOUNT, _READ_ONLY = 0x1000, 0x4000, 0x40000, 0x20, 0x1
@@ -37,13 +39,10 @@ _BIND, _ALL_BELOW, _PRIVATE, _REMOUNT, _READ_ONLY = 0x1000, 0x4000, 0x40000, 0x2
 def namespace_command(python: str, places: dict[str, str], command: Sequence[str]) -> list[str]:
     """Return the command line that runs a command with sources mounted at places.
 
-    Args:
-        python: The interpreter that runs this file; it needs Headrace alone.
-        places: Sources by mount point, all absolute paths.
-        command: The command.
+    Places are sources by mount point, all absolute paths.
     """
-    at = [part for place, source in places.items() for part in ("--at", place, source)]
-    return [python, "-P", "-m", "headrace.core.process.mount_namespace", *at, "--", *command]
+    options = {"places": json.dumps(places)}
+    return wrapper_command(python, "headrace.core.process.mount_namespace", options, command)
 
 
 def can_bind_mount(place: str) -> bool:
@@ -58,9 +57,8 @@ def can_bind_mount(place: str) -> bool:
 
 def exec_in_namespace(arguments: Sequence[str]) -> NoReturn:
     """Mount the sources, and execute the command."""
-    end = arguments.index("--")
-    places = {arguments[at + 1]: arguments[at + 2] for at in range(0, end, 3)}
-    command = list(arguments[end + 1 :])
+    options, command = read_wrapper_arguments(arguments)
+    places: dict[str, str] = json.loads(options["places"])
     parent = os.getppid()
     here = _ROOT
     with suppress(OSError):  # the working folder was removed
@@ -79,28 +77,19 @@ def exec_in_namespace(arguments: Sequence[str]) -> NoReturn:
     except (OSError, LaunchError) as error:
         sys.stderr.write(f"headrace: {', '.join(places)} cannot be placed: {error}\n")
         sys.exit(MOUNT_FAILED)
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and exec would pass that on
-    try:
-        os.execvp(command[0], command)  # noqa: S606 - this process is to become the command
-    except OSError as error:
-        sys.stderr.write(f"headrace: {command[0]} cannot be started: {error.strerror}\n")
-        sys.exit(127 if isinstance(error, FileNotFoundError) else 126)
+    become(command)
 
 
 def _make_namespaces() -> None:
     user, group = os.getuid(), os.getgid()
-    if not _unshare(_NEW_MOUNTS):
-        if user == 0 or not _unshare(_NEW_USERS | _NEW_MOUNTS):
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    if _LIBC.unshare(_NEW_MOUNTS) != 0:
+        if user == 0 or _LIBC.unshare(_NEW_USERS | _NEW_MOUNTS) != 0:
+            raise _last_error()
         own = Path("/proc/self")
         (own / "setgroups").write_text("deny")  # else the kernel rejects gid_map
         (own / "uid_map").write_text(f"{user} {user} 1")
         (own / "gid_map").write_text(f"{group} {group} 1")
     _mount(None, "/", None, _ALL_BELOW | _PRIVATE)
-
-
-def _unshare(flags: int) -> bool:
-    return bool(ctypes.CDLL(None, use_errno=True).unshare(flags) == 0)
 
 
 def _bind(source: _OpenPath, place: Path) -> Path | None:
@@ -144,18 +133,17 @@ def _pivot_root(folder: Path) -> None:
     The old root stays mounted until `_detach_old_root`, so that its files can be bound.
     """
     os.chdir(folder)
-    libc = ctypes.CDLL(None, use_errno=True)
     number = _PIVOT_ROOT.get(os.uname().machine)
     if number is None:
         raise LaunchError(f"pivot_root has no known number on {os.uname().machine}")
-    if libc.syscall(number, b".", b".") != 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), "/")
+    if _LIBC.syscall(number, b".", b".") != 0:
+        raise _last_error("/")
 
 
 def _detach_old_root() -> None:
     os.chdir("/")
-    if ctypes.CDLL(None, use_errno=True).umount2(b".", _DETACH) != 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), "/")
+    if _LIBC.umount2(b".", _DETACH) != 0:
+        raise _last_error("/")
 
 
 class _OpenPath:
@@ -185,11 +173,13 @@ class _OpenPath:
 
 
 def _mount(source: str | None, target: str, kind: str | None, flags: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
     encoded = [None if text is None else os.fsencode(text) for text in (source, target, kind)]
-    if libc.mount(*encoded, ctypes.c_ulong(flags), None) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), target)
+    if _LIBC.mount(*encoded, ctypes.c_ulong(flags), None) != 0:
+        raise _last_error(target)
+
+
+def _last_error(path: str | None = None) -> OSError:
+    return OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Processes that end with their parent, and the program that binds a command to its parent.
 
-`python -m headrace.core.process.parent_death --parent PID [--tell FD] -- command...` asks for a
+`python -m headrace.core.process.parent_death --parent PID [--report FD] -- command...` asks for a
 parent-death signal and executes the command, so that a script is `__main__` of its own interpreter
 and its tracebacks are free of Headrace. The setting survives the exec. The program writes its pid
 to FD, a pipe of the parent.
@@ -15,6 +15,8 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import NoReturn
+
+from headrace.core.process.wrapper import become, read_wrapper_arguments, wrapper_command
 
 _PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 
@@ -57,27 +59,18 @@ def parent_bound_command(
         command: The command.
         pid_pipe: The write end of a pipe of this process, to which the program writes its pid.
     """
-    # -P: a folder named headrace in the working folder must not be imported.
-    own = [python, "-P", "-m", "headrace.core.process.parent_death", "--parent", str(os.getpid())]
-    tell = [] if pid_pipe is None else ["--tell", str(pid_pipe)]
-    return [*own, *tell, "--", *command]
+    options = {"parent": os.getpid()} | ({} if pid_pipe is None else {"report": pid_pipe})
+    return wrapper_command(python, "headrace.core.process.parent_death", options, command)
 
 
 def exec_bound_command(arguments: Sequence[str]) -> NoReturn:
     """Bind this process to its parent and execute the command; exit 127 if there is none."""
-    end = arguments.index("--")
-    options = dict(zip(arguments[:end:2], arguments[1:end:2], strict=True))
-    parent_pid, command = int(options["--parent"]), list(arguments[end + 1 :])
-    die_with_parent(parent_pid)
-    if "--tell" in options:
-        _report_pid(f"/proc/{parent_pid}/fd/{options['--tell']}")
+    options, command = read_wrapper_arguments(arguments)
+    die_with_parent(int(options["parent"]))
+    if "report" in options:
+        _report_pid(f"/proc/{options['parent']}/fd/{options['report']}")
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the launcher waits with signals blocked
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and exec would pass that on
-    try:
-        os.execvp(command[0], command)  # noqa: S606  (becoming the command is the purpose)
-    except OSError as error:
-        sys.stderr.write(f"headrace: {command[0]} cannot be started: {error.strerror}\n")
-        sys.exit(127 if isinstance(error, FileNotFoundError) else 126)
+    become(command)
 
 
 def _report_pid(pipe: str) -> None:

@@ -23,6 +23,7 @@ from pathlib import Path
 import psutil
 
 from headrace.core.process.parent_death import die_with_parent, parent_bound_command
+from headrace.core.process.wrapper import read_wrapper_arguments, wrapper_command
 
 _GRACE_S = 6.0
 _HANDLED_SIGNALS = {signal.SIGTERM, signal.SIGCHLD}
@@ -31,28 +32,22 @@ _HANDLED_SIGNALS = {signal.SIGTERM, signal.SIGCHLD}
 def session_command(
     python: str, command: Sequence[str], *, by: signal.Signals = signal.SIGTERM
 ) -> list[str]:
-    """Return the command line that runs a command in a session bound to this process.
+    """Return the command line that runs a command as the leader of a session bound to this process.
 
-    Args:
-        python: The interpreter that runs this file.
-        command: The command, which leads the session.
-        by: The signal to which a SIGTERM to this program is translated for the command.
+    A SIGTERM to the program is translated to `by` for the command.
     """
-    own = [python, "-P", "-m", "headrace.core.process.process_groups", "--parent", str(os.getpid())]
-    return [*own, "--by", str(int(by)), "--", *command]
+    options = {"parent": os.getpid(), "by": int(by)}
+    return wrapper_command(python, "headrace.core.process.process_groups", options, command)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a command until it ends, SIGTERM comes, or the parent is gone; then kill its session.
-
-    Args:
-        arguments: `--parent PID --by SIGNAL -- command...`.
-    """
-    parent_pid, by, command = int(arguments[1]), int(arguments[3]), arguments[5:]
+    """Run a command until it ends, SIGTERM comes, or the parent is gone; then kill its session."""
+    options, command = read_wrapper_arguments(arguments)
+    parent_pid = int(options["parent"])
     signal.pthread_sigmask(signal.SIG_SETMASK, _HANDLED_SIGNALS)  # received by sigtimedwait below
     die_with_parent(parent_pid, by=signal.SIGTERM)
     leader = subprocess.Popen(parent_bound_command(sys.executable, command), start_new_session=True)
-    _wait_for_end(leader, parent_pid, by)
+    _wait_for_end(leader, parent_pid, int(options["by"]))
     # It is not reaped yet, so its pid still names its group and session.
     os.killpg(leader.pid, signal.SIGKILL)
     while left := _session_processes(leader.pid):  # ninja gives each compiler a group of its own
@@ -108,7 +103,7 @@ class RankProcessGroups:
         for pid in self._read_pids():
             # The kernel never reuses the id of a non-empty group as a pid: if a process has it,
             # the rank's group was empty.
-            if not _is_process(pid):
+            if not Path(f"/proc/{pid}").exists():
                 with suppress(ProcessLookupError, PermissionError):
                     os.killpg(pid, signal.SIGKILL)
 
@@ -118,10 +113,6 @@ class RankProcessGroups:
             while True:
                 text += os.read(self._pid_read, _PID_READ_BYTES)
         return [int(line) for line in text.splitlines()]
-
-
-def _is_process(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists()
 
 
 if __name__ == "__main__":

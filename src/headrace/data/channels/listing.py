@@ -6,10 +6,10 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from headrace.core.console import print_status
 from headrace.core.errors import HeadraceError, NotFoundError, StorageError, UsageError
 from headrace.core.lazy import sha256
 from headrace.data.channels.messages import ChannelRequest
-from headrace.data.channels.sidecar import write_status
 from headrace.data.storage import ObjectInfo, StorageConfig, open_store, safe_url, split_url
 from headrace.data.storage.client.retries import NO_FILES_NAME
 from headrace.data.storage.urls import parse_url
@@ -19,19 +19,12 @@ _MOST_NAMED = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelListing:
-    """The objects of a channel for this host.
+    """The objects of a channel for this host."""
 
-    Attributes:
-        base: The URL that their paths are below; may contain secrets.
-        url: The channel's URL without secrets.
-        objects: The objects, in the order of their keys.
-        folders: All their folders, parents first.
-    """
-
-    base: str
-    url: str
-    objects: tuple[ObjectInfo, ...]
-    folders: tuple[str, ...]
+    base: str  # the URL that their paths are below; may contain secrets
+    url: str  # the channel's, without secrets
+    objects: tuple[ObjectInfo, ...]  # in the order of their keys
+    folders: tuple[str, ...]  # all their folders, parents first
 
     @property
     def size_bytes(self) -> int:
@@ -43,17 +36,13 @@ class ChannelListing:
         state = sha256()
         state.update(json.dumps([safe_url(self.base), self.folders]).encode())
         for info in self.objects:
-            state.update(json.dumps([info.path, version_of(info), info.size_bytes]).encode())
+            state.update(json.dumps(content_key(info)).encode())
         return str(state.hexdigest()[:32])
 
     def changes_since(self, earlier: ChannelListing) -> list[str]:
         """Return the paths of an earlier listing's objects that were changed or removed."""
-        now = {info.path: (version_of(info), info.size_bytes) for info in self.objects}
-        return [
-            info.path
-            for info in earlier.objects
-            if now.get(info.path) != (version_of(info), info.size_bytes)
-        ]
+        now = {content_key(info) for info in self.objects}
+        return [info.path for info in earlier.objects if content_key(info) not in now]
 
 
 def version_of(info: ObjectInfo) -> str:
@@ -61,12 +50,13 @@ def version_of(info: ObjectInfo) -> str:
     return info.etag or f"@{info.modified_s}"
 
 
-def list_channel(channel: ChannelRequest, config: StorageConfig) -> ChannelListing:
-    """List a channel for this host.
+def content_key(info: ObjectInfo) -> tuple[str, str, int]:
+    """Return what changes when an object's content does: path, version and size in bytes."""
+    return info.path, version_of(info), info.size_bytes
 
-    Args:
-        channel: The channel, and which share of it.
-        config: The settings of requests.
+
+def list_channel(channel: ChannelRequest, config: StorageConfig) -> ChannelListing:
+    """List a channel's share for this host.
 
     Raises:
         UsageError: There are no objects, or one cannot be a file in a folder.
@@ -156,9 +146,8 @@ def check_unchanged(url: str, listed: ObjectInfo, fetched: ObjectInfo) -> None:
         if listed.etag and fetched.etag:
             is_same = listed.etag == fetched.etag
         else:
-            is_same = int(listed.modified_s) == int(
-                fetched.modified_s
-            )  # headers have whole seconds
+            # Headers have whole seconds.
+            is_same = int(listed.modified_s) == int(fetched.modified_s)
         if is_same:
             return
     raise StorageError(
@@ -180,13 +169,9 @@ def first_names(paths: Sequence[str]) -> str:
 def warn_of_changes(
     channel: ChannelRequest, before: ChannelListing, config: StorageConfig, *, read: str
 ) -> None:
-    """List a channel again and warn of objects that have changed.
+    """List a channel again and warn of objects that have changed since the job began.
 
-    Args:
-        channel: The channel.
-        before: Its listing when the job began.
-        config: The settings of requests.
-        read: What the job has read of changed objects, as the end of the message.
+    `read` says in the message what the job has read of changed objects.
     """
     try:
         changed = list_channel(channel, config).changes_since(before)
@@ -195,7 +180,7 @@ def warn_of_changes(
         return
     if changed:
         these = "object was" if len(changed) == 1 else "objects were"
-        write_status(
+        print_status(
             f"headrace: warning: channel {channel.name}: {len(changed):,} {these} replaced or "
             f"removed at {before.url} while the job ran, which has read {read}: "
             f"{first_names(changed)}\n"
@@ -204,6 +189,6 @@ def warn_of_changes(
 
 def warn_of_unknown_changes(channel: str, error: HeadraceError) -> None:
     """Warn that it is unknown whether a channel changed."""
-    write_status(
+    print_status(
         f"headrace: channel {channel}: whether it changed meanwhile is not known: {error}\n"
     )

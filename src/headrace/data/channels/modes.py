@@ -6,60 +6,41 @@ import os
 import shutil
 import signal
 import threading
-from collections.abc import Mapping
 from pathlib import Path
 
 from headrace.core.console import print_status
-from headrace.core.errors import UsageError
+from headrace.core.errors import HeadraceError, UsageError
 from headrace.data.channels.copy.cache_dir import default_cache_dir
 from headrace.data.channels.messages import SERVE, ChannelsRequest
 from headrace.data.channels.mount import Mount, NoMountError, mount_url
-from headrace.data.channels.sidecar_client import ChannelSidecar, add_sidecars, remove_sidecars
+from headrace.data.channels.sidecar_client import ActiveChannels, ChannelSidecar
 from headrace.data.channels.spec import ChannelSpec
 from headrace.data.storage.urls import safe_url
 
 
-class ChannelCopies:
-    """Channels that are copied to this host.
-
-    Args:
-        request: The channels; nothing is copied before `make`.
-    """
+class ChannelCopies(ActiveChannels):
+    """Channels that are copied to this host."""
 
     def __init__(self, request: ChannelsRequest) -> None:
-        self._sidecar = ChannelSidecar("headrace.data.channels.copy.process", request)
+        self._sidecar = ChannelSidecar("copy.process", request)
 
-    def make(self) -> Mapping[str, Path]:
-        """Copy the channels and return their folders; see `ChannelSidecar.start_and_wait`.
+    def make(self) -> dict[str, str]:
+        """Wait for the copies and return their folders by name; see `ChannelSidecar.answer`.
 
         There is no deadline for the whole copy; each request has one.
         """
-        answer = self._sidecar.start_and_wait()
-        return {name: Path(folder) for name, folder in answer.folders.items()}
-
-    def failure(self) -> str | None:
-        """Return None: copies are complete before the script starts."""
-        return None
+        return dict(self._sidecar.answer()["folders"])
 
     def end(self, exit_code: int) -> None:
         """Release the copies; unless the job was stopped, report what has changed meanwhile."""
         self._sidecar.end_with_change_check(exit_code)
 
 
-class ChannelChangeWatch:
-    """The watch for changes of mounted channels; nobody waits for its first listing.
-
-    Args:
-        request: The channels.
-    """
+class ChannelChangeWatch(ActiveChannels):
+    """The watch for changes of mounted channels; nobody waits for its first listing."""
 
     def __init__(self, request: ChannelsRequest) -> None:
-        self._sidecar = ChannelSidecar("headrace.data.channels.change_watch", request)
-        self._sidecar.start()
-
-    def failure(self) -> str | None:
-        """Return None: a change is reported, but is no failure."""
-        return None
+        self._sidecar = ChannelSidecar("change_watch", request)
 
     def end(self, exit_code: int) -> None:
         """Unless the job was stopped, report what has changed meanwhile."""
@@ -69,13 +50,8 @@ class ChannelChangeWatch:
 _SHARE_OF_DISK = 0.5  # of the free disk, for the cache of all that was read
 
 
-class ChannelMounts:
-    """The mounts of one host.
-
-    Args:
-        folder: Folder of the mounts, created if needed.
-        limit_bytes: Limit of each mount's cache; None: half of the free disk.
-    """
+class ChannelMounts(ActiveChannels):
+    """The mounts of one host; each has a cache of `limit_bytes`, None: of half the free disk."""
 
     def __init__(self, folder: Path, limit_bytes: int | None) -> None:
         self._folder = folder
@@ -85,8 +61,7 @@ class ChannelMounts:
     def show(self, spec: ChannelSpec) -> Path | None:
         """Mount a channel and return its folder; None where that is impossible, which is reported.
 
-        Raises:
-            UsageError: There is nothing below its URL.
+        Raises UsageError (there is nothing below its URL).
         """
         try:
             mount = self._show(spec.uri, spec.name)
@@ -109,16 +84,11 @@ class ChannelMounts:
         """Mount a whole bucket of Cloud Storage and return its folder; raises NoMountError."""
         return self._show(f"gs://{bucket}", bucket, reads_ahead=False).folder
 
-    def failure(self) -> str | None:
-        """Return None: a read that fails is an error in the script itself."""
-        return None
-
     def end(self, exit_code: int) -> None:
         """Unmount all of them, even if still in use."""
         del exit_code
         for mount in self._mounts:
             mount.close()
-            remove_sidecars(*mount.pids)
         self._mounts.clear()
 
     def _show(self, url: str, name: str, *, reads_ahead: bool = True) -> Mount:
@@ -130,7 +100,6 @@ class ChannelMounts:
             cache_bytes=self._limit_bytes or int(free * _SHARE_OF_DISK), reads_ahead=reads_ahead,
         )  # fmt: skip
         self._mounts.append(mount)
-        add_sidecars(*mount.pids)
         return mount
 
 
@@ -148,24 +117,21 @@ _WRITER_KILLED = (
 )
 
 
-class ChannelPipes:
+class ChannelPipes(ActiveChannels):
     """Channels that are streamed through pipes on this host.
 
     Where one fails while the script runs, this process gets SIGTERM and forwards it: the script may
     be waiting for a pipe that nobody writes to any more.
-
-    Args:
-        request: The channels, and the folder of their pipes.
     """
 
     def __init__(self, request: ChannelsRequest) -> None:
-        self._sidecar = ChannelSidecar("headrace.data.channels.pipe.process", request)
+        self._sidecar = ChannelSidecar("pipe.process", request)
         self._failure: str | None = None
         self._is_over = threading.Event()
 
     def look(self) -> None:
-        """List and check the channels; see `ChannelSidecar.start_and_wait`."""
-        self._sidecar.start_and_wait()
+        """List and check the channels; see `ChannelSidecar.answer`."""
+        self._sidecar.answer()
 
     def serve(self) -> None:
         """Have the pipes made, once their folder exists; raises LaunchError."""
@@ -181,12 +147,16 @@ class ChannelPipes:
         """End the writer; readers see the end of the pipe."""
         del exit_code
         self._is_over.set()
-        self._sidecar.end(_PIPES_END_S)
+        self._sidecar.end(patience_s=_PIPES_END_S)
 
     def _watch(self) -> None:
         # Signals must reach the thread that waits for the script: see `signals_blocked`.
         signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
-        news = self._sidecar.news()
+        failure = _WRITER_KILLED
+        try:
+            self._sidecar.receive()
+        except HeadraceError as error:
+            failure = str(error)
         if not self._is_over.is_set():
-            self._failure = _WRITER_KILLED if news is None else news.message
+            self._failure = failure
             os.kill(os.getpid(), signal.SIGTERM)

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from headrace.core.errors import LaunchError, StorageError, UsageError
@@ -37,19 +38,13 @@ MAX_ENTRIES = 10_000
 def first_unreadable(folder: Path, most: int = MAX_ENTRIES) -> Path | None:
     """Return the first of a folder's files and folders that is unreadable for this user, or None.
 
-    Links are followed, but folders behind links are not searched. A dangling link is accepted: the
-    data may not need it.
-
-    Args:
-        folder: A readable folder.
-        most: Most entries that are checked, at any depth.
+    At most `most` entries are checked, at any depth. Links are followed, but folders behind links
+    are not searched. A dangling link is accepted: the data may not need it.
     """
-    for number, entry in enumerate(_entries(folder)):
-        if number >= most:
-            break
-        if not _is_readable(entry):
-            return Path(entry.path)
-    return None
+    unreadable = (
+        Path(entry.path) for entry in islice(_entries(folder), most) if not _is_readable(entry)
+    )
+    return next(unreadable, None)
 
 
 def _is_readable(entry: os.DirEntry[str]) -> bool:
@@ -88,26 +83,15 @@ def script_channels(options: ChannelOptions) -> tuple[Channel, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedChannels:
-    """The channels of a host.
+    """The channels of a host."""
 
-    Attributes:
-        places: The path of each channel; for a channel in pipes, the URL that it is read from.
-        held: The copies, mounts and pipes, which stay active until the job ends.
-        piped: The channels in pipes, or None.
-    """
-
-    places: Mapping[str, str]
-    held: tuple[ActiveChannels, ...]
+    places: Mapping[str, str]  # their paths; for a channel in pipes, the URL that it is read from
+    held: tuple[ActiveChannels, ...]  # what stays active until the job ends
     piped: ChannelPipes | None
 
 
 def preflight_channels(options: ChannelOptions, *, is_same_machine: bool) -> None:
-    """Check channels once for all emulated hosts; raises UsageError.
-
-    Args:
-        options: The job's channel options.
-        is_same_machine: All hosts are emulated on this one.
-    """
+    """Check channels once for all hosts, where these are emulated here; raises UsageError."""
     if not is_same_machine:  # they may have other files and other credentials
         return
     specs = read_channels(options.channels, options.input_modes).values()
@@ -196,7 +180,7 @@ class _Resolver:
             request = ChannelsRequest(channels=tuple(self._copied), limit_bytes=self._limit)
             copies = ChannelCopies(request)
             self._active.append(copies)
-            self._places |= {name: str(path) for name, path in copies.make().items()}
+            self._places |= copies.make()
         return ResolvedChannels(places=self._places, held=tuple(self._active), piped=piped)
 
     def give_up(self) -> None:

@@ -1,37 +1,26 @@
 """The number of objects and bytes of each channel, counted in a process of its own.
 
-`python -m headrace.data.channels.sizes [--first]` reads URLs by channel name, one JSON object, and
-answers with another; with `--first` it counts one object of each at most. After a request to an
-object store a process must not fork, so another process makes it.
+After a request to an object store a process must not fork, so a sidecar makes it.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from headrace.core import env
 from headrace.core.errors import HeadraceError, LaunchError, NotFoundError, StorageError, UsageError
+from headrace.core.process.sidecar import Sidecar, SidecarParent, run_sidecar
 from headrace.data.storage import declare_leaf, open_store, safe_url, split_url
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelSize:
-    """The size of a channel.
+    """The size of a channel."""
 
-    Attributes:
-        objects: Number of objects or files.
-        size_bytes: Their total size.
-    """
-
-    objects: int
+    objects: int  # or files
     size_bytes: int
 
 
@@ -47,56 +36,44 @@ def channel_sizes(
     Raises:
         UsageError: A channel is empty.
         StorageError: A store fails.
+        LaunchError: The process that counts failed.
     """
     if not sources:
         return {}
-    ended = subprocess.run(
-        [
-            sys.executable,
-            "-P",
-            "-m",
-            "headrace.data.channels.sizes",
-            *(["--first"] * first_alone),
-        ],
-        input=json.dumps(dict(sources)),
-        env=env.child_environment(),
-        capture_output=True,
-        text=True,
-        check=False,
+    sidecar = Sidecar(
+        "headrace.data.channels.sizes", {"sources": dict(sources), "first_alone": first_alone}
     )
-    if ended.returncode != 0:
-        raise LaunchError(f"The channels cannot be counted: {ended.stderr.strip()[-500:]}")
-    found = {}
-    for name, answer in json.loads(ended.stdout).items():
-        if "wrong" in answer:
-            raise UsageError(answer["wrong"])
-        if "failed" in answer:
-            raise StorageError(answer["failed"])
-        found[name] = ChannelSize(**answer)
-    return found
+    try:
+        answer = sidecar.receive()
+        if answer is None:
+            raise LaunchError(
+                f"The channels cannot be counted: the process ended with {sidecar.wait()}."
+            )
+        return {name: ChannelSize(**size) for name, size in answer["sizes"].items()}
+    finally:
+        sidecar.kill()
 
 
-def main() -> None:
-    """Answer the request on standard input."""
+def main(parent: SidecarParent) -> None:
+    """Count the objects of each channel."""
     declare_leaf()
-    most = 1 if "--first" in sys.argv else None
-    answer = {name: _answer(name, url, most) for name, url in json.load(sys.stdin).items()}
-    json.dump(answer, sys.stdout)
-    sys.stdout.flush()
-    os._exit(0)  # an orderly exit may abort: threads of the client still use the interpreter
+    most = 1 if parent.request["first_alone"] else None
+    sources = parent.request["sources"].items()
+    parent.send({"sizes": {name: _size(name, url, most) for name, url in sources}})
 
 
-def _answer(name: str, url: str, most: int | None) -> dict[str, object]:
+def _size(name: str, url: str, most: int | None) -> dict[str, int]:
     where = f"--channel {name}={safe_url(url)}"
     try:
         sizes = list(islice(_object_sizes(url), most))
     except (UsageError, NotFoundError) as error:
-        return {"wrong": f"{where}: {error}"}
+        raise UsageError(f"{where}: {error}") from error
     except HeadraceError as error:
-        return {"failed": f"{where}: {error}"}
+        raise StorageError(f"{where}: {error}") from error
     if not sizes:
-        return {"wrong": f"{where}: there is nothing. Name a folder, a file, or a URL that holds "
-                "data."}  # fmt: skip
+        raise UsageError(
+            f"{where}: there is nothing. Name a folder, a file, or a URL that holds data."
+        )
     return {"objects": len(sizes), "size_bytes": sum(sizes)}
 
 
@@ -117,4 +94,4 @@ def _object_sizes(url: str) -> Iterator[int]:
 
 
 if __name__ == "__main__":
-    main()
+    run_sidecar(main)

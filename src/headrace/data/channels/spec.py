@@ -36,22 +36,13 @@ _KEYS = ("uri", "mode", "distribution", "groups", "content_type")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelSpec:
-    """A channel as specified on the command line.
-
-    Attributes:
-        name: The channel's name.
-        uri: The URL or path of its data; may contain secrets.
-        mode: Its input mode, one of `SCRIPT_MODES`.
-        distribution: Whether each host gets all objects or a share.
-        groups: The instance groups whose hosts get it; empty for all.
-        content_type: The content type of its objects; None if not given.
-    """
+    """A channel as specified on the command line."""
 
     name: str
-    uri: str
-    mode: str = "File"
+    uri: str  # the URL or path of its data; may contain secrets
+    mode: str = "File"  # one of `SCRIPT_MODES`
     distribution: DataDistribution = "FullyReplicated"
-    groups: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()  # instance groups whose hosts get it; empty for all
     content_type: str | None = None
 
     @property
@@ -160,12 +151,7 @@ def check_channels(
 
 
 def parse_cache_limit(text: str, said: str = "--cache-limit") -> int:
-    """Return the limit of a cache in bytes; raises UsageError.
-
-    Args:
-        text: The limit as text.
-        said: The flag's name, for messages.
-    """
+    """Return the limit of a cache in bytes; raises UsageError, which names the flag."""
     try:
         found = parse_bytes(text)
     except UsageError as error:

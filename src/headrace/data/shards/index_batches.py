@@ -8,7 +8,6 @@ dies; meanwhile all processes read by range until the file appears.
 
 from __future__ import annotations
 
-import fcntl
 import mmap
 import os
 import stat
@@ -25,6 +24,7 @@ import google_crc32c
 
 from headrace.core import env
 from headrace.core.errors import CorruptError, DatasetError, StorageError
+from headrace.core.file_lock import try_lock, unlock
 from headrace.core.files import write_atomically
 from headrace.data.shards.index_rows import FINGERPRINT, IndexRows, Kinds
 from headrace.data.shards.manifest import INDEX_NAME, DatasetManifest
@@ -101,9 +101,7 @@ class IndexCopy:
 
     def _locked_fetch(self, store: Store, manifest: DatasetManifest) -> None:
         with self._file(".lock").open("a") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not try_lock(lock.fileno()):
                 return
             try:
                 if self.index() is None:
@@ -111,8 +109,8 @@ class IndexCopy:
                     write_atomically(self._file(".arrow"), _verified_chunks(store, manifest))
                 with suppress(OSError):
                     self._file(".lock").unlink()
-            finally:  # closing is not enough: a child forked meanwhile has the descriptor, too
-                fcntl.flock(lock, fcntl.LOCK_UN)
+            finally:
+                unlock(lock.fileno())
 
     def _remove_unused(self) -> None:
         assert self._folder is not None

@@ -19,8 +19,7 @@ class RunLogs(LogsSpecs):
 
     Args:
         folder: The attempt's logs folder. Restarts use its subfolders `restart-1`, ...
-        prefix: The prefix of shown lines, in brackets, `{rank}` in the place of the rank; None: no
-            prefix.
+        prefix: The prefix of shown lines, `{rank}` in the place of the rank; None: no prefix.
         shown: Local ranks to show; None: all.
         restarts: How often the ranks were started before.
     """
@@ -52,8 +51,7 @@ class RunLogs(LogsSpecs):
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
         """Return the files of the ranks that are about to start; torchrun calls this.
 
-        Args:
-            envs: Each local rank's environment, in which the path of its error file is set.
+        The path of its error file is set in each local rank's environment.
         """
         self._follower.finish_files()
         # Not TORCHELASTIC_RESTART_COUNT: when a host joins or leaves, ranks are restarted without
@@ -81,12 +79,7 @@ class RunLogs(LogsSpecs):
 
 
 class CleanRestartLogs(LogsSpecs):
-    """Log files that also end the leftover processes of earlier ranks before each restart.
-
-    Args:
-        logs: The log files to use.
-        leftovers: The process groups of the ranks.
-    """
+    """Log files that also end the leftover processes of earlier ranks before each restart."""
 
     def __init__(self, logs: LogsSpecs, leftovers: RankProcessGroups) -> None:
         super().__init__(log_dir=logs.root_log_dir)
@@ -102,9 +95,6 @@ class CleanRestartLogs(LogsSpecs):
         """Return the files of the ranks that are about to start; torchrun calls this.
 
         By then it has stopped the earlier ranks.
-
-        Args:
-            envs: Each local rank's environment.
         """
         self._leftovers.end()
         return self._logs.reify(envs)

@@ -35,23 +35,12 @@ _SIZE_BYTES = 8  # struct winsize: rows, columns, and both in pixels
 
 @dataclass(frozen=True, slots=True)
 class OutputStream:
-    """One output stream of a script.
+    """One output stream of a script."""
 
-    Attributes:
-        shown: The launcher's terminal descriptor; -1: no terminal.
-        source: The read end.
-        written: The write end, which the script gets as its own descriptor.
-        is_terminal: Whether it is a pseudo-terminal.
-    """
-
-    shown: int
-    source: IO[bytes]
-    written: int
-    is_terminal: bool
-
-    def handed_over(self) -> None:
-        """Close the write end here, once the script has it, so that its end is noticed."""
-        os.close(self.written)
+    shown: int  # the launcher's terminal descriptor; -1: no terminal
+    source: IO[bytes]  # the read end
+    written: int  # the write end, which the script gets as its own descriptor
+    is_terminal: bool  # it is a pseudo-terminal
 
     def resize(self) -> None:
         """Give the stream the size of the terminal in which it is shown."""
@@ -79,12 +68,6 @@ def open_stream(shown: IO[bytes]) -> OutputStream:
         write_fd,
         terminal is not None,
     )
-
-
-def resize_streams(streams: Sequence[OutputStream]) -> None:
-    """Give all streams the size of the terminals in which they are shown."""
-    for each in streams:
-        each.resize()
 
 
 def _pseudo_terminal(like: int) -> tuple[int, int]:
@@ -211,13 +194,7 @@ def _start_thread(work: Callable[[], None], name: str) -> threading.Thread:
 
 
 def script_command(job: JobSpec, script: str, script_env: ScriptEnvironment) -> list[str]:
-    """Return the command line of a script.
-
-    Args:
-        job: The job.
-        script: The script's path, or a module's name.
-        script_env: The script environment.
-    """
+    """Return the command line of a script, which is a path or a module's name."""
     python = env.PYTHON_EXEC.get() or sys.executable
     if script_env.folder is not None and not job.script.is_module:
         script = str(Path(script).absolute())
@@ -253,15 +230,18 @@ def run_script(
         cwd=site.folder,
         close_fds=False,  # descriptors that the shell opened, as by <(command), are the script's
     )
-    for stream in streams:
-        stream.handed_over()
+    for stream in streams:  # so that its end is noticed
+        os.close(stream.written)
     tees = (
         Tee(streams[0].source, raw_file(sys.stdout.buffer), log.with_suffix(".stdout")),
         Tee(streams[1].source, raw_file(sys.stderr.buffer), log),
     )
-    returncode = wait_for(
-        child, held, own_session=False, resized=lambda: resize_streams(streams), grace_s=grace_s
-    )
+
+    def resize() -> None:
+        for stream in streams:
+            stream.resize()
+
+    returncode = wait_for(child, held, own_session=False, resized=resize, grace_s=grace_s)
     for tee in tees:
         tee.close()
     return returncode

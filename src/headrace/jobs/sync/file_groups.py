@@ -38,8 +38,7 @@ _LONGEST_HEADER = 100_000_000  # the limit of safetensors itself
 def is_truncated(path: Path) -> bool:
     """Whether a file is known to be incomplete; False for unknown formats.
 
-    Raises:
-        OSError: It cannot be read.
+    Raises OSError (it cannot be read).
     """
     if path.suffix == ".safetensors":
         return _is_truncated_safetensors(path)
@@ -74,8 +73,7 @@ def is_being_written(path: Path) -> bool:
 
     The caller must ignore SIGIO, which the kernel sends if the file is opened meanwhile.
 
-    Raises:
-        OSError: The file is gone, or may not be read.
+    Raises OSError (the file is gone, or may not be read).
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
@@ -126,65 +124,42 @@ _CHECKPOINTER_FOLDER = re.compile(r"(^|/)step-\d{12}$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileState:
-    """The properties of a file that change when its content does.
-
-    Attributes:
-        size_bytes: Its size.
-        mtime_ns: When it was last written, in nanoseconds since 1970.
-        inode: Its inode: another file may have been renamed to its name.
-        link: The target of a link; "": it is a file.
-    """
+    """The properties of a file that change when its content does."""
 
     size_bytes: int
     mtime_ns: int
-    inode: int
-    link: str = ""
+    inode: int  # another file may have been renamed to its name
+    link: str = ""  # the target of a link; "": it is a file
 
 
 @dataclass(slots=True, kw_only=True)
 class FileGroup:
-    """Files that belong together.
-
-    Attributes:
-        files: Their states, by file name.
-        changed_s: When they were last seen to change, by the scan's clock.
-        is_complete: Whether they may be uploaded as they are.
-        is_settling: Whether they changed so recently that they may be complete soon.
-    """
+    """Files that belong together."""
 
     files: dict[str, FileState]
-    changed_s: float
-    is_complete: bool = False
-    is_settling: bool = True
+    changed_s: float  # when they were last seen to change, by the scan's clock
+    is_complete: bool = False  # they may be uploaded as they are
+    is_settling: bool = True  # they changed so recently that they may be complete soon
 
 
 class FolderScan:
     """A repeated scan of a folder.
 
-    Args:
-        folder: The folder.
-        tell: Called once per file that is never synced, with the reason.
-        clock: Returns monotonic seconds.
+    `report` is called once per file that is never synced, with the reason.
     """
 
     def __init__(
         self,
         folder: Path,
-        tell: Callable[[str], object],
+        report: Callable[[str], object],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._folder = folder
-        self._tell = tell
-        self._clock = clock
+        self._folder, self._report, self._clock = folder, report, clock
         self._reported: set[str] = set()
         self._file_groups: dict[str, FileGroup] = {}
 
     def look(self, *, at_the_end: bool = False) -> dict[str, FileGroup]:
-        """Return the present file groups, by name.
-
-        Args:
-            at_the_end: All writers have ended: what is closed is complete.
-        """
+        """Return the present file groups, by name; at the end, what is closed is complete."""
         now_s = self._clock()
         found: dict[str, dict[str, FileState]] = {}
         for name, state in self._files():
@@ -192,8 +167,9 @@ class FolderScan:
         groups: dict[str, FileGroup] = {}
         for key, files in found.items():
             before = self._file_groups.get(key)
-            same = before is not None and before.files == files
-            groups[key] = before if same and before else FileGroup(files=files, changed_s=now_s)
+            if before is None or before.files != files:
+                before = FileGroup(files=files, changed_s=now_s)
+            groups[key] = before
         self._file_groups = groups
         for key, group in groups.items():
             self._update_group(key, group, now_s, at_the_end=at_the_end)
@@ -253,7 +229,7 @@ class FolderScan:
     def _warn_of_file(self, name: str, why: str) -> None:
         if name not in self._reported:
             self._reported.add(name)
-            self._tell(f"{self._folder / name}: {why}")
+            self._report(f"{self._folder / name}: {why}")
 
 
 def group_of(name: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -28,32 +28,21 @@ _MAX_PASS_INTERVAL_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncPass:
-    """The result of one pass.
+    """The result of one pass."""
 
-    Attributes:
-        uploaded: The number of uploaded files.
-        waiting: Names of files and folders that were not complete.
-    """
-
-    uploaded: int
-    waiting: tuple[str, ...]
+    uploaded: int  # files
+    waiting: tuple[str, ...]  # names of files and folders that were not complete
 
 
 class FolderSync:
     """The sync of one host's folder.
 
-    Args:
-        remote: The remote copy.
-        folder: The folder.
-        host: The host's name.
-        others: The job's other hosts; None: unknown.
-        tell: Called with messages for the user.
-        clock: Returns monotonic seconds.
+    The job's other hosts may be unknown. `report` is called with messages for the user.
     """
 
     def __init__(
         self, remote: RemoteCopy, folder: Path, host: str, others: Iterable[str] | None,
-        tell: Callable[[str], object], clock: Callable[[], float] = time.monotonic,
+        report: Callable[[str], object], clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self._clock = clock
         self._remote = remote
@@ -61,7 +50,7 @@ class FolderSync:
         self._host = host
         self._others = None if others is None else set(others)
         self._owner = uuid4().hex[:12]
-        self._scan = FolderScan(folder, tell, clock)
+        self._scan = FolderScan(folder, report, clock)
         self._manifests: list[SyncManifest] = []
         self._synced_states: dict[str, FileState] = {}  # states of uploaded files
         self._files: dict[str, SyncedFile] = {}  # uploaded files, listed by a manifest or not yet
@@ -100,7 +89,7 @@ class FolderSync:
         """Upload complete files that are not in the remote copy, and publish a manifest if needed.
 
         Args:
-            at_the_end: The script has ended: what is closed is complete.
+            at_the_end: What is closed is complete.
             may_remove: Files that are gone from the folder need not stay listed.
 
         Raises:
@@ -151,25 +140,14 @@ class FolderSync:
         """Return the groups without other hosts' files, except those that this host changed."""
         found: dict[str, FileGroup] = {}
         for key, group in groups.items():
-            files = {
-                name: state
-                for name, state in group.files.items()
-                if self._foreign.get(name) != state
-            }
+            files = _changed_since(self._foreign, group)
             if files:
-                found[key] = FileGroup(
-                    files=files, changed_s=group.changed_s, is_complete=group.is_complete,
-                    is_settling=group.is_settling,
-                )  # fmt: skip
+                found[key] = replace(group, files=files)
         return found
 
     def _uploaded(self, group: FileGroup) -> dict[str, SyncedFile] | None:
         """Upload the new files of a group; None: the group changed meanwhile."""
-        new = {
-            name: state
-            for name, state in group.files.items()
-            if self._synced_states.get(name) != state
-        }
+        new = _changed_since(self._synced_states, group)
         if not new:
             return {}
         before = self._manifests[-1].files
@@ -194,22 +172,20 @@ class FolderSync:
     def _upload(
         self, name: str, state: FileState, before: SyncedFile | None, object_name: str
     ) -> SyncedFile:
-        if state.link:
-            return SyncedFile(
-                name=name, size_bytes=0, checksum="", mtime_ns=time.time_ns(), stored_as="",
-                link=state.link,
-            )  # fmt: skip
-        path = self._folder / name
-        checksum = file_checksum(path)
-        same = before is not None and (before.checksum, before.size_bytes) == (
-            checksum, state.size_bytes,
+        file = SyncedFile(
+            name=name, size_bytes=0, checksum="", mtime_ns=time.time_ns(), stored_as="",
+            link=state.link,
         )  # fmt: skip
-        if before is not None and same:  # touched, or rewritten with the same bytes
-            object_name = before.stored_as
+        if file.link:
+            return file
+        path, size_bytes = self._folder / name, state.size_bytes
+        checksum = file_checksum(path)
+        if before and (before.checksum, before.size_bytes) == (checksum, size_bytes):
+            object_name = before.stored_as  # touched, or rewritten with the same bytes
         else:
             self._remote.store.put(object_name, path)
-        return SyncedFile(
-            name=name, size_bytes=state.size_bytes, checksum=checksum, mtime_ns=state.mtime_ns,
+        return replace(
+            file, size_bytes=size_bytes, checksum=checksum, mtime_ns=state.mtime_ns,
             stored_as=object_name,
         )  # fmt: skip
 
@@ -241,6 +217,10 @@ class FolderSync:
         self._manifests = self._manifests[-2:]
 
 
+def _changed_since(before: Mapping[str, FileState], group: FileGroup) -> dict[str, FileState]:
+    return {name: state for name, state in group.files.items() if before.get(name) != state}
+
+
 def _must_wait(group: FileGroup, groups: Iterable[FileGroup]) -> bool:
     """Whether a group that was written before this one, or with it, is still settling."""
     return any(
@@ -252,12 +232,11 @@ def _must_wait(group: FileGroup, groups: Iterable[FileGroup]) -> bool:
 
 def sync_until(
     sync: FolderSync, is_over: Callable[[float], bool], look_every_s: float,
-    tell: Callable[[str], object],
+    report: Callable[[str], object],
 ) -> None:  # fmt: skip
     """Make passes until `is_over`, which also waits, returns True; failures are retried.
 
-    Raises:
-        CheckpointError: Another process syncs this host's files by now.
+    Raises CheckpointError (another process syncs this host's files by now).
     """
     failing = False
     wait_s = look_every_s
@@ -270,11 +249,11 @@ def sync_until(
         except OSError as error:  # a StorageError is one
             wait_s = min(60.0, max(wait_s * 2, 1.0))
             if not failing:
-                tell(f"{error} It is tried again until it succeeds.")
+                report(f"{error} It is tried again until it succeeds.")
             failing = True
         else:
             if failing:
-                tell("checkpoints are kept again")
+                report("checkpoints are kept again")
             # A folder of very many files is scanned less often, to use a tenth of a core.
             took_s = 0.0 if done.uploaded else time.monotonic() - start_s
             failing, wait_s = False, min(_MAX_PASS_INTERVAL_S, max(look_every_s, 9 * took_s))

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import threading
+import signal
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from headrace.core import env
 from headrace.core.console import print_status
 from headrace.core.errors import LaunchError, UsageError
+from headrace.core.process.sidecar import RestartedSidecar, Sidecar
 from headrace.data.storage.urls import parse_url
 from headrace.jobs.environment.host_layout import HostLayout
 from headrace.jobs.environment.script_environment import ScriptEnvironment
 from headrace.jobs.failure import describe_exit
 from headrace.jobs.spec import ContractOptions, SyncOptions
-from headrace.jobs.sync.sync_messages import OutputTask, SyncTask, finish_process
+from headrace.jobs.sync.sync_messages import OutputTask, SyncTask, job_end
 
 DEADLINE_S = 300.0
 """How long a job that has ended may upload its last files, in seconds."""
+_KILL_AFTER_S = DEADLINE_S + 10.0
 _STATE_FOLDER = "uploads"
-_MAX_PROCESSES = 100
-_SYNC_PROCESS = (sys.executable, "-P", "-m", "headrace.jobs.sync.sync_process")
+_MAX_RESTARTS = 100
+_SYNC_PROCESS = "headrace.jobs.sync.sync_process"
 
 
 def extra_grace_s(options: SyncOptions) -> float:
@@ -57,9 +57,7 @@ class HostSync:
         self._is_vertex = "AIP_CHECKPOINT_DIR" in script_env.environment
         self._host = kept_as
         self._others = None if kept_by is None else tuple(sorted(set(kept_by) - {kept_as}))
-        self._lock = threading.Lock()  # guards the decision on another process
-        self._process: subprocess.Popen[bytes] | None = None
-        self._is_over = False
+        self._sidecar: RestartedSidecar | None = None
         if self._url is not None:
             _check_disjoint(self._url, self._folder)
 
@@ -81,9 +79,11 @@ class HostSync:
         if self._url is None:
             return
         self._folder.mkdir(parents=True, exist_ok=True)
-        fetching = self._start_process("fetch", own_session=False)
-        assert fetching.stdin is not None
+        # In this session: ctrl-C ends it.
+        fetching = Sidecar(_SYNC_PROCESS, self._task("fetch"), own_session=False)
         code = fetching.wait()
+        assert code is not None
+        fetching.kill()
         if code == UsageError.exit_code:
             raise UsageError("the job was not started: see above what --checkpoint-uri needs.")
         if code != 0:
@@ -98,62 +98,50 @@ class HostSync:
         The thread that restarts it inherits this thread's blocked signals.
         """
         if self._url is not None:
-            self._process = self._start_process("keep", own_session=True)
-            threading.Thread(target=self._watch, name="headrace-keeping", daemon=True).start()
+            self._sidecar = RestartedSidecar(
+                _SYNC_PROCESS, self._task("keep"), restarts=_MAX_RESTARTS, killed=_print_killed
+            )
 
     def finish(self, *, clean: bool) -> None:
         """Upload the last files; return once that is done, or at the deadline.
 
-        Args:
-            clean: No rank was killed, possibly while it wrote a file.
+        Unless `clean` a rank was killed, possibly while it wrote a file.
         """
-        if self._process is None:
-            return
-        with self._lock:
-            self._is_over = True
-            process = self._process
-        code = finish_process(process, clean=clean, deadline_s=DEADLINE_S)
-        if code != 0:
-            print_status(f"headrace: the last checkpoints may not be kept: {describe_exit(code)}\n")
+        if self._sidecar is not None:
+            failure = _failure_to_end(self._sidecar, clean=clean)
+            if failure is not None:
+                print_status(f"headrace: the last checkpoints may not be kept: {failure}\n")
 
     @property
     def pids(self) -> frozenset[int]:
         """The sync processes, which are no ranks."""
-        process = self._process
-        return frozenset() if process is None else frozenset({process.pid})
+        return frozenset() if self._sidecar is None else frozenset({self._sidecar.pid})
 
-    def _start_process(self, verb: str, *, own_session: bool) -> subprocess.Popen[bytes]:
+    def _task(self, verb: Literal["fetch", "keep"]) -> dict[str, Any]:
         assert self._url is not None
-        task = SyncTask(
-            url=self._url, folder=str(self._folder), host=self._host, others=self._others,
-            lock=str(self._run / _STATE_FOLDER / f"{self._host}.lock"), parent=os.getpid(),
-        )  # fmt: skip
-        process = subprocess.Popen(
-            [*_SYNC_PROCESS, verb],
-            stdin=subprocess.PIPE,
-            env=env.child_environment(),
-            # Signals to the job's process group or terminal must not end the sync.
-            start_new_session=own_session,
-        )
-        assert process.stdin is not None
-        with suppress(BrokenPipeError):
-            process.stdin.write(task.to_json().encode() + b"\n")
-            process.stdin.flush()
-        return process
-
-    def _watch(self) -> None:
-        """Start another process for each one that is killed, by the OOM killer, say."""
-        for _ in range(_MAX_PROCESSES):
-            assert self._process is not None
-            code = self._process.wait()
-            with self._lock:
-                if self._is_over or code >= 0:  # one that exits by itself has said why
-                    return
-                self._process = self._start_process("keep", own_session=True)
-            print_status(
-                f"headrace: the process that keeps checkpoints was {describe_exit(code)}; another "
-                "takes over\n"
+        lock = str(self._run / _STATE_FOLDER / f"{self._host}.lock")
+        return asdict(
+            SyncTask(
+                verb=verb, url=self._url, folder=str(self._folder), host=self._host,
+                others=self._others, lock=lock,
             )
+        )  # fmt: skip
+
+
+def _print_killed(code: int, has_restarted: bool) -> None:  # noqa: FBT001 - a callback
+    what = "another takes over" if has_restarted else "the next ones are not kept"
+    print_status(
+        f"headrace: the process that keeps checkpoints was {describe_exit(code)}; {what}\n"
+    )
+
+
+def _failure_to_end(sidecar: Sidecar | RestartedSidecar, *, clean: bool) -> str | None:
+    """Have a process upload the remaining files and end; return how it failed, if it did."""
+    message = job_end(clean=clean, deadline_s=DEADLINE_S)
+    code = sidecar.end(message, patience_s=_KILL_AFTER_S)
+    if code == 0:
+        return None
+    return describe_exit(-signal.SIGKILL if code is None else code)
 
 
 def _checkpoints_of(script_env: ScriptEnvironment, run: Path) -> Path:
@@ -188,17 +176,11 @@ class ClusterHost(Protocol):
 
 
 class OutputUpload:
-    """The upload of a job's outputs, or of those of one host on another machine.
+    """The upload of a job's outputs, or of a part of them, which another host merges.
 
-    Args:
-        options: The sync options.
-        contract: The contract options; without a platform contract the outputs are not known.
-        run: The run folder on this host.
-        job: The job's name; None: the run folder's.
-        role: "part": another host merges what this one uploads.
+    `run` is the run folder on this host, whose name is also the job's unless one is given.
 
-    Raises:
-        UsageError: There is no platform contract, so that the script has no output folder.
+    Raises UsageError (there is no platform contract, so that the script has no output folder).
     """
 
     def __init__(
@@ -209,7 +191,7 @@ class OutputUpload:
         self._role = role
         self._run = run
         self._job = job or run.name
-        self._process: subprocess.Popen[bytes] | None = None
+        self._sidecar: Sidecar | None = None
         if self._url is not None and not set(contract.contracts) - {"torchrun"}:
             raise UsageError(
                 "--output-path: no contract tells the script where to leave what it makes. Add "
@@ -225,23 +207,13 @@ class OutputUpload:
         """
         if self._url is None:
             return
-        task = OutputTask(url=self._url, job=self._job, run=str(self._run))
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "headrace.jobs.sync.output_process", self._role],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=env.child_environment(),
-            start_new_session=True,  # signals to the job's group must not end the upload
-        )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        with suppress(BrokenPipeError):
-            self._process.stdin.write(task.to_json().encode() + b"\n")
-            self._process.stdin.flush()
-        if self._role == "part" or self._process.stdout.readline() == b"taken\n":
+        task = OutputTask(role=self._role, url=self._url, job=self._job, run=str(self._run))
+        self._sidecar = sidecar = Sidecar("headrace.jobs.sync.output_process", asdict(task))
+        if self._role == "part" or sidecar.receive() is not None:
             return
-        code = self._process.wait()
-        self._process = None
+        code = sidecar.wait()
+        assert code is not None
+        self._sidecar = None
         if code == UsageError.exit_code:
             raise UsageError("the job was not started: see above what --output-path needs.")
         raise LaunchError(
@@ -251,19 +223,15 @@ class OutputUpload:
     @property
     def pids(self) -> frozenset[int]:
         """The upload processes, which are no ranks."""
-        process = self._process
-        return frozenset() if process is None else frozenset({process.pid})
+        return frozenset() if self._sidecar is None else frozenset({self._sidecar.pid})
 
     def finish(self) -> None:
         """Upload the outputs; return once that is done, or at the deadline."""
-        process, self._process = self._process, None
-        if process is None:
-            return
-        code = finish_process(process, clean=True, deadline_s=DEADLINE_S)
-        if code != 0:
-            print_status(
-                f"headrace: what the job made is not all uploaded: {describe_exit(code)}\n"
-            )
+        sidecar, self._sidecar = self._sidecar, None
+        if sidecar is not None:
+            failure = _failure_to_end(sidecar, clean=True)
+            if failure is not None:
+                print_status(f"headrace: what the job made is not all uploaded: {failure}\n")
 
 
 @contextmanager

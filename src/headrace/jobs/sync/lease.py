@@ -26,12 +26,7 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Lease:
-    """A lease on everything below a store's URL.
-
-    Args:
-        store: The store.
-        job: The name of the job that takes it.
-    """
+    """A lease on everything below a store's URL, which a job takes."""
 
     def __init__(self, store: Store, job: str) -> None:
         self._store = store
@@ -43,9 +38,7 @@ class Lease:
     def take(self) -> None:
         """Take the lease.
 
-        Raises:
-            UsageError: Another job holds it.
-            StorageError: The store does not answer.
+        Raises UsageError (another job holds it), StorageError (the store does not answer).
         """
         while True:
             numbers = self._numbers()

@@ -36,47 +36,29 @@ def file_checksum(path: Path) -> str:
 
 
 _FORMAT_VERSION = 1
-_CHECKSUM_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncedFile:
-    """One synced file of a host.
+    """One synced file of a host."""
 
-    Attributes:
-        name: Its path relative to the synced folder, with "/" between folders.
-        size_bytes: Its size.
-        checksum: BLAKE2b of its bytes, 16 bytes long, in hexadecimal digits.
-        mtime_ns: When it was last written, nanoseconds since 1970 (UTC).
-        stored_as: The object that holds its bytes, relative to the URL; "" for a link.
-        link: The target of a link, relative to its own folder; "": it is a file.
-    """
-
-    name: str
+    name: str  # its path relative to the synced folder, with "/" between folders
     size_bytes: int
-    checksum: str
+    checksum: str  # BLAKE2b of its bytes, 16 bytes long, in hexadecimal digits
     mtime_ns: int
-    stored_as: str
-    link: str = ""
+    stored_as: str  # the object that holds its bytes, relative to the URL; "" for a link
+    link: str = ""  # the target of a link, relative to its own folder; "": it is a file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncManifest:
-    """All files of one host at one moment.
-
-    Attributes:
-        host: The host's name.
-        generation: 1 for the host's first manifest, increased by one for each.
-        owner: A unique name of the process that wrote it.
-        saved_s: When it was written, in seconds since 1970 (UTC).
-        files: The files, by name.
-    """
+    """All files of one host at one moment."""
 
     host: str
-    generation: int
-    owner: str
-    saved_s: float
-    files: Mapping[str, SyncedFile]
+    generation: int  # 1 for the host's first manifest, increased by one for each
+    owner: str  # a unique name of the process that wrote it
+    saved_s: float  # when it was written, in seconds since 1970 (UTC)
+    files: Mapping[str, SyncedFile]  # by name
 
     def to_json(self) -> bytes:
         """Return the manifest as an object's bytes."""
@@ -91,8 +73,7 @@ class SyncManifest:
     def from_json(cls, data: bytes, url: str) -> SyncManifest:
         """Return the manifest in an object's bytes.
 
-        Raises:
-            CheckpointError: They are no manifest, damaged, or of a later format.
+        Raises CheckpointError (they are no manifest, damaged, or of a later format).
         """
         try:
             fields = json.loads(data)
@@ -138,4 +119,4 @@ def _check_file(file: SyncedFile) -> None:
 
 def _checksum(fields: Mapping[str, Any]) -> str:
     text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
-    return blake2b(text.encode(), _CHECKSUM_BYTES).hex()
+    return blake2b(text.encode(), _SIZE_BYTES).hex()

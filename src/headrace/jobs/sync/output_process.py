@@ -1,9 +1,8 @@
 """The sidecar that uploads a job's outputs, in the layouts of SageMaker and Vertex AI.
 
-`python -m headrace.jobs.sync.output_process job|part` reads its task as one line of JSON. For a job
-it takes the lease on the output path, reports that on standard output, and uploads files that are
-synced while the job runs; once its input reports the job's end, it uploads everything. On hosts
-that do not share the launcher's machine it uploads a part, without a lease.
+For a job it takes the lease on the output path, reports that, and uploads files that are synced
+while the job runs; once the launcher reports the job's end, it uploads everything. On hosts that do
+not share the launcher's machine it uploads a part, without a lease.
 
 SageMaker: `<job>/output/model.tar.gz`, `output.tar.gz`, `failure` and `intermediate/`, of all hosts
 together. Vertex AI: `model/`, `checkpoints/` and `logs/`, file by file.
@@ -13,32 +12,31 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 import shutil
-import signal
-import sys
 import tarfile
-import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from headrace.core.console import print_status
-from headrace.core.errors import CheckpointError, HeadraceError, StorageError, UsageError
-from headrace.core.process.parent_death import ignore_group_signals
+from headrace.core.errors import CheckpointError, StorageError, UsageError
+from headrace.core.process.sidecar import SidecarParent, run_sidecar
 from headrace.data.storage import Store, declare_leaf, open_store
+from headrace.data.storage.byte_ranges import split_span
 from headrace.jobs.sync.file_groups import FileState, FolderScan
 from headrace.jobs.sync.lease import Lease
-from headrace.jobs.sync.sync_messages import OutputTask, SyncProcessInput, read_task_line
+from headrace.jobs.sync.sync_messages import (
+    OutputTask,
+    exit_at_deadline,
+    exit_code_of_task,
+    read_job_end,
+)
 
 _MODE, _MODE_TO_RUN = 0o644, 0o755
 
 
-def merge_folders(folders: Mapping[str, Path], tell: Callable[[str], object]) -> dict[str, Path]:
-    """Return the files of all hosts' folders by name; of several with one name, the newest.
-
-    Args:
-        folders: The folders, by host name.
-        tell: Called with messages for the user.
-    """
+def merge_folders(folders: Mapping[str, Path], report: Callable[[str], object]) -> dict[str, Path]:
+    """Return the files of all hosts' folders by name; of several with one name, the newest."""
     found: dict[str, Path] = {}
     for host, folder in sorted(folders.items()):
         for path in sorted(folder.rglob("*")):
@@ -47,7 +45,7 @@ def merge_folders(folders: Mapping[str, Path], tell: Callable[[str], object]) ->
             name = path.relative_to(folder).as_posix()
             other = found.get(name)
             if other is not None:
-                tell(f"{name} was made by several hosts, {host} among them; the newest is taken")
+                report(f"{name} was made by several hosts, {host} among them; the newest is taken")
                 if other.stat().st_mtime_ns >= path.stat().st_mtime_ns:
                     continue
             found[name] = path
@@ -57,8 +55,7 @@ def merge_folders(folders: Mapping[str, Path], tell: Callable[[str], object]) ->
 def write_archive(files: Mapping[str, Path], to: Path) -> None:
     """Write a gzipped tar archive, sorted, without times and owners; links are followed.
 
-    Raises:
-        OSError: A file cannot be read, or the disk is full.
+    Raises OSError (a file cannot be read, or the disk is full).
     """
     with (
         to.open("wb") as out,
@@ -76,23 +73,17 @@ def write_archive(files: Mapping[str, Path], to: Path) -> None:
 
 _VERTEX_FOLDERS = ("model", "checkpoints", "logs")
 _PARTS = "parts"
+_PIECE_BYTES = 8 * 1024 * 1024
 
 
 class FolderMirror:
-    """The upload of a folder's files below a URL, under their own names.
-
-    Args:
-        store: The store.
-        prefix: The folder in the store.
-        folder: The local folder.
-        tell: Called with messages for the user.
-    """
+    """The upload of a folder's files below a prefix in a store, under their own names."""
 
     def __init__(
-        self, store: Store, prefix: str, folder: Path, tell: Callable[[str], object]
+        self, store: Store, prefix: str, folder: Path, report: Callable[[str], object]
     ) -> None:
         self._store, self._prefix, self._folder = store, prefix, folder
-        self._scan = FolderScan(folder, tell)
+        self._scan = FolderScan(folder, report)
         self._uploaded: dict[str, FileState] = {}
 
     def one_pass(self, *, at_the_end: bool = False) -> None:
@@ -108,18 +99,11 @@ class FolderMirror:
 
 
 class JobOutputs:
-    """The outputs of the hosts whose folders are on this machine.
+    """The outputs of the hosts whose folders are on this machine, in the run folder."""
 
-    Args:
-        store: The store at the output path.
-        job: The job's name.
-        run: The run folder on this host.
-        tell: Called with messages for the user.
-    """
-
-    def __init__(self, store: Store, job: str, run: Path, tell: Callable[[str], object]) -> None:
-        self._store, self._job, self._run, self._tell = store, job, run, tell
-        self._mirrors: dict[str, FolderMirror] = {}
+    def __init__(self, store: Store, job: str, run: Path, report: Callable[[str], object]) -> None:
+        self._store, self._job, self._run, self._report = store, job, run, report
+        self._mirrors: dict[Path, FolderMirror] = {}
 
     def meanwhile(self) -> None:
         """Upload files that are synced while the job runs; raises StorageError."""
@@ -127,11 +111,7 @@ class JobOutputs:
             self._mirror(folder, prefix).one_pass()
 
     def at_the_end(self, *, of_parts: bool) -> None:
-        """Upload everything.
-
-        Args:
-            of_parts: Upload only this host's part, for another host to merge; otherwise upload the
-                outputs of all hosts, including uploaded parts.
+        """Upload everything, with the uploaded parts; or this host's part, for another to merge.
 
         Raises:
             StorageError: The store does not answer.
@@ -157,29 +137,31 @@ class JobOutputs:
     def _send_archives(self, trees: Mapping[str, Path], drafts: Path) -> None:
         output = f"{self._job}/output"
         for name, below in (("model", "model"), ("output", "output/data")):
-            files = merge_folders({host: tree / below for host, tree in trees.items()}, self._tell)
+            files = merge_folders(
+                {host: tree / below for host, tree in trees.items()}, self._report
+            )
             if not files:
                 if trees:
-                    self._tell(f"{below} of the job is empty, so there is no {name}.tar.gz")
+                    self._report(f"{below} of the job is empty, so there is no {name}.tar.gz")
                 continue
             draft = drafts / f"{name}.tar.gz"
             write_archive(files, draft)
             self._store.put(f"{output}/{draft.name}", draft)
-            self._tell(f"{len(files)} files are at {self._store.url}/{output}/{draft.name}")
-        failures = [tree / "output" / "failure" for tree in trees.values()]
-        failures = [path for path in failures if path.is_file()]
-        for number, path in enumerate(failures):
-            self._store.put(f"{output}/failure{f'-{number + 1}' if number else ''}", path)
-        names = {f"failure{f'-{number + 1}' if number else ''}" for number in range(len(failures))}
+            self._report(f"{len(files)} files are at {self._store.url}/{output}/{draft.name}")
+        found = [path for tree in trees.values() if (path := tree / "output" / "failure").is_file()]
+        names = ["failure", *(f"failure-{number}" for number in range(2, len(found) + 1))]
+        failures = {f"{output}/{name}": path for name, path in zip(names, found, strict=False)}
+        for name, path in failures.items():
+            self._store.put(name, path)
         for info in list(self._store.list(output)):
-            name = info.path.removeprefix(f"{output}/")
-            if name.partition("-")[0] == "failure" and name not in names:  # an earlier attempt's
+            is_failure = re.match("failure(-|$)", info.path.removeprefix(f"{output}/"))
+            if is_failure and info.path not in failures:  # an earlier attempt's
                 self._store.delete(info.path)
 
     def _send_parts(self, trees: Mapping[str, Path]) -> None:
         for host, tree in trees.items():
             for below in ("model", "output/data"):
-                for name, path in merge_folders({host: tree / below}, self._tell).items():
+                for name, path in merge_folders({host: tree / below}, self._report).items():
                     self._store.put(f"{self._job}/{_PARTS}/{host}/{below}/{name}", path)
             failure = tree / "output" / "failure"
             if failure.is_file():
@@ -194,8 +176,7 @@ class JobOutputs:
             path = trees[host] / name
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("wb") as out:
-                for start in range(0, info.size_bytes, 8 * 1024 * 1024):
-                    length = min(8 * 1024 * 1024, info.size_bytes - start)
+                for start, length in split_span(0, info.size_bytes, _PIECE_BYTES):
                     out.write(self._store.get_range(info.path, start, length))
         return trees
 
@@ -206,39 +187,29 @@ class JobOutputs:
         return {**found, logs: "logs"} if logs.is_dir() else found
 
     def _vertex_folders(self) -> dict[Path, str]:
-        folders = {self._run / "output" / name: name for name in _VERTEX_FOLDERS}
-        return {path: name for path, name in folders.items() if path.is_dir()}
+        outputs = self._run / "output"
+        return {outputs / name: name for name in _VERTEX_FOLDERS if (outputs / name).is_dir()}
 
     def _mirror(self, folder: Path, prefix: str) -> FolderMirror:
-        key = str(folder)
-        if key not in self._mirrors:
-            self._mirrors[key] = FolderMirror(self._store, prefix, folder, self._tell)
-        return self._mirrors[key]
+        if folder not in self._mirrors:
+            self._mirrors[folder] = FolderMirror(self._store, prefix, folder, self._report)
+        return self._mirrors[folder]
 
 
 _POLL_S = 1.0
 _NICE = 10
 
 
-def main(arguments: list[str]) -> int:
-    """Do the task on standard input and return the exit code."""
-    task = OutputTask.from_json(read_task_line())
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    signal.signal(signal.SIGIO, signal.SIG_IGN)  # see `is_being_written`
-    ignore_group_signals()
+def main(parent: SidecarParent) -> int:
+    """Do the task and return the exit code."""
+    task = OutputTask(**parent.request)
     declare_leaf()
     os.nice(_NICE)
-    try:
-        return _upload(task, of_parts=arguments == ["part"])
-    except HeadraceError as error:
-        _print_output_status(str(error))
-        return error.exit_code
-    except OSError as error:
-        _print_output_status(f"{task.run}: {error}")
-        return 1
+    return exit_code_of_task(lambda: _upload(task, parent), _print_output_status, task.run)
 
 
-def _upload(task: OutputTask, *, of_parts: bool) -> int:
+def _upload(task: OutputTask, parent: SidecarParent) -> None:
+    of_parts = task.role == "part"
     store = open_store(task.url)
     lease = Lease(store, task.job)
     if not of_parts:
@@ -249,26 +220,26 @@ def _upload(task: OutputTask, *, of_parts: bool) -> int:
                 f"--output-path {store.url} cannot be written to: {error} Give a URL that can be, "
                 "or the credentials for it."
             ) from error
-        sys.stdout.write("taken\n")
-        sys.stdout.flush()
+        parent.send({"taken": True})
     outputs = JobOutputs(store, task.job, Path(task.run), _print_output_status)
-    job_input = SyncProcessInput()
     try:
-        _upload_while_running(outputs, job_input, None if of_parts else lease)
-        is_ended_by_launcher, _, deadline_s = job_input.end()
+        _upload_while_running(outputs, parent, None if of_parts else lease)
+        is_ended_by_launcher, _, deadline_s = read_job_end(parent)
         if is_ended_by_launcher:
-            _finish(outputs, deadline_s, of_parts=of_parts)
+            late = (
+                f"what the job has made was not uploaded within {deadline_s:.0f} s; it is still in "
+                "the run's folder."
+            )
+            with exit_at_deadline(deadline_s, _print_output_status, late, "it"):
+                outputs.at_the_end(of_parts=of_parts)
     finally:
         if not of_parts:
             lease.release()
-    return 0
 
 
-def _upload_while_running(
-    outputs: JobOutputs, job_input: SyncProcessInput, lease: Lease | None
-) -> None:
+def _upload_while_running(outputs: JobOutputs, parent: SidecarParent, lease: Lease | None) -> None:
     failing = False
-    while not job_input.within(_POLL_S):
+    while not parent.wait(_POLL_S):
         try:
             if lease is not None:
                 lease.renew()
@@ -283,27 +254,9 @@ def _upload_while_running(
             failing = False
 
 
-def _finish(outputs: JobOutputs, deadline_s: float, *, of_parts: bool) -> None:
-    last = threading.Timer(deadline_s, _give_up, [deadline_s])
-    last.daemon = True
-    last.start()
-    outputs.at_the_end(of_parts=of_parts)
-    last.cancel()
-
-
-def _give_up(deadline_s: float) -> None:
-    _print_output_status(
-        f"what the job has made was not uploaded within {deadline_s:.0f} s; it is still in the "
-        "run's folder. Start the run again (headrace resume) to have it uploaded."
-    )
-    os._exit(1)
-
-
 def _print_output_status(text: str) -> None:
     print_status(f"headrace: output: {text}\n")
 
 
 if __name__ == "__main__":
-    code = main(sys.argv[1:])
-    sys.stdout.flush()
-    os._exit(code)  # threads of the object-store client live on; see cli/main.py
+    run_sidecar(main, dies_by=None)

@@ -30,30 +30,19 @@ class FencedError(CheckpointError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergedFiles:
-    """The merged files of all hosts.
+    """The merged files of all hosts."""
 
-    Attributes:
-        files: The files, by name; where two hosts have the name, the one that was written last.
-        hosts: The host of each file, by file name.
-        manifests: Each host's newest undamaged manifest.
-    """
-
-    files: Mapping[str, SyncedFile]
-    hosts: Mapping[str, str]
-    manifests: Mapping[str, SyncManifest]
+    files: Mapping[str, SyncedFile]  # by name; of two hosts' files, the one written last
+    hosts: Mapping[str, str]  # the host of each file
+    manifests: Mapping[str, SyncManifest]  # each host's newest undamaged one
 
 
 class RemoteCopy:
-    """The remote copy at one URL.
+    """The remote copy at one URL; `report` is called with messages for the user."""
 
-    Args:
-        url: A URL of a writable store.
-        tell: Called with messages for the user.
-    """
-
-    def __init__(self, url: str, tell: Callable[[str], object]) -> None:
+    def __init__(self, url: str, report: Callable[[str], object]) -> None:
         self.store: Store = open_store(url)
-        self._tell = tell
+        self._report = report
         self._warned: set[str] = set()
 
     def check(self, name: str) -> None:
@@ -75,10 +64,10 @@ class RemoteCopy:
             StorageError: The store does not answer.
             CheckpointError: All manifests of a host are damaged.
         """
-        found: dict[str, SyncManifest] = {}
-        for host, generations in self._generations().items():
-            found[host] = self._newest_undamaged(host, generations)
-        return self._merged(found)
+        generations = self._generations().items()
+        return self._merged(
+            {host: self._newest_undamaged(host, each) for host, each in generations}
+        )
 
     def generation(self, host: str) -> int:
         """Return the number of a host's newest manifest, damaged or not; 0: there is none."""
@@ -108,12 +97,7 @@ class RemoteCopy:
         return f"{_FILES}/{_UNSAFE_CHARACTERS.sub('_', name)}@{_host_name(host)}.{owner}.{number}"
 
     def prune(self, manifests: Iterable[SyncManifest], newest: SyncManifest) -> None:
-        """Delete a host's manifests except the last two, and objects that only those list.
-
-        Args:
-            manifests: The host's known manifests.
-            newest: The newest one.
-        """
+        """Delete a host's known manifests except the last two, and objects that only those list."""
         known = {each.generation: each for each in (*manifests, newest)}
         keep = sorted(known)[-_GENERATIONS:]
         stay = {file.stored_as for number in keep for file in known[number].files.values()}
@@ -178,7 +162,7 @@ class RemoteCopy:
                 continue
             except CheckpointError as error:
                 broken = error
-                self._tell(f"{error} The manifest before it is taken.")
+                self._report(f"{error} The manifest before it is taken.")
                 continue
             return manifest
         raise broken or CheckpointError(
@@ -193,7 +177,7 @@ class RemoteCopy:
                 other = files.get(name)
                 if other is not None and _differ(other, file) and name not in self._warned:
                     self._warned.add(name)
-                    self._tell(
+                    self._report(
                         f"{name} was kept by {hosts[name]} and by {host}; the one that was written "
                         "last is taken"
                     )
@@ -205,15 +189,9 @@ class RemoteCopy:
 def adopting_manifest(
     merged: MergedFiles, host: str, owner: str, generation: int, others: set[str]
 ) -> SyncManifest:
-    """Return the manifest with which a process takes over a host's files.
+    """Return the manifest with which a process, the owner, takes over a host's files.
 
-    Args:
-        merged: The merged files of all hosts.
-        host: The process's host.
-        owner: The process's unique name.
-        generation: The manifest's number.
-        others: The job's other hosts, which sync their own files; this host adopts the files of
-            hosts that are not in the job.
+    The job's other hosts sync their own files; this one adopts those of hosts not in the job.
     """
     return SyncManifest(
         host=host, generation=generation, owner=owner, saved_s=time.time(),

@@ -1,121 +1,89 @@
-"""The messages between the launcher and its sync processes: the task, and the job's end."""
+"""What sync processes have in common: messages with the launcher, errors, the last deadline."""
 
 from __future__ import annotations
 
-import json
 import os
-import select
-import subprocess
-from contextlib import suppress
-from dataclasses import asdict, dataclass
-from typing import Any
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyncTask:
-    """The task of a sync process.
-
-    Attributes:
-        url: The URL of the remote copy.
-        folder: The folder to sync.
-        host: The host's name.
-        others: The job's other hosts; None: unknown.
-        lock: A lock file; of several processes on this machine with the same one, one works.
-        parent: The pid of the process that started it.
-    """
-
-    url: str
-    folder: str
-    host: str
-    others: tuple[str, ...] | None
-    lock: str
-    parent: int
-
-    def to_json(self) -> str:
-        """Return a line that `from_json` reads."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> SyncTask:
-        """Return the task of a `to_json` text."""
-        fields: dict[str, Any] = json.loads(text)
-        others = fields["others"]
-        return cls(**{**fields, "others": None if others is None else tuple(others)})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutputTask:
-    """The task of a process that uploads a job's outputs.
-
-    Attributes:
-        url: The output path.
-        job: The job's name.
-        run: The run folder on this host.
-    """
-
-    url: str
-    job: str
-    run: str
-
-    def to_json(self) -> str:
-        """Return a line that `from_json` reads."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> OutputTask:
-        """Return the task of a `to_json` text."""
-        return cls(**json.loads(text))
-
+from headrace.core.errors import HeadraceError
+from headrace.core.process.sidecar import SidecarParent
 
 _ORPHAN_DEADLINE_S = 60.0
 
 
-class SyncProcessInput:
-    """The standard input of a sync process, after the line with its task."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncTask:
+    """The task of a process that restores a folder from its remote copy, or syncs it."""
 
-    def __init__(self) -> None:
-        self._line = b""
-        self._over = False
-
-    def within(self, seconds: float) -> bool:
-        """Wait for some seconds; return whether the job has ended."""
-        if self._over:
-            return True
-        if select.select([0], [], [], seconds)[0]:
-            piece = os.read(0, 4096)
-            self._line += piece
-            self._over = not piece or piece.endswith(b"\n")
-        return self._over
-
-    def end(self) -> tuple[bool, bool, float]:
-        """Return whether the launcher wrote an end, whether no rank was killed, a deadline (s)."""
-        with suppress(ValueError, KeyError, TypeError):
-            message = json.loads(self._line)
-            return True, bool(message["clean"]), float(message["deadline_s"])
-        return False, False, _ORPHAN_DEADLINE_S
+    verb: Literal["fetch", "keep"]
+    url: str  # of the remote copy
+    folder: str
+    host: str
+    others: Sequence[str] | None  # the job's other hosts; None: unknown
+    lock: str  # of several processes on this machine with the same lock file, one works
 
 
-def read_task_line() -> str:
-    """Return the line with the task."""
-    with os.fdopen(0, "rb", buffering=0, closefd=False) as stdin:
-        return stdin.readline().decode()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputTask:
+    """The task of a process that uploads a job's outputs."""
+
+    role: Literal["job", "part"]  # another host merges a part
+    url: str
+    job: str
+    run: str  # the run folder on this host
 
 
-def finish_process(process: subprocess.Popen[bytes], *, clean: bool, deadline_s: float) -> int:
-    """Have a process upload the remaining files and end; kill it at last. Return its code.
+def job_end(*, clean: bool, deadline_s: float) -> dict[str, Any]:
+    """Return the message that the job has ended.
 
     Args:
-        process: A sync process, which reads one line about the job's end on standard input.
         clean: No rank was killed, possibly while it wrote a file.
-        deadline_s: How long the upload may take; the process is killed a little later.
+        deadline_s: How long the upload of the remaining files may take.
     """
-    assert process.stdin is not None
-    message = {"clean": clean, "deadline_s": deadline_s}
-    with suppress(BrokenPipeError):
-        process.stdin.write(json.dumps(message).encode() + b"\n")
-        process.stdin.close()
+    return {"clean": clean, "deadline_s": deadline_s}
+
+
+def read_job_end(parent: SidecarParent) -> tuple[bool, bool, float]:
+    """Return whether the launcher sent an end, whether no rank was killed, a deadline (s)."""
+    message = parent.read()
+    if message is None:
+        return False, False, _ORPHAN_DEADLINE_S
+    return True, message["clean"], message["deadline_s"]
+
+
+def exit_code_of_task(
+    work: Callable[[], None], report: Callable[[str], object], folder: str
+) -> int:
+    """Do a task, report its error to the user, and return the exit code."""
+    signal.signal(signal.SIGIO, signal.SIG_IGN)  # see `is_being_written`
     try:
-        return process.wait(timeout=deadline_s + 10.0)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return process.wait()
+        work()
+    except HeadraceError as error:
+        report(str(error))
+        return error.exit_code
+    except OSError as error:
+        report(f"{folder}: {error}")
+        return 1
+    return 0
+
+
+@contextmanager
+def exit_at_deadline(
+    deadline_s: float, report: Callable[[str], object], late: str, them: str
+) -> Iterator[None]:
+    """Run the last upload; end this process where it takes too long."""
+
+    def give_up() -> None:
+        report(f"{late} Start the run again (headrace resume) to have {them} uploaded.")
+        os._exit(1)
+
+    last = threading.Timer(deadline_s, give_up)
+    last.daemon = True
+    last.start()
+    yield
+    last.cancel()

@@ -1,18 +1,14 @@
 """The sidecar that syncs a host's checkpoints to a URL, and restores them before the start.
 
-`python -m headrace.jobs.sync.sync_process fetch|keep` reads its task as one line of JSON. With
-fetch it restores the files at the URL and ends; the exit code says how. With keep it runs until its
-input reports the job's end, or closes because its parent was killed; then it uploads the last
-complete files. It forks nothing, so it may call object stores itself.
+With the verb "fetch" it restores the files at the URL and ends; the exit code says how. With "keep"
+it runs until the launcher reports the job's end, or was killed; then it uploads the last complete
+files. It forks nothing, so it may call object stores itself.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,14 +18,22 @@ from uuid import uuid4
 
 from headrace.core.console import print_status
 from headrace.core.errors import CheckpointError, HeadraceError, NotFoundError
+from headrace.core.file_lock import open_lock_file, try_lock
 from headrace.core.files import remove_abandoned_files, temporary_name
-from headrace.core.process.parent_death import die_with_parent, ignore_group_signals
+from headrace.core.process.parent_death import die_with_parent
+from headrace.core.process.sidecar import SidecarParent, run_sidecar
 from headrace.data.storage import declare_leaf
+from headrace.data.storage.byte_ranges import split_span
 from headrace.jobs.sync.file_groups import is_truncated
 from headrace.jobs.sync.folder_sync import FolderSync, sync_until
 from headrace.jobs.sync.manifest import SyncedFile, file_checksum, new_checksum
 from headrace.jobs.sync.remote_copy import FencedError, MergedFiles, RemoteCopy
-from headrace.jobs.sync.sync_messages import SyncProcessInput, SyncTask, read_task_line
+from headrace.jobs.sync.sync_messages import (
+    SyncTask,
+    exit_at_deadline,
+    exit_code_of_task,
+    read_job_end,
+)
 
 _RESTORE_TRIES = 5
 _MAX_FETCHES = 4
@@ -37,44 +41,38 @@ _PIECE_BYTES = 8 * 1024 * 1024
 _STATUS_EVERY_S = 5.0
 
 
-def restore(remote: RemoteCopy, folder: Path, tell: Callable[[str], object]) -> MergedFiles:
+def restore(remote: RemoteCopy, folder: Path, report: Callable[[str], object]) -> MergedFiles:
     """Restore a folder from its remote copy; files that are present and equal are not fetched.
 
     A file that was changed here stays where it is newer, and so do files that were never synced:
     nothing is deleted.
 
-    Args:
-        remote: The remote copy.
-        folder: The folder; it is created.
-        tell: Called with messages for the user.
-
-    Raises:
-        CheckpointError: The remote copy is broken.
-        StorageError: The store does not answer.
+    Raises CheckpointError (the remote copy is broken), StorageError (the store does not answer).
     """
     folder.mkdir(parents=True, exist_ok=True)
     remove_abandoned_files(folder)
-    for left in range(_RESTORE_TRIES, 0, -1):
+    for left in reversed(range(_RESTORE_TRIES)):
         merged = remote.newest()
         try:
-            _fetch_all(remote, merged, folder, tell)
+            _fetch_all(remote, merged, folder, report)
+            break
         except NotFoundError:  # another host deleted it: a newer manifest lists another object
-            if left == 1:
+            if left == 0:
                 raise
-        else:
-            return merged
-    raise AssertionError
+    return merged
 
 
 def _fetch_all(
-    remote: RemoteCopy, merged: MergedFiles, folder: Path, tell: Callable[[str], object]
+    remote: RemoteCopy, merged: MergedFiles, folder: Path, report: Callable[[str], object]
 ) -> None:
     wanted = [file for file in merged.files.values() if not _is_present(folder / file.name, file)]
     if not wanted:
         return
     size = sum(file.size_bytes for file in wanted)
-    tell(f"{len(wanted)} files of checkpoints, {_megabytes(size)}, are fetched: {remote.store.url}")
-    progress = _RestoreProgress(size, tell)
+    report(
+        f"{len(wanted)} files of checkpoints, {_megabytes(size)}, are fetched: {remote.store.url}"
+    )
+    progress = _RestoreProgress(size, report)
     with ThreadPoolExecutor(_MAX_FETCHES) as pool:
         links = [file for file in wanted if file.link]
         fetched = [
@@ -116,8 +114,7 @@ def _fetch_file(
     digest = new_checksum()
     try:
         with draft.open("xb") as out:
-            for start in range(0, file.size_bytes, _PIECE_BYTES):
-                length = min(_PIECE_BYTES, file.size_bytes - start)
+            for start, length in split_span(0, file.size_bytes, _PIECE_BYTES):
                 piece = remote.store.get_range(file.stored_as, start, length)
                 digest.update(piece)
                 out.write(piece)
@@ -179,59 +176,43 @@ _NICE = 10
 _TAKEOVER_TRIES = 10
 
 
-def main(arguments: list[str]) -> int:
-    """Do the task on standard input and return the exit code."""
-    task = SyncTask.from_json(read_task_line())
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    signal.signal(signal.SIGIO, signal.SIG_IGN)  # see `is_being_written`
+def main(parent: SidecarParent) -> int:
+    """Do the task and return the exit code."""
+    task = SyncTask(**parent.request)
     declare_leaf()
-    try:
-        if arguments == ["fetch"]:
-            die_with_parent(task.parent)
-            signal.signal(signal.SIGINT, signal.SIG_DFL)  # ctrl-C ends it without a traceback
-            return _fetch(task)
-        ignore_group_signals()
-        os.nice(_NICE)
-        return _sync(task)
-    except HeadraceError as error:
-        _print_host_status(task, str(error))
-        return error.exit_code
-    except OSError as error:
-        _print_host_status(task, f"{task.folder}: {error}")
-        return 1
+
+    def report(text: str) -> None:
+        print_status(f"headrace: {task.host}: {text}\n")
+
+    work = _fetch if task.verb == "fetch" else _sync
+    return exit_code_of_task(lambda: work(task, parent, report), report, task.folder)
 
 
-def _fetch(task: SyncTask) -> int:
-    remote = RemoteCopy(task.url, lambda text: _print_host_status(task, text))
+def _fetch(task: SyncTask, parent: SidecarParent, report: Callable[[str], object]) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)  # ctrl-C ends it without a traceback
+    die_with_parent(parent.pid)
+    remote = RemoteCopy(task.url, report)
     remote.check(task.host)
     with _locked_exclusively(f"{task.lock}-fetch"):
         _wait_for_earlier_job(task.lock)
-        restore(remote, Path(task.folder), lambda text: _print_host_status(task, text))
-    return 0
+        restore(remote, Path(task.folder), report)
 
 
-def _sync(task: SyncTask) -> int:
-    job_input = SyncProcessInput()
-    with _locked_exclusively(task.lock, job_input) as is_alone:
+def _sync(task: SyncTask, parent: SidecarParent, report: Callable[[str], object]) -> None:
+    os.nice(_NICE)
+    with _locked_exclusively(task.lock, parent) as is_alone:
         if not is_alone:
-            return 0  # another process of this machine synced the folder all the time
-        Path(task.lock).write_text(str(task.parent))
-        remote = RemoteCopy(task.url, lambda text: _print_host_status(task, text))
-        sync = FolderSync(
-            remote,
-            Path(task.folder),
-            task.host,
-            task.others,
-            lambda text: _print_host_status(task, text),
-        )
-        _take_over(sync, job_input, task)
-        sync_until(
-            sync, job_input.within, PASS_EVERY_S, lambda text: _print_host_status(task, text)
-        )
-        return _finish(sync, job_input, task)
+            return  # another process of this machine synced the folder all the time
+        Path(task.lock).write_text(str(parent.pid))
+        remote = RemoteCopy(task.url, report)
+        sync = FolderSync(remote, Path(task.folder), task.host, task.others, report)
+        _take_over(sync, parent, report)
+        sync_until(sync, parent.wait, PASS_EVERY_S, report)
+        _finish(sync, parent, task, report)
 
 
-def _take_over(sync: FolderSync, job_input: SyncProcessInput, task: SyncTask) -> None:
+def _take_over(sync: FolderSync, parent: SidecarParent, report: Callable[[str], object]) -> None:
     is_reported, tries = False, _TAKEOVER_TRIES
     while True:
         try:
@@ -240,49 +221,41 @@ def _take_over(sync: FolderSync, job_input: SyncProcessInput, task: SyncTask) ->
             if (tries := tries - 1) == 0:
                 raise
         except HeadraceError as error:
-            if not isinstance(error, OSError) or job_input.within(1.0):
+            if not isinstance(error, OSError) or parent.wait(1.0):
                 raise
             if not is_reported:
-                _print_host_status(task, f"{error} It is tried again until it succeeds.")
+                report(f"{error} It is tried again until it succeeds.")
             is_reported = True
 
 
-def _finish(sync: FolderSync, job_input: SyncProcessInput, task: SyncTask) -> int:
+def _finish(
+    sync: FolderSync, parent: SidecarParent, task: SyncTask, report: Callable[[str], object]
+) -> None:
     """Upload the last files, within the launcher's deadline."""
-    is_ended_by_launcher, clean, deadline_s = job_input.end()
-    last = threading.Timer(deadline_s, _give_up, [task, deadline_s])
-    last.daemon = True
-    last.start()
-    done = sync.one_pass(at_the_end=clean, may_remove=is_ended_by_launcher)
-    last.cancel()
-    if done.waiting:
-        _print_host_status(
-            task,
-            f"not uploaded, being written when the job ended: {', '.join(done.waiting[:8])}"
-            + (f" and {len(done.waiting) - 8} more" if len(done.waiting) > 8 else ""),
-        )
-    return 0
-
-
-def _give_up(task: SyncTask, deadline_s: float) -> None:
-    _print_host_status(
-        task,
+    is_ended_by_launcher, clean, deadline_s = read_job_end(parent)
+    late = (
         f"the last files of {task.folder} were not uploaded within {deadline_s:.0f} s; they are "
-        "still there. Start the run again (headrace resume) to have them uploaded.",
+        "still there."
     )
-    os._exit(1)
+    with exit_at_deadline(deadline_s, report, late, "them"):
+        done = sync.one_pass(at_the_end=clean, may_remove=is_ended_by_launcher)
+    if done.waiting:
+        more = f" and {len(done.waiting) - 8} more" if len(done.waiting) > 8 else ""
+        report(
+            f"not uploaded, being written when the job ended: {', '.join(done.waiting[:8])}{more}"
+        )
 
 
 @contextmanager
-def _locked_exclusively(lock: str, job_input: SyncProcessInput | None = None) -> Iterator[bool]:
+def _locked_exclusively(lock: str, parent: SidecarParent | None = None) -> Iterator[bool]:
     """Wait for the lock and hold it; yields False where the job ended before."""
     Path(lock).parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = open_lock_file(lock)
     try:
-        while not _try_lock(descriptor):
-            if job_input is None:
+        while not try_lock(descriptor, required=False):
+            if parent is None:
                 time.sleep(PASS_EVERY_S)
-            elif job_input.within(PASS_EVERY_S):
+            elif parent.wait(PASS_EVERY_S):
                 yield False
                 return
         yield True
@@ -293,7 +266,7 @@ def _locked_exclusively(lock: str, job_input: SyncProcessInput | None = None) ->
 def _wait_for_earlier_job(lock: str) -> None:
     """Wait while the sync process of a killed job uploads that job's last files."""
     with suppress(FileNotFoundError), Path(lock).open("rb+") as file:
-        while not _try_lock(file.fileno()):
+        while not try_lock(file.fileno(), required=False):
             file.seek(0)
             parent = file.read().decode()
             if not parent or Path(f"/proc/{parent}").exists():
@@ -301,21 +274,5 @@ def _wait_for_earlier_job(lock: str) -> None:
             time.sleep(PASS_EVERY_S)
 
 
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # the file system has no locks
-        return True
-    return True
-
-
-def _print_host_status(task: SyncTask, text: str) -> None:
-    print_status(f"headrace: {task.host}: {text}\n")
-
-
 if __name__ == "__main__":
-    code = main(sys.argv[1:])
-    sys.stdout.flush()
-    os._exit(code)  # threads of the object-store client live on; see cli/main.py
+    run_sidecar(main, dies_by=None)

@@ -1,29 +1,24 @@
 """The collector process of a host: drains the rings of its processes and samples the host.
 
-    python -P -m headrace.observe.probe.collector_process --folder <run>/records/attempt-1 \
-        --attempt 1 --parent <pid>
-
-It ends, with all records closed, when its standard input is closed (by the launcher, or because the
-launcher died), when it is no longer a child of --parent, or on SIGTERM. It ignores Ctrl-C, because
-the ranks record until they have ended.
+It is a sidecar of the launcher, and ends, with all records closed, when its input is closed (by the
+launcher, or because the launcher died), when it is no longer a child of the launcher, or on
+SIGTERM. It ignores Ctrl-C, because the ranks record until they have ended.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
-import resource
 import select
 import signal
 import socket
 import sqlite3
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from headrace.core.errors import HeadraceError
+from headrace.core.files import raise_open_file_limit
+from headrace.core.process.sidecar import SidecarParent, run_sidecar
 from headrace.observe.probe.process_usage import ProcessUsage, with_children
 from headrace.observe.probe.system_metrics import SystemSampler
 from headrace.records.collector import Collector, fault_row
@@ -34,15 +29,9 @@ _DRAIN_S = 0.5  # `records.recent` counts on it
 
 
 class CollectorProcess:
-    """Drains the rings and samples the host until it is told to end.
+    """Drains the rings and samples the host until the launcher, its parent, ends it."""
 
-    Args:
-        folder: The attempt's records folder.
-        attempt: The attempt's number.
-        parent: Process id of the launcher.
-    """
-
-    def __init__(self, folder: Path, *, attempt: int, parent: int) -> None:
+    def __init__(self, folder: Path, *, attempt: int, parent: SidecarParent) -> None:
         self._host = socket.gethostname()
         self._switch = LiveSwitch(folder)
         self._parent = parent
@@ -62,11 +51,11 @@ class CollectorProcess:
         """Collect until the end; `wake` is a file descriptor that becomes readable on SIGTERM."""
         now_s = time.monotonic()
         drain_s, sample_s = now_s + _DRAIN_S, now_s + self._switch.interval_s
-        watched = [sys.stdin.fileno(), wake]
-        while os.getppid() == self._parent:
+        watched = [self._parent.fileno(), wake]
+        while os.getppid() == self._parent.pid:
             pause_s = max(0.0, min(drain_s, sample_s) - time.monotonic())
             readable, _, _ = select.select(watched, [], [], pause_s)
-            if wake in readable or (readable and not os.read(watched[0], 4096)):
+            if readable:
                 return
             now_s = time.monotonic()
             # The interval may have been shortened meanwhile.
@@ -129,46 +118,30 @@ class CollectorProcess:
             self._faults += 1
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(parent: SidecarParent) -> int:
     """Run the process; returns 1 where the records could not be collected or closed."""
-    parser = argparse.ArgumentParser(prog="headrace.observe.probe.collector_process")
-    parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--attempt", type=int, required=True)
-    parser.add_argument("--parent", type=int, default=os.getppid())
-    chosen = parser.parse_args(arguments)
-    wake = _wake_on_signals()
-    _raise_open_file_limit()
+    folder = Path(parent.request["folder"])
+    wake = _wake_on_sigterm()
+    raise_open_file_limit()  # each ring is one open file
     try:
-        process = CollectorProcess(
-            chosen.folder,
-            attempt=chosen.attempt,
-            parent=chosen.parent,
-        )
+        process = CollectorProcess(folder, attempt=parent.request["attempt"], parent=parent)
         process.run(wake)
         process.close()
     except (HeadraceError, OSError, sqlite3.Error) as error:
-        print(f"headrace: the records in {chosen.folder}: {error}", file=sys.stderr)  # noqa: T201
+        print(f"headrace: the records in {folder}: {error}", file=sys.stderr)  # noqa: T201
         return 1
     return 0
 
 
-def _raise_open_file_limit() -> None:
-    """Raise the soft limit of open files to the hard limit: each ring is one open file."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
-def _wake_on_signals() -> int:
-    """Return a file descriptor that becomes readable on SIGTERM."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the launcher ends, too
+def _wake_on_sigterm() -> int:
+    """Return a file descriptor that becomes readable on SIGTERM, which was blocked so far."""
+    for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):  # they would wake it, too
+        signal.signal(number, signal.SIG_IGN)
     readable, writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    signal.signal(signal.SIGTERM, lambda *_: None)
     signal.set_wakeup_fd(writable)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the launcher blocked them
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     return readable
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_sidecar(main, dies_by=None, blocked={signal.SIGTERM})

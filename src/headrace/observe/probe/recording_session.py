@@ -11,7 +11,6 @@ nothing.
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import os
 import signal
@@ -27,6 +26,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from headrace.core import env
 from headrace.core.errors import HeadraceError
+from headrace.core.file_lock import open_lock_file, wait_for_lock
 from headrace.core.import_hooks import FAILED_HOOKS
 from headrace.core.process.identity import is_running, since_boot_ns
 from headrace.records.layout import RINGS
@@ -64,10 +64,9 @@ def claim_rank_file(path: Path) -> bool:
     Raises:
         OSError: The file cannot be made or written.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = open_lock_file(path, 0o600)
     try:
-        with suppress(OSError):  # a file system without locks
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        wait_for_lock(descriptor)
         if _is_other_process(os.pread(descriptor, _MAX_CLAIM_BYTES, 0)):
             return False
         os.ftruncate(descriptor, 0)

@@ -10,19 +10,19 @@ FOLDER/drafts/          unfinished files
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import socket
 import stat
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from headrace.core import env
-from headrace.core.errors import NoSpaceError, StorageError, UsageError
+from headrace.core.errors import HeadraceError, NoSpaceError, StorageError, UsageError
+from headrace.core.file_lock import open_lock_file, try_lock
 
 UNMODIFIED_NS = 10**18
 """The modification time of every copied file (2001-09-09): another one shows a later write."""
@@ -33,8 +33,7 @@ _RETRY_EVERY_S = 0.1
 def default_cache_dir() -> Path:
     """Return the cache folder unless one is named.
 
-    Raises:
-        UsageError: It is below the system's temporary folder, and another user's.
+    Raises UsageError (it is below the system's temporary folder, and another user's).
     """
     chosen = env.CACHE_DIR.get()
     if chosen:
@@ -53,14 +52,7 @@ def default_cache_dir() -> Path:
 
 
 class CacheDir:
-    """The folders of one cache, created if needed.
-
-    Args:
-        folder: The cache's folder.
-
-    Raises:
-        UsageError: They cannot be created.
-    """
+    """The folders of one cache, created if needed; raises UsageError."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -96,15 +88,13 @@ class CacheLock:
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._descriptor = open_lock_file(file)
 
     def take(self, *, alone: bool) -> bool:
         """Take the lock, or convert it, without waiting; return whether it is taken."""
-        kind = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
         try:
-            fcntl.flock(self._descriptor, kind | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
+            if not try_lock(self._descriptor, shared=not alone):
+                return False
         except OSError as error:
             raise UsageError(
                 f"{self._file.parent}: this file system has no locks ({error.strerror}), without "
@@ -133,17 +123,15 @@ class CacheLock:
 def wait_for_lock(
     lock: CacheLock,
     *,
-    alone: bool,
-    first: Callable[[str], None],
-    alive: Callable[[], float],
+    first: Callable[[str], None] = lambda _: None,
+    alive: Callable[[], float] = lambda: 0.0,
     patience_s: float,
     until: Callable[[], bool] = lambda: False,
 ) -> bool:
-    """Wait for a lock; return False where `until` became true first.
+    """Wait for a lock for this process alone; return False where `until` became true first.
 
     Args:
         lock: The lock.
-        alone: Take it exclusively.
         first: Called once with the holder's name, if there is one.
         alive: Returns when the holder last showed activity, in seconds since 1970.
         patience_s: Longest time without activity.
@@ -154,7 +142,7 @@ def wait_for_lock(
     """
     has_reported = False
     began_s = time.time()
-    while not lock.take(alone=alone):
+    while not lock.take(alone=True):
         if until():
             return False
         if not has_reported:
@@ -169,9 +157,17 @@ def wait_for_lock(
     return True
 
 
-def disk_error(error: OSError, what: str) -> StorageError:
-    """Convert an error of the disk to a StorageError."""
-    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        return NoSpaceError(f"{what}: no space is left on the disk. Make room, or name another "
-                            "folder: --cache-dir FOLDER.")  # fmt: skip
-    return StorageError(f"{what} cannot be written: {error.strerror}.")
+@contextmanager
+def disk_errors(path: str | Path) -> Iterator[None]:
+    """Raise the disk's errors as StorageErrors that name what was written."""
+    try:
+        yield
+    except HeadraceError:
+        raise
+    except OSError as error:
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise NoSpaceError(
+                f"{path}: no space is left on the disk. Make room, or name another folder: "
+                "--cache-dir FOLDER."
+            ) from error
+        raise StorageError(f"{path} cannot be written: {error.strerror}.") from error

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, TypeAlias
 import obstore
 
 from headrace.core.errors import CorruptError, NotFoundError
-from headrace.data.channels.copy.cache_dir import CacheDir, disk_error
+from headrace.data.channels.copy.cache_dir import CacheDir, disk_errors
 from headrace.data.channels.copy.object_files import (
     ContentRecords,
     ObjectFiles,
     PartialObject,
     content_name,
 )
+from headrace.data.channels.copy.progress import CopyCounts
 from headrace.data.channels.listing import check_unchanged
-from headrace.data.channels.sidecar import CopyCounts
 from headrace.data.storage import ObjectInfo, StorageConfig
 from headrace.data.storage.client.direct import DirectClient
 from headrace.data.storage.client.requests import all_or_none, checked_range, info_of, part_of
@@ -52,8 +52,8 @@ class ObjectFetcher:
         base: The URL that the objects' paths are below.
         tree: The folder of the tree; its folders exist.
         folders: The cache's folders.
-        known: Records of the contents.
-        counts: Counts the objects fetched.
+        known: Gets the contents.
+        counts: Counts the objects.
         config: The settings of requests.
     """
 
@@ -76,8 +76,7 @@ class ObjectFetcher:
     async def fetch(self, infos: Sequence[ObjectInfo]) -> None:
         """Fetch objects.
 
-        Raises:
-            StorageError: An object cannot be fetched, has changed, or cannot be written.
+        Raises StorageError (an object cannot be fetched, has changed, or cannot be written).
         """
         small = iter([info for info in infos if info.size_bytes <= SMALL_BYTES])
         large = [info for info in infos if info.size_bytes > SMALL_BYTES]
@@ -125,10 +124,9 @@ class ObjectFetcher:
                 doubtful.append((info, data))
                 continue
             content = hashlib.sha256(data).hexdigest()
-            try:
-                self._objects.place(content, data, self._place(info))
-            except OSError as error:
-                raise disk_error(error, self._place(info)) from error
+            place = self._place(info)
+            with disk_errors(place):
+                self._objects.place(content, data, place)
             placed.append((info, content))
             self._counts.add(objects=1, size_bytes=info.size_bytes)
         self._known.add(placed)
@@ -172,11 +170,9 @@ class ObjectFetcher:
         """Queue the missing parts; each draft is opened only when its parts are queued."""
         loop = asyncio.get_running_loop()
         for info in infos:
-            try:
+            with disk_errors(self._place(info)):
                 draft = PartialObject(self._folders, self._base, info)
                 resumed = await loop.run_in_executor(self._writers, draft.resume)
-            except OSError as error:
-                raise disk_error(error, self._place(info)) from error
             self._counts.keep(size_bytes=resumed)
             missing = draft.missing()
             draft.left = len(missing)
@@ -193,10 +189,8 @@ class ObjectFetcher:
             draft, number = part
             start, length = draft.span(number)
             data = await self._part(draft.info, start, length)
-            try:
+            with disk_errors(draft.file):
                 await loop.run_in_executor(self._writers, draft.write, number, data)
-            except OSError as error:
-                raise disk_error(error, draft.file) from error
             self._counts.add(size_bytes=length)
             draft.left -= 1
             if not draft.left:
@@ -214,12 +208,10 @@ class ObjectFetcher:
     def _place_draft(self, draft: PartialObject) -> None:
         content = content_name(draft.digests(), draft.info.size_bytes)
         place = self._place(draft.info)
-        try:
+        with disk_errors(place):
             self._objects.place_draft(draft.file, draft.descriptor, content, place)
             draft.close()
             self._known.add([(draft.info, content)])
-        except OSError as error:
-            raise disk_error(error, place) from error
         self._counts.add(objects=1)
 
     def _named(self, info: ObjectInfo) -> tuple[str, str]:

@@ -15,9 +15,11 @@ from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
+from headrace.core.file_lock import open_lock_file, try_lock
+from headrace.core.files import write_all
 from headrace.core.lazy import sha256
 from headrace.data.channels.copy.cache_dir import UNMODIFIED_NS, CacheDir
-from headrace.data.channels.listing import version_of
+from headrace.data.channels.listing import content_key
 from headrace.data.storage import ObjectInfo, safe_url
 
 PART_BYTES = 8 * 2**20
@@ -82,13 +84,11 @@ class ObjectFiles:
             os.unlink(place)  # noqa: PTH108
             descriptor = os.open(place, flags, _READ_ONLY)
         try:
-            size_bytes = len(data)
-            while len(data):
-                data = data[os.write(descriptor, data) :]
+            write_all(descriptor, data)
             os.utime(descriptor, ns=(UNMODIFIED_NS, UNMODIFIED_NS))
         finally:
             os.close(descriptor)
-        self._share(content, size_bytes, place)
+        self._share(content, len(data), place)
 
     def place_draft(self, draft: str, descriptor: int, content: str, place: str) -> None:
         """Move a draft to a path and share it as an object."""
@@ -145,32 +145,21 @@ def _copy(file: str, place: str) -> None:
 class PartialObject:
     """A draft: a file of an object's length, and beside it the SHA-256 of each written part.
 
-    After a kill the parts whose bytes still match their hash are kept.
-
-    Args:
-        folders: The cache's folders.
-        base: The URL that the object's path is below.
-        info: The object.
-
-    Attributes:
-        info: The object.
-        file: The draft's path.
-        descriptor: Its open descriptor.
-        left: Number of missing parts, maintained by the fetcher.
+    After a kill the parts whose bytes still match their hash are kept. `base` is the URL that the
+    object's path is below.
     """
 
     def __init__(self, folders: CacheDir, base: str, info: ObjectInfo) -> None:
         self.info = info
-        self.left = 0
+        self.left = 0  # missing parts, counted by the fetcher
         state = sha256()
-        key = [safe_url(base), info.path, version_of(info), info.size_bytes]
-        state.update(json.dumps(key).encode())
+        state.update(json.dumps([safe_url(base), *content_key(info)]).encode())
         self.file = f"{folders.folder}/drafts/{state.hexdigest()[:32]}"
-        self.descriptor = _open_partial(self.file)
+        self.descriptor = open_lock_file(self.file, 0o600)
         if not _lock_partial(self.descriptor, self.file):  # another job fetches the same object
             os.close(self.descriptor)
             self.file += f"-{uuid4().hex}"
-            self.descriptor = _open_partial(self.file)
+            self.descriptor = open_lock_file(self.file, 0o600)
             _lock_partial(self.descriptor, self.file)
         self._parts_file = os.open(
             f"{self.file}.parts", os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600
@@ -225,26 +214,22 @@ class PartialObject:
         os.close(self.descriptor)
 
 
-def _open_partial(file: str) -> int:
-    return os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-
-
 def _lock_partial(descriptor: int, file: str) -> bool:
     """Lock a file; False where another process holds it, or has renamed it meanwhile."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return os.stat(file).st_ino == os.fstat(descriptor).st_ino  # noqa: PTH116
-    except (BlockingIOError, FileNotFoundError):
+    if not try_lock(descriptor):
         return False
+    try:
+        is_same = os.stat(file).st_ino == os.fstat(descriptor).st_ino  # noqa: PTH116
+    except FileNotFoundError:
+        return False
+    return is_same
 
 
 class ContentRecords:
     """A file of contents to which any process appends lines; incomplete lines are skipped.
 
-    Args:
-        folders: The cache's folders.
-        url: The URL that the objects' paths are below; its secrets are left out.
-        is_read: Whether to read it; otherwise it is only appended to.
+    It belongs to a URL that the objects' paths are below, without its secrets. Unless `is_read` it
+    is only appended to.
     """
 
     def __init__(self, folders: CacheDir, url: str, *, is_read: bool = True) -> None:
@@ -257,13 +242,13 @@ class ContentRecords:
 
     def get(self, info: ObjectInfo) -> str | None:
         """Return the content of an object; None if it was never fetched."""
-        return self._contents.get((info.path, version_of(info), info.size_bytes))
+        return self._contents.get(content_key(info))
 
     def add(self, contents: Sequence[tuple[ObjectInfo, str]]) -> None:
         """Record the contents of objects that are on disk; raises OSError."""
         lines = []
         for info, content in contents:
-            key = (info.path, version_of(info), info.size_bytes)
+            key = content_key(info)
             self._contents[key] = content
             # The newline comes first, so that an incomplete line spoils no complete one.
             lines.append(f"\n{json.dumps([*key, content])}")

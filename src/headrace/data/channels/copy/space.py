@@ -10,10 +10,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.core.console import print_status
 from headrace.core.errors import NoSpaceError
 from headrace.core.units import format_bytes
 from headrace.data.channels.copy.cache_dir import CacheDir, wait_for_lock
-from headrace.data.channels.sidecar import write_status
 
 _BLOCK_BYTES = 4096  # most space that a file takes beyond its bytes
 _PATIENCE_S = 300.0
@@ -22,18 +22,11 @@ _DRAFTS_LAST_S = 86400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpaceNeed:
-    """The space that a copy needs.
+    """The space that a copy needs."""
 
-    Attributes:
-        channel: The channel as on the command line, for messages.
-        size_bytes: Size of the whole channel.
-        missing_bytes: Bytes to fetch.
-        missing_files: Files to fetch.
-    """
-
-    channel: str
-    size_bytes: int
-    missing_bytes: int
+    channel: str  # as on the command line, for messages
+    size_bytes: int  # of the whole channel
+    missing_bytes: int  # to fetch
     missing_files: int
 
     @property
@@ -45,13 +38,9 @@ class SpaceNeed:
 def make_space(folders: CacheDir, need: SpaceNeed, limit_bytes: int | None) -> None:
     """Remove trees that no job uses, the least recently used first, until there is room.
 
-    Args:
-        folders: The cache's folders.
-        need: The space needed.
-        limit_bytes: The cache's limit; None for the disk's.
+    The cache has a limit, None for the disk's.
 
-    Raises:
-        NoSpaceError: Removing all of them is not enough.
+    Raises NoSpaceError (removing all of them is not enough).
     """
     if limit_bytes is not None and need.size_bytes > limit_bytes:
         raise NoSpaceError(
@@ -62,9 +51,7 @@ def make_space(folders: CacheDir, need: SpaceNeed, limit_bytes: int | None) -> N
         return
     lock = folders.lock("room")
     try:
-        wait_for_lock(
-            lock, alone=True, first=lambda _: None, alive=lambda: 0.0, patience_s=_PATIENCE_S
-        )
+        wait_for_lock(lock, patience_s=_PATIENCE_S)
         _clear_drafts(folders)
         if _shortfall(folders, need, limit_bytes) > 0 or _lacks_inodes(folders, need):
             _evict(folders, need, limit_bytes)
@@ -164,4 +151,4 @@ def _clear_drafts(folders: CacheDir) -> None:
         with suppress(OSError):
             if entry.stat().st_mtime < oldest:
                 Path(entry.path).unlink()
-                write_status(f"headrace: removed {entry.path}, half an object of a day ago\n")
+                print_status(f"headrace: removed {entry.path}, half an object of a day ago\n")

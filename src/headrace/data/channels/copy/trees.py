@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 
-from headrace.core.errors import HeadraceError, StorageError
-from headrace.data.channels.copy.cache_dir import CacheDir, CacheLock, disk_error, wait_for_lock
+from headrace.core.console import print_status
+from headrace.core.errors import StorageError
+from headrace.data.channels.copy.cache_dir import CacheDir, CacheLock, disk_errors, wait_for_lock
 from headrace.data.channels.copy.fetcher import FOLDER, ObjectFetcher
 from headrace.data.channels.copy.object_files import ContentRecords, ObjectFiles, is_unmodified
 from headrace.data.channels.copy.parallel_fetch import (
@@ -20,9 +22,9 @@ from headrace.data.channels.copy.parallel_fetch import (
     fetch_in_processes,
     split_objects,
 )
+from headrace.data.channels.copy.progress import CopyProgress
 from headrace.data.channels.copy.space import SpaceNeed, make_space
 from headrace.data.channels.listing import ChannelListing, first_names
-from headrace.data.channels.sidecar import CopyProgress, write_status
 from headrace.data.storage import ObjectInfo, StorageConfig
 from headrace.data.storage.client.requests import submit
 
@@ -33,19 +35,12 @@ _LOOK_EVERY_S = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockedTree:
-    """A complete tree that is locked, so that nobody removes it.
+    """A complete tree that is locked, so that nobody removes it."""
 
-    Attributes:
-        folder: Folder of the channel's files.
-        listing: The channel's objects.
-        lock: Its shared lock.
-        used: The file whose modification time is the last use.
-    """
-
-    folder: Path
+    folder: Path  # of the channel's files
     listing: ChannelListing
-    lock: CacheLock
-    used: Path
+    lock: CacheLock  # shared
+    used: Path  # its modification time is the last use
 
     def let_go(self) -> None:
         """Update the time of last use, and release the lock."""
@@ -55,13 +50,9 @@ class LockedTree:
 
 
 class CacheTrees:
-    """The trees of a cache.
+    """The trees of a cache with a limit, None for the disk's.
 
-    Args:
-        folders: The cache's folders.
-        limit_bytes: The cache's limit; None for the disk's.
-        config: The settings of requests.
-        processes: Processes that fetch small objects; None: as many as the cores allow.
+    Small objects are fetched in `processes`, None: as many as the cores allow.
     """
 
     def __init__(
@@ -74,17 +65,14 @@ class CacheTrees:
         self._processes = processes or default_processes()
 
     def hold(self, name: str, listing: ChannelListing) -> LockedTree:
-        """Return the tree of a listing, made if needed, and locked.
-
-        Args:
-            name: The channel's name.
-            listing: The channel's objects.
+        """Return the tree of a channel's listing, made if needed, and locked.
 
         Raises:
             StorageError: An object cannot be fetched, or the disk cannot store it.
             UsageError: The disk has no locks.
         """
-        for identity in _identities(listing.identity()):
+        first = listing.identity()
+        for identity in chain([first], (f"{first}-{number}" for number in count(2))):
             while True:
                 lock = self._folders.lock(identity)
                 if not self._lock_exclusively(name, identity, lock):
@@ -112,8 +100,7 @@ class CacheTrees:
             return False
         return wait_for_lock(
             lock,
-            alone=True,
-            first=lambda holder: write_status(
+            first=lambda holder: print_status(
                 f"headrace: channel {name}: {holder} is copying the same; waiting for it\n"
             ),
             alive=lambda: _modified_s(heartbeat),
@@ -143,14 +130,14 @@ class CacheTrees:
         if not self._folders.complete(identity).exists():
             return False
         data = self._folders.tree(identity) / "data"
-        return not any(_is_missing(f"{data}/{info.path}", info) for info in listing.objects)
+        return not _missing(data, listing)
 
     def _make(self, name: str, identity: str, listing: ChannelListing) -> None:
         tree = self._folders.tree(identity)
         data = tree / "data"
         known = ContentRecords(self._folders, listing.base)
         progress = CopyProgress(name, len(listing.objects), listing.size_bytes)
-        try:
+        with disk_errors(data):
             self._folders.complete(identity).unlink(missing_ok=True)
             data.mkdir(parents=True, exist_ok=True)
             for folder in listing.folders:
@@ -165,19 +152,13 @@ class CacheTrees:
             make_space(self._folders, need, self._limit_bytes)
             if missing:
                 self._fetch(missing, listing.base, tree, known, progress)
-            lost = [
-                info.path for info in listing.objects if _is_missing(f"{data}/{info.path}", info)
-            ]
+            lost = _missing(data, listing)
             if lost:
                 raise StorageError(
                     f"{need.channel}: {first_names(lost)}: gone from {data} while the channel was "
                     "copied. Does another program tidy there? Name another folder: --cache-dir."
                 )
             self._folders.complete(identity).touch()
-        except HeadraceError:
-            raise
-        except OSError as error:
-            raise disk_error(error, str(data)) from error
         known.close()  # not after a failure: threads may still write there
         progress.end(listing.url)
 
@@ -222,6 +203,10 @@ def _hardlink(objects: ObjectFiles, content: str | None, info: ObjectInfo, place
     return objects.link(content, info.size_bytes, place)
 
 
+def _missing(data: Path, listing: ChannelListing) -> list[str]:
+    return [info.path for info in listing.objects if _is_missing(f"{data}/{info.path}", info)]
+
+
 def _is_missing(place: str, info: ObjectInfo) -> bool:
     if is_unmodified(place, info.size_bytes):
         return False
@@ -252,11 +237,3 @@ def _modified_s(file: Path) -> float:
         return file.stat().st_mtime
     except OSError:
         return 0.0
-
-
-def _identities(first: str) -> Iterator[str]:
-    yield first
-    number = 2
-    while True:
-        yield f"{first}-{number}"
-        number += 1

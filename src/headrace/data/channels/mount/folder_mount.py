@@ -2,51 +2,39 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
-import subprocess
-import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
 from headrace.core import env
+from headrace.core.file_lock import open_lock_file, try_lock
 from headrace.core.files import write_text_atomically
 from headrace.core.lazy import blake2b
-from headrace.core.process.parent_death import parent_bound_command
+from headrace.core.process.sidecar import Sidecar
 from headrace.data.channels.mount.mount_program import (
     MountProgram,
     NoMountError,
     choose_programs,
     is_mounted,
-    supervised_command,
     unmount,
 )
 from headrace.data.storage.urls import parse_url
 
 
 class MountCache:
-    """The cache folder of a mount, locked until it is closed, or until this process ends.
+    """The cache folder of a mount of a URL, locked until it is closed, or until this process ends.
 
-    Args:
-        caches: Parent of such folders, created if needed.
-        url: The mounted URL.
-
-    Attributes:
-        folder: The folder; a separate one where another mount uses the URL's.
+    It is a separate folder where another mount uses the URL's.
     """
 
     def __init__(self, caches: Path, url: str) -> None:
         caches.mkdir(parents=True, exist_ok=True)
         self.folder = caches / blake2b(url.encode(), 12).hex()
-        self._lock = os.open(f"{self.folder}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        self._is_own = False
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._is_own = True
+        self._lock = open_lock_file(f"{self.folder}.lock")
+        self._is_own = not try_lock(self._lock)
+        if self._is_own:
             self.folder = caches / f"{self.folder.name}-{os.getpid()}"
         self.folder.mkdir(exist_ok=True)
 
@@ -65,19 +53,9 @@ _LAST_BYTES = 2000  # of the program's output
 
 
 class Mount:
-    """A URL that a program shows as a folder.
+    """A URL that a FUSE program shows as a folder, reading some bytes before the script needs them.
 
-    Args:
-        program: The FUSE program.
-        folder: The mount point.
-        cache: The program's cache folder.
-        ahead_bytes: How much is read before the script needs it; 0 for none.
-
-    Attributes:
-        folder: The mount point.
-
-    Raises:
-        NoMountError: The program ended, or mounted nothing within a minute.
+    Raises NoMountError (the program ended, or mounted nothing within a minute).
     """
 
     def __init__(
@@ -85,31 +63,26 @@ class Mount:
     ) -> None:
         self.folder = folder
         self._cache = cache
-        self._read_ahead_process: subprocess.Popen[bytes] | None = None
+        self._read_ahead: Sidecar | None = None
         self._log = folder.with_name(f"{folder.name}.log")
         with self._log.open("wb") as log:
             # Call this in a thread that lives as long: the program ends with it.
-            self._process = subprocess.Popen(
-                supervised_command(folder, os.getpid(), program.command),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=env.child_environment(program.environment),
-                start_new_session=True,
+            self._sidecar = Sidecar(
+                "headrace.data.channels.mount.mount_program",
+                {"folder": str(folder), "command": program.command},
+                environment=env.sidecar_environment(program.environment),
+                output=log,
             )
         try:
             self._wait(program.name)
             if ahead_bytes > 0:
-                self._read_ahead_process = self._read_ahead(ahead_bytes)
+                self._read_ahead = Sidecar(
+                    "headrace.data.channels.mount.read_ahead",
+                    {"folder": str(folder), "most_bytes": ahead_bytes},
+                )
         except BaseException:
             self._end()
             raise
-
-    @property
-    def pids(self) -> tuple[int, ...]:
-        """The processes of the mount that are children of this one."""
-        ahead = () if self._read_ahead_process is None else (self._read_ahead_process.pid,)
-        return (self._process.pid, *ahead)
 
     def close(self) -> None:
         """Unmount the folder, even if it is in use."""
@@ -117,29 +90,19 @@ class Mount:
         self._cache.close()
 
     def _end(self) -> None:
-        if self._read_ahead_process is not None:
-            self._read_ahead_process.kill()
-            self._read_ahead_process.wait()
-        self._process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(_END_S)
+        if self._read_ahead is not None:
+            self._read_ahead.kill()
+        self._sidecar.terminate()
+        self._sidecar.wait(_END_S)
         unmount(self.folder)
-        self._process.kill()
-        self._process.wait()
-
-    def _read_ahead(self, most_bytes: int) -> subprocess.Popen[bytes]:
-        own = [sys.executable, "-P", "-m", "headrace.data.channels.mount.read_ahead"]
-        return subprocess.Popen(
-            parent_bound_command(sys.executable, [*own, str(self.folder), str(most_bytes)]),
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,  # ctrl-C must only reach the job
-        )
+        self._sidecar.kill()
 
     def _wait(self, name: str) -> None:
         deadline_s = time.monotonic() + _UP_S
         while not is_mounted(self.folder):
-            if self._process.poll() is not None:
-                raise NoMountError(f"{name} ended with {self._process.returncode}: {self._tail()}")
+            code = self._sidecar.wait(0)
+            if code is not None:
+                raise NoMountError(f"{name} ended with {code}: {self._tail()}")
             if time.monotonic() > deadline_s:
                 raise NoMountError(f"{name} showed nothing within {_UP_S:.0f} s: {self._tail()}")
             time.sleep(_LOOK_EVERY_S)

@@ -4,14 +4,11 @@ Mountpoint for S3 and gcsfuse come from the clouds themselves and are preferred 
 rclone supports all stores. All of them are run in the foreground, read only, list once, cache on
 disk what was read, and read ahead.
 
-`python -m headrace.data.channels.mount.mount_program --parent PID --folder FOLDER -- command...`
-ends
-with that process, by SIGTERM, or when the command ends, and then unmounts: the program itself may
-find its folder in use, and leave it mounted. Its exit code is the command's.
+The sidecar ends with its parent, by SIGTERM, or when the command ends, and then unmounts: the
+program itself may find its folder in use, and leave it mounted. Its exit code is the command's.
 
 Sources: github.com/awslabs/mountpoint-s3 doc/CONFIGURATION.md, docs.cloud.google.com/storage
-    "gcsfuse
-command", rclone.org/commands/rclone_mount and rclone.org/s3.
+"gcsfuse command", rclone.org/commands/rclone_mount and rclone.org/s3.
 """
 
 from __future__ import annotations
@@ -20,14 +17,15 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from headrace.core.errors import HeadraceError
-from headrace.core.process.parent_death import die_with_parent, parent_bound_command
+from headrace.core.process.parent_death import parent_bound_command
+from headrace.core.process.sidecar import SidecarParent, run_sidecar
 from headrace.data.storage.client.credentials import read_settings
 from headrace.data.storage.urls import Location
 
@@ -51,29 +49,17 @@ class NoMountError(HeadraceError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MountProgram:
-    """A FUSE program, and its command line to mount a URL.
-
-    Attributes:
-        name: The program's name.
-        command: Its arguments, without secrets.
-        environment: Additional environment variables; may contain secrets.
-    """
+    """A FUSE program, and its command line to mount a URL."""
 
     name: str
-    command: tuple[str, ...]
-    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    command: tuple[str, ...]  # without secrets
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)  # may hold secrets
 
 
 def choose_programs(
     location: Location, folder: Path, cache: Path, *, cache_bytes: int
 ) -> list[MountProgram]:
-    """Return the programs that can mount a URL on this host, the best first.
-
-    Args:
-        location: The URL.
-        folder: The mount point; it exists and is empty.
-        cache: The program's cache folder.
-        cache_bytes: Limit of the cache.
+    """Return the programs that can mount a URL at an existing empty folder, the best first.
 
     Raises:
         NoMountError: No program is installed, or this host has no FUSE.
@@ -159,44 +145,45 @@ def _rclone(
     program: str, location: Location, folder: Path, cache: Path, cache_bytes: int
 ) -> MountProgram:
     settings = read_settings(location)
-    backend, environment = _RCLONES[location.kind](settings)
-    options = ",".join([backend, *(f"{name}={_quoted(value)}" for name, value in environment[0])])
+    backend, options, environment = _RCLONES[location.kind](settings)
+    texts = ",".join([backend, *(f"{name}={_quoted(value)}" for name, value in options.items())])
     command = (
-        program, "mount", f":{options}:{location.root}/{location.prefix}".rstrip("/"), str(folder),
+        program, "mount", f":{texts}:{location.root}/{location.prefix}".rstrip("/"), str(folder),
         *_RCLONE, f"--cache-dir={cache}", f"--vfs-cache-max-size={cache_bytes}",
     )  # fmt: skip
-    return MountProgram(name="rclone", command=command, environment=environment[1])
+    return MountProgram(name="rclone", command=command, environment=environment)
 
 
-_RemoteOptions = tuple[str, tuple[list[tuple[str, str]], dict[str, str]]]
+_RemoteOptions = tuple[str, dict[str, str], dict[str, str]]
+"""A backend of rclone, its options, and environment variables with secrets."""
 
 
 def _rclone_s3(settings: Mapping[str, Any]) -> _RemoteOptions:
-    options = [("env_auth", "false" if settings.get("skip_signature") else "true")]
+    options = {"env_auth": "false" if settings.get("skip_signature") else "true"}
     if "endpoint" in settings:
-        options += [("provider", "Other"), ("endpoint", settings["endpoint"])]
+        options |= {"provider": "Other", "endpoint": settings["endpoint"]}
     else:
-        options.append(("provider", "AWS"))
+        options["provider"] = "AWS"
     if "region" in settings:
-        options.append(("region", settings["region"]))
-    return "s3", (options, _aws_secrets(settings))
+        options["region"] = settings["region"]
+    return "s3", options, _aws_secrets(settings)
 
 
 def _rclone_gs(settings: Mapping[str, Any]) -> _RemoteOptions:
-    options = [("env_auth", "true"), ("bucket_policy_only", "true")]
+    options = {"env_auth": "true", "bucket_policy_only": "true"}
     if settings.get("skip_signature"):
-        options = [("anonymous", "true")]
+        options = {"anonymous": "true"}
     if "base_url" in settings:
-        options.append(("endpoint", f"{settings['base_url']}/storage/v1/"))
-    return "gcs", (options, {})
+        options["endpoint"] = f"{settings['base_url']}/storage/v1/"
+    return "gcs", options, {}
 
 
 def _rclone_az(settings: Mapping[str, Any]) -> _RemoteOptions:
-    options = [("env_auth", "true")]
+    options = {"env_auth": "true"}
     if "account_name" in settings:
-        options.append(("account", settings["account_name"]))
+        options["account"] = settings["account_name"]
     key = settings.get("account_key")
-    return "azureblob", (options, {"RCLONE_AZUREBLOB_KEY": key} if key else {})
+    return "azureblob", options, {"RCLONE_AZUREBLOB_KEY": key} if key else {}
 
 
 def _aws_secrets(settings: Mapping[str, Any]) -> dict[str, str]:
@@ -229,20 +216,12 @@ _END_S = 5.0
 _END_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
 
-def supervised_command(folder: Path, parent_pid: int, command: Sequence[str]) -> list[str]:
-    """Return the command line that runs a mounting command, and unmounts when it ends."""
-    own = [sys.executable, "-P", "-m", "headrace.data.channels.mount.mount_program"]
-    return [*own, "--parent", str(parent_pid), "--folder", str(folder), "--", *command]
-
-
-def main(arguments: Sequence[str]) -> int:
+def main(parent: SidecarParent) -> int:
     """Run the command until it, or the parent, ends; then unmount."""
-    end = arguments.index("--")
-    options = dict(zip(arguments[:end:2], arguments[1:end:2], strict=True))
-    signal.pthread_sigmask(signal.SIG_BLOCK, {*_END_SIGNALS, signal.SIGCHLD})
-    die_with_parent(int(options["--parent"]), signal.SIGTERM)
     program = subprocess.Popen(
-        parent_bound_command(sys.executable, arguments[end + 1 :]), start_new_session=True
+        parent_bound_command(sys.executable, parent.request["command"]),
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
     )
     while program.poll() is None:
         if signal.sigwait({*_END_SIGNALS, signal.SIGCHLD}) in _END_SIGNALS:
@@ -250,10 +229,10 @@ def main(arguments: Sequence[str]) -> int:
             with suppress(subprocess.TimeoutExpired):
                 program.wait(_END_S)
             break
-    unmount(Path(options["--folder"]))
+    unmount(Path(parent.request["folder"]))
     program.kill()
     return program.wait()
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_sidecar(main, dies_by=signal.SIGTERM, blocked={*_END_SIGNALS, signal.SIGCHLD})

@@ -1,19 +1,20 @@
 """The process that reads files of a mount ahead of the script, so that they are cached in time.
 
-`python -m headrace.data.channels.mount.read_ahead FOLDER BYTES` reads every file, in the order of
-names and many concurrently, until it has read that many bytes; the mount's program caches them. An
-unreadable file is skipped: the script gets the error when it reads it.
+It reads every file, in the order of names and many concurrently, until it has read so many bytes;
+the mount's program caches them. An unreadable file is skipped: the script gets the error when it
+reads it.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
+
+from headrace.core.process.sidecar import SidecarParent, run_sidecar
 
 _READERS = 32  # a small object costs one round trip, whatever its size
 _PIECE_BYTES = 2**20
@@ -34,10 +35,10 @@ class _ByteBudget:
             return self._left > 0
 
 
-def main(folder: Path, most_bytes: int) -> None:
+def main(parent: SidecarParent) -> None:
     """Read the files of a folder."""
     os.nice(_NICENESS)
-    budget = _ByteBudget(most_bytes)
+    folder, budget = Path(parent.request["folder"]), _ByteBudget(parent.request["most_bytes"])
     with ThreadPoolExecutor(_READERS) as readers:
         for _ in readers.map(lambda file: _read(file, budget), _files(folder)):
             if not budget.take(0):
@@ -58,4 +59,4 @@ def _read(file: Path, budget: _ByteBudget) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    run_sidecar(main)

@@ -36,18 +36,11 @@ _Span = tuple[ObjectInfo, int, int]
 
 @dataclass(frozen=True, slots=True)
 class StreamPiece:
-    """Some bytes of an object that are being fetched.
+    """Some bytes of an object that are being fetched."""
 
-    Attributes:
-        url: The object's URL, without secrets.
-        info: The object, as it was listed.
-        length: Number of bytes.
-        part: The future of the bytes.
-    """
-
-    url: str
-    info: ObjectInfo
-    length: int
+    url: str  # the object's, without secrets
+    info: ObjectInfo  # as it was listed
+    length: int  # in bytes
     part: Future[Part]
 
     def data(self) -> memoryview:
@@ -58,12 +51,7 @@ class StreamPiece:
 
 
 class ChannelStream:
-    """The objects of a listing, concatenated.
-
-    Args:
-        listing: The objects.
-        config: The settings of requests.
-    """
+    """The objects of a listing, concatenated."""
 
     def __init__(self, listing: ChannelListing, config: StorageConfig) -> None:
         self._store = open_store(listing.base, config=config, client="direct")
@@ -99,13 +87,9 @@ class ChannelStream:
 
 
 def count_readers(descriptor: int, below_pid: int) -> int:
-    """Return the number of processes that have opened a pipe.
+    """Return the number of descendants of a process that have opened a pipe of this process.
 
     A process and its descendants count once: they inherited the pipe.
-
-    Args:
-        descriptor: The pipe's descriptor in this process.
-        below_pid: Only descendants of this process are examined.
     """
     pipe = _identity(os.fstat(descriptor))
     parents: dict[int, int] = {}
@@ -147,16 +131,9 @@ _PIPE_BYTES = 2**20  # the most that an unprivileged process may request, <man 7
 
 
 class EpochPipes:
-    """The pipes of one channel.
+    """The pipes of one channel, in an existing folder.
 
-    Args:
-        name: The channel's name.
-        folder: The pipes' folder; it exists.
-        stream: The channel's bytes.
-        readers_below: The pid of the process that started the script.
-
-    Attributes:
-        name: The channel's name.
+    The script that reads them is a descendant of the process `readers_below`.
     """
 
     def __init__(self, name: str, folder: Path, stream: ChannelStream, readers_below: int) -> None:
@@ -189,13 +166,11 @@ class EpochPipes:
 
     def _opened(self) -> tuple[int, int]:
         """Wait until a pipe is opened; return its epoch and a descriptor to write to."""
-        while True:
-            opened = self._waiting()
-            if len(opened) > 1 or (self._served and self._served in opened):
-                raise self._shared(max(opened))
-            for found in opened.items():
-                return found
+        while not (opened := self._waiting()):
             time.sleep(_LOOK_EVERY_S)
+        if len(opened) > 1 or (self._served and self._served in opened):
+            raise self._shared(max(opened))
+        return opened.popitem()
 
     def _waiting(self) -> dict[int, int]:
         """Return the epochs whose pipes have readers but no writer, with descriptors.
@@ -258,11 +233,9 @@ class EpochPipes:
 
 
 class _PipeReader:
-    """The reader of a pipe.
+    """The reader of a pipe, by our non-blocking descriptor of it.
 
-    Args:
-        descriptor: The pipe's non-blocking descriptor.
-        meanwhile: Called every 0.1 s during waits; may raise.
+    `meanwhile` is called every 0.1 s during waits, and may raise.
     """
 
     def __init__(self, descriptor: int, meanwhile: Callable[[], None]) -> None:

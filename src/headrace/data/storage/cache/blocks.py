@@ -14,7 +14,6 @@ process takes space in advance, and each eviction counts again.
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import struct
@@ -29,6 +28,7 @@ from queue import Empty, Full, Queue
 
 import google_crc32c
 
+from headrace.core.file_lock import open_lock_file, try_lock, unlock
 from headrace.core.files import remove_abandoned_files, write_atomically
 
 _MAGIC = b"headrac1"
@@ -183,18 +183,11 @@ class BlockFolder:
     @contextmanager
     def _usage(self) -> Iterator[int | None]:
         """Lock the usage file; yield None while another process holds the lock."""
-        descriptor = os.open(self._folder / "usage", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = open_lock_file(self._folder / "usage")
         try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield None
-                return
-            yield descriptor
+            yield descriptor if try_lock(descriptor) else None
         finally:
-            # Closing is not enough: a child forked meanwhile has the descriptor, too.
-            with suppress(OSError):
-                fcntl.flock(descriptor, fcntl.LOCK_UN)
+            unlock(descriptor)
             os.close(descriptor)
 
     def _evict(self, needed: int) -> int:

@@ -46,11 +46,10 @@ from headrace.data.storage.store import (
 from headrace.data.storage.urls import Location
 
 if TYPE_CHECKING:
-    from obstore.store import ClientConfig, ObjectStore, RetryConfig
-if TYPE_CHECKING:
     from obstore import PutMode
-    from obstore.store import ObjectStore
+    from obstore.store import ClientConfig, ObjectStore, RetryConfig
 
+_STORES: dict[str, Callable[..., ObjectStore]] = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}
 _NO_RETRIES: RetryConfig = {"max_retries": 0, "retry_timeout": timedelta(0)}
 
 
@@ -58,25 +57,15 @@ class Connections:
     """The obstore clients of one location; each has connections of its own.
 
     Making one takes some 10 ms: the hedge and the writer, which a reading worker hardly ever needs,
-    are made at their first use.
-
-    Args:
-        location: The location.
-        config: Retries and timeouts.
-
-    Attributes:
-        settings: The settings of the clients; compared with new ones to detect new credentials.
-        reader: The client for all other requests; never retries by itself.
-
-    Raises:
-        UsageError: Invalid settings in the environment or in a profile.
+    are made at their first use. The reader, for all other requests, never retries by itself.
+    Raises UsageError for invalid settings in the environment or in a profile.
     """
 
     def __init__(self, location: Location, config: StorageConfig) -> None:
         self._location = location
         self._config = config
         self._client = _client_options(config)
-        self.settings: dict[str, Any] = read_settings(location)
+        self.settings = read_settings(location)  # compared with new ones to detect new credentials
         self.reader: ObjectStore = self._open(self._client, _NO_RETRIES)
 
     @cached_property
@@ -90,27 +79,19 @@ class Connections:
         return self._open(self._client, _upload_retries(self._config))
 
     def _open(self, client: ClientConfig, retry: RetryConfig) -> ObjectStore:
-        return _open(self._location, self.settings, client, retry)
-
-
-def _open(
-    location: Location, settings: dict[str, Any], client: ClientConfig, retry: RetryConfig
-) -> ObjectStore:
-    options: dict[str, Any] = {"client_options": client, "retry_config": retry}
-    if location.kind == "s3":
-        return S3Store(location.root, **settings, **options)
-    if location.kind == "gs":
-        return GCSStore(location.root, **settings, **options)
-    if location.kind == "az":
-        return AzureStore(location.root, **settings, **options)
-    server = urlsplit(location.secret_url)
-    if server.username is not None:
-        user = f"{unquote(server.username)}:{unquote(server.password or '')}".encode()
-        authorization = "Basic " + base64.b64encode(user).decode()
-        options["client_options"] = {**client, "default_headers": {"Authorization": authorization}}
-    # The path is left out: it is part of each key. The query stays: it may be a signature.
-    plain = server._replace(netloc=server.netloc.rpartition("@")[2], path="", fragment="")
-    return HTTPStore(urlunsplit(plain), **options)
+        location = self._location
+        options: dict[str, Any] = {"client_options": client, "retry_config": retry}
+        if location.kind in _STORES:
+            return _STORES[location.kind](location.root, **self.settings, **options)
+        server = urlsplit(location.secret_url)
+        if server.username is not None:
+            user = f"{unquote(server.username)}:{unquote(server.password or '')}".encode()
+            authorization = "Basic " + base64.b64encode(user).decode()
+            headers = {"Authorization": authorization}
+            options["client_options"] = {**client, "default_headers": headers}
+        # The path is left out: it is part of each key. The query stays: it may be a signature.
+        plain = server._replace(netloc=server.netloc.rpartition("@")[2], path="", fragment="")
+        return HTTPStore(urlunsplit(plain), **options)
 
 
 def _client_options(config: StorageConfig) -> ClientConfig:
@@ -144,8 +125,7 @@ _CONCURRENT_PARTS = 8  # of one object: some 400 MB/s where one connection reach
 class DirectClient:
     """Requests through obstore in this process, which must not fork afterwards.
 
-    Raises:
-        UsageError: Invalid connection settings.
+    Raises UsageError (invalid connection settings).
     """
 
     def __init__(self, location: Location, config: StorageConfig) -> None:
@@ -181,12 +161,7 @@ class DirectClient:
         return submit(self._read_whole(key, target))
 
     async def request(self, target: str, make: Callable[[ObjectStore], Awaitable[_T]]) -> _T:
-        """Make a request of the caller's on the background loop, with the usual retries.
-
-        Args:
-            target: URL and range, for the error.
-            make: Makes one attempt.
-        """
+        """Make a request of the caller's on the background loop, with the usual retries."""
         return await self._in_turn(target, lambda: make(self._connections.reader))
 
     def head(self, key: str, target: str) -> Future[ObjectInfo]:
@@ -201,10 +176,9 @@ class DirectClient:
         """Yield pages; after a failure the listing resumes after the last object received."""
         listing = PagedListing(prefix, resumable=self._location.kind != "http")
 
-        async def page() -> builtins.list[ObjectInfo]:
-            return await listing.next_page(self._connections.reader)
-
-        while found := submit(self._in_turn(target, page)).result():
+        while found := submit(
+            self._in_turn(target, lambda: listing.next_page(self._connections.reader))
+        ).result():
             yield found
 
     def put(self, key: str, data: PutData, target: str) -> None:

@@ -20,8 +20,6 @@ from headrace.data.storage.store import Buffer, ObjectInfo, Part, PutData
 if TYPE_CHECKING:
     from obstore import ListStream, ObjectMeta
     from obstore.store import ObjectStore
-if TYPE_CHECKING:
-    from obstore.store import ObjectStore
 
 _T = TypeVar("_T")
 
@@ -56,16 +54,12 @@ _current: list[_Background] = []
 
 
 def submit(work: Coroutine[Any, Any, _T]) -> Future[_T]:
-    """Start `work` on the background loop."""
-    return asyncio.run_coroutine_threadsafe(work, background_loop())
-
-
-def background_loop() -> asyncio.AbstractEventLoop:
-    """Return the running background loop of this process."""
+    """Start `work` on the background loop of this process."""
     with _lock:
         if not _current or _current[0].pid != os.getpid():
             _current[:] = [_Background()]
-        return _current[0].loop
+        loop = _current[0].loop
+    return asyncio.run_coroutine_threadsafe(work, loop)
 
 
 def _after_fork_in_child() -> None:
@@ -133,12 +127,7 @@ async def all_or_none(work: Sequence[Coroutine[Any, Any, None]]) -> None:
 
 
 class PagedListing:
-    """A listing in pages that resumes after a failed request.
-
-    Args:
-        prefix: The folder.
-        resumable: Whether the store lists in order, so that a listing can start after a path.
-    """
+    """A listing in pages, which resumes after a failed request if the store lists in order."""
 
     def __init__(self, prefix: str, *, resumable: bool) -> None:
         self._prefix = prefix
@@ -204,7 +193,7 @@ class Upload:
 
         Raises:
             StorageError: It could not be written.
-            Exception: Any error of `parts`; the object is not written.
+            Exception: An error of `parts`; the object is not written.
         """
         sending = submit(self._send(run_without_retry))
         try:

@@ -33,17 +33,29 @@ from headrace.data.storage.store import RetryPolicy
 
 
 class FailureKind(Enum):
-    """The kinds of failure."""
+    """The kinds of failure: the error, and the remedy."""
 
-    NOT_FOUND = "not found"
-    DENIED = "denied"
-    CREDENTIALS = "credentials refused"
-    THROTTLED = "throttled"
-    TIMED_OUT = "timed out"
-    CORRUPT = "corrupt"
-    UNREACHABLE = "unreachable"
-    BROKEN = "broken"
-    REFUSED = "refused"
+    NOT_FOUND = NotFoundError, "Check the URL."
+    DENIED = DeniedError, "Check the credentials, and that they may do this."
+    CREDENTIALS = CredentialsError, "Renew or correct the credentials."
+    THROTTLED = (
+        ThrottledError,
+        "Use fewer workers or larger reads, or spread the data over prefixes.",
+    )
+    TIMED_OUT = (
+        StorageTimeoutError,
+        "Check the network and the endpoint, or raise RetryPolicy.deadline_s.",
+    )
+    CORRUPT = CorruptError, "Was the object replaced, or is it not what the index says?"
+    UNREACHABLE = (
+        StorageTimeoutError,
+        "Check the endpoint (such as AWS_ENDPOINT_URL) and the network.",
+    )
+    BROKEN = (
+        StorageTimeoutError,
+        "Check the network and the server, or raise RetryPolicy.deadline_s.",
+    )
+    REFUSED = StorageError, "Check the URL and the connection's settings."
 
     @property
     def passing(self) -> bool:
@@ -55,30 +67,12 @@ DENIALS = frozenset({FailureKind.DENIED, FailureKind.CREDENTIALS})
 """Failures that other credentials may fix."""
 
 
-ERRORS: dict[FailureKind, type[StorageError]] = {
-    FailureKind.NOT_FOUND: NotFoundError,
-    FailureKind.DENIED: DeniedError,
-    FailureKind.CREDENTIALS: CredentialsError,
-    FailureKind.THROTTLED: ThrottledError,
-    FailureKind.TIMED_OUT: StorageTimeoutError,
-    FailureKind.CORRUPT: CorruptError,
-    FailureKind.UNREACHABLE: StorageTimeoutError,
-    FailureKind.BROKEN: StorageTimeoutError,
-    FailureKind.REFUSED: StorageError,
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class RequestFailure:
-    """One failed request.
-
-    Attributes:
-        fault: Its kind.
-        detail: A description that is safe to print.
-    """
+    """One failed request."""
 
     fault: FailureKind
-    detail: str
+    detail: str  # safe to print
 
 
 NO_FILES_NAME = "an object's key has an empty, '.' or '..' part, or a control character in it"
@@ -135,11 +129,11 @@ _TRANSFER = (
 def describe_failure(error: BaseException) -> RequestFailure:
     """Return the failure that an exception of the client, or of ours, means."""
     if isinstance(error, WrongAnswerError):
-        return RequestFailure(fault=FailureKind.CORRUPT, detail=str(error))
+        return RequestFailure(FailureKind.CORRUPT, str(error))
     if isinstance(error, TimeoutError):
-        return RequestFailure(fault=FailureKind.TIMED_OUT, detail="no answer in time")
+        return RequestFailure(FailureKind.TIMED_OUT, "no answer in time")
     if isinstance(error, InvalidPathError):
-        return RequestFailure(fault=FailureKind.REFUSED, detail=NO_FILES_NAME)
+        return RequestFailure(FailureKind.REFUSED, NO_FILES_NAME)
     message = str(error)
     text = _URL.sub("", message)  # a URL contains the object's name, which may match
     status = _STATUS.search(text)
@@ -148,16 +142,14 @@ def describe_failure(error: BaseException) -> RequestFailure:
     if any(map(_is_metadata_request, _URL.findall(message))) and not (
         failure and failure.fault.passing
     ):
-        detail = "no credentials were found, and the host offers none"
-        return RequestFailure(fault=FailureKind.CREDENTIALS, detail=detail)
-    if failure:
-        return failure
-    return _from_words(text) or RequestFailure(
-        fault=FailureKind.NOT_FOUND
-        if isinstance(error, FileNotFoundError)
-        else FailureKind.REFUSED,
-        detail=f"the client failed ({type(error).__name__})",
-    )
+        return RequestFailure(
+            FailureKind.CREDENTIALS, "no credentials were found, and the host offers none"
+        )
+    kind = FailureKind.REFUSED
+    if isinstance(error, FileNotFoundError):
+        kind = FailureKind.NOT_FOUND
+    other = RequestFailure(kind, f"the client failed ({type(error).__name__})")
+    return failure or _from_words(text) or other
 
 
 def _is_metadata_request(url: str) -> bool:
@@ -174,11 +166,8 @@ def _from_words(text: str) -> RequestFailure | None:
     unexpected = _UNEXPECTED.search(text)
     if unexpected:
         detail = f"bytes {unexpected[1]} were asked for and {unexpected[2]} came"
-        return RequestFailure(fault=FailureKind.CORRUPT, detail=detail)
-    for word, fault, detail in _TRANSFER:
-        if word in text:
-            return RequestFailure(fault=fault, detail=detail)
-    return None
+        return RequestFailure(FailureKind.CORRUPT, detail)
+    return next((RequestFailure(fault, to) for word, fault, to in _TRANSFER if word in text), None)
 
 
 def _from_status(status: int, found: re.Match[str] | None) -> RequestFailure:
@@ -191,7 +180,8 @@ def _from_status(status: int, found: re.Match[str] | None) -> RequestFailure:
     elif status == 403 or code == "AccessDenied":
         fault = FailureKind.DENIED
     elif status == 404:
-        fault, detail = FailureKind.NOT_FOUND, _missing(code)
+        what = "the bucket" if code == "NoSuchBucket" else "it"
+        fault, detail = FailureKind.NOT_FOUND, f"{what} does not exist"
     elif status == 416:
         fault, detail = FailureKind.CORRUPT, "the object is shorter than the range"
     elif status == 412:
@@ -202,11 +192,7 @@ def _from_status(status: int, found: re.Match[str] | None) -> RequestFailure:
         fault = FailureKind.BROKEN
     else:
         fault = FailureKind.REFUSED
-    return RequestFailure(fault=fault, detail=detail)
-
-
-def _missing(code: str) -> str:
-    return "the bucket does not exist" if code == "NoSuchBucket" else "it does not exist"
+    return RequestFailure(fault, detail)
 
 
 _T = TypeVar("_T")
@@ -218,10 +204,8 @@ _jitter = random.SystemRandom()
 class Retrier:
     """Repeats a request until it succeeds, the failure is final, or the deadline has passed.
 
-    Args:
-        policy: Waits and deadlines.
-        on_denied: Called at most once an operation when credentials are refused; True means that
-            there are new ones to try.
+    `on_denied` is called at most once an operation when credentials are refused; True means that
+    there are new ones to try.
     """
 
     def __init__(self, policy: RetryPolicy, on_denied: Callable[[], bool]) -> None:
@@ -230,11 +214,7 @@ class Retrier:
         self._answered = False
 
     async def run_without_retry(self, target: str, attempt: Callable[[], Awaitable[_T]]) -> _T:
-        """Return the result of `attempt`, which retries itself, so that any failure is final.
-
-        Raises:
-            StorageError: The failure, translated.
-        """
+        """Return the result of `attempt`, which retries itself, so that any failure is final."""
         began = time.monotonic()
         try:
             return await attempt()
@@ -245,14 +225,9 @@ class Retrier:
         raise _storage_error(failure, target, 1, time.monotonic() - began)
 
     async def run(self, target: str, attempt: Callable[[], Awaitable[_T]]) -> _T:
-        """Return the result of `attempt`.
+        """Return the result of `attempt`, which makes one attempt each time it is called.
 
-        Args:
-            target: URL and range, for the error.
-            attempt: Makes one attempt each time it is called.
-
-        Raises:
-            StorageError: The last failure, translated.
+        Raises the last failure, with `target` (URL and range), as a StorageError.
         """
         began = time.monotonic()
         attempts, wrong_answers, refreshed = 0, 0, False
@@ -352,17 +327,6 @@ def _storage_error(
     if failure.fault.passing:
         plural = "attempt" if attempts == 1 else "attempts"
         detail = f"{detail} ({attempts} {plural} in {waited_s:.1f} s)"
-    return ERRORS[failure.fault](f"{target}: {detail}. {_REMEDIES[failure.fault]}")
-
-
-_REMEDIES = {
-    FailureKind.NOT_FOUND: "Check the URL.",
-    FailureKind.DENIED: "Check the credentials, and that they may do this.",
-    FailureKind.CREDENTIALS: "Renew or correct the credentials.",
-    FailureKind.THROTTLED: "Use fewer workers or larger reads, or spread the data over prefixes.",
-    FailureKind.TIMED_OUT: "Check the network and the endpoint, or raise RetryPolicy.deadline_s.",
-    FailureKind.CORRUPT: "Was the object replaced, or is it not what the index says?",
-    FailureKind.UNREACHABLE: "Check the endpoint (such as AWS_ENDPOINT_URL) and the network.",
-    FailureKind.BROKEN: "Check the network and the server, or raise RetryPolicy.deadline_s.",
-    FailureKind.REFUSED: "Check the URL and the connection's settings.",
-}
+    kind, remedy = failure.fault.value
+    error: StorageError = kind(f"{target}: {detail}. {remedy}")
+    return error

@@ -19,16 +19,17 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, TypeVar
 
-from headrace.core import errors
-from headrace.core.env import child_environment, connection_variables
-from headrace.core.errors import CredentialsError, HeadraceError, StorageError
+from headrace.core.env import connection_variables, sidecar_environment
+from headrace.core.errors import CredentialsError, HeadraceError, StorageError, error_from_json
 from headrace.data.storage.client.subprocess_protocol import (
     FrameConnection,
     ReceivedFrame,
+    object_of_row,
     write_piece,
 )
 from headrace.data.storage.store import (
@@ -53,30 +54,25 @@ _PROGRAM = (
 
 @dataclass(slots=True, kw_only=True)
 class PendingRequest:
-    """A request that is not answered yet.
+    """A request that is not answered yet."""
 
-    Attributes:
-        opening: Location and settings of its store, as JSON objects.
-        header: The request, as a JSON object.
-        descriptors: Files that are sent with it.
-        repeatable: Whether it may be sent to another subprocess; an upload's pieces come only once.
-        answer: The future of the answer.
-        tries: How many subprocesses got it.
-    """
-
-    opening: dict[str, Any]
-    header: dict[str, Any]
-    descriptors: Sequence[int] = ()
-    repeatable: bool = True
+    opening: dict[str, Any]  # location and settings of its store, as JSON objects
+    header: dict[str, Any]  # the request, as a JSON object
+    descriptors: Sequence[int] = ()  # files that are sent with it
+    repeatable: bool = True  # by another subprocess; an upload's pieces come only once
     answer: Future[ReceivedFrame] = field(default_factory=Future)
-    tries: int = 0
+    tries: int = 0  # subprocesses that got it
 
+    def send(self) -> Future[ReceivedFrame]:
+        """Send it to this process's storage subprocess, started if needed."""
+        while not _current().take(self):
+            pass
+        return self.answer
 
-def send_request(request: PendingRequest) -> Future[ReceivedFrame]:
-    """Send a request to this process's storage subprocess, started if needed."""
-    while not _current().take(request):
-        pass
-    return request.answer
+    def fail(self, error: HeadraceError) -> None:
+        """Give it an error as its answer."""
+        with suppress(InvalidStateError):  # cancelled: nobody waits any more
+            self.answer.set_exception(error)
 
 
 def server_pids() -> list[int]:
@@ -177,15 +173,14 @@ class _ServerProcess:
                 del _servers[variables]
         for request in waiting:
             if request.repeatable and request.tries < _MOST_TRIES and not _exiting.is_set():
-                send_request(request)
-            else:
-                _fail(
-                    request,
-                    StorageError(
-                        f"{request.header['target']}: the storage helper process {status} before "
-                        "it answered. Try again; if it ends again, look above for its message."
-                    ),
+                request.send()
+                continue
+            request.fail(
+                StorageError(
+                    f"{request.header['target']}: the storage helper process {status} before it "
+                    "answered. Try again; if it ends again, look above for its message."
                 )
+            )
 
 
 _lock = threading.Lock()
@@ -204,13 +199,14 @@ def _current() -> _ServerProcess:
 
 
 def _start(theirs: socket.socket) -> subprocess.Popen[bytes]:
+    # No `Sidecar`: frames carry bytes and descriptors, and the script's own sys.path may be needed.
     descriptor = theirs.fileno()
     return subprocess.Popen(
         [sys.executable, "-c", _PROGRAM, str(descriptor), str(os.getpid()), json.dumps(sys.path)],
         pass_fds=[descriptor],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
-        env=child_environment(),
+        env=sidecar_environment(),
         start_new_session=True,  # ctrl-C in a terminal is the parent's to handle
     )
 
@@ -231,20 +227,10 @@ def _end(process: subprocess.Popen[bytes] | None) -> str:
 def _set_answer(request: PendingRequest, frame: ReceivedFrame) -> None:
     error = frame.header.get("error")
     if error is not None:
-        kind = getattr(errors, error["kind"], StorageError)
-        _fail(request, kind(error["message"]))
+        request.fail(error_from_json(error))
         return
-    try:
+    with suppress(InvalidStateError):  # cancelled: nobody waits any more
         request.answer.set_result(frame)
-    except InvalidStateError:
-        return  # cancelled: nobody waits any more
-
-
-def _fail(request: PendingRequest, error: HeadraceError) -> None:
-    try:
-        request.answer.set_exception(error)
-    except InvalidStateError:
-        return
 
 
 def _at_exit() -> None:
@@ -284,29 +270,23 @@ class SubprocessClient:
 
     def read(self, key: str, start: int, length: int, target: str) -> Future[Buffer]:
         """Read a range."""
-        header = {"op": "read", "key": key, "target": target, "start": start, "length": length}
-        return _mapped(self._send_request(header), lambda frame: frame.body)
+        return self._request("read", key, target, _body, start=start, length=length)
 
     def read_part(self, key: str, start: int, length: int, target: str) -> Future[Part]:
         """Read a range up to the object's end, and its description."""
-        header = {"op": "read_part", "key": key, "target": target, "start": start, "length": length}
-        return _mapped(
-            self._send_request(header), lambda frame: Part(data=frame.body, info=_infos(frame)[0])
-        )
+        return self._request("read_part", key, target, _part, start=start, length=length)
 
     def read_whole(self, key: str, target: str) -> Future[Buffer]:
         """Read an object of any size."""
-        header = {"op": "read_whole", "key": key, "target": target}
-        return _mapped(self._send_request(header), lambda frame: frame.body)
+        return self._request("read_whole", key, target, _body)
 
     def head(self, key: str, target: str) -> Future[ObjectInfo]:
         """Return an object's description."""
-        header = {"op": "head", "key": key, "target": target}
-        return _mapped(self._send_request(header), lambda frame: _infos(frame)[0])
+        return self._request("head", key, target, lambda frame: _infos(frame)[0])
 
     def list(self, prefix: str, target: str) -> Iterator[builtins.list[ObjectInfo]]:
         """Yield the objects below a folder."""
-        yield _infos(self._send_request({"op": "list", "key": prefix, "target": target}).result())
+        yield self._request("list", prefix, target, _infos).result()
 
     def put(self, key: str, data: PutData, target: str) -> None:
         """Write an object, once more if the data are repeatable.
@@ -314,40 +294,49 @@ class SubprocessClient:
         That is where the subprocess dies, or credentials are refused: it looks for new ones
         whenever it starts.
         """
-        for last in (not is_repeatable(data), True):
-            finished = self._put(key, data, target, last=last)
-            if finished:
-                return
+        if not self._put(key, data, target, last=not is_repeatable(data)):
+            self._put(key, data, target, last=True)
 
     def create(self, key: str, data: bytes, target: str) -> Future[bool]:
         """Write a small object unless it exists; return whether it was written."""
-        header = {"op": "create", "key": key, "target": target, "hex": data.hex()}
-        return _mapped(self._send_request(header), lambda frame: bool(frame.header["written"]))
+        return self._request("create", key, target, _written, hex=data.hex())
 
     def delete(self, key: str, target: str) -> Future[None]:
         """Remove an object."""
-        header = {"op": "delete", "key": key, "target": target}
-        return _mapped(self._send_request(header), lambda _: None)
+        return self._request("delete", key, target, lambda _: None)
 
     def close(self) -> None:
         """Do nothing: the subprocess serves this process's other stores, and ends with it."""
 
-    def _send_request(self, header: dict[str, Any]) -> Future[ReceivedFrame]:
-        return send_request(PendingRequest(opening=self._opening, header=header))
+    def _request(
+        self, op: str, key: str, target: str, convert: Callable[[ReceivedFrame], _T], **more: Any
+    ) -> Future[_T]:
+        """Send a request, and return the future of its converted answer."""
+        header = {"op": op, "key": key, "target": target, **more}
+        result: Future[_T] = Future()
+        result.set_running_or_notify_cancel()
+
+        def finish(done: Future[ReceivedFrame]) -> None:
+            error = done.exception()
+            if error is None:
+                result.set_result(convert(done.result()))
+            else:
+                result.set_exception(error)
+
+        PendingRequest(opening=self._opening, header=header).send().add_done_callback(finish)
+        return result
 
     def _put(self, key: str, data: PutData, target: str, *, last: bool) -> bool:
         read_end, write_end = os.pipe()
         os.set_blocking(write_end, False)
         try:
             try:
-                answer = send_request(
-                    PendingRequest(
-                        opening=self._opening,
-                        header={"op": "put", "key": key, "target": target},
-                        descriptors=(read_end,),
-                        repeatable=False,
-                    )
-                )
+                answer = PendingRequest(
+                    opening=self._opening,
+                    header={"op": "put", "key": key, "target": target},
+                    descriptors=(read_end,),
+                    repeatable=False,
+                ).send()
             finally:
                 os.close(read_end)
             _write(write_end, data, answer)
@@ -376,24 +365,17 @@ def _write(pipe: int, data: PutData, answer: Future[ReceivedFrame]) -> None:
         return
 
 
+def _body(frame: ReceivedFrame) -> Buffer:
+    return frame.body
+
+
 def _infos(frame: ReceivedFrame) -> builtins.list[ObjectInfo]:
-    return [
-        ObjectInfo(path=path, size_bytes=size_bytes, etag=etag, modified_s=modified_s)
-        for path, size_bytes, etag, modified_s in frame.header["objects"]
-    ]
+    return [object_of_row(row) for row in frame.header["objects"]]
 
 
-def _mapped(source: Future[ReceivedFrame], convert: Callable[[ReceivedFrame], _T]) -> Future[_T]:
-    """Return a future of the converted answer."""
-    result: Future[_T] = Future()
-    result.set_running_or_notify_cancel()
+def _part(frame: ReceivedFrame) -> Part:
+    return Part(data=frame.body, info=_infos(frame)[0])
 
-    def finish(done: Future[ReceivedFrame]) -> None:
-        error = done.exception()
-        if error is None:
-            result.set_result(convert(done.result()))
-        else:
-            result.set_exception(error)
 
-    source.add_done_callback(finish)
-    return result
+def _written(frame: ReceivedFrame) -> bool:
+    return bool(frame.header["written"])

@@ -12,10 +12,11 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.data.storage.store import Buffer
+from headrace.data.storage.store import Buffer, ObjectInfo
 
 _LENGTHS = struct.Struct("!IQ")
 _PIECE = struct.Struct("!Q")
@@ -24,17 +25,11 @@ _SOCKET_BUFFER_BYTES = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceivedFrame:
-    """A frame that was received.
-
-    Attributes:
-        header: Its JSON object.
-        body: Its bytes, read-only.
-        descriptors: Its files; the receiver closes them.
-    """
+    """A frame that was received."""
 
     header: dict[str, Any]
-    body: Buffer
-    descriptors: Sequence[int]
+    body: Buffer  # read-only
+    descriptors: Sequence[int]  # files; the receiver closes them
 
 
 class FrameConnection:
@@ -86,10 +81,8 @@ class FrameConnection:
 
     def shut_down(self) -> None:
         """End the connection for all users of this end, including a thread within `receive`."""
-        try:
+        with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            return
 
     def _receive_lengths(self) -> tuple[bytes, list[int]]:
         lengths, descriptors = b"", []
@@ -125,8 +118,7 @@ def write_piece(descriptor: int, piece: bytes) -> Iterator[None]:
 def read_pieces(descriptor: int) -> Iterator[bytes]:
     """Yield the pieces that `write_piece` wrote, to the end mark.
 
-    Raises:
-        EOFError: The writer closed the pipe before the end mark.
+    Raises EOFError (the writer closed the pipe before the end mark).
     """
     with os.fdopen(descriptor, "rb") as pipe:
         while length := _PIECE.unpack(_exactly(pipe.read(_PIECE.size), _PIECE.size))[0]:
@@ -137,3 +129,14 @@ def _exactly(data: bytes, length: int) -> bytes:
     if len(data) != length:
         raise EOFError("the writer went away before the end")
     return data
+
+
+def object_row(info: ObjectInfo) -> list[Any]:
+    """Return an object's description as JSON that `object_of_row` reads."""
+    return [info.path, info.size_bytes, info.etag, info.modified_s]
+
+
+def object_of_row(row: Sequence[Any]) -> ObjectInfo:
+    """Return the description of an `object_row`."""
+    path, size_bytes, etag, modified_s = row
+    return ObjectInfo(path=path, size_bytes=size_bytes, etag=etag, modified_s=modified_s)

@@ -6,7 +6,6 @@ Requests run concurrently; each answer has its request's number.
 
 from __future__ import annotations
 
-import builtins
 import os
 import signal
 import socket
@@ -14,15 +13,17 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from itertools import chain
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from headrace.core.errors import HeadraceError
+from headrace.core.errors import HeadraceError, error_to_json
 from headrace.core.process.parent_death import die_with_parent
 from headrace.data.storage.client.direct import DirectClient
 from headrace.data.storage.client.subprocess_protocol import (
     FrameConnection,
     ReceivedFrame,
+    object_row,
     read_pieces,
 )
 from headrace.data.storage.remote_store import declare_leaf
@@ -79,32 +80,28 @@ class _Server:
         match header["op"]:
             case "read":
                 read = client.read(key, header["start"], header["length"], target)
-                self._when_done(read, number, lambda data: ({}, data))
+                self._when_done(number, read, lambda data: ({}, data))
             case "read_part":
                 part = client.read_part(key, header["start"], header["length"], target)
-                self._when_done(
-                    part, number, lambda part: ({"objects": [_row(part.info)]}, part.data)
-                )
+                self._when_done(number, part, lambda part: (_objects(part.info), part.data))
             case "read_whole":
                 whole = client.read_whole(key, target)
-                self._when_done(whole, number, lambda data: ({}, data))
+                self._when_done(number, whole, lambda data: ({}, data))
             case "head":
                 head = client.head(key, target)
-                self._when_done(head, number, lambda info: ({"objects": [_row(info)]}, _NOTHING))
+                self._when_done(number, head, lambda info: (_objects(info), _NOTHING))
             case "create":
                 made = client.create(key, bytes.fromhex(header["hex"]), target)
-                self._when_done(made, number, lambda written: ({"written": written}, _NOTHING))
+                self._when_done(number, made, lambda written: ({"written": written}, _NOTHING))
             case "delete":
                 gone = client.delete(key, target)
-                self._when_done(gone, number, lambda _: ({}, _NOTHING))
+                self._when_done(number, gone, lambda _: ({}, _NOTHING))
             case "list":
-                self._in_thread(number, lambda: self._list(client, key, target))
+                pages = client.list(key, target)
+                self._in_thread(number, lambda: _objects(*chain.from_iterable(pages)))
             case "put":
                 pieces = read_pieces(descriptors[0])
                 self._in_thread(number, lambda: client.put(key, pieces, target))
-
-    def _list(self, client: DirectClient, key: str, target: str) -> dict[str, Any]:
-        return {"objects": [_row(info) for page in client.list(key, target) for info in page]}
 
     def _client(self, store: int) -> DirectClient:
         if store not in self._clients:
@@ -112,7 +109,7 @@ class _Server:
         return self._clients[store]
 
     def _when_done(
-        self, future: Future[Any], number: int, pack: Callable[[Any], tuple[dict[str, Any], Buffer]]
+        self, number: int, future: Future[Any], pack: Callable[[Any], tuple[dict[str, Any], Buffer]]
     ) -> None:
         def answer(done: Future[Any]) -> None:
             error = done.exception()
@@ -156,13 +153,13 @@ def _config(fields: dict[str, Any]) -> StorageConfig:
     return StorageConfig(**{**fields, "retry": RetryPolicy(**fields["retry"])})
 
 
-def _row(info: ObjectInfo) -> builtins.list[Any]:
-    return [info.path, info.size_bytes, info.etag, info.modified_s]
+def _objects(*infos: ObjectInfo) -> dict[str, Any]:
+    return {"objects": [object_row(info) for info in infos]}
 
 
 def _named(error: BaseException) -> dict[str, str]:
     if isinstance(error, HeadraceError):
-        return {"kind": type(error).__name__, "message": str(error)}
+        return error_to_json(error)
     # Another error's text may contain anything, even secrets.
     return {"kind": "StorageError", "message": f"The helper failed ({type(error).__name__})."}
 

@@ -1,32 +1,13 @@
-"""The common parts of channel sidecars: their start, their answers, and progress on stderr."""
+"""The counts and the progress of a copy."""
 
 from __future__ import annotations
 
-import signal
 import sys
 import threading
 import time
-from contextlib import suppress
 
-from headrace.core.process.parent_death import die_with_parent, ignore_group_signals
+from headrace.core.console import print_status
 from headrace.core.units import format_bytes, format_seconds
-from headrace.data.channels.messages import ChannelsAnswer
-from headrace.data.storage import declare_leaf
-
-
-def become_sidecar(parent_pid: int) -> None:
-    """Make this process end with its parent, and ignore the terminal's signals."""
-    ignore_group_signals()
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    die_with_parent(parent_pid)
-    declare_leaf()
-
-
-def write_answer(answer: ChannelsAnswer) -> None:
-    """Send an answer to the parent."""
-    sys.stdout.write(f"{answer.to_json()}\n")
-    sys.stdout.flush()
-
 
 _SILENT_S = 2.0  # shorter copies show no progress
 _LINE_EVERY_S = 5.0
@@ -34,20 +15,13 @@ _REFRESH_EVERY_S = 0.2
 
 
 class CopyCounts:
-    """The counts of a copy; thread-safe.
-
-    Attributes:
-        objects: Number of objects that are complete.
-        size_bytes: Their bytes, and those of finished parts.
-        fetched: Number of objects that came from the store.
-        fetched_bytes: Number of bytes that came from the store.
-    """
+    """The counts of a copy; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self.objects = 0
-        self.size_bytes = 0
-        self.fetched = 0
+        self.objects = 0  # that are complete
+        self.size_bytes = 0  # theirs, and those of finished parts
+        self.fetched = 0  # objects that came from the store
         self.fetched_bytes = 0
 
     def add(self, *, objects: int = 0, size_bytes: int = 0) -> None:
@@ -65,13 +39,7 @@ class CopyCounts:
 
 
 class CopyProgress(CopyCounts):
-    """Shows the progress of a channel's copy.
-
-    Args:
-        name: The channel's name.
-        objects: Number of its objects.
-        size_bytes: Their total size.
-    """
+    """Shows the progress of a channel's copy, which has so many objects and bytes."""
 
     def __init__(self, name: str, objects: int, size_bytes: int) -> None:
         super().__init__()
@@ -120,16 +88,9 @@ class CopyProgress(CopyCounts):
     def _write(self, line: str) -> None:
         if self._on_terminal:
             self._line_shown = True
-            write_status(f"\r{line}\x1b[K")
+            print_status(f"\r{line}\x1b[K")
         else:
-            write_status(f"{line}\n")
+            print_status(f"{line}\n")
 
     def _last(self, line: str) -> None:
-        write_status(f"\r\x1b[K{line}" if self._line_shown else line)
-
-
-def write_status(text: str) -> None:
-    """Write text to stderr, ignoring errors."""
-    with suppress(OSError, ValueError):
-        sys.stderr.write(text)
-        sys.stderr.flush()
+        print_status(f"\r\x1b[K{line}" if self._line_shown else line)

@@ -1,0 +1,74 @@
+"""Locks on files between processes; the kernel releases one however its process ends."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+
+_POLL_S = 0.05
+
+
+def open_lock_file(path: Path | str, mode: int = 0o644) -> int:
+    """Return the descriptor of a file to lock, made if needed; raises OSError."""
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
+
+
+def try_lock(descriptor: int, *, shared: bool = False, required: bool = True) -> bool:
+    """Lock an open file until it is closed, or convert its lock; False if another process has it.
+
+    Args:
+        descriptor: The file.
+        shared: Any number of processes may hold it together.
+        required: Raise OSError where the file system has no locks; else return True there.
+    """
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        if required:
+            raise
+    return True
+
+
+def lock_within(descriptor: int, wait_s: float, *, required: bool = True) -> bool:
+    """Lock an open file, with retries for some seconds; see `try_lock`."""
+    deadline = time.monotonic() + wait_s
+    while not try_lock(descriptor, required=required):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_S)
+    return True
+
+
+def is_locked(path: Path, *, unknown: bool) -> bool:
+    """Whether a process has locked a file; False if there is no such file.
+
+    Args:
+        unknown: The answer where the file system has no locks.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return not try_lock(descriptor, shared=True)
+    except OSError:
+        return unknown
+    finally:
+        os.close(descriptor)
+
+
+def wait_for_lock(descriptor: int) -> None:
+    """Wait for the lock of an open file; without one where the file system has no locks."""
+    with suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+
+def unlock(descriptor: int) -> None:
+    """Release a lock; closing is not enough where a child forked meanwhile has the descriptor."""
+    with suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_UN)

@@ -1,0 +1,322 @@
+"""Sidecars: processes of ours beside a script, with one JSON request in and JSON lines out.
+
+A module with `if __name__ == "__main__": run_sidecar(main)` is a sidecar's program, and `Sidecar`
+starts it. Requests, which may hold secrets, go through standard input, as other users see argument
+lists. A sidecar ends with its parent: at once by a parent-death signal, or, where it has to finish
+work, because its input ends. Neither end shares a session, so that ctrl-C reaches only the script.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import IO, Any, NoReturn
+
+from headrace.core import env
+from headrace.core.errors import HeadraceError, error_from_json, error_to_json
+from headrace.core.files import write_all
+from headrace.core.process.parent_death import die_with_parent, ignore_group_signals
+
+_PIECE_BYTES = 64 * 1024
+_RUNNING: set[int] = set()
+
+
+def sidecar_pids() -> set[int]:
+    """Return the sidecars of this process that have not been ended, which are no ranks."""
+    return set(_RUNNING)
+
+
+def request_line(request: Mapping[str, Any]) -> str:
+    """Return the line that a sidecar of this process reads first."""
+    return json.dumps({"parent": os.getpid(), "request": request}) + "\n"
+
+
+class MessageReader:
+    """Reads messages, which are lines of JSON, from a pipe."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._buffer = bytearray()
+        self._searched = 0
+        self._has_ended = False
+
+    def fileno(self) -> int:
+        """Return the pipe's descriptor."""
+        return self._descriptor
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until a message, or the end, has come; return False at the timeout."""
+        deadline = time.monotonic() + (timeout_s or 0.0)
+        poll = select.poll()
+        poll.register(self._descriptor, select.POLLIN)
+        while self._line_end() < 0 and not self._has_ended:
+            left_s = max(0.0, deadline - time.monotonic())
+            if timeout_s is not None and not poll.poll(left_s * 1000):
+                return False
+            piece = os.read(self._descriptor, _PIECE_BYTES)
+            self._buffer += piece
+            self._has_ended = not piece
+        return True
+
+    def read(self) -> dict[str, Any] | None:
+        """Wait for the next message; None at the end. Raises the error that was sent, if it is one.
+
+        Raises HeadraceError (an error was sent).
+        """
+        self.wait()
+        end = self._line_end()
+        if end < 0:
+            return None
+        line = bytes(self._buffer[:end])
+        del self._buffer[: end + 1]
+        self._searched = 0
+        message: dict[str, Any] = json.loads(line)
+        if "error" in message:
+            raise error_from_json(message["error"])
+        return message
+
+    def _line_end(self) -> int:
+        end = self._buffer.find(b"\n", self._searched)
+        self._searched = len(self._buffer) if end < 0 else end
+        return end
+
+
+class Sidecar:
+    """A sidecar of this process, started at once.
+
+    Args:
+        module: The module that it runs.
+        request: Its request; JSON.
+        environment: All its variables; None: this process's, without the rank's.
+        own_session: Signals to this process's group or terminal do not reach it.
+        output: Where it writes; None: messages are read here, and other text goes to stderr.
+
+    Raises:
+        OSError: No more processes can be started.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        request: Mapping[str, Any],
+        *,
+        environment: Mapping[str, str] | None = None,
+        own_session: bool = True,
+        output: IO[bytes] | None = None,
+    ) -> None:
+        # -P: a folder named headrace in the working folder must not be imported.
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", module],
+            stdin=subprocess.PIPE,
+            stdout=output or subprocess.PIPE,
+            stderr=output,
+            env=environment or env.sidecar_environment(),
+            start_new_session=own_session,
+            bufsize=0,
+        )
+        self.pid = self._process.pid
+        _RUNNING.add(self.pid)
+        stdout = self._process.stdout
+        self._messages = None if stdout is None else MessageReader(stdout.fileno())
+        self._write(request_line(request))
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Send it a message; ignored where it has ended."""
+        self._write(json.dumps(message) + "\n")
+
+    def _write(self, line: str) -> None:
+        assert self._process.stdin is not None
+        with suppress(OSError):
+            write_all(self._process.stdin.fileno(), line.encode())
+
+    def receive(self) -> dict[str, Any] | None:
+        """Wait for its next message, without a deadline; None where it has ended.
+
+        Raises HeadraceError (the error that it reports).
+        """
+        assert self._messages is not None
+        return self._messages.read()
+
+    def wait(self, timeout_s: float | None = None) -> int | None:
+        """Wait until it has ended; return its code, -n for signal n, or None at the timeout."""
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def terminate(self) -> None:
+        """Send it SIGTERM."""
+        self._process.terminate()
+
+    def kill(self) -> None:
+        """Kill it and wait for its end."""
+        self._process.kill()
+        self._process.wait()
+        _RUNNING.discard(self.pid)
+
+    def end(
+        self, message: Mapping[str, Any] | None = None, *, patience_s: float, kills: bool = True
+    ) -> int | None:
+        """Have it end: send a last message, and close its input.
+
+        Args:
+            message: The last message, if any.
+            patience_s: How long it may take.
+            kills: Kill it then; else it goes on.
+
+        Returns:
+            Its code, -n for signal n; None where it took too long.
+        """
+        if message is not None:
+            self.send(message)
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        code = self.wait(patience_s)
+        if code is not None or kills:
+            self.kill()
+        return code
+
+
+class RestartedSidecar:
+    """A sidecar that is started again where it is killed, by the OOM killer, say.
+
+    One that exits by itself has said why, and is not. It must not use a parent-death signal, as
+    threads start it.
+
+    Args:
+        module: The module that it runs.
+        request: Its request.
+        restarts: How often it is started again at most.
+        killed: Called with its code, and whether another one has taken over.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        request: Mapping[str, Any],
+        *,
+        restarts: int,
+        killed: Callable[[int, bool], None],
+    ) -> None:
+        # The environment of now: torchrun's process later changes its own for the ranks.
+        environment = env.sidecar_environment()
+        self._start = partial(Sidecar, module, request, environment=environment)
+        self._killed = killed
+        self._lock = threading.Lock()  # guards the decision on another start
+        self._is_over = False
+        self._current = self._start()
+        threading.Thread(
+            target=self._watch, args=(restarts,), name="headrace-sidecar", daemon=True
+        ).start()
+
+    @property
+    def pid(self) -> int:
+        """The process that runs now."""
+        return self._current.pid
+
+    def end(
+        self, message: Mapping[str, Any] | None = None, *, patience_s: float, kills: bool = True
+    ) -> int | None:
+        """Have it end; see `Sidecar.end`."""
+        with self._lock:
+            self._is_over = True
+        return self._current.end(message, patience_s=patience_s, kills=kills)
+
+    def _watch(self, restarts: int) -> None:
+        for left in range(restarts, -1, -1):
+            code = self._current.wait()
+            assert code is not None
+            with self._lock:  # nothing is printed under the lock: a terminal may block
+                if self._is_over or code >= 0:
+                    return
+                has_restarted = left > 0 and self._start_another()
+            self._killed(code, has_restarted)
+            if not has_restarted:
+                return
+
+    def _start_another(self) -> bool:
+        try:
+            another = self._start()
+        except OSError:  # no memory for another process
+            return False
+        self._current.kill()
+        self._current = another
+        return True
+
+
+class SidecarParent(MessageReader):
+    """The parent of this process, which is a sidecar.
+
+    Attributes:
+        pid: Its process id.
+        request: Its request.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        # Stray output of libraries must not get among the messages.
+        self._out = os.dup(1)
+        self._sending = threading.Lock()
+        os.dup2(2, 1)
+        first = self.read()
+        if first is None:  # the parent was killed
+            os._exit(0)
+        self.pid: int = first["parent"]
+        self.request: dict[str, Any] = first["request"]
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Send it a message; ignored where it has ended. Any thread may."""
+        with self._sending, suppress(OSError):
+            write_all(self._out, (json.dumps(message) + "\n").encode())
+
+    def send_error(self, error: HeadraceError) -> None:
+        """Have its `receive` raise an error."""
+        self.send({"error": error_to_json(error)})
+
+
+def run_sidecar(
+    main: Callable[[SidecarParent], int | None],
+    *,
+    dies_by: signal.Signals | None = signal.SIGKILL,
+    blocked: Collection[signal.Signals] = (),
+) -> NoReturn:
+    """Read the request, run the program of a sidecar, and exit.
+
+    An error of Headrace is sent to the parent, and its exit code is this process's. The exit is at
+    once: an orderly one would finalise the interpreter under the threads of an object-store client.
+
+    Args:
+        main: The program; its result is the exit code, None for 0.
+        dies_by: The signal by which this process dies with the parent's thread; None: it sees by
+            itself that its input has ended.
+        blocked: Signals that stay blocked, for the program to wait for; other signals to the
+            process group are ignored.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
+    ignore_group_signals()
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)  # the launcher waits with more blocked
+    parent = SidecarParent()
+    code = 1
+    try:
+        if dies_by is not None:
+            die_with_parent(parent.pid, dies_by)
+        code = main(parent) or 0
+    except HeadraceError as error:
+        parent.send_error(error)
+        code = error.exit_code
+    except BaseException:  # noqa: BLE001 - the interpreter's own handler is not reached
+        traceback.print_exc()
+    with suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
