@@ -50,9 +50,6 @@ def page_of(material: PageData) -> str:
 
     It loads nothing: all that it needs is included, and its content policy forbids the browser to
     fetch or run anything else, whatever the records contain.
-
-    Args:
-        material: The data of the page.
     """
     sections = [built for build in SECTIONS if (built := build(material)) is not None]
     scripts = (_plotly(), _asset("page.js"))
@@ -143,11 +140,7 @@ def write_report(
 
 
 def write_page(material: PageData, output: str | Path) -> Path:
-    """Write the page from data already read and return its path.
-
-    Args:
-        material: The data of the page.
-        output: The file, or a folder for it.
+    """Write the page from data already read, into a file or folder, and return its path.
 
     Raises:
         UsageError: The file cannot be written.

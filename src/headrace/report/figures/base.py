@@ -32,17 +32,13 @@ Layout = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeAxis:
-    """The time axis of all charts of a run, from the start of its recording.
-
-    Attributes:
-        began_ns: The begin of the recording, by the host's clock.
-        ended_ns: The last recorded moment.
-        steps_ns: When the first step began and the last one ended; None without steps.
-    """
+    """The time axis of all charts of a run from the start of its recording, by the host's clock."""
 
     began_ns: int
     ended_ns: int
-    steps_ns: tuple[int, int] | None = None
+    steps_ns: tuple[int, int] | None = (
+        None  # of the first step's begin and the last one's end
+    )
 
     @property
     def unit(self) -> str:
@@ -106,12 +102,7 @@ def time_axis(tables: Tables) -> TimeAxis:
 
 
 def figure(traces: Sequence[Mapping[str, Any]], layout: Layout) -> Any:
-    """Return a Plotly figure.
-
-    Args:
-        traces: Its traces, each with its type.
-        layout: Its layout, in addition to what all charts share.
-    """
+    """Return a Plotly figure; the layout is in addition to what all charts share."""
     import plotly.graph_objects as go  # slow to import, so only when a chart is drawn
 
     shared = {
@@ -144,27 +135,13 @@ Pooling = Literal["mean", "min", "max"]
 
 
 def group_offsets(count: int, most: int) -> Ints:
-    """Return the starts of groups of neighbours, at most `most` of them.
-
-    Args:
-        count: Number of values.
-        most: Largest number of groups, at least 1.
-
-    Returns:
-        The index of each group's first value; sizes of groups differ by one at most.
-    """
+    """Return the starts of groups of neighbours, at most `most`; sizes differ by one at most."""
     groups = min(count, most)
     return np.arange(groups, dtype=np.int64) * count // max(groups, 1)
 
 
 def pool_groups(values: Floats, starts: Ints, how: Pooling) -> Floats:
-    """Return one value for each group of neighbours.
-
-    Args:
-        values: All values, in order.
-        starts: The starts of the groups: see `group_offsets`.
-        how: How a group's values are combined.
-    """
+    """Return one value for each group of neighbours; see `group_offsets` for their starts."""
     if len(starts) == 0:
         return np.zeros(0)
     if how == "mean":
@@ -179,16 +156,8 @@ def pool_intervals(
 ) -> Floats:
     """Return one value for each column of time, from values that hold over intervals.
 
-    Args:
-        start: Starts of the intervals.
-        end: Ends of the intervals.
-        values: The value during each interval; NaN if unknown.
-        edges: The columns' edges, ascending: one more than there are columns.
-        how: "mean" weighs by time; "min" and "max" take the worst value at any moment of the
-            column, however short.
-
-    Returns:
-        The columns' values; NaN if no interval overlaps the column.
+    `edges` are the columns', ascending. "mean" weighs by time; "min" and "max" take the worst value
+    at any moment of the column, however short. Unknown values are NaN, as are columns without any.
     """
     columns = len(edges) - 1
     inside = (end > edges[0]) & (start < edges[-1]) & (end > start) & np.isfinite(values)
@@ -212,16 +181,7 @@ def pool_intervals(
 
 
 def busy_shares(start: Floats, end: Floats, edges: Floats) -> Floats:
-    """Return the share of each column of time that intervals cover, 0 to 1.
-
-    Args:
-        start: Starts of the intervals.
-        end: Ends of the intervals.
-        edges: The columns' edges, ascending.
-
-    Returns:
-        The shares; NaN before the first interval and after the last.
-    """
+    """Return the share of each column that intervals cover, 0 to 1; NaN before and after all."""
     columns = len(edges) - 1
     if len(start) == 0:
         return np.full(columns, np.nan)

@@ -50,11 +50,7 @@ def read_data_waits(tables: Tables) -> DataWaits | None:
 
 
 def data_waits(tables: Tables) -> Any | None:
-    """Return a histogram of waits for a batch by their length; None if none were recorded.
-
-    Args:
-        tables: The run's records.
-    """
+    """Return a histogram of waits for a batch by their length; None if none were recorded."""
     waits = read_data_waits(tables)
     if waits is None:
         return None

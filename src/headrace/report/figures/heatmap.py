@@ -32,23 +32,14 @@ _CORE = re.compile(r"core_(\d+)_percent")
 
 @dataclass(frozen=True, slots=True)
 class HeatmapBand:
-    """Rows of one kind.
-
-    Attributes:
-        title: The kind.
-        rows: Name and busy shares, 0 to 1, one value a column; NaN if unknown.
-    """
+    """Rows of one kind: their names, and busy shares, 0 to 1, a value a column; NaN if unknown."""
 
     title: str
     rows: tuple[tuple[str, Floats], ...]
 
 
 def heatmap(tables: Tables) -> Any | None:
-    """Return how busy every rank, GPU, worker and core was over time; None if not recorded.
-
-    Args:
-        tables: The run's records.
-    """
+    """Return how busy every rank, GPU, worker and core was over time; None if not recorded."""
     bands = read_bands(tables)
     if not bands:
         return None

@@ -47,9 +47,6 @@ def phase_bars(tables: Tables) -> Any | None:
 
     Warm-up steps do not count. If phases by the accelerator's own clock were recorded, a rank has a
     second bar with these.
-
-    Args:
-        tables: The run's records.
     """
     steps = read_steps(tables)
     if not steps.ranks:
@@ -120,11 +117,7 @@ _TALL = 5.0
 
 
 def timeline(tables: Tables) -> Any | None:
-    """Return the phases of every step over time, one row a rank; None without steps.
-
-    Args:
-        tables: The run's records.
-    """
+    """Return the phases of every step over time, one row a rank; None without steps."""
     steps = columns(tables, "steps")
     if row_count(steps) == 0:
         return None
