@@ -8,7 +8,9 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
+
+from headrace.report.figures.base import Figure, figure_json
 
 
 class Html(str):
@@ -92,7 +94,7 @@ def note(*parts: Child) -> Html:
     return element("p", *parts, class_="note")
 
 
-def chart(name: str, figure: Any, told: str) -> Html:
+def chart(name: str, figure: Figure, told: str) -> Html:
     """Return the element of a chart, with a description for screen readers, and its data.
 
     It is as high as the layout of the Plotly figure says.
@@ -103,11 +105,11 @@ def chart(name: str, figure: Any, told: str) -> Html:
         id=f"chart-{name}",
         role="img",
         aria_label=told,
-        style=f"height:{figure.layout.height}px",
+        style=f"height:{figure['layout']['height']}px",
         data_figure=f"data-{name}",
     )
     # "<" in a script element could end it, so JSON's escape for it is used.
-    data = Html(figure.to_json().replace("<", "\\u003c"))
+    data = Html(figure_json(figure).replace("<", "\\u003c"))
     return join_html(
         (container, element("script", data, type="application/json", id=f"data-{name}"))
     )

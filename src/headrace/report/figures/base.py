@@ -6,9 +6,11 @@ values are pooled into few columns in a way that keeps short stalls visible.
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -36,9 +38,7 @@ class TimeAxis:
 
     began_ns: int
     ended_ns: int
-    steps_ns: tuple[int, int] | None = (
-        None  # of the first step's begin and the last one's end
-    )
+    steps_ns: tuple[int, int] | None = None  # of the first step's begin and the last one's end
 
     @property
     def unit(self) -> str:
@@ -101,22 +101,38 @@ def time_axis(tables: Tables) -> TimeAxis:
     )
 
 
-def figure(traces: Sequence[Mapping[str, Any]], layout: Layout) -> Any:
-    """Return a Plotly figure; the layout is in addition to what all charts share."""
-    import plotly.graph_objects as go  # slow to import, so only when a chart is drawn
+Figure: TypeAlias = dict[str, Any]
+"""The traces ("data") and the layout of a Plotly figure: what `plotly.graph_objects.Figure` takes.
+Making that takes longer than all else of the page, which needs only its JSON."""
 
+
+def figure(traces: Sequence[Mapping[str, Any]], layout: Layout) -> Figure:
+    """Return a Plotly figure; the layout is in addition to what all charts share."""
     shared = {
-        "template": "none",
+        "template": {"data": {"scatter": [{"type": "scatter"}]}},
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"family": "system-ui, sans-serif", "size": 12},
         "margin": {"l": 64, "r": 32, "t": 8, "b": 44},
         "hoverlabel": {"namelength": -1},
     }
-    return go.Figure(data=[dict(trace) for trace in traces], layout={**shared, **layout})
+    return {"data": [dict(trace) for trace in traces], "layout": {**shared, **layout}}
 
 
-def empty_figure(text: str) -> Any:
+def figure_json(drawn: Figure) -> str:
+    """Return a figure as JSON for Plotly's JavaScript, with arrays in its base64 format."""
+    return json.dumps(drawn, default=_typed_array, separators=(",", ":"))
+
+
+def _typed_array(values: Floats) -> Any:
+    if not values.size:
+        return []
+    data = base64.b64encode(values.tobytes()).decode()
+    shape = {"shape": str(values.shape)[1:-1]} if values.ndim > 1 else {}
+    return {"dtype": values.dtype.str.lstrip("<"), "bdata": data, **shape}
+
+
+def empty_figure(text: str) -> Figure:
     """Return a figure that only says why there is nothing to show."""
     note = {"text": text, "showarrow": False, "x": 0.5, "y": 0.5, "xref": "paper", "yref": "paper"}
     return figure(

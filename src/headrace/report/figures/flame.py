@@ -6,12 +6,12 @@ import html
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from headrace.core.source_location import PACKAGE
 from headrace.observe.doctor.stack_samples import StackFrame, StackSample, read_stack_samples
 from headrace.observe.whatif.tables import Tables, columns, row_count
-from headrace.report.figures.base import figure
+from headrace.report.figures.base import Figure, figure
 
 USER_COLOUR, LIBRARY_COLOUR, ROOT_COLOUR = "#f2a65a", "#b4c2d6", "#d5dbe3"
 ProcessKind = Literal["workers", "ranks"]
@@ -52,7 +52,7 @@ class CallNode:
         return 1 + max((call.depth for call in self.below.values()), default=0)
 
 
-def flame(tables: Tables, where: ProcessKind = "workers") -> Any | None:
+def flame(tables: Tables, where: ProcessKind = "workers") -> Figure | None:
     """Return an icicle chart of sampled code, with widths by time; None if none was sampled.
 
     "workers" are sampled while they make batches, "ranks" in their main threads.

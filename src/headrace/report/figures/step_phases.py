@@ -21,6 +21,7 @@ from headrace.records.schema import PHASES
 from headrace.report.figures.base import (
     PHASE_COLOURS,
     TIME_MARGIN,
+    Figure,
     Pooling,
     TimeAxis,
     figure,
@@ -42,7 +43,7 @@ class _PhaseBar:
     phases_ms: tuple[float, ...]
 
 
-def phase_bars(tables: Tables) -> Any | None:
+def phase_bars(tables: Tables) -> Figure | None:
     """Return the mean training step of each rank, split into phases; None without such steps.
 
     Warm-up steps do not count. If phases by the accelerator's own clock were recorded, a rank has a
@@ -116,7 +117,7 @@ _TALL = 5.0
 """Height of the axis over an ordinary step, so that one long step does not flatten all others."""
 
 
-def timeline(tables: Tables) -> Any | None:
+def timeline(tables: Tables) -> Figure | None:
     """Return the phases of every step over time, one row a rank; None without steps."""
     steps = columns(tables, "steps")
     if row_count(steps) == 0:
@@ -135,8 +136,9 @@ def timeline(tables: Tables) -> Any | None:
             "traceorder": "normal",
         },
         "margin": TIME_MARGIN,
-        "shapes": _evaluations(select_rows(steps, steps["rank"] == ranks[0]), clock),
     }
+    if shapes := _evaluations(select_rows(steps, steps["rank"] == ranks[0]), clock):
+        layout["shapes"] = shapes
     top = axis_top_ms(steps)
     for row, rank in enumerate(ranks):
         of_rank = select_rows(steps, steps["rank"] == rank)
