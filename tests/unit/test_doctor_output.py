@@ -109,9 +109,9 @@ def test_a_line_that_is_not_known_is_not_shown():
     assert "None" not in text.getvalue()
     drawn = flame(play(run))
     assert drawn is not None
-    trace = drawn.data[0]
-    assert any(label.endswith("Noise.__call__  augment.py") for label in trace.labels)
-    assert not any("None" in text or "line 0" in text for text in trace.hovertext)
+    trace = drawn["data"][0]
+    assert any(label.endswith("Noise.__call__  augment.py") for label in trace["labels"])
+    assert not any("None" in text or "line 0" in text for text in trace["hovertext"])
 
 
 @pytest.mark.parametrize("line", ["None", "", "-1", "0"])

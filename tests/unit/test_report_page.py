@@ -1,16 +1,21 @@
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 
 import numpy as np
+import plotly.graph_objects as go
 import pytest
 
 from headrace.observe.doctor.diagnosis import diagnose
 from headrace.records.run_folder import Attempt
+from headrace.report.figures.base import empty_figure, figure_json
+from headrace.report.figures.data_waits import data_waits
+from headrace.report.figures.flame import flame
 from headrace.report.figures.heatmap import MAX_HEATMAP_COLUMNS as MOST_HEATMAP_COLUMNS
-from headrace.report.figures.heatmap import read_bands
-from headrace.report.figures.step_phases import MAX_TIMELINE_COLUMNS, timeline
+from headrace.report.figures.heatmap import heatmap, read_bands
+from headrace.report.figures.step_phases import MAX_TIMELINE_COLUMNS, phase_bars, timeline
 from headrace.report.formatting import format_fact, format_share
 from headrace.report.markup import Html, element, table
 from headrace.report.page import SECTIONS, page_of
@@ -98,9 +103,9 @@ def test_a_long_run_has_few_columns_and_still_shows_its_one_stall():
     stalled = tables.rows["steps"][1777]
     stalled["data_wait_ns"] += 80 * MS
     stalled["wall_ns"] += 80 * MS
-    waits = next(trace for trace in timeline(tables).data if trace.name == "data wait")
-    assert len(waits.x) <= 2 * MAX_TIMELINE_COLUMNS
-    assert max(waits.y) >= 80
+    waits = next(trace for trace in timeline(tables)["data"] if trace["name"] == "data wait")
+    assert len(waits["x"]) <= 2 * MAX_TIMELINE_COLUMNS
+    assert max(waits["y"]) >= 80
     rows = {name: shares for band in read_bands(tables) for name, shares in band.rows}
     assert len(rows["rank 0"]) <= MOST_HEATMAP_COLUMNS
     assert np.nanmin(rows["rank 0"]) < 0.2
@@ -108,10 +113,18 @@ def test_a_long_run_has_few_columns_and_still_shows_its_one_stall():
 
 def test_timeline_phases_add_up_to_the_step():
     tables = play(Run(batches=40))
-    drawn = timeline(tables).data
-    height = sum(np.asarray(trace.y, np.float64) for trace in drawn)
+    drawn = timeline(tables)["data"]
+    height = sum(np.asarray(trace["y"], np.float64) for trace in drawn)
     walls = [row["wall_ns"] / 1e6 for row in tables.rows["steps"]]
     np.testing.assert_allclose(sorted(height[height > 0]), sorted(walls), rtol=1e-3)
+
+
+def test_a_chart_is_written_as_plotly_itself_would():
+    tables = play(SLOW)
+    drawn = [draw(tables) for draw in (heatmap, timeline, phase_bars, data_waits, flame)]
+    for figure in (*drawn, empty_figure("Nothing.")):
+        assert figure is not None
+        assert json.loads(figure_json(figure)) == json.loads(go.Figure(figure).to_json())
 
 
 def test_elements_escape_text_and_keep_html():

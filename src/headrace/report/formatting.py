@@ -63,12 +63,7 @@ def phase_name(phase: str) -> str:
 
 
 def format_fact(name: str, fact: float | str) -> tuple[str, str]:
-    """Return a piece of evidence as words and as a value with its unit.
-
-    Args:
-        name: Its name, unit included: batch_wall_ms.
-        fact: Its value.
-    """
+    """Return a piece of evidence, such as batch_wall_ms, as words and as a value with its unit."""
     words = _FACTS.get(name) or _spaced_words(_without_suffix(name))
     if isinstance(fact, str):
         return words, fact.replace("_", " ")

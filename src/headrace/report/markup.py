@@ -8,7 +8,9 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
+
+from headrace.report.figures.base import Figure, figure_json
 
 
 class Html(str):
@@ -27,12 +29,9 @@ def escape(text: object) -> Html:
 
 
 def element(name: str, /, *children: Child, **attributes: str) -> Html:
-    """Return an element.
+    """Return an element; plain text is escaped, None left out.
 
-    Args:
-        name: Its name: p, td, ...
-        children: Its content, in order; plain text is escaped, None left out.
-        attributes: Its attributes; `class_` stands for class, and _ for - as in data_name.
+    In names of attributes `class_` stands for class, and _ for - as in data_name.
     """
     attribute_text = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(value)}"'
@@ -49,13 +48,7 @@ def join_html(parts: Iterable[Child]) -> Html:
 
 
 def table(head: Iterable[Child], rows: Iterable[Iterable[Child]], *, numbers: int = 0) -> Html:
-    """Return a table that scrolls sideways if the page is too narrow for it.
-
-    Args:
-        head: The titles of the columns.
-        rows: The cells, row by row.
-        numbers: How many of the last columns are numbers, aligned right.
-    """
+    """Return a table that scrolls sideways on a narrow page; its last columns are numbers."""
     titles = list(head)
 
     def cells(kind: str, row: Iterable[Child]) -> Html:
@@ -74,15 +67,9 @@ def table(head: Iterable[Child], rows: Iterable[Iterable[Child]], *, numbers: in
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A section of the page.
+    """A section of the page."""
 
-    Attributes:
-        id: Unique on the page; the link to it.
-        title: Its heading.
-        body: Its content.
-    """
-
-    id: str
+    id: str  # unique on the page; the link to it
     title: str
     body: Html
 
@@ -93,13 +80,7 @@ class Section:
 
 
 def section(name: str, title: str, *parts: Child) -> Section:
-    """Return a section.
-
-    Args:
-        name: Its id.
-        title: Its heading.
-        parts: Its content, in order; plain text is escaped, None left out.
-    """
+    """Return a section; plain text is escaped, None left out."""
     return Section(id=name, title=title, body=join_html(parts))
 
 
@@ -113,13 +94,10 @@ def note(*parts: Child) -> Html:
     return element("p", *parts, class_="note")
 
 
-def chart(name: str, figure: Any, told: str) -> Html:
-    """Return the element of a chart, and its data.
+def chart(name: str, figure: Figure, told: str) -> Html:
+    """Return the element of a chart, with a description for screen readers, and its data.
 
-    Args:
-        name: Unique on the page.
-        figure: The Plotly figure; the element is as high as its layout says.
-        told: A description for screen readers.
+    It is as high as the layout of the Plotly figure says.
     """
     container = element(
         "div",
@@ -127,11 +105,11 @@ def chart(name: str, figure: Any, told: str) -> Html:
         id=f"chart-{name}",
         role="img",
         aria_label=told,
-        style=f"height:{figure.layout.height}px",
+        style=f"height:{figure['layout']['height']}px",
         data_figure=f"data-{name}",
     )
     # "<" in a script element could end it, so JSON's escape for it is used.
-    data = Html(figure.to_json().replace("<", "\\u003c"))
+    data = Html(figure_json(figure).replace("<", "\\u003c"))
     return join_html(
         (container, element("script", data, type="application/json", id=f"data-{name}"))
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.observe.whatif.tables import CachedTables, Tables
 from headrace.records import data_frames as records
-from headrace.report.figures.base import empty_figure
+from headrace.report.figures.base import Figure, empty_figure
 from headrace.report.figures.data_waits import data_waits
 from headrace.report.figures.flame import flame
 from headrace.report.figures.heatmap import heatmap
@@ -50,16 +50,19 @@ class ChartedRun(records.RunFrames):
 
     def flame(self) -> Any:
         """Return a figure: the code that ran in the workers, or in the ranks without workers."""
-        drawn = flame(self._tables, "workers") or flame(self._tables, "ranks")
-        return drawn or empty_figure("No code was sampled.")
+        return self._drawn(
+            lambda tables: flame(tables, "workers") or flame(tables, "ranks"),
+            "No code was sampled.",
+        )
 
     @cached_property
     def _tables(self) -> Tables:
         return CachedTables(self._records)
 
-    def _drawn(self, draw: Callable[[Tables], Any | None], missing: str) -> Any:
-        figure = draw(self._tables)
-        return empty_figure(missing) if figure is None else figure
+    def _drawn(self, draw: Callable[[Tables], Figure | None], missing: str) -> Any:
+        import plotly.graph_objects as go  # slow to import
+
+        return go.Figure(draw(self._tables) or empty_figure(missing))
 
 
 def open_run(path: str | Path, attempt: int | None = None) -> ChartedRun:

@@ -16,27 +16,16 @@ from headrace.records.run_folder import Attempt, RunFolder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageData:
-    """The data of a run at a moment.
-
-    Attributes:
-        name: The run's name.
-        path: Its folder.
-        attempt: The attempt that the page is about.
-        attempts: All attempts in run.json, oldest first; empty if it cannot be read.
-        live: Whether it is being recorded at this moment.
-        tables: The attempt's records.
-        diagnosis: The doctor's diagnosis of them.
-        read_s: When they were read, in seconds since 1970.
-    """
+    """The data of a run at a moment."""
 
     name: str
     path: Path
-    attempt: int
-    attempts: tuple[Attempt, ...]
-    live: bool
-    tables: Tables
+    attempt: int  # that the page is about
+    attempts: tuple[Attempt, ...]  # all in run.json, oldest first; empty if it cannot be read
+    live: bool  # whether it is being recorded at this moment
+    tables: Tables  # the attempt's records
     diagnosis: Diagnosis
-    read_s: float
+    read_s: float  # in seconds since 1970
 
     @property
     def attempt_entry(self) -> Attempt | None:
@@ -50,14 +39,7 @@ class PageData:
 
 
 def read_page_data(records: Records) -> PageData:
-    """Return the data of a run at this moment.
-
-    Args:
-        records: The attempt's records.
-
-    Raises:
-        RecordsError: They are broken, or a newer version wrote them.
-    """
+    """Return the data of a run at this moment; raises RecordsError."""
     live = records.live
     tables = CachedTables(records)
     try:

@@ -20,10 +20,7 @@ _CALM_PERCENT = 25
 
 
 def ready_handoff_ns(evidence: Evidence) -> tuple[float, float]:
-    """Return the handoff of a ready batch as the script's wait, and as the accelerator's.
-
-    Both are 0 if no ready batch was seen, as with Headrace's own loader.
-    """
+    """Return the script's and the accelerator's wait in a handoff of a ready batch; 0 if unseen."""
     loader, steady_steps = evidence.loader, evidence.steady_steps
     if loader is None:
         return 0.0, 0.0
@@ -58,12 +55,7 @@ def is_handoff_bound(evidence: Evidence) -> bool:
 
 
 def fewer_handoffs_remedies(evidence: Evidence, hand_over_ns: float) -> tuple[Remedy, ...]:
-    """Return what larger batches would give.
-
-    Args:
-        evidence: The evidence.
-        hand_over_ns: The handoff's time.
-    """
+    """Return what larger batches would give."""
     prediction = predict_twice_the_batch(evidence, (hand_over_ns / 2, hand_over_ns))
     if prediction.speedup < WORTH_IT:
         return ()

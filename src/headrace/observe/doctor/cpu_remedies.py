@@ -127,10 +127,7 @@ def _threads_a_core(evidence: Evidence) -> float:
 
 
 def auxiliary_hosts_remedy(evidence: Evidence) -> Remedy | None:
-    """Return the fewest auxiliary hosts like this one that give nearly the most.
-
-    See `with_auxiliary` for the assumptions on the network.
-    """
+    """Return the fewest auxiliary hosts like this one that give nearly the most."""
     if evidence.simulator is None or not np.isfinite(evidence.host.cores):
         return None
     hosts, prediction = 1, _predict_with_hosts(evidence, 1)

@@ -25,11 +25,8 @@ def faster_copies(
 ) -> tuple[Remedy, ...]:
     """Return what pinned memory would give, and asynchronous copies in addition.
 
-    Args:
-        evidence: The evidence.
-        at: Where the script copies, as " at train.py:40"; or empty.
-        pinned: Whether what it copies is in page-locked memory already.
-        blocking: Whether the script waits for some copies, or that is unknown.
+    `at` is where the script copies, as " at train.py:40", or empty; `pinned`: all that it copies
+    is pinned already; `blocking`: the script waits for some copies, or that is unknown.
     """
     remedies: list[Remedy] = []
     if not pinned:
@@ -48,12 +45,7 @@ def faster_copies(
 
 
 def overlapped_copies(evidence: Evidence, at: str) -> Remedy:
-    """Return what copying the next batch during the device's work on this one would give.
-
-    Args:
-        evidence: The evidence.
-        at: Where the script copies, as " at train.py:40"; or empty.
-    """
+    """Return what copying the next batch during the device's work on this one would give."""
     return predicted_remedy(
         "copies-beside",
         "copies beside the step",
@@ -81,14 +73,10 @@ def _pinning(evidence: Evidence, at: str) -> Remedy:
 
 
 def bigger_batch_remedy(evidence: Evidence, idle_share: float) -> Remedy:
-    """Return what twice the batch size would give.
+    """Return what twice the batch size would give a device that is idle for a share of the steps.
 
     A step's fixed cost is fitted to steps of different sizes, if there are some; otherwise it is
     assumed to be half to all of the time in which the device is idle.
-
-    Args:
-        evidence: The evidence.
-        idle_share: The share of step time in which the device is idle, 0 to 1.
     """
     fixed = fixed_cost_ns(evidence.steps)
     basis = "as steps of different sizes tell"
@@ -109,12 +97,7 @@ def bigger_batch_remedy(evidence: Evidence, idle_share: float) -> Remedy:
 
 
 def predict_twice_the_batch(evidence: Evidence, fixed_ns: tuple[float, float]) -> Prediction:
-    """Return what twice the batch size would give.
-
-    Args:
-        evidence: The evidence.
-        fixed_ns: A batch's fixed cost in the step, at least and at most.
-    """
+    """Return what twice the batch size would give, by a batch's fixed cost, least and most."""
     if evidence.simulator is None:
         batches = np.maximum(evidence.steps.rows["batches"].astype(np.float64), 1.0)
         # Two batches in one pay the fixed cost once.

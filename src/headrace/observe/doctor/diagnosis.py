@@ -13,11 +13,7 @@ from headrace.observe.whatif.tables import CachedTables, Columns, Tables, row_co
 
 
 def missing_data(events: Columns) -> tuple[str, ...]:
-    """Return a sentence for each kind of data that was not recorded, or fault of the recording.
-
-    Args:
-        events: The table `events`.
-    """
+    """Return a sentence for each kind of data that was not recorded, or fault of the recording."""
     if row_count(events) == 0:
         return ()
     by_kind: dict[str, list[tuple[str, float]]] = {kind: [] for kind in _SENTENCES}

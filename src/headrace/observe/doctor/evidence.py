@@ -52,12 +52,6 @@ def worker_thread_demand(
 
     On full cores a working main thread that is not running waits for a core, and each other thread
     gets as much of a core as the main one; on free cores a thread that wants a core has one.
-
-    Args:
-        work: The batches made.
-        workers: Workers of a rank.
-        host: Their host.
-        most_threads: Threads that a worker has.
     """
     if not work.cpu_measured:
         return 0.0
@@ -71,13 +65,7 @@ def rank_thread_demand(
     """Return how many threads of the host's ranks ran or waited for a core; 0 if unknown.
 
     On full cores the main thread's share of a core is assumed for each of the others. It wants a
-    core whenever the rank does not wait for data.
-
-    Args:
-        seen: Stack samples of the ranks' main threads.
-        wait_share: The share of their time in which they wait for workers, 0 to 1.
-        host: Their host.
-        most_threads: Threads that a rank has.
+    core whenever the rank does not wait for data: for all but `wait_share` of its time.
     """
     if host.rank_cores is None:
         return 0.0
@@ -116,33 +104,19 @@ MOSTLY_BUSY = 0.35
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingLoader:
-    """The loader that feeds training, as in the table `loaders`.
-
-    Attributes:
-        number: Its number in its rank.
-        kind: "torch", "headrace" or another library that makes batches.
-        style: "map" or "iterable".
-        workers: Worker processes.
-        prefetch_factor: Batches ahead, a worker.
-        batch_size: Samples a batch; -1 if unknown.
-        pinned: Whether batches are copied to page-locked memory.
-        persistent: Whether workers outlive an epoch.
-        file: Source file that constructed it.
-        line: Line in that file.
-        constructed: How often each rank constructed it.
-    """
+    """The loader that feeds training, as in the table `loaders`."""
 
     number: int
-    kind: str
-    style: str
+    kind: str  # "torch", "headrace" or another library that makes batches
+    style: str  # "map" or "iterable"
     workers: int
-    prefetch_factor: int
-    batch_size: int
+    prefetch_factor: int  # a worker
+    batch_size: int  # -1 if unknown
     pinned: bool
-    persistent: bool
+    persistent: bool  # whether workers outlive an epoch
     file: str
     line: int
-    constructed: int
+    constructed: int  # how often, by each rank
 
     @property
     def place(self) -> str:
@@ -163,41 +137,23 @@ class TrainingLoader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What is known of a run.
-
-    Attributes:
-        steps: The training steps that count.
-        loader: The loader that feeds them; None if there is none.
-        work: The batches made for it; None if none were recorded.
-        simulator: Predicts changes; None if too little was recorded.
-        host: The host's cores, as the job notices them.
-        away: Work of auxiliary hosts; None if batches are not offloaded.
-        wanted_threads: Mean number of the run's threads that ran or waited for a core of the host.
-        making: Stack samples of making batches: in workers, or in ranks without workers.
-        rank_seen: Stack samples of the ranks' main threads.
-        transforms: The loader's transforms, the most expensive first.
-        processes: The table `processes`.
-        fetches: The table `fetches`.
-        events: The table `events`.
-        system: The table `system`.
-        usage: The table `process_usage`.
-    """
+    """What is known of a run."""
 
     steps: TrainSteps
     loader: TrainingLoader | None
-    work: BatchWork | None
-    simulator: Simulator | None
-    host: HostUsage
-    away: OffloadStats | None
-    wanted_threads: float
-    making: tuple[StackSample, ...]
-    rank_seen: tuple[StackSample, ...]
-    transforms: tuple[TransformShare, ...]
+    work: BatchWork | None  # the batches made for the loader; None if none were recorded
+    simulator: Simulator | None  # None if too little was recorded
+    host: HostUsage  # its cores as the job notices them
+    away: OffloadStats | None  # work of auxiliary hosts; None if batches are not offloaded
+    wanted_threads: float  # of the run, on average: they ran or waited for a core of the host
+    making: tuple[StackSample, ...]  # making batches: in workers, or in ranks without workers
+    rank_seen: tuple[StackSample, ...]  # the ranks' main threads
+    transforms: tuple[TransformShare, ...]  # the most expensive first
     processes: Columns
     fetches: Columns
     events: Columns
     system: Columns
-    usage: Columns
+    usage: Columns  # the table `process_usage`
 
     @property
     def enough(self) -> bool:
@@ -206,10 +162,7 @@ class Evidence:
 
     @property
     def data_wait_share(self) -> float:
-        """Data wait over step time, loader starts included, 0 to 1.
-
-        The accelerator's wait by its own clock if known, otherwise the script's.
-        """
+        """Data wait over step time, with loader starts: the accelerator's if known."""
         return self.steps.data_wait_share
 
     @property
@@ -304,11 +257,7 @@ def severity_of(share: float) -> Severity:
 
 
 def gather_evidence(tables: Tables) -> Evidence:
-    """Return the evidence of a run.
-
-    Args:
-        tables: The run's records.
-    """
+    """Return the evidence of a run."""
     steps = read_steps(tables)
     number = main_loader(steps)
     fetches, stacks = columns(tables, "fetches"), _stacks_in_steps(tables, steps)

@@ -23,21 +23,13 @@ _UNNAMED_SCOPE = re.compile(r"(\.<locals>)?\.<(genexpr|(list|set|dict)comp|lambd
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """The code that a finding is about.
-
-    Attributes:
-        file: Source file; empty if unknown.
-        line: Line in it; 0 if unknown.
-        function: Function there, followed by the library call below it, if any.
-        transform: Name of the transform; empty if it is none.
-        share: Its share of the time in question, 0 to 1.
-    """
+    """The code that a finding is about; empty or 0 where unknown."""
 
     file: str = ""
     line: int = 0
-    function: str = ""
+    function: str = ""  # followed by the library call below it, if any
     transform: str = ""
-    share: float = 0.0
+    share: float = 0.0  # of the time in question, 0 to 1
 
     @property
     def place(self) -> str:
@@ -63,25 +55,15 @@ class Cause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remedy:
-    """A change that can be made.
+    """A change that can be made; numbers are None if its effect is not predicted."""
 
-    Attributes:
-        name: What is changed: workers, prefetch, transform, ...
-        change: From what to what, to be read after "with"; a removal begins with "no".
-        predicted_speedup: Samples a second with it over those without; None if not predicted.
-        low: Lower end of the 90 % interval; None if not predicted.
-        high: Upper end; None if not predicted.
-        how: What to write where.
-        overrides: The same without editing the script; empty if that is impossible.
-    """
-
-    name: str
-    change: str
-    predicted_speedup: float | None = None
-    low: float | None = None
+    name: str  # what is changed: workers, prefetch, transform, ...
+    change: str  # from what to what, to be read after "with"; a removal begins with "no"
+    predicted_speedup: float | None = None  # samples a second with it over those without
+    low: float | None = None  # lower end of the 90 % interval
     high: float | None = None
-    how: str
-    overrides: tuple[Override, ...] = ()
+    how: str  # what to write where
+    overrides: tuple[Override, ...] = ()  # the same without editing the script, if possible
 
     @property
     def prediction(self) -> str:
@@ -101,87 +83,50 @@ class Remedy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """The result of a rule that fired.
-
-    Attributes:
-        rule: The rule's id.
-        severity: How bad it is.
-        title: What was found, without a full stop.
-        seconds_lost: Seconds that a rank lost to it over the steps that count.
-        evidence: The numbers that support it, with the unit in the name.
-        cause: The code at fault; None if there is none, or it is unknown.
-        remedies: What can be done, best first.
-        foretold: Whether it is predicted for a run not made yet, and so has cost nothing.
-    """
+    """The result of a rule that fired."""
 
     rule: str
     severity: Severity
-    title: str
-    seconds_lost: float
-    evidence: Mapping[str, Fact]
-    cause: Cause | None = None
-    remedies: tuple[Remedy, ...] = ()
-    foretold: bool = False
+    title: str  # without a full stop
+    seconds_lost: float  # of a rank, over the steps that count
+    evidence: Mapping[str, Fact]  # with the unit in the name
+    cause: Cause | None = None  # None if there is none, or it is unknown
+    remedies: tuple[Remedy, ...] = ()  # best first
+    foretold: bool = False  # predicted for a run not made yet, and so has cost nothing
 
 
 @dataclass(frozen=True, slots=True)
 class NotEvaluated:
-    """A rule that could not be evaluated, because too little was recorded.
-
-    Attributes:
-        rule: The rule's id.
-        reason: What is missing, without a full stop.
-    """
+    """A rule that could not be evaluated, because too little was recorded."""
 
     rule: str
-    reason: str
+    reason: str  # what is missing, without a full stop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Where the time went, in one sentence.
-
-    Attributes:
-        sentence: The sentence.
-        bound: What limits the run.
-        data_wait_share: Data wait over step time, 0 to 1: the accelerator's by its own clock if
-            known, otherwise the script's. None with too few steps.
-        steps: Training steps that count, over all ranks.
-        step_ms: Their mean, in milliseconds; None if there are none.
-        phase_shares: The share of step time of each phase, by the host's clock.
-        calibration: Measured over simulated step time, before fitting; None if not simulated.
-        device_phase_shares: The same by the accelerator's clock; empty if unknown.
-    """
+    """Where the time went, in one sentence."""
 
     sentence: str
     bound: Bound
     data_wait_share: float | None
-    steps: int
-    step_ms: float | None
-    phase_shares: Mapping[str, float]
-    calibration: float | None = None
+    steps: int  # training steps that count, over all ranks
+    step_ms: float | None  # their mean; None if there are none
+    phase_shares: Mapping[str, float]  # of step time, by the host's clock
+    calibration: float | None = None  # measured over simulated step time, before fitting
     device_phase_shares: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """The doctor's full result for a run.
-
-    Attributes:
-        verdict: The verdict.
-        findings: The findings, worst first.
-        rules: Whose rules were evaluated.
-        quiet: Rules that were evaluated and did not fire.
-        not_evaluated: Rules that could not be evaluated.
-        gaps: What the records lack, a sentence each.
-    """
+    """The doctor's full result for a run."""
 
     verdict: Verdict
-    findings: tuple[Finding, ...]
-    rules: RuleSet = "headrace"
-    quiet: tuple[str, ...] = ()
+    findings: tuple[Finding, ...]  # worst first
+    rules: RuleSet = "headrace"  # whose rules were evaluated
+    quiet: tuple[str, ...] = ()  # rules that were evaluated and did not fire
     not_evaluated: tuple[NotEvaluated, ...] = ()
-    gaps: tuple[str, ...] = ()
+    gaps: tuple[str, ...] = ()  # what the records lack, a sentence each
 
     def to_json(self) -> dict[str, Any]:
         """Return the diagnosis as JSON, described by docs/diagnosis.schema.json."""

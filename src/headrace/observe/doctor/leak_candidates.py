@@ -248,29 +248,18 @@ _DETACHED = {"detach", "item", "float", "int"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeakCandidate:
-    """A line that adds to something.
-
-    Attributes:
-        line: The line.
-        what: What it adds to, as written: history, self.cache.
-        certainty: 2: it stores something that holds a graph; 1: it stores something; 0: it adds to
-            an argument.
-    """
+    """A line that adds to something."""
 
     line: int
-    what: str
-    certainty: int
+    what: str  # as written: history, self.cache
+    certainty: int  # 2: it stores what holds a graph; 1: it stores something; 0: to an argument
 
 
 def leak_candidates(source: str, function: str, line: int, *, stays: bool) -> list[LeakCandidate]:
     """Return the lines of a function that make something grow, the surest first.
 
-    Args:
-        source: The file's source.
-        function: The function's qualified name; `<module>` for the file itself.
-        line: A line of the function.
-        stays: Whether one call lasts about as long as the run: then local variables count, too.
-            Otherwise only shared ones do.
+    `line` is any of the function. If it `stays`, one call lasts about as long as the run: then
+    local variables count too, otherwise only shared ones.
     """
     tree = parse_source(source)
     node = function_at(tree, function, line) if tree is not None else None
@@ -304,10 +293,7 @@ class _Addition:
     ) -> LeakCandidate | None:
         """Return what grows there; None if nothing does, or what is added is small.
 
-        Args:
-            what: What is added to.
-            values: What is added.
-            joins: Whether the values are stored rather than summed.
+        `joins`: the values are stored rather than summed.
         """
         if all(is_small(value, self.function) for value in values):
             return None

@@ -100,10 +100,7 @@ def _stream_split_advice(loader: TrainingLoader, workers: int) -> str:
 def first_loader_remedies(evidence: Evidence, share: float, cpu_share: float) -> tuple[Remedy, ...]:
     """Return what a loader with workers would give a script that makes its data itself.
 
-    Args:
-        evidence: The evidence.
-        share: The share of step time in which it makes data, 0 to 1.
-        cpu_share: CPU time over wall time in it.
+    It does so in a share of step time, `cpu_share` of that on a CPU.
     """
     wall, host = evidence.steps.wall_ns, evidence.host
     making = wall * min(share, 0.99)
@@ -218,13 +215,7 @@ def predict_less_reading(evidence: Evidence, share: float) -> Prediction | None:
 def predict_without(
     evidence: Evidence, saved_ns: Floats, most_ns: Floats | None = None
 ) -> Prediction:
-    """Return what it would give if each step took so much less, with resampled steps.
-
-    Args:
-        evidence: The evidence.
-        saved_ns: Time saved in each step that counts; the least if `most_ns` is given.
-        most_ns: The most time saved.
-    """
+    """Return what it would give if each step took so much less, or up to `most_ns` less."""
     steps = evidence.steps.wall_ns
     begins = np.arange(min(len(steps), _MAX_DRAWN)) * len(steps) // min(len(steps), _MAX_DRAWN)
     wall, saved_ns = np.add.reduceat(steps, begins), np.add.reduceat(saved_ns, begins)
@@ -251,12 +242,9 @@ def predict_without(
 def making_cause(
     evidence: Evidence, sightings: tuple[StackSample, ...], *, off_cpu_only: bool = False
 ) -> Cause | None:
-    """Return the code in which making batches, or its waiting, spends most time.
+    """Return the code in which making batches, or its waiting, spends most time; None if unknown.
 
-    Args:
-        evidence: The evidence.
-        sightings: The samples of `evidence.making` in question; shares are of all of `making`.
-        off_cpu_only: Count time off the CPU alone.
+    Shares are of all of `evidence.making`; `samples` are those in question.
     """
     total = sum(sample.wall_ns for sample in evidence.making)
     place = find_hotspot(sightings, total, off_cpu_only=off_cpu_only)

@@ -29,27 +29,16 @@ _USUAL_RANKS = (2, 4, 8)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingForecast:
-    """A run as measured, and predicted with another number of ranks on its host.
+    """A run as measured, and predicted with another number of ranks on its host."""
 
-    Attributes:
-        now: The measured run, by the same arithmetic.
-        then: The run with the other number of ranks.
-        cores: Cores of the host.
-        foreign_cores: Cores that other jobs used meanwhile: assumed to be taken then, too.
-        cpu_ms_a_batch: CPU time of a batch: making it, and the rank's step with it.
-        samples_a_batch: Samples in a batch; None if not recorded.
-        cause: The code in which making batches spends most time; None if it was not sampled.
-        remedies: What would help then, each relative to `then`.
-    """
-
-    now: ScaledRun
+    now: ScaledRun  # the measured run, by the same arithmetic
     then: ScaledRun
     cores: float
-    foreign_cores: float
-    cpu_ms_a_batch: float
-    samples_a_batch: float | None
-    cause: Cause | None
-    remedies: tuple[Remedy, ...]
+    foreign_cores: float  # used by other jobs: assumed to be taken then, too
+    cpu_ms_a_batch: float  # for making it, and of the rank's step with it
+    samples_a_batch: float | None  # None if not recorded
+    cause: Cause | None  # where making batches spends most time; None if not sampled
+    remedies: tuple[Remedy, ...]  # each relative to `then`
 
     @property
     def starves(self) -> bool:
@@ -102,13 +91,7 @@ class ScalingForecast:
 def forecast_ranks(
     evidence: Evidence, ranks: int, *, remedies: bool = True
 ) -> ScalingForecast | None:
-    """Return the forecast for a number of ranks on the host; None with too few records.
-
-    Args:
-        evidence: The evidence of the run.
-        ranks: Ranks on the host.
-        remedies: Whether to include remedies.
-    """
+    """Return the forecast for a number of ranks on the host; None with too few records."""
     simulator, work = evidence.simulator, evidence.work
     if not evidence.enough or simulator is None or work is None or not work.cpu_measured:
         return None

@@ -17,12 +17,8 @@ from headrace.observe.whatif.tables import Columns, row_count
 def recording_start_s(hosts: Columns, processes: Columns) -> float | None:
     """Return when the recording of a run began, in seconds since 1970; None if unknown.
 
-    Each host has its own clock, and no record tells which host a process is on; so with several
+    Each host has its own clock, and no record says which host a process is on; so with several
     hosts it is the earliest possible time.
-
-    Args:
-        hosts: The table `hosts`.
-        processes: The table `processes`.
     """
     if row_count(hosts) == 0 or row_count(processes) == 0:
         return None
@@ -39,13 +35,7 @@ def is_newer(file: str, ran_since_s: float | None) -> bool:
 
 
 def source_lines_as_run(file: str, ran_since_s: float | None) -> list[str]:
-    """Return a file's lines if it is unchanged since a run began; otherwise none.
-
-    Args:
-        file: The file's path, as recorded.
-        ran_since_s: When the run began, in seconds since 1970; None: unknown, so nothing is
-            checked.
-    """
+    """Return a file's lines if it is unchanged since a run began, or may be; otherwise none."""
     if is_newer(file, ran_since_s):
         return []
     linecache.checkcache(file)  # a live view diagnoses repeatedly

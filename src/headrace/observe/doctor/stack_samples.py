@@ -48,26 +48,15 @@ class StackFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StackSample:
-    """A stack in which main threads of a rank or its workers were sampled.
+    """A stack in which main threads of a rank or its workers were sampled, and its time."""
 
-    Attributes:
-        frames: Outermost first.
-        rank: The rank.
-        phase: What the process was doing.
-        rows: Its rows of the table `stacks`.
-        wall_ns: Wall time that it represents.
-        cpu_ns: CPU time that it represents.
-        ran_since_s: When the run began, in seconds since 1970, to check its source; None if
-            unknown.
-    """
-
-    frames: tuple[StackFrame, ...]
+    frames: tuple[StackFrame, ...]  # outermost first
     rank: int
     phase: str
-    rows: Columns
+    rows: Columns  # of the table `stacks`
     wall_ns: float
     cpu_ns: float
-    ran_since_s: float | None = None
+    ran_since_s: float | None = None  # seconds since 1970, to check the source; None: unknown
 
     @property
     def own_frame(self) -> StackFrame:
@@ -97,19 +86,12 @@ class StackSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hotspot:
-    """A line of code and the time spent there.
-
-    Attributes:
-        frame: The user's line.
-        call: The library call below it with most of the time; empty if there is none.
-        share: Its share of the time of all samples, 0 to 1.
-        cpu_share: CPU time over wall time there.
-    """
+    """A line of the user's code and the time spent there."""
 
     frame: StackFrame
-    call: str
-    share: float
-    cpu_share: float
+    call: str  # the library call below it with most of the time; empty if there is none
+    share: float  # of the time of all samples, 0 to 1
+    cpu_share: float  # CPU time over wall time there
 
     def cause(self, transform: str = "") -> Cause:
         """Return the hotspot as the cause of a finding."""
@@ -126,13 +108,7 @@ class Hotspot:
 def read_stack_samples(
     stacks: Columns, where: Flags, ran_since_s: float | None = None
 ) -> tuple[StackSample, ...]:
-    """Return every stack once for each rank and phase, without unreadable ones.
-
-    Args:
-        stacks: The table `stacks`.
-        where: Mask of its rows that count.
-        ran_since_s: As in `StackSample`.
-    """
+    """Return every stack of some rows of `stacks` once for each rank and phase, if readable."""
     rows = select_rows(stacks, where)
     frames_of: dict[str, tuple[StackFrame, ...]] = {}
     found: list[StackSample] = []
@@ -167,15 +143,10 @@ def end_ns_of(stacks: Columns) -> Ints:
 def samples_during(
     sightings: Iterable[StackSample], begin_ns: Mapping[int, Ints], end_ns: Mapping[int, Ints]
 ) -> list[StackSample]:
-    """Return the samples within some times, from the finest rows available.
+    """Return the samples within some ascending, disjoint times of each rank, from the finest rows.
 
     A row merged over minutes holds more than a short time in it. So if any of the times falls into
     the first or last minutes of a run, which are kept by the second, only those rows count.
-
-    Args:
-        sightings: The samples.
-        begin_ns: Starts of the times by rank, ascending; they do not overlap.
-        end_ns: Ends of the times by rank.
     """
     rows_near: list[tuple[StackSample, Flags, Flags]] = []
     for sample in sightings:
@@ -201,12 +172,9 @@ def overlaps(sighting: StackSample, begin_ns: Ints, end_ns: Ints) -> Flags:
 def find_hotspot(
     sightings: Iterable[StackSample], total_ns: float | None = None, *, off_cpu_only: bool = False
 ) -> Hotspot | None:
-    """Return the place that took the most time; None if nothing was sampled.
+    """Return the place that took the most time, or time off the CPU; None if nothing was sampled.
 
-    Args:
-        sightings: The samples.
-        total_ns: The time that shares are of; by default that of all the samples.
-        off_cpu_only: Count time off the CPU alone.
+    Its share is of `total_ns`, by default the time of all the samples.
     """
     seen = [(s, max(s.wall_ns - s.cpu_ns, 0.0) if off_cpu_only else s.wall_ns) for s in sightings]
     total = sum(weight for _, weight in seen) if total_ns is None else total_ns

@@ -21,21 +21,13 @@ _LEAST_AGREEMENT = 0.4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformShare:
-    """A transform and its share of the time.
-
-    Attributes:
-        name: Its name, as recorded.
-        file: Its source file; empty if unknown.
-        line: Its first line.
-        share: Its share of the time of making batches, 0 to 1.
-        cpu_share: CPU time over wall time in it.
-    """
+    """A transform and its share of the time of making batches."""
 
     name: str
-    file: str
-    line: int
+    file: str  # empty if unknown
+    line: int  # its first
     share: float
-    cpu_share: float
+    cpu_share: float  # CPU time over wall time in it
 
     def cause(self) -> Cause:
         """Return the transform as the cause of a finding."""

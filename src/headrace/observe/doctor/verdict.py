@@ -67,12 +67,7 @@ _SPECIFIC_FIRST = (
 
 
 def rank_findings(findings: Sequence[Finding], evidence: Evidence) -> tuple[Finding, ...]:
-    """Return the findings worth reporting, worst first.
-
-    Args:
-        findings: The findings of all rules, in any order.
-        evidence: The evidence.
-    """
+    """Return the findings worth reporting, worst first."""
     relevant = [
         finding
         for finding in findings
@@ -213,12 +208,7 @@ _PHASES = {
 
 
 def make_verdict(evidence: Evidence, findings: Sequence[Finding]) -> Verdict:
-    """Return the verdict.
-
-    Args:
-        evidence: The evidence.
-        findings: The findings, worst first.
-    """
+    """Return the verdict; findings come worst first."""
     steps = evidence.steps
     sentence, bound = _sentence(evidence, findings)
     return Verdict(
@@ -280,11 +270,7 @@ def _faulty_sentence(evidence: Evidence, worst: Finding) -> tuple[str, Bound]:
 
 
 def main_remedy(findings: Sequence[Finding]) -> Remedy | None:
-    """Return the remedy that the sentence names; None if nothing is wrong, or none helps much.
-
-    Args:
-        findings: The findings, worst first.
-    """
+    """Return the remedy that the sentence names; None if nothing is wrong, or none helps much."""
     worst = next((finding for finding in findings if finding.severity != "info"), None)
     return _best_remedy(worst) if worst is not None else None
 

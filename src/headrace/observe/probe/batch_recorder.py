@@ -22,13 +22,7 @@ _FREQUENT_LOOKS = 100
 
 
 class BatchRecorder:
-    """Writes one row of `batches` for each batch that this process makes.
-
-    Attributes:
-        phase: "work" while a batch is made, else "idle"; read by the stack sampler.
-        collate_ns: Time in collating the current batch; the hooks add to it.
-        send_ns: Time in sending batches since the last row; the sending thread adds to it.
-    """
+    """Writes one row of `batches` for each batch that this process makes; hooks add times."""
 
     def __init__(self) -> None:
         self._begin()
@@ -152,10 +146,7 @@ class BatchRecorder:
         )
 
     def _read_since(self) -> tuple[int, int]:
-        """Return bytes and read calls of this process since the last look, 0 if that was just now.
-
-        Reading /proc/self/io is itself one read call, which the next look subtracts.
-        """
+        """Return bytes and read calls of this process since a look, 0 if that was just now."""
         now_ns = time.monotonic_ns()
         often = self._looks < _FREQUENT_LOOKS
         if now_ns - self._looked_ns < (_LOOK_EVERY_NS if often else _LOOK_LATER_EVERY_NS):

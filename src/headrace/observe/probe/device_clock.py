@@ -49,12 +49,7 @@ class TimedEvent(Protocol):
 class DeviceClock:
     """Passes the host's reports to a step clock that runs on the device's time.
 
-    Args:
-        emit: Called with each finished row whose time is known.
-        new_event: Returns an event, or None if none can be recorded now.
-
-    Attributes:
-        lost: Rows dropped since the first event.
+    Rows whose time is known go to `emit`; `new_event` returns None if none can be recorded now.
     """
 
     def __init__(self, emit: RowCallback, new_event: Callable[[], TimedEvent | None]) -> None:
@@ -70,12 +65,7 @@ class DeviceClock:
         self.lost = 0
 
     def report(self, report: HostReport, *, timed: bool = True) -> None:
-        """Add a report of the host at this place of the device's queue.
-
-        Args:
-            report: Called with the device's clock and time, once the time is known.
-            timed: Whether an event can be recorded for it.
-        """
+        """Add a report at this place of the device's queue; `timed`: events can be recorded."""
         event = self._recorded() if timed else None
         self._has_begun |= event is not None
         self._waiting.append((event, report))
@@ -133,11 +123,7 @@ _PARENT_CLOCKS: list[Any] = []
 
 
 class DeviceStepRecorder:
-    """The device's side of a rank's steps. A fault here ends this part of recording alone.
-
-    Attributes:
-        absent: Whether there is no device to record, now or later.
-    """
+    """The device's side of a rank's steps. A fault here ends this part of recording alone."""
 
     def __init__(self) -> None:
         self._begin()

@@ -19,12 +19,7 @@ _Call = Callable[..., Any]
 
 
 class CopyObserver:
-    """Observer of the script's copies to the device.
-
-    Attributes:
-        on_begin: Called before a copy; returns whether it counts.
-        on_end: Called after a copy that counts.
-    """
+    """Observer of the script's copies to the device; `on_begin` returns whether a copy counts."""
 
     def __init__(self) -> None:
         self.on_begin: Callable[[], bool | None] = lambda: False

@@ -26,15 +26,7 @@ _LAST_WAIT_S = 10.0  # at the end there is no later time
 
 
 class EventLog:
-    """The queued reports of a rank, and the clock that makes rows of them.
-
-    Args:
-        emit: Called with each row.
-
-    Attributes:
-        waiting: Queued reports, each with its time.
-        steps_ended: Training steps whose rows were emitted.
-    """
+    """The queued reports of a rank, each with its time, and the clock that makes rows of them."""
 
     def __init__(self, emit: RowCallback) -> None:
         self._emit = emit

@@ -35,13 +35,7 @@ class FileReads:
 
     A script that has replaced `open` itself keeps its own. A replacement compares and pickles as
     the original does, so a script that stores one meanwhile notices no difference except by `is`.
-
-    Args:
-        timed: Calls a function and times it.
-        is_at_work: Returns whether this thread makes a batch now; others' files are not timed.
-
-    Attributes:
-        opened: Timed files opened since the last batch began.
+    Files opened by threads that are not at work are not timed.
     """
 
     def __init__(self, timed: TimedCall, is_at_work: Callable[[], bool]) -> None:
@@ -118,12 +112,7 @@ class _Replacement(NamedTuple):
 
 
 class _StandIn:
-    """Replacement of a built-in function; like one, it is no method when stored on a class.
-
-    Args:
-        original: The function.
-        call: Called instead.
-    """
+    """Replacement of a built-in function; like one, it is no method when stored on a class."""
 
     def __init__(self, original: Callable[..., Any], call: Callable[..., Any]) -> None:
         functools.update_wrapper(self, original)

@@ -13,11 +13,7 @@ _MOST_BYTES_PER_S = 1e12  # more than any PCIe link moves: the counter has wrapp
 
 
 class GpuSampler:
-    """Samples every GPU of the host.
-
-    Attributes:
-        columns: The names of what `sample` returns; metrics that a GPU lacks are left out.
-    """
+    """Samples every GPU of the host; metrics that a GPU lacks are no `columns`."""
 
     def __init__(self) -> None:
         self.columns: tuple[str, ...] = ()
@@ -86,10 +82,7 @@ class _PcieRates:
 
 
 class _MultiprocessorUse:
-    """The share of a GPU's streaming multiprocessors that was busy between two samples.
-
-    Available from the Hopper generation on ("GPU performance monitoring").
-    """
+    """The busy share of a GPU's streaming multiprocessors between two samples; from Hopper on."""
 
     def __init__(self, nvml: Any, handle: Any) -> None:
         self._nvml = nvml

@@ -26,11 +26,7 @@ _TIMED_ONE_IN = 20
 
 
 class GradientSync:
-    """The DDP models of this rank and their exposed gradient sync.
-
-    Attributes:
-        any: Whether there are any models.
-    """
+    """The DDP models of this rank, if there are `any`, and their exposed gradient sync."""
 
     def __init__(self) -> None:
         self.any = False
@@ -93,11 +89,9 @@ WaitCallback = Callable[[bool], None]
 
 
 class ShardedSync:
-    """The waits of this rank for other ranks, in FSDP.
+    """The waits for other ranks in FSDP, each reported as it begins (True) and ends (False).
 
-    Attributes:
-        on_host_wait: Called with True as the host begins to wait, and with False afterwards.
-        on_device_wait: Called in the same way as the device's wait is put into its queue.
+    `on_device_wait` is called as the device's wait is put into its queue.
     """
 
     def __init__(self) -> None:

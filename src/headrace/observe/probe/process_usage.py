@@ -11,11 +11,7 @@ _MAX_PROC_BYTES = 1 << 14
 
 
 def read_proc_file(path: str) -> bytes:
-    """Return the content of a file in /proc, up to 16 KB.
-
-    Raises:
-        OSError: It does not exist, or belongs to another user.
-    """
+    """Return the content of a file in /proc, up to 16 KB; raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.read(descriptor, _MAX_PROC_BYTES)
@@ -66,11 +62,7 @@ class ProcessUsage:
         self._unseen_since_ns = 0
 
     def rows(self, pids: Iterable[int]) -> list[_Row]:
-        """Return rows of `process_usage`; the first call returns none.
-
-        Args:
-            pids: The processes of the run, including those that have ended.
-        """
+        """Return rows of `process_usage` for the run's processes, also ended ones; first none."""
         began_ns, known = time.monotonic_ns(), set(pids)
         # A process whose parent has ended is still the run's, unless its pid was reused.
         pids = known | {pid for pid, _ in self._before}
@@ -198,14 +190,10 @@ def _sample_process(pid: int) -> _ProcessSample | None:
 
 
 def _anonymous_bytes(pid: int, resident: int) -> int:
-    """Return the memory of a process without pages of files.
+    """Return the memory of a process without pages of files; `resident`, with those, if unknown.
 
     A mapped file that is read fills memory page by page, and the kernel reclaims it as needed: that
     is a cache, not growth.
-
-    Args:
-        pid: The process.
-        resident: Its resident bytes with those pages, returned if the kernel tells no more.
     """
     try:
         _, _, rest = read_proc_file(f"/proc/{pid}/status").partition(b"\nRssFile:")

@@ -25,12 +25,7 @@ _BATCH_SIZE, _PREFETCH_BATCHES = 256, 1  # Ray's defaults
 
 
 class RecordedRayBatches:
-    """Wrapper of the return value of `iter_torch_batches`; each iteration of it is an epoch.
-
-    Args:
-        batches: What Ray returned.
-        loader: The loader's number.
-    """
+    """Wrapper of the return value of `iter_torch_batches`; each iteration of it is an epoch."""
 
     def __init__(self, batches: Any, loader: int) -> None:
         self._batches = batches
@@ -44,12 +39,7 @@ class RecordedRayBatches:
 
 
 class RecordedRayIterator:
-    """Wrapper of an iterator over Ray's batches, whose `__next__` is hooked.
-
-    Args:
-        batches: Ray's iterator.
-        loader: The loader's number.
-    """
+    """Wrapper of an iterator over Ray's batches, whose `__next__` is hooked."""
 
     def __init__(self, batches: Iterator[Any], loader: int) -> None:
         self._batches = batches

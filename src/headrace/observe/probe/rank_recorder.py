@@ -275,10 +275,8 @@ class RankRecorder:
     ) -> bool:
         """Return whether nothing is recorded: off, not resumed yet, or not the training thread.
 
-        Args:
-            asks: Read the switch now; otherwise it is enough that it was on as the step began.
-            resumes: Recording can be resumed at this point.
-            any_thread: The report counts in whatever thread it is made.
+        `asks`: read the switch now, not as it was as the step began. `resumes`: recording can be
+        resumed here. `any_thread`: the report counts in whatever thread it is made.
         """
         if self._live and get_ident() == self._thread and (not asks or SESSION.on):
             return False

@@ -47,29 +47,18 @@ _SIZE_OF_ANSWER: dict[str, Callable[[Any], int]] = {
 
 
 class ReceivedTotals(NamedTuple):
-    """Totals since the process began.
-
-    Attributes:
-        bytes: Bytes received over the network.
-        uncounted_bytes: Of these, bytes that the kernel's count of reads leaves out.
-        uncounted_reads: The calls that received them.
-    """
+    """Totals received over the network since the process began."""
 
     bytes: int = 0
-    uncounted_bytes: int = 0
+    uncounted_bytes: int = 0  # of these, what the kernel's count of reads leaves out
     uncounted_reads: int = 0
 
 
 class ReadMonitor:
-    """Counts what the process receives, and times the reads of the batch under way.
+    """Counts what the process receives, and times reads of the batch that `thread` makes, if any.
 
     Threads add to the totals in one operation each, with what they computed before, so that no
-    update is lost.
-
-    Attributes:
-        thread: Identifier of the thread that makes a batch; None if no batch is made or recorded.
-        read_ns: That thread's time in timed reads of the current batch; after a batch whose reads
-            were not timed, -1.
+    update is lost. `read_ns` is -1 after a batch whose reads were not timed.
     """
 
     def __init__(self) -> None:

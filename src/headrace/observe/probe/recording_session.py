@@ -59,11 +59,7 @@ _MAX_CLAIM_BYTES = 64
 
 
 def claim_rank_file(path: Path) -> bool:
-    """Claim a rank by its claim file; return False if another living process has claimed it.
-
-    Raises:
-        OSError: The file cannot be made or written.
-    """
+    """Claim a rank by its file; return False if another living process has it; raises OSError."""
     descriptor = open_lock_file(path, 0o600)
     try:
         wait_for_lock(descriptor)
@@ -100,13 +96,7 @@ _MAX_PENDING_LOADERS = 64  # held until it is known whether this process is a ra
 
 
 class RecordingSession:
-    """The recording of one process.
-
-    Attributes:
-        role: "rank", or "worker" of one of its loaders.
-        loader: The number of a worker's loader; -1 in a rank.
-        worker: The worker's number; -1 in a rank.
-    """
+    """The recording of one process: of a "rank", or of a "worker" of one of its loaders."""
 
     def __init__(self) -> None:
         folder = env.RECORDS_DIR.get()
@@ -248,8 +238,7 @@ class RecordingSession:
     def fault(self, where: str, error: Exception) -> None:
         """Count a fault of the probe, and record the first few.
 
-        Raises:
-            Exception: The error, if a signal handler of the script raised it: it is no fault.
+        An error that a signal handler of the script raised is no fault, and is raised again.
         """
         if is_raised_by_signal(error):
             raise error

@@ -62,33 +62,17 @@ _EARLY_BATCHES = 256
 
 
 class TimingBudget(NamedTuple):
-    """Limits on the cost of timing one kind of calls.
+    """Limits on the cost of timing one kind of calls: shares of the time of making batches."""
 
-    Attributes:
-        at_first: How many batches at first are all timed; if 0, the very first is not timed.
-        one_in: Least number of batches to one timed batch; 1 in deep mode.
-        early_share: Largest share of the time of the first 256 batches that timing may take: a
-            short run is seen closely.
-        share: The same for later batches.
-        deep_share: The same in deep mode.
-    """
-
-    at_first: int
-    one_in: int
-    early_share: float
+    at_first: int  # batches that are all timed; if 0, the very first is not
+    one_in: int  # at least so many batches to one timed batch; 1 in deep mode
+    early_share: float  # of the first 256 batches: a short run is seen closely
     share: float
     deep_share: float
 
 
 class TimingRate:
-    """Decides which batches of one loader in this process are timed.
-
-    Args:
-        effort: The limits on the cost.
-
-    Attributes:
-        one_in: Number of batches to one timed batch.
-    """
+    """Decides which batches of one loader in this process are timed: one in `one_in`."""
 
     def __init__(self, effort: TimingBudget) -> None:
         self._budget = effort
@@ -99,12 +83,7 @@ class TimingRate:
         self._cost_share = 0.0  # of a timed batch, the share that timing took
 
     def is_due(self, *, on: bool, deep: bool) -> bool:
-        """Return whether to time the batch that begins; the very first is for warm-up.
-
-        Args:
-            on: Whether recording is on.
-            deep: Whether deep recording is on.
-        """
+        """Return whether to time the batch that begins; the very first is for warm-up."""
         self._batches += 1
         if deep != self._deep:
             self._deep = deep

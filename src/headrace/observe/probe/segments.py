@@ -15,17 +15,11 @@ _PHASES = cast("tuple[Phase, ...]", PHASES)
 
 @dataclass(frozen=True, slots=True)
 class DeviceCopyCounts:
-    """Copies of tensors to the device.
-
-    Attributes:
-        count: How many.
-        pageable: Of these, how many from memory that is not page-locked.
-        blocking: Of these, how many without `non_blocking=True`.
-    """
+    """Copies of tensors to the device."""
 
     count: int = 0
-    pageable: int = 0
-    blocking: int = 0
+    pageable: int = 0  # of these, from memory that is not page-locked
+    blocking: int = 0  # of these, without `non_blocking=True`
 
     def __add__(self, other: DeviceCopyCounts) -> DeviceCopyCounts:
         return DeviceCopyCounts(
@@ -47,30 +41,17 @@ NO_COPIES = DeviceCopyCounts()
 
 @dataclass(slots=True)
 class Segment:
-    """Time of a rank from one request for a batch to the next.
+    """Time of a rank from one request for a batch to the next."""
 
-    Attributes:
-        loader: The loader that was asked for a batch; -1 if none was.
-        start_ns: When the segment began.
-        phases_ns: Nanoseconds by phase.
-        sync_ns: Exposed gradient sync within backward, if measured.
-        syncs: How often sync was measured, in backward or as a phase of its own.
-        batches: Number of batches.
-        samples: Samples in them; -1 if unknown.
-        backwards: How often backward ran.
-        optimizers: Identifiers of the optimizers that stepped.
-        copies: Copies to the device.
-    """
-
-    loader: int
+    loader: int  # that was asked for a batch; -1 if none was
     start_ns: int
     phases_ns: dict[Phase, int] = field(default_factory=dict)
-    sync_ns: int = 0
-    syncs: int = 0
+    sync_ns: int = 0  # exposed gradient sync within backward, if measured
+    syncs: int = 0  # how often sync was measured, in backward or as a phase of its own
     batches: int = 0
-    samples: int = 0
-    backwards: int = 0
-    optimizers: frozenset[int] = frozenset()
+    samples: int = 0  # in the batches; -1 if unknown
+    backwards: int = 0  # how often backward ran
+    optimizers: frozenset[int] = frozenset()  # identifiers of those that stepped
     copies: DeviceCopyCounts = NO_COPIES
 
     @property

@@ -12,12 +12,14 @@ So the interpreter's switch interval is made shorter.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from itertools import accumulate, repeat
 from pathlib import Path
 from types import CodeType, FrameType
 
@@ -54,15 +56,9 @@ class _Lines:
     __slots__ = ("codes", "stack")
 
     def __init__(self, frame: FrameType) -> None:
-        codes: list[CodeType] = []
-        lines: list[int | None] = []
-        outer: FrameType | None = frame
-        while outer is not None and len(codes) < _MAX_FRAMES:
-            codes.append(outer.f_code)
-            lines.append(outer.f_lineno)
-            outer = outer.f_back
-        self.codes = codes
-        self.stack: _Stack = (*map(id, codes), *lines)
+        frames = _frames_from(frame)
+        self.codes: list[CodeType] = [each.f_code for each in frames]
+        self.stack: _Stack = (*map(id, self.codes), *[each.f_lineno for each in frames])
 
     def text(self) -> str:
         """Return the lines as recorded, without those of the probe's hooks."""
@@ -75,6 +71,28 @@ class _Lines:
             f"{code.co_filename}:{line or 0}:{code.co_qualname}"  # None: between two lines
             for code, line in script_lines or all_lines
         )
+
+
+def _frames_from(innermost: FrameType) -> list[FrameType]:
+    """Return the frames of a stack, innermost first.
+
+    `f_back` makes a frame's object, and before Python 3.12 that may start a garbage collection. If
+    a finalizer then lets the sampled thread go on, `f_back` returns whatever is in the place where
+    that thread's frame was: any object, or none at all. So nothing is collected meanwhile, and the
+    interpreter lock, which `extend` and `getattr` never give up, stays with this thread.
+    """
+    frames: list[FrameType | None] = []
+    collects = sys.version_info < (3, 12) and gc.isenabled()
+    if collects:
+        gc.disable()
+    try:
+        frames.extend(accumulate(repeat("f_back", _MAX_FRAMES - 1), getattr, initial=innermost))
+    except AttributeError:  # of None, which is around the outermost frame
+        pass
+    finally:
+        if collects:
+            gc.enable()
+    return [frame for frame in frames if frame is not None]
 
 
 class _SampleSums:
@@ -118,17 +136,11 @@ class _SampleSums:
 
 
 class StackSampler(threading.Thread):
-    """Samples the thread that creates it, until that thread or the process ends.
+    """Samples the thread that creates it (`watched`), until that thread or the process ends.
 
-    It sleeps between samples and cannot be woken: a wait that can be interrupted costs more.
-
-    Args:
-        ask: Requests what the thread is doing: a phase of a step, "work" or "idle".
-        settle: Called a few times a second, and before sums are written; answers the requests.
-
-    Attributes:
-        watched: Identifier of the sampled thread.
-        has_thread_ended: Whether that thread has ended.
+    It sleeps between samples and cannot be woken: a wait that can be interrupted costs more. `ask`
+    requests what the thread does: a phase of a step, "work" or "idle". `settle`, called a few times
+    a second and before sums are written, answers the requests.
     """
 
     def __init__(self, ask: PhaseRequest, settle: Callable[[], None]) -> None:
@@ -242,12 +254,7 @@ _RUNNING: list[StackSampler] = []
 
 
 def start_sampler(ask: PhaseRequest, settle: Callable[[], None] = lambda: None) -> None:
-    """Start sampling this thread, in place of another one.
-
-    Args:
-        ask: Requests what the thread is doing; see StackSampler.
-        settle: Answers the requests.
-    """
+    """Start sampling this thread, in place of another one; see StackSampler."""
     stop_sampler()
     if sys.getswitchinterval() == _USUAL_SWITCH_S:
         sys.setswitchinterval(_SWITCH_S)
@@ -265,11 +272,7 @@ def is_sampled(thread: int | None = None) -> bool:
 
 
 def stop_sampler(*, wait: bool = False) -> None:
-    """Stop sampling in this process, and write the sums.
-
-    Args:
-        wait: Wait until the sampler's thread has ended, usually no longer than a pause.
-    """
+    """Stop sampling in this process, write the sums, and `wait` for the thread: about a pause."""
     for sampler in _RUNNING:
         sampler.stop()
         if wait:

@@ -30,11 +30,7 @@ _MAX_AHEAD = 16  # the same, for a loader never trained on, once another one was
 
 
 class StepClock:
-    """Cuts a rank's time into segments, and segments into steps.
-
-    Args:
-        emit: Called with each finished row.
-    """
+    """Cuts a rank's time into segments, and segments into steps, whose rows it emits."""
 
     def __init__(self, emit: RowCallback) -> None:
         self._emit = emit
@@ -67,10 +63,7 @@ class StepClock:
         return self._backwards_under_way > 0
 
     def iterator_began(self, loader: int, at_ns: int, *, grad: bool) -> None:
-        """Begin a data wait: the rank asks `loader` for an iterator, which may start its workers.
-
-        `grad` says whether gradients are on in the calling thread.
-        """
+        """Begin a data wait for an iterator, which may start workers; `grad`: gradients are on."""
         self._next_segment(loader, at_ns, grad=grad)
         self._only_iterator = True
 

@@ -23,29 +23,17 @@ _NO_LIMIT_BYTES = 1 << 60  # version 1 has a huge number where there is no limit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceLimits:
-    """What the processes of a job may use together.
+    """What the processes of a job may use together."""
 
-    Attributes:
-        cores: Cores by affinity and quota; may be a fraction.
-        core_numbers: The cores that they may run on.
-        memory_bytes: The container's limit, or else the host's memory.
-        memory_used: File with the bytes that count against the limit; None: no limit.
-        cpu_stat: File with the time for which the quota stopped the processes; None: no quota.
-    """
-
-    cores: float
+    cores: float  # by affinity and quota; may be a fraction
     core_numbers: tuple[int, ...]
-    memory_bytes: int
-    memory_used: Path | None
-    cpu_stat: Path | None
+    memory_bytes: int  # the container's limit, or else the host's memory
+    memory_used: Path | None  # file with the bytes that count against the limit; None: no limit
+    cpu_stat: Path | None  # file with the time for which the quota stopped them; None: no quota
 
 
 def read_limits(proc: Path = Path("/proc/self")) -> ResourceLimits:
-    """Return the limits of this process's control groups: the tightest of all levels.
-
-    Args:
-        proc: Folder of the process in /proc.
-    """
+    """Return the limits of this process's control groups: the tightest of all levels."""
     core_numbers = tuple(sorted(os.sched_getaffinity(0)))
     cores, cpu_stat = float(len(core_numbers)), None
     memory_bytes, memory_used = psutil.virtual_memory().total, None
@@ -147,12 +135,7 @@ class _Counters:
 
 
 class SystemSampler:
-    """Samples the host; rates are over the time since the previous sample.
-
-    Attributes:
-        columns: The columns of `system` that this host has, in the order of `sample`.
-        limits: What the job may use.
-    """
+    """Samples the host's `columns` of `system`; rates are over the time since the last sample."""
 
     def __init__(self) -> None:
         self.limits: ResourceLimits = read_limits()

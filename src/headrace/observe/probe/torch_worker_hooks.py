@@ -33,9 +33,6 @@ class _WorkerLoop:
 
     A forked worker knows its loader from its parent's context variable. A worker that is spawned,
     or forked by a fork server, gets the pickled loop, and the loader's number with it.
-
-    Args:
-        original: torch's loop.
     """
 
     def __init__(self, original: Callable[..., Any]) -> None:

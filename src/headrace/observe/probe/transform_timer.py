@@ -43,11 +43,7 @@ _Call = tuple[int, int, str, int]
 
 
 class TransformTimer:
-    """Times calls and sums them by name.
-
-    Attributes:
-        active: Whether the current batch is timed.
-    """
+    """Times calls while it is `active`, in the current batch, and sums them by name."""
 
     def __init__(self) -> None:
         self.active = False
@@ -280,13 +276,7 @@ class TransformTimer:
 
 
 class _TimedFunction:
-    """Replacement of a function that a dataset holds; it pickles as that function.
-
-    Args:
-        timer: Gets the times of calls.
-        function: The function.
-        name: Its name in the records.
-    """
+    """Replacement of a function that a dataset holds; it pickles as that function."""
 
     def __init__(self, timer: TransformTimer, function: Callable[..., Any], name: str) -> None:
         functools.update_wrapper(self, function)

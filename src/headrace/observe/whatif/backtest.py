@@ -17,23 +17,11 @@ PREDICTION_FILE = "prediction.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedPrediction:
-    """A prediction and the measurement that checked it.
+    """A prediction and the measurement that checked it, both speed-ups with 90 % intervals."""
 
-    Attributes:
-        remedy: The remedy's name.
-        change: From what to what.
-        applied: The overrides of the script's arguments in the checking run.
-        predicted: Predicted speed-up.
-        low: Lower end of its 90 % interval.
-        high: Upper end.
-        measured: Measured speed-up.
-        measured_low: Lower end of its 90 % interval.
-        measured_high: Upper end.
-    """
-
-    remedy: str
-    change: str
-    applied: tuple[str, ...]
+    remedy: str  # its name
+    change: str  # from what to what
+    applied: tuple[str, ...]  # the overrides of the script's arguments in the checking run
     predicted: float
     low: float
     high: float
@@ -59,11 +47,7 @@ def write_checked_prediction(checked: CheckedPrediction, run: Path) -> None:
 
 
 def read_checked_predictions(runs: Path) -> dict[Path, CheckedPrediction]:
-    """Return all checked predictions below a folder, by the run that checked them.
-
-    Raises:
-        RecordsError: One of them cannot be read.
-    """
+    """Return all checked predictions below a folder, by the checking run; raises RecordsError."""
     return {
         path.parent: _read_checked_prediction(path) for path in sorted(runs.rglob(PREDICTION_FILE))
     }

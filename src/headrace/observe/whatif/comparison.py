@@ -28,13 +28,7 @@ _TIMED = {"steps": "wall_ns", "fetches": "wait_ns", "batches": "wall_ns", "arriv
 
 
 class TimeSlice:
-    """The records of a run between two moments.
-
-    Args:
-        tables: All records of the run.
-        begin_ns: Start, by the host's monotonic clock; None: the run's start.
-        end_ns: End; None: the run's end.
-    """
+    """The records of a run between two moments by the host's clock; None: its start or its end."""
 
     def __init__(
         self, tables: Tables, *, begin_ns: int | None = None, end_ns: int | None = None
@@ -89,21 +83,16 @@ class SettingChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseChange:
-    """The time of one phase in both runs, milliseconds a step.
+    """The time of one phase in both runs, milliseconds a step, and the interval of the difference.
 
-    Attributes:
-        phase: Its name; "step" for all of them together.
-        before_ms: Mean of the first run.
-        after_ms: Mean of the second run.
-        low_ms: Lower end of the interval of the difference, second less first: 90 % for the step,
-            and 90 % for all phases together, as one of many is soon outside its own.
-        high_ms: Upper end.
+    It covers 90 % for the whole step, and 90 % for all phases together, as one of many is soon
+    outside its own.
     """
 
-    phase: str
+    phase: str  # "step" for all of them together
     before_ms: float
     after_ms: float
-    low_ms: float
+    low_ms: float  # of the difference, second less first
     high_ms: float
 
     @property
@@ -114,36 +103,20 @@ class PhaseChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """The comparison of one run's steps with another's.
-
-    Attributes:
-        before_ms: Mean step of the first run, milliseconds.
-        after_ms: Mean step of the second run, milliseconds.
-        before_samples_per_s: Of all ranks of the first run together; None if not counted.
-        after_samples_per_s: The same for the second run.
-        speedup: Samples a second of the second over the first run, or steps a second if samples
-            were not counted: above 1 the second run is faster.
-        low: Lower end of its 90 % interval.
-        high: Upper end.
-        before_steps: Counted steps of the first run, over all ranks.
-        after_steps: Counted steps of the second run.
-        phases: Every phase that takes time in either run.
-        step: The whole step.
-        settings: Settings that differ.
-    """
+    """The comparison of one run's steps with another's; times are of a mean step."""
 
     before_ms: float
     after_ms: float
-    before_samples_per_s: float | None
+    before_samples_per_s: float | None  # of all ranks together; None if not counted
     after_samples_per_s: float | None
-    speedup: float
-    low: float
+    speedup: float  # of samples a second, or else steps a second: above 1 the second run is faster
+    low: float  # of its 90 % interval
     high: float
-    before_steps: int
+    before_steps: int  # that count, over all ranks
     after_steps: int
-    phases: tuple[PhaseChange, ...]
+    phases: tuple[PhaseChange, ...]  # those that take time in either run
     step: PhaseChange
-    settings: tuple[SettingChange, ...] = ()
+    settings: tuple[SettingChange, ...] = ()  # those that differ
 
     @property
     def differ(self) -> bool:
@@ -259,10 +232,7 @@ def _steps(tables: Tables, which: str) -> TrainSteps:
 def _resampled(steps: TrainSteps, spent_ns: Floats, seed: int) -> Floats:
     """Return means of resampled series as long as the original, drawn in blocks of neighbours.
 
-    Args:
-        steps: The steps; those of several ranks with the same number count as one.
-        spent_ns: The values to draw from, one a step.
-        seed: Seed of the random generator.
+    Steps of several ranks with the same number count as one.
     """
     _, number, together = np.unique(steps.rows["step"], return_inverse=True, return_counts=True)
     spent_ns = np.bincount(number, weights=spent_ns) / together

@@ -32,24 +32,14 @@ _FEWEST_LOOKS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostUsage:
-    """A host of the run: the one with the fewest cores, if there are several.
+    """A host of the run: the one with the fewest cores, if there are several."""
 
-    Attributes:
-        cores: Cores that the job may use.
-        ranks: Ranks on it.
-        busy_cores: Mean number of busy cores while steps ran; None if not recorded.
-        rank_cores: Cores used by the processes of all its ranks, without workers; None if not
-            recorded.
-        foreign_cores: Cores busy with other programs; 0 if unknown.
-        accelerators: Accelerators recorded; 0 if there are none, or none was sampled.
-    """
-
-    cores: float
+    cores: float  # that the job may use
     ranks: int
-    busy_cores: float | None
-    rank_cores: float | None = None
-    foreign_cores: float = 0.0
-    accelerators: int = 0
+    busy_cores: float | None  # mean while steps ran; None if not recorded
+    rank_cores: float | None = None  # used by its ranks without their workers; None if not recorded
+    foreign_cores: float = 0.0  # busy with other programs; 0 if unknown
+    accelerators: int = 0  # recorded; 0 if there are none, or none was sampled
 
     @property
     def idle_cores(self) -> float | None:
@@ -63,12 +53,7 @@ class HostUsage:
 
 
 def read_host_usage(tables: Tables, span_ns: tuple[int, int] | None = None) -> HostUsage:
-    """Return the host's cores and how busy they were.
-
-    Args:
-        tables: The run's records.
-        span_ns: Start and end; all of the run by default.
-    """
+    """Return the host's cores and how busy they were, in all of the run by default."""
     hosts, processes = columns(tables, "hosts"), columns(tables, "processes")
     known = hosts["cores"] if row_count(hosts) else np.array([float("inf")])
     ranks = 1
@@ -91,15 +76,11 @@ def read_host_usage(tables: Tables, span_ns: tuple[int, int] | None = None) -> H
 
 
 def _within_quota(host: HostUsage, *, listed: int) -> HostUsage:
-    """Return a host with its busy cores as the job notices them.
+    """Return a host with its busy cores as the job notices them; it may run on the `listed` cores.
 
     If a CPU quota gives the job fewer cores than it may run on, other programs take some of its
     share only once they leave less than the quota. If the job's own use was not recorded, its share
     is unknown.
-
-    Args:
-        host: As recorded.
-        listed: Cores that the job may run on.
     """
     if host.busy_cores is None or listed <= np.ceil(host.cores):
         return host
@@ -161,29 +142,17 @@ that it may use on a host, whose name follows the loader's number (`cores_text`)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffloadStats:
-    """Workers on auxiliary hosts.
+    """Workers on auxiliary hosts."""
 
-    Attributes:
-        workers: Mean number of workers for each rank.
-        making_ns: Mean time to make a batch; 0 if none were made.
-        hosts: Number of hosts.
-    """
-
-    workers: int = 0
-    making_ns: float = 0.0
-    hosts: int = 0
+    workers: int = 0  # mean number for each rank
+    making_ns: float = 0.0  # mean time to make a batch; 0 if none were made
+    hosts: int = 0  # number of hosts
 
 
 def read_offload_stats(
     tables: Tables, loader: int, span_ns: tuple[int, int] | None
 ) -> OffloadStats | None:
-    """Return the work of auxiliary hosts for a loader; None if its batches are not offloaded.
-
-    Args:
-        tables: The run's records.
-        loader: The loader's number.
-        span_ns: Start and end.
-    """
+    """Return the work of auxiliary hosts for a loader; None if its batches are not offloaded."""
     arrivals, events = columns(tables, "arrivals"), columns(tables, "events")
     if span_ns is None or not _is_offloaded(events, loader):
         return None

@@ -40,14 +40,9 @@ _FEWEST_OF_RANK, _CALM_PERCENT = 40, 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchWork:
-    """The batches made for one loader of every rank, without each worker's first.
+    """The batches made for one loader of every rank, without each worker's first."""
 
-    Attributes:
-        rows: Their rows of the table `batches`.
-        cpu_measured: Whether CPU time was recorded with them.
-    """
-
-    rows: Columns
+    rows: Columns  # of the table `batches`
     cpu_measured: bool
 
     def __len__(self) -> int:
@@ -107,33 +102,19 @@ class BatchWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredPipeline:
-    """A pipeline and its measured costs.
+    """A pipeline and its measured costs; times of batches as in `simulation.BatchCosts`."""
 
-    Attributes:
-        pipeline: As it ran; its cores are a rank's share of the host's.
-        service_ns: Of each batch made, as in `simulation.BatchCosts`.
-        service_cpu_ns: The same.
-        demand_ns: The same.
-        consume_ns: Time of each step without data wait, a batch.
-        taking_ns: Part of it: reading a batch from the workers.
-        consume_cpu_ns: Mean CPU time of the consumer, a batch.
-        period_ns: Time of each step, a batch: its mean is what the simulation must reproduce.
-        ranks: Ranks on the host.
-        persistent: Whether workers outlive an epoch.
-        auxiliary_factor: Time to make a batch on an auxiliary host over that here.
-    """
-
-    pipeline: Pipeline
+    pipeline: Pipeline  # as it ran; its cores are a rank's share of the host's
     service_ns: Floats
     service_cpu_ns: Floats
     demand_ns: Floats
-    consume_ns: Floats
-    taking_ns: float = 0.0
-    consume_cpu_ns: float
-    period_ns: Floats
-    ranks: int
-    persistent: bool
-    auxiliary_factor: float = 1.0
+    consume_ns: Floats  # of each step without data wait, a batch
+    taking_ns: float = 0.0  # part of it: reading a batch from the workers
+    consume_cpu_ns: float  # mean CPU time of the consumer, a batch
+    period_ns: Floats  # of each step, a batch: its mean is what the simulation must reproduce
+    ranks: int  # on the host
+    persistent: bool  # whether workers outlive an epoch
+    auxiliary_factor: float = 1.0  # time to make a batch on an auxiliary host over that here
 
 
 def main_loader(steps: TrainSteps) -> int:
@@ -186,16 +167,7 @@ def measure_from(
     host: HostUsage,
     away: OffloadStats | None = None,
 ) -> MeasuredPipeline | None:
-    """Return the pipeline's costs from records already read; None if there are too few.
-
-    Args:
-        steps: The training steps that count.
-        loader: The loader that feeds them: see `loader_rows`.
-        work: The batches made for it.
-        fetches: The table `fetches`.
-        host: The host.
-        away: Work of auxiliary hosts, if batches are offloaded.
-    """
+    """Return the pipeline's costs from records already read; None if there are too few."""
     steady = steps.steady
     if loader is None or work is None or min(len(steady), len(work)) < FEWEST_BATCHES:
         return None
@@ -238,13 +210,9 @@ def _takes_next(loader: Columns) -> bool:
 
 
 def loader_rows(loaders: Columns, number: int, away: OffloadStats | None = None) -> Columns | None:
-    """Return the rows of a loader in one of its ranks, one for each construction.
+    """Return the rows of a loader in one of its ranks, one for each construction, if any.
 
-    Args:
-        loaders: The table `loaders`.
-        number: The loader's number.
-        away: Work of auxiliary hosts, if batches are offloaded: then a loader without workers
-            counts as one with a single worker.
+    If batches are offloaded, a loader without workers counts as one with a single worker.
     """
     rows = select_rows(loaders, loaders["loader"] == number) if row_count(loaders) else loaders
     if not row_count(rows):
@@ -278,11 +246,6 @@ def handoff_ns(fetches: Columns, loader: int, workers: int) -> float:
     It was timed if the rank's own thread reads what workers send: then it is the CPU time with an
     idle worker's time to answer, plus the rest of the waits for ready batches. Otherwise it is
     known only from waits for ready batches.
-
-    Args:
-        fetches: The table `fetches`.
-        loader: The loader's number.
-        workers: Its number of workers.
     """
     if row_count(fetches) == 0:
         return 0.0
@@ -299,13 +262,7 @@ def handoff_ns(fetches: Columns, loader: int, workers: int) -> float:
 
 
 def wait_for_ready_ns(fetches: Columns, loader: int, workers: int) -> float:
-    """Return the wait for a batch that is ready, in ns; 0 if none was seen.
-
-    Args:
-        fetches: The table `fetches`.
-        loader: The loader's number.
-        workers: Its number of workers.
-    """
+    """Return the wait for a batch that is ready, in ns; 0 if none was seen."""
     if row_count(fetches) == 0:
         return 0.0
     at_hand = (fetches["loader"] == loader) & (fetches["ready"] > 0) & (fetches["ended"] == 0)
@@ -333,9 +290,7 @@ _DISK_OPEN_NS, _MEMORY_OPEN_NS = 100e3, 10e3
 def shard_reading_ns(work: BatchWork, share: float) -> tuple[float, float]:
     """Return what reading shards would take a batch, at most and at least, in nanoseconds.
 
-    Args:
-        work: The batches made.
-        share: The share of the time of making them that waits for reads, 0 to 1.
+    `share` is that of the time of making batches that waits for reads, 0 to 1.
     """
     wall = work.column("wall_ns")
     waiting = np.maximum(wall - work.column("cpu_ns"), 0.0)

@@ -37,15 +37,10 @@ _CALM_PERCENT = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibratedCosts:
-    """Measured costs with which the simulation reproduces the measured time.
-
-    Attributes:
-        load: The costs.
-        calibration: Measured over simulated time a batch, before fitting.
-    """
+    """Measured costs with which the simulation reproduces the measured time."""
 
     load: BatchCosts
-    calibration: float
+    calibration: float  # measured over simulated time a batch, before fitting
 
 
 def calibrate(measured: MeasuredPipeline) -> CalibratedCosts:
@@ -87,12 +82,7 @@ def _scale_waiting(load: BatchCosts, scale: float) -> BatchCosts:
 
 
 def _best_scale(ratios: Floats, *, full: bool) -> float:
-    """Return the scale with which the simulated time equals the measured one.
-
-    Args:
-        ratios: Simulated over measured time for each of `_SCALES`.
-        full: Whether the cores were full.
-    """
+    """Return the scale with which the simulated time equals the measured one, by their ratios."""
     error = np.abs(np.log(ratios))
     # If the consumer is the limit, many scales fit: the one closest to 1 is taken. If the cores
     # are, workers waited for a core, so the smallest scale that fits is taken.
@@ -125,75 +115,46 @@ _MAX_AUXILIARY = 128
 class PipelineChange:
     """A change of the pipeline; fields that are None, 0 or a factor of 1 change nothing.
 
-    Attributes:
-        workers: Number of worker processes.
-        prefetch_factor: Batches ahead, a worker.
-        service_factor: Factor on the time of making a batch: 0.5 for twice as fast.
-        wait_factor: Factor on the workers' waiting, off the CPU, in making a batch.
-        capped_share: The share of that waiting that is limited to `capped_ns` a batch, 0 to 1.
-        capped_ns: The limit.
-        threads: Threads of each worker.
-        rank_threads: Threads of the rank that keep a core busy.
-        useful_share: With `threads` or `rank_threads`: the share of all threads' CPU time that is
-            work, which the remaining ones do; in the rest they spin, waiting for each other.
-        spin_factor: Factor on the CPU time of the workers, whose threads wait for each other.
-        consume_saved_ns: Time saved a batch in the consumer; negative: added.
-        consume_cpu_added_ns: CPU time added a batch in the consumer.
-        ranks: Ranks on the host: they share its cores.
-        auxiliary_cores: Cores on auxiliary hosts that make batches for each rank, in place of those
-            measured. Local workers take the next batch, as such a loader does; there is at least
-            one.
-        auxiliary_factor: Factor on the time of making a batch there.
-        receive_cpu_ns: CPU time here for receiving it.
-        batch_factor: Factor on the samples of a batch; fixed costs of a step stay.
-        fixed_consume_ns: The part of the consumer's time that does not grow with the batch.
+    With `threads` or `rank_threads`, a `useful_share` of all threads' CPU time is work, which the
+    remaining ones do; in the rest they spin, waiting for each other. `auxiliary_cores` on other
+    hosts make batches for each rank, in place of those measured; local workers, at least one, then
+    take the next batch.
     """
 
     workers: int | None = None
-    prefetch_factor: int | None = None
-    service_factor: float = 1.0
-    wait_factor: float = 1.0
-    capped_share: float = 0.0
+    prefetch_factor: int | None = None  # batches ahead, a worker
+    service_factor: float = 1.0  # on the time of making a batch: 0.5 for twice as fast
+    wait_factor: float = 1.0  # on the workers' waiting, off the CPU, in making a batch
+    capped_share: float = 0.0  # of that waiting, which is limited to `capped_ns` a batch, 0 to 1
     capped_ns: float = 0.0
-    threads: int | None = None
-    rank_threads: int | None = None
+    threads: int | None = None  # of each worker
+    rank_threads: int | None = None  # of the rank, that keep a core busy
     useful_share: float = 1.0
-    spin_factor: float = 1.0
-    consume_saved_ns: float = 0.0
-    consume_cpu_added_ns: float = 0.0
-    ranks: int | None = None
+    spin_factor: float = 1.0  # on the CPU time of the workers, whose threads wait for each other
+    consume_saved_ns: float = 0.0  # a batch, in the consumer; negative: added
+    consume_cpu_added_ns: float = 0.0  # a batch, in the consumer
+    ranks: int | None = None  # on the host: they share its cores
     auxiliary_cores: float = 0.0
-    auxiliary_factor: float = 1.0
-    receive_cpu_ns: float = 0.0
-    batch_factor: float = 1.0
-    fixed_consume_ns: float = 0.0
+    auxiliary_factor: float = 1.0  # on the time of making a batch there
+    receive_cpu_ns: float = 0.0  # CPU time here for receiving it
+    batch_factor: float = 1.0  # on the samples of a batch; fixed costs of a step stay
+    fixed_consume_ns: float = 0.0  # the consumer's time that does not grow with the batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """The predicted effect of a change.
+    """The predicted effect of a change."""
 
-    Attributes:
-        speedup: Samples a second with the change over those without.
-        low: Lower end of the 90 % interval.
-        high: Upper end.
-        wait_share: The share of step time that would still wait for data, 0 to 1.
-    """
-
-    speedup: float
-    low: float
+    speedup: float  # samples a second with the change over those without
+    low: float  # lower end of the 90 % interval
     high: float
-    wait_share: float
+    wait_share: float  # of step time that would still wait for data, 0 to 1
 
 
 class Simulator:
     """Simulates one measured pipeline with any change.
 
-    Args:
-        measured: The measured pipeline.
-
     Attributes:
-        measured: The measured pipeline.
         calibration: Measured over simulated time a batch, before fitting.
         load: The measured costs, resampled and fitted.
         before: The simulation without a change.
@@ -265,10 +226,7 @@ class Simulator:
 def interval_width(speedup: float, calibration: float = 1.0) -> float:
     """Return how far a speed-up may be off beyond the spread of the drawings.
 
-    Args:
-        speedup: The predicted speed-up.
-        calibration: Measured over simulated time before fitting: a model that is off there is as
-            uncertain of the gain.
+    A model that is off before fitting, by its `calibration`, is as uncertain of the gain.
     """
     doubt = min(float(np.hypot(calibration - 1.0, _MODEL_ERROR)), 0.5)
     return float(np.hypot(doubt * (speedup - 1.0), _RUN_NOISE * speedup))
@@ -284,12 +242,7 @@ def predict(measured: MeasuredPipeline, change: PipelineChange) -> Prediction:
 
 
 def with_workers(simulator: Simulator, count: int) -> Prediction:
-    """Return the predicted effect of a number of workers.
-
-    Args:
-        simulator: The measured pipeline.
-        count: Number of worker processes.
-    """
+    """Return the predicted effect of a number of workers."""
     if simulator.measured.pipeline.workers:
         return simulator.predict(PipelineChange(workers=count))
     # Without workers so far, the cost of reading their batches is an assumption.
@@ -301,15 +254,11 @@ def with_workers(simulator: Simulator, count: int) -> Prediction:
 
 
 def with_auxiliary(simulator: Simulator, cores: float) -> Prediction:
-    """Return the predicted effect of auxiliary hosts, in place of any that were measured.
+    """Return the predicted effect of auxiliary cores for each rank, in place of any measured.
 
     Hosts and network were not measured. Sending overlaps with making batches, so it costs a worker
     nothing while the network keeps up. A core there is assumed to be 0.8 to 1.25 times as fast as
     one here, or, if some hosts were measured, as fast as theirs within a tenth.
-
-    Args:
-        simulator: The measured pipeline.
-        cores: Their cores for each rank.
     """
     is_used, measured = simulator.measured.pipeline.auxiliary > 0, simulator.load.auxiliary_factor
     least, most = (
@@ -324,13 +273,7 @@ def with_auxiliary(simulator: Simulator, cores: float) -> Prediction:
 def enough_workers(
     simulator: Simulator, counts: Sequence[int], *, within: float = 0.03
 ) -> tuple[int, Prediction] | None:
-    """Return the fewest workers, of some counts, that come close to the best.
-
-    Args:
-        simulator: The measured pipeline.
-        counts: The worker counts to try.
-        within: How far below the best speed-up is close enough, as a share.
-    """
+    """Return the fewest workers, of some counts, whose speed-up is `within` a share of the best."""
     tried = [(count, with_workers(simulator, count)) for count in counts]
     if not tried:
         return None

@@ -46,13 +46,7 @@ of ten (benchmarks/remedies/ranks.py)."""
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A number with its 90 % interval.
-
-    Attributes:
-        value: The number.
-        low: Lower end.
-        high: Upper end.
-    """
+    """A number with its 90 % interval."""
 
     value: float
     low: float
@@ -70,31 +64,17 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaledRun:
-    """A run with a given number of ranks on its host.
-
-    Attributes:
-        ranks: Ranks on the host.
-        batches_per_s: Of all ranks together.
-        efficiency: A rank's speed over that of one rank alone, 0 to 1.
-        wait_share: Data wait over step time, 0 to 1.
-        spin_factor: CPU time of the workers over that measured, as their threads wait for each
-            other: 1 if each thread has a core.
-    """
+    """A run with a given number of ranks on its host."""
 
     ranks: int
-    batches_per_s: Estimate
-    efficiency: Estimate
-    wait_share: Estimate
-    spin_factor: Estimate
+    batches_per_s: Estimate  # of all ranks together
+    efficiency: Estimate  # a rank's speed over that of one rank alone, 0 to 1
+    wait_share: Estimate  # data wait over step time, 0 to 1
+    spin_factor: Estimate  # workers' CPU time over that measured: 1 if each thread has a core
 
 
 def spin_estimate(simulator: Simulator, ranks: int) -> Estimate:
-    """Return the factor on the CPU time of workers, due to spinning, with a number of ranks.
-
-    Args:
-        simulator: The measured pipeline.
-        ranks: Ranks on the host.
-    """
+    """Return the factor on the CPU time of workers, due to spinning, with a number of ranks."""
     more = ranks / simulator.measured.ranks
     if more <= 1.0 or not are_threads_crowded(simulator, more):
         return Estimate(1.0, 1.0, 1.0)
@@ -104,12 +84,7 @@ def spin_estimate(simulator: Simulator, ranks: int) -> Estimate:
 
 
 def are_threads_crowded(simulator: Simulator, more: float = 1.0) -> bool:
-    """Return whether workers' threads outnumber the cores, so that they may spin.
-
-    Args:
-        simulator: A pipeline.
-        more: Factor on its ranks.
-    """
+    """Return whether workers' threads outnumber the cores at `more` times the ranks: may spin."""
     threads, pipeline = simulator.load.threads, simulator.measured.pipeline
     spare = max(_MORE_THREADS / simulator.measured.ranks, _MORE_SHARE * pipeline.cores)
     outnumbered = pipeline.workers * threads * more > pipeline.cores + spare
@@ -125,24 +100,13 @@ def _busy(simulator: Simulator) -> float:
 
 
 def with_ranks(simulator: Simulator, ranks: int) -> Simulator:
-    """Return a simulator of the same pipeline with a number of ranks on the host.
-
-    Args:
-        simulator: The measured pipeline.
-        ranks: Ranks on the host.
-    """
+    """Return a simulator of the same pipeline with a number of ranks on the host."""
     spin = spin_estimate(simulator, ranks)
     return simulator.changed(PipelineChange(ranks=ranks, spin_factor=spin.value))
 
 
 def scale_ranks(simulator: Simulator, ranks: int, wait_share: float) -> ScaledRun:
-    """Return the predicted run with a number of ranks.
-
-    Args:
-        simulator: The measured pipeline.
-        ranks: Ranks on the host; for the measured number the result is what was measured.
-        wait_share: The measured data wait over step time, 0 to 1.
-    """
+    """Return the predicted run with a number of ranks; for the measured one, what was measured."""
     spin = spin_estimate(simulator, ranks)
     predictions = [
         simulator.predict(PipelineChange(ranks=ranks, spin_factor=factor))

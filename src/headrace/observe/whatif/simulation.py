@@ -35,21 +35,13 @@ _FITS = 1.005
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """How batches are made.
+    """How batches are made."""
 
-    Attributes:
-        workers: Worker processes; 0: the consumer makes its batches itself.
-        prefetch_factor: Batches in flight or ready, a worker.
-        takes_next: Free workers take the next batch; otherwise round-robin, as in torch.
-        cores: Cores that the workers and the consumer of this pipeline may use together.
-        auxiliary: Workers on auxiliary hosts, besides local ones, each with the cores it needs.
-    """
-
-    workers: int
-    prefetch_factor: int = 2
-    takes_next: bool = False
-    cores: float = float("inf")
-    auxiliary: int = 0
+    workers: int  # processes; 0: the consumer makes its batches itself
+    prefetch_factor: int = 2  # batches in flight or ready, a worker
+    takes_next: bool = False  # free workers take the next batch; otherwise round-robin, as in torch
+    cores: float = float("inf")  # for the workers and the consumer of this pipeline together
+    auxiliary: int = 0  # workers on other hosts, each with the cores it needs
 
     @property
     def depth(self) -> int:
@@ -59,27 +51,16 @@ class Pipeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchCosts:
-    """The costs of each batch, in nanoseconds; all arrays are drawings x batches.
+    """The costs of each batch, in nanoseconds; all arrays are drawings x batches."""
 
-    Attributes:
-        service_ns: Making a batch, from the worker taking it to being ready for the next.
-        service_cpu_ns: Part of it: CPU time of the worker's main thread; at most `service_ns`.
-        demand_ns: CPU time of all the worker's threads; at least `service_cpu_ns`.
-        consume_ns: The consumer's time with a batch until it asks for the next.
-        consume_cpu_ns: CPU time meanwhile, of the consumer and of other processes on the host.
-        queue_ns: Part of `consume_ns`: the wait for a core, if cores were full when measured.
-        auxiliary_factor: Factor on `service_ns` on an auxiliary host.
-        receive_cpu_ns: CPU time of this host for receiving such a batch.
-    """
-
-    service_ns: Floats
-    service_cpu_ns: Floats
-    demand_ns: Floats
-    consume_ns: Floats
-    consume_cpu_ns: Floats
-    queue_ns: Floats | None = None
-    auxiliary_factor: float = 1.0
-    receive_cpu_ns: float = 0.0
+    service_ns: Floats  # making a batch, from the worker taking it to being ready for the next
+    service_cpu_ns: Floats  # of it, the CPU time of the worker's main thread
+    demand_ns: Floats  # CPU time of all the worker's threads; at least `service_cpu_ns`
+    consume_ns: Floats  # the consumer's time with a batch until it asks for the next
+    consume_cpu_ns: Floats  # CPU time meanwhile, of the consumer and other processes here
+    queue_ns: Floats | None = None  # part of `consume_ns`: waits for a core, if cores were full
+    auxiliary_factor: float = 1.0  # on `service_ns` on an auxiliary host
+    receive_cpu_ns: float = 0.0  # CPU time of this host for receiving such a batch
 
     @property
     def threads(self) -> float:
@@ -106,17 +87,11 @@ class BatchCosts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationResult:
-    """The result of a simulation; all arrays have one value a drawing.
+    """The result of a simulation; all arrays have one value a drawing."""
 
-    Attributes:
-        period_ns: Mean time from one delivery to the next.
-        consume_ns: Part of it: the consumer's mean time with a batch.
-        local_share: The share of the batches that local workers made, 0 to 1.
-    """
-
-    period_ns: Floats
-    consume_ns: Floats
-    local_share: Floats
+    period_ns: Floats  # mean time from one delivery to the next
+    consume_ns: Floats  # part of it: the consumer's mean time with a batch
+    local_share: Floats  # of the batches, made by local workers, 0 to 1
 
     @property
     def wait_share(self) -> float:
@@ -125,23 +100,12 @@ class SimulationResult:
 
 
 def delivery_times(pipeline: Pipeline, service_ns: Floats, consume_ns: Floats) -> Floats:
-    """Return when each batch is delivered, from 0: drawings x batches, nanoseconds.
-
-    Args:
-        pipeline: How batches are made; cores are taken as unlimited.
-        service_ns: Time to make each batch: drawings x batches, the same on auxiliary hosts.
-        consume_ns: The consumer's time with each batch: drawings x batches.
-    """
+    """Return when each batch is delivered, from 0, with unlimited cores: drawings x batches, ns."""
     return _deliver(pipeline, service_ns, service_ns, consume_ns)[0]
 
 
 def simulate(pipeline: Pipeline, load: BatchCosts) -> SimulationResult:
-    """Simulate a pipeline, with the waits for cores that remain.
-
-    Args:
-        pipeline: How batches are made.
-        load: The costs of batches.
-    """
+    """Simulate a pipeline, with the waits for cores that remain."""
     if load.queue_ns is None:
         return _simulate_shared(pipeline, load)
     # A shorter wait makes the cores busier, and so the wait longer: bisect.
@@ -186,11 +150,8 @@ def _least_stretched(
 ) -> SimulationResult:
     """Return the simulation with the least stretch for which the demand fits the cores.
 
-    Args:
-        pipeline: How batches are made.
-        load: The costs of batches.
-        result: The simulation without a stretch, which does not fit.
-        contested: The share of the consumer's CPU work stretched with the workers', 0 to 1.
+    `result` is the simulation without a stretch, which does not fit; `contested` is the share of
+    the consumer's CPU work stretched with the workers', 0 to 1.
     """
     excess = _excess(pipeline, load, result)
     low = high = np.ones_like(excess)
@@ -249,14 +210,7 @@ def _demand_ns(load: BatchCosts, result: SimulationResult) -> Floats:
 def _simulate_stretched(
     pipeline: Pipeline, load: BatchCosts, stretch: Floats, contested: Floats | float
 ) -> SimulationResult:
-    """Simulate with the workers' CPU work, and the contested part of the consumer's, stretched.
-
-    Args:
-        pipeline: How batches are made.
-        load: The costs of batches.
-        stretch: Factor on the time of CPU work, one a drawing.
-        contested: The share of the consumer's CPU work that is stretched, 0 to 1.
-    """
+    """Simulate with the workers' CPU work, and the contested part of the consumer's, stretched."""
     own_stretch = (1.0 + (stretch - 1.0) * contested)[:, None]
     stretch = stretch[:, None]
     cpu = np.minimum(load.service_cpu_ns, load.service_ns)

@@ -47,9 +47,6 @@ class CachedTables:
 
     A live run's tables grow, so their columns are read at once. Closed tables do not change; of
     their columns only the recent ones are cached, up to a number of bytes.
-
-    Args:
-        source: The run's records.
     """
 
     def __init__(self, source: Tables) -> None:
@@ -135,10 +132,6 @@ def columns(tables: Tables, name: str) -> Columns:
     """Return a table's columns: text as Python strings, numbers as they are, no missing values.
 
     The arrays may be views of the table, so they must not be changed.
-
-    Args:
-        tables: The run's records.
-        name: The table's name.
     """
     return tables.columns(name) if isinstance(tables, CachedTables) else _all_columns(tables, name)
 
@@ -172,13 +165,7 @@ def group_rows(rows: Columns, by: Sequence[str]) -> list[Ints]:
 
 
 def sum_rows(rows: Columns, *, by: Sequence[str], sums: Sequence[str]) -> Columns:
-    """Return one row for each group with equal values in some columns, with sums of others.
-
-    Args:
-        rows: Any rows.
-        by: Columns that define the groups.
-        sums: Columns to sum; all others are left out.
-    """
+    """Return one row for each group with equal values in some columns, with the sums of others."""
     groups = group_rows(rows, by)
     first = np.array([places[0] for places in groups], dtype=np.int64)
     added: dict[str, NDArray[Any]] = {name: rows[name][first] for name in by}

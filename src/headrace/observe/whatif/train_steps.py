@@ -37,15 +37,10 @@ MODEL_PHASES = ("forward", "backward", "optimizer")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSteps:
-    """Some steps by the device's clock, at least one of them known.
+    """Some steps by the device's clock, at least one of them known."""
 
-    Attributes:
-        rows: The table `device_steps`.
-        places: For each step the index of its row there; -1 if it was lost.
-    """
-
-    rows: Columns
-    places: Ints
+    rows: Columns  # the table `device_steps`
+    places: Ints  # for each step the index of its row there; -1 if it was lost
 
     @property
     def known(self) -> Flags:
@@ -86,12 +81,7 @@ class DeviceSteps:
 
 
 def read_device_steps(tables: Tables, steps: Columns) -> DeviceSteps | None:
-    """Return steps by the device's clock; None if too few of them are known.
-
-    Args:
-        tables: The run's records.
-        steps: Rows of the table `steps`.
-    """
+    """Return rows of `steps` by the device's clock; None if too few of them are known."""
     rows = columns(tables, "device_steps")
     if row_count(rows) == 0 or row_count(steps) == 0:
         return None
@@ -108,19 +98,12 @@ _LONGEST_WARM_UP_STEPS = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainSteps:
-    """Training steps of all ranks without the warm-up.
+    """Training steps of all ranks without the warm-up."""
 
-    Attributes:
-        rows: Their rows of the table `steps`.
-        starts_loader: For each: whether a loader's iteration began in it.
-        recorded: Training steps recorded, over all ranks, with the warm-up.
-        device: The same steps by the accelerator's clock; None if unknown.
-    """
-
-    rows: Columns
-    starts_loader: Flags
-    recorded: int
-    device: DeviceSteps | None = None
+    rows: Columns  # of the table `steps`
+    starts_loader: Flags  # for each: whether a loader's iteration began in it
+    recorded: int  # training steps over all ranks, with the warm-up
+    device: DeviceSteps | None = None  # the same steps by the accelerator's clock; None if unknown
 
     def __len__(self) -> int:
         """Return the number of steps, over all ranks."""
@@ -283,11 +266,7 @@ _FIT_INTERVAL = (5.0, 95.0)  # percent
 
 
 def fixed_cost_ns(steps: TrainSteps) -> tuple[float, float] | None:
-    """Return the fixed cost of a batch, lower and upper end; None if the steps do not show it.
-
-    Args:
-        steps: The training steps that count.
-    """
+    """Return the fixed cost of a batch, lower and upper end; None if the steps do not show it."""
     batches = np.maximum(steps.rows["batches"].astype(np.float64), 1.0)
     samples = steps.rows["samples"].astype(np.float64) / batches
     own = (steps.wall_ns - steps.data_wait_ns) / batches

@@ -6,9 +6,11 @@ values are pooled into few columns in a way that keeps short stalls visible.
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -32,17 +34,11 @@ Layout = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeAxis:
-    """The time axis of all charts of a run, from the start of its recording.
-
-    Attributes:
-        began_ns: The begin of the recording, by the host's clock.
-        ended_ns: The last recorded moment.
-        steps_ns: When the first step began and the last one ended; None without steps.
-    """
+    """The time axis of all charts of a run from the start of its recording, by the host's clock."""
 
     began_ns: int
     ended_ns: int
-    steps_ns: tuple[int, int] | None = None
+    steps_ns: tuple[int, int] | None = None  # of the first step's begin and the last one's end
 
     @property
     def unit(self) -> str:
@@ -105,27 +101,38 @@ def time_axis(tables: Tables) -> TimeAxis:
     )
 
 
-def figure(traces: Sequence[Mapping[str, Any]], layout: Layout) -> Any:
-    """Return a Plotly figure.
+Figure: TypeAlias = dict[str, Any]
+"""The traces ("data") and the layout of a Plotly figure: what `plotly.graph_objects.Figure` takes.
+Making that takes longer than all else of the page, which needs only its JSON."""
 
-    Args:
-        traces: Its traces, each with its type.
-        layout: Its layout, in addition to what all charts share.
-    """
-    import plotly.graph_objects as go  # slow to import, so only when a chart is drawn
 
+def figure(traces: Sequence[Mapping[str, Any]], layout: Layout) -> Figure:
+    """Return a Plotly figure; the layout is in addition to what all charts share."""
     shared = {
-        "template": "none",
+        "template": {"data": {"scatter": [{"type": "scatter"}]}},
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"family": "system-ui, sans-serif", "size": 12},
         "margin": {"l": 64, "r": 32, "t": 8, "b": 44},
         "hoverlabel": {"namelength": -1},
     }
-    return go.Figure(data=[dict(trace) for trace in traces], layout={**shared, **layout})
+    return {"data": [dict(trace) for trace in traces], "layout": {**shared, **layout}}
 
 
-def empty_figure(text: str) -> Any:
+def figure_json(drawn: Figure) -> str:
+    """Return a figure as JSON for Plotly's JavaScript, with arrays in its base64 format."""
+    return json.dumps(drawn, default=_typed_array, separators=(",", ":"))
+
+
+def _typed_array(values: Floats) -> Any:
+    if not values.size:
+        return []
+    data = base64.b64encode(values.tobytes()).decode()
+    shape = {"shape": str(values.shape)[1:-1]} if values.ndim > 1 else {}
+    return {"dtype": values.dtype.str.lstrip("<"), "bdata": data, **shape}
+
+
+def empty_figure(text: str) -> Figure:
     """Return a figure that only says why there is nothing to show."""
     note = {"text": text, "showarrow": False, "x": 0.5, "y": 0.5, "xref": "paper", "yref": "paper"}
     return figure(
@@ -144,27 +151,13 @@ Pooling = Literal["mean", "min", "max"]
 
 
 def group_offsets(count: int, most: int) -> Ints:
-    """Return the starts of groups of neighbours, at most `most` of them.
-
-    Args:
-        count: Number of values.
-        most: Largest number of groups, at least 1.
-
-    Returns:
-        The index of each group's first value; sizes of groups differ by one at most.
-    """
+    """Return the starts of groups of neighbours, at most `most`; sizes differ by one at most."""
     groups = min(count, most)
     return np.arange(groups, dtype=np.int64) * count // max(groups, 1)
 
 
 def pool_groups(values: Floats, starts: Ints, how: Pooling) -> Floats:
-    """Return one value for each group of neighbours.
-
-    Args:
-        values: All values, in order.
-        starts: The starts of the groups: see `group_offsets`.
-        how: How a group's values are combined.
-    """
+    """Return one value for each group of neighbours; see `group_offsets` for their starts."""
     if len(starts) == 0:
         return np.zeros(0)
     if how == "mean":
@@ -179,16 +172,8 @@ def pool_intervals(
 ) -> Floats:
     """Return one value for each column of time, from values that hold over intervals.
 
-    Args:
-        start: Starts of the intervals.
-        end: Ends of the intervals.
-        values: The value during each interval; NaN if unknown.
-        edges: The columns' edges, ascending: one more than there are columns.
-        how: "mean" weighs by time; "min" and "max" take the worst value at any moment of the
-            column, however short.
-
-    Returns:
-        The columns' values; NaN if no interval overlaps the column.
+    `edges` are the columns', ascending. "mean" weighs by time; "min" and "max" take the worst value
+    at any moment of the column, however short. Unknown values are NaN, as are columns without any.
     """
     columns = len(edges) - 1
     inside = (end > edges[0]) & (start < edges[-1]) & (end > start) & np.isfinite(values)
@@ -212,16 +197,7 @@ def pool_intervals(
 
 
 def busy_shares(start: Floats, end: Floats, edges: Floats) -> Floats:
-    """Return the share of each column of time that intervals cover, 0 to 1.
-
-    Args:
-        start: Starts of the intervals.
-        end: Ends of the intervals.
-        edges: The columns' edges, ascending.
-
-    Returns:
-        The shares; NaN before the first interval and after the last.
-    """
+    """Return the share of each column that intervals cover, 0 to 1; NaN before and after all."""
     columns = len(edges) - 1
     if len(start) == 0:
         return np.full(columns, np.nan)

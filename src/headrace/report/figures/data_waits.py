@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from headrace.observe.whatif.measured_pipeline import main_loader
 from headrace.observe.whatif.tables import Floats, Tables, columns, row_count
 from headrace.observe.whatif.train_steps import read_steps
-from headrace.report.figures.base import PHASE_COLOURS, figure
+from headrace.report.figures.base import PHASE_COLOURS, Figure, figure
 
 _BINS_A_DECADE = 8
 _SHORTEST_MS = 0.01
@@ -49,12 +49,8 @@ def read_data_waits(tables: Tables) -> DataWaits | None:
     return DataWaits(wait_ms) if len(wait_ms) else None
 
 
-def data_waits(tables: Tables) -> Any | None:
-    """Return a histogram of waits for a batch by their length; None if none were recorded.
-
-    Args:
-        tables: The run's records.
-    """
+def data_waits(tables: Tables) -> Figure | None:
+    """Return a histogram of waits for a batch by their length; None if none were recorded."""
     waits = read_data_waits(tables)
     if waits is None:
         return None

@@ -6,12 +6,12 @@ import html
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from headrace.core.source_location import PACKAGE
 from headrace.observe.doctor.stack_samples import StackFrame, StackSample, read_stack_samples
 from headrace.observe.whatif.tables import Tables, columns, row_count
-from headrace.report.figures.base import figure
+from headrace.report.figures.base import Figure, figure
 
 USER_COLOUR, LIBRARY_COLOUR, ROOT_COLOUR = "#f2a65a", "#b4c2d6", "#d5dbe3"
 ProcessKind = Literal["workers", "ranks"]
@@ -28,21 +28,13 @@ _WORKER_ENTRY = re.compile(r"(^|\.)(_worker_loop|_bootstrap)$")
 
 @dataclass(slots=True)
 class CallNode:
-    """A function in the call tree, called from its parent node.
+    """A function in the call tree, called from its parent node."""
 
-    Attributes:
-        frame: The function; None for the root.
-        wall_ns: Time in it and in what it calls.
-        cpu_ns: CPU time of that.
-        below: The functions that it calls.
-        lines: Time by line of the function.
-    """
-
-    frame: StackFrame | None
-    wall_ns: float = 0.0
+    frame: StackFrame | None  # None for the root
+    wall_ns: float = 0.0  # in it and in what it calls
     cpu_ns: float = 0.0
-    below: dict[tuple[str, str], CallNode] = field(default_factory=dict)
-    lines: dict[int, float] = field(default_factory=dict)
+    below: dict[tuple[str, str], CallNode] = field(default_factory=dict)  # what it calls
+    lines: dict[int, float] = field(default_factory=dict)  # time by line of the function
 
     def add(self, sample: StackSample) -> None:
         """Add a sample's time."""
@@ -60,12 +52,10 @@ class CallNode:
         return 1 + max((call.depth for call in self.below.values()), default=0)
 
 
-def flame(tables: Tables, where: ProcessKind = "workers") -> Any | None:
+def flame(tables: Tables, where: ProcessKind = "workers") -> Figure | None:
     """Return an icicle chart of sampled code, with widths by time; None if none was sampled.
 
-    Args:
-        tables: The run's records.
-        where: The loaders' workers while they made batches, or the ranks' main threads.
+    "workers" are sampled while they make batches, "ranks" in their main threads.
     """
     tree = read_calls(tables, where)
     if tree is None:

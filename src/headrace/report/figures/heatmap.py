@@ -12,6 +12,7 @@ import numpy as np
 from headrace.observe.whatif.tables import Columns, Floats, Tables, columns, row_count, select_rows
 from headrace.report.figures.base import (
     TIME_MARGIN,
+    Figure,
     Pooling,
     TimeAxis,
     busy_shares,
@@ -26,29 +27,25 @@ _FEWEST_COLUMNS = 300
 _COLUMN_S = 0.1
 _MAX_ROWS = 400
 _ROW_PX, _GAP_PX, _AROUND_PX = 18, 16, 110
+_VIRIDIS = (
+    "#440154", "#482878", "#3e4989", "#31688e", "#26828e", "#1f9e89", "#35b779", "#6ece58",
+    "#b5de2b", "#fde725",
+)  # fmt: skip
+_COLOUR_SCALE = [[place / 9, colour] for place, colour in enumerate(_VIRIDIS)]
 _GPU = re.compile(r"gpu_(\d+)_utilisation_percent")
 _CORE = re.compile(r"core_(\d+)_percent")
 
 
 @dataclass(frozen=True, slots=True)
 class HeatmapBand:
-    """Rows of one kind.
-
-    Attributes:
-        title: The kind.
-        rows: Name and busy shares, 0 to 1, one value a column; NaN if unknown.
-    """
+    """Rows of one kind: their names, and busy shares, 0 to 1, a value a column; NaN if unknown."""
 
     title: str
     rows: tuple[tuple[str, Floats], ...]
 
 
-def heatmap(tables: Tables) -> Any | None:
-    """Return how busy every rank, GPU, worker and core was over time; None if not recorded.
-
-    Args:
-        tables: The run's records.
-    """
+def heatmap(tables: Tables) -> Figure | None:
+    """Return how busy every rank, GPU, worker and core was over time; None if not recorded."""
     bands = read_bands(tables)
     if not bands:
         return None
@@ -65,7 +62,7 @@ def heatmap(tables: Tables) -> Any | None:
         "xaxis": {**clock.axis(), "anchor": "free", "position": 0.0, "showgrid": False},
         "margin": TIME_MARGIN,
         "coloraxis": {
-            "colorscale": "Viridis", "cmin": 0, "cmax": 100,
+            "colorscale": _COLOUR_SCALE, "cmin": 0, "cmax": 100,
             "colorbar": {
                 "orientation": "h", "thickness": 10, "len": 240, "lenmode": "pixels", "x": 0.0,
                 "xanchor": "left", "y": 1.0, "yanchor": "bottom", "ypad": 4,

@@ -21,6 +21,7 @@ from headrace.records.schema import PHASES
 from headrace.report.figures.base import (
     PHASE_COLOURS,
     TIME_MARGIN,
+    Figure,
     Pooling,
     TimeAxis,
     figure,
@@ -42,14 +43,11 @@ class _PhaseBar:
     phases_ms: tuple[float, ...]
 
 
-def phase_bars(tables: Tables) -> Any | None:
+def phase_bars(tables: Tables) -> Figure | None:
     """Return the mean training step of each rank, split into phases; None without such steps.
 
     Warm-up steps do not count. If phases by the accelerator's own clock were recorded, a rank has a
     second bar with these.
-
-    Args:
-        tables: The run's records.
     """
     steps = read_steps(tables)
     if not steps.ranks:
@@ -119,12 +117,8 @@ _TALL = 5.0
 """Height of the axis over an ordinary step, so that one long step does not flatten all others."""
 
 
-def timeline(tables: Tables) -> Any | None:
-    """Return the phases of every step over time, one row a rank; None without steps.
-
-    Args:
-        tables: The run's records.
-    """
+def timeline(tables: Tables) -> Figure | None:
+    """Return the phases of every step over time, one row a rank; None without steps."""
     steps = columns(tables, "steps")
     if row_count(steps) == 0:
         return None
@@ -142,8 +136,9 @@ def timeline(tables: Tables) -> Any | None:
             "traceorder": "normal",
         },
         "margin": TIME_MARGIN,
-        "shapes": _evaluations(select_rows(steps, steps["rank"] == ranks[0]), clock),
     }
+    if shapes := _evaluations(select_rows(steps, steps["rank"] == ranks[0]), clock):
+        layout["shapes"] = shapes
     top = axis_top_ms(steps)
     for row, rank in enumerate(ranks):
         of_rank = select_rows(steps, steps["rank"] == rank)

@@ -94,7 +94,7 @@ def heatmap_section(material: PageData) -> Section:
     title = "How busy everything was"
     if figure is None:
         return section("heatmap", title, note("Nothing of this was recorded."))
-    bands = [trace.name for trace in figure.data]
+    bands = [trace["name"] for trace in figure["data"]]
     meanings = "; ".join(_HEATMAP_MEANINGS[band] for band in bands)
     gpus = "" if "GPUs" in bands else " No GPU was recorded."
     return section(

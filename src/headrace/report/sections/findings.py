@@ -35,28 +35,17 @@ _SECRET = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceExcerpt:
-    """Lines of a source file.
-
-    Attributes:
-        first: Number of the first line.
-        lines: The lines, with secrets hidden.
-        changed: Whether the file was written after the run began: lines may have moved.
-    """
+    """Lines of a source file."""
 
     first: int
-    lines: tuple[str, ...]
-    changed: bool
+    lines: tuple[str, ...]  # with secrets hidden
+    changed: bool  # since the run began: lines may have moved
 
 
 def read_excerpt(file: str, line: int, began_s: float | None) -> SourceExcerpt | None:
-    """Return the lines around a line; None if they cannot be read.
+    """Return the lines around a line, with `began_s` of the run; None if they cannot be read.
 
     Only Python source is read, because the path comes from records, and a page may be passed on.
-
-    Args:
-        file: The source file, absolute.
-        line: The line in question.
-        began_s: When the run began, in seconds since 1970; None if unknown.
     """
     path = Path(file)
     try:

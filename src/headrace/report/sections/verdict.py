@@ -39,12 +39,7 @@ _BOTH_CLOCKS_HEAD = (
 
 
 def both_clocks(steps: TrainSteps, device: DeviceSteps) -> Html:
-    """Return the table of phases by both clocks, and the accelerator's share of data wait.
-
-    Args:
-        steps: The training steps that count.
-        device: The same steps by the accelerator's clock.
-    """
+    """Return the table of phases by both clocks, and the accelerator's share of data wait."""
     rows = [
         (
             element("b", phase_name(phase)),

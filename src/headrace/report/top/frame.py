@@ -32,12 +32,7 @@ _LEAST_WIDTH, _MOST_WIDTH = 3, 20
 
 
 def stacked_bar(shares: Mapping[str, float], width: int) -> Text:
-    """Return the phases of a step as one bar, with parts rounded so that they add up to it.
-
-    Args:
-        shares: The share of each phase, 0 to 1.
-        width: Its length in characters.
-    """
+    """Return the phases of a step as one bar, with parts rounded so that they add up to it."""
     names = [name for name in PHASE_GLYPHS if name in shares]
     ends = np.cumsum([max(shares[name], 0.0) for name in names])
     total = max(float(ends[-1]), 1e-9) if len(ends) else 1.0
@@ -58,15 +53,10 @@ def share_bar(share: float | None, width: int) -> Text:
 def share_bars(
     values: Sequence[tuple[int, float | None]], width: int, most_lines: int
 ) -> list[Text]:
-    """Return numbered shares, such as those of cores, as small bars in a few lines.
+    """Return numbered shares, such as those of cores, as small bars in at most so many lines.
 
     With enough space each has its number and percentage; otherwise it is one block, whose height is
     the share.
-
-    Args:
-        values: Number and share, 0 to 1, of each.
-        width: Length of a line in characters.
-        most_lines: Largest number of lines, if each has its own bar.
     """
     if not values:
         return []
@@ -192,13 +182,7 @@ def phase_lines(state: TopState, width: int) -> list[Text]:
 
 
 def host_lines(machine: HostMetrics, width: int, *, roomy: bool) -> list[Text]:
-    """Return the host: a bar for each core, memory, disk and network rates, GPUs.
-
-    Args:
-        machine: The host's metrics.
-        width: Length of a line in characters.
-        roomy: Whether cores and GPUs may take several lines.
-    """
+    """Return the host: a bar for each core, memory, disk and network rates, GPUs."""
     lines = share_bars(machine.cores, width, most_lines=4 if roomy else 2)
     if machine.cores:
         busy = [share for _, share in machine.cores if share is not None]
@@ -297,14 +281,7 @@ _KEYS_LINE = "q leaves   p pauses and goes on"
 def render_frame(
     state: TopState, console: Console, *, height: int | None = None, paused: bool = False
 ) -> Group:
-    """Return a frame.
-
-    Args:
-        state: The state to show.
-        console: Where it will be printed; its width counts.
-        height: Largest number of lines; None: as many as needed, without the line about keys.
-        paused: Whether the frame is an old one, kept for the user.
-    """
+    """Return a frame for a console; `height` None: as long as needed, without keys."""
     width = console.width
     roomy = height is None or height >= _ROOMY_LINES
     top = [

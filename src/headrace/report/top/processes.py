@@ -22,30 +22,17 @@ Key: TypeAlias = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessRates:
-    """The rates of a rank, a worker, or several merged workers.
-
-    Attributes:
-        rank: The rank, or a worker's rank.
-        loader: A worker's loader; None for a rank.
-        worker: A worker's number; None for a rank, and for merged workers.
-        count: Number of processes.
-        batches_per_s: Batches made a second, or taken by a rank, over all of them.
-        busy: Share of a worker's time in which it makes batches, or of a rank's without data wait,
-            0 to 1; None if unknown.
-        cpu: CPU time over time: 1 is one core; None if unknown.
-        doing: The line sampled most: "augment.py:31 RandomBlur"; empty if there is none.
-        doing_share: The share of the process's time there, 0 to 1.
-    """
+    """The rates of a rank, a worker, or several merged workers; None if unknown."""
 
     rank: int
-    loader: int | None = None
-    worker: int | None = None
-    count: int = 1
-    batches_per_s: float = 0.0
-    busy: float | None = None
-    cpu: float | None = None
-    doing: str = ""
-    doing_share: float = 0.0
+    loader: int | None = None  # None for a rank
+    worker: int | None = None  # None for a rank, and for merged workers
+    count: int = 1  # number of processes
+    batches_per_s: float = 0.0  # made, or taken by a rank, over all of them
+    busy: float | None = None  # share of time making batches; of a rank, without data wait
+    cpu: float | None = None  # CPU time over time: 1 is one core
+    doing: str = ""  # the line sampled most: "augment.py:31 RandomBlur"; empty if there is none
+    doing_share: float = 0.0  # of the process's time, 0 to 1
 
     @property
     def role(self) -> str:
@@ -56,12 +43,7 @@ class ProcessRates:
 
 
 def read_processes(tables: Tables, window: TimeWindow) -> tuple[ProcessRates, ...]:
-    """Return the ranks and workers that ran at the window's end, ranks before their workers.
-
-    Args:
-        tables: Records that contain at least the window.
-        window: The last seconds.
-    """
+    """Return the ranks and workers that ran at the window's end, ranks before their workers."""
     processes, usage = columns(tables, "processes"), columns(tables, "process_usage")
     usage = select_rows(usage, usage["t_ns"] <= window.until_ns)
     stacks = columns(tables, "stacks")

@@ -53,13 +53,7 @@ def closed_reader(tables: Tables) -> TableReader:
 
 @dataclass(frozen=True, slots=True)
 class RecentTables:
-    """The last seconds of each table, and at least a few of the last rows.
-
-    Attributes:
-        read: Reads a table.
-        since_ns: Start of the last seconds.
-        ranks: Number of ranks: a few of the last steps of each are included.
-    """
+    """The last seconds of each table, and at least a few rows, or steps of each rank."""
 
     read: TableReader
     since_ns: int
@@ -75,12 +69,7 @@ class RecentTables:
 
 @dataclass(frozen=True, slots=True)
 class TruncatedTables:
-    """A run's tables as if its recording had begun at a moment.
-
-    Attributes:
-        read: Reads a table.
-        since_ns: The moment.
-    """
+    """A run's tables as if its recording had begun at a moment."""
 
     read: TableReader
     since_ns: int
@@ -109,13 +98,7 @@ def last_step_ns(read: TableReader) -> int | None:
 
 
 def diagnosis_tables(read: TableReader, until_ns: int, ranks: int) -> TruncatedTables:
-    """Return the tables to diagnose a live run from: its last minute, or a few dozen steps.
-
-    Args:
-        read: Reads a table.
-        until_ns: When the last recorded row ended.
-        ranks: Number of ranks.
-    """
+    """Return the tables to diagnose a live run from: its last minute, or a few dozen steps."""
     since_ns = until_ns - _DIAGNOSED_NS
     steps = read("steps", since_ns, _DIAGNOSED_STEPS * ranks)
     if steps.num_rows:
@@ -135,12 +118,7 @@ _REST_FACTOR = 19.0
 
 
 class VerdictThread:
-    """The doctor's verdict, renewed in the background.
-
-    Args:
-        diagnose: Returns the verdict.
-        again: Whether to renew it as the records grow; otherwise it is made once.
-    """
+    """The doctor's verdict, renewed in the background if the records grow (`again`)."""
 
     def __init__(self, diagnose: Callable[[], LiveVerdict], *, again: bool) -> None:
         self._diagnose = diagnose
@@ -184,17 +162,7 @@ _SILENT_S = 5.0
 
 
 class RunWatcher:
-    """Watches the latest attempt of a run.
-
-    Args:
-        path: The run's folder.
-
-    Attributes:
-        path: The run's folder.
-
-    Raises:
-        RecordsError: The run has no records, or a newer version wrote them.
-    """
+    """Watches the latest attempt of a run, live or ended; raises RecordsError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -208,14 +176,7 @@ class RunWatcher:
         self._ended_s: float | None = None
 
     def look(self, *, wait: bool = False) -> TopState:
-        """Return the current state.
-
-        Args:
-            wait: Make the doctor's verdict now; otherwise the last one is included.
-
-        Raises:
-            RecordsError: The records cannot be read any more.
-        """
+        """Return the state, with the last verdict or (`wait`) a new one; raises RecordsError."""
         if not self._records.live:
             latest = open_records(self.path)  # for a resumed run, its next attempt
             if latest.attempt != self._records.attempt:

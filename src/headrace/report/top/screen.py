@@ -31,24 +31,14 @@ _NICENESS = 5
 
 
 def print_frame(watch: RunWatcher, console: Console) -> None:
-    """Print one frame, as long as it needs to be.
-
-    Raises:
-        RecordsError: The records cannot be read.
-    """
+    """Print one frame, as long as it needs to be; raises RecordsError."""
     console.print(render_frame(watch.look(wait=True), console))
 
 
 def show_frames(watch: RunWatcher, console: Console, interval_s: float) -> TopState:
     """Show the run, redrawn at every interval, until the user leaves; return the last state.
 
-    Args:
-        watch: The watcher of the run.
-        console: A terminal.
-        interval_s: Seconds between frames.
-
-    Raises:
-        RecordsError: The records cannot be read any more; the terminal is restored.
+    If the records cannot be read any more, the terminal is restored, and RecordsError raised.
     """
     with suppress(OSError):
         os.nice(_NICENESS)

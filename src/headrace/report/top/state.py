@@ -18,46 +18,25 @@ _GPU = re.compile(r"gpu_(\d+)_utilisation_percent")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuMetrics:
-    """One GPU; unknown values are None.
-
-    Attributes:
-        number: Its number on the host.
-        utilisation: Share of the time in which any kernel ran, 0 to 1.
-        memory_bytes: Its memory in use.
-        power_w: Power drawn.
-        received_bytes_per_s: Over PCIe: copies to the device.
-        sent_bytes_per_s: Over PCIe: copies from the device.
-    """
+    """One GPU by its number on the host; unknown values are None."""
 
     number: int
-    utilisation: float | None
-    memory_bytes: float | None
+    utilisation: float | None  # share of the time in which any kernel ran, 0 to 1
+    memory_bytes: float | None  # in use
     power_w: float | None
-    received_bytes_per_s: float | None
+    received_bytes_per_s: float | None  # over PCIe: copies to the device
     sent_bytes_per_s: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostMetrics:
-    """A host of the run; unknown values are None.
+    """A host of the run; unknown values are None."""
 
-    Attributes:
-        cores: Number and busy share, 0 to 1, of each core that the job may use.
-        io_wait: Share of the cores' time, 0 to 1, idle during a disk read or write.
-        throttled: Share of the time, 0 to 1, in which the container's CPU quota stopped it.
-        memory_used_bytes: Memory in use: of the container if it has a limit, otherwise of the host.
-        memory_bytes: Memory that the job may use.
-        disk_read_bytes_per_s: Read from all disks.
-        received_bytes_per_s: Received over the network.
-        sent_bytes_per_s: Sent over the network.
-        gpus: Its GPUs.
-    """
-
-    cores: tuple[tuple[int, float | None], ...] = ()
-    io_wait: float | None = None
-    throttled: float | None = None
-    memory_used_bytes: float | None = None
-    memory_bytes: float | None = None
+    cores: tuple[tuple[int, float | None], ...] = ()  # number and busy share, 0 to 1
+    io_wait: float | None = None  # share of the cores' time idle during disk access
+    throttled: float | None = None  # share of time stopped by the CPU quota
+    memory_used_bytes: float | None = None  # of the container if limited, or the host
+    memory_bytes: float | None = None  # that the job may use
     disk_read_bytes_per_s: float | None = None
     received_bytes_per_s: float | None = None
     sent_bytes_per_s: float | None = None
@@ -65,12 +44,7 @@ class HostMetrics:
 
 
 def read_host_metrics(tables: Tables, window: TimeWindow) -> HostMetrics:
-    """Return the metrics of the host from its last samples.
-
-    Args:
-        tables: Records that contain at least the last sample.
-        window: The last seconds; samples of its last two seconds count, or the last one.
-    """
+    """Return the metrics of the host from the window's last two seconds, or its last sample."""
     rows, hosts = columns(tables, "system"), columns(tables, "hosts")
     rows = select_rows(rows, rows["t_ns"] <= window.until_ns)
     if row_count(rows) == 0:
@@ -120,56 +94,30 @@ def _mean(rows: Columns, name: str) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStatus:
-    """The status of a run.
-
-    Attributes:
-        name: The run's name.
-        attempt: The attempt shown.
-        world_size: Its ranks; None if unknown.
-        live: Whether it is being recorded at this moment.
-        recording: Whether the live switch is on; True for an ended run.
-        elapsed_s: From its start until now or its end; None if unknown.
-        exit_code: Its exit code; None while it runs, or if none was recorded.
-        silent_s: The age of the newest record if that is overdue; otherwise 0.
-    """
+    """The status of a run."""
 
     name: str
-    attempt: int
-    world_size: int | None = None
-    live: bool = True
-    recording: bool = True
-    elapsed_s: float | None = None
-    exit_code: int | None = None
-    silent_s: float = 0.0
+    attempt: int  # that is shown
+    world_size: int | None = None  # None if unknown
+    live: bool = True  # whether it is being recorded at this moment
+    recording: bool = True  # whether the live switch is on; True for an ended run
+    elapsed_s: float | None = None  # from its start until now or its end; None if unknown
+    exit_code: int | None = None  # None while it runs, or if none was recorded
+    silent_s: float = 0.0  # the age of the newest record if that is overdue; otherwise 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveVerdict:
-    """The doctor's verdict on a run.
+    """The doctor's verdict on a run."""
 
-    Attributes:
-        sentence: The verdict, or why there is none.
-        span_s: The last seconds that it is about; None: the whole run.
-        data_wait_share: Data wait over step time in the whole run, 0 to 1; None if unknown.
-    """
-
-    sentence: str
-    span_s: float | None = None
-    data_wait_share: float | None = None
+    sentence: str  # the verdict, or why there is none
+    span_s: float | None = None  # the last seconds that it is about; None: the whole run
+    data_wait_share: float | None = None  # over step time in the whole run, 0 to 1; None if unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopState:
-    """The numbers of a run at a moment.
-
-    Attributes:
-        status: The run's status.
-        window: The seconds that the numbers are about.
-        steps: The rates of its steps.
-        machine: Its host.
-        processes: Its ranks and workers.
-        told: The doctor's last verdict; None before the first.
-    """
+    """The numbers of a run in a window of time."""
 
     status: RunStatus
     window: TimeWindow
@@ -180,13 +128,7 @@ class TopState:
 
 
 def read_state(tables: Tables, window: TimeWindow, status: RunStatus) -> TopState:
-    """Return the numbers of the last seconds.
-
-    Args:
-        tables: Records that contain at least the window, and the last rows of each table.
-        window: The last seconds.
-        status: The run's status.
-    """
+    """Return the numbers of the last seconds."""
     return TopState(
         status=status,
         window=window,

@@ -36,14 +36,9 @@ class TimeWindow:
 
 
 def quiet_s(start: Floats, end: Floats, window: TimeWindow) -> float:
-    """Return the time since the last event if the next one is late, otherwise 0.
+    """Return the time since the last of consecutive events if the next one is late, otherwise 0.
 
     It is late after three times the longest duration, and two seconds.
-
-    Args:
-        start: Starts of consecutive events, in ns.
-        end: Their ends, in ns.
-        window: The last seconds.
     """
     if len(end) == 0:
         return 0.0
@@ -53,17 +48,11 @@ def quiet_s(start: Floats, end: Floats, window: TimeWindow) -> float:
 
 
 def per_second(start: Floats, end: Floats, counts: Floats, window: TimeWindow) -> float:
-    """Return the rate of events, weighted by their counts.
+    """Return the rate of consecutive events, weighted by their counts, such as of samples.
 
     Of events that began before the window, the part within it counts. If events are longer than the
     window, the last few of them count instead. An unfinished event is unknown, so time counts up to
     the last end, or to the window's end if the next one is late.
-
-    Args:
-        start: Starts of consecutive events, in ns.
-        end: Their ends, in ns.
-        counts: The weight of each: 1, or its number of samples.
-        window: The last seconds.
     """
     if len(end) == 0:
         return 0.0
@@ -83,30 +72,16 @@ _FEWEST_STEPS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankRate:
-    """The rates of one rank.
-
-    Attributes:
-        rank: Its number.
-        steps_per_s: Training steps a second.
-        samples_per_s: Their samples a second; None if not counted.
-    """
+    """The rates of one rank."""
 
     rank: int
     steps_per_s: float
-    samples_per_s: float | None
+    samples_per_s: float | None  # None if not counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimes:
-    """The durations of steps, in nanoseconds.
-
-    Attributes:
-        count: Number of steps.
-        median_ns: The median.
-        p90_ns: The 90th percentile.
-        p99_ns: The 99th percentile.
-        longest_ns: The longest.
-    """
+    """The durations of steps, in nanoseconds."""
 
     count: int
     median_ns: float
@@ -117,23 +92,14 @@ class StepTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRates:
-    """The rates of all ranks' steps.
-
-    Attributes:
-        ranks: Each rank's rates, in order of their numbers.
-        times: The durations of training steps; None if there are none.
-        shares: The share of step time of each phase, 0 to 1; empty without steps.
-        evaluates: Whether the shares are of evaluation, for lack of training steps.
-        evaluated_per_s: Batches evaluated a second, over all ranks.
-        quiet_s: Time since the last training step of any rank if the next one is late.
-    """
+    """The rates of all ranks' steps."""
 
     ranks: tuple[RankRate, ...] = ()
-    times: StepTimes | None = None
-    shares: Mapping[str, float] = field(default_factory=dict)
-    evaluates: bool = False
-    evaluated_per_s: float = 0.0
-    quiet_s: float = 0.0
+    times: StepTimes | None = None  # of training steps; None if there are none
+    shares: Mapping[str, float] = field(default_factory=dict)  # of step time, by phase
+    evaluates: bool = False  # whether the shares are of evaluation, for lack of training steps
+    evaluated_per_s: float = 0.0  # batches a second, over all ranks
+    quiet_s: float = 0.0  # since the last training step of any rank if the next one is late
 
     @property
     def steps_per_s(self) -> float:
@@ -148,12 +114,7 @@ class StepRates:
 
 
 def read_step_rates(tables: Tables, window: TimeWindow) -> StepRates:
-    """Return the rates of the steps in the last seconds.
-
-    Args:
-        tables: Records that contain at least the window and the last few steps of each rank.
-        window: The last seconds.
-    """
+    """Return the rates of the steps in the window, and of the last few of each rank."""
     rows = columns(tables, "steps")
     if row_count(rows) == 0:
         return StepRates()

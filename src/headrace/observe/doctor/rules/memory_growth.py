@@ -26,19 +26,12 @@ _WHOLE_RUN_SHARE, _PHASES = 0.9, 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _MemoryOwner:
-    """The process or device that memory belongs to.
-
-    Attributes:
-        name: In words.
-        rank: The rank; -1 if unknown.
-        worker: The worker's number; -1 if it is none.
-        is_device: Whether it is a device, which any rank may use.
-    """
+    """The process or device that memory belongs to; numbers are -1 if it has none, or unknown."""
 
     name: str
     rank: int = -1
     worker: int = -1
-    is_device: bool = False
+    is_device: bool = False  # which any rank may use
 
 
 def check_memory_growth(evidence: Evidence) -> Finding | None:
@@ -121,10 +114,7 @@ def _samples_since(evidence: Evidence, owner: _MemoryOwner, since_ns: int) -> li
 def _likely_leak(seen: list[StackSample], *, holds_loop: bool) -> tuple[str, Cause] | None:
     """Return what most likely grows, and the line that adds to it; None if none is found.
 
-    Args:
-        seen: The samples of the process.
-        holds_loop: Whether some function of the script runs all the time; a worker's functions
-            are called for each sample.
+    `holds_loop`: a function of the script runs all the time; a worker's are called for each sample.
     """
     total = sum(sample.wall_ns for sample in seen)
     functions: dict[tuple[str, str], _SeenFunction] = {}
@@ -170,21 +160,13 @@ def _certainty_text(cause: Cause | None, newer: list[str]) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class _SeenFunction:
-    """A function of the script in which a process was sampled.
+    """A function of the script in which a process was sampled."""
 
-    Attributes:
-        frame: A line of it.
-        depth: Number of frames around it.
-        phases: What the process did meanwhile.
-        wall_ns: Time that the samples represent.
-        sighting: The last sample in it: a recursive function counts once.
-    """
-
-    frame: StackFrame
-    depth: int
+    frame: StackFrame  # a line of it
+    depth: int  # number of frames around it
     phases: set[str]
     wall_ns: float = 0.0
-    sighting: StackSample | None = None
+    sighting: StackSample | None = None  # the last sample in it: a recursive function counts once
 
     def note(self, sighting: StackSample) -> None:
         """Add a sample, once."""

@@ -173,13 +173,7 @@ def check_small_files(evidence: Evidence) -> Finding | None:
 
 @dataclass(frozen=True, slots=True)
 class _FileReads:
-    """Reads of the workers for their batches.
-
-    Attributes:
-        calls: Read calls.
-        bytes: Bytes read.
-        samples: Samples in the batches.
-    """
+    """Reads of the workers for their batches."""
 
     calls: float
     bytes: float

@@ -66,12 +66,7 @@ SAGEMAKER_RULES: Mapping[str, DebuggerRuleCheck] = MappingProxyType(
 
 
 def evaluate(tables: Tables, verdict: Verdict) -> Diagnosis:
-    """Return the results of Debugger's rules for a run: alarms first, then reports.
-
-    Args:
-        tables: The run's records.
-        verdict: The verdict on the run.
-    """
+    """Return the results of Debugger's rules for a run: alarms first, then reports."""
     recorded = read_debugger_metrics(tables)
     outcomes = {rule: check(recorded) for rule, check in SAGEMAKER_RULES.items()}
     findings = [outcome for outcome in outcomes.values() if isinstance(outcome, Finding)]

@@ -36,27 +36,14 @@ _GPU = re.compile(r"gpu_(\d+)_utilisation_percent")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DebuggerMetrics:
-    """The recorded metrics of a run; percentages are NaN if a sample lacks them.
+    """The recorded metrics of a run; percentages are NaN if a sample lacks them, None if all do."""
 
-    Attributes:
-        t_ns: When each sample of the system was taken, ascending.
-        cores: Use of each core in percent: a row a sample, a column a core.
-        io_wait: I/O wait of all cores together, in percent; None if not recorded.
-        gpu_numbers: The numbers of the GPUs whose use was recorded.
-        gpus: Use of each GPU in percent: a row a sample, a column a GPU.
-        gpu_memory: Use of each GPU's memory in percent, in that shape; None if not recorded.
-        steps: The table `steps`.
-        batches: The table `batches`.
-        processes: The table `processes`.
-        system: The table `system`.
-    """
-
-    t_ns: Ints
-    cores: Floats
-    io_wait: Floats | None
+    t_ns: Ints  # of each sample of the system, ascending
+    cores: Floats  # percent: a row a sample, a column a core
+    io_wait: Floats | None  # of all cores together, in percent
     gpu_numbers: tuple[int, ...]
-    gpus: Floats
-    gpu_memory: Floats | None
+    gpus: Floats  # percent: a row a sample, a column a GPU
+    gpu_memory: Floats | None  # in percent, in that shape
     steps: Columns
     batches: Columns
     processes: Columns
@@ -82,22 +69,12 @@ class DebuggerMetrics:
         return float(self.t_ns[look - 1] - self.t_ns[0]) / _LOOK_NS
 
     def first_above(self, share: float, there: Flags) -> int | None:
-        """Return the first evaluation by which more than a share of the samples had a property.
-
-        Args:
-            share: The share, 0 to 1.
-            there: For each sample, whether it has the property.
-        """
+        """Return the first evaluation by which more than a share of the samples had a property."""
         counts = np.cumsum(there)
         return next((look for look in self.looks if counts[look - 1] > share * look), None)
 
     def missing(self, rule: str, *, gpus: int = 1) -> NotEvaluated | None:
-        """Return why a rule about the system cannot be evaluated; None if it can.
-
-        Args:
-            rule: The rule's name.
-            gpus: Number of GPUs that it needs.
-        """
+        """Return why a rule about the system, or some GPUs, is not evaluated; None if it is."""
         if len(self.gpu_numbers) < gpus:
             count_text = "no GPU" if not self.gpu_numbers else f"only {len(self.gpu_numbers)} GPU"
             return NotEvaluated(rule, f"{count_text} was recorded")
@@ -111,11 +88,7 @@ class DebuggerMetrics:
 
 
 def read_debugger_metrics(tables: Tables) -> DebuggerMetrics:
-    """Return the recorded metrics of a run.
-
-    Args:
-        tables: The run's records.
-    """
+    """Return the recorded metrics of a run."""
     system = columns(tables, "system")
     system = select_rows(system, np.argsort(system["t_ns"], kind="stable"))
     numbers = sorted(
