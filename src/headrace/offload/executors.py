@@ -5,15 +5,17 @@ from __future__ import annotations
 import functools
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from headrace.core.errors import HeadraceError, LoaderError, NotSendableError
 from headrace.core.world import World, current_world
-from headrace.data.loader.dataloader import DataLoader
 from headrace.data.loader.executors.base import Executor
 from headrace.offload.client import OffloadClient, partitions_of_rank
 from headrace.offload.hosts_file import HostsFile
+
+if TYPE_CHECKING:
+    from headrace.data.loader.dataloader import DataLoader  # whose import has this one registered
 
 _MIN_SHARING_WORKERS = 2
 """The least number of workers with which an iterable dataset must share its samples among
