@@ -12,7 +12,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
@@ -20,6 +20,7 @@ from typing import Any
 
 from headrace.core import env
 from headrace.core.import_hooks import after_import
+from headrace.core.loader_hooks import LOADER_HOOKS
 from headrace.core.overrides import (
     APPLIED,
     RANK_THREADS,
@@ -124,8 +125,10 @@ def prepare_overrides() -> None:
     overrides = parse_overrides(env.APPLY.get() or "")
     is_loader_argument = tuple(each for each in overrides if each.is_loader_argument)
     if is_loader_argument:
-        for module in ("torch.utils.data.dataloader", "headrace.data.loader.dataloader"):
-            after_import(module, lambda loaders: _hook_loader(loaders, is_loader_argument))
+        LOADER_HOOKS.override = functools.partial(_construct, is_loader_argument)
+        after_import(
+            "torch.utils.data.dataloader", lambda module: _hook_loader(module, is_loader_argument)
+        )
     prepare_threads(
         of_rank=thread_count(overrides, RANK_THREADS),
         of_worker=thread_count(overrides, WORKER_THREADS),
@@ -134,26 +137,32 @@ def prepare_overrides() -> None:
 
 def _hook_loader(module: ModuleType, overrides: tuple[Override, ...]) -> None:
     original = module.DataLoader.__init__
-    signature = inspect.signature(original)
-    default = signature.parameters["num_workers"].default
 
     @functools.wraps(original)
-    def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-        bound = signature.bind(loader, *args, **kwargs)
-        applied = [
-            each
-            for each in overrides
-            if _concerns(each) and _is_applicable(each, bound.arguments["dataset"])
-        ]
-        if applied:
-            wanted: dict[str, Any] = {each.name: each.value for each in applied}
-            given = dict(bound.arguments)
-            bound.arguments.update(_consistent(wanted, given, default))
-            args, kwargs = bound.args[1:], bound.kwargs
-        original(loader, *args, **kwargs)
-        _record_applied(applied)
+    def __init__(*args: Any, **kwargs: Any) -> None:  # noqa: N807
+        _construct(overrides, original, *args, **kwargs)
 
     module.DataLoader.__init__ = __init__
+
+
+def _construct(
+    overrides: Sequence[Override], construct: Callable[..., None], *args: Any, **kwargs: Any
+) -> None:
+    """Call a loader's constructor, with the loader and the script's arguments, overridden."""
+    signature = inspect.signature(construct)
+    bound = signature.bind(*args, **kwargs)
+    applied = [
+        each
+        for each in overrides
+        if _concerns(each) and _is_applicable(each, bound.arguments["dataset"])
+    ]
+    if applied:
+        wanted: dict[str, Any] = {each.name: each.value for each in applied}
+        default = signature.parameters["num_workers"].default
+        bound.arguments.update(_consistent(wanted, dict(bound.arguments), default))
+        args, kwargs = bound.args, bound.kwargs
+    construct(*args, **kwargs)
+    _record_applied(applied)
 
 
 def _consistent(wanted: dict[str, Any], given: dict[str, Any], default: object) -> dict[str, Any]:

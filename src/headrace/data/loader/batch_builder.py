@@ -11,11 +11,13 @@ import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import cloudpickle
 
 from headrace.core.errors import LoaderError
+from headrace.core.loader_hooks import LOADER_HOOKS
 from headrace.data.loader.collate import UnsupportedTypeError, collate
 from headrace.data.loader.dataset_protocol import NativeDataset
 from headrace.data.loader.library_state import (
@@ -180,6 +182,12 @@ class BatchBuilder:
             IterableExhausted: An iterable dataset has no more batches.
             Exception: Any error of the dataset, the transform or collate_fn.
         """
+        observer = LOADER_HOOKS.batches
+        if observer is None:
+            return self._make(spec, arena)[0]
+        return observer.make_batch(lambda: self._make(spec, arena), self._loader_spec.dataset)
+
+    def _make(self, spec: BatchSpec, arena: Arena) -> tuple[bytes, int]:
         collecting: AbstractContextManager[list[Any]] = nullcontext([])
         if self._native is not None:
             collecting = self._native.collecting_bad()
@@ -190,7 +198,7 @@ class BatchBuilder:
                 batch = self._indexed(spec, arena)
         # A sample that was made twice reported its fault twice.
         bad = list({record["sample"]: record for record in bad}.values())
-        return encode_batch((batch, bad, self._samples_made), arena)
+        return encode_batch((batch, bad, self._samples_made), arena), self._samples_made
 
     def _indexed(self, spec: BatchSpec, arena: Arena) -> Any:
         self._samples_made = len(spec.indices)
@@ -211,9 +219,12 @@ class BatchBuilder:
 
     def _samples(self, spec: BatchSpec) -> Iterator[Any]:
         self.prefetch_batch(spec)
+        observer, make = LOADER_HOOKS.batches, self._seeded
+        if observer is not None:
+            make = partial(observer.make_sample, make)
         for done, (index, seed_id) in enumerate(zip(spec.indices, spec.seed_ids, strict=True)):
             self._on_progress(done)
-            yield self._seeded(index, sample_seed(self._loader_spec.seed, spec.epoch, seed_id))
+            yield make(index, sample_seed(self._loader_spec.seed, spec.epoch, seed_id))
 
     def _seeded(self, index: Any, seed: int) -> Any:
         imported = imported_generators()

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, ParamSpec
 
 import torch
 from torch.utils.data import BatchSampler
 
+from headrace.core.loader_hooks import LOADER_HOOKS
 from headrace.core.world import current_world
 from headrace.data.loader.arguments import (
     batch_sizes,
@@ -63,6 +66,22 @@ from headrace.data.loader.quarantine import BadSampleBudget
 from headrace.sampling.plan import Plan, PlanState
 
 _LOADER_NUMBERS = itertools.count()  # the same on every rank: scripts make their loaders in order
+_P = ParamSpec("_P")
+
+
+def _hooked(construct: Callable[_P, None]) -> Callable[_P, None]:
+    """Return a constructor that calls what is registered for loaders around `construct`."""
+
+    @functools.wraps(construct)
+    def __init__(*args: _P.args, **kwargs: _P.kwargs) -> None:  # noqa: N807 - as the wrapped one
+        call: Callable[..., None] = construct
+        if LOADER_HOOKS.override is not None:
+            call = partial(LOADER_HOOKS.override, call)
+        if LOADER_HOOKS.loaders is not None:
+            call = partial(LOADER_HOOKS.loaders.construct, call)
+        call(*args, **kwargs)
+
+    return __init__
 
 
 class DataLoader:
@@ -116,6 +135,9 @@ class DataLoader:
         UsageError: Arguments that exclude one another, or numbers that do not fit.
     """
 
+    is_local_only = False  # no remote workers from now on, in copies of the loader neither
+
+    @_hooked
     def __init__(
         self,
         dataset: Any,
@@ -187,7 +209,7 @@ class DataLoader:
         self._closer = weakref.finalize(self, close_executors, self._idle)
         if self._planned:
             for warning in self._plan(0).check(self.world.size):
-                warnings.warn(warning, stacklevel=3)
+                warnings.warn(warning, stacklevel=4)  # the script's line, below `_hooked`
         if self.is_ray_dataset:
             given: dict[str, Any] = {
                 "sampler": self.sampler, "batch_sampler": self.batch_sampler, "lanes": self._lanes,
@@ -196,10 +218,19 @@ class DataLoader:
             }  # fmt: skip
             check_ray_arguments(self._ray_batches(), given, single=self._single)
         if self.num_workers and self._executor_given is None:
-            self._idle.append(self._new_executor())  # early, so that the first batch is soon there
+            self._idle.append(
+                self._registered_executor()
+            )  # early, so that the first batch is soon there
 
     def __iter__(self) -> Iterator[Any]:
         """Begin the next epoch, or continue from a loaded state."""
+        observer = LOADER_HOOKS.loaders
+        if observer is None:
+            return self._begin_iteration()
+        iterator: Iterator[Any] = observer.iterate(DataLoader._begin_iteration, self)
+        return iterator
+
+    def _begin_iteration(self) -> BatchStream:
         began_ns = time.monotonic_ns()
         if not self._is_placed:
             check_world_unchanged(self.world)
@@ -297,14 +328,24 @@ class DataLoader:
             seed=self.seed,
             world=self.world.size,
             batch_size=self.batch_size,
-            workers=self._shared_among() if self.iterable else 0,
+            workers=self._shared_among if self.iterable else 0,
             shuffled=self._ray_batches().shuffle_window if self.is_ray_dataset else 0,
         )
 
+    @property
     def _shared_among(self) -> int:
-        """Return the number of workers that share an iterable dataset."""
-        given = self._executor_given
-        return max(self.num_workers if given is None else given.workers, 1)
+        """The number of workers that share an iterable dataset."""
+        if self._executor_given is not None:
+            return max(self._executor_given.workers, 1)
+        remote = 0
+        if LOADER_HOOKS.executors is not None and not self.is_ray_dataset:
+            remote = LOADER_HOOKS.executors.remote_partitions(self)
+        return max(self.num_workers, 1) + remote
+
+    @property
+    def resumed_count(self) -> BatchCount | None:
+        """The state that the next iteration continues from, where that counts batches."""
+        return self._resumed if isinstance(self._resumed, BatchCount) else None
 
     def _plan(self, epoch: int) -> Plan:
         fingerprint, samples, shard_sizes = dataset_shape(self.dataset)
@@ -333,7 +374,7 @@ class DataLoader:
                 drop_last=self.drop_last,
             )
             for warning in plan.check(self.world.size):
-                warnings.warn(warning, stacklevel=3)
+                warnings.warn(warning, stacklevel=4)
         elif self._planned:
             plan = self._plan(self._epoch)
         else:
@@ -387,7 +428,7 @@ class DataLoader:
             if executor.usable:
                 return executor
             executor.close()  # its forkserver was killed, or it belongs to the parent process
-        return self._new_executor()
+        return self._registered_executor()
 
     def _on_end(self, executor: Executor) -> Callable[[], None]:
         if executor is self._executor_given:
@@ -405,9 +446,15 @@ class DataLoader:
         self.__dict__.update(state)
         self._closer = weakref.finalize(self, close_executors, self._idle)
 
-    def _new_executor(self, helper: RemoteWorkers | None = None) -> Executor:
-        if self.is_ray_dataset:
+    def _registered_executor(self) -> Executor:
+        if self.is_ray_dataset:  # Ray makes its batches
             return RayExecutor(self._ray_batches())
+        factory = LOADER_HOOKS.executors
+        executor: Executor = self.new_executor() if factory is None else factory.new_executor(self)
+        return executor
+
+    def new_executor(self, helper: RemoteWorkers | None = None) -> Executor:
+        """Return a new executor with workers on this host, and these remote ones."""
         if self.num_workers == 0 and helper is None:
             return InlineExecutor(self.world.rank)
         return (IterableExecutor if self.iterable else ProcessExecutor)(

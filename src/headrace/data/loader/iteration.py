@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from headrace.core.errors import LoaderError, WorkerError
+from headrace.core.loader_hooks import LOADER_HOOKS
 from headrace.data.loader.batch_builder import BatchSpec
 from headrace.data.loader.batch_specs import BatchSpecs, IterableBatchSpecs, PlanBatchSpecs
 from headrace.data.loader.executors.base import BuiltBatch, Executor
@@ -209,6 +210,22 @@ class BatchStream(Iterator[Any]):
 
     def __next__(self) -> Any:
         """Return the next batch; raises workers' errors, LoaderTimeoutError, StopIteration."""
+        observer = LOADER_HOOKS.loaders
+        began = observer.fetch_began(self) if observer is not None else None
+        if observer is None or began is None:
+            return self._next()
+        try:
+            batch = self._next()
+        except StopIteration:
+            observer.fetch_ended(self, began, None, ended=True)
+            raise
+        except BaseException:
+            observer.fetch_failed()
+            raise
+        observer.fetch_ended(self, began, batch, ended=False)
+        return batch
+
+    def _next(self) -> Any:
         if self._ended:
             raise StopIteration
         if self._is_taken():

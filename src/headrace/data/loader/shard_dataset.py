@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.core.errors import BadSampleError, CorruptError, TooManyBadSamplesError, UsageError
+from headrace.core.loader_hooks import LOADER_HOOKS
 from headrace.core.units import parse_bytes
 from headrace.data import storage as storage_layer  # whose CachedStore few workers need
 from headrace.data.loader.dataset_protocol import NativeDataset
@@ -94,7 +96,11 @@ class SampleReader:
         self, location: SampleLocation, under_way: list[Future[Buffer]] | None
     ) -> list[tuple[Member, Buffer | bytes]]:
         stored = [member for member in location.members if member.data is None]
-        contents = self._arrived(location, under_way) if under_way else self._fetched(stored)
+        read: Callable[[], dict[Member, Buffer]] = partial(self._fetched, stored)
+        if under_way:
+            read = partial(self._arrived, location, under_way)
+        observer = LOADER_HOOKS.reads
+        contents = read() if observer is None else observer.timed(read)
         found: list[tuple[Member, Buffer | bytes]] = []
         for member in location.members:
             if member.data is not None:

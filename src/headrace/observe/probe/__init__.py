@@ -12,7 +12,10 @@ from headrace.core.import_hooks import after_import
 
 
 def install_hooks() -> None:
-    """Install import hooks that start recording once this process imports torch or a loader."""
+    """Install import hooks that start recording once this process imports torch or a loader.
+
+    The hook of Headrace's own loader only registers an observer, which such a process alone needs.
+    """
     after_import("torch", _on_torch)
     after_import("headrace.data.loader.batch_builder", _on_batch_builder)
 
@@ -25,7 +28,8 @@ def _on_torch(_module: ModuleType) -> None:
     hook_workers()
 
 
-def _on_batch_builder(module: ModuleType) -> None:
-    from headrace.observe.probe.headrace_worker_hooks import hook_batch_builder
+def _on_batch_builder(_module: ModuleType) -> None:
+    from headrace.core.loader_hooks import LOADER_HOOKS
+    from headrace.observe.probe.headrace_worker_hooks import OwnBatchObserver
 
-    hook_batch_builder(module)
+    LOADER_HOOKS.batches = OwnBatchObserver()

@@ -140,7 +140,18 @@ class LoaderRegistry:
 
     def hook_torch(self, module: ModuleType) -> None:
         """Hook torch's DataLoader."""
-        self._watch(module.DataLoader, _describe_torch)
+        loader_class = module.DataLoader
+        original_init, original_iter = loader_class.__init__, loader_class.__iter__
+
+        @functools.wraps(original_init)
+        def construct(loader: Any, *args: Any, **kwargs: Any) -> None:
+            self._construct(_describe_torch, original_init, loader, args, kwargs)
+
+        @functools.wraps(original_iter)
+        def iterate(loader: Any) -> Any:
+            return self.iterate(original_iter, loader)
+
+        loader_class.__init__, loader_class.__iter__ = construct, iterate
         original = module._BaseDataLoaderIter.__init__  # noqa: SLF001 - see number_of_iterator
 
         @functools.wraps(original)
@@ -150,9 +161,23 @@ class LoaderRegistry:
 
         module._BaseDataLoaderIter.__init__ = __init__  # noqa: SLF001
 
-    def hook_own(self, module: ModuleType) -> None:
-        """Hook Headrace's DataLoader."""
-        self._watch(module.DataLoader, _describe_own)
+    def construct_own(
+        self, construct: Callable[..., None], loader: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        """Construct a loader of Headrace's by `construct`, and record it."""
+        self._construct(_describe_own, construct, loader, args, kwargs)
+
+    def iterate(self, begin: Callable[[Any], Any], loader: Any) -> Any:
+        """Return a loader's new iterator, which `begin` returns, with the loader's number."""
+        number = loader.__dict__.get(_NUMBER_ATTRIBUTE, -1)
+        self.on_iterator(number, True)
+        try:
+            with _starting_workers_of(number):
+                iterator = begin(loader)
+        finally:
+            self.on_iterator(number, False)
+        _register_iterator(iterator, loader)
+        return iterator
 
     @staticmethod
     def number_of_iterator(iterator: Any) -> int:
@@ -184,33 +209,18 @@ class LoaderRegistry:
         self._numbers.iterated(number, iterator)
 
     @guarded
-    def _constructed(self, *args: Any, **kwargs: Any) -> int:
+    def _number_of_new(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         return self._numbers.constructed([*enumerate(args), *kwargs.items()])
 
-    def _watch(self, loader_class: Any, describe: Callable[[Any], tuple[Any, ...]]) -> None:
-        original_init, original_iter = loader_class.__init__, loader_class.__iter__
-
-        @functools.wraps(original_init)
-        def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-            number = self._constructed(*args, **kwargs)
-            number = self._numbers.new() if number is None else number  # None if the probe failed
-            with _starting_workers_of(number):  # Headrace's workers may start right now
-                original_init(loader, *args, **kwargs)
-            _record_loader(loader, number, describe)
-
-        @functools.wraps(original_iter)
-        def __iter__(loader: Any) -> Any:  # noqa: N807
-            number = loader.__dict__.get(_NUMBER_ATTRIBUTE, -1)
-            self.on_iterator(number, True)
-            try:
-                with _starting_workers_of(number):
-                    iterator = original_iter(loader)
-            finally:
-                self.on_iterator(number, False)
-            _register_iterator(iterator, loader)
-            return iterator
-
-        loader_class.__init__, loader_class.__iter__ = __init__, __iter__
+    def _construct(
+        self, describe: Callable[[Any], tuple[Any, ...]], construct: Callable[..., None],
+        loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any],
+    ) -> None:  # fmt: skip
+        number = self._number_of_new(args, kwargs)
+        number = self._numbers.new() if number is None else number  # None if the probe failed
+        with _starting_workers_of(number):  # Headrace's workers may start right now
+            construct(loader, *args, **kwargs)
+        _record_loader(loader, number, describe)
 
 
 LOADER_REGISTRY = LoaderRegistry()

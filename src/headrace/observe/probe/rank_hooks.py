@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from headrace.core.import_hooks import after_import
+from headrace.core.loader_hooks import LOADER_HOOKS
 from headrace.core.source_location import script_location
 from headrace.observe.probe.device_copies import COPY_OBSERVER
 from headrace.observe.probe.gradient_sync import GRADIENT_SYNC, SHARDED_SYNC
@@ -126,7 +127,7 @@ def hook_rank() -> None:
     _hook_backward(torch)
     after_import("torch.utils.data.dataloader", _hook_torch_loader)
     after_import("torch.nn.parallel.distributed", GRADIENT_SYNC.hook)
-    after_import("headrace.data.loader.dataloader", _hook_own_loader)
+    LOADER_HOOKS.loaders = OwnLoaderObserver()
     after_import("ray.data.iterator", _hook_ray)
     atexit.register(RANK_RECORDER.close)
     # A child that multiprocessing forks does not run atexit, and may train as a rank of its own.
@@ -181,9 +182,16 @@ def _hook_torch_loader(module: ModuleType) -> None:
     time_queue_reads(module)  # last, because some versions of torch lack what it hooks
 
 
-def _hook_own_loader(module: ModuleType) -> None:
-    LOADER_REGISTRY.hook_own(module)
-    _hook_next(module.BatchStream)
+class OwnLoaderObserver:
+    """Records Headrace's own loaders; see `LoaderObserver`."""
+
+    def __init__(self) -> None:
+        self.construct, self.iterate = LOADER_REGISTRY.construct_own, LOADER_REGISTRY.iterate
+        self.fetch_began, self.fetch_ended, self.fetch_failed = (
+            RANK_RECORDER.fetch_began,
+            RANK_RECORDER.fetch_ended,
+            RANK_RECORDER.fetch_failed,
+        )
 
 
 def _hook_ray(module: ModuleType) -> None:

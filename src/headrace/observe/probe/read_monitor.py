@@ -25,6 +25,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from headrace.core.import_hooks import after_import
+from headrace.core.loader_hooks import LOADER_HOOKS
 from headrace.observe.probe.file_reads import FileReads
 from headrace.observe.probe.recording_session import SESSION
 from headrace.observe.probe.sampling_rates import TimingBudget, TimingRate
@@ -84,9 +85,8 @@ class ReadMonitor:
             self._hooked = True
             after_import("socket", self._hook_sockets)
             after_import("ssl", self._hook_tls)
-            after_import("headrace.data.storage.client.direct", self._hook_storage)
-            after_import("headrace.data.loader.shard_dataset", self._hook_samples)
-            self._file_reads = FileReads(self._timed, self._is_at_work)
+            LOADER_HOOKS.reads = self
+            self._file_reads = FileReads(self.timed, self._is_at_work)
         self._timing = False
         self.read_ns = 0
         self._times_files = self._timing_rates[loader].is_due(on=True, deep=SESSION.deep)
@@ -129,7 +129,7 @@ class ReadMonitor:
         """Return whether this thread makes a batch now."""
         return get_ident() == self.thread
 
-    def _timed(self, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def timed(self, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call a function, timed if this thread makes the batch and is in no other timed call."""
         if self._timing or get_ident() != self.thread:
             return call(*args, **kwargs)
@@ -167,30 +167,9 @@ class ReadMonitor:
 
         setattr(kind, name, receive)
 
-    def _hook_storage(self, module: ModuleType) -> None:
-        original = module.DirectClient._get  # noqa: SLF001 - all reads go through it
-
-        @functools.wraps(original)
-        async def _get(client: Any, target: str, fetch: Any) -> Any:
-            answer = await original(client, target, fetch)
-            self._add(_size_of, answer, counted=False)
-            return answer
-
-        module.DirectClient._get = _get  # noqa: SLF001
-
-    def _hook_samples(self, module: ModuleType) -> None:
-        reader = module.SampleReader
-        fetched, arrived = reader._fetched, reader._arrived  # noqa: SLF001 - both wait for data
-
-        @functools.wraps(fetched)
-        def _fetched(self_: Any, *args: Any) -> Any:
-            return self._timed(fetched, self_, *args)
-
-        @functools.wraps(arrived)
-        def _arrived(*args: Any) -> Any:
-            return self._timed(arrived, *args)
-
-        reader._fetched, reader._arrived = _fetched, staticmethod(_arrived)  # noqa: SLF001
+    def received(self, answer: Any) -> None:
+        """Add what one answer of object storage holds."""
+        self._add(_size_of, answer, counted=False)
 
 
 def _size_of(answer: Any) -> int:

@@ -180,14 +180,14 @@ def check_ray_arguments(
             f"Each of {batches.world.size} ranks has Ray prepare this whole dataset, and takes its "
             "own part: a Ray program is one rank's. In Ray Train, give the loader "
             "ray.train.get_dataset_shard(...), which is prepared once for all ranks.",
-            stacklevel=4,
+            stacklevel=5,
         )
     elif _has_class(batches.dataset, "ray.data._internal.iterator.iterator_impl", _UNSPLIT):
         warnings.warn(
             f"Each of {batches.world.size} ranks is given all of this iterator of Ray's, so each "
             "sample comes to every rank. Split it: Dataset.streaming_split, or in Ray Train "
             "datasets_to_split; or give the loader the dataset itself.",
-            stacklevel=4,
+            stacklevel=5,
         )
 
 

@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections import deque
 
+from headrace.core.loader_hooks import LOADER_HOOKS
 from headrace.core.process.parent_death import ignore_group_signals
 from headrace.data.loader.batch_builder import (
     BatchBuilder,
@@ -60,6 +61,11 @@ class Worker:
 
     def run(self) -> None:
         """Work until the loader closes its end."""
+        observer = LOADER_HOOKS.batches
+        with contextlib.nullcontext() if observer is None else observer.working(self._number):
+            self._serve()
+
+    def _serve(self) -> None:
         self._status_row[:] = NO_TASK
         use_one_thread()
         loader_spec = self._loader_spec

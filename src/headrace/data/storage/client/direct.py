@@ -19,6 +19,7 @@ from obstore.exceptions import AlreadyExistsError
 from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
 
 from headrace.core.errors import DeniedError, NotFoundError, UsageError
+from headrace.core.loader_hooks import LOADER_HOOKS
 from headrace.data.storage.byte_ranges import split_span
 from headrace.data.storage.client.credentials import read_settings
 from headrace.data.storage.client.requests import (
@@ -310,7 +311,10 @@ class DirectClient:
                 lambda: fetch(connections.reader), lambda: fetch(connections.hedge)
             )
 
-        return await self._in_turn(target, attempt)
+        answer = await self._in_turn(target, attempt)
+        if LOADER_HOOKS.reads is not None:
+            LOADER_HOOKS.reads.received(answer)
+        return answer
 
     async def _in_turn(self, target: str, attempt: Callable[[], Awaitable[_T]]) -> _T:
         async with self._turns:
