@@ -142,6 +142,8 @@ def test_two_mounts_at_once_keep_what_they_read_apart_and_a_later_one_finds_it(
 @fuse
 def test_what_a_killed_program_left_is_taken_away_first(url: str, tmp_path: Path) -> None:
     first = mount_url(url, tmp_path / "mnt", tmp_path / "cache", cache_bytes=CACHE_BYTES)
+    # The program may still have the one that mounts for it.
+    eventually(lambda: len(descendants(first._sidecar.pid)) == 1, "the end of fusermount3")
     (program,) = descendants(first._sidecar.pid)
     os.kill(first._sidecar.pid, signal.SIGKILL)
     first._sidecar.wait()
