@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from headrace.core.overrides import Override
-from headrace.observe.doctor.findings import Severity
+from headrace.observe.doctor.findings import Cause, Fact, Finding, Remedy, Severity
 from headrace.observe.doctor.stack_activity import recording_start_s
 from headrace.observe.doctor.stack_samples import StackSample, end_ns_of, read_stack_samples
 from headrace.observe.doctor.transform_shares import TransformShare, transform_shares
@@ -226,6 +226,29 @@ class Evidence:
         return (
             f"other processes use {self.host.foreign_cores:.1f} of the host's "
             f"{self.host.cores:g} cores"
+        )
+
+    def finding(
+        self,
+        title: str,
+        seconds_lost: float,
+        facts: Mapping[str, Fact],
+        *,
+        cause: Cause | None = None,
+        remedies: tuple[Remedy, ...] = (),
+        severity: Severity | None = None,
+        foretold: bool = False,
+    ) -> Finding:
+        """Return a finding as severe as the seconds lost; `rule` names it."""
+        return Finding(
+            rule="",
+            severity=severity or self.severity(seconds_lost),
+            title=title,
+            seconds_lost=seconds_lost,
+            evidence=facts,
+            cause=cause,
+            remedies=remedies,
+            foretold=foretold,
         )
 
     def severity(self, seconds_lost: float) -> Severity:

@@ -86,6 +86,12 @@ def more_workers_remedy(evidence: Evidence) -> tuple[Remedy, Prediction] | None:
     )
 
 
+def more_workers_remedies(evidence: Evidence) -> tuple[Remedy, ...]:
+    """Return the remedy of more workers, if it helps."""
+    found = more_workers_remedy(evidence)
+    return (found[0],) if found is not None else ()
+
+
 def _stream_split_advice(loader: TrainingLoader, workers: int) -> str:
     """Return what else an iterable dataset needs, since each torch worker iterates all of it."""
     if loader.style != "iterable" or loader.kind != "torch" or workers < 2:
@@ -142,8 +148,9 @@ def lock_wait_share(evidence: Evidence) -> float:
     return off_cpu_ns(lock_samples(evidence)) / max(total, 1.0)
 
 
-def faster_code_remedies(evidence: Evidence, cause: Cause, name: str) -> tuple[Remedy, ...]:
+def faster_code_remedies(evidence: Evidence, cause: Cause, name: str = "") -> tuple[Remedy, ...]:
     """Return what faster code in the workers would give, no code, and code on the device."""
+    name = name or cause.name or cause.place
     if evidence.simulator is None or cause.share <= 0:
         return ()
     where = f" ({cause.place})" if cause.place else ""
@@ -193,8 +200,7 @@ def predict_less_waiting(evidence: Evidence, share: float) -> Prediction | None:
     work, simulator = evidence.work, evidence.simulator
     if work is None or simulator is None:
         return None
-    all_waiting = max(1.0 - work.cpu_share, 0.01)
-    part = min(share / all_waiting, 1.0)
+    part = min(share / max(1.0 - work.cpu_share, 0.01), 1.0)
     return simulator.predict_between(
         PipelineChange(wait_factor=1.0 - 0.5 * part), PipelineChange(wait_factor=1.0 - 0.9 * part)
     )
@@ -219,9 +225,7 @@ def predict_without(
     steps = evidence.steps.wall_ns
     begins = np.arange(min(len(steps), _MAX_DRAWN)) * len(steps) // min(len(steps), _MAX_DRAWN)
     wall, saved_ns = np.add.reduceat(steps, begins), np.add.reduceat(saved_ns, begins)
-    bounds = [saved_ns]
-    if most_ns is not None:
-        bounds.append(np.add.reduceat(most_ns, begins))
+    bounds = [saved_ns] if most_ns is None else [saved_ns, np.add.reduceat(most_ns, begins)]
     drawn = np.random.default_rng(_SEED).integers(len(wall), size=(_DRAWINGS, len(wall)))
     before = wall[drawn].sum(axis=1)
     speedups = np.sort(
@@ -240,14 +244,14 @@ def predict_without(
 
 
 def making_cause(
-    evidence: Evidence, sightings: tuple[StackSample, ...], *, off_cpu_only: bool = False
+    evidence: Evidence, samples: tuple[StackSample, ...], *, off_cpu_only: bool = False
 ) -> Cause | None:
     """Return the code in which making batches, or its waiting, spends most time; None if unknown.
 
     Shares are of all of `evidence.making`; `samples` are those in question.
     """
     total = sum(sample.wall_ns for sample in evidence.making)
-    place = find_hotspot(sightings, total, off_cpu_only=off_cpu_only)
+    place = find_hotspot(samples, total, off_cpu_only=off_cpu_only)
     if place is not None:
         transform = transform_at(place, evidence.transforms)
         if transform is None or off_cpu_only:

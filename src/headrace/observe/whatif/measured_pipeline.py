@@ -171,7 +171,7 @@ def measure_from(
     steady = steps.steady
     if loader is None or work is None or min(len(steady), len(work)) < FEWEST_BATCHES:
         return None
-    batches = np.maximum(steady.rows["batches"].astype(np.float64), 1.0)
+    batches = steady.batches
     workers = int(loader["workers"][0])
     taking = handoff_ns(fetches, int(loader["loader"][0]), workers)
     # Reading is part of the data wait; what a device does not wait for is in its steps already.

@@ -11,15 +11,15 @@ from headrace.observe.doctor.device_remedies import faster_copies, overlapped_co
 from headrace.observe.doctor.evidence import SERIOUS, WARNING, Evidence, gpu_utilisation
 from headrace.observe.doctor.findings import Cause, Finding
 from headrace.observe.doctor.remedies import predict_without, predicted_remedy
+from headrace.observe.doctor.rule import rule
 from headrace.observe.doctor.stack_activity import is_device_sync
 from headrace.observe.doctor.stack_samples import StackSample, find_hotspot, overlaps
 from headrace.observe.whatif.tables import row_count
 from headrace.observe.whatif.train_steps import DeviceSteps, TrainSteps
 from headrace.records.schema import PHASES
 
-BLOCKING_COPY = "blocking-copy"
 
-
+@rule
 def check_blocking_copy(evidence: Evidence) -> Finding | None:
     """Copies to the device hold it up: memory is not pinned, or the copy is synchronous.
 
@@ -52,12 +52,10 @@ def check_blocking_copy(evidence: Evidence) -> Finding | None:
     at = f" at {cause.place}" if cause is not None else ""
     whom = "the script" if device is None else "the accelerator"
     remedies = faster_copies(evidence, at, pinned=pinned, blocking=blocking > 0 or not copies)
-    return Finding(
-        rule=BLOCKING_COPY,
-        severity=evidence.severity(seconds),
-        title=f"copies to the device{at} hold {whom} up for {share:.0%} of step time",
-        seconds_lost=seconds,
-        evidence={
+    return evidence.finding(
+        f"copies to the device{at} hold {whom} up for {share:.0%} of step time",
+        seconds,
+        {
             "copy_share": share,
             **({} if device is None else {"script_copy_share": steps.share("copy")}),
             "pinned": int(pinned),
@@ -68,11 +66,11 @@ def check_blocking_copy(evidence: Evidence) -> Finding | None:
     )
 
 
-DEVICE_SYNC = "device-sync"
 _DEVICE_BUSY = 0.8
 _COMPUTES = 0.5
 
 
+@rule
 def check_device_sync(evidence: Evidence) -> Finding | None:
     """The script waits for the device where it need not: `.item()`, `.cpu()`, a printed loss.
 
@@ -120,12 +118,10 @@ def check_device_sync(evidence: Evidence) -> Finding | None:
         if spared
         else predict_without(evidence, np.zeros_like(saved), saved)
     )
-    return Finding(
-        rule=DEVICE_SYNC,
-        severity=evidence.severity(seconds),
-        title=f"the script waits for the device at {cause.place} for {stood:.0%} of the time",
-        seconds_lost=seconds,
-        evidence={
+    return evidence.finding(
+        f"the script waits for the device at {cause.place} for {stood:.0%} of the time",
+        seconds,
+        {
             "share_of_step_time": stood,
             **({} if device is None else {"device_idle_share": share}),
             "gpu_utilisation": used,

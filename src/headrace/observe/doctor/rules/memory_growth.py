@@ -12,11 +12,11 @@ import numpy as np
 from headrace.observe.doctor.evidence import Evidence, gpus_of_run
 from headrace.observe.doctor.findings import Cause, Finding, Remedy
 from headrace.observe.doctor.leak_candidates import leak_candidates
+from headrace.observe.doctor.rule import rule
 from headrace.observe.doctor.stack_activity import is_newer, source_lines_as_run
 from headrace.observe.doctor.stack_samples import StackFrame, StackSample, end_ns_of
 from headrace.observe.whatif.tables import Columns, Floats, row_count, select_rows
 
-MEMORY_GROWTH = "memory-growth"
 _DEVICE = re.compile(r"gpu_(\d+)_memory_bytes")
 _EXPLAINED, _GROWTH_BYTES, _GROWTH_SHARE = 0.9, 64 * 2**20, 0.02
 _FEWEST_ROWS = 10
@@ -34,6 +34,7 @@ class _MemoryOwner:
     is_device: bool = False  # which any rank may use
 
 
+@rule
 def check_memory_growth(evidence: Evidence) -> Finding | None:
     """Memory of a process of the run, or of a device, grows all the time.
 
@@ -65,18 +66,17 @@ def check_memory_growth(evidence: Evidence) -> Finding | None:
     what, cause = _likely_leak(seen, holds_loop=owner.worker < 0) or ("", None)
     newer = sorted(_newer_files(seen)) if cause is None else []
     where = f", likely kept in {what} at {cause.place}" if cause is not None else ""
-    return Finding(
-        rule=MEMORY_GROWTH,
-        severity="serious",
-        title=f"memory of {owner.name} grows by {rate * 60 / 2**20:,.0f} MiB a minute{where}",
-        seconds_lost=0.0,
-        evidence={
+    return evidence.finding(
+        f"memory of {owner.name} grows by {rate * 60 / 2**20:,.0f} MiB a minute{where}",
+        0.0,
+        {
             "growth_mb_per_min": rate * 60 / 1e6,
             "watched_s": watched_s,
             "line_at_fault": _certainty_text(cause, newer),
         },
         cause=cause,
         remedies=(Remedy(name="keep-less", change="", how=_advice(owner, what, newer)),),
+        severity="serious",
     )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from headrace.observe.doctor.evidence import WARNING, Evidence
 from headrace.observe.doctor.findings import Cause, Finding
 from headrace.observe.doctor.remedies import predict_without, predicted_remedy
+from headrace.observe.doctor.rule import rule
 from headrace.observe.doctor.stack_samples import (
     StackFrame,
     StackSample,
@@ -19,7 +20,6 @@ from headrace.observe.whatif.tables import Flags
 from headrace.observe.whatif.train_steps import TrainSteps
 from headrace.records.schema import PHASES
 
-STEP_OUTLIERS = "step-outliers"
 _TIMES_MEDIAN, _DEVIATIONS = 1.5, 5.0
 _MODEL_PHASES = ("forward", "backward", "sync", "optimizer")
 _WAITS_FOR_OTHERS = ("backward", "sync")
@@ -29,6 +29,7 @@ _EXACT_BELOW = 10
 """A period shorter than this must hold exactly; a longer one may be off by a step."""
 
 
+@rule
 def check_step_outliers(evidence: Evidence) -> Finding | None:
     """Some steps take far longer than the others: checkpoints, evaluation, garbage collection.
 
@@ -70,13 +71,11 @@ def check_step_outliers(evidence: Evidence) -> Finding | None:
     when = f"every {every} steps" if every else "at irregular steps"
     where = f", {'in' if cause.name else 'at'} {cause}" if cause is not None else ""
     times = float(wall[outliers].mean() / max(median, 1.0))
-    return Finding(
-        rule=STEP_OUTLIERS,
-        severity=evidence.severity(share * steps.total_seconds),
-        title=f"{int(outliers.sum()):,} of {len(steps):,} steps take {times:.1f} times as long as "
+    return evidence.finding(
+        f"{int(outliers.sum()):,} of {len(steps):,} steps take {times:.1f} times as long as "
         f"the others ({when}{where})",
-        seconds_lost=share * steps.total_seconds,
-        evidence={
+        share * steps.total_seconds,
+        {
             "outliers": int(outliers.sum()),
             "steps": len(steps),
             "median_ms": median / 1e6,
