@@ -230,7 +230,7 @@ def test_the_less_of_their_time_threads_worked_the_more_a_limit_gives(name: str,
 @MEASURED
 def test_the_more_of_a_step_is_fixed_the_more_a_bigger_batch_gives(name: str):
     simulator = simulator_of(name)
-    consume = float(simulator.load.consume_ns.mean())
+    consume = float(simulator.costs.consume_ns.mean())
     speeds = [
         simulator.predict(
             PipelineChange(batch_factor=2.0, fixed_consume_ns=share * consume)
@@ -254,6 +254,6 @@ def test_a_bigger_batch_without_fixed_costs_gives_nothing_on_freed_cores(name: s
 def test_a_copy_saved_gives_at_most_its_share_of_the_step(name: str):
     simulator = simulator_of(name)
     period = simulator.measured.period_ns.mean()
-    saved_ns = float(simulator.load.consume_ns.mean()) / 2
+    saved_ns = float(simulator.costs.consume_ns.mean()) / 2
     speed = simulator.predict(PipelineChange(consume_saved_ns=saved_ns)).speedup
     assert 1 / NOISE <= speed <= NOISE * period / (period - saved_ns)

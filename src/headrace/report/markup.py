@@ -94,7 +94,7 @@ def note(*parts: Child) -> Html:
     return element("p", *parts, class_="note")
 
 
-def chart(name: str, figure: Figure, told: str) -> Html:
+def chart(name: str, figure: Figure, description: str) -> Html:
     """Return the element of a chart, with a description for screen readers, and its data.
 
     It is as high as the layout of the Plotly figure says.
@@ -104,7 +104,7 @@ def chart(name: str, figure: Figure, told: str) -> Html:
         class_="chart",
         id=f"chart-{name}",
         role="img",
-        aria_label=told,
+        aria_label=description,
         style=f"height:{figure['layout']['height']}px",
         data_figure=f"data-{name}",
     )

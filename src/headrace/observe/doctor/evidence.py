@@ -144,10 +144,12 @@ class Evidence:
     work: BatchWork | None  # the batches made for the loader; None if none were recorded
     simulator: Simulator | None  # None if too little was recorded
     host: HostUsage  # its cores as the job notices them
-    away: OffloadStats | None  # work of auxiliary hosts; None if batches are not offloaded
+    offload: OffloadStats | None  # work of auxiliary hosts; None if batches are not offloaded
     wanted_threads: float  # of the run, on average: they ran or waited for a core of the host
-    making: tuple[StackSample, ...]  # making batches: in workers, or in ranks without workers
-    rank_seen: tuple[StackSample, ...]  # the ranks' main threads
+    making_samples: tuple[
+        StackSample, ...
+    ]  # in workers, or in ranks without
+    rank_samples: tuple[StackSample, ...]  # the ranks' main threads
     transforms: tuple[TransformShare, ...]  # the most expensive first
     processes: Columns
     fetches: Columns
@@ -237,7 +239,7 @@ class Evidence:
         cause: Cause | None = None,
         remedies: tuple[Remedy, ...] = (),
         severity: Severity | None = None,
-        foretold: bool = False,
+        forecast: bool = False,
     ) -> Finding:
         """Return a finding as severe as the seconds lost; `rule` names it."""
         return Finding(
@@ -248,7 +250,7 @@ class Evidence:
             evidence=facts,
             cause=cause,
             remedies=remedies,
-            foretold=foretold,
+            forecast=forecast,
         )
 
     def severity(self, seconds_lost: float) -> Severity:
@@ -284,22 +286,22 @@ def gather_evidence(tables: Tables) -> Evidence:
     steps = read_steps(tables)
     number = main_loader(steps)
     fetches, stacks = columns(tables, "fetches"), _stacks_in_steps(tables, steps)
-    away = read_offload_stats(tables, number, steps.span_ns)
-    loader_columns = loader_rows(columns(tables, "loaders"), number, away)
+    offload = read_offload_stats(tables, number, steps.span_ns)
+    loader_columns = loader_rows(columns(tables, "loaders"), number, offload)
     work = read_batch_work(tables, number) if loader_columns is not None else None
     system, usage = columns(tables, "system"), columns(tables, "process_usage")
     processes = columns(tables, "processes")
     host = read_host_usage(tables, steps.span_ns)
     measured = measure_from(
-        steps=steps, loader=loader_columns, work=work, fetches=fetches, host=host, away=away
+        steps=steps, loader=loader_columns, work=work, fetches=fetches, host=host, offload=offload
     )
     loader = _training_loader(loader_columns) if loader_columns is not None else None
     since_s = recording_start_s(columns(tables, "hosts"), processes)
     in_ranks = stacks["worker"] < 0 if row_count(stacks) else np.zeros(0, dtype=np.bool_)
-    rank_seen = read_stack_samples(stacks, in_ranks, since_s)
+    rank_samples = read_stack_samples(stacks, in_ranks, since_s)
     workers = loader.workers if loader is not None else 0
     waits = steps.share("data_wait") if workers else 0.0
-    wanted = rank_thread_demand(rank_seen, waits, host, mean_threads(usage, processes, "rank"))
+    wanted = rank_thread_demand(rank_samples, waits, host, mean_threads(usage, processes, "rank"))
     if work is not None and workers:
         most = mean_threads(usage, processes, "worker")
         wanted += worker_thread_demand(work, workers, host, most)
@@ -309,10 +311,10 @@ def gather_evidence(tables: Tables) -> Evidence:
         work=work,
         simulator=Simulator(measured) if measured is not None else None,
         host=host,
-        away=away,
+        offload=offload,
         wanted_threads=wanted,
-        making=read_stack_samples(stacks, _making_rows(stacks, loader), since_s),
-        rank_seen=rank_seen,
+        making_samples=read_stack_samples(stacks, _making_rows(stacks, loader), since_s),
+        rank_samples=rank_samples,
         transforms=transform_shares(columns(tables, "transforms"), number),
         processes=processes,
         fetches=fetches,

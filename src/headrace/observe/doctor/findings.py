@@ -92,7 +92,7 @@ class Finding:
     evidence: Mapping[str, Fact]  # with the unit in the name
     cause: Cause | None = None  # None if there is none, or it is unknown
     remedies: tuple[Remedy, ...] = ()  # best first
-    foretold: bool = False  # predicted for a run not made yet, and so has cost nothing
+    forecast: bool = False  # predicted for a run not made yet, and so has cost nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +134,7 @@ class Diagnosis:
 
 
 _NOT_WRITTEN = {"overrides"}  # fields
+_KEYS = {"forecast": "foretold"}  # of fields with other names
 _LEFT_OUT_IF_EMPTY = {"device_phase_shares"}
 
 
@@ -141,7 +142,7 @@ def as_json(value: Any) -> Any:
     """Return results as JSON's own types, with rounded numbers; see `rounded`."""
     if is_dataclass(value):
         value = {
-            name: part
+            _KEYS.get(name, name): part
             for name in (each.name for each in fields(value) if each.name not in _NOT_WRITTEN)
             if (part := getattr(value, name)) or name not in _LEFT_OUT_IF_EMPTY
         }

@@ -139,12 +139,12 @@ def first_loader_remedies(evidence: Evidence, share: float, cpu_share: float) ->
 
 def lock_samples(evidence: Evidence) -> tuple[StackSample, ...]:
     """Return the stack samples in which making a batch waits for a lock."""
-    return tuple(sample for sample in evidence.making if is_lock(sample))
+    return tuple(sample for sample in evidence.making_samples if is_lock(sample))
 
 
 def lock_wait_share(evidence: Evidence) -> float:
     """Return the share of the time of making batches that waits for locks, 0 to 1."""
-    total = sum(sample.wall_ns for sample in evidence.making)
+    total = sum(sample.wall_ns for sample in evidence.making_samples)
     return off_cpu_ns(lock_samples(evidence)) / max(total, 1.0)
 
 
@@ -187,7 +187,7 @@ def faster_code_remedies(evidence: Evidence, cause: Cause, name: str = "") -> tu
 
 def _predict_on_device(simulator: Simulator, share: float) -> Prediction:
     """Return what doing a share of the workers' code on the device, in its step, would give."""
-    cpu_ns = float(simulator.load.demand_ns.mean()) * share
+    cpu_ns = float(simulator.costs.demand_ns.mean()) * share
     slow, fast = (
         PipelineChange(service_factor=max(1.0 - share, 0.01), consume_saved_ns=-cpu_ns / faster_by)
         for faster_by in _DEVICE_FASTER
@@ -248,9 +248,9 @@ def making_cause(
 ) -> Cause | None:
     """Return the code in which making batches, or its waiting, spends most time; None if unknown.
 
-    Shares are of all of `evidence.making`; `samples` are those in question.
+    Shares are of all of `evidence.making_samples`; `samples` are those in question.
     """
-    total = sum(sample.wall_ns for sample in evidence.making)
+    total = sum(sample.wall_ns for sample in evidence.making_samples)
     place = find_hotspot(samples, total, off_cpu_only=off_cpu_only)
     if place is not None:
         transform = transform_at(place, evidence.transforms)
@@ -258,6 +258,6 @@ def making_cause(
             return place.cause(transform.name if transform else "")
         # The whole transform is named, so its share counts, not that of one of its lines.
         return replace(place.cause(transform.name), share=max(place.share, transform.share))
-    if evidence.transforms and not evidence.making:
+    if evidence.transforms and not evidence.making_samples:
         return evidence.transforms[0].cause()
     return None

@@ -103,7 +103,7 @@ def forecast_ranks(
     if evidence.host.rank_cores is None:  # all other use of the host would be taken for the rank's
         return None
     wait_share = evidence.steady_steps.data_wait_share
-    load, cause = simulator.load, making_cause(evidence, evidence.making)
+    costs, cause = simulator.costs, making_cause(evidence, evidence.making_samples)
     samples = evidence.steps.rows["samples"].astype(np.float64)
     each = (samples / evidence.steps.batches)[samples > 0]
     return ScalingForecast(
@@ -111,7 +111,7 @@ def forecast_ranks(
         then=scale_ranks(simulator, ranks, wait_share),
         cores=evidence.host.cores,
         foreign_cores=evidence.host.foreign_cores,
-        cpu_ms_a_batch=float(load.demand_ns.mean() + load.consume_cpu_ns.mean()) / 1e6,
+        cpu_ms_a_batch=float(costs.demand_ns.mean() + costs.consume_cpu_ns.mean()) / 1e6,
         samples_a_batch=float(each.mean()) if len(each) else None,
         cause=cause,
         remedies=feeding_remedies(evidence_at_ranks(evidence, ranks), cause) if remedies else (),
@@ -123,7 +123,7 @@ def evidence_at_ranks(evidence: Evidence, ranks: int) -> Evidence:
     simulator, host = evidence.simulator, evidence.host
     assert simulator is not None  # checked by the caller
     other = with_ranks(simulator, ranks)
-    each = float(other.load.demand_ns.mean() + other.load.consume_cpu_ns.mean())
+    each = float(other.costs.demand_ns.mean() + other.costs.consume_cpu_ns.mean())
     used = each * ranks / float(other.before.period_ns.mean()) + host.foreign_cores
     return replace(
         evidence,

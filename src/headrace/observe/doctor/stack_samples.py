@@ -141,7 +141,7 @@ def end_ns_of(stacks: Columns) -> Ints:
 
 
 def samples_during(
-    sightings: Iterable[StackSample], begin_ns: Mapping[int, Ints], end_ns: Mapping[int, Ints]
+    samples: Iterable[StackSample], begin_ns: Mapping[int, Ints], end_ns: Mapping[int, Ints]
 ) -> list[StackSample]:
     """Return the samples within some ascending, disjoint times of each rank, from the finest rows.
 
@@ -149,7 +149,7 @@ def samples_during(
     the first or last minutes of a run, which are kept by the second, only those rows count.
     """
     rows_near: list[tuple[StackSample, Flags, Flags]] = []
-    for sample in sightings:
+    for sample in samples:
         if sample.rank not in begin_ns:
             continue
         inside = overlaps(sample, begin_ns[sample.rank], end_ns[sample.rank])
@@ -160,23 +160,23 @@ def samples_during(
     return [sample.only(where) for sample, where in masks if where.any()]
 
 
-def overlaps(sighting: StackSample, begin_ns: Ints, end_ns: Ints) -> Flags:
+def overlaps(sample: StackSample, begin_ns: Ints, end_ns: Ints) -> Flags:
     """Return which rows of a sample overlap any of some ascending, disjoint times."""
     # Only the first time that ends after a row's start matters.
-    first = np.searchsorted(end_ns, sighting.rows["start_ns"])
+    first = np.searchsorted(end_ns, sample.rows["start_ns"])
     starts = np.append(begin_ns, np.iinfo(np.int64).max)
-    inside: Flags = starts[first] <= end_ns_of(sighting.rows)
+    inside: Flags = starts[first] <= end_ns_of(sample.rows)
     return inside
 
 
 def find_hotspot(
-    sightings: Iterable[StackSample], total_ns: float | None = None, *, off_cpu_only: bool = False
+    samples: Iterable[StackSample], total_ns: float | None = None, *, off_cpu_only: bool = False
 ) -> Hotspot | None:
     """Return the place that took the most time, or time off the CPU; None if nothing was sampled.
 
     Its share is of `total_ns`, by default the time of all the samples.
     """
-    seen = [(s, max(s.wall_ns - s.cpu_ns, 0.0) if off_cpu_only else s.wall_ns) for s in sightings]
+    seen = [(s, max(s.wall_ns - s.cpu_ns, 0.0) if off_cpu_only else s.wall_ns) for s in samples]
     total = sum(weight for _, weight in seen) if total_ns is None else total_ns
     if total <= 0 or not seen:
         return None
@@ -208,9 +208,9 @@ def find_hotspot(
     )
 
 
-def off_cpu_ns(sightings: Iterable[StackSample]) -> float:
+def off_cpu_ns(samples: Iterable[StackSample]) -> float:
     """Return the time off the CPU that the samples represent."""
-    return sum(max(sample.wall_ns - sample.cpu_ns, 0.0) for sample in sightings)
+    return sum(max(sample.wall_ns - sample.cpu_ns, 0.0) for sample in samples)
 
 
 def _is_same_function(one: StackFrame, other: StackFrame) -> bool:

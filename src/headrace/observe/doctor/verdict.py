@@ -73,7 +73,7 @@ def rank_findings(findings: Sequence[Finding], evidence: Evidence) -> tuple[Find
         for finding in findings
         if not (finding.rule in DATA_RULES and _is_little(finding, evidence))
     ]
-    rules = {finding.rule for finding in relevant if not finding.foretold}
+    rules = {finding.rule for finding in relevant if not finding.forecast}
     ranked = [
         finding
         for finding in relevant
@@ -108,7 +108,7 @@ def _is_foreign(finding: Finding, evidence: Evidence) -> bool:
 
 
 def _is_little(finding: Finding, evidence: Evidence) -> bool:
-    if finding.foretold:
+    if finding.forecast:
         return False
     return finding.seconds_lost < _LITTLE * evidence.steps.total_seconds
 

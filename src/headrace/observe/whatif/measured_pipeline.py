@@ -154,7 +154,7 @@ def measure(tables: Tables) -> MeasuredPipeline | None:
         work=read_batch_work(tables, loader),
         fetches=columns(tables, "fetches"),
         host=read_host_usage(tables, steps.span_ns),
-        away=offloaded,
+        offload=offloaded,
     )
 
 
@@ -165,7 +165,7 @@ def measure_from(
     work: BatchWork | None,
     fetches: Columns,
     host: HostUsage,
-    away: OffloadStats | None = None,
+    offload: OffloadStats | None = None,
 ) -> MeasuredPipeline | None:
     """Return the pipeline's costs from records already read; None if there are too few."""
     steady = steps.steady
@@ -187,10 +187,10 @@ def measure_from(
         pipeline=Pipeline(
             workers=workers,
             prefetch_factor=max(int(loader["prefetch_factor"][0]), 1),
-            takes_next=_takes_next(loader) or away is not None,
+            takes_next=_takes_next(loader) or offload is not None,
             # Cores used by other programs are not available, but they never take all.
             cores=max(host.cores - host.foreign_cores, host.cores / 2) / ranks,
-            auxiliary=away.workers if away is not None else 0,
+            auxiliary=offload.workers if offload is not None else 0,
         ),
         service_ns=service,
         service_cpu_ns=cpu,
@@ -201,7 +201,9 @@ def measure_from(
         period_ns=period,
         ranks=ranks,
         persistent=bool(loader["persistent"][0]),
-        auxiliary_factor=away.making_ns / float(service.mean()) if away and away.workers else 1.0,
+        auxiliary_factor=offload.making_ns / float(service.mean())
+        if offload and offload.workers
+        else 1.0,
     )
 
 
@@ -209,7 +211,9 @@ def _takes_next(loader: Columns) -> bool:
     return str(loader["kind"][0]) == "headrace" or int(loader["in_order"][0]) == 0
 
 
-def loader_rows(loaders: Columns, number: int, away: OffloadStats | None = None) -> Columns | None:
+def loader_rows(
+    loaders: Columns, number: int, offload: OffloadStats | None = None
+) -> Columns | None:
     """Return the rows of a loader in one of its ranks, one for each construction, if any.
 
     If batches are offloaded, a loader without workers counts as one with a single worker.
@@ -218,7 +222,7 @@ def loader_rows(loaders: Columns, number: int, away: OffloadStats | None = None)
     if not row_count(rows):
         return None
     rows = select_rows(rows, rows["rank"] == rows["rank"][0])
-    if away is None:
+    if offload is None:
         return rows
     without = rows["workers"] == 0
     return {

@@ -85,7 +85,7 @@ def spin_estimate(simulator: Simulator, ranks: int) -> Estimate:
 
 def are_threads_crowded(simulator: Simulator, more: float = 1.0) -> bool:
     """Return whether workers' threads outnumber the cores at `more` times the ranks: may spin."""
-    threads, pipeline = simulator.load.threads, simulator.measured.pipeline
+    threads, pipeline = simulator.costs.threads, simulator.measured.pipeline
     spare = max(_MORE_THREADS / simulator.measured.ranks, _MORE_SHARE * pipeline.cores)
     outnumbered = pipeline.workers * threads * more > pipeline.cores + spare
     return (
@@ -95,7 +95,7 @@ def are_threads_crowded(simulator: Simulator, more: float = 1.0) -> bool:
 
 def _busy(simulator: Simulator) -> float:
     """Return the share of its cores that a pipeline uses."""
-    used_ns = float((simulator.load.demand_ns + simulator.load.consume_cpu_ns).mean())
+    used_ns = float((simulator.costs.demand_ns + simulator.costs.consume_cpu_ns).mean())
     return used_ns / (float(simulator.before.period_ns.mean()) * simulator.measured.pipeline.cores)
 
 

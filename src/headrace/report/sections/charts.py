@@ -34,9 +34,9 @@ _TIMELINE_EXPLANATION = (
 )
 
 
-def timeline_section(material: PageData) -> Section:
+def timeline_section(data: PageData) -> Section:
     """Return the section with every step over time."""
-    figure = timeline(material.tables)
+    figure = timeline(data.tables)
     if figure is None:
         return section(
             "timeline",
@@ -46,13 +46,13 @@ def timeline_section(material: PageData) -> Section:
     return section(
         "timeline",
         "Steps over time",
-        explanation(_timeline_explanation(material)),
+        explanation(_timeline_explanation(data)),
         chart("timeline", figure, "Phases of every step over time, a row for each rank"),
     )
 
 
-def _timeline_explanation(material: PageData) -> str:
-    steps = columns(material.tables, "steps")
+def _timeline_explanation(data: PageData) -> str:
+    steps = columns(data.tables, "steps")
     sentences = [_TIMELINE_EXPLANATION]
     if (steps["kind"] == "eval").any():
         sentences.append("Behind grey shades the model was evaluated, not trained.")
@@ -62,7 +62,7 @@ def _timeline_explanation(material: PageData) -> str:
             f"A column stands for up to {a_column:,} steps: of data wait, gradient sync and other "
             "it shows the longest, so that short stalls are seen; of the rest, the mean."
         )
-    if time_axis(material.tables).is_cut:
+    if time_axis(data.tables).is_cut:
         sentences.append("What was before the first and after the last step is left out at first.")
     above = steps_above(steps)
     if above:
@@ -88,9 +88,9 @@ _HEATMAP_MEANINGS = {
 }
 
 
-def heatmap_section(material: PageData) -> Section:
+def heatmap_section(data: PageData) -> Section:
     """Return the section with the heatmap."""
-    figure = heatmap(material.tables)
+    figure = heatmap(data.tables)
     title = "How busy everything was"
     if figure is None:
         return section("heatmap", title, note("Nothing of this was recorded."))
@@ -113,9 +113,9 @@ def heatmap_section(material: PageData) -> Section:
     )
 
 
-def waits_section(material: PageData) -> Section:
+def waits_section(data: PageData) -> Section:
     """Return the section with the waits for batches."""
-    waits, figure = read_data_waits(material.tables), data_waits(material.tables)
+    waits, figure = read_data_waits(data.tables), data_waits(data.tables)
     title = "Waits for data"
     if waits is None or figure is None:
         return section(
@@ -157,10 +157,10 @@ _FLAME_TITLES: dict[ProcessKind, str] = {
 }
 
 
-def flame_section(material: PageData) -> Section:
+def flame_section(data: PageData) -> Section:
     """Return the section with the flame views."""
     title = "Which code ran"
-    parts = [part for where in _FLAME_TITLES if (part := _flame_chart(material, where)) is not None]
+    parts = [part for where in _FLAME_TITLES if (part := _flame_chart(data, where)) is not None]
     if not parts:
         return section("flame", title, note("No code was sampled."))
     return section(
@@ -178,8 +178,8 @@ def flame_section(material: PageData) -> Section:
     )
 
 
-def _flame_chart(material: PageData, where: ProcessKind) -> Html | None:
-    figure = flame(material.tables, where)
+def _flame_chart(data: PageData, where: ProcessKind) -> Html | None:
+    figure = flame(data.tables, where)
     if figure is None:
         return None
     return join_html(

@@ -78,12 +78,12 @@ def _redacted(text: str) -> str:
 _SCALE_PX = 140
 
 
-def findings_section(material: PageData) -> Section:
+def findings_section(data: PageData) -> Section:
     """Return the section of findings, worst first."""
-    found = material.diagnosis.findings
+    found = data.diagnosis.findings
     if not found:
-        return section("findings", "Findings", note(_why_none(material)))
-    attempt = material.attempt_entry
+        return section("findings", "Findings", note(_why_none(data)))
+    attempt = data.attempt_entry
     began_s = attempt.started_s if attempt is not None else None
     return section(
         "findings",
@@ -97,8 +97,8 @@ def findings_section(material: PageData) -> Section:
     )
 
 
-def _why_none(material: PageData) -> str:
-    if not material.has_steps:
+def _why_none(data: PageData) -> str:
+    if not data.has_steps:
         return "No step was recorded, so there is nothing to find fault with."
     return "Nothing was found that slows this run down."
 
@@ -179,7 +179,7 @@ def _remedies(finding: Finding) -> Html | None:
     remedies = finding.remedies
     if not remedies:
         return None
-    times = "times that of such a run" if finding.foretold else "times today's"
+    times = "times that of such a run" if finding.forecast else "times today's"
     least = min(0.95, *(remedy.low or 1.0 for remedy in remedies))
     most = max(1.5, *(remedy.high or 1.0 for remedy in remedies))
     rows = [

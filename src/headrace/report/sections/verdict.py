@@ -83,25 +83,25 @@ def _left_out_note(device: DeviceSteps) -> Html | None:
     return explanation(f"By the accelerator's clock {lost:,} of these steps were not recorded.")
 
 
-def verdict_section(material: PageData) -> Section:
+def verdict_section(data: PageData) -> Section:
     """Return the section with the verdict: where the time went."""
-    verdict = material.diagnosis.verdict
-    severities = [finding.severity for finding in material.diagnosis.findings]
+    verdict = data.diagnosis.verdict
+    severities = [finding.severity for finding in data.diagnosis.findings]
     worst = max(severities, key=SEVERITIES.index, default="none")
     return section(
         "verdict",
         "Verdict",
         element("p", verdict.sentence, class_=f"sentence {worst}"),
-        _state_note(material),
-        *map(note, material.diagnosis.gaps),
-        _tiles(material),
-        _phases(material),
+        _state_note(data),
+        *map(note, data.diagnosis.gaps),
+        _tiles(data),
+        _phases(data),
     )
 
 
-def _state_note(material: PageData) -> Html | None:
-    attempt = material.attempt_entry
-    if material.live:
+def _state_note(data: PageData) -> Html | None:
+    attempt = data.attempt_entry
+    if data.live:
         return note("The run is going on: this page shows what was recorded up to now.")
     if attempt is not None and attempt.exit_code is None:
         return note(
@@ -113,8 +113,8 @@ def _state_note(material: PageData) -> Html | None:
     return None
 
 
-def _tiles(material: PageData) -> Html | None:
-    verdict = material.diagnosis.verdict
+def _tiles(data: PageData) -> Html | None:
+    verdict = data.diagnosis.verdict
     tiles = []
     if verdict.data_wait_share is not None:
         who = "the accelerator waits" if verdict.device_phase_shares else "waits"
@@ -124,7 +124,7 @@ def _tiles(material: PageData) -> Html | None:
             _tile(f"{format_number(verdict.step_ms)} ms", "a training step takes, on average")
         )
         tiles.append(_tile(f"{verdict.steps:,}", "training steps looked at, without the first few"))
-    best = main_remedy(material.diagnosis.findings)
+    best = main_remedy(data.diagnosis.findings)
     if best is not None:
         tiles.append(
             _tile(f"{best.predicted_speedup:.1f}x", f"as fast, predicted, {change_phrase(best)}")
@@ -136,12 +136,12 @@ def _tile(value: str, meaning: str) -> Html:
     return element("div", element("b", value), element("span", meaning), class_="tile")
 
 
-def _phases(material: PageData) -> Html | None:
-    figure = phase_bars(material.tables)
+def _phases(data: PageData) -> Html | None:
+    figure = phase_bars(data.tables)
     if figure is None:
         return None
-    steps = read_steps(material.tables)
-    details, by = _meanings(material), "a bar for each rank"
+    steps = read_steps(data.tables)
+    details, by = _meanings(data), "a bar for each rank"
     if steps.device is not None:
         details = both_clocks(steps, steps.device)
         by = "a bar for each rank, and one for its accelerator by its own clock"
@@ -152,7 +152,7 @@ def _phases(material: PageData) -> Html | None:
                 "A step is one round of training: take a batch, run the model, compute gradients, "
                 "update the weights. A rank is one training process. "
                 "The bars show the mean of "
-                f"{format_count(material.diagnosis.verdict.steps, 'step')}."
+                f"{format_count(data.diagnosis.verdict.steps, 'step')}."
             ),
             chart("phases", figure, f"Mean time of a step by phase, {by}"),
             details,
@@ -160,8 +160,8 @@ def _phases(material: PageData) -> Html | None:
     )
 
 
-def _meanings(material: PageData) -> Html:
-    shares = material.diagnosis.verdict.phase_shares
+def _meanings(data: PageData) -> Html:
+    shares = data.diagnosis.verdict.phase_shares
     meanings = join_html(
         join_html(
             (

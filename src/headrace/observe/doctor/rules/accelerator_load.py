@@ -108,7 +108,7 @@ def _model_share(evidence: Evidence) -> float:
     steps = evidence.steps
     if evidence.loader is not None:
         return sum(steps.share(phase) for phase in ("forward", "backward", "optimizer"))
-    seen = [(sample.wall_ns, runs_model(sample)) for sample in evidence.rank_seen]
+    seen = [(sample.wall_ns, runs_model(sample)) for sample in evidence.rank_samples]
     total = sum(wall_ns for wall_ns, _ in seen)
     return sum(wall_ns for wall_ns, inside in seen if inside) / max(total, 1.0)
 

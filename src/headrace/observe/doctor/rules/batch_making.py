@@ -42,12 +42,12 @@ def check_cpu_bound_worker(evidence: Evidence) -> Finding | None:
     enough = _CPU_SHARE_CORES_SHORT if evidence.cores_short else _CPU_SHARE
     if work.cpu_share < enough:
         return None
-    cause = making_cause(evidence, evidence.making)
+    cause = making_cause(evidence, evidence.making_samples)
     remedies = more_workers_remedies(evidence)
     if cause is not None:
         remedies += faster_code_remedies(evidence, cause)
-    away = auxiliary_hosts_remedy(evidence) if evidence.cores_full else None
-    remedies += (away,) if away is not None else ()
+    offload = auxiliary_hosts_remedy(evidence) if evidence.cores_full else None
+    remedies += (offload,) if offload is not None else ()
     seconds = _seconds_lost(evidence, cause)
     return evidence.finding(
         _cpu_bound_title(evidence, cause),
@@ -127,7 +127,7 @@ def _collate_cause(evidence: Evidence, share: float) -> Cause:
     is_map = evidence.loader is not None and evidence.loader.style == "map"
     inside = tuple(
         item
-        for item in evidence.making
+        for item in evidence.making_samples
         if item.passes(_COLLATE_FRAME) or (is_map and _is_inside(item, timed))
     )
     seen = making_cause(evidence, inside) if inside else None
@@ -159,7 +159,7 @@ def check_lock_contention(evidence: Evidence) -> Finding | None:
     in code that takes a lock for at least 20 % of that time. More workers do not help then:
     they queue up.
     """
-    if not (evidence.starved and evidence.workers_busy) or not evidence.making:
+    if not (evidence.starved and evidence.workers_busy) or not evidence.making_samples:
         return None
     share = lock_wait_share(evidence)
     if share < CRITICAL:

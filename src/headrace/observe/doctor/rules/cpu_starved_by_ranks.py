@@ -44,7 +44,7 @@ def check_cpu_starved_by_ranks(evidence: Evidence) -> Finding | None:
     alone = simulator.predict(_one_rank(evidence, simulator))
     if alone.wait_share > simulator.wait_share() / 2:
         return None
-    cause = making_cause(evidence, evidence.making)
+    cause = making_cause(evidence, evidence.making_samples)
     seconds = evidence.waits_solved(alone)
     return evidence.finding(
         f"{host.ranks} ranks starve on {host.cores:g} cores, where one alone would be fed",
@@ -110,5 +110,5 @@ def _forecast_finding(evidence: Evidence, forecast: ScalingForecast) -> Finding:
         cause=forecast.cause,
         remedies=forecast.remedies,
         severity="info",
-        foretold=True,
+        forecast=True,
     )

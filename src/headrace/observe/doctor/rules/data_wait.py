@@ -126,15 +126,15 @@ def _title_and_cause(evidence: Evidence) -> tuple[str, Cause | None]:
         return f"workers are idle, but {taking}", built
     if work is None or not work.cpu_measured or 1.0 - work.cpu_share < _WAITS:
         return f"the loader{loader.place} does not keep up", built
-    waiting = making_cause(evidence, evidence.making, off_cpu_only=True)
+    waiting = making_cause(evidence, evidence.making_samples, off_cpu_only=True)
     where = f", most of it in {waiting}" if waiting is not None else ""
     title = f"workers wait, off the CPU, {1.0 - work.cpu_share:.0%} of their time{where}"
     return title, waiting or built
 
 
 def _finding_without_loader(evidence: Evidence) -> Finding | None:
-    total = sum(sample.wall_ns for sample in evidence.rank_seen)
-    making = [sample for sample in evidence.rank_seen if _is_making_data(sample)]
+    total = sum(sample.wall_ns for sample in evidence.rank_samples)
+    making = [sample for sample in evidence.rank_samples if _is_making_data(sample)]
     place = find_hotspot(making, total)
     share = sum(sample.wall_ns for sample in making) / max(total, 1.0)
     waited = evidence.data_wait_share

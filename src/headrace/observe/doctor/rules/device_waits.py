@@ -46,7 +46,7 @@ def check_blocking_copy(evidence: Evidence) -> Finding | None:
     if in_line and device is None:
         return None
     pinned = pageable == 0 if copies else loader is not None and loader.pinned
-    place = find_hotspot(sample for sample in evidence.rank_seen if sample.phase == "copy")
+    place = find_hotspot(sample for sample in evidence.rank_samples if sample.phase == "copy")
     cause: Cause | None = place.cause() if place is not None else None
     seconds = share * steps.total_seconds
     at = f" at {cause.place}" if cause is not None else ""
@@ -97,9 +97,9 @@ def check_device_sync(evidence: Evidence) -> Finding | None:
         if sample.phase not in {"data_wait", "backward"} and is_device_sync(sample)
     ]
     place = find_hotspot(waits, total)
-    stood = sum(sample.wall_ns for sample in waits) / max(total, 1.0)
+    waited = sum(sample.wall_ns for sample in waits) / max(total, 1.0)
     device = evidence.steps.device
-    share = stood if device is None else _device_idle_share(evidence.steps, device, waits, total)
+    share = waited if device is None else _device_idle_share(evidence.steps, device, waits, total)
     used = gpu_utilisation(evidence)
     known = used is not None or device is not None
     if not known and _computes_there(evidence, waits):
@@ -119,10 +119,10 @@ def check_device_sync(evidence: Evidence) -> Finding | None:
         else predict_without(evidence, np.zeros_like(saved), saved)
     )
     return evidence.finding(
-        f"the script waits for the device at {cause.place} for {stood:.0%} of the time",
+        f"the script waits for the device at {cause.place} for {waited:.0%} of the time",
         seconds,
         {
-            "share_of_step_time": stood,
+            "share_of_step_time": waited,
             **({} if device is None else {"device_idle_share": share}),
             "gpu_utilisation": used,
         },
@@ -136,7 +136,7 @@ def _samples_in_steps(evidence: Evidence) -> list[StackSample]:
     times = {rank: evidence.steps.times_of(rank) for rank in evidence.steps.ranks}
     seen = [
         sample.only(overlaps(sample, *times[sample.rank]))
-        for sample in evidence.rank_seen
+        for sample in evidence.rank_samples
         if sample.rank in times
     ]
     return [sample for sample in seen if row_count(sample.rows)]
@@ -145,8 +145,8 @@ def _samples_in_steps(evidence: Evidence) -> list[StackSample]:
 def _computes_there(evidence: Evidence, waits: Sequence[StackSample]) -> bool:
     """Return whether a rank without a known device computes in such lines itself."""
     on_cpu = sum(sample.cpu_ns for sample in waits)
-    stood = sum(sample.wall_ns for sample in waits)
-    return not evidence.steps.share("copy") and on_cpu >= _COMPUTES * stood
+    waited = sum(sample.wall_ns for sample in waits)
+    return not evidence.steps.share("copy") and on_cpu >= _COMPUTES * waited
 
 
 def _device_idle_share(
@@ -157,12 +157,12 @@ def _device_idle_share(
     If a phase takes longer by the host's clock than by the device's, the device worked on an
     earlier phase in the difference.
     """
-    stood: defaultdict[str, float] = defaultdict(float)
+    waited: defaultdict[str, float] = defaultdict(float)
     for sample in waits:
-        stood[sample.phase] += sample.wall_ns / max(total, 1.0)
+        waited[sample.phase] += sample.wall_ns / max(total, 1.0)
     return sum(
         max(share - max(steps.share(phase) - device.share(phase), 0.0), 0.0)
         if phase in PHASES
         else share
-        for phase, share in stood.items()
+        for phase, share in waited.items()
     )

@@ -105,7 +105,7 @@ def _memory_owner(processes: Columns, pid: int) -> _MemoryOwner:
 
 def _samples_since(evidence: Evidence, owner: _MemoryOwner, since_ns: int) -> list[StackSample]:
     """Return the owner's samples since a time; all workers of a rank run the same code."""
-    seen = evidence.making if owner.worker >= 0 else evidence.rank_seen
+    seen = evidence.making_samples if owner.worker >= 0 else evidence.rank_samples
     mine = [sample for sample in seen if owner.is_device or sample.rank == owner.rank]
     later = [sample.only(end_ns_of(sample.rows) >= since_ns) for sample in mine]
     return [sample for sample in later if row_count(sample.rows)]
@@ -166,14 +166,14 @@ class _SeenFunction:
     depth: int  # number of frames around it
     phases: set[str]
     wall_ns: float = 0.0
-    sighting: StackSample | None = None  # the last sample in it: a recursive function counts once
+    sample: StackSample | None = None  # the last sample in it: a recursive function counts once
 
-    def note(self, sighting: StackSample) -> None:
+    def note(self, sample: StackSample) -> None:
         """Add a sample, once."""
-        if sighting is not self.sighting:
-            self.sighting = sighting
-            self.wall_ns += sighting.wall_ns
-            self.phases.add(sighting.phase)
+        if sample is not self.sample:
+            self.sample = sample
+            self.wall_ns += sample.wall_ns
+            self.phases.add(sample.phase)
 
     def stays(self, total_ns: float) -> bool:
         """Return whether one call of it lasts about as long as the samples."""

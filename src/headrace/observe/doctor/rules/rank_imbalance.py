@@ -123,10 +123,10 @@ def _mean(steps: TrainSteps, phase: str) -> float:
 
 def _slow_rank_cause(evidence: Evidence, rank: int, phase: str) -> Cause | None:
     """Return where the slow rank is in that phase; if it waits for data, where batches are made."""
-    if phase == "data_wait" and evidence.making:
-        place = find_hotspot(sample for sample in evidence.making if sample.rank == rank)
+    if phase == "data_wait" and evidence.making_samples:
+        place = find_hotspot(sample for sample in evidence.making_samples if sample.rank == rank)
         return place.cause() if place is not None else None
-    seen = [sample for sample in evidence.rank_seen if sample.phase == phase]
+    seen = [sample for sample in evidence.rank_samples if sample.phase == phase]
     ours = [sample for sample in seen if sample.rank == rank]
     place = find_hotspot(ours)
     return place.cause() if place is not None else None

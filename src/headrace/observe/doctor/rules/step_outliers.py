@@ -60,14 +60,14 @@ def check_step_outliers(evidence: Evidence) -> Finding | None:
     share = float(excess.sum() / max(wall.sum(), 1.0))
     if outliers.sum() < 2 or share < WARNING:
         return None
-    theirs = outliers & (steps.rows["rank"] == _rank_at_fault(steps, outliers))
-    phase = _phase(steps, theirs)
+    at_fault = outliers & (steps.rows["rank"] == _rank_at_fault(steps, outliers))
+    phase = _phase(steps, at_fault)
     if phase == "data_wait":  # other rules look at the loader
         return None
-    every = _period(steps, theirs, phase)
+    every = _period(steps, at_fault, phase)
     if every is None and evidence.others_fill_cores and phase in _MODEL_PHASES:
         return None
-    cause = _outlier_cause(evidence, theirs, phase)
+    cause = _outlier_cause(evidence, at_fault, phase)
     when = f"every {every} steps" if every else "at irregular steps"
     where = f", {'in' if cause.name else 'at'} {cause}" if cause is not None else ""
     times = float(wall[outliers].mean() / max(median, 1.0))
@@ -145,9 +145,12 @@ def _outlier_cause(evidence: Evidence, outliers: Flags, phase: str) -> Cause | N
     slow = evidence.steps.of(outliers)
     begin_ns = {rank: slow.times_of(rank)[0] for rank in slow.ranks}
     end_ns = {rank: slow.times_of(rank)[1] for rank in slow.ranks}
-    in_phase = [sample for sample in evidence.rank_seen if sample.phase == phase]
+    in_phase = [sample for sample in evidence.rank_samples if sample.phase == phase]
     usual = {
-        frame for sample in evidence.rank_seen if sample.phase != phase for frame in sample.frames
+        frame
+        for sample in evidence.rank_samples
+        if sample.phase != phase
+        for frame in sample.frames
     }
     seen = samples_during(in_phase, begin_ns, end_ns)
     place = find_hotspot([_cut_to_special_line(sample, usual) for sample in seen])

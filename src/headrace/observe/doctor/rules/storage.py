@@ -80,11 +80,11 @@ def _column_share(work: BatchWork, part: str, whole: str) -> float | None:
 
 def _reading_samples(evidence: Evidence) -> tuple[tuple[StackSample, ...], float]:
     """Return samples of reading, or else of possible reading, and their share of waiting time."""
-    if not evidence.making:
+    if not evidence.making_samples:
         return (), 1.0 - evidence.work.cpu_share if evidence.work is not None else 0.0
-    total = max(sum(sample.wall_ns for sample in evidence.making), 1.0)
+    total = max(sum(sample.wall_ns for sample in evidence.making_samples), 1.0)
     others = tuple(
-        sample for sample in evidence.making if not (is_lock(sample) or is_sleep(sample))
+        sample for sample in evidence.making_samples if not (is_lock(sample) or is_sleep(sample))
     )
     reading = tuple(sample for sample in others if is_reading(sample))
     waiting = off_cpu_ns(reading) / total
@@ -136,7 +136,7 @@ def check_small_files(evidence: Evidence) -> Finding | None:
     if calls <= 0 or samples <= 0 or evidence.cores_full:  # 0: not recorded
         return None
     files = _waiting_for_files(evidence)
-    total_ns = sum(sample.wall_ns for sample in evidence.making)
+    total_ns = sum(sample.wall_ns for sample in evidence.making_samples)
     waiting = off_cpu_ns(files) / max(total_ns, 1.0)
     waited_s = waiting * float(work.column("wall_ns").sum()) / 1e9
     small = read_bytes < min(_READ_BYTES * calls, _SAMPLE_BYTES * samples)
@@ -168,7 +168,7 @@ def check_small_files(evidence: Evidence) -> Finding | None:
 def _waiting_for_files(evidence: Evidence) -> tuple[StackSample, ...]:
     return tuple(
         sample
-        for sample in evidence.making
+        for sample in evidence.making_samples
         if reads_own_files(sample) and not (is_lock(sample) or is_sleep(sample))
     )
 

@@ -51,7 +51,7 @@ def check_too_few_workers(evidence: Evidence) -> Finding | None:
             "cores": evidence.host.cores,
             "idle_cores": evidence.host.idle_cores,
         },
-        cause=making_cause(evidence, evidence.making),
+        cause=making_cause(evidence, evidence.making_samples),
         remedies=(remedy,),
     )
 
@@ -92,7 +92,7 @@ def check_oversubscribed_threads(evidence: Evidence) -> Finding | None:
             "busy_cores": evidence.host.busy_cores,
         },
         # the line whose work the threads share
-        cause=making_cause(evidence, evidence.making) if threaded else None,
+        cause=making_cause(evidence, evidence.making_samples) if threaded else None,
         remedies=_thread_remedies(evidence, threaded=threaded),
     )
 
