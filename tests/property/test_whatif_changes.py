@@ -157,7 +157,7 @@ def test_as_many_ranks_as_were_measured_give_what_was_measured(name: str):
 @MEASURED
 def test_more_ranks_give_a_rank_no_more_and_the_host_no_less(name: str):
     simulator = simulator_of(name)
-    told = [scale_ranks(simulator, ranks, simulator.wait_share()) for ranks in (1, 2, 3, 4, 8)]
+    told = [scale_ranks(simulator, ranks, simulator.before.wait_share) for ranks in (1, 2, 3, 4, 8)]
     for fewer, more in pairwise(told):
         assert more.efficiency.value <= fewer.efficiency.value * NOISE
         # Of the host's work only that grows in which threads wait for each other.

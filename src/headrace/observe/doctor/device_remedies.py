@@ -102,7 +102,7 @@ def predict_twice_the_batch(evidence: Evidence, fixed_ns: tuple[float, float]) -
     least_change, most_change = (
         PipelineChange(batch_factor=_TWICE, fixed_consume_ns=fixed) for fixed in fixed_ns
     )
-    return evidence.simulator.predict_between(least_change, most_change)
+    return evidence.simulator.predict(least_change, most_change)
 
 
 def _predict_less_copying(evidence: Evidence, saved: tuple[float, float]) -> Prediction:
@@ -111,4 +111,4 @@ def _predict_less_copying(evidence: Evidence, saved: tuple[float, float]) -> Pre
         return predict_without(evidence, copy * saved[0], copy * saved[1])
     copy_ns = float((copy / evidence.steps.batches).mean())
     least, most = (PipelineChange(consume_saved_ns=copy_ns * share) for share in saved)
-    return evidence.simulator.predict_between(least, most)
+    return evidence.simulator.predict(least, most)

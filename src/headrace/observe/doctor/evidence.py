@@ -146,9 +146,7 @@ class Evidence:
     host: HostUsage  # its cores as the job notices them
     offload: OffloadStats | None  # work of auxiliary hosts; None if batches are not offloaded
     wanted_threads: float  # of the run, on average: they ran or waited for a core of the host
-    making_samples: tuple[
-        StackSample, ...
-    ]  # in workers, or in ranks without
+    making_samples: tuple[StackSample, ...]  # in workers, or in ranks without
     rank_samples: tuple[StackSample, ...]  # the ranks' main threads
     transforms: tuple[TransformShare, ...]  # the most expensive first
     processes: Columns
@@ -259,7 +257,7 @@ class Evidence:
 
     def waits_solved(self, prediction: Prediction) -> float:
         """Return how many seconds of data wait a predicted change would remove."""
-        now = self.simulator.wait_share() if self.simulator is not None else 0.0
+        now = self.simulator.before.wait_share if self.simulator is not None else 0.0
         # By time, not by share: the remaining share is of shorter steps.
         left = prediction.wait_share / max(prediction.speedup, 1e-9)
         solved = 1.0 - left / now if now > 0 else 0.0
@@ -268,7 +266,7 @@ class Evidence:
     @property
     def making_wait_seconds(self) -> float:
         """Seconds of data wait because making batches takes too long, by simulation."""
-        simulated = self.simulator.wait_share() if self.simulator is not None else 1.0
+        simulated = self.simulator.before.wait_share if self.simulator is not None else 1.0
         return self.steady_steps.total_seconds * min(simulated, self.steady_steps.data_wait_share)
 
 

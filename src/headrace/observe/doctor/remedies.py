@@ -192,7 +192,7 @@ def _predict_on_device(simulator: Simulator, share: float) -> Prediction:
         PipelineChange(service_factor=max(1.0 - share, 0.01), consume_saved_ns=-cpu_ns / faster_by)
         for faster_by in _DEVICE_FASTER
     )
-    return simulator.predict_between(slow, fast)
+    return simulator.predict(slow, fast)
 
 
 def predict_less_waiting(evidence: Evidence, share: float) -> Prediction | None:
@@ -201,7 +201,7 @@ def predict_less_waiting(evidence: Evidence, share: float) -> Prediction | None:
     if work is None or simulator is None:
         return None
     part = min(share / max(1.0 - work.cpu_share, 0.01), 1.0)
-    return simulator.predict_between(
+    return simulator.predict(
         PipelineChange(wait_factor=1.0 - 0.5 * part), PipelineChange(wait_factor=1.0 - 0.9 * part)
     )
 
@@ -215,7 +215,7 @@ def predict_less_reading(evidence: Evidence, share: float) -> Prediction | None:
     least, most = (
         PipelineChange(capped_share=part, capped_ns=left) for left in shard_reading_ns(work, share)
     )
-    return simulator.predict_between(least, most)
+    return simulator.predict(least, most)
 
 
 def predict_without(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -180,13 +181,12 @@ def find_hotspot(
     total = sum(weight for _, weight in seen) if total_ns is None else total_ns
     if total <= 0 or not seen:
         return None
-    lines: dict[StackFrame, float] = {}
-    functions: dict[tuple[str, str], float] = {}
+    lines: defaultdict[StackFrame, float] = defaultdict(float)
+    functions: defaultdict[tuple[str, str], float] = defaultdict(float)
     for sample, weight in seen:
         frame = sample.own_frame
-        lines[frame] = lines.get(frame, 0.0) + weight
-        key = (frame.file, frame.function)
-        functions[key] = functions.get(key, 0.0) + weight
+        lines[frame] += weight
+        functions[frame.file, frame.function] += weight
     function = max(functions, key=lambda key: functions[key])
     frame = max(
         (line for line in lines if (line.file, line.function) == function),
@@ -197,7 +197,8 @@ def find_hotspot(
     there = [
         (sample, weight)
         for sample, weight in seen
-        if sample.own_frame == frame or (not by_line and _is_same_function(sample.own_frame, frame))
+        if sample.own_frame == frame
+        or (not by_line and (sample.own_frame.file, sample.own_frame.function) == function)
     ]
     wall = sum(sample.wall_ns for sample, _ in there)
     return Hotspot(
@@ -213,15 +214,10 @@ def off_cpu_ns(samples: Iterable[StackSample]) -> float:
     return sum(max(sample.wall_ns - sample.cpu_ns, 0.0) for sample in samples)
 
 
-def _is_same_function(one: StackFrame, other: StackFrame) -> bool:
-    return (one.file, one.function) == (other.file, other.function)
-
-
 def _most_called(there: list[tuple[StackSample, float]]) -> str:
-    calls: dict[str, float] = {}
+    calls: defaultdict[str, float] = defaultdict(float)
     for sample, weight in there:
-        name = str(sample.calls[0]) if sample.calls else ""
-        calls[name] = calls.get(name, 0.0) + weight
+        calls[str(sample.calls[0]) if sample.calls else ""] += weight
     return max(calls, key=lambda name: calls[name], default="")
 
 

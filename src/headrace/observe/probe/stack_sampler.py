@@ -143,7 +143,7 @@ class StackSampler(threading.Thread):
     a second and before sums are written, answers the requests.
     """
 
-    def __init__(self, ask: PhaseRequest, settle: Callable[[], None]) -> None:
+    def __init__(self, ask: PhaseRequest, settle: Callable[[], object]) -> None:
         super().__init__(name="headrace-stacks", daemon=True)
         self._ask = ask
         self._settle = settle
@@ -253,7 +253,7 @@ class StackSampler(threading.Thread):
 _RUNNING: list[StackSampler] = []
 
 
-def start_sampler(ask: PhaseRequest, settle: Callable[[], None] = lambda: None) -> None:
+def start_sampler(ask: PhaseRequest, settle: Callable[[], object] = lambda: None) -> None:
     """Start sampling this thread, in place of another one; see StackSampler."""
     stop_sampler()
     if sys.getswitchinterval() == _USUAL_SWITCH_S:

@@ -300,10 +300,8 @@ def shard_reading_ns(work: BatchWork, share: float) -> tuple[float, float]:
     waiting = np.maximum(wall - work.column("cpu_ns"), 0.0)
     of_waiting = min(share * float(wall.sum()) / max(float(waiting.sum()), 1.0), 1.0)
     fastest = float(np.percentile(waiting, _FASTEST_PERCENT)) * of_waiting
-    read_bytes, samples = (
-        float(work.column("read_bytes").mean()),
-        float(np.maximum(work.column("samples"), 1.0).mean()),
-    )
+    read_bytes = float(work.column("read_bytes").mean())
+    samples = float(np.maximum(work.column("samples"), 1.0).mean())
     disk = read_bytes / _DISK_BYTES_PER_S * 1e9 + samples * _DISK_OPEN_NS
     memory = read_bytes / _MEMORY_BYTES_PER_S * 1e9 + samples * _MEMORY_OPEN_NS
     most = min(fastest, disk)

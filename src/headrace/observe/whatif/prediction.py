@@ -35,16 +35,8 @@ _CALM_PERCENT = 10
 """On full cores, the share of steps assumed not to have waited for a core."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CalibratedCosts:
-    """Measured costs with which the simulation reproduces the measured time."""
-
-    costs: BatchCosts
-    calibration: float  # measured over simulated time a batch, before fitting
-
-
-def calibrate(measured: MeasuredPipeline) -> CalibratedCosts:
-    """Return the measured costs, resampled and fitted."""
+def calibrate(measured: MeasuredPipeline) -> tuple[BatchCosts, float]:
+    """Return measured costs, resampled and fitted, and measured over simulated time before that."""
     drawn, pipeline = _draw_costs(measured), measured.pipeline
     measured_ns = float(measured.period_ns.mean())
     used_ns = float(drawn.demand_ns.mean() + drawn.consume_cpu_ns.mean())
@@ -57,7 +49,7 @@ def calibrate(measured: MeasuredPipeline) -> CalibratedCosts:
     if full:  # the rank waited for a core, too: all beyond the calmest steps' time
         calm_ns = float(np.percentile(measured.consume_ns, _CALM_PERCENT))
         costs = replace(costs, queue_ns=np.maximum(costs.consume_ns - calm_ns, 0.0))
-    return CalibratedCosts(costs=costs, calibration=float(1.0 / ratios[_UNSCALED]))
+    return costs, float(1.0 / ratios[_UNSCALED])
 
 
 def _draw_costs(measured: MeasuredPipeline) -> BatchCosts:
@@ -156,18 +148,17 @@ class Simulator:
 
     Attributes:
         calibration: Measured over simulated time a batch, before fitting.
-        load: The measured costs, resampled and fitted.
+        costs: The measured ones, resampled and fitted.
         before: The simulation without a change.
         spin_factor: Of a changed pipeline, as in `PipelineChange`.
     """
 
     def __init__(self, measured: MeasuredPipeline) -> None:
-        fitted = calibrate(measured)
         self.measured = measured
-        self.calibration = fitted.calibration
-        self.costs = fitted.costs
-        self.before = simulate(measured.pipeline, fitted.costs)
+        self.costs, self.calibration = calibrate(measured)
+        self.before = simulate(measured.pipeline, self.costs)
         self.spin_factor = 1.0
+        self._known: dict[tuple[PipelineChange, ...], Prediction] = {}  # several rules ask alike
 
     def changed(self, change: PipelineChange) -> Simulator:
         """Return a simulator of the changed pipeline with the same batches.
@@ -175,34 +166,25 @@ class Simulator:
         Its predictions are of a further change, relative to the prediction of this one.
         """
         other, now = copy.copy(self), self.measured
-        pipeline, other.costs, other.before = self._played(change)
+        other._known = {}  # noqa: SLF001 - a copy of this simulator
+        pipeline, other.costs, other.before = self._simulate(change)
         slower = other.before.period_ns.mean() / self.before.period_ns.mean()
-        other.measured = replace(
-            now,
-            pipeline=pipeline,
-            ranks=change.ranks or now.ranks,
-            period_ns=now.period_ns * slower,
-        )
+        ranks, period_ns = change.ranks or now.ranks, now.period_ns * slower
+        other.measured = replace(now, pipeline=pipeline, ranks=ranks, period_ns=period_ns)
         other.spin_factor = self.spin_factor * change.spin_factor
         return other
 
-    def predict(self, change: PipelineChange) -> Prediction:
-        """Return the predicted effect of a change."""
-        return self._predicted(change)
+    def predict(self, *changes: PipelineChange) -> Prediction:
+        """Return the predicted effect of a change, or of one that lies between two."""
+        if changes not in self._known:
+            self._known[changes] = self._predicted(changes)
+        return self._known[changes]
 
-    def predict_between(self, least: PipelineChange, most: PipelineChange) -> Prediction:
-        """Return the predicted effect of a change that lies between two others."""
-        return self._predicted(least, most)
-
-    def wait_share(self) -> float:
-        """Return the simulated share of time that waits for data without a change."""
-        return self.before.wait_share
-
-    def _predicted(self, *changes: PipelineChange) -> Prediction:
-        played = [self._played(change)[2] for change in changes]
+    def _predicted(self, changes: Sequence[PipelineChange]) -> Prediction:
+        simulated = [self._simulate(change)[2] for change in changes]
         speedups = [
             self.before.period_ns / after.period_ns * change.batch_factor
-            for after, change in zip(played, changes, strict=True)
+            for after, change in zip(simulated, changes, strict=True)
         ]
         low, middle, high = np.percentile(speedups, (_LOWEST_PERCENT, 50, _HIGHEST_PERCENT))
         width = interval_width(float(middle), self.calibration)
@@ -210,10 +192,10 @@ class Simulator:
             speedup=float(middle),
             low=max(float(low) - width, 0.0),
             high=float(high) + width,
-            wait_share=float(np.mean([after.wait_share for after in played])),
+            wait_share=float(np.mean([after.wait_share for after in simulated])),
         )
 
-    def _played(self, change: PipelineChange) -> tuple[Pipeline, BatchCosts, SimulationResult]:
+    def _simulate(self, change: PipelineChange) -> tuple[Pipeline, BatchCosts, SimulationResult]:
         """Return the changed pipeline, its costs, and their simulation."""
         pipeline = _changed_pipeline(self.measured, self.costs, change)
         costs = _changed_costs(self.costs, change)
@@ -232,15 +214,6 @@ def interval_width(speedup: float, calibration: float = 1.0) -> float:
     return float(np.hypot(doubt * (speedup - 1.0), _RUN_NOISE * speedup))
 
 
-def predict(measured: MeasuredPipeline, change: PipelineChange) -> Prediction:
-    """Return the predicted effect of a change to a measured pipeline.
-
-    Example:
-        predict(measured, PipelineChange(workers=8)).speedup
-    """
-    return Simulator(measured).predict(change)
-
-
 def with_workers(simulator: Simulator, count: int) -> Prediction:
     """Return the predicted effect of a number of workers."""
     if simulator.measured.pipeline.workers:
@@ -250,7 +223,7 @@ def with_workers(simulator: Simulator, count: int) -> Prediction:
         PipelineChange(workers=count, consume_saved_ns=-cost, consume_cpu_added_ns=cost)
         for cost in _HANDOFF_NS
     )
-    return simulator.predict_between(least, most)
+    return simulator.predict(least, most)
 
 
 def with_auxiliary(simulator: Simulator, cores: float) -> Prediction:
@@ -267,7 +240,7 @@ def with_auxiliary(simulator: Simulator, cores: float) -> Prediction:
         )
         for speed in (_MEASURED_AUXILIARY_SPEED if is_used else _AUXILIARY_SPEED)
     )
-    return simulator.predict_between(least, most)
+    return simulator.predict(least, most)
 
 
 def enough_workers(

@@ -125,7 +125,7 @@ def scale_ranks(simulator: Simulator, ranks: int, wait_share: float) -> ScaledRu
     one_rank = 1e9 / float(simulator.measured.period_ns.mean())
     # Reading a ready batch counts as the rank's own time in the simulation, but as data wait in the
     # measurement: it costs the same for each batch, however many ranks there are.
-    extra = wait_share - simulator.wait_share()
+    extra = wait_share - simulator.before.wait_share
     waits = likely.wait_share + extra * speed.value
     # The rank's own time in a step stays: the faster the steps, the less of them is wait.
     own = (1.0 - waits) / max(speed.value, 1e-9)

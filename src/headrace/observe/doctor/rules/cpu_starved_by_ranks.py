@@ -42,7 +42,7 @@ def check_cpu_starved_by_ranks(evidence: Evidence) -> Finding | None:
     if not evidence.starved or simulator is None or not evidence.cores_full:
         return None
     alone = simulator.predict(_one_rank(evidence, simulator))
-    if alone.wait_share > simulator.wait_share() / 2:
+    if alone.wait_share > simulator.before.wait_share / 2:
         return None
     cause = making_cause(evidence, evidence.making_samples)
     seconds = evidence.waits_solved(alone)

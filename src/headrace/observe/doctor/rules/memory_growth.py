@@ -66,13 +66,16 @@ def check_memory_growth(evidence: Evidence) -> Finding | None:
     what, cause = _likely_leak(seen, holds_loop=owner.worker < 0) or ("", None)
     newer = sorted(_newer_files(seen)) if cause is None else []
     where = f", likely kept in {what} at {cause.place}" if cause is not None else ""
+    certainty = "likely, told by the source" if cause is not None else "not found"
+    if newer:
+        certainty = f"not looked for: {', '.join(newer)} changed since"
     return evidence.finding(
         f"memory of {owner.name} grows by {rate * 60 / 2**20:,.0f} MiB a minute{where}",
         0.0,
         {
             "growth_mb_per_min": rate * 60 / 1e6,
             "watched_s": watched_s,
-            "line_at_fault": _certainty_text(cause, newer),
+            "line_at_fault": certainty,
         },
         cause=cause,
         remedies=(Remedy(name="keep-less", change="", how=_advice(owner, what, newer)),),
@@ -121,11 +124,8 @@ def _likely_leak(seen: list[StackSample], *, holds_loop: bool) -> tuple[str, Cau
     for sample in seen:
         for depth, frame in enumerate(sample.frames):
             if frame.is_user and frame.line:
-                key = (frame.file, frame.function)
-                known = functions.setdefault(
-                    key, _SeenFunction(frame=frame, depth=depth, phases=set())
-                )
-                known.note(sample)
+                seen_function = _SeenFunction(frame=frame, depth=depth, phases=set())
+                functions.setdefault((frame.file, frame.function), seen_function).note(sample)
     found = [
         (growth.certainty, -function.depth, -growth.line, growth.what, function.frame)
         for function in functions.values()
@@ -150,12 +150,6 @@ def _newer_files(seen: list[StackSample]) -> set[str]:
         for frame in sample.frames
         if frame.is_user and is_newer(frame.file, sample.ran_since_s)
     }
-
-
-def _certainty_text(cause: Cause | None, newer: list[str]) -> str:
-    if cause is not None:
-        return "likely, told by the source"
-    return f"not looked for: {', '.join(newer)} changed since" if newer else "not found"
 
 
 @dataclass(slots=True, kw_only=True)

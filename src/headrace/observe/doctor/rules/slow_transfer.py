@@ -78,7 +78,7 @@ def _tensor_remedies(evidence: Evidence, work: BatchWork) -> tuple[Remedy, ...]:
     waiting = np.maximum(work.service_ns - work.column("cpu_ns"), 0.0)
     held_up = float(np.maximum(send - wall, 0.0).sum() / max(waiting.sum(), 1.0))
     half = float(np.maximum(send / 2 - wall, 0.0).mean())
-    prediction = simulator.predict_between(
+    prediction = simulator.predict(
         PipelineChange(capped_share=held_up, capped_ns=half, consume_saved_ns=unpack_ns / 2),
         PipelineChange(capped_share=held_up, capped_ns=0.0, consume_saved_ns=unpack_ns),
     )
