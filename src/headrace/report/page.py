@@ -54,21 +54,17 @@ def page_of(data: PageData) -> str:
     sections = [built for build in SECTIONS if (built := build(data)) is not None]
     scripts = (_plotly(), _asset("page.js"))
     head = join_html(
-        (
-            element("meta", charset="utf-8"),
-            Html(f'<meta http-equiv="Content-Security-Policy" content="{_policy(scripts)}">'),
-            element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-            element("meta", name="color-scheme", content="light dark"),
-            element("title", f"{data.name} · Headrace report"),
-            element("style", Html(_asset("page.css"))),
-        )
+        element("meta", charset="utf-8"),
+        Html(f'<meta http-equiv="Content-Security-Policy" content="{_policy(scripts)}">'),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="color-scheme", content="light dark"),
+        element("title", f"{data.name} · Headrace report"),
+        element("style", Html(_asset("page.css"))),
     )
     body = join_html(
-        (
-            _header(data, sections),
-            element("main", *(each.html for each in sections)),
-            element("footer", "Made by Headrace. The page loads nothing from anywhere."),
-        )
+        _header(data, sections),
+        element("main", *(each.html for each in sections)),
+        element("footer", "Made by Headrace. The page loads nothing from anywhere."),
     )
     # Joined once, as Plotly is five megabytes of text.
     begin = f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head><body>{body}<script>'

@@ -142,18 +142,18 @@ def end_ns_of(stacks: Columns) -> Ints:
 
 
 def samples_during(
-    samples: Iterable[StackSample], begin_ns: Mapping[int, Ints], end_ns: Mapping[int, Ints]
+    samples: Iterable[StackSample], times: Mapping[int, tuple[Ints, Ints]]
 ) -> list[StackSample]:
-    """Return the samples within some ascending, disjoint times of each rank, from the finest rows.
+    """Return the samples within ascending, disjoint times (begins, ends) of ranks, by finest rows.
 
     A row merged over minutes holds more than a short time in it. So if any of the times falls into
     the first or last minutes of a run, which are kept by the second, only those rows count.
     """
     rows_near: list[tuple[StackSample, Flags, Flags]] = []
     for sample in samples:
-        if sample.rank not in begin_ns:
+        if sample.rank not in times:
             continue
-        inside = overlaps(sample, begin_ns[sample.rank], end_ns[sample.rank])
+        inside = overlaps(sample, *times[sample.rank])
         lasted_ns = end_ns_of(sample.rows) - sample.rows["start_ns"]
         rows_near.append((sample, inside, inside & (lasted_ns <= _FINE_NS)))
     by_second = any(fine.any() for _, _, fine in rows_near)

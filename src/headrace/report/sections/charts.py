@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.observe.whatif.tables import columns
+from headrace.observe.whatif.tables import Floats, columns
 from headrace.report.figures.base import time_axis
-from headrace.report.figures.data_waits import DataWaits, data_waits, read_data_waits
+from headrace.report.figures.data_waits import data_waits, read_waits_ms
 from headrace.report.figures.flame import LIBRARY_COLOUR, USER_COLOUR, ProcessKind, flame
 from headrace.report.figures.heatmap import heatmap
 from headrace.report.figures.step_phases import (
@@ -115,9 +115,9 @@ def heatmap_section(data: PageData) -> Section:
 
 def waits_section(data: PageData) -> Section:
     """Return the section with the waits for batches."""
-    waits, figure = read_data_waits(data.tables), data_waits(data.tables)
+    waits_ms, figure = read_waits_ms(data.tables), data_waits(data.tables)
     title = "Waits for data"
-    if waits is None or figure is None:
+    if waits_ms is None or figure is None:
         return section(
             "waits",
             title,
@@ -137,17 +137,19 @@ def waits_section(data: PageData) -> Section:
             "ones. Each mark on the axis is ten times the one before it."
         ),
         chart("waits", figure, "Waits by their length: their number, and the time they took"),
-        element("p", _waits_summary(waits)),
+        element("p", _waits_summary(waits_ms)),
     )
 
 
-def _waits_summary(waits: DataWaits) -> str:
+def _waits_summary(waits_ms: Floats) -> str:
+    percentiles_ms = np.percentile(waits_ms, (50, 95, 100))
+    half, most, longest = (format_number(float(wait_ms)) for wait_ms in percentiles_ms)
+    count = max(round(0.01 * len(waits_ms)), 1)
+    share = float(waits_ms[-count:].sum() / max(waits_ms.sum(), 1e-12))
     return (
-        f"{format_count(len(waits.wait_ms), 'wait')}: half took at most "
-        f"{format_number(waits.percentile(50))} ms, 95% at most "
-        f"{format_number(waits.percentile(95))} ms, the "
-        f"longest {format_number(waits.percentile(100))} ms. The longest 1% make up "
-        f"{format_share(waits.share_of_longest(0.01))} of all waiting."
+        f"{format_count(len(waits_ms), 'wait')}: half took at most {half} ms, 95% at most {most} "
+        f"ms, the longest {longest} ms. The longest 1% make up {format_share(share)} of all "
+        "waiting."
     )
 
 
@@ -183,10 +185,10 @@ def _flame_chart(data: PageData, where: ProcessKind) -> Html | None:
     if figure is None:
         return None
     return join_html(
-        (
+
             element("h3", _FLAME_TITLES[where]),
             chart(f"flame-{where}", figure, f"{_FLAME_TITLES[where]}: functions by time"),
-        )
+
     )  # fmt: skip
 
 

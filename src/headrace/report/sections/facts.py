@@ -101,13 +101,13 @@ def _attempts(data: PageData) -> Html | None:
         for attempt in data.attempts
     ]  # fmt: skip
     attempts = table(("Attempt", "Began", "Ended", "Exit code", "Script and arguments"), rows)
-    return join_html((element("h3", "Attempts"), attempts))
+    return join_html(element("h3", "Attempts"), attempts)
 
 
 def _loaders(data: PageData) -> Html:
     loaders = columns(data.tables, "loaders")
     if row_count(loaders) == 0:
-        return join_html((element("h3", "Data loaders"), note("No data loader was seen.")))
+        return join_html(element("h3", "Data loaders"), note("No data loader was seen."))
     rows = []
     for places in group_rows(loaders, ("rank", "loader")):
         at, made = int(places[0]), len(places)
@@ -127,14 +127,14 @@ def _loaders(data: PageData) -> Html:
         )
     head = ("Loader", "Kind", "Made at", "Workers", "Batches ahead", "Batch size", "Pinned memory",
             "Workers live on")  # fmt: skip
-    return join_html((element("h3", "Data loaders"), table(head, rows[:64])))
+    return join_html(element("h3", "Data loaders"), table(head, rows[:64]))
 
 
 def _made_at(file: str, line: int, times: int) -> Html | str:
     if not file:
         return UNKNOWN
     place = element("code", f"{Path(file).name}:{line}", title=file)
-    return join_html((place, f", {times} times")) if times > 1 else place
+    return join_html(place, f", {times} times") if times > 1 else place
 
 
 def _start(method: str, workers: int) -> str:
@@ -153,11 +153,9 @@ def _events(data: PageData) -> Html | None:
     ]
     left = row_count(events) - len(rows)
     return join_html(
-        (
-            element("h3", "Events"),
-            table(("Kind", "What", "Value"), rows, numbers=1),
-            note(f"{left} more are left out.") if left else None,
-        )
+        element("h3", "Events"),
+        table(("Kind", "What", "Value"), rows, numbers=1),
+        note(f"{left} more are left out.") if left else None,
     )
 
 
@@ -176,7 +174,9 @@ _GLOSSARY = {
 def glossary_section(_material: PageData) -> Section:
     """Return the section that explains the terms of the page."""
     entries = join_html(
-        join_html((element("dt", word), element("dd", meaning)))
-        for word, meaning in _GLOSSARY.items()
+        *(
+            join_html(element("dt", word), element("dd", meaning))
+            for word, meaning in _GLOSSARY.items()
+        )
     )
     return section("words", "Words on this page", element("dl", entries, class_="words"))

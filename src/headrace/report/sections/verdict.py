@@ -52,35 +52,25 @@ def both_clocks(steps: TrainSteps, device: DeviceSteps) -> Html:
         for phase in PHASES
         if steps.share(phase) > 0 or device.share(phase) > 0
     ]
-    return join_html(
-        (
-            element("p", _idle_text(steps, device)),
-            table(_BOTH_CLOCKS_HEAD, rows, numbers=4),
-            explanation(
-                "The script only queues work for the accelerator, which comes to it later, so the "
-                "two need not agree: while there is work in the queue, the script may wait without "
-                "costing anything. Gaps between the kernels of one phase count for that phase; "
-                "how busy the GPU itself was, where that was recorded, is in the heatmap."
-            ),
-            _left_out_note(device),
-        )
-    )
-
-
-def _idle_text(steps: TrainSteps, device: DeviceSteps) -> str:
-    return (
-        "The accelerator had nothing to do for want of data in "
-        f"{format_share(device.share('data_wait'))} "
-        f"of its time; the script waited for data in {format_share(steps.share('data_wait'))} of "
-        "its own."
-    )
-
-
-def _left_out_note(device: DeviceSteps) -> Html | None:
     lost = int((~device.known).sum())
-    if not lost:
-        return None
-    return explanation(f"By the accelerator's clock {lost:,} of these steps were not recorded.")
+    idle = (
+        "The accelerator had nothing to do for want of data in "
+        f"{format_share(device.share('data_wait'))} of its time; the script waited for data in "
+        f"{format_share(steps.share('data_wait'))} of its own."
+    )
+    return join_html(
+        element("p", idle),
+        table(_BOTH_CLOCKS_HEAD, rows, numbers=4),
+        explanation(
+            "The script only queues work for the accelerator, which comes to it later, so the "
+            "two need not agree: while there is work in the queue, the script may wait without "
+            "costing anything. Gaps between the kernels of one phase count for that phase; "
+            "how busy the GPU itself was, where that was recorded, is in the heatmap."
+        ),
+        explanation(f"By the accelerator's clock {lost:,} of these steps were not recorded.")
+        if lost
+        else None,
+    )
 
 
 def verdict_section(data: PageData) -> Section:
@@ -146,30 +136,28 @@ def _phases(data: PageData) -> Html | None:
         details = both_clocks(steps, steps.device)
         by = "a bar for each rank, and one for its accelerator by its own clock"
     return join_html(
-        (
-            element("h3", "What a training step spends its time on"),
-            explanation(
-                "A step is one round of training: take a batch, run the model, compute gradients, "
-                "update the weights. A rank is one training process. "
-                "The bars show the mean of "
-                f"{format_count(data.diagnosis.verdict.steps, 'step')}."
-            ),
-            chart("phases", figure, f"Mean time of a step by phase, {by}"),
-            details,
-        )
+        element("h3", "What a training step spends its time on"),
+        explanation(
+            "A step is one round of training: take a batch, run the model, compute gradients, "
+            "update the weights. A rank is one training process. "
+            "The bars show the mean of "
+            f"{format_count(data.diagnosis.verdict.steps, 'step')}."
+        ),
+        chart("phases", figure, f"Mean time of a step by phase, {by}"),
+        details,
     )
 
 
 def _meanings(data: PageData) -> Html:
     shares = data.diagnosis.verdict.phase_shares
     meanings = join_html(
-        join_html(
-            (
+        *(
+            join_html(
                 element("dt", phase_name(phase)),
                 element("dd", f"{PHASE_MEANINGS[phase]}: {format_share(part)}"),
             )
+            for phase, part in shares.items()
+            if part > 0
         )
-        for phase, part in shares.items()
-        if part > 0
     )
     return element("dl", meanings, class_="phases")

@@ -52,8 +52,9 @@ def check_slow_rank(evidence: Evidence) -> Finding | None:
     }
     phase = max(excess_of, key=lambda name: excess_of[name])
     seconds = excess / step_ns * steps.total_seconds
-    kind = _kind_of(phase)
-    if kind == "compute" and _all_slower(own[slow], usual, _means(of_rank[slow]), excess_of):
+    kind = {"data_wait": "data", "copy": "copy"}.get(phase, "compute")
+    means = {phase: _mean(of_rank[slow], phase) for phase in _OWN_PHASES}
+    if kind == "compute" and _all_slower(own[slow], usual, means, excess_of):
         kind = "host"
     cause = _slow_rank_cause(evidence, slow, phase) if kind != "host" else None
     where = f", {'in' if cause.name else 'at'} {cause}" if cause is not None else ""
@@ -90,10 +91,6 @@ _HOW = {
 }
 
 
-def _kind_of(phase: str) -> str:
-    return {"data_wait": "data", "copy": "copy"}.get(phase, "compute")
-
-
 def _all_slower(
     own: float, usual: float, mean_of: Mapping[str, float], excess_of: Mapping[str, float]
 ) -> bool:
@@ -113,10 +110,6 @@ def _even_ranks_remedy(evidence: Evidence, rank: int, kind: str, share: float) -
     return predicted_remedy("even-ranks", change, predict_without(evidence, saved), _HOW[kind])
 
 
-def _means(steps: TrainSteps) -> dict[str, float]:
-    return {phase: _mean(steps, phase) for phase in _OWN_PHASES}
-
-
 def _mean(steps: TrainSteps, phase: str) -> float:
     return float(steps.phase_ns(phase).mean()) if len(steps) else 0.0
 
@@ -126,9 +119,9 @@ def _slow_rank_cause(evidence: Evidence, rank: int, phase: str) -> Cause | None:
     if phase == "data_wait" and evidence.making_samples:
         place = find_hotspot(sample for sample in evidence.making_samples if sample.rank == rank)
         return place.cause() if place is not None else None
-    seen = [sample for sample in evidence.rank_samples if sample.phase == phase]
-    ours = [sample for sample in seen if sample.rank == rank]
-    place = find_hotspot(ours)
+    place = find_hotspot(
+        sample for sample in evidence.rank_samples if sample.phase == phase and sample.rank == rank
+    )
     return place.cause() if place is not None else None
 
 

@@ -143,8 +143,7 @@ def _period(steps: TrainSteps, outliers: Flags, phase: str) -> int | None:
 
 def _outlier_cause(evidence: Evidence, outliers: Flags, phase: str) -> Cause | None:
     slow = evidence.steps.of(outliers)
-    begin_ns = {rank: slow.times_of(rank)[0] for rank in slow.ranks}
-    end_ns = {rank: slow.times_of(rank)[1] for rank in slow.ranks}
+    times = {rank: slow.times_of(rank) for rank in slow.ranks}
     in_phase = [sample for sample in evidence.rank_samples if sample.phase == phase]
     usual = {
         frame
@@ -152,7 +151,7 @@ def _outlier_cause(evidence: Evidence, outliers: Flags, phase: str) -> Cause | N
         if sample.phase != phase
         for frame in sample.frames
     }
-    seen = samples_during(in_phase, begin_ns, end_ns)
+    seen = samples_during(in_phase, times)
     place = find_hotspot([_cut_to_special_line(sample, usual) for sample in seen])
     return place.cause() if place is not None else None
 
