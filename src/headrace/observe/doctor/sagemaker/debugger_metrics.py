@@ -52,7 +52,7 @@ class DebuggerMetrics:
     system: Columns
 
     @property
-    def looks(self) -> tuple[int, ...]:
+    def evaluations(self) -> tuple[int, ...]:
         """Sample counts at which rules are evaluated: each minute and the end, after PATIENCE."""
         if not len(self.t_ns):
             return ()
@@ -66,21 +66,23 @@ class DebuggerMetrics:
         starts = (self.t_ns, self.processes["started_ns"])
         return min((int(times.min()) for times in starts if len(times)), default=None)
 
-    def minutes(self, look: int) -> float:
+    def minutes(self, count: int) -> float:
         """Return the minutes of sampling before an evaluation."""
-        return float(self.t_ns[look - 1] - self.t_ns[0]) / _LOOK_NS
+        return float(self.t_ns[count - 1] - self.t_ns[0]) / _LOOK_NS
 
     def first_above(self, share: float, there: Flags) -> int | None:
         """Return the first evaluation by which more than a share of the samples had a property."""
         counts = np.cumsum(there)
-        return next((look for look in self.looks if counts[look - 1] > share * look), None)
+        return next(
+            (count for count in self.evaluations if counts[count - 1] > share * count), None
+        )
 
     def missing(self, gpus: int) -> str | None:
         """Return why a rule about the system, or some GPUs, is not evaluated; None if it is."""
         if len(self.gpu_numbers) < gpus:
             count_text = "no GPU" if not self.gpu_numbers else f"only {len(self.gpu_numbers)} GPU"
             return f"{count_text} was recorded"
-        if not self.looks:
+        if not self.evaluations:
             return (
                 f"{len(self.t_ns):,} samples of the system were recorded, and it begins after "
                 f"{PATIENCE:,}"

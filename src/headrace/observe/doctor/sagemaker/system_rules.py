@@ -36,8 +36,8 @@ def check_batch_size(recorded: DebuggerMetrics) -> Finding | str | None:
     cpu = recorded.cores.mean(axis=1) if recorded.cores.size else np.zeros(0)
     if not len(cpu):
         return "no core was recorded"
-    for look in recorded.looks:
-        window = slice(look - WINDOW, look)
+    for count in recorded.evaluations:
+        window = slice(count - WINDOW, count)
         cpu_used = quantile(cpu[window], _BATCH_SIZE_QUANTILE)
         for place, gpu in enumerate(recorded.gpu_numbers):
             used = quantile(recorded.gpus[window, place], _BATCH_SIZE_QUANTILE)
@@ -54,7 +54,7 @@ def check_batch_size(recorded: DebuggerMetrics) -> Finding | str | None:
                     cpu_p95_percent=cpu_used,
                     gpu_p95_percent=used,
                     gpu_memory_p95_percent=memory,
-                    after_min=recorded.minutes(look),
+                    after_min=recorded.minutes(count),
                 )
     return None
 
@@ -98,15 +98,15 @@ def _bottleneck(recorded: DebuggerMetrics, busy: Flags, what: str) -> Finding | 
     """Return a finding if something is busy while a GPU is not, in most samples so far."""
     low: Flags = np.any(recorded.gpus < _IDLE_GPU_PERCENT, axis=1)
     both = low & busy
-    look = recorded.first_above(_BOTTLENECK_SHARE, both)
-    if look is None:
+    count = recorded.first_above(_BOTTLENECK_SHARE, both)
+    if count is None:
         return None
-    share = float(both[:look].mean())
+    share = float(both[:count].mean())
     return debugger_finding(
         f"in {share:.0%} of the samples {what} while a GPU is below 10%",
         bottleneck_share=share,
-        low_gpu_share=float(low[:look].mean()),
-        after_min=recorded.minutes(look),
+        low_gpu_share=float(low[:count].mean()),
+        after_min=recorded.minutes(count),
     )
 
 
@@ -121,9 +121,9 @@ def check_low_gpu_utilization(recorded: DebuggerMetrics) -> Finding | str | None
     percentile below 10 %, after more than 1,000 samples (LowGPUUtilization: threshold_p95 70,
     threshold_p5 10, window 500, patience 1000).
     """
-    for look in recorded.looks:
+    for count in recorded.evaluations:
         for place, gpu in enumerate(recorded.gpu_numbers):
-            window = recorded.gpus[look - WINDOW : look, place]
+            window = recorded.gpus[count - WINDOW : count, place]
             high, low = quantile(window, 0.95), quantile(window, 0.05)
             if high < _P95_LIMIT or (high > _P95_LIMIT and low < _P5_LIMIT):
                 how = "is used little" if high < _P95_LIMIT else "is used by fits and starts"
@@ -132,7 +132,7 @@ def check_low_gpu_utilization(recorded: DebuggerMetrics) -> Finding | str | None
                     gpu=gpu,
                     gpu_p5_percent=low,
                     gpu_p95_percent=high,
-                    after_min=recorded.minutes(look),
+                    after_min=recorded.minutes(count),
                 )
     return None
 
