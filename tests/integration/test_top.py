@@ -178,7 +178,7 @@ def test_what_a_look_reads_is_what_is_stored(live: Path):
     # What ended just before the last sample of the host may come in after it.
     assert 0 < state.steps.times.count <= steps_in(live, state.window)
     assert {each.rank for each in state.processes} == {0}
-    assert len(state.machine.cores) == len(os.sched_getaffinity(0))
+    assert len(state.host.cores) == len(os.sched_getaffinity(0))
 
 
 def steps_in(run_folder: Path, window: TimeWindow) -> int:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from headrace.data.loader.executors.dispatch import Dispatch
 from headrace.observe.whatif.measured_pipeline import MeasuredPipeline, measure
-from headrace.observe.whatif.prediction import PipelineChange, Simulator, predict
+from headrace.observe.whatif.prediction import PipelineChange, Simulator
 from headrace.observe.whatif.simulation import BatchCosts, Pipeline, delivery_times, simulate
 from run_tables import MS, Run, RunTables, play
 
@@ -136,7 +136,7 @@ def test_a_prediction_is_what_the_changed_run_then_measures(before: int, after: 
         return measured
 
     measured, then = played(before), played(after)
-    prediction = predict(measured, PipelineChange(workers=after))
+    prediction = Simulator(measured).predict(PipelineChange(workers=after))
     truth = measured.period_ns.mean() / then.period_ns.mean()
     assert prediction.speedup == pytest.approx(truth, rel=0.08)
     assert prediction.low - 0.08 * truth <= truth <= prediction.high + 0.08 * truth
@@ -146,7 +146,9 @@ def test_full_cores_give_nothing_for_more_workers():
     run = Run(workers=2, service_ms=40, cores=2, busy_cores=2, worker_cpu=1.0)
     measured = measure(play(run))
     assert measured is not None
-    assert predict(measured, PipelineChange(workers=8)).speedup == pytest.approx(1.0, abs=0.05)
+    assert Simulator(measured).predict(PipelineChange(workers=8)).speedup == pytest.approx(
+        1.0, abs=0.05
+    )
 
 
 def speedup_of_fast_workers(tables: RunTables, receive_ms: float, receive_cpu_ms: float) -> float:

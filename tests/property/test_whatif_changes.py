@@ -157,7 +157,7 @@ def test_as_many_ranks_as_were_measured_give_what_was_measured(name: str):
 @MEASURED
 def test_more_ranks_give_a_rank_no_more_and_the_host_no_less(name: str):
     simulator = simulator_of(name)
-    told = [scale_ranks(simulator, ranks, simulator.wait_share()) for ranks in (1, 2, 3, 4, 8)]
+    told = [scale_ranks(simulator, ranks, simulator.before.wait_share) for ranks in (1, 2, 3, 4, 8)]
     for fewer, more in pairwise(told):
         assert more.efficiency.value <= fewer.efficiency.value * NOISE
         # Of the host's work only that grows in which threads wait for each other.
@@ -230,7 +230,7 @@ def test_the_less_of_their_time_threads_worked_the_more_a_limit_gives(name: str,
 @MEASURED
 def test_the_more_of_a_step_is_fixed_the_more_a_bigger_batch_gives(name: str):
     simulator = simulator_of(name)
-    consume = float(simulator.load.consume_ns.mean())
+    consume = float(simulator.costs.consume_ns.mean())
     speeds = [
         simulator.predict(
             PipelineChange(batch_factor=2.0, fixed_consume_ns=share * consume)
@@ -254,6 +254,6 @@ def test_a_bigger_batch_without_fixed_costs_gives_nothing_on_freed_cores(name: s
 def test_a_copy_saved_gives_at_most_its_share_of_the_step(name: str):
     simulator = simulator_of(name)
     period = simulator.measured.period_ns.mean()
-    saved_ns = float(simulator.load.consume_ns.mean()) / 2
+    saved_ns = float(simulator.costs.consume_ns.mean()) / 2
     speed = simulator.predict(PipelineChange(consume_saved_ns=saved_ns)).speedup
     assert 1 / NOISE <= speed <= NOISE * period / (period - saved_ns)

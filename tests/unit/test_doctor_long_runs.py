@@ -103,9 +103,9 @@ def seen(*spans: tuple[str, int, int]) -> tuple:
     return read_stack_samples(stacks, stacks["rank"] == 0)
 
 
-def at(*seconds: int) -> tuple[dict, dict]:
+def at(*seconds: int, rank: int = 0) -> dict:
     begins = np.array(seconds, dtype=np.int64) * SECOND
-    return {0: begins}, {0: begins + SECOND // 2}
+    return {rank: (begins, begins + SECOND // 2)}
 
 
 def names(sightings) -> list[str]:
@@ -114,16 +114,14 @@ def names(sightings) -> list[str]:
 
 def test_what_was_seen_by_the_second_tells_more_than_what_was_added_up():
     sightings = seen(("1:save", 10, 11), ("2:step", 20, 21), ("3:much", 60, 120))
-    assert names(samples_during(sightings, *at(10, 70))) == ["save"]
-    assert names(samples_during(sightings, *at(70))) == ["much"]
-    assert names(samples_during(sightings, *at(40))) == []
-    assert (
-        samples_during(sightings, {1: np.array([10 * SECOND])}, {1: np.array([11 * SECOND])}) == []
-    )
+    assert names(samples_during(sightings, at(10, 70))) == ["save"]
+    assert names(samples_during(sightings, at(70))) == ["much"]
+    assert names(samples_during(sightings, at(40))) == []
+    assert samples_during(sightings, at(10, rank=1)) == []
 
 
 def test_only_the_rows_at_that_time_count():
-    (save,) = samples_during(seen(("1:save", 10, 11), ("1:save", 30, 31)), *at(30))
+    (save,) = samples_during(seen(("1:save", 10, 11), ("1:save", 30, 31)), at(30))
     assert save.wall_ns == SECOND
     assert save.rows["start_ns"].tolist() == [30 * SECOND]
 

@@ -57,7 +57,7 @@ def told_of(tables: RunTables, ranks: int) -> ScalingForecast:
 def test_a_fed_rank_foretells_that_four_starve():
     finding = RULES[RULE](gather_evidence(looked_at(fed())))
     assert finding is not None
-    assert (finding.severity, finding.seconds_lost, finding.foretold) == ("info", 0.0, True)
+    assert (finding.severity, finding.seconds_lost, finding.forecast) == ("info", 0.0, True)
     assert finding.title.startswith("at 4 ranks this host's 4 cores starve: data wait 1% -> ")
     # 14.6 ms of the workers and 3.2 of the rank on one core each, where a step asks for 10.5.
     assert finding.evidence["data_wait_share_then"] == pytest.approx(1 - 10.4 / 17.7, abs=0.05)

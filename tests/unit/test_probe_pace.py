@@ -34,9 +34,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def paced(clock: Clock, looks: int, cpu_us: int) -> SamplingRate:
     pace = SamplingRate()
     for _ in range(looks):
-        pace.resting()
+        pace.pause_began()
         clock.busy(cpu_us)
-        pace.looked()
+        pace.sample_taken()
         clock.busy(50)  # what comes besides is no part of a look
     return pace
 

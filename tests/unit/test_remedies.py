@@ -331,6 +331,6 @@ def test_what_would_help_another_run_is_not_tried_on_this_one():
     diagnosis = diagnose(play(Run(workers=4, service_ms=10, busy_cores=3)))
     told = Finding(
         rule="cpu-starved-by-ranks", severity="info", title="", seconds_lost=0.0, evidence={},
-        remedies=(helps,), foretold=True,
+        remedies=(helps,), forecast=True,
     )  # fmt: skip
     assert best_remedy(type(diagnosis)(verdict=diagnosis.verdict, findings=(told,))) is None

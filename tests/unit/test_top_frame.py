@@ -55,7 +55,7 @@ def state(*, ranks: int = 2, workers: int = 2, cores: int = 2, gpus: int = 1) ->
             ),
             shares=SHARES,
         ),
-        machine=HostMetrics(
+        host=HostMetrics(
             cores=tuple((core, 0.25 + 0.5 * (core % 2)) for core in range(cores)),
             memory_used_bytes=12 * 2**30,
             memory_bytes=64 * 2**30,
@@ -71,7 +71,7 @@ def state(*, ranks: int = 2, workers: int = 2, cores: int = 2, gpus: int = 1) ->
             ),
         ),
         processes=tuple(processes),
-        told=LiveVerdict(sentence=SENTENCE, span_s=60.0, data_wait_share=0.38),
+        verdict=LiveVerdict(sentence=SENTENCE, span_s=60.0, data_wait_share=0.38),
     )  # fmt: skip
 
 
@@ -86,7 +86,7 @@ def drawn(
 
 def test_a_frame_says_all_that_was_asked_of_it():
     text = drawn(state())
-    told = " ".join(text.split())
+    verdict = " ".join(text.split())
     for words in (
         "base attempt 1 2 ranks running, 3 min 05 s",
         "12.5 steps/s 788 samples/s in the last 10 s",
@@ -102,8 +102,8 @@ def test_a_frame_says_all_that_was_asked_of_it():
         f"last 1 min 00 s: {SENTENCE}",
         "q leaves p pauses",
     ):
-        assert words in told
-    assert "copy" not in told  # 0.4 % would be shown as 0 %
+        assert words in verdict
+    assert "copy" not in verdict  # 0.4 % would be shown as 0 %
 
 
 @pytest.mark.parametrize(("ranks", "workers", "cores", "gpus"), [
@@ -135,8 +135,8 @@ def test_what_does_not_fit_is_counted_and_all_is_there_without_a_height():
     shown = state(ranks=16, workers=2)
     lines = drawn(shown).splitlines()
     rows = sum(line.startswith(("rank ", "workers ")) for line in lines)
-    told = next(line for line in lines if "which a taller terminal shows" in line)
-    assert int(told.split()[0]) == 32 - rows
+    verdict = next(line for line in lines if "which a taller terminal shows" in line)
+    assert int(verdict.split()[0]) == 32 - rows
     assert len(lines) == 24  # no line is left empty
     whole = drawn(shown, height=None).splitlines()
     assert sum(line.startswith(("rank ", "worker ")) for line in whole) == 48
@@ -171,7 +171,7 @@ def test_a_pause_a_stall_and_evaluation_are_told():
 
 def test_a_run_of_which_nothing_is_known_yet_has_a_frame():
     nothing = replace(
-        state(), steps=StepRates(), machine=HostMetrics(), processes=(), told=None,
+        state(), steps=StepRates(), host=HostMetrics(), processes=(), verdict=None,
         status=RunStatus(name="base", attempt=1),
     )  # fmt: skip
     text = drawn(nothing)
@@ -191,7 +191,7 @@ def test_names_from_records_do_not_steer_the_terminal():
         shown,
         status=replace(shown.status, name=hostile),
         processes=(replace(shown.processes[0], doing=hostile),),
-        told=LiveVerdict(sentence=hostile),
+        verdict=LiveVerdict(sentence=hostile),
     )
     text = drawn(shown, height=None)
     assert not {"\x1b", "\x07", "\r"} & set(text)

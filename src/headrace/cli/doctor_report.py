@@ -92,7 +92,7 @@ def _print_finding(console: Console, number: int, finding: Finding) -> None:
         f"{_readable_name(name)} {_fact_text(fact)}" for name, fact in finding.evidence.items()
     )
     _indented(console, f"[dim]{escape(facts)}[/dim]")
-    if finding.foretold and finding.remedies:
+    if finding.forecast and finding.remedies:
         _indented(console, "What would help such a run, times its own speed:")
     for remedy in finding.remedies:
         print_remedy(console, remedy)

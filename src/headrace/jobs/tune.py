@@ -137,7 +137,7 @@ def best_remedy(
     remedies = [
         remedy
         for finding in diagnosis.findings
-        if not finding.foretold  # a finding about another run
+        if not finding.forecast  # a finding about another run
         for remedy in finding.remedies
         if remedy.overrides and (remedy.predicted_speedup or 0.0) >= _WORTH_TRYING
         if remedy.overrides not in tried

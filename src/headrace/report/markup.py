@@ -39,10 +39,10 @@ def element(name: str, /, *children: Child, **attributes: str) -> Html:
     )
     if name in _VOID_ELEMENTS:
         return Html(f"<{name}{attribute_text}>")
-    return Html(f"<{name}{attribute_text}>{join_html(children)}</{name}>")
+    return Html(f"<{name}{attribute_text}>{join_html(*children)}</{name}>")
 
 
-def join_html(parts: Iterable[Child]) -> Html:
+def join_html(*parts: Child) -> Html:
     """Return parts in order; plain text is escaped, None left out."""
     return Html("".join(escape(part) for part in parts if part is not None))
 
@@ -54,14 +54,14 @@ def table(head: Iterable[Child], rows: Iterable[Iterable[Child]], *, numbers: in
     def cells(kind: str, row: Iterable[Child]) -> Html:
         first = len(titles) - numbers
         return join_html(
-            element(kind, cell, **({"class_": "number"} if place >= first else {}))
-            for place, cell in enumerate(row)
+            *(
+                element(kind, cell, **({"class_": "number"} if place >= first else {}))
+                for place, cell in enumerate(row)
+            )
         )
 
-    body = join_html(element("tr", cells("td", row)) for row in rows)
-    inside = join_html(
-        (element("thead", element("tr", cells("th", titles))), element("tbody", body))
-    )
+    body = join_html(*(element("tr", cells("td", row)) for row in rows))
+    inside = join_html(element("thead", element("tr", cells("th", titles))), element("tbody", body))
     return element("div", element("table", inside), class_="wide")
 
 
@@ -81,7 +81,7 @@ class Section:
 
 def section(name: str, title: str, *parts: Child) -> Section:
     """Return a section; plain text is escaped, None left out."""
-    return Section(id=name, title=title, body=join_html(parts))
+    return Section(id=name, title=title, body=join_html(*parts))
 
 
 def explanation(*parts: Child) -> Html:
@@ -94,7 +94,7 @@ def note(*parts: Child) -> Html:
     return element("p", *parts, class_="note")
 
 
-def chart(name: str, figure: Figure, told: str) -> Html:
+def chart(name: str, figure: Figure, description: str) -> Html:
     """Return the element of a chart, with a description for screen readers, and its data.
 
     It is as high as the layout of the Plotly figure says.
@@ -104,12 +104,10 @@ def chart(name: str, figure: Figure, told: str) -> Html:
         class_="chart",
         id=f"chart-{name}",
         role="img",
-        aria_label=told,
+        aria_label=description,
         style=f"height:{figure['layout']['height']}px",
         data_figure=f"data-{name}",
     )
     # "<" in a script element could end it, so JSON's escape for it is used.
     data = Html(figure_json(figure).replace("<", "\\u003c"))
-    return join_html(
-        (container, element("script", data, type="application/json", id=f"data-{name}"))
-    )
+    return join_html(container, element("script", data, type="application/json", id=f"data-{name}"))

@@ -45,47 +45,43 @@ SECTIONS: tuple[Callable[[PageData], Section | None], ...] = (
 """The page's sections, in reading order."""
 
 
-def page_of(material: PageData) -> str:
+def page_of(data: PageData) -> str:
     """Return the page about a run, as HTML.
 
     It loads nothing: all that it needs is included, and its content policy forbids the browser to
     fetch or run anything else, whatever the records contain.
     """
-    sections = [built for build in SECTIONS if (built := build(material)) is not None]
+    sections = [built for build in SECTIONS if (built := build(data)) is not None]
     scripts = (_plotly(), _asset("page.js"))
     head = join_html(
-        (
-            element("meta", charset="utf-8"),
-            Html(f'<meta http-equiv="Content-Security-Policy" content="{_policy(scripts)}">'),
-            element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-            element("meta", name="color-scheme", content="light dark"),
-            element("title", f"{material.name} · Headrace report"),
-            element("style", Html(_asset("page.css"))),
-        )
+        element("meta", charset="utf-8"),
+        Html(f'<meta http-equiv="Content-Security-Policy" content="{_policy(scripts)}">'),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="color-scheme", content="light dark"),
+        element("title", f"{data.name} · Headrace report"),
+        element("style", Html(_asset("page.css"))),
     )
     body = join_html(
-        (
-            _header(material, sections),
-            element("main", *(each.html for each in sections)),
-            element("footer", "Made by Headrace. The page loads nothing from anywhere."),
-        )
+        _header(data, sections),
+        element("main", *(each.html for each in sections)),
+        element("footer", "Made by Headrace. The page loads nothing from anywhere."),
     )
     # Joined once, as Plotly is five megabytes of text.
     begin = f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head><body>{body}<script>'
     return "".join((begin, "</script><script>".join(scripts), "</script></body></html>\n"))
 
 
-def _header(material: PageData, sections: list[Section]) -> Html:
+def _header(data: PageData, sections: list[Section]) -> Html:
     links = (element("a", each.title, href=f"#{each.id}") for each in sections)
-    attempt = material.attempt_entry
+    attempt = data.attempt_entry
     began = f"began {format_time(attempt.started_s)}" if attempt is not None else ""
-    state = "going on" if material.live else "ended"
-    if not material.live and attempt is not None and attempt.exit_code is None:
+    state = "going on" if data.live else "ended"
+    if not data.live and attempt is not None and attempt.exit_code is None:
         state = "end not recorded"
-    of_many = f"attempt {material.attempt}" if len(material.attempts) > 1 else ""
+    of_many = f"attempt {data.attempt}" if len(data.attempts) > 1 else ""
     return element(
         "header",
-        element("h1", material.name),
+        element("h1", data.name),
         element("p", " · ".join(part for part in (began, state, of_many) if part), class_="small"),
         element("nav", *links, aria_label="Sections"),
         element(
@@ -135,17 +131,17 @@ def write_report(
         UsageError: There is no such run, or the file cannot be written.
         RecordsError: It has no records, or a newer version wrote them.
     """
-    material = read_page_data(open_records(run, attempt))
-    return write_page(material, output if output is not None else material.path / REPORT_FILE)
+    data = read_page_data(open_records(run, attempt))
+    return write_page(data, output if output is not None else data.path / REPORT_FILE)
 
 
-def write_page(material: PageData, output: str | Path) -> Path:
+def write_page(data: PageData, output: str | Path) -> Path:
     """Write the page from data already read, into a file or folder, and return its path.
 
     Raises:
         UsageError: The file cannot be written.
     """
-    page = page_of(material)
+    page = page_of(data)
     path = Path(output).expanduser()
     if path.is_dir():
         path /= REPORT_FILE

@@ -29,9 +29,7 @@ def ready_handoff_ns(evidence: Evidence) -> tuple[float, float]:
     taken = wait_for_ready_ns(evidence.fetches, loader.number, workers)
     if steady_steps.device is None:
         return taken, taken
-    return taken, min(
-        taken, float((steady_steps.data_wait_ns / _batches_a_step(steady_steps.rows)).mean())
-    )
+    return taken, min(taken, float((steady_steps.data_wait_ns / steady_steps.batches).mean()))
 
 
 def is_handoff_bound(evidence: Evidence) -> bool:
@@ -45,7 +43,7 @@ def is_handoff_bound(evidence: Evidence) -> bool:
     if evidence.loader is None or evidence.work is None or evidence.workers_busy:
         return False
     steps = evidence.steps
-    waited, batches = steps.data_wait_ns, _batches_a_step(steps.rows)
+    waited, batches = steps.data_wait_ns, steps.batches
     excess = np.maximum(waited - HANDOFF_NS * batches, 0.0)
     if evidence.others_crowd:
         if np.percentile(waited / batches, _CALM_PERCENT) > HANDOFF_NS:
@@ -66,20 +64,13 @@ def fewer_handoffs_remedies(evidence: Evidence, hand_over_ns: float) -> tuple[Re
     return (predicted_remedy("bigger-batch", "twice the batch size", prediction, how),)
 
 
-def _batches_a_step(steps: Columns) -> Floats:
-    """Return how many batches each step took, at least one."""
-    batches: Floats = np.maximum(steps["batches"].astype(np.float64), 1.0)
-    return batches
-
-
 def _making_wait_ns(evidence: Evidence) -> Floats:
     """Return for each step its rank's wait for batches while one of its workers made one.
 
     Workers' first batches are not in the evidence: all of the wait for them counts.
     """
-    steps, fetches, work, loader = (
-        evidence.steps.rows, evidence.fetches, evidence.work, evidence.loader
-    )  # fmt: skip
+    steps, fetches = evidence.steps.rows, evidence.fetches
+    work, loader = evidence.work, evidence.loader
     waited = np.zeros(len(evidence.steps))
     if work is None or loader is None:
         return waited

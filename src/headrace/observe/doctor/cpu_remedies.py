@@ -62,7 +62,7 @@ def one_thread_a_rank_remedy(evidence: Evidence) -> Remedy | None:
     host, simulator = evidence.host, evidence.simulator
     if simulator is None or host.rank_cores is None:
         return None
-    threads = float(simulator.load.consume_cpu_ns.mean() / simulator.load.consume_ns.mean())
+    threads = float(simulator.costs.consume_cpu_ns.mean() / simulator.costs.consume_ns.mean())
     if threads < _RANK_THREADS:
         return None
     prediction, basis = _predict_fewer_threads(
@@ -139,7 +139,7 @@ def auxiliary_hosts_remedy(evidence: Evidence) -> Remedy | None:
     if prediction.speedup < WORTH_IT or prediction.low <= 1.0:
         return None
     plural = "s" if hosts > 1 else ""
-    used = evidence.away.hosts if evidence.away is not None else 0
+    used = evidence.offload.hosts if evidence.offload is not None else 0
     more_word = " more" if used else ""
     return predicted_remedy(
         "auxiliary-hosts",
@@ -156,5 +156,5 @@ def _predict_with_hosts(evidence: Evidence, hosts: int) -> Prediction:
     simulator, host = evidence.simulator, evidence.host
     assert simulator is not None  # checked by the caller
     # Auxiliary cores in use already.
-    used = simulator.measured.pipeline.auxiliary * max(simulator.load.busy_cores, 1.0)
+    used = simulator.measured.pipeline.auxiliary * max(simulator.costs.busy_cores, 1.0)
     return with_auxiliary(simulator, used + hosts * host.cores / host.ranks)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from headrace.observe.doctor.evidence import Evidence
 from headrace.observe.doctor.findings import Remedy
 from headrace.observe.doctor.remedies import predict_without, predicted_remedy
@@ -81,9 +79,8 @@ def bigger_batch_remedy(evidence: Evidence, idle_share: float) -> Remedy:
     fixed = fixed_cost_ns(evidence.steps)
     basis = "as steps of different sizes tell"
     if fixed is None:
-        batches = np.maximum(evidence.steps.rows["batches"].astype(np.float64), 1.0)
         own = evidence.steps.wall_ns - evidence.steps.data_wait_ns
-        idle = float((own / batches).mean()) * idle_share
+        idle = float((own / evidence.steps.batches).mean()) * idle_share
         fixed = (idle / 2, idle)
         basis = "half to all of the time in which the device is idle"
     return predicted_remedy(
@@ -99,21 +96,19 @@ def bigger_batch_remedy(evidence: Evidence, idle_share: float) -> Remedy:
 def predict_twice_the_batch(evidence: Evidence, fixed_ns: tuple[float, float]) -> Prediction:
     """Return what twice the batch size would give, by a batch's fixed cost, least and most."""
     if evidence.simulator is None:
-        batches = np.maximum(evidence.steps.rows["batches"].astype(np.float64), 1.0)
         # Two batches in one pay the fixed cost once.
-        least, most = (batches * fixed * (1 - 1 / _TWICE) for fixed in fixed_ns)
+        least, most = (evidence.steps.batches * fixed * (1 - 1 / _TWICE) for fixed in fixed_ns)
         return predict_without(evidence, least, most)
     least_change, most_change = (
         PipelineChange(batch_factor=_TWICE, fixed_consume_ns=fixed) for fixed in fixed_ns
     )
-    return evidence.simulator.predict_between(least_change, most_change)
+    return evidence.simulator.predict(least_change, most_change)
 
 
 def _predict_less_copying(evidence: Evidence, saved: tuple[float, float]) -> Prediction:
     copy = evidence.steps.copy_ns
     if evidence.simulator is None:
         return predict_without(evidence, copy * saved[0], copy * saved[1])
-    batches = np.maximum(evidence.steps.rows["batches"].astype(np.float64), 1.0)
-    copy_ns = float((copy / batches).mean())
+    copy_ns = float((copy / evidence.steps.batches).mean())
     least, most = (PipelineChange(consume_saved_ns=copy_ns * share) for share in saved)
-    return evidence.simulator.predict_between(least, most)
+    return evidence.simulator.predict(least, most)

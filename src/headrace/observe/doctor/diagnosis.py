@@ -7,7 +7,6 @@ from dataclasses import replace
 from headrace.observe.doctor.evidence import gather_evidence
 from headrace.observe.doctor.findings import Diagnosis, RuleSet
 from headrace.observe.doctor.rules import RULES
-from headrace.observe.doctor.sagemaker import evaluate
 from headrace.observe.doctor.verdict import make_verdict, rank_findings
 from headrace.observe.whatif.tables import CachedTables, Columns, Tables, row_count
 
@@ -77,6 +76,8 @@ def diagnose(records: Tables, rules: RuleSet = "headrace") -> Diagnosis:
     verdict = make_verdict(evidence, findings)
     gaps_found = missing_data(evidence.events)
     if rules == "sagemaker":
+        from headrace.observe.doctor.sagemaker import evaluate  # seldom asked for
+
         return replace(evaluate(tables, verdict), gaps=gaps_found)
     quiet = tuple(rule for rule, finding in checked.items() if finding is None)
     return Diagnosis(verdict=verdict, findings=findings, quiet=quiet, gaps=gaps_found)

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from headrace.core.overrides import Override
-from headrace.observe.doctor.findings import Severity
+from headrace.observe.doctor.findings import Cause, Fact, Finding, Remedy, Severity
 from headrace.observe.doctor.stack_activity import recording_start_s
 from headrace.observe.doctor.stack_samples import StackSample, end_ns_of, read_stack_samples
 from headrace.observe.doctor.transform_shares import TransformShare, transform_shares
@@ -144,10 +144,10 @@ class Evidence:
     work: BatchWork | None  # the batches made for the loader; None if none were recorded
     simulator: Simulator | None  # None if too little was recorded
     host: HostUsage  # its cores as the job notices them
-    away: OffloadStats | None  # work of auxiliary hosts; None if batches are not offloaded
+    offload: OffloadStats | None  # work of auxiliary hosts; None if batches are not offloaded
     wanted_threads: float  # of the run, on average: they ran or waited for a core of the host
-    making: tuple[StackSample, ...]  # making batches: in workers, or in ranks without workers
-    rank_seen: tuple[StackSample, ...]  # the ranks' main threads
+    making_samples: tuple[StackSample, ...]  # in workers, or in ranks without
+    rank_samples: tuple[StackSample, ...]  # the ranks' main threads
     transforms: tuple[TransformShare, ...]  # the most expensive first
     processes: Columns
     fetches: Columns
@@ -228,13 +228,36 @@ class Evidence:
             f"{self.host.cores:g} cores"
         )
 
+    def finding(
+        self,
+        title: str,
+        seconds_lost: float,
+        facts: Mapping[str, Fact],
+        *,
+        cause: Cause | None = None,
+        remedies: tuple[Remedy, ...] = (),
+        severity: Severity | None = None,
+        forecast: bool = False,
+    ) -> Finding:
+        """Return a finding as severe as the seconds lost; `rule` names it."""
+        return Finding(
+            rule="",
+            severity=severity or self.severity(seconds_lost),
+            title=title,
+            seconds_lost=seconds_lost,
+            evidence=facts,
+            cause=cause,
+            remedies=remedies,
+            forecast=forecast,
+        )
+
     def severity(self, seconds_lost: float) -> Severity:
         """Return the severity of losing so many seconds of a rank's steps."""
         return severity_of(seconds_lost / max(self.steps.total_seconds, 1e-9))
 
     def waits_solved(self, prediction: Prediction) -> float:
         """Return how many seconds of data wait a predicted change would remove."""
-        now = self.simulator.wait_share() if self.simulator is not None else 0.0
+        now = self.simulator.before.wait_share if self.simulator is not None else 0.0
         # By time, not by share: the remaining share is of shorter steps.
         left = prediction.wait_share / max(prediction.speedup, 1e-9)
         solved = 1.0 - left / now if now > 0 else 0.0
@@ -243,7 +266,7 @@ class Evidence:
     @property
     def making_wait_seconds(self) -> float:
         """Seconds of data wait because making batches takes too long, by simulation."""
-        simulated = self.simulator.wait_share() if self.simulator is not None else 1.0
+        simulated = self.simulator.before.wait_share if self.simulator is not None else 1.0
         return self.steady_steps.total_seconds * min(simulated, self.steady_steps.data_wait_share)
 
 
@@ -261,22 +284,22 @@ def gather_evidence(tables: Tables) -> Evidence:
     steps = read_steps(tables)
     number = main_loader(steps)
     fetches, stacks = columns(tables, "fetches"), _stacks_in_steps(tables, steps)
-    away = read_offload_stats(tables, number, steps.span_ns)
-    loader_columns = loader_rows(columns(tables, "loaders"), number, away)
+    offload = read_offload_stats(tables, number, steps.span_ns)
+    loader_columns = loader_rows(columns(tables, "loaders"), number, offload)
     work = read_batch_work(tables, number) if loader_columns is not None else None
     system, usage = columns(tables, "system"), columns(tables, "process_usage")
     processes = columns(tables, "processes")
     host = read_host_usage(tables, steps.span_ns)
     measured = measure_from(
-        steps=steps, loader=loader_columns, work=work, fetches=fetches, host=host, away=away
+        steps=steps, loader=loader_columns, work=work, fetches=fetches, host=host, offload=offload
     )
     loader = _training_loader(loader_columns) if loader_columns is not None else None
     since_s = recording_start_s(columns(tables, "hosts"), processes)
     in_ranks = stacks["worker"] < 0 if row_count(stacks) else np.zeros(0, dtype=np.bool_)
-    rank_seen = read_stack_samples(stacks, in_ranks, since_s)
+    rank_samples = read_stack_samples(stacks, in_ranks, since_s)
     workers = loader.workers if loader is not None else 0
     waits = steps.share("data_wait") if workers else 0.0
-    wanted = rank_thread_demand(rank_seen, waits, host, mean_threads(usage, processes, "rank"))
+    wanted = rank_thread_demand(rank_samples, waits, host, mean_threads(usage, processes, "rank"))
     if work is not None and workers:
         most = mean_threads(usage, processes, "worker")
         wanted += worker_thread_demand(work, workers, host, most)
@@ -286,10 +309,10 @@ def gather_evidence(tables: Tables) -> Evidence:
         work=work,
         simulator=Simulator(measured) if measured is not None else None,
         host=host,
-        away=away,
+        offload=offload,
         wanted_threads=wanted,
-        making=read_stack_samples(stacks, _making_rows(stacks, loader), since_s),
-        rank_seen=rank_seen,
+        making_samples=read_stack_samples(stacks, _making_rows(stacks, loader), since_s),
+        rank_samples=rank_samples,
         transforms=transform_shares(columns(tables, "transforms"), number),
         processes=processes,
         fetches=fetches,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -92,7 +92,7 @@ class Finding:
     evidence: Mapping[str, Fact]  # with the unit in the name
     cause: Cause | None = None  # None if there is none, or it is unknown
     remedies: tuple[Remedy, ...] = ()  # best first
-    foretold: bool = False  # predicted for a run not made yet, and so has cost nothing
+    forecast: bool = False  # predicted for a run not made yet, and so has cost nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,69 +128,29 @@ class Diagnosis:
     not_evaluated: tuple[NotEvaluated, ...] = ()
     gaps: tuple[str, ...] = ()  # what the records lack, a sentence each
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Any:
         """Return the diagnosis as JSON, described by docs/diagnosis.schema.json."""
-        return {
-            "verdict": _verdict_json(self.verdict),
-            "findings": [_finding_json(finding) for finding in self.findings],
-            "rules": self.rules,
-            "quiet": list(self.quiet),
-            "not_evaluated": [
-                {"rule": each.rule, "reason": each.reason} for each in self.not_evaluated
-            ],
-            "gaps": list(self.gaps),
+        return as_json(self)
+
+
+_NOT_WRITTEN = {"overrides"}  # fields
+_KEYS = {"forecast": "foretold"}  # of fields with other names
+_LEFT_OUT_IF_EMPTY = {"device_phase_shares"}
+
+
+def as_json(value: Any) -> Any:
+    """Return results as JSON's own types, with rounded numbers; see `rounded`."""
+    if is_dataclass(value):
+        value = {
+            _KEYS.get(name, name): part
+            for name in (each.name for each in fields(value) if each.name not in _NOT_WRITTEN)
+            if (part := getattr(value, name)) or name not in _LEFT_OUT_IF_EMPTY
         }
-
-
-def _verdict_json(verdict: Verdict) -> dict[str, Any]:
-    content: dict[str, Any] = {
-        "sentence": verdict.sentence,
-        "bound": verdict.bound,
-        "data_wait_share": rounded(verdict.data_wait_share),
-        "steps": verdict.steps,
-        "step_ms": rounded(verdict.step_ms),
-        "phase_shares": {name: rounded(s) for name, s in verdict.phase_shares.items()},
-        "calibration": rounded(verdict.calibration),
-    }
-    by_device = {name: rounded(s) for name, s in verdict.device_phase_shares.items()}
-    return {**content, "device_phase_shares": by_device} if by_device else content
-
-
-def _finding_json(finding: Finding) -> dict[str, Any]:
-    cause = finding.cause
-    return {
-        "rule": finding.rule,
-        "severity": finding.severity,
-        "title": finding.title,
-        "seconds_lost": rounded(finding.seconds_lost),
-        "evidence": {
-            name: fact if isinstance(fact, str) else rounded(fact)
-            for name, fact in finding.evidence.items()
-        },
-        "cause": None
-        if cause is None
-        else {
-            "file": cause.file,
-            "line": cause.line,
-            "function": cause.function,
-            "transform": cause.transform,
-            "share": rounded(cause.share),
-        },
-        "remedies": [remedy_json(remedy) for remedy in finding.remedies],
-        "foretold": finding.foretold,
-    }
-
-
-def remedy_json(remedy: Remedy) -> dict[str, Any]:
-    """Return a remedy as JSON's own types."""
-    return {
-        "name": remedy.name,
-        "change": remedy.change,
-        "predicted_speedup": rounded(remedy.predicted_speedup),
-        "low": rounded(remedy.low),
-        "high": rounded(remedy.high),
-        "how": remedy.how,
-    }
+    if isinstance(value, Mapping):
+        return {name: as_json(part) for name, part in value.items()}
+    if isinstance(value, tuple):
+        return [as_json(part) for part in value]
+    return value if isinstance(value, str) else rounded(value)
 
 
 def rounded(value: float | None) -> float | None:

@@ -152,11 +152,6 @@ def parameter_names(function: FunctionNode) -> set[str]:
     return {arg.arg for arg in named if arg is not None}
 
 
-def has_limit(made: ast.Call) -> bool:
-    """Return whether a call constructs a deque with a maximum length."""
-    return any(keyword.arg == "maxlen" for keyword in made.keywords)
-
-
 def is_container(made: ast.expr) -> bool:
     """Return whether an expression makes a list, dict or set."""
     if isinstance(made, ast.BinOp):  # [None] * n
@@ -246,7 +241,7 @@ _SETUP_METHODS = {"__init__", "__post_init__", "setup"}
 _DETACHED = {"detach", "item", "float", "int"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class LeakCandidate:
     """A line that adds to something."""
 
@@ -266,16 +261,11 @@ def leak_candidates(source: str, function: str, line: int, *, stays: bool) -> li
     if tree is None or node is None:
         return []
     found = [
-        growth
+        _Addition(tree, node, statement, loop, stays).leak_candidate(what, values, joins=joins)
         for statement, loop in walk_statements(node.body, None)
         for what, values, joins in _additions(statement)
-        if (
-            growth := _Addition(tree, node, statement, loop, stays).leak_candidate(
-                what, values, joins=joins
-            )
-        )
     ]
-    return sorted(found, key=lambda growth: (-growth.certainty, growth.line))
+    return sorted(filter(None, found), key=lambda growth: (-growth.certainty, growth.line))
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,9 +294,7 @@ class _Addition:
         if outlives < 0 or not (joins or keeps_graph):
             return None
         certainty = min(outlives, 2 if keeps_graph else 1)
-        return LeakCandidate(
-            line=self.statement.lineno, what=ast.unparse(what), certainty=certainty
-        )
+        return LeakCandidate(self.statement.lineno, ast.unparse(what), certainty)
 
     def _may_grow(self, name: str) -> bool:
         """Return whether what is added to has no fixed size, as far as the source shows."""
@@ -317,8 +305,9 @@ class _Addition:
             and node.value is not None
             and is_renewed_by(node, name)
         ]
-        if any(isinstance(value, ast.Call) and has_limit(value) for value in made):
-            return False
+        calls = [value for value in made if isinstance(value, ast.Call)]
+        if any(keyword.arg == "maxlen" for call in calls for keyword in call.keywords):
+            return False  # a deque with a maximum length
         match self.statement:
             case ast.Assign(targets=[ast.Subscript()]):
                 pass
@@ -386,11 +375,8 @@ def _additions(statement: ast.stmt) -> Iterator[tuple[ast.expr, list[ast.expr], 
             if attr in _ADDS | _MAY_ADD and args:
                 yield container_of(owner), args[-1:] if attr != "update" else args, True
         case ast.AugAssign(target=target, op=ast.Add(), value=value):
-            yield (
-                container_of(target),
-                [value],
-                isinstance(value, ast.List | ast.Tuple | ast.ListComp),
-            )
+            stores = isinstance(value, ast.List | ast.Tuple | ast.ListComp)
+            yield container_of(target), [value], stores
         case ast.Assign(targets=[ast.Subscript(value=owner, slice=key)], value=value):
             if not isinstance(key, ast.Constant | ast.Slice):
                 yield container_of(owner), [value], True

@@ -86,6 +86,12 @@ def more_workers_remedy(evidence: Evidence) -> tuple[Remedy, Prediction] | None:
     )
 
 
+def more_workers_remedies(evidence: Evidence) -> tuple[Remedy, ...]:
+    """Return the remedy of more workers, if it helps."""
+    found = more_workers_remedy(evidence)
+    return (found[0],) if found is not None else ()
+
+
 def _stream_split_advice(loader: TrainingLoader, workers: int) -> str:
     """Return what else an iterable dataset needs, since each torch worker iterates all of it."""
     if loader.style != "iterable" or loader.kind != "torch" or workers < 2:
@@ -133,17 +139,18 @@ def first_loader_remedies(evidence: Evidence, share: float, cpu_share: float) ->
 
 def lock_samples(evidence: Evidence) -> tuple[StackSample, ...]:
     """Return the stack samples in which making a batch waits for a lock."""
-    return tuple(sample for sample in evidence.making if is_lock(sample))
+    return tuple(sample for sample in evidence.making_samples if is_lock(sample))
 
 
 def lock_wait_share(evidence: Evidence) -> float:
     """Return the share of the time of making batches that waits for locks, 0 to 1."""
-    total = sum(sample.wall_ns for sample in evidence.making)
+    total = sum(sample.wall_ns for sample in evidence.making_samples)
     return off_cpu_ns(lock_samples(evidence)) / max(total, 1.0)
 
 
-def faster_code_remedies(evidence: Evidence, cause: Cause, name: str) -> tuple[Remedy, ...]:
+def faster_code_remedies(evidence: Evidence, cause: Cause, name: str = "") -> tuple[Remedy, ...]:
     """Return what faster code in the workers would give, no code, and code on the device."""
+    name = name or cause.name or cause.place
     if evidence.simulator is None or cause.share <= 0:
         return ()
     where = f" ({cause.place})" if cause.place else ""
@@ -180,12 +187,12 @@ def faster_code_remedies(evidence: Evidence, cause: Cause, name: str) -> tuple[R
 
 def _predict_on_device(simulator: Simulator, share: float) -> Prediction:
     """Return what doing a share of the workers' code on the device, in its step, would give."""
-    cpu_ns = float(simulator.load.demand_ns.mean()) * share
+    cpu_ns = float(simulator.costs.demand_ns.mean()) * share
     slow, fast = (
         PipelineChange(service_factor=max(1.0 - share, 0.01), consume_saved_ns=-cpu_ns / faster_by)
         for faster_by in _DEVICE_FASTER
     )
-    return simulator.predict_between(slow, fast)
+    return simulator.predict(slow, fast)
 
 
 def predict_less_waiting(evidence: Evidence, share: float) -> Prediction | None:
@@ -193,9 +200,8 @@ def predict_less_waiting(evidence: Evidence, share: float) -> Prediction | None:
     work, simulator = evidence.work, evidence.simulator
     if work is None or simulator is None:
         return None
-    all_waiting = max(1.0 - work.cpu_share, 0.01)
-    part = min(share / all_waiting, 1.0)
-    return simulator.predict_between(
+    part = min(share / max(1.0 - work.cpu_share, 0.01), 1.0)
+    return simulator.predict(
         PipelineChange(wait_factor=1.0 - 0.5 * part), PipelineChange(wait_factor=1.0 - 0.9 * part)
     )
 
@@ -209,7 +215,7 @@ def predict_less_reading(evidence: Evidence, share: float) -> Prediction | None:
     least, most = (
         PipelineChange(capped_share=part, capped_ns=left) for left in shard_reading_ns(work, share)
     )
-    return simulator.predict_between(least, most)
+    return simulator.predict(least, most)
 
 
 def predict_without(
@@ -219,9 +225,7 @@ def predict_without(
     steps = evidence.steps.wall_ns
     begins = np.arange(min(len(steps), _MAX_DRAWN)) * len(steps) // min(len(steps), _MAX_DRAWN)
     wall, saved_ns = np.add.reduceat(steps, begins), np.add.reduceat(saved_ns, begins)
-    bounds = [saved_ns]
-    if most_ns is not None:
-        bounds.append(np.add.reduceat(most_ns, begins))
+    bounds = [saved_ns] if most_ns is None else [saved_ns, np.add.reduceat(most_ns, begins)]
     drawn = np.random.default_rng(_SEED).integers(len(wall), size=(_DRAWINGS, len(wall)))
     before = wall[drawn].sum(axis=1)
     speedups = np.sort(
@@ -240,20 +244,20 @@ def predict_without(
 
 
 def making_cause(
-    evidence: Evidence, sightings: tuple[StackSample, ...], *, off_cpu_only: bool = False
+    evidence: Evidence, samples: tuple[StackSample, ...], *, off_cpu_only: bool = False
 ) -> Cause | None:
     """Return the code in which making batches, or its waiting, spends most time; None if unknown.
 
-    Shares are of all of `evidence.making`; `samples` are those in question.
+    Shares are of all of `evidence.making_samples`; `samples` are those in question.
     """
-    total = sum(sample.wall_ns for sample in evidence.making)
-    place = find_hotspot(sightings, total, off_cpu_only=off_cpu_only)
+    total = sum(sample.wall_ns for sample in evidence.making_samples)
+    place = find_hotspot(samples, total, off_cpu_only=off_cpu_only)
     if place is not None:
         transform = transform_at(place, evidence.transforms)
         if transform is None or off_cpu_only:
             return place.cause(transform.name if transform else "")
         # The whole transform is named, so its share counts, not that of one of its lines.
         return replace(place.cause(transform.name), share=max(place.share, transform.share))
-    if evidence.transforms and not evidence.making:
+    if evidence.transforms and not evidence.making_samples:
         return evidence.transforms[0].cause()
     return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,12 @@ from headrace.observe.doctor.cpu_remedies import (
     one_thread_a_worker_remedy,
 )
 from headrace.observe.doctor.evidence import SERIOUS, WARNING, Evidence
-from headrace.observe.doctor.findings import Cause, Remedy, remedy_json, rounded
-from headrace.observe.doctor.remedies import faster_code_remedies, making_cause, more_workers_remedy
+from headrace.observe.doctor.findings import Cause, Remedy, as_json, rounded
+from headrace.observe.doctor.remedies import (
+    faster_code_remedies,
+    making_cause,
+    more_workers_remedies,
+)
 from headrace.observe.whatif.scaling import (
     THREADED_FACTOR,
     Estimate,
@@ -73,19 +77,20 @@ class ScalingForecast:
             "cpu_ms_a_batch": rounded(self.cpu_ms_a_batch),
             "now": self._scaled_json(self.now),
             "then": self._scaled_json(self.then),
-            "remedies": [remedy_json(remedy) for remedy in self.remedies],
+            "remedies": as_json(self.remedies),
         }
 
-    def _scaled_json(self, scale: ScaledRun) -> dict[str, Any]:
-        samples = self.samples_per_s(scale)
-        return {
-            "ranks": scale.ranks,
-            "samples_per_s": None if samples is None else _estimate_json(samples),
-            "batches_per_s": _estimate_json(scale.batches_per_s),
-            "scaling_efficiency": _estimate_json(scale.efficiency),
-            "data_wait_share": _estimate_json(scale.wait_share),
-            "worker_cpu_factor": _estimate_json(scale.spin_factor),
-        }
+    def _scaled_json(self, scale: ScaledRun) -> Any:
+        return as_json(
+            {
+                "ranks": scale.ranks,
+                "samples_per_s": self.samples_per_s(scale),
+                "batches_per_s": scale.batches_per_s,
+                "scaling_efficiency": scale.efficiency,
+                "data_wait_share": scale.wait_share,
+                "worker_cpu_factor": scale.spin_factor,
+            }
+        )
 
 
 def forecast_ranks(
@@ -98,17 +103,16 @@ def forecast_ranks(
     if evidence.host.rank_cores is None:  # all other use of the host would be taken for the rank's
         return None
     wait_share = evidence.steady_steps.data_wait_share
-    load, cause = simulator.load, making_cause(evidence, evidence.making)
+    costs, cause = simulator.costs, making_cause(evidence, evidence.making_samples)
     samples = evidence.steps.rows["samples"].astype(np.float64)
-    batches = np.maximum(evidence.steps.rows["batches"].astype(np.float64), 1.0)
-    known = samples > 0
+    each = (samples / evidence.steps.batches)[samples > 0]
     return ScalingForecast(
         now=scale_ranks(simulator, evidence.host.ranks, wait_share),
         then=scale_ranks(simulator, ranks, wait_share),
         cores=evidence.host.cores,
         foreign_cores=evidence.host.foreign_cores,
-        cpu_ms_a_batch=float(load.demand_ns.mean() + load.consume_cpu_ns.mean()) / 1e6,
-        samples_a_batch=float((samples / batches)[known].mean()) if known.any() else None,
+        cpu_ms_a_batch=float(costs.demand_ns.mean() + costs.consume_cpu_ns.mean()) / 1e6,
+        samples_a_batch=float(each.mean()) if len(each) else None,
         cause=cause,
         remedies=feeding_remedies(evidence_at_ranks(evidence, ranks), cause) if remedies else (),
     )
@@ -119,7 +123,7 @@ def evidence_at_ranks(evidence: Evidence, ranks: int) -> Evidence:
     simulator, host = evidence.simulator, evidence.host
     assert simulator is not None  # checked by the caller
     other = with_ranks(simulator, ranks)
-    each = float(other.load.demand_ns.mean() + other.load.consume_cpu_ns.mean())
+    each = float(other.costs.demand_ns.mean() + other.costs.consume_cpu_ns.mean())
     used = each * ranks / float(other.before.period_ns.mean()) + host.foreign_cores
     return replace(
         evidence,
@@ -133,16 +137,11 @@ def evidence_at_ranks(evidence: Evidence, ranks: int) -> Evidence:
 def feeding_remedies(evidence: Evidence, cause: Cause | None) -> tuple[Remedy, ...]:
     """Return what would feed a host's ranks better, first the changes without code edits."""
     threaded = evidence.work is not None and evidence.work.threads >= THREADED_FACTOR
-    more = more_workers_remedy(evidence)
     found = (
-        more[0] if more is not None else None,
+        *more_workers_remedies(evidence),
         one_thread_a_worker_remedy(evidence) if threaded else None,
         one_thread_a_rank_remedy(evidence),
-        *(
-            faster_code_remedies(evidence, cause, cause.name or cause.place)
-            if cause is not None
-            else ()
-        ),
+        *(faster_code_remedies(evidence, cause) if cause is not None else ()),
         auxiliary_hosts_remedy(evidence) if evidence.cores_short else None,
     )
     return tuple(remedy for remedy in found if remedy is not None)
@@ -154,7 +153,3 @@ def likely_ranks(evidence: Evidence) -> tuple[int, ...]:
     if host.accelerators:
         return (host.accelerators,) if host.accelerators > host.ranks else ()
     return tuple(ranks for ranks in _USUAL_RANKS if host.ranks < ranks <= host.cores)
-
-
-def _estimate_json(estimate: Estimate) -> dict[str, float | None]:
-    return {name: rounded(value) for name, value in asdict(estimate).items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -141,18 +142,18 @@ def end_ns_of(stacks: Columns) -> Ints:
 
 
 def samples_during(
-    sightings: Iterable[StackSample], begin_ns: Mapping[int, Ints], end_ns: Mapping[int, Ints]
+    samples: Iterable[StackSample], times: Mapping[int, tuple[Ints, Ints]]
 ) -> list[StackSample]:
-    """Return the samples within some ascending, disjoint times of each rank, from the finest rows.
+    """Return the samples within ascending, disjoint times (begins, ends) of ranks, by finest rows.
 
     A row merged over minutes holds more than a short time in it. So if any of the times falls into
     the first or last minutes of a run, which are kept by the second, only those rows count.
     """
     rows_near: list[tuple[StackSample, Flags, Flags]] = []
-    for sample in sightings:
-        if sample.rank not in begin_ns:
+    for sample in samples:
+        if sample.rank not in times:
             continue
-        inside = overlaps(sample, begin_ns[sample.rank], end_ns[sample.rank])
+        inside = overlaps(sample, *times[sample.rank])
         lasted_ns = end_ns_of(sample.rows) - sample.rows["start_ns"]
         rows_near.append((sample, inside, inside & (lasted_ns <= _FINE_NS)))
     by_second = any(fine.any() for _, _, fine in rows_near)
@@ -160,33 +161,32 @@ def samples_during(
     return [sample.only(where) for sample, where in masks if where.any()]
 
 
-def overlaps(sighting: StackSample, begin_ns: Ints, end_ns: Ints) -> Flags:
+def overlaps(sample: StackSample, begin_ns: Ints, end_ns: Ints) -> Flags:
     """Return which rows of a sample overlap any of some ascending, disjoint times."""
     # Only the first time that ends after a row's start matters.
-    first = np.searchsorted(end_ns, sighting.rows["start_ns"])
+    first = np.searchsorted(end_ns, sample.rows["start_ns"])
     starts = np.append(begin_ns, np.iinfo(np.int64).max)
-    inside: Flags = starts[first] <= end_ns_of(sighting.rows)
+    inside: Flags = starts[first] <= end_ns_of(sample.rows)
     return inside
 
 
 def find_hotspot(
-    sightings: Iterable[StackSample], total_ns: float | None = None, *, off_cpu_only: bool = False
+    samples: Iterable[StackSample], total_ns: float | None = None, *, off_cpu_only: bool = False
 ) -> Hotspot | None:
     """Return the place that took the most time, or time off the CPU; None if nothing was sampled.
 
     Its share is of `total_ns`, by default the time of all the samples.
     """
-    seen = [(s, max(s.wall_ns - s.cpu_ns, 0.0) if off_cpu_only else s.wall_ns) for s in sightings]
+    seen = [(s, max(s.wall_ns - s.cpu_ns, 0.0) if off_cpu_only else s.wall_ns) for s in samples]
     total = sum(weight for _, weight in seen) if total_ns is None else total_ns
     if total <= 0 or not seen:
         return None
-    lines: dict[StackFrame, float] = {}
-    functions: dict[tuple[str, str], float] = {}
+    lines: defaultdict[StackFrame, float] = defaultdict(float)
+    functions: defaultdict[tuple[str, str], float] = defaultdict(float)
     for sample, weight in seen:
         frame = sample.own_frame
-        lines[frame] = lines.get(frame, 0.0) + weight
-        key = (frame.file, frame.function)
-        functions[key] = functions.get(key, 0.0) + weight
+        lines[frame] += weight
+        functions[frame.file, frame.function] += weight
     function = max(functions, key=lambda key: functions[key])
     frame = max(
         (line for line in lines if (line.file, line.function) == function),
@@ -197,7 +197,8 @@ def find_hotspot(
     there = [
         (sample, weight)
         for sample, weight in seen
-        if sample.own_frame == frame or (not by_line and _is_same_function(sample.own_frame, frame))
+        if sample.own_frame == frame
+        or (not by_line and (sample.own_frame.file, sample.own_frame.function) == function)
     ]
     wall = sum(sample.wall_ns for sample, _ in there)
     return Hotspot(
@@ -208,20 +209,15 @@ def find_hotspot(
     )
 
 
-def off_cpu_ns(sightings: Iterable[StackSample]) -> float:
+def off_cpu_ns(samples: Iterable[StackSample]) -> float:
     """Return the time off the CPU that the samples represent."""
-    return sum(max(sample.wall_ns - sample.cpu_ns, 0.0) for sample in sightings)
-
-
-def _is_same_function(one: StackFrame, other: StackFrame) -> bool:
-    return (one.file, one.function) == (other.file, other.function)
+    return sum(max(sample.wall_ns - sample.cpu_ns, 0.0) for sample in samples)
 
 
 def _most_called(there: list[tuple[StackSample, float]]) -> str:
-    calls: dict[str, float] = {}
+    calls: defaultdict[str, float] = defaultdict(float)
     for sample, weight in there:
-        name = str(sample.calls[0]) if sample.calls else ""
-        calls[name] = calls.get(name, 0.0) + weight
+        calls[str(sample.calls[0]) if sample.calls else ""] += weight
     return max(calls, key=lambda name: calls[name], default="")
 
 

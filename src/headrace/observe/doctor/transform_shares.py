@@ -31,9 +31,7 @@ class TransformShare:
 
     def cause(self) -> Cause:
         """Return the transform as the cause of a finding."""
-        return Cause(
-            file=self.file, line=self.line, function="", transform=self.name, share=self.share
-        )
+        return Cause(file=self.file, line=self.line, transform=self.name, share=self.share)
 
 
 def transform_shares(transforms: Columns, loader: int) -> tuple[TransformShare, ...]:

@@ -73,7 +73,7 @@ def rank_findings(findings: Sequence[Finding], evidence: Evidence) -> tuple[Find
         for finding in findings
         if not (finding.rule in DATA_RULES and _is_little(finding, evidence))
     ]
-    rules = {finding.rule for finding in relevant if not finding.foretold}
+    rules = {finding.rule for finding in relevant if not finding.forecast}
     ranked = [
         finding
         for finding in relevant
@@ -108,7 +108,7 @@ def _is_foreign(finding: Finding, evidence: Evidence) -> bool:
 
 
 def _is_little(finding: Finding, evidence: Evidence) -> bool:
-    if finding.foretold:
+    if finding.forecast:
         return False
     return finding.seconds_lost < _LITTLE * evidence.steps.total_seconds
 
@@ -167,13 +167,9 @@ def _is_collating(worker: Finding, collate: Finding) -> bool:
     cause, share = worker.cause, collate.evidence["collate_share"]
     if cause is None:
         return True
-    here = cause.place != "" and cause.place == _place_of(collate)
+    here = cause.place != "" and collate.cause is not None and cause.place == collate.cause.place
     larger = isinstance(share, float) and share >= cause.share
     return here or larger or "collate" in cause.function.lower()
-
-
-def _place_of(finding: Finding) -> str:
-    return finding.cause.place if finding.cause is not None else ""
 
 
 def _move_before(findings: list[Finding], first: str, second: str) -> None:
@@ -259,7 +255,7 @@ def _healthy_sentence(evidence: Evidence, findings: Sequence[Finding]) -> tuple[
 
 def _faulty_sentence(evidence: Evidence, worst: Finding) -> tuple[str, Bound]:
     bound = _BOUNDS.get(worst.rule, "other")
-    text = _capitalized(worst.title)
+    text = worst.title[:1].upper() + worst.title[1:]
     if bound == "data" and evidence.loader is not None:
         text = f"{evidence.data_wait_share:.0%} of step time waits for data: {worst.title}"
     others = ""
@@ -303,7 +299,3 @@ def change_phrase(remedy: Remedy) -> str:
 def _preference(remedy: Remedy) -> tuple[bool, bool, float]:
     easy, free = remedy.name in _EASY, remedy.name not in _COSTLY
     return easy, free, remedy.predicted_speedup or 0.0
-
-
-def _capitalized(text: str) -> str:
-    return text[:1].upper() + text[1:]

@@ -15,10 +15,10 @@ from headrace.observe.probe.recording_session import SESSION, guarded
 from headrace.observe.probe.transform_timer import TRANSFORM_TIMER
 from headrace.records.schema import BATCHES
 
-_LOOK_EVERY_NS, _LOOK_LATER_EVERY_NS = 20_000_000, 200_000_000
+_IO_READ_EVERY_NS, _IO_READ_LATER_EVERY_NS = 20_000_000, 200_000_000
 """Time between reads of /proc/self/io, early and later: one takes 10 us, or 70 with cold caches.
 Bytes read after the last one are in no row, so short-lived processes read it often."""
-_FREQUENT_LOOKS = 100
+_FREQUENT_IO_READS = 100
 
 
 class BatchRecorder:
@@ -34,7 +34,7 @@ class BatchRecorder:
         self.send_ns = 0
         self._number = 0
         self._ended_ns = 0
-        self._read_bytes = self._reads = self._looks = self._looked_ns = 0
+        self._read_bytes = self._reads = self._io_reads = self._io_read_ns = 0
         self._received: ReceivedTotals | None = None
         self._owner = os.getpid()
 
@@ -56,10 +56,10 @@ class BatchRecorder:
 
     def _begun(self, loader: int) -> tuple[int, int, int] | None:
         if not SESSION.on:
-            self._ended_ns = self._looked_ns = 0  # bytes read while recording is off are in no row
+            self._ended_ns = self._io_read_ns = 0  # bytes read while recording is off are in no row
             self._received = None
             return None
-        if not self._looked_ns:
+        if not self._io_read_ns:
             self._read_since()
         if self._received is None:
             self._received = READ_MONITOR.sums
@@ -148,10 +148,10 @@ class BatchRecorder:
     def _read_since(self) -> tuple[int, int]:
         """Return bytes and read calls of this process since a look, 0 if that was just now."""
         now_ns = time.monotonic_ns()
-        often = self._looks < _FREQUENT_LOOKS
-        if now_ns - self._looked_ns < (_LOOK_EVERY_NS if often else _LOOK_LATER_EVERY_NS):
+        often = self._io_reads < _FREQUENT_IO_READS
+        if now_ns - self._io_read_ns < (_IO_READ_EVERY_NS if often else _IO_READ_LATER_EVERY_NS):
             return 0, 0
-        self._looks, self._looked_ns = self._looks + 1, now_ns
+        self._io_reads, self._io_read_ns = self._io_reads + 1, now_ns
         read_bytes, reads = self._read_bytes, self._reads
         with suppress(OSError, ValueError, IndexError):
             words = read_proc_file("/proc/self/io").split()  # rchar: 1 wchar: 2 syscr: 3 ...

@@ -45,22 +45,18 @@ class EventLog:
         """Have `receive_phase` called, later, with the rank's phase at this moment."""
         self.waiting.append((lambda clock, _: receive_phase(clock.phase), 0))
 
-    def settle(self) -> None:
-        """Process what is queued, unless another thread is doing so."""
-        self._settle()
-
     def settle_now(self) -> None:
         """Process what is queued, after a thread that is doing so has finished."""
-        self._settle(wait_s=_LONGEST_WAIT_S)
+        self.settle(wait_s=_LONGEST_WAIT_S)
 
     def limit_backlog(self) -> None:
         """Process a few reports if too many are queued."""
         if len(self.waiting) > _MAX_PENDING_EVENTS:
-            self._settle(most=_EVENTS_A_TURN)
+            self.settle(most=_EVENTS_A_TURN)
 
     def close(self, at_ns: int, *, recording: bool) -> None:
         """End the rank's log; if not `recording`, drop what is unfinished."""
-        if not self._settle(wait_s=_LAST_WAIT_S):
+        if not self.settle(wait_s=_LAST_WAIT_S):
             late = TimeoutError(f"the last steps are lost: not worked out in {_LAST_WAIT_S:.0f} s")
             SESSION.fault("Journal.close", late)
             return  # another thread holds the clock
@@ -69,7 +65,8 @@ class EventLog:
         else:
             self._clock.forget()
 
-    def _settle(self, *, most: int | None = None, wait_s: float = 0.0) -> bool:
+    def settle(self, *, most: int | None = None, wait_s: float = 0.0) -> bool:
+        """Process what is queued; return False if another thread did so for too long."""
         if not self._lock.acquire(timeout=wait_s):
             return False
         try:

@@ -111,31 +111,28 @@ class ShardedSync:
     def _hook_group(self, module: Any) -> None:
         group = module.FSDPParamGroup
         for name in _DEVICE_WAITS:
-            setattr(group, name, self._bracketed(getattr(group, name)))
+            setattr(group, name, _reported(getattr(group, name), self.on_device_wait))
 
     def _timed(self, collective: Callable[..., Any]) -> Callable[..., Any]:
+        timed = _reported(collective, self.on_host_wait)
+
         @functools.wraps(collective)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if not _is_on_host(args, kwargs):
-                return collective(*args, **kwargs)
-            self.on_host_wait(True)
-            try:
-                return collective(*args, **kwargs)
-            finally:
-                self.on_host_wait(False)
+            return (timed if _is_on_host(args, kwargs) else collective)(*args, **kwargs)
 
         return call
 
-    def _bracketed(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(method)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            self.on_device_wait(True)
-            try:
-                return method(*args, **kwargs)
-            finally:
-                self.on_device_wait(False)
 
-        return call
+def _reported(wait: Callable[..., Any], report: WaitCallback) -> Callable[..., Any]:
+    @functools.wraps(wait)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        report(True)
+        try:
+            return wait(*args, **kwargs)
+        finally:
+            report(False)
+
+    return call
 
 
 class _TimedModule(ModuleType):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 _MAX_PROC_BYTES = 1 << 14
@@ -71,7 +71,7 @@ class ProcessUsage:
             sample
             for pid in sorted(pids)
             if (sample := _sample_process(pid)) is not None
-            and (pid in known or _is_in(self._before, sample))
+            and (pid in known or (pid, sample.born) in self._before)
         ]
         now = {(sample.pid, sample.born): sample for sample in samples}
         rows_found = [self._row(sample) for sample in samples if self._before_ns]
@@ -135,10 +135,6 @@ class ProcessUsage:
             yield now_ns, sample.pid, percent, sample.resident_bytes, _ENDED, -1
         for pid in missed if cpu and self._before_ns else ():
             yield now_ns, pid, _percent(cpu, now_ns - self._before_ns), 0, _ENDED, -1
-
-
-def _is_in(samples: Mapping[_Process, _ProcessSample], sample: _ProcessSample) -> bool:
-    return (sample.pid, sample.born) in samples
 
 
 def with_children(pids: Iterable[int]) -> set[int]:

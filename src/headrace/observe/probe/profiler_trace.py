@@ -73,7 +73,7 @@ class ProfilerTrace:
         """End the trace and save it, if one is under way."""
         if not self.under_way or get_ident() != self._thread:
             return
-        profiler = self._drop()
+        profiler = self.drop()
         try:
             self._keep(profiler)
         except Exception as error:  # noqa: BLE001 - e.g. a full disk; recording goes on
@@ -84,7 +84,7 @@ class ProfilerTrace:
         if not self._waits_for_device:
             self.end()
         elif self.under_way:
-            self._drop()
+            self.drop()
             SESSION.event("trace-dropped", "the run ended in the middle of it")
 
     def _keep(self, profiler: Any) -> None:
@@ -105,11 +105,8 @@ class ProfilerTrace:
                 text = f"{path.name}: fewer than {FEWEST_STEPS} whole steps"
                 SESSION.event("trace-short", text, complete)
 
-    def forked(self) -> None:
-        """Drop a trace in a forked child: it is the parent's."""
-        self._drop()
-
-    def _drop(self) -> Any:
+    def drop(self) -> Any:
+        """Forget the trace, such as in a forked child: it is the parent's; return its profiler."""
         self._unwatch()
         self._unwatch = lambda: None
         profiler, self._profiler = self._profiler, None
@@ -144,4 +141,4 @@ class ProfilerTrace:
 
 
 PROFILER_TRACE = ProfilerTrace()
-os.register_at_fork(after_in_child=PROFILER_TRACE.forked)
+os.register_at_fork(after_in_child=PROFILER_TRACE.drop)

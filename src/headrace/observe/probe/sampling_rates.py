@@ -34,14 +34,14 @@ class SamplingRate:
         self._cost_ns = 0.0
         self._before_ns: int | None = None
 
-    def looked(self) -> None:
+    def sample_taken(self) -> None:
         """Add the cost of a sample, including waking up for it."""
         if self._before_ns is not None:
             self._samples += 1
             took_ns = thread_time_ns() - self._before_ns
             self._cost_ns += (took_ns - self._cost_ns) / min(self._samples, _MEAN_OF_SAMPLES)
 
-    def resting(self) -> None:
+    def pause_began(self) -> None:
         """Begin a pause: what the thread did since the sample is not part of its cost."""
         self._before_ns = thread_time_ns()
 
@@ -74,9 +74,9 @@ class TimingBudget(NamedTuple):
 class TimingRate:
     """Decides which batches of one loader in this process are timed: one in `one_in`."""
 
-    def __init__(self, effort: TimingBudget) -> None:
-        self._budget = effort
-        self.one_in = effort.one_in
+    def __init__(self, budget: TimingBudget) -> None:
+        self._budget = budget
+        self.one_in = budget.one_in
         self._deep = False
         self._batches = 0
         self._last_timed: int | None = None  # number of the last timed batch

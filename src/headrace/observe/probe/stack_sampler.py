@@ -32,7 +32,7 @@ _FLUSH_S = 1.0
 _SETTLE_S = 0.2  # `records.recent` counts on it
 _SWITCH_S = 0.0002
 _USUAL_SWITCH_S = 0.005  # Python's default; another value is the script's choice
-_LONGEST_LOOK_S = 1.0
+_LONGEST_SAMPLE_S = 1.0
 _LAST_WAIT_S = 10.0  # less than the launcher waits at the end; the event log waits as long
 _PROBE_FOLDER = f"{Path(__file__).parent}/"
 _MAX_FRAMES = 48
@@ -138,14 +138,14 @@ class _SampleSums:
 class StackSampler(threading.Thread):
     """Samples the thread that creates it (`watched`), until that thread or the process ends.
 
-    It sleeps between samples and cannot be woken: a wait that can be interrupted costs more. `ask`
-    requests what the thread does: a phase of a step, "work" or "idle". `settle`, called a few times
-    a second and before sums are written, answers the requests.
+    It sleeps between samples and cannot be woken: a wait that can be interrupted costs more. What
+    the thread does is a phase of a step, "work" or "idle". `settle`, called a few times a second
+    and before sums are written, answers the requests for it.
     """
 
-    def __init__(self, ask: PhaseRequest, settle: Callable[[], None]) -> None:
+    def __init__(self, request_phase: PhaseRequest, settle: Callable[[], object]) -> None:
         super().__init__(name="headrace-stacks", daemon=True)
-        self._ask = ask
+        self._request_phase = request_phase
         self._settle = settle
         self.watched = threading.get_ident()
         self.has_thread_ended = False
@@ -158,7 +158,7 @@ class StackSampler(threading.Thread):
         self._lines: _Lines | None = None
         self._sampled_cpu_ns: int | None = None
         self._sampled_ns = self._flushed_ns = self._settled_ns = 0
-        self._begin_anew()
+        self._restart()
 
     def run(self) -> None:
         """Sample until the thread or the process ends."""
@@ -170,21 +170,21 @@ class StackSampler(threading.Thread):
                     if self._is_stopping:
                         self._end()
                     else:
-                        pause_s = self._look()
+                        pause_s = self._take_sample()
         except Exception as error:  # noqa: BLE001 - the script must not feel the probe's faults
             SESSION.fault("StackSampler", error)
 
     def stop(self) -> None:
         """Stop sampling, and write the sums."""
         self._is_stopping = True
-        if not self._sampling_lock.acquire(timeout=_LONGEST_LOOK_S):
+        if not self._sampling_lock.acquire(timeout=_LONGEST_SAMPLE_S):
             return  # during a sample: it ends after that
         try:
             self._end()
         finally:
             self._sampling_lock.release()
 
-    def _look(self) -> float:
+    def _take_sample(self) -> float:
         """Take a sample; return the pause until the next one, in seconds."""
         if not SESSION.working:
             self._end()
@@ -194,8 +194,8 @@ class StackSampler(threading.Thread):
             self._was_off = True
             return _OFF_S
         if self._was_off:
-            self._begin_anew()
-            self._rate.resting()
+            self._restart()
+            self._rate.pause_began()
             return SAMPLING_PERIOD_S
         now_ns, cpu_now_ns = time.monotonic_ns(), self._cpu_ns()
         if cpu_now_ns is None or self._sampled_cpu_ns is None:
@@ -206,11 +206,13 @@ class StackSampler(threading.Thread):
         if self._lines is None or cpu_ns:
             self._lines = self._lines_now()
         if self._lines is not None:
-            self._ask(partial(self._sums.add, self._lines, now_ns - self._sampled_ns, cpu_ns))
+            self._request_phase(
+                partial(self._sums.add, self._lines, now_ns - self._sampled_ns, cpu_ns)
+            )
         self._sampled_ns, self._sampled_cpu_ns = now_ns, cpu_now_ns
-        self._rate.looked()
+        self._rate.sample_taken()
         self._settle_and_flush(now_ns)
-        self._rate.resting()
+        self._rate.pause_began()
         return self._rate.pause_s(deep=SESSION.deep)
 
     def _settle_and_flush(self, now_ns: int) -> None:
@@ -222,7 +224,7 @@ class StackSampler(threading.Thread):
             self._settle()
             self._settled_ns = now_ns
 
-    def _begin_anew(self) -> None:
+    def _restart(self) -> None:
         """Start sampling now: what happened before is unknown."""
         self._was_off = False
         self._sampled_ns = self._flushed_ns = self._settled_ns = time.monotonic_ns()
@@ -253,12 +255,12 @@ class StackSampler(threading.Thread):
 _RUNNING: list[StackSampler] = []
 
 
-def start_sampler(ask: PhaseRequest, settle: Callable[[], None] = lambda: None) -> None:
+def start_sampler(request_phase: PhaseRequest, settle: Callable[[], object] = lambda: None) -> None:
     """Start sampling this thread, in place of another one; see StackSampler."""
     stop_sampler()
     if sys.getswitchinterval() == _USUAL_SWITCH_S:
         sys.setswitchinterval(_SWITCH_S)
-    sampler = StackSampler(ask, settle)
+    sampler = StackSampler(request_phase, settle)
     _RUNNING.append(sampler)
     sampler.start()
 

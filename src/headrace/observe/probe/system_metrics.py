@@ -21,7 +21,7 @@ from headrace.records import system_table
 _NO_LIMIT_BYTES = 1 << 60  # version 1 has a huge number where there is no limit
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ResourceLimits:
     """What the processes of a job may use together."""
 
@@ -48,13 +48,7 @@ def read_limits(proc: Path = Path("/proc/self")) -> ResourceLimits:
             memory_bytes = limit
             current = group / "memory.current"
             memory_used = current if current.exists() else group / "memory.usage_in_bytes"
-    return ResourceLimits(
-        cores=cores,
-        core_numbers=core_numbers,
-        memory_bytes=memory_bytes,
-        memory_used=memory_used,
-        cpu_stat=cpu_stat,
-    )
+    return ResourceLimits(cores, core_numbers, memory_bytes, memory_used, cpu_stat)
 
 
 def _groups(proc: Path, controller: str) -> Iterator[Path]:
@@ -140,7 +134,7 @@ class SystemSampler:
     def __init__(self) -> None:
         self.limits: ResourceLimits = read_limits()
         self._gpus = GpuSampler()
-        self._stat = _open(Path("/proc/stat"))
+        self._stat = os.open("/proc/stat", os.O_RDONLY | os.O_CLOEXEC)
         self._before = self._counters()
         self._numbers = [n for n in self.limits.core_numbers if n in self._before.cores]
         optional = {"cpu_throttled_percent": self.limits.cpu_stat is None}
@@ -296,10 +290,6 @@ def _is_ethernet(interface: Path) -> bool:
         return False
     leads_out = number != other_end and not any(interface.glob("lower_*"))
     return kind == _ETHERNET and leads_out
-
-
-def _open(path: Path) -> int:
-    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
 
 def _core_times(stat: str) -> dict[int, tuple[int, ...]]:

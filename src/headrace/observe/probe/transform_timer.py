@@ -286,12 +286,7 @@ class _TimedFunction:
         timer, function, name = self._headrace
         if not timer.active:  # a generator of the dataset still holds it
             return function(*args, **kwargs)
-        began_ns, cpu_ns = time.monotonic_ns(), time.thread_time_ns()
-        try:
-            return function(*args, **kwargs)
-        finally:
-            spent_ns = time.monotonic_ns() - began_ns
-            timer.add(name, function, spent_ns, time.thread_time_ns() - cpu_ns)
+        return timer.call(name, function, function, *args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return operator.itemgetter(0), ((self._headrace[1],),)

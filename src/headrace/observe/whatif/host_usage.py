@@ -100,11 +100,11 @@ def _busy_cores(system: Columns, span_ns: tuple[int, int] | None) -> float | Non
     return percent / 100.0
 
 
-def _inside(system: Columns, span_ns: tuple[int, int] | None) -> Flags:
-    """Return which samples of the host lie between two times."""
-    if span_ns is None or row_count(system) == 0:
-        return np.ones(row_count(system), dtype=np.bool_)
-    inside: Flags = (system["t_ns"] >= span_ns[0]) & (system["t_ns"] <= span_ns[1])
+def _inside(samples: Columns, span_ns: tuple[int, int] | None) -> Flags:
+    """Return which samples lie between two times."""
+    if span_ns is None or row_count(samples) == 0:
+        return np.ones(row_count(samples), dtype=np.bool_)
+    inside: Flags = (samples["t_ns"] >= span_ns[0]) & (samples["t_ns"] <= span_ns[1])
     return inside
 
 
@@ -115,11 +115,7 @@ def _used_cores(
     if row_count(usage) == 0 or row_count(processes) == 0:
         return None
     wanted = set((processes["pid"][processes["role"] == role] if role else usage["pid"]).tolist())
-    ticks = usage["t_ns"]
-    inside = np.ones(len(ticks), dtype=np.bool_)
-    if span_ns is not None:
-        inside = (ticks >= span_ns[0]) & (ticks <= span_ns[1])
-    samples = select_rows(usage, inside)
+    samples = select_rows(usage, _inside(usage, span_ns))
     # Each process is sampled at its own times, so the intervals are taken for each.
     by_process = [select_rows(samples, places) for places in group_rows(samples, ("pid",))]
     if max(map(row_count, by_process), default=0) < _FEWEST_LOOKS:

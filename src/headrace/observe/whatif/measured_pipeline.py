@@ -154,7 +154,7 @@ def measure(tables: Tables) -> MeasuredPipeline | None:
         work=read_batch_work(tables, loader),
         fetches=columns(tables, "fetches"),
         host=read_host_usage(tables, steps.span_ns),
-        away=offloaded,
+        offload=offloaded,
     )
 
 
@@ -165,13 +165,13 @@ def measure_from(
     work: BatchWork | None,
     fetches: Columns,
     host: HostUsage,
-    away: OffloadStats | None = None,
+    offload: OffloadStats | None = None,
 ) -> MeasuredPipeline | None:
     """Return the pipeline's costs from records already read; None if there are too few."""
     steady = steps.steady
     if loader is None or work is None or min(len(steady), len(work)) < FEWEST_BATCHES:
         return None
-    batches = np.maximum(steady.rows["batches"].astype(np.float64), 1.0)
+    batches = steady.batches
     workers = int(loader["workers"][0])
     taking = handoff_ns(fetches, int(loader["loader"][0]), workers)
     # Reading is part of the data wait; what a device does not wait for is in its steps already.
@@ -187,10 +187,10 @@ def measure_from(
         pipeline=Pipeline(
             workers=workers,
             prefetch_factor=max(int(loader["prefetch_factor"][0]), 1),
-            takes_next=_takes_next(loader) or away is not None,
+            takes_next=_takes_next(loader) or offload is not None,
             # Cores used by other programs are not available, but they never take all.
             cores=max(host.cores - host.foreign_cores, host.cores / 2) / ranks,
-            auxiliary=away.workers if away is not None else 0,
+            auxiliary=offload.workers if offload is not None else 0,
         ),
         service_ns=service,
         service_cpu_ns=cpu,
@@ -201,7 +201,9 @@ def measure_from(
         period_ns=period,
         ranks=ranks,
         persistent=bool(loader["persistent"][0]),
-        auxiliary_factor=away.making_ns / float(service.mean()) if away and away.workers else 1.0,
+        auxiliary_factor=offload.making_ns / float(service.mean())
+        if offload and offload.workers
+        else 1.0,
     )
 
 
@@ -209,7 +211,9 @@ def _takes_next(loader: Columns) -> bool:
     return str(loader["kind"][0]) == "headrace" or int(loader["in_order"][0]) == 0
 
 
-def loader_rows(loaders: Columns, number: int, away: OffloadStats | None = None) -> Columns | None:
+def loader_rows(
+    loaders: Columns, number: int, offload: OffloadStats | None = None
+) -> Columns | None:
     """Return the rows of a loader in one of its ranks, one for each construction, if any.
 
     If batches are offloaded, a loader without workers counts as one with a single worker.
@@ -218,7 +222,7 @@ def loader_rows(loaders: Columns, number: int, away: OffloadStats | None = None)
     if not row_count(rows):
         return None
     rows = select_rows(rows, rows["rank"] == rows["rank"][0])
-    if away is None:
+    if offload is None:
         return rows
     without = rows["workers"] == 0
     return {
@@ -296,10 +300,8 @@ def shard_reading_ns(work: BatchWork, share: float) -> tuple[float, float]:
     waiting = np.maximum(wall - work.column("cpu_ns"), 0.0)
     of_waiting = min(share * float(wall.sum()) / max(float(waiting.sum()), 1.0), 1.0)
     fastest = float(np.percentile(waiting, _FASTEST_PERCENT)) * of_waiting
-    read_bytes, samples = (
-        float(work.column("read_bytes").mean()),
-        float(np.maximum(work.column("samples"), 1.0).mean()),
-    )
+    read_bytes = float(work.column("read_bytes").mean())
+    samples = float(np.maximum(work.column("samples"), 1.0).mean())
     disk = read_bytes / _DISK_BYTES_PER_S * 1e9 + samples * _DISK_OPEN_NS
     memory = read_bytes / _MEMORY_BYTES_PER_S * 1e9 + samples * _MEMORY_OPEN_NS
     most = min(fastest, disk)

@@ -35,16 +35,8 @@ _CALM_PERCENT = 10
 """On full cores, the share of steps assumed not to have waited for a core."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CalibratedCosts:
-    """Measured costs with which the simulation reproduces the measured time."""
-
-    load: BatchCosts
-    calibration: float  # measured over simulated time a batch, before fitting
-
-
-def calibrate(measured: MeasuredPipeline) -> CalibratedCosts:
-    """Return the measured costs, resampled and fitted."""
+def calibrate(measured: MeasuredPipeline) -> tuple[BatchCosts, float]:
+    """Return measured costs, resampled and fitted, and measured over simulated time before that."""
     drawn, pipeline = _draw_costs(measured), measured.pipeline
     measured_ns = float(measured.period_ns.mean())
     used_ns = float(drawn.demand_ns.mean() + drawn.consume_cpu_ns.mean())
@@ -53,11 +45,11 @@ def calibrate(measured: MeasuredPipeline) -> CalibratedCosts:
         simulate(pipeline, _scale_waiting(drawn, scale)).period_ns.mean() for scale in _SCALES
     ]
     ratios = np.array(periods) / measured_ns
-    load = _scale_waiting(drawn, _best_scale(ratios, full=full))
+    costs = _scale_waiting(drawn, _best_scale(ratios, full=full))
     if full:  # the rank waited for a core, too: all beyond the calmest steps' time
         calm_ns = float(np.percentile(measured.consume_ns, _CALM_PERCENT))
-        load = replace(load, queue_ns=np.maximum(load.consume_ns - calm_ns, 0.0))
-    return CalibratedCosts(load=load, calibration=float(1.0 / ratios[_UNSCALED]))
+        costs = replace(costs, queue_ns=np.maximum(costs.consume_ns - calm_ns, 0.0))
+    return costs, float(1.0 / ratios[_UNSCALED])
 
 
 def _draw_costs(measured: MeasuredPipeline) -> BatchCosts:
@@ -75,10 +67,10 @@ def _draw_costs(measured: MeasuredPipeline) -> BatchCosts:
     )
 
 
-def _scale_waiting(load: BatchCosts, scale: float) -> BatchCosts:
+def _scale_waiting(costs: BatchCosts, scale: float) -> BatchCosts:
     """Scale the time for which workers wait; CPU time was measured exactly and stays."""
-    service = np.maximum(load.service_ns * scale, load.service_cpu_ns)
-    return replace(load, service_ns=service)
+    service = np.maximum(costs.service_ns * scale, costs.service_cpu_ns)
+    return replace(costs, service_ns=service)
 
 
 def _best_scale(ratios: Floats, *, full: bool) -> float:
@@ -156,18 +148,17 @@ class Simulator:
 
     Attributes:
         calibration: Measured over simulated time a batch, before fitting.
-        load: The measured costs, resampled and fitted.
+        costs: The measured ones, resampled and fitted.
         before: The simulation without a change.
         spin_factor: Of a changed pipeline, as in `PipelineChange`.
     """
 
     def __init__(self, measured: MeasuredPipeline) -> None:
-        fitted = calibrate(measured)
         self.measured = measured
-        self.calibration = fitted.calibration
-        self.load = fitted.load
-        self.before = simulate(measured.pipeline, fitted.load)
+        self.costs, self.calibration = calibrate(measured)
+        self.before = simulate(measured.pipeline, self.costs)
         self.spin_factor = 1.0
+        self._known: dict[tuple[PipelineChange, ...], Prediction] = {}  # several rules ask alike
 
     def changed(self, change: PipelineChange) -> Simulator:
         """Return a simulator of the changed pipeline with the same batches.
@@ -175,34 +166,25 @@ class Simulator:
         Its predictions are of a further change, relative to the prediction of this one.
         """
         other, now = copy.copy(self), self.measured
-        pipeline, other.load, other.before = self._played(change)
+        other._known = {}  # noqa: SLF001 - a copy of this simulator
+        pipeline, other.costs, other.before = self._simulate(change)
         slower = other.before.period_ns.mean() / self.before.period_ns.mean()
-        other.measured = replace(
-            now,
-            pipeline=pipeline,
-            ranks=change.ranks or now.ranks,
-            period_ns=now.period_ns * slower,
-        )
+        ranks, period_ns = change.ranks or now.ranks, now.period_ns * slower
+        other.measured = replace(now, pipeline=pipeline, ranks=ranks, period_ns=period_ns)
         other.spin_factor = self.spin_factor * change.spin_factor
         return other
 
-    def predict(self, change: PipelineChange) -> Prediction:
-        """Return the predicted effect of a change."""
-        return self._predicted(change)
+    def predict(self, *changes: PipelineChange) -> Prediction:
+        """Return the predicted effect of a change, or of one that lies between two."""
+        if changes not in self._known:
+            self._known[changes] = self._predicted(changes)
+        return self._known[changes]
 
-    def predict_between(self, least: PipelineChange, most: PipelineChange) -> Prediction:
-        """Return the predicted effect of a change that lies between two others."""
-        return self._predicted(least, most)
-
-    def wait_share(self) -> float:
-        """Return the simulated share of time that waits for data without a change."""
-        return self.before.wait_share
-
-    def _predicted(self, *changes: PipelineChange) -> Prediction:
-        played = [self._played(change)[2] for change in changes]
+    def _predicted(self, changes: Sequence[PipelineChange]) -> Prediction:
+        simulated = [self._simulate(change)[2] for change in changes]
         speedups = [
             self.before.period_ns / after.period_ns * change.batch_factor
-            for after, change in zip(played, changes, strict=True)
+            for after, change in zip(simulated, changes, strict=True)
         ]
         low, middle, high = np.percentile(speedups, (_LOWEST_PERCENT, 50, _HIGHEST_PERCENT))
         width = interval_width(float(middle), self.calibration)
@@ -210,17 +192,17 @@ class Simulator:
             speedup=float(middle),
             low=max(float(low) - width, 0.0),
             high=float(high) + width,
-            wait_share=float(np.mean([after.wait_share for after in played])),
+            wait_share=float(np.mean([after.wait_share for after in simulated])),
         )
 
-    def _played(self, change: PipelineChange) -> tuple[Pipeline, BatchCosts, SimulationResult]:
+    def _simulate(self, change: PipelineChange) -> tuple[Pipeline, BatchCosts, SimulationResult]:
         """Return the changed pipeline, its costs, and their simulation."""
-        pipeline = _changed_pipeline(self.measured, self.load, change)
-        load = _changed_costs(self.load, change)
+        pipeline = _changed_pipeline(self.measured, self.costs, change)
+        costs = _changed_costs(self.costs, change)
         # The batches in flight must be a small part of all.
         needed = min(4 * pipeline.depth, _MAX_BATCHES)
-        load = load.repeated(-(-needed // load.service_ns.shape[1]))
-        return pipeline, load, simulate(pipeline, load)
+        costs = costs.repeated(-(-needed // costs.service_ns.shape[1]))
+        return pipeline, costs, simulate(pipeline, costs)
 
 
 def interval_width(speedup: float, calibration: float = 1.0) -> float:
@@ -232,15 +214,6 @@ def interval_width(speedup: float, calibration: float = 1.0) -> float:
     return float(np.hypot(doubt * (speedup - 1.0), _RUN_NOISE * speedup))
 
 
-def predict(measured: MeasuredPipeline, change: PipelineChange) -> Prediction:
-    """Return the predicted effect of a change to a measured pipeline.
-
-    Example:
-        predict(measured, PipelineChange(workers=8)).speedup
-    """
-    return Simulator(measured).predict(change)
-
-
 def with_workers(simulator: Simulator, count: int) -> Prediction:
     """Return the predicted effect of a number of workers."""
     if simulator.measured.pipeline.workers:
@@ -250,7 +223,7 @@ def with_workers(simulator: Simulator, count: int) -> Prediction:
         PipelineChange(workers=count, consume_saved_ns=-cost, consume_cpu_added_ns=cost)
         for cost in _HANDOFF_NS
     )
-    return simulator.predict_between(least, most)
+    return simulator.predict(least, most)
 
 
 def with_auxiliary(simulator: Simulator, cores: float) -> Prediction:
@@ -260,14 +233,14 @@ def with_auxiliary(simulator: Simulator, cores: float) -> Prediction:
     nothing while the network keeps up. A core there is assumed to be 0.8 to 1.25 times as fast as
     one here, or, if some hosts were measured, as fast as theirs within a tenth.
     """
-    is_used, measured = simulator.measured.pipeline.auxiliary > 0, simulator.load.auxiliary_factor
+    is_used, measured = simulator.measured.pipeline.auxiliary > 0, simulator.costs.auxiliary_factor
     least, most = (
         PipelineChange(
             auxiliary_cores=cores, auxiliary_factor=measured / speed, receive_cpu_ns=_RECEIVE_NS
         )
         for speed in (_MEASURED_AUXILIARY_SPEED if is_used else _AUXILIARY_SPEED)
     )
-    return simulator.predict_between(least, most)
+    return simulator.predict(least, most)
 
 
 def enough_workers(
@@ -282,14 +255,14 @@ def enough_workers(
 
 
 def _changed_pipeline(
-    measured: MeasuredPipeline, load: BatchCosts, change: PipelineChange
+    measured: MeasuredPipeline, costs: BatchCosts, change: PipelineChange
 ) -> Pipeline:
     now = measured.pipeline
     workers = now.workers if change.workers is None else change.workers
     auxiliary = now.auxiliary
     if change.auxiliary_cores > 0:
         # One worker for each core, or for as many cores as its threads keep busy.
-        count = change.auxiliary_cores / max(change.threads or load.busy_cores, 1.0)
+        count = change.auxiliary_cores / max(change.threads or costs.busy_cores, 1.0)
         auxiliary = max(int(min(count, _MAX_AUXILIARY)), 1)
         workers = max(workers, 1)
     return replace(
@@ -307,52 +280,54 @@ def _changed_pipeline(
     )
 
 
-def _changed_costs(load: BatchCosts, change: PipelineChange) -> BatchCosts:
-    auxiliary_factor = change.auxiliary_factor if change.auxiliary_cores else load.auxiliary_factor
-    load = _with_threads(_with_spinning(load, change.spin_factor), change)
+def _changed_costs(costs: BatchCosts, change: PipelineChange) -> BatchCosts:
+    auxiliary_factor = change.auxiliary_factor if change.auxiliary_cores else costs.auxiliary_factor
+    costs = _with_threads(_with_spinning(costs, change.spin_factor), change)
     factor = change.service_factor * change.batch_factor
-    waiting = load.service_ns - load.service_cpu_ns
+    waiting = costs.service_ns - costs.service_cpu_ns
     capped = waiting * change.capped_share
     waiting = waiting - capped + np.minimum(capped, change.capped_ns)
-    consume = np.maximum(load.consume_ns - change.consume_saved_ns, 0.0)
+    consume = np.maximum(costs.consume_ns - change.consume_saved_ns, 0.0)
     fixed = np.minimum(change.fixed_consume_ns, consume)
     consumed = fixed + (consume - fixed) * change.batch_factor
-    queued = load.queue_ns
+    queued = costs.queue_ns
     if queued is not None:  # it grows with the batch as the consumer's time does
         queued = np.minimum(queued, consume) * (consumed / np.maximum(consume, 1.0))
     return BatchCosts(
-        service_ns=(load.service_cpu_ns + waiting * change.wait_factor) * factor,
-        service_cpu_ns=load.service_cpu_ns * factor,
-        demand_ns=load.demand_ns * factor,
+        service_ns=(costs.service_cpu_ns + waiting * change.wait_factor) * factor,
+        service_cpu_ns=costs.service_cpu_ns * factor,
+        demand_ns=costs.demand_ns * factor,
         consume_ns=consumed,
-        consume_cpu_ns=(load.consume_cpu_ns + change.consume_cpu_added_ns) * change.batch_factor,
+        consume_cpu_ns=(costs.consume_cpu_ns + change.consume_cpu_added_ns) * change.batch_factor,
         queue_ns=queued,
         auxiliary_factor=auxiliary_factor,
         receive_cpu_ns=change.receive_cpu_ns * change.batch_factor,
     )
 
 
-def _with_spinning(load: BatchCosts, factor: float) -> BatchCosts:
+def _with_spinning(costs: BatchCosts, factor: float) -> BatchCosts:
     """Multiply the CPU time of the workers, whose threads spin while they wait for each other."""
-    cpu = load.service_cpu_ns * factor
-    service = load.service_ns - load.service_cpu_ns + cpu
-    return replace(load, service_ns=service, service_cpu_ns=cpu, demand_ns=load.demand_ns * factor)
+    cpu = costs.service_cpu_ns * factor
+    service = costs.service_ns - costs.service_cpu_ns + cpu
+    return replace(
+        costs, service_ns=service, service_cpu_ns=cpu, demand_ns=costs.demand_ns * factor
+    )
 
 
-def _with_threads(load: BatchCosts, change: PipelineChange) -> BatchCosts:
+def _with_threads(costs: BatchCosts, change: PipelineChange) -> BatchCosts:
     """Limit the threads: the remaining ones do all the work, and none spins."""
     useful = change.useful_share
     if change.threads is not None:
-        work = load.demand_ns * useful
-        cpu = np.maximum(work / change.threads, load.service_cpu_ns * useful)
-        waiting = load.service_ns - load.service_cpu_ns
+        work = costs.demand_ns * useful
+        cpu = np.maximum(work / change.threads, costs.service_cpu_ns * useful)
+        waiting = costs.service_ns - costs.service_cpu_ns
         # A main thread with more to do waits less for the others.
         service = np.where(
-            cpu > load.service_cpu_ns, np.maximum(load.service_ns, cpu), cpu + waiting
+            cpu > costs.service_cpu_ns, np.maximum(costs.service_ns, cpu), cpu + waiting
         )
-        load = replace(load, service_ns=service, service_cpu_ns=cpu, demand_ns=work)
+        costs = replace(costs, service_ns=service, service_cpu_ns=cpu, demand_ns=work)
     if change.rank_threads is not None:
-        work = load.consume_cpu_ns * useful
-        longer = np.maximum(work / change.rank_threads - load.consume_ns, 0.0)
-        load = replace(load, consume_ns=load.consume_ns + longer, consume_cpu_ns=work)
-    return load
+        work = costs.consume_cpu_ns * useful
+        longer = np.maximum(work / change.rank_threads - costs.consume_ns, 0.0)
+        costs = replace(costs, consume_ns=costs.consume_ns + longer, consume_cpu_ns=work)
+    return costs

@@ -85,7 +85,7 @@ def spin_estimate(simulator: Simulator, ranks: int) -> Estimate:
 
 def are_threads_crowded(simulator: Simulator, more: float = 1.0) -> bool:
     """Return whether workers' threads outnumber the cores at `more` times the ranks: may spin."""
-    threads, pipeline = simulator.load.threads, simulator.measured.pipeline
+    threads, pipeline = simulator.costs.threads, simulator.measured.pipeline
     spare = max(_MORE_THREADS / simulator.measured.ranks, _MORE_SHARE * pipeline.cores)
     outnumbered = pipeline.workers * threads * more > pipeline.cores + spare
     return (
@@ -95,7 +95,7 @@ def are_threads_crowded(simulator: Simulator, more: float = 1.0) -> bool:
 
 def _busy(simulator: Simulator) -> float:
     """Return the share of its cores that a pipeline uses."""
-    used_ns = float((simulator.load.demand_ns + simulator.load.consume_cpu_ns).mean())
+    used_ns = float((simulator.costs.demand_ns + simulator.costs.consume_cpu_ns).mean())
     return used_ns / (float(simulator.before.period_ns.mean()) * simulator.measured.pipeline.cores)
 
 
@@ -125,7 +125,7 @@ def scale_ranks(simulator: Simulator, ranks: int, wait_share: float) -> ScaledRu
     one_rank = 1e9 / float(simulator.measured.period_ns.mean())
     # Reading a ready batch counts as the rank's own time in the simulation, but as data wait in the
     # measurement: it costs the same for each batch, however many ranks there are.
-    extra = wait_share - simulator.wait_share()
+    extra = wait_share - simulator.before.wait_share
     waits = likely.wait_share + extra * speed.value
     # The rank's own time in a step stays: the faster the steps, the less of them is wait.
     own = (1.0 - waits) / max(speed.value, 1e-9)

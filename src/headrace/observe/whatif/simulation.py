@@ -104,16 +104,16 @@ def delivery_times(pipeline: Pipeline, service_ns: Floats, consume_ns: Floats) -
     return _deliver(pipeline, service_ns, service_ns, consume_ns)[0]
 
 
-def simulate(pipeline: Pipeline, load: BatchCosts) -> SimulationResult:
+def simulate(pipeline: Pipeline, costs: BatchCosts) -> SimulationResult:
     """Simulate a pipeline, with the waits for cores that remain."""
-    if load.queue_ns is None:
-        return _simulate_shared(pipeline, load)
+    if costs.queue_ns is None:
+        return _simulate_shared(pipeline, costs)
     # A shorter wait makes the cores busier, and so the wait longer: bisect.
-    low, high = np.zeros((load.service_ns.shape[0], 1)), np.ones((load.service_ns.shape[0], 1))
+    low, high = np.zeros((costs.service_ns.shape[0], 1)), np.ones((costs.service_ns.shape[0], 1))
     left = high
     for _ in range(_HALVINGS):
-        result = _simulate_shared(pipeline, _with_queues(load, left))
-        busy = _demand_ns(load, result) / (result.period_ns * pipeline.cores)
+        result = _simulate_shared(pipeline, _with_queues(costs, left))
+        busy = _demand_ns(costs, result) / (result.period_ns * pipeline.cores)
         longer = np.clip((busy - FREE) / (FULL - FREE), 0.0, 1.0)[:, None] >= left
         low, high = np.where(longer, left, low), np.where(longer, high, left)
         if np.all(low == high):
@@ -122,69 +122,71 @@ def simulate(pipeline: Pipeline, load: BatchCosts) -> SimulationResult:
     return result
 
 
-def _with_queues(load: BatchCosts, left: Floats) -> BatchCosts:
+def _with_queues(costs: BatchCosts, left: Floats) -> BatchCosts:
     """Return the costs with a share of the waits for cores left, and none marked as such."""
-    assert load.queue_ns is not None  # checked by the caller
-    return replace(load, consume_ns=load.consume_ns - load.queue_ns * (1.0 - left), queue_ns=None)
+    assert costs.queue_ns is not None  # checked by the caller
+    return replace(
+        costs, consume_ns=costs.consume_ns - costs.queue_ns * (1.0 - left), queue_ns=None
+    )
 
 
-def _simulate_shared(pipeline: Pipeline, load: BatchCosts) -> SimulationResult:
+def _simulate_shared(pipeline: Pipeline, costs: BatchCosts) -> SimulationResult:
     """Simulate with the CPU work stretched until the cores suffice.
 
     Full cores slow everything down: to see who makes the batches and how fast, the workers' work
     alone is stretched; to see how long the consumer works, its contested part is stretched, too.
     """
-    result = _simulate_stretched(pipeline, load, np.ones(load.service_ns.shape[0]), 0.0)
-    if np.all(_excess(pipeline, load, result) <= _FITS):
+    result = _simulate_stretched(pipeline, costs, np.ones(costs.service_ns.shape[0]), 0.0)
+    if np.all(_excess(pipeline, costs, result) <= _FITS):
         return result
-    contested = _contested_share(pipeline, load, result)
-    made = _least_stretched(pipeline, load, result, 0.0)
-    used = _least_stretched(pipeline, load, result, contested)
+    contested = _contested_share(pipeline, costs, result)
+    made = _least_stretched(pipeline, costs, result, 0.0)
+    used = _least_stretched(pipeline, costs, result, contested)
     # However it is stretched, the work takes at least this long.
-    bound = np.maximum(made.period_ns, _demand_ns(load, made) / pipeline.cores)
+    bound = np.maximum(made.period_ns, _demand_ns(costs, made) / pipeline.cores)
     return replace(made, period_ns=bound, consume_ns=np.minimum(used.consume_ns, bound))
 
 
 def _least_stretched(
-    pipeline: Pipeline, load: BatchCosts, result: SimulationResult, contested: Floats | float
+    pipeline: Pipeline, costs: BatchCosts, result: SimulationResult, contested: Floats | float
 ) -> SimulationResult:
     """Return the simulation with the least stretch for which the demand fits the cores.
 
     `result` is the simulation without a stretch, which does not fit; `contested` is the share of
     the consumer's CPU work stretched with the workers', 0 to 1.
     """
-    excess = _excess(pipeline, load, result)
+    excess = _excess(pipeline, costs, result)
     low = high = np.ones_like(excess)
     for _ in range(_MOST_ROUNDS):  # until it fits, by at least the excess
         low, high = np.where(excess > _FITS, high, low), high * np.maximum(excess, 1.0)
-        result = _simulate_stretched(pipeline, load, high, contested)
-        excess = _excess(pipeline, load, result)
+        result = _simulate_stretched(pipeline, costs, high, contested)
+        excess = _excess(pipeline, costs, result)
         if np.all(excess <= _FITS):
             break
     # The last round may have overshot: others take over what is stretched.
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        tried = _simulate_stretched(pipeline, load, middle, contested)
-        fits = _excess(pipeline, load, tried) <= _FITS
+        tried = _simulate_stretched(pipeline, costs, middle, contested)
+        fits = _excess(pipeline, costs, tried) <= _FITS
         low, high = np.where(fits, low, middle), np.where(fits, middle, high)
         result = _chosen(fits, tried, result)
     return result
 
 
-def _excess(pipeline: Pipeline, load: BatchCosts, result: SimulationResult) -> Floats:
+def _excess(pipeline: Pipeline, costs: BatchCosts, result: SimulationResult) -> Floats:
     """Return the demand for CPU time over what the cores offer in a period, one a drawing."""
-    excess: Floats = _demand_ns(load, result) / (result.period_ns * pipeline.cores)
+    excess: Floats = _demand_ns(costs, result) / (result.period_ns * pipeline.cores)
     return excess
 
 
-def _contested_share(pipeline: Pipeline, load: BatchCosts, result: SimulationResult) -> Floats:
+def _contested_share(pipeline: Pipeline, costs: BatchCosts, result: SimulationResult) -> Floats:
     """Return the share of the consumer's CPU work beyond its fair share of the cores, 0 to 1.
 
     It depends on the demand alone, not on how far the work is stretched already.
     """
-    own = load.consume_cpu_ns.mean(axis=1)
+    own = costs.consume_cpu_ns.mean(axis=1)
     fair = pipeline.cores / (pipeline.workers + 1) if pipeline.workers else 0.0
-    least_ns = np.maximum(_demand_ns(load, result) / pipeline.cores, result.period_ns)
+    least_ns = np.maximum(_demand_ns(costs, result) / pipeline.cores, result.period_ns)
     share: Floats = np.maximum(own - fair * least_ns, 0.0) / np.maximum(own, 1.0)
     return share
 
@@ -196,28 +198,28 @@ def _chosen(first: Flags, one: SimulationResult, other: SimulationResult) -> Sim
     return SimulationResult(**chosen)
 
 
-def _demand_ns(load: BatchCosts, result: SimulationResult) -> Floats:
+def _demand_ns(costs: BatchCosts, result: SimulationResult) -> Floats:
     """Return the mean CPU time of a batch on this host, one a drawing."""
     local, remote = result.local_share, 1.0 - result.local_share
     demand: Floats = (
-        load.demand_ns.mean(axis=1) * local
-        + load.receive_cpu_ns * remote
-        + load.consume_cpu_ns.mean(axis=1)
+        costs.demand_ns.mean(axis=1) * local
+        + costs.receive_cpu_ns * remote
+        + costs.consume_cpu_ns.mean(axis=1)
     )
     return demand
 
 
 def _simulate_stretched(
-    pipeline: Pipeline, load: BatchCosts, stretch: Floats, contested: Floats | float
+    pipeline: Pipeline, costs: BatchCosts, stretch: Floats, contested: Floats | float
 ) -> SimulationResult:
     """Simulate with the workers' CPU work, and the contested part of the consumer's, stretched."""
     own_stretch = (1.0 + (stretch - 1.0) * contested)[:, None]
     stretch = stretch[:, None]
-    cpu = np.minimum(load.service_cpu_ns, load.service_ns)
-    own_cpu = np.minimum(load.consume_cpu_ns, load.consume_ns)
-    service = load.service_ns + cpu * (stretch - 1.0)
-    consume = load.consume_ns + own_cpu * (own_stretch - 1.0)
-    remote = load.service_ns * load.auxiliary_factor
+    cpu = np.minimum(costs.service_cpu_ns, costs.service_ns)
+    own_cpu = np.minimum(costs.consume_cpu_ns, costs.consume_ns)
+    service = costs.service_ns + cpu * (stretch - 1.0)
+    consume = costs.consume_ns + own_cpu * (own_stretch - 1.0)
+    remote = costs.service_ns * costs.auxiliary_factor
     delivered, local = _deliver(pipeline, service, remote, consume)
     # The first batches find an empty pipeline, which is not the steady state.
     batches = delivered.shape[1]

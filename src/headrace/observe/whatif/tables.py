@@ -61,18 +61,33 @@ class CachedTables:
     def columns(self, name: str) -> Columns:
         """Return a table's columns; see the function of this name."""
         if name not in self._known:
-            stored = (
-                self._source.by_column(name) if isinstance(self._source, ColumnSource) else None
-            )
+            source = self._source
+            stored = source.by_column(name) if isinstance(source, ColumnSource) else None
             self._known[name] = (
-                _all_columns(self._source, name)
+                _all_columns(source, name)
                 if stored is None
                 else _CachedColumns(name, stored, self._recent)
             )
         return self._known[name]
 
 
-class _CachedColumns(Mapping[str, NDArray[Any]]):
+class _LazyColumns(Mapping[str, NDArray[Any]]):
+    """Columns with the names of others, each made on access."""
+
+    def __init__(self, names: Mapping[str, Any]) -> None:
+        self._names = names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+
+class _CachedColumns(_LazyColumns):
     """Columns of a closed table, with a cache of the recent ones."""
 
     def __init__(
@@ -81,9 +96,8 @@ class _CachedColumns(Mapping[str, NDArray[Any]]):
         stored: Mapping[str, pa.ChunkedArray[Any]],
         cache: OrderedDict[tuple[str, str], NDArray[Any]],
     ) -> None:
-        self._name = name
-        self._stored = stored
-        self._cache = cache
+        super().__init__(stored)
+        self._name, self._stored, self._cache = name, stored, cache
 
     def __getitem__(self, column: str) -> NDArray[Any]:
         key = (self._name, column)
@@ -96,36 +110,17 @@ class _CachedColumns(Mapping[str, NDArray[Any]]):
         self._cache.move_to_end(key)
         return found
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._stored)
 
-    def __len__(self) -> int:
-        return len(self._stored)
-
-    def __contains__(self, column: object) -> bool:
-        return column in self._stored
-
-
-class _RowSelection(Mapping[str, NDArray[Any]]):
+class _RowSelection(_LazyColumns):
     """Some rows of other columns; each column is selected on access."""
 
     def __init__(self, rows: Columns, places: Ints | slice, count: int) -> None:
-        self.rows = rows
-        self.places = places
-        self.count = count
+        super().__init__(rows)
+        self.rows, self.places, self.count = rows, places, count
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         chosen: NDArray[Any] = self.rows[name][self.places]
         return chosen
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.rows)
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.rows
 
 
 def columns(tables: Tables, name: str) -> Columns:

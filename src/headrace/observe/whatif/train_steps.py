@@ -119,6 +119,11 @@ class TrainSteps:
         """The duration of each step."""
         return self.rows["wall_ns"].astype(np.float64)
 
+    @property
+    def batches(self) -> Floats:
+        """How many batches each step took, at least one."""
+        return np.maximum(self.rows["batches"].astype(np.float64), 1.0)
+
     def times_of(self, rank: int) -> tuple[Ints, Ints]:
         """Return when each step of a rank began and ended, in ns, ascending."""
         mine = self.rows["rank"] == rank
@@ -267,9 +272,8 @@ _FIT_INTERVAL = (5.0, 95.0)  # percent
 
 def fixed_cost_ns(steps: TrainSteps) -> tuple[float, float] | None:
     """Return the fixed cost of a batch, lower and upper end; None if the steps do not show it."""
-    batches = np.maximum(steps.rows["batches"].astype(np.float64), 1.0)
-    samples = steps.rows["samples"].astype(np.float64) / batches
-    own = (steps.wall_ns - steps.data_wait_ns) / batches
+    samples = steps.rows["samples"].astype(np.float64) / steps.batches
+    own = (steps.wall_ns - steps.data_wait_ns) / steps.batches
     known = samples > 0
     samples, own = samples[known], own[known]
     if len(samples) < _FIT_FEWEST_STEPS or samples.std() < _FIT_SPREAD * samples.mean():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -18,47 +17,27 @@ _BINS_A_DECADE = 8
 _SHORTEST_MS = 0.01
 
 
-@dataclass(frozen=True, slots=True)
-class DataWaits:
-    """The waits of ranks for each batch that they trained on.
-
-    Attributes:
-        wait_ms: Every wait, ascending.
-    """
-
-    wait_ms: Floats
-
-    def percentile(self, percent: float) -> float:
-        """Return a percentile of the waits, in milliseconds."""
-        return float(np.percentile(self.wait_ms, percent))
-
-    def share_of_longest(self, share: float) -> float:
-        """Return the share of all waiting time in this share of the waits, the longest ones."""
-        count = max(round(share * len(self.wait_ms)), 1)
-        return float(self.wait_ms[-count:].sum() / max(self.wait_ms.sum(), 1e-12))
-
-
-def read_data_waits(tables: Tables) -> DataWaits | None:
-    """Return the waits for batches of the loader that feeds training; None without one."""
+def read_waits_ms(tables: Tables) -> Floats | None:
+    """Return the waits for batches of the loader that feeds training, ascending, if any."""
     fetches = columns(tables, "fetches")
     if row_count(fetches) == 0:
         return None
     loader = main_loader(read_steps(tables))
     of_training = (fetches["ended"] == 0) & ((fetches["loader"] == loader) | (loader < 0))
     wait_ms = np.sort(fetches["wait_ns"][of_training].astype(np.float64) / 1e6)
-    return DataWaits(wait_ms) if len(wait_ms) else None
+    return wait_ms if len(wait_ms) else None
 
 
 def data_waits(tables: Tables) -> Figure | None:
     """Return a histogram of waits for a batch by their length; None if none were recorded."""
-    waits = read_data_waits(tables)
-    if waits is None:
+    waits_ms = read_waits_ms(tables)
+    if waits_ms is None:
         return None
-    shown = np.maximum(waits.wait_ms, _SHORTEST_MS)
+    shown = np.maximum(waits_ms, _SHORTEST_MS)
     low, high = int(np.floor(np.log10(shown[0]))), int(np.ceil(np.log10(shown[-1]) + 1e-9))
     edges = np.logspace(low, high, max((high - low) * _BINS_A_DECADE, 1) + 1)
     counts, _ = np.histogram(shown, edges)
-    waited, _ = np.histogram(shown, edges, weights=waits.wait_ms)
+    waited, _ = np.histogram(shown, edges, weights=waits_ms)
     hover_texts = [
         f"{left:.3g} to {right:.3g} ms: {count:,} waits, {part / 1e3:.3g} s together"
         for (left, right), count, part in zip(pairwise(edges), counts, waited, strict=True)

@@ -15,6 +15,8 @@ from headrace.report.figures.base import Figure, figure
 
 USER_COLOUR, LIBRARY_COLOUR, ROOT_COLOUR = "#f2a65a", "#b4c2d6", "#d5dbe3"
 ProcessKind = Literal["workers", "ranks"]
+_Row = tuple[str, str, str, int, str, str]
+"""Id, parent, label, time in ns, hover text and colour."""
 _LEAST_SHARE = 0.003
 _MAX_DEPTH = 40
 _ROW_PX = 24
@@ -61,12 +63,12 @@ def flame(tables: Tables, where: ProcessKind = "workers") -> Figure | None:
     if tree is None:
         return None
     rows = _icicle_rows(tree, "all workers" if where == "workers" else "all ranks")
+    ids, parents, labels, values, hover_texts, colours = zip(*rows, strict=True)
     trace = {
         "type": "icicle", "branchvalues": "total", "sort": False,
-        "ids": [row.id for row in rows], "parents": [row.parent for row in rows],
-        "labels": [row.label for row in rows], "values": [row.wall_ns for row in rows],
-        "hovertext": [row.hover for row in rows], "hovertemplate": "%{hovertext}<extra></extra>",
-        "marker": {"colors": [row.colour for row in rows], "line": {"width": 1}},
+        "ids": ids, "parents": parents, "labels": labels, "values": values,
+        "hovertext": hover_texts, "hovertemplate": "%{hovertext}<extra></extra>",
+        "marker": {"colors": colours, "line": {"width": 1}},
         "leaf": {"opacity": 1.0}, "textfont": {"color": "#10151c"}, "texttemplate": "%{label}",
         "tiling": {"orientation": "v", "pad": 1}, "pathbar": {"visible": False},
     }  # fmt: skip
@@ -101,16 +103,6 @@ def read_calls(tables: Tables, where: ProcessKind) -> CallNode | None:
     return _without_entry(tree)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _IcicleRow:
-    id: str
-    parent: str
-    label: str
-    wall_ns: int
-    hover: str
-    colour: str
-
-
 def _shown_frames(frames: tuple[StackFrame, ...]) -> tuple[StackFrame, ...]:
     """Return the frames without a worker's start and code that only passes calls on."""
     entries = [at for at, frame in enumerate(frames) if _WORKER_ENTRY.search(frame.function)]
@@ -141,8 +133,8 @@ def _without_entry(tree: CallNode) -> CallNode:
     return tree
 
 
-def _icicle_rows(tree: CallNode, name: str) -> list[_IcicleRow]:
-    rows: list[_IcicleRow] = []
+def _icicle_rows(tree: CallNode, name: str) -> list[_Row]:
+    rows: list[_Row] = []
 
     def add(call: CallNode, parent: str, name: str) -> None:
         own_id = str(len(rows))
@@ -154,20 +146,15 @@ def _icicle_rows(tree: CallNode, name: str) -> list[_IcicleRow]:
     return rows
 
 
-def _icicle_row(call: CallNode, own_id: str, parent: str, name: str, total_ns: float) -> _IcicleRow:
+def _icicle_row(call: CallNode, own_id: str, parent: str, name: str, total_ns: float) -> _Row:
     share = f"{call.wall_ns / total_ns:.1%}"
     on_cpu = f"{min(call.cpu_ns / max(call.wall_ns, 1.0), 1.0):.0%}"
     place = f"<br>{_shown(call.frame.file)}" if call.frame else ""
     if call.hottest_line:
         place += f", mostly line {call.hottest_line}"
-    return _IcicleRow(
-        id=own_id,
-        parent=parent,
-        label=_label(call, name),
-        wall_ns=round(call.wall_ns),
-        hover=f"<b>{_shown(name)}</b>{place}<br>{share} of the time, {on_cpu} of that on a CPU",
-        colour=_colour(call.frame),
-    )
+    hover_text = f"<b>{_shown(name)}</b>{place}<br>{share} of the time, {on_cpu} of that on a CPU"
+    wall_ns = round(call.wall_ns)
+    return own_id, parent, _label(call, name), wall_ns, hover_text, _colour(call.frame)
 
 
 def _label(call: CallNode, name: str) -> str:

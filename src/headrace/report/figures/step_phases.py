@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -34,15 +33,6 @@ from headrace.report.formatting import phase_name
 _MAX_BAR_RANKS = 64
 
 
-@dataclass(frozen=True, slots=True)
-class _PhaseBar:
-    """The mean step of one rank by one clock, and its phases in the order of `PHASES`."""
-
-    name: str
-    wall_ms: float
-    phases_ms: tuple[float, ...]
-
-
 def phase_bars(tables: Tables) -> Figure | None:
     """Return the mean training step of each rank, split into phases; None without such steps.
 
@@ -52,19 +42,22 @@ def phase_bars(tables: Tables) -> Figure | None:
     steps = read_steps(tables)
     if not steps.ranks:
         return None
-    bars = _phase_bars(steps)
+    bars: dict[str, TrainSteps | DeviceSteps] = {}
+    for rank in steps.ranks[:_MAX_BAR_RANKS]:
+        own = bars[f"rank {rank}"] = steps.of(steps.rows["rank"] == rank)
+        if own.device is not None:
+            bars[f"rank {rank}, accelerator"] = own.device
+    walls_ms = [max(float(bar.wall_ns.mean() / 1e6), 1e-9) for bar in bars.values()]
     traces = []
-    for place, phase in enumerate(PHASES):
-        values_ms = [bar.phases_ms[place] for bar in bars]
+    for phase in PHASES:
+        values_ms = [float(bar.phase_ns(phase).mean() / 1e6) for bar in bars.values()]
         if not any(values_ms):
             continue
-        shares = [
-            value / max(bar.wall_ms, 1e-9) for value, bar in zip(values_ms, bars, strict=True)
-        ]
+        shares = [value / wall for value, wall in zip(values_ms, walls_ms, strict=True)]
         traces.append(
             {
                 "type": "bar", "orientation": "h", "name": phase_name(phase),
-                "x": np.round(values_ms, 3), "y": [bar.name for bar in bars],
+                "x": np.round(values_ms, 3), "y": list(bars),
                 "marker": {"color": PHASE_COLOURS[phase], "line": {"width": 0}},
                 "text": [f"{share:.0%}" if share >= 0.05 else "" for share in shares],
                 "textposition": "inside", "insidetextanchor": "middle", "textangle": 0,
@@ -84,24 +77,6 @@ def phase_bars(tables: Tables) -> Figure | None:
             "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom", "traceorder": "normal"},
             **wide,
         },
-    )
-
-
-def _phase_bars(steps: TrainSteps) -> list[_PhaseBar]:
-    bars = []
-    for rank in steps.ranks[:_MAX_BAR_RANKS]:
-        own = steps.of(steps.rows["rank"] == rank)
-        bars.append(_phase_bar(f"rank {rank}", own))
-        if own.device is not None:
-            bars.append(_phase_bar(f"rank {rank}, accelerator", own.device))
-    return bars
-
-
-def _phase_bar(name: str, steps: TrainSteps | DeviceSteps) -> _PhaseBar:
-    return _PhaseBar(
-        name=name,
-        wall_ms=float(steps.wall_ns.mean() / 1e6),
-        phases_ms=tuple(float(steps.phase_ns(phase).mean() / 1e6) for phase in PHASES),
     )
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.observe.whatif.tables import columns
+from headrace.observe.whatif.tables import Floats, columns
 from headrace.report.figures.base import time_axis
-from headrace.report.figures.data_waits import DataWaits, data_waits, read_data_waits
+from headrace.report.figures.data_waits import data_waits, read_waits_ms
 from headrace.report.figures.flame import LIBRARY_COLOUR, USER_COLOUR, ProcessKind, flame
 from headrace.report.figures.heatmap import heatmap
 from headrace.report.figures.step_phases import (
@@ -34,9 +34,9 @@ _TIMELINE_EXPLANATION = (
 )
 
 
-def timeline_section(material: PageData) -> Section:
+def timeline_section(data: PageData) -> Section:
     """Return the section with every step over time."""
-    figure = timeline(material.tables)
+    figure = timeline(data.tables)
     if figure is None:
         return section(
             "timeline",
@@ -46,13 +46,13 @@ def timeline_section(material: PageData) -> Section:
     return section(
         "timeline",
         "Steps over time",
-        explanation(_timeline_explanation(material)),
+        explanation(_timeline_explanation(data)),
         chart("timeline", figure, "Phases of every step over time, a row for each rank"),
     )
 
 
-def _timeline_explanation(material: PageData) -> str:
-    steps = columns(material.tables, "steps")
+def _timeline_explanation(data: PageData) -> str:
+    steps = columns(data.tables, "steps")
     sentences = [_TIMELINE_EXPLANATION]
     if (steps["kind"] == "eval").any():
         sentences.append("Behind grey shades the model was evaluated, not trained.")
@@ -62,7 +62,7 @@ def _timeline_explanation(material: PageData) -> str:
             f"A column stands for up to {a_column:,} steps: of data wait, gradient sync and other "
             "it shows the longest, so that short stalls are seen; of the rest, the mean."
         )
-    if time_axis(material.tables).is_cut:
+    if time_axis(data.tables).is_cut:
         sentences.append("What was before the first and after the last step is left out at first.")
     above = steps_above(steps)
     if above:
@@ -88,9 +88,9 @@ _HEATMAP_MEANINGS = {
 }
 
 
-def heatmap_section(material: PageData) -> Section:
+def heatmap_section(data: PageData) -> Section:
     """Return the section with the heatmap."""
-    figure = heatmap(material.tables)
+    figure = heatmap(data.tables)
     title = "How busy everything was"
     if figure is None:
         return section("heatmap", title, note("Nothing of this was recorded."))
@@ -113,11 +113,11 @@ def heatmap_section(material: PageData) -> Section:
     )
 
 
-def waits_section(material: PageData) -> Section:
+def waits_section(data: PageData) -> Section:
     """Return the section with the waits for batches."""
-    waits, figure = read_data_waits(material.tables), data_waits(material.tables)
+    waits_ms, figure = read_waits_ms(data.tables), data_waits(data.tables)
     title = "Waits for data"
-    if waits is None or figure is None:
+    if waits_ms is None or figure is None:
         return section(
             "waits",
             title,
@@ -137,17 +137,19 @@ def waits_section(material: PageData) -> Section:
             "ones. Each mark on the axis is ten times the one before it."
         ),
         chart("waits", figure, "Waits by their length: their number, and the time they took"),
-        element("p", _waits_summary(waits)),
+        element("p", _waits_summary(waits_ms)),
     )
 
 
-def _waits_summary(waits: DataWaits) -> str:
+def _waits_summary(waits_ms: Floats) -> str:
+    percentiles_ms = np.percentile(waits_ms, (50, 95, 100))
+    half, most, longest = (format_number(float(wait_ms)) for wait_ms in percentiles_ms)
+    count = max(round(0.01 * len(waits_ms)), 1)
+    share = float(waits_ms[-count:].sum() / max(waits_ms.sum(), 1e-12))
     return (
-        f"{format_count(len(waits.wait_ms), 'wait')}: half took at most "
-        f"{format_number(waits.percentile(50))} ms, 95% at most "
-        f"{format_number(waits.percentile(95))} ms, the "
-        f"longest {format_number(waits.percentile(100))} ms. The longest 1% make up "
-        f"{format_share(waits.share_of_longest(0.01))} of all waiting."
+        f"{format_count(len(waits_ms), 'wait')}: half took at most {half} ms, 95% at most {most} "
+        f"ms, the longest {longest} ms. The longest 1% make up {format_share(share)} of all "
+        "waiting."
     )
 
 
@@ -157,10 +159,10 @@ _FLAME_TITLES: dict[ProcessKind, str] = {
 }
 
 
-def flame_section(material: PageData) -> Section:
+def flame_section(data: PageData) -> Section:
     """Return the section with the flame views."""
     title = "Which code ran"
-    parts = [part for where in _FLAME_TITLES if (part := _flame_chart(material, where)) is not None]
+    parts = [part for where in _FLAME_TITLES if (part := _flame_chart(data, where)) is not None]
     if not parts:
         return section("flame", title, note("No code was sampled."))
     return section(
@@ -178,15 +180,15 @@ def flame_section(material: PageData) -> Section:
     )
 
 
-def _flame_chart(material: PageData, where: ProcessKind) -> Html | None:
-    figure = flame(material.tables, where)
+def _flame_chart(data: PageData, where: ProcessKind) -> Html | None:
+    figure = flame(data.tables, where)
     if figure is None:
         return None
     return join_html(
-        (
+
             element("h3", _FLAME_TITLES[where]),
             chart(f"flame-{where}", figure, f"{_FLAME_TITLES[where]}: functions by time"),
-        )
+
     )  # fmt: skip
 
 

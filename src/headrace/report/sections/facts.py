@@ -18,29 +18,29 @@ from headrace.report.page_data import PageData
 _MOST_EVENTS = 40
 
 
-def facts_section(material: PageData) -> Section:
+def facts_section(data: PageData) -> Section:
     """Return the section of run facts."""
-    rows = [*_run(material), *_hosts(material), *_recorded(material)]
+    rows = [*_run(data), *_hosts(data), *_recorded(data)]
     return section(
         "facts",
         "Run facts",
         table(("", ""), [(element("b", name), value) for name, value in rows]),
-        _attempts(material),
-        _loaders(material),
-        _events(material),
+        _attempts(data),
+        _loaders(data),
+        _events(data),
     )
 
 
-def _run(material: PageData) -> Iterable[tuple[str, Child]]:
-    yield "Run", material.name
-    yield "Folder", element("code", str(material.path))
-    attempt = material.attempt_entry
+def _run(data: PageData) -> Iterable[tuple[str, Child]]:
+    yield "Run", data.name
+    yield "Folder", element("code", str(data.path))
+    attempt = data.attempt_entry
     if attempt is None:
         yield "Command", f"{UNKNOWN}: run.json is missing or cannot be read"
         return
     yield "Command", element("code", shlex.join(attempt.command))
     yield "Began", format_time(attempt.started_s)
-    yield "Ended", _end(attempt, live=material.live)
+    yield "Ended", _end(attempt, live=data.live)
     if attempt.ended_s is not None:
         yield "Took", format_seconds(attempt.ended_s - attempt.started_s)
     yield "Exit code", UNKNOWN if attempt.exit_code is None else str(attempt.exit_code)
@@ -55,19 +55,19 @@ def _end(attempt: Attempt, *, live: bool) -> str:
     return "not yet: it is going on" if live else f"{UNKNOWN}: it was probably killed"
 
 
-def _hosts(material: PageData) -> Iterable[tuple[str, Child]]:
-    hosts = columns(material.tables, "hosts")
+def _hosts(data: PageData) -> Iterable[tuple[str, Child]]:
+    hosts = columns(data.tables, "hosts")
     for at in range(row_count(hosts)):
         memory = format_bytes(float(hosts["memory_bytes"][at]))
         has = f"{hosts['cores'][at]:g} cores and {memory} of memory that the run may use"
         yield "Host", f"{hosts['host'][at]}: {has}"
-    gpus = [name for name in columns(material.tables, "system") if name.endswith("_memory_bytes")]
+    gpus = [name for name in columns(data.tables, "system") if name.endswith("_memory_bytes")]
     gpus = [name for name in gpus if name.startswith("gpu_")]
     yield "GPUs", format_count(len(gpus), "GPU") if gpus else "none recorded"
 
 
-def _recorded(material: PageData) -> Iterable[tuple[str, Child]]:
-    steps = columns(material.tables, "steps")
+def _recorded(data: PageData) -> Iterable[tuple[str, Child]]:
+    steps = columns(data.tables, "steps")
     kinds = {"train": "training step", "eval": "evaluation batch"}
     counts = [
         format_count(count, noun, "evaluation batches" if kind == "eval" else "")
@@ -75,7 +75,7 @@ def _recorded(material: PageData) -> Iterable[tuple[str, Child]]:
         if row_count(steps) and (count := int((steps["kind"] == kind).sum()))
     ]
     yield "Recorded", format_list(counts) or "no steps"
-    processes = columns(material.tables, "processes")
+    processes = columns(data.tables, "processes")
     if row_count(processes):
         ranks = len(np.unique(processes["rank"][processes["role"] == "rank"]))
         workers = int((processes["role"] == "worker").sum())
@@ -83,31 +83,31 @@ def _recorded(material: PageData) -> Iterable[tuple[str, Child]]:
             "Processes",
             f"{format_count(ranks, 'rank')}, {format_count(workers, 'worker')} started",
         )
-    yield "Page made", format_time(material.read_s)
+    yield "Page made", format_time(data.read_s)
 
 
-def _attempts(material: PageData) -> Html | None:
-    if len(material.attempts) < 2:
+def _attempts(data: PageData) -> Html | None:
+    if len(data.attempts) < 2:
         return None
     rows = [
         (
-            f"{attempt.number}, this page" if attempt.number == material.attempt
+            f"{attempt.number}, this page" if attempt.number == data.attempt
             else str(attempt.number),
             format_time(attempt.started_s),
             format_time(attempt.ended_s) if attempt.ended_s is not None else UNKNOWN,
             UNKNOWN if attempt.exit_code is None else str(attempt.exit_code),
             element("code", shlex.join(attempt.argv)),
         )
-        for attempt in material.attempts
+        for attempt in data.attempts
     ]  # fmt: skip
     attempts = table(("Attempt", "Began", "Ended", "Exit code", "Script and arguments"), rows)
-    return join_html((element("h3", "Attempts"), attempts))
+    return join_html(element("h3", "Attempts"), attempts)
 
 
-def _loaders(material: PageData) -> Html:
-    loaders = columns(material.tables, "loaders")
+def _loaders(data: PageData) -> Html:
+    loaders = columns(data.tables, "loaders")
     if row_count(loaders) == 0:
-        return join_html((element("h3", "Data loaders"), note("No data loader was seen.")))
+        return join_html(element("h3", "Data loaders"), note("No data loader was seen."))
     rows = []
     for places in group_rows(loaders, ("rank", "loader")):
         at, made = int(places[0]), len(places)
@@ -127,14 +127,14 @@ def _loaders(material: PageData) -> Html:
         )
     head = ("Loader", "Kind", "Made at", "Workers", "Batches ahead", "Batch size", "Pinned memory",
             "Workers live on")  # fmt: skip
-    return join_html((element("h3", "Data loaders"), table(head, rows[:64])))
+    return join_html(element("h3", "Data loaders"), table(head, rows[:64]))
 
 
 def _made_at(file: str, line: int, times: int) -> Html | str:
     if not file:
         return UNKNOWN
     place = element("code", f"{Path(file).name}:{line}", title=file)
-    return join_html((place, f", {times} times")) if times > 1 else place
+    return join_html(place, f", {times} times") if times > 1 else place
 
 
 def _start(method: str, workers: int) -> str:
@@ -143,8 +143,8 @@ def _start(method: str, workers: int) -> str:
     return f"{workers} ({method})" if method else str(workers)
 
 
-def _events(material: PageData) -> Html | None:
-    events = columns(material.tables, "events")
+def _events(data: PageData) -> Html | None:
+    events = columns(data.tables, "events")
     if row_count(events) == 0:
         return None
     rows = [
@@ -153,11 +153,9 @@ def _events(material: PageData) -> Html | None:
     ]
     left = row_count(events) - len(rows)
     return join_html(
-        (
-            element("h3", "Events"),
-            table(("Kind", "What", "Value"), rows, numbers=1),
-            note(f"{left} more are left out.") if left else None,
-        )
+        element("h3", "Events"),
+        table(("Kind", "What", "Value"), rows, numbers=1),
+        note(f"{left} more are left out.") if left else None,
     )
 
 
@@ -176,7 +174,9 @@ _GLOSSARY = {
 def glossary_section(_material: PageData) -> Section:
     """Return the section that explains the terms of the page."""
     entries = join_html(
-        join_html((element("dt", word), element("dd", meaning)))
-        for word, meaning in _GLOSSARY.items()
+        *(
+            join_html(element("dt", word), element("dd", meaning))
+            for word, meaning in _GLOSSARY.items()
+        )
     )
     return section("words", "Words on this page", element("dl", entries, class_="words"))

@@ -78,12 +78,15 @@ def _redacted(text: str) -> str:
 _SCALE_PX = 140
 
 
-def findings_section(material: PageData) -> Section:
+def findings_section(data: PageData) -> Section:
     """Return the section of findings, worst first."""
-    found = material.diagnosis.findings
+    found = data.diagnosis.findings
     if not found:
-        return section("findings", "Findings", note(_why_none(material)))
-    attempt = material.attempt_entry
+        why = "Nothing was found that slows this run down."
+        if not data.has_steps:
+            why = "No step was recorded, so there is nothing to find fault with."
+        return section("findings", "Findings", note(why))
+    attempt = data.attempt_entry
     began_s = attempt.started_s if attempt is not None else None
     return section(
         "findings",
@@ -95,12 +98,6 @@ def findings_section(material: PageData) -> Section:
         ),
         *(_finding(place, finding, began_s) for place, finding in enumerate(found, start=1)),
     )
-
-
-def _why_none(material: PageData) -> str:
-    if not material.has_steps:
-        return "No step was recorded, so there is nothing to find fault with."
-    return "Nothing was found that slows this run down."
 
 
 def _finding(place: int, finding: Finding, began_s: float | None) -> Html:
@@ -143,7 +140,7 @@ def _cause(cause: Cause | None, began_s: float | None) -> Html | None:
         element("code", f"{cause.file}:{cause.line}" if cause.line else cause.file),
         f" {' · '.join(what)}{part}",
     )
-    return join_html((text, _source_lines(cause, began_s)))
+    return join_html(text, _source_lines(cause, began_s))
 
 
 def _source_lines(cause: Cause, began_s: float | None) -> Html | None:
@@ -151,16 +148,18 @@ def _source_lines(cause: Cause, began_s: float | None) -> Html | None:
     if excerpt is None:
         return None
     lines = join_html(
-        element(
-            "span",
-            element("i", str(number)),
-            text or " ",
-            class_="line at-fault" if number == cause.line else "line",
+        *(
+            element(
+                "span",
+                element("i", str(number)),
+                text or " ",
+                class_="line at-fault" if number == cause.line else "line",
+            )
+            for number, text in enumerate(excerpt.lines, start=excerpt.first)
         )
-        for number, text in enumerate(excerpt.lines, start=excerpt.first)
     )
     changed = note("This file was written after the run began: the lines may have moved.")
-    return join_html((element("pre", lines, class_="source"), changed if excerpt.changed else None))
+    return join_html(element("pre", lines, class_="source"), changed if excerpt.changed else None)
 
 
 def _evidence(finding: Finding) -> Html | None:
@@ -168,37 +167,31 @@ def _evidence(finding: Finding) -> Html | None:
     if not facts:
         return None
     rows = join_html(
-        element("div", element("dt", words), element("dd", value)) for words, value in facts
+        *(element("div", element("dt", words), element("dd", value)) for words, value in facts)
     )
-    return join_html(
-        (element("p", element("b", "Evidence")), element("dl", rows, class_="evidence"))
-    )
+    return join_html(element("p", element("b", "Evidence")), element("dl", rows, class_="evidence"))
 
 
 def _remedies(finding: Finding) -> Html | None:
     remedies = finding.remedies
     if not remedies:
         return None
-    times = "times that of such a run" if finding.foretold else "times today's"
+    times = "times that of such a run" if finding.forecast else "times today's"
     least = min(0.95, *(remedy.low or 1.0 for remedy in remedies))
     most = max(1.5, *(remedy.high or 1.0 for remedy in remedies))
     rows = [
         (
             join_html(
-                (
-                    element("b", remedy.change or remedy.name),
-                    element("div", remedy.how, class_="how"),
-                )
+                element("b", remedy.change or remedy.name),
+                element("div", remedy.how, class_="how"),
             ),
             _speedup(remedy, least, most),
         )
         for remedy in remedies
     ]
     return join_html(
-        (
-            element("p", element("b", "What would help")),
-            table(("Change, and how to make it", f"Predicted speed, {times}"), rows),
-        )
+        element("p", element("b", "What would help")),
+        table(("Change, and how to make it", f"Predicted speed, {times}"), rows),
     )
 
 
@@ -221,10 +214,8 @@ def _speedup(remedy: Remedy, least: float, most: float) -> Html:
         aria_label="the interval on a scale; the thin line is today's speed",
     )
     return join_html(
-        (
-            element("b", f"{remedy.predicted_speedup:.1f}x"),
-            remedy.interval,
-            element("br"),
-            bar,
-        )
+        element("b", f"{remedy.predicted_speedup:.1f}x"),
+        remedy.interval,
+        element("br"),
+        bar,
     )

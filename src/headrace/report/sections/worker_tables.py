@@ -29,9 +29,9 @@ _WORKER_HEAD = (
 )  # fmt: skip
 
 
-def workers_section(material: PageData) -> Section:
+def workers_section(data: PageData) -> Section:
     """Return the section with a row for each worker."""
-    batches = columns(material.tables, "batches")
+    batches = columns(data.tables, "batches")
     title = "Workers"
     if row_count(batches) == 0:
         return section(
@@ -88,9 +88,9 @@ _MAX_TRANSFORMS = 60
 _TRANSFORM_HEAD = ("What", "Where", "Time a call", "On a CPU", "Share of the time", "Calls timed")
 
 
-def transforms_section(material: PageData) -> Section:
+def transforms_section(data: PageData) -> Section:
     """Return the section with a row for each transform, the most expensive first."""
-    rows = columns(material.tables, "transforms")
+    rows = columns(data.tables, "transforms")
     title = "Transforms"
     if row_count(rows) == 0:
         return section("transforms", title, note("No transform of a dataset was timed."))
@@ -171,13 +171,13 @@ _AUXILIARY_WORKER_HEAD = (
 _AUXILIARY_TRANSFORM_HEAD = ("Host", "What", "Time a call", "On a CPU", "Calls timed")
 
 
-def auxiliary_section(material: PageData) -> Section | None:
+def auxiliary_section(data: PageData) -> Section | None:
     """Return the section on auxiliary hosts; None if none made batches."""
-    arrivals = columns(material.tables, "arrivals")
+    arrivals = columns(data.tables, "arrivals")
     if row_count(arrivals) == 0:
         return None
-    batches = columns(material.tables, "auxiliary_batches")
-    timed = columns(material.tables, "auxiliary_transforms")
+    batches = columns(data.tables, "auxiliary_batches")
+    timed = columns(data.tables, "auxiliary_transforms")
     workers = _grouped_rows(batches, ("host", "rank", "loader", "worker"), _auxiliary_worker_cells)
     return section(
         "auxiliary",

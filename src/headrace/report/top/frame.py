@@ -160,7 +160,7 @@ def rate_lines(state: TopState, width: int) -> list[Text]:
 
 def phase_lines(state: TopState, width: int) -> list[Text]:
     """Return the data-wait share, and the phases of a step as a bar with its legend."""
-    steps, verdict = state.steps, state.told
+    steps, verdict = state.steps, state.verdict
     if not steps.shares:
         return []
     head = _line("data wait")
@@ -181,18 +181,18 @@ def phase_lines(state: TopState, width: int) -> list[Text]:
     return [head, stacked_bar(steps.shares, width), *legend]
 
 
-def host_lines(machine: HostMetrics, width: int, *, roomy: bool) -> list[Text]:
+def host_lines(host: HostMetrics, width: int, *, roomy: bool) -> list[Text]:
     """Return the host: a bar for each core, memory, disk and network rates, GPUs."""
-    lines = share_bars(machine.cores, width, most_lines=4 if roomy else 2)
-    if machine.cores:
-        busy = [share for _, share in machine.cores if share is not None]
+    lines = share_bars(host.cores, width, most_lines=4 if roomy else 2)
+    if host.cores:
+        busy = [share for _, share in host.cores if share is not None]
         mean = sum(busy) / len(busy) if busy else None
-        head = f"{format_count(len(machine.cores), 'core')}, {format_percent(mean)} busy"
-        for words, part in (("waiting for disk", machine.io_wait), ("stopped", machine.throttled)):
+        head = f"{format_count(len(host.cores), 'core')}, {format_percent(mean)} busy"
+        for words, part in (("waiting for disk", host.io_wait), ("stopped", host.throttled)):
             if part is not None and part >= 0.005:
                 head += f"{_GAP}{format_percent(part)} {words}"
         lines.insert(0, _line(head))
-    return [*lines, *_memory_and_rates(machine), *_gpus(machine.gpus, width, roomy=roomy)]
+    return [*lines, *_memory_and_rates(host), *_gpus(host.gpus, width, roomy=roomy)]
 
 
 def _evaluation(steps: StepRates) -> list[Text]:
@@ -223,15 +223,15 @@ def _rank_rate(rate_of_rank: RankRate) -> str:
     )
 
 
-def _memory_and_rates(machine: HostMetrics) -> list[Text]:
+def _memory_and_rates(host: HostMetrics) -> list[Text]:
     parts = []
-    if machine.memory_used_bytes is not None:
-        of = f" of {format_bytes(machine.memory_bytes)}" if machine.memory_bytes else ""
-        parts.append(f"memory {format_bytes(machine.memory_used_bytes)}{of}")
-    if machine.disk_read_bytes_per_s is not None:
-        parts.append(f"disk read {_rate(machine.disk_read_bytes_per_s)}")
-    if machine.received_bytes_per_s is not None and machine.sent_bytes_per_s is not None:
-        received, sent = _rate(machine.received_bytes_per_s), _rate(machine.sent_bytes_per_s)
+    if host.memory_used_bytes is not None:
+        of = f" of {format_bytes(host.memory_bytes)}" if host.memory_bytes else ""
+        parts.append(f"memory {format_bytes(host.memory_used_bytes)}{of}")
+    if host.disk_read_bytes_per_s is not None:
+        parts.append(f"disk read {_rate(host.disk_read_bytes_per_s)}")
+    if host.received_bytes_per_s is not None and host.sent_bytes_per_s is not None:
+        received, sent = _rate(host.received_bytes_per_s), _rate(host.sent_bytes_per_s)
         parts.append(f"network in {received}, out {sent}")
     return [_line(_GAP.join(parts))] if parts else []
 
@@ -288,7 +288,7 @@ def render_frame(
         title_line(state.status, paused=paused),
         *rate_lines(state, width),
         *phase_lines(state, width),
-        *host_lines(state.machine, width, roomy=roomy),
+        *host_lines(state.host, width, roomy=roomy),
         Text(""),
     ]
     bottom = _verdict(state, console, None if roomy else _MOST_VERDICT_LINES)
@@ -342,7 +342,7 @@ def _row(each: ProcessRates) -> tuple[Text | str, ...]:
 
 
 def _verdict(state: TopState, console: Console, most: int | None) -> list[Text]:
-    verdict = state.told
+    verdict = state.verdict
     if verdict is None:
         what = "the last minute" if state.status.live else "the whole run"
         return [Text(f"{what} is being diagnosed", style="bright_black", no_wrap=True)]

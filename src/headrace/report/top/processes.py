@@ -102,14 +102,9 @@ def _keys(processes: Columns, stacks: Columns) -> dict[int, Key]:
     for rows in (processes, stacks):
         names = ("pid", "rank", "loader", "worker")
         for pid, rank, loader, worker in zip(*(rows[name] for name in names), strict=True):
-            found[int(pid)] = (
-                (int(rank), int(loader), int(worker)) if worker >= 0 else _rank_key(rank)
-            )
+            of_worker = (int(loader), int(worker)) if worker >= 0 else (-1, -1)
+            found[int(pid)] = (int(rank), *of_worker)
     return found
-
-
-def _rank_key(rank: int) -> Key:
-    return int(rank), -1, -1
 
 
 def _alive(

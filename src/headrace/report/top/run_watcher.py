@@ -187,7 +187,7 @@ class RunWatcher:
             if self._over is None:
                 self._over = self._look_over()
             state = replace(self._over, status=self._status(live=False))
-        return replace(state, told=self._verdicts.now() if wait else self._verdicts.latest())
+        return replace(state, verdict=self._verdicts.now() if wait else self._verdicts.latest())
 
     def _look_live(self) -> TopState:
         read = live_reader(self._records)

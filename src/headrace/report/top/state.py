@@ -122,9 +122,9 @@ class TopState:
     status: RunStatus
     window: TimeWindow
     steps: StepRates
-    machine: HostMetrics
+    host: HostMetrics
     processes: tuple[ProcessRates, ...]
-    told: LiveVerdict | None = None
+    verdict: LiveVerdict | None = None
 
 
 def read_state(tables: Tables, window: TimeWindow, status: RunStatus) -> TopState:
@@ -133,6 +133,6 @@ def read_state(tables: Tables, window: TimeWindow, status: RunStatus) -> TopStat
         status=status,
         window=window,
         steps=read_step_rates(tables, window),
-        machine=read_host_metrics(tables, window),
+        host=read_host_metrics(tables, window),
         processes=read_processes(tables, window),
     )

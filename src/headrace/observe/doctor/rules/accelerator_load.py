@@ -8,9 +8,8 @@ from headrace.observe.doctor.device_remedies import bigger_batch_remedy
 from headrace.observe.doctor.evidence import SERIOUS, WARNING, Evidence, gpu_utilisation
 from headrace.observe.doctor.findings import Finding
 from headrace.observe.doctor.remedies import predict_without, predicted_remedy
+from headrace.observe.doctor.rule import rule
 from headrace.observe.doctor.stack_activity import runs_model
-
-SYNC_BOUND = "sync-bound"
 
 
 def sync_share(evidence: Evidence) -> float | None:
@@ -27,6 +26,7 @@ def sync_share(evidence: Evidence) -> float | None:
     return min(shares, default=None)
 
 
+@rule
 def check_sync_bound(evidence: Evidence) -> Finding | None:
     """Gradient sync that backward does not hide takes a large part of the step.
 
@@ -37,12 +37,10 @@ def check_sync_bound(evidence: Evidence) -> Finding | None:
     if not evidence.enough or share is None or share < SERIOUS:
         return None
     seconds = share * evidence.steps.total_seconds
-    return Finding(
-        rule=SYNC_BOUND,
-        severity=evidence.severity(seconds),
-        title=f"gradient sync takes {share:.0%} of step time beyond what backward hides",
-        seconds_lost=seconds,
-        evidence={
+    return evidence.finding(
+        f"gradient sync takes {share:.0%} of step time beyond what backward hides",
+        seconds,
+        {
             "sync_share": share,
             "measured_steps": int((evidence.steps.rows["sync_measured"] > 0).sum()),
             "ranks": len(evidence.steps.ranks),
@@ -59,10 +57,10 @@ def check_sync_bound(evidence: Evidence) -> Finding | None:
     )
 
 
-COMPUTE_BOUND = "compute-bound"
 _MODEL_SHARE, _GPU_BUSY = 0.5, 0.8
 
 
+@rule
 def check_compute_bound(evidence: Evidence) -> Finding | None:
     """The accelerator is the limit: healthy.
 
@@ -83,18 +81,17 @@ def check_compute_bound(evidence: Evidence) -> Finding | None:
     steps, device = evidence.steps, evidence.steps.device
     if not _is_busy(evidence):
         return None
-    return Finding(
-        rule=COMPUTE_BOUND,
-        severity="info",
-        title=f"the accelerator is the limit: {evidence.data_wait_share:.1%} waits for data",
-        seconds_lost=0.0,
-        evidence={
+    return evidence.finding(
+        f"the accelerator is the limit: {evidence.data_wait_share:.1%} waits for data",
+        0.0,
+        {
             "data_wait_share": evidence.data_wait_share,
             **evidence.script_data_wait,
             **({} if device is None else {"device_model_share": device.model_share}),
             "step_ms": float(steps.wall_ns.mean() / 1e6),
             "steps": len(steps),
         },
+        severity="info",
     )
 
 
@@ -111,15 +108,15 @@ def _model_share(evidence: Evidence) -> float:
     steps = evidence.steps
     if evidence.loader is not None:
         return sum(steps.share(phase) for phase in ("forward", "backward", "optimizer"))
-    seen = [(sample.wall_ns, runs_model(sample)) for sample in evidence.rank_seen]
+    seen = [(sample.wall_ns, runs_model(sample)) for sample in evidence.rank_samples]
     total = sum(wall_ns for wall_ns, _ in seen)
     return sum(wall_ns for wall_ns, inside in seen if inside) / max(total, 1.0)
 
 
-SMALL_BATCH = "small-batch"
 _SMALL_UTILISATION, _SHORT_STEP_NS = 0.5, 50e6
 
 
+@rule
 def check_small_batch(evidence: Evidence) -> Finding | None:
     """Batches are too small to fill the device.
 
@@ -141,12 +138,10 @@ def check_small_batch(evidence: Evidence) -> Finding | None:
         return None
     seconds = (at_model - used) * evidence.steps.total_seconds
     samples = evidence.steps.rows["samples"]
-    return Finding(
-        rule=SMALL_BATCH,
-        severity="warning",
-        title=f"steps of {median / 1e6:.1f} ms use the GPU only {used:.0%}",
-        seconds_lost=seconds,
-        evidence={
+    return evidence.finding(
+        f"steps of {median / 1e6:.1f} ms use the GPU only {used:.0%}",
+        seconds,
+        {
             "gpu_utilisation": used,
             **({} if device is None else {"device_model_share": device.model_share}),
             **evidence.script_data_wait,
@@ -154,4 +149,5 @@ def check_small_batch(evidence: Evidence) -> Finding | None:
             "samples_a_step": float(samples.mean()),
         },
         remedies=(bigger_batch_remedy(evidence, at_model - used),),
+        severity="warning",
     )

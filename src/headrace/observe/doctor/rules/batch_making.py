@@ -7,24 +7,25 @@ from itertools import pairwise
 
 from headrace.observe.doctor.cpu_remedies import auxiliary_hosts_remedy
 from headrace.observe.doctor.evidence import CRITICAL, Evidence
-from headrace.observe.doctor.findings import Cause, Finding, Remedy
+from headrace.observe.doctor.findings import Cause, Finding
 from headrace.observe.doctor.remedies import (
     faster_code_remedies,
     lock_samples,
     lock_wait_share,
     making_cause,
-    more_workers_remedy,
+    more_workers_remedies,
     predict_less_waiting,
     predicted_remedy,
 )
+from headrace.observe.doctor.rule import rule
 from headrace.observe.doctor.stack_samples import StackSample
 from headrace.observe.doctor.transform_shares import TransformShare
 from headrace.observe.whatif.prediction import PipelineChange
 
-CPU_BOUND_WORKER = "cpu-bound-worker"
 _CPU_SHARE, _CPU_SHARE_CORES_SHORT = 0.6, 0.3
 
 
+@rule
 def check_cpu_bound_worker(evidence: Evidence) -> Finding | None:
     """Workers compute all the time, and the accelerator waits for them.
 
@@ -41,21 +42,17 @@ def check_cpu_bound_worker(evidence: Evidence) -> Finding | None:
     enough = _CPU_SHARE_CORES_SHORT if evidence.cores_short else _CPU_SHARE
     if work.cpu_share < enough:
         return None
-    cause = making_cause(evidence, evidence.making)
-    more = more_workers_remedy(evidence)
-    remedies: tuple[Remedy, ...] = (more[0],) if more else ()
+    cause = making_cause(evidence, evidence.making_samples)
+    remedies = more_workers_remedies(evidence)
     if cause is not None:
-        remedies += faster_code_remedies(evidence, cause, cause.name or cause.place)
-    away = auxiliary_hosts_remedy(evidence) if evidence.cores_full else None
-    remedies += (away,) if away is not None else ()
+        remedies += faster_code_remedies(evidence, cause)
+    offload = auxiliary_hosts_remedy(evidence) if evidence.cores_full else None
+    remedies += (offload,) if offload is not None else ()
     seconds = _seconds_lost(evidence, cause)
-    return Finding(
-        rule=CPU_BOUND_WORKER,
-        # All of the wait comes from computing, over however many lines it is spread.
-        severity=evidence.severity(max(seconds, evidence.making_wait_seconds)),
-        title=_cpu_bound_title(evidence, cause),
-        seconds_lost=seconds,
-        evidence={
+    return evidence.finding(
+        _cpu_bound_title(evidence, cause),
+        seconds,
+        {
             "data_wait_share": evidence.steady_steps.data_wait_share,
             "worker_cpu_share": work.cpu_share,
             "batch_wall_ms": float(work.column("wall_ns").mean() / 1e6),
@@ -66,6 +63,8 @@ def check_cpu_bound_worker(evidence: Evidence) -> Finding | None:
         },
         cause=cause,
         remedies=remedies,
+        # All of the wait comes from computing, over however many lines it is spread.
+        severity=evidence.severity(max(seconds, evidence.making_wait_seconds)),
     )
 
 
@@ -86,11 +85,11 @@ def _cpu_bound_title(evidence: Evidence, cause: Cause | None) -> str:
     return f"{cause} takes {cause.share:.0%} of {whose}"
 
 
-SLOW_COLLATE = "slow-collate"
 _COLLATE_FRAME = re.compile("collate", re.IGNORECASE)
 _COLLATE_SHARE = 0.3
 
 
+@rule
 def check_slow_collate(evidence: Evidence) -> Finding | None:
     """Putting samples together to a batch takes a large part of the workers' time.
 
@@ -105,22 +104,19 @@ def check_slow_collate(evidence: Evidence) -> Finding | None:
         return None
     cause = _collate_cause(evidence, share)
     remedies = faster_code_remedies(evidence, cause, cause.name or "collating")
-    more = more_workers_remedy(evidence)
     seconds = evidence.flow_wait_seconds * share
     where = f" at {cause.place}" if cause.place else ""
-    return Finding(
-        rule=SLOW_COLLATE,
-        severity=evidence.severity(seconds),
-        title=f"collating{where} takes {share:.0%} of the time of making a batch",
-        seconds_lost=seconds,
-        evidence={
+    return evidence.finding(
+        f"collating{where} takes {share:.0%} of the time of making a batch",
+        seconds,
+        {
             "data_wait_share": evidence.steady_steps.data_wait_share,
             "collate_share": share,
             "collate_ms": float(work.column("collate_ns").mean() / 1e6),
             "batches": len(work),
         },
         cause=cause,
-        remedies=(*remedies, *((more[0],) if more else ())),
+        remedies=remedies + more_workers_remedies(evidence),
     )
 
 
@@ -131,7 +127,7 @@ def _collate_cause(evidence: Evidence, share: float) -> Cause:
     is_map = evidence.loader is not None and evidence.loader.style == "map"
     inside = tuple(
         item
-        for item in evidence.making
+        for item in evidence.making_samples
         if item.passes(_COLLATE_FRAME) or (is_map and _is_inside(item, timed))
     )
     seen = making_cause(evidence, inside) if inside else None
@@ -155,9 +151,7 @@ def _is_inside(sample: StackSample, timed: TransformShare | None) -> bool:
     )
 
 
-LOCK_CONTENTION = "lock-contention"
-
-
+@rule
 def check_lock_contention(evidence: Evidence) -> Finding | None:
     """Workers wait for each other: for a lock, a manager's object or a queue.
 
@@ -165,7 +159,7 @@ def check_lock_contention(evidence: Evidence) -> Finding | None:
     in code that takes a lock for at least 20 % of that time. More workers do not help then:
     they queue up.
     """
-    if not (evidence.starved and evidence.workers_busy) or not evidence.making:
+    if not (evidence.starved and evidence.workers_busy) or not evidence.making_samples:
         return None
     share = lock_wait_share(evidence)
     if share < CRITICAL:
@@ -177,12 +171,10 @@ def check_lock_contention(evidence: Evidence) -> Finding | None:
         seconds = max(evidence.waits_solved(prediction), seconds)
     where = f" in {cause}" if cause is not None else ""
     how = "Let each worker open its own file or connection, so that nothing is shared."
-    return Finding(
-        rule=LOCK_CONTENTION,
-        severity=evidence.severity(seconds),
-        title=f"workers wait for each other {share:.0%} of their time{where}",
-        seconds_lost=seconds,
-        evidence={
+    return evidence.finding(
+        f"workers wait for each other {share:.0%} of their time{where}",
+        seconds,
+        {
             "data_wait_share": evidence.steady_steps.data_wait_share,
             "lock_wait_share": share,
             "worker_cpu_share": evidence.work.cpu_share if evidence.work else None,

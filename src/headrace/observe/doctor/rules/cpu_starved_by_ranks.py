@@ -8,6 +8,7 @@ from headrace.observe.doctor.cpu_remedies import calm_share
 from headrace.observe.doctor.evidence import Evidence
 from headrace.observe.doctor.findings import Finding
 from headrace.observe.doctor.remedies import making_cause
+from headrace.observe.doctor.rule import rule
 from headrace.observe.doctor.scaling_forecast import (
     ScalingForecast,
     evidence_at_ranks,
@@ -18,9 +19,8 @@ from headrace.observe.doctor.scaling_forecast import (
 from headrace.observe.whatif.prediction import PipelineChange, Simulator
 from headrace.observe.whatif.scaling import THREADED_FACTOR, are_threads_crowded
 
-CPU_STARVED_BY_RANKS = "cpu-starved-by-ranks"
 
-
+@rule
 def check_cpu_starved_by_ranks(evidence: Evidence) -> Finding | None:
     """The ranks of a host together ask for more cores than it has; one alone would be fed.
 
@@ -42,16 +42,14 @@ def check_cpu_starved_by_ranks(evidence: Evidence) -> Finding | None:
     if not evidence.starved or simulator is None or not evidence.cores_full:
         return None
     alone = simulator.predict(_one_rank(evidence, simulator))
-    if alone.wait_share > simulator.wait_share() / 2:
+    if alone.wait_share > simulator.before.wait_share / 2:
         return None
-    cause = making_cause(evidence, evidence.making)
+    cause = making_cause(evidence, evidence.making_samples)
     seconds = evidence.waits_solved(alone)
-    return Finding(
-        rule=CPU_STARVED_BY_RANKS,
-        severity=evidence.severity(seconds),
-        title=f"{host.ranks} ranks starve on {host.cores:g} cores, where one alone would be fed",
-        seconds_lost=seconds,
-        evidence={
+    return evidence.finding(
+        f"{host.ranks} ranks starve on {host.cores:g} cores, where one alone would be fed",
+        seconds,
+        {
             "ranks": host.ranks,
             "cores": host.cores,
             "busy_cores": host.busy_cores,
@@ -87,21 +85,19 @@ def _forecast_from_one_rank(evidence: Evidence) -> Finding | None:
             return None
         if forecast.starves or forecast.may_starve:
             remedies = feeding_remedies(evidence_at_ranks(evidence, ranks), forecast.cause)
-            return _forecast_finding(replace(forecast, remedies=remedies))
+            return _forecast_finding(evidence, replace(forecast, remedies=remedies))
     return None
 
 
-def _forecast_finding(forecast: ScalingForecast) -> Finding:
+def _forecast_finding(evidence: Evidence, forecast: ScalingForecast) -> Finding:
     now, then = forecast.now.wait_share, forecast.then.wait_share
     likely = "starve" if forecast.starves else "may starve"
     interval = "" if forecast.starves else f" ({then.low:.0%} to {then.high:.0%})"
-    return Finding(
-        rule=CPU_STARVED_BY_RANKS,
-        severity="info",
-        title=f"at {forecast.then.ranks} ranks this host's {forecast.cores:g} cores {likely}: "
+    return evidence.finding(
+        f"at {forecast.then.ranks} ranks this host's {forecast.cores:g} cores {likely}: "
         f"data wait {now.value:.0%} -> {then.value:.0%}{interval}",
-        seconds_lost=0.0,
-        evidence={
+        0.0,
+        {
             "ranks": forecast.then.ranks,
             "cores": forecast.cores,
             "data_wait_share": now.value,
@@ -113,5 +109,6 @@ def _forecast_finding(forecast: ScalingForecast) -> Finding:
         },
         cause=forecast.cause,
         remedies=forecast.remedies,
-        foretold=True,
+        severity="info",
+        forecast=True,
     )

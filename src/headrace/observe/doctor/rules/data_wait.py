@@ -12,13 +12,14 @@ from headrace.observe.doctor.remedies import (
     predict_without,
     predicted_remedy,
 )
+from headrace.observe.doctor.rule import rule
 from headrace.observe.doctor.stack_activity import is_device_sync, runs_model
 from headrace.observe.doctor.stack_samples import StackSample, find_hotspot
 
-DATA_WAIT = "data-wait"
 _COMPUTES, _WAITS = 0.3, 0.4
 
 
+@rule
 def check_data_wait(evidence: Evidence) -> Finding | None:
     """Steps wait for data, and no narrower rule says why.
 
@@ -55,12 +56,10 @@ def check_data_wait(evidence: Evidence) -> Finding | None:
     title, cause = _title_and_cause(evidence)
     idle = work is not None and not evidence.workers_busy
     severity = evidence.severity(evidence.steps.data_wait_seconds)
-    return Finding(
-        rule=DATA_WAIT,
-        severity="warning" if idle and evidence.others_fill_cores else severity,
-        title=title,
-        seconds_lost=evidence.steps.data_wait_seconds,
-        evidence={
+    return evidence.finding(
+        title,
+        evidence.steps.data_wait_seconds,
+        {
             "data_wait_share": share,
             **evidence.script_data_wait,
             "loader": loader.kind,
@@ -71,6 +70,7 @@ def check_data_wait(evidence: Evidence) -> Finding | None:
         },
         cause=cause,
         remedies=_in_time_remedies(evidence),
+        severity="warning" if idle and evidence.others_fill_cores else severity,
     )
 
 
@@ -98,12 +98,10 @@ def _short_steps_finding(evidence: Evidence) -> Finding:
         taking = f"the accelerator waits {wait_ms:.2f} ms for each to be taken over"
     slow = share >= SERIOUS
     others = f", while {evidence.others_use}" if evidence.others_crowd else ""
-    return Finding(
-        rule=DATA_WAIT,
-        severity="warning" if slow else "info",
-        title=f"batches are ready; {taking}, in steps of {step_ms:.1f} ms{others}",
-        seconds_lost=steps.data_wait_seconds,
-        evidence={
+    return evidence.finding(
+        f"batches are ready; {taking}, in steps of {step_ms:.1f} ms{others}",
+        steps.data_wait_seconds,
+        {
             "data_wait_share": share,
             **evidence.script_data_wait,
             "step_ms": step_ms,
@@ -111,6 +109,7 @@ def _short_steps_finding(evidence: Evidence) -> Finding:
             "cores_used_by_others": evidence.host.foreign_cores,
         },
         remedies=fewer_handoffs_remedies(evidence, wait_ms * 1e6) if slow else (),
+        severity="warning" if slow else "info",
     )
 
 
@@ -127,15 +126,15 @@ def _title_and_cause(evidence: Evidence) -> tuple[str, Cause | None]:
         return f"workers are idle, but {taking}", built
     if work is None or not work.cpu_measured or 1.0 - work.cpu_share < _WAITS:
         return f"the loader{loader.place} does not keep up", built
-    waiting = making_cause(evidence, evidence.making, off_cpu_only=True)
+    waiting = making_cause(evidence, evidence.making_samples, off_cpu_only=True)
     where = f", most of it in {waiting}" if waiting is not None else ""
     title = f"workers wait, off the CPU, {1.0 - work.cpu_share:.0%} of their time{where}"
     return title, waiting or built
 
 
 def _finding_without_loader(evidence: Evidence) -> Finding | None:
-    total = sum(sample.wall_ns for sample in evidence.rank_seen)
-    making = [sample for sample in evidence.rank_seen if _is_making_data(sample)]
+    total = sum(sample.wall_ns for sample in evidence.rank_samples)
+    making = [sample for sample in evidence.rank_samples if _is_making_data(sample)]
     place = find_hotspot(making, total)
     share = sum(sample.wall_ns for sample in making) / max(total, 1.0)
     waited = evidence.data_wait_share
@@ -144,12 +143,10 @@ def _finding_without_loader(evidence: Evidence) -> Finding | None:
     cause = place.cause()
     seconds = max(share, waited) * evidence.steps.total_seconds
     does = "makes its data itself" if place.cpu_share >= _COMPUTES else "itself waits for its data"
-    return Finding(
-        rule=DATA_WAIT,
-        severity=evidence.severity(seconds),
-        title=f"the script {does}: {cause} takes {place.share:.0%} of the time",
-        seconds_lost=seconds,
-        evidence={"share_of_step_time": share, "cpu_share_there": place.cpu_share},
+    return evidence.finding(
+        f"the script {does}: {cause} takes {place.share:.0%} of the time",
+        seconds,
+        {"share_of_step_time": share, "cpu_share_there": place.cpu_share},
         cause=cause,
         remedies=first_loader_remedies(evidence, share, place.cpu_share),
     )

@@ -11,15 +11,15 @@ from headrace.observe.doctor.device_remedies import faster_copies, overlapped_co
 from headrace.observe.doctor.evidence import SERIOUS, WARNING, Evidence, gpu_utilisation
 from headrace.observe.doctor.findings import Cause, Finding
 from headrace.observe.doctor.remedies import predict_without, predicted_remedy
+from headrace.observe.doctor.rule import rule
 from headrace.observe.doctor.stack_activity import is_device_sync
 from headrace.observe.doctor.stack_samples import StackSample, find_hotspot, overlaps
 from headrace.observe.whatif.tables import row_count
 from headrace.observe.whatif.train_steps import DeviceSteps, TrainSteps
 from headrace.records.schema import PHASES
 
-BLOCKING_COPY = "blocking-copy"
 
-
+@rule
 def check_blocking_copy(evidence: Evidence) -> Finding | None:
     """Copies to the device hold it up: memory is not pinned, or the copy is synchronous.
 
@@ -46,18 +46,16 @@ def check_blocking_copy(evidence: Evidence) -> Finding | None:
     if in_line and device is None:
         return None
     pinned = pageable == 0 if copies else loader is not None and loader.pinned
-    place = find_hotspot(sample for sample in evidence.rank_seen if sample.phase == "copy")
+    place = find_hotspot(sample for sample in evidence.rank_samples if sample.phase == "copy")
     cause: Cause | None = place.cause() if place is not None else None
     seconds = share * steps.total_seconds
     at = f" at {cause.place}" if cause is not None else ""
     whom = "the script" if device is None else "the accelerator"
     remedies = faster_copies(evidence, at, pinned=pinned, blocking=blocking > 0 or not copies)
-    return Finding(
-        rule=BLOCKING_COPY,
-        severity=evidence.severity(seconds),
-        title=f"copies to the device{at} hold {whom} up for {share:.0%} of step time",
-        seconds_lost=seconds,
-        evidence={
+    return evidence.finding(
+        f"copies to the device{at} hold {whom} up for {share:.0%} of step time",
+        seconds,
+        {
             "copy_share": share,
             **({} if device is None else {"script_copy_share": steps.share("copy")}),
             "pinned": int(pinned),
@@ -68,11 +66,11 @@ def check_blocking_copy(evidence: Evidence) -> Finding | None:
     )
 
 
-DEVICE_SYNC = "device-sync"
 _DEVICE_BUSY = 0.8
 _COMPUTES = 0.5
 
 
+@rule
 def check_device_sync(evidence: Evidence) -> Finding | None:
     """The script waits for the device where it need not: `.item()`, `.cpu()`, a printed loss.
 
@@ -99,9 +97,9 @@ def check_device_sync(evidence: Evidence) -> Finding | None:
         if sample.phase not in {"data_wait", "backward"} and is_device_sync(sample)
     ]
     place = find_hotspot(waits, total)
-    stood = sum(sample.wall_ns for sample in waits) / max(total, 1.0)
+    waited = sum(sample.wall_ns for sample in waits) / max(total, 1.0)
     device = evidence.steps.device
-    share = stood if device is None else _device_idle_share(evidence.steps, device, waits, total)
+    share = waited if device is None else _device_idle_share(evidence.steps, device, waits, total)
     used = gpu_utilisation(evidence)
     known = used is not None or device is not None
     if not known and _computes_there(evidence, waits):
@@ -120,13 +118,11 @@ def check_device_sync(evidence: Evidence) -> Finding | None:
         if spared
         else predict_without(evidence, np.zeros_like(saved), saved)
     )
-    return Finding(
-        rule=DEVICE_SYNC,
-        severity=evidence.severity(seconds),
-        title=f"the script waits for the device at {cause.place} for {stood:.0%} of the time",
-        seconds_lost=seconds,
-        evidence={
-            "share_of_step_time": stood,
+    return evidence.finding(
+        f"the script waits for the device at {cause.place} for {waited:.0%} of the time",
+        seconds,
+        {
+            "share_of_step_time": waited,
             **({} if device is None else {"device_idle_share": share}),
             "gpu_utilisation": used,
         },
@@ -140,7 +136,7 @@ def _samples_in_steps(evidence: Evidence) -> list[StackSample]:
     times = {rank: evidence.steps.times_of(rank) for rank in evidence.steps.ranks}
     seen = [
         sample.only(overlaps(sample, *times[sample.rank]))
-        for sample in evidence.rank_seen
+        for sample in evidence.rank_samples
         if sample.rank in times
     ]
     return [sample for sample in seen if row_count(sample.rows)]
@@ -149,8 +145,8 @@ def _samples_in_steps(evidence: Evidence) -> list[StackSample]:
 def _computes_there(evidence: Evidence, waits: Sequence[StackSample]) -> bool:
     """Return whether a rank without a known device computes in such lines itself."""
     on_cpu = sum(sample.cpu_ns for sample in waits)
-    stood = sum(sample.wall_ns for sample in waits)
-    return not evidence.steps.share("copy") and on_cpu >= _COMPUTES * stood
+    waited = sum(sample.wall_ns for sample in waits)
+    return not evidence.steps.share("copy") and on_cpu >= _COMPUTES * waited
 
 
 def _device_idle_share(
@@ -161,12 +157,12 @@ def _device_idle_share(
     If a phase takes longer by the host's clock than by the device's, the device worked on an
     earlier phase in the difference.
     """
-    stood: defaultdict[str, float] = defaultdict(float)
+    waited: defaultdict[str, float] = defaultdict(float)
     for sample in waits:
-        stood[sample.phase] += sample.wall_ns / max(total, 1.0)
+        waited[sample.phase] += sample.wall_ns / max(total, 1.0)
     return sum(
         max(share - max(steps.share(phase) - device.share(phase), 0.0), 0.0)
         if phase in PHASES
         else share
-        for phase, share in stood.items()
+        for phase, share in waited.items()
     )

@@ -12,11 +12,11 @@ import numpy as np
 from headrace.observe.doctor.evidence import Evidence, gpus_of_run
 from headrace.observe.doctor.findings import Cause, Finding, Remedy
 from headrace.observe.doctor.leak_candidates import leak_candidates
+from headrace.observe.doctor.rule import rule
 from headrace.observe.doctor.stack_activity import is_newer, source_lines_as_run
 from headrace.observe.doctor.stack_samples import StackFrame, StackSample, end_ns_of
 from headrace.observe.whatif.tables import Columns, Floats, row_count, select_rows
 
-MEMORY_GROWTH = "memory-growth"
 _DEVICE = re.compile(r"gpu_(\d+)_memory_bytes")
 _EXPLAINED, _GROWTH_BYTES, _GROWTH_SHARE = 0.9, 64 * 2**20, 0.02
 _FEWEST_ROWS = 10
@@ -34,6 +34,7 @@ class _MemoryOwner:
     is_device: bool = False  # which any rank may use
 
 
+@rule
 def check_memory_growth(evidence: Evidence) -> Finding | None:
     """Memory of a process of the run, or of a device, grows all the time.
 
@@ -65,18 +66,20 @@ def check_memory_growth(evidence: Evidence) -> Finding | None:
     what, cause = _likely_leak(seen, holds_loop=owner.worker < 0) or ("", None)
     newer = sorted(_newer_files(seen)) if cause is None else []
     where = f", likely kept in {what} at {cause.place}" if cause is not None else ""
-    return Finding(
-        rule=MEMORY_GROWTH,
-        severity="serious",
-        title=f"memory of {owner.name} grows by {rate * 60 / 2**20:,.0f} MiB a minute{where}",
-        seconds_lost=0.0,
-        evidence={
+    certainty = "likely, told by the source" if cause is not None else "not found"
+    if newer:
+        certainty = f"not looked for: {', '.join(newer)} changed since"
+    return evidence.finding(
+        f"memory of {owner.name} grows by {rate * 60 / 2**20:,.0f} MiB a minute{where}",
+        0.0,
+        {
             "growth_mb_per_min": rate * 60 / 1e6,
             "watched_s": watched_s,
-            "line_at_fault": _certainty_text(cause, newer),
+            "line_at_fault": certainty,
         },
         cause=cause,
         remedies=(Remedy(name="keep-less", change="", how=_advice(owner, what, newer)),),
+        severity="serious",
     )
 
 
@@ -105,7 +108,7 @@ def _memory_owner(processes: Columns, pid: int) -> _MemoryOwner:
 
 def _samples_since(evidence: Evidence, owner: _MemoryOwner, since_ns: int) -> list[StackSample]:
     """Return the owner's samples since a time; all workers of a rank run the same code."""
-    seen = evidence.making if owner.worker >= 0 else evidence.rank_seen
+    seen = evidence.making_samples if owner.worker >= 0 else evidence.rank_samples
     mine = [sample for sample in seen if owner.is_device or sample.rank == owner.rank]
     later = [sample.only(end_ns_of(sample.rows) >= since_ns) for sample in mine]
     return [sample for sample in later if row_count(sample.rows)]
@@ -121,11 +124,8 @@ def _likely_leak(seen: list[StackSample], *, holds_loop: bool) -> tuple[str, Cau
     for sample in seen:
         for depth, frame in enumerate(sample.frames):
             if frame.is_user and frame.line:
-                key = (frame.file, frame.function)
-                known = functions.setdefault(
-                    key, _SeenFunction(frame=frame, depth=depth, phases=set())
-                )
-                known.note(sample)
+                seen_function = _SeenFunction(frame=frame, depth=depth, phases=set())
+                functions.setdefault((frame.file, frame.function), seen_function).note(sample)
     found = [
         (growth.certainty, -function.depth, -growth.line, growth.what, function.frame)
         for function in functions.values()
@@ -152,12 +152,6 @@ def _newer_files(seen: list[StackSample]) -> set[str]:
     }
 
 
-def _certainty_text(cause: Cause | None, newer: list[str]) -> str:
-    if cause is not None:
-        return "likely, told by the source"
-    return f"not looked for: {', '.join(newer)} changed since" if newer else "not found"
-
-
 @dataclass(slots=True, kw_only=True)
 class _SeenFunction:
     """A function of the script in which a process was sampled."""
@@ -166,14 +160,14 @@ class _SeenFunction:
     depth: int  # number of frames around it
     phases: set[str]
     wall_ns: float = 0.0
-    sighting: StackSample | None = None  # the last sample in it: a recursive function counts once
+    sample: StackSample | None = None  # the last sample in it: a recursive function counts once
 
-    def note(self, sighting: StackSample) -> None:
+    def note(self, sample: StackSample) -> None:
         """Add a sample, once."""
-        if sighting is not self.sighting:
-            self.sighting = sighting
-            self.wall_ns += sighting.wall_ns
-            self.phases.add(sighting.phase)
+        if sample is not self.sample:
+            self.sample = sample
+            self.wall_ns += sample.wall_ns
+            self.phases.add(sample.phase)
 
     def stays(self, total_ns: float) -> bool:
         """Return whether one call of it lasts about as long as the samples."""

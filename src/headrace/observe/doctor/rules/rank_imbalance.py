@@ -9,16 +9,17 @@ import numpy as np
 from headrace.observe.doctor.evidence import WARNING, Evidence
 from headrace.observe.doctor.findings import Cause, Finding, Remedy
 from headrace.observe.doctor.remedies import predict_without, predicted_remedy
+from headrace.observe.doctor.rule import rule
 from headrace.observe.doctor.stack_samples import find_hotspot
 from headrace.observe.whatif.train_steps import TrainSteps
 
-SLOW_RANK = "slow-rank"
 _SLOWER = 1.1
 _MATTERS, _ALIKE = 0.05, 0.5
 _COMPUTING = ("forward", "backward", "optimizer", "other")
 _OWN_PHASES = ("data_wait", "copy", "forward", "backward", "optimizer", "other")
 
 
+@rule
 def check_slow_rank(evidence: Evidence) -> Finding | None:
     """One rank is slower than the others, and all wait for it.
 
@@ -51,18 +52,17 @@ def check_slow_rank(evidence: Evidence) -> Finding | None:
     }
     phase = max(excess_of, key=lambda name: excess_of[name])
     seconds = excess / step_ns * steps.total_seconds
-    kind = _kind_of(phase)
-    if kind == "compute" and _all_slower(own[slow], usual, _means(of_rank[slow]), excess_of):
+    kind = {"data_wait": "data", "copy": "copy"}.get(phase, "compute")
+    means = {phase: _mean(of_rank[slow], phase) for phase in _OWN_PHASES}
+    if kind == "compute" and _all_slower(own[slow], usual, means, excess_of):
         kind = "host"
     cause = _slow_rank_cause(evidence, slow, phase) if kind != "host" else None
     where = f", {'in' if cause.name else 'at'} {cause}" if cause is not None else ""
-    return Finding(
-        rule=SLOW_RANK,
-        severity=evidence.severity(seconds),
-        title=f"rank {slow} needs {own[slow] / max(usual, 1.0):.1f} times as long for a step as "
+    return evidence.finding(
+        f"rank {slow} needs {own[slow] / max(usual, 1.0):.1f} times as long for a step as "
         f"the others: {_WHAT[kind]}{where}",
-        seconds_lost=seconds,
-        evidence={
+        seconds,
+        {
             "rank": slow,
             "own_ms": own[slow] / 1e6,
             "others_ms": usual / 1e6,
@@ -91,10 +91,6 @@ _HOW = {
 }
 
 
-def _kind_of(phase: str) -> str:
-    return {"data_wait": "data", "copy": "copy"}.get(phase, "compute")
-
-
 def _all_slower(
     own: float, usual: float, mean_of: Mapping[str, float], excess_of: Mapping[str, float]
 ) -> bool:
@@ -114,29 +110,25 @@ def _even_ranks_remedy(evidence: Evidence, rank: int, kind: str, share: float) -
     return predicted_remedy("even-ranks", change, predict_without(evidence, saved), _HOW[kind])
 
 
-def _means(steps: TrainSteps) -> dict[str, float]:
-    return {phase: _mean(steps, phase) for phase in _OWN_PHASES}
-
-
 def _mean(steps: TrainSteps, phase: str) -> float:
     return float(steps.phase_ns(phase).mean()) if len(steps) else 0.0
 
 
 def _slow_rank_cause(evidence: Evidence, rank: int, phase: str) -> Cause | None:
     """Return where the slow rank is in that phase; if it waits for data, where batches are made."""
-    if phase == "data_wait" and evidence.making:
-        place = find_hotspot(sample for sample in evidence.making if sample.rank == rank)
+    if phase == "data_wait" and evidence.making_samples:
+        place = find_hotspot(sample for sample in evidence.making_samples if sample.rank == rank)
         return place.cause() if place is not None else None
-    seen = [sample for sample in evidence.rank_seen if sample.phase == phase]
-    ours = [sample for sample in seen if sample.rank == rank]
-    place = find_hotspot(ours)
+    place = find_hotspot(
+        sample for sample in evidence.rank_samples if sample.phase == phase and sample.rank == rank
+    )
     return place.cause() if place is not None else None
 
 
-UNEQUAL_STEPS = "unequal-steps"
 _UNEQUAL_STEPS, _UNEQUAL_SHARE = 3, 0.02
 
 
+@rule
 def check_unequal_steps(evidence: Evidence) -> Finding | None:
     """Ranks take different numbers of steps, so some end while others wait for them.
 
@@ -150,12 +142,10 @@ def check_unequal_steps(evidence: Evidence) -> Finding | None:
     if most - least < max(_UNEQUAL_STEPS, _UNEQUAL_SHARE * most):
         return None
     seconds = (most - least) * float(steps.wall_ns.mean()) / 1e9
-    return Finding(
-        rule=UNEQUAL_STEPS,
-        severity="warning",
-        title=f"ranks take between {least:,} and {most:,} steps",
-        seconds_lost=seconds,
-        evidence={"fewest_steps": least, "most_steps": most, "ranks": len(steps.ranks)},
+    return evidence.finding(
+        f"ranks take between {least:,} and {most:,} steps",
+        seconds,
+        {"fewest_steps": least, "most_steps": most, "ranks": len(steps.ranks)},
         remedies=(
             Remedy(
                 name="equal-shares",
@@ -164,4 +154,5 @@ def check_unequal_steps(evidence: Evidence) -> Finding | None:
                 "out the tail.",
             ),
         ),
+        severity="warning",
     )

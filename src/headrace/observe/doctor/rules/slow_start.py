@@ -6,13 +6,14 @@ import numpy as np
 
 from headrace.observe.doctor.evidence import Evidence
 from headrace.observe.doctor.findings import Finding, Remedy
+from headrace.observe.doctor.rule import rule
 
-SLOW_START = "slow-start"
 _START_S, _FIRST_BATCH_S = 60.0, 20.0
 _SHORT_RUN_FIRST_BATCH_S, _SHORT_RUN_SHARE = 5.0, 0.1
 _LITTLE = 0.01
 
 
+@rule
 def check_slow_start(evidence: Evidence) -> Finding | None:
     """It takes long until training begins.
 
@@ -37,14 +38,13 @@ def check_slow_start(evidence: Evidence) -> Finding | None:
         return None
     seconds = max(start_s, first_s)
     what = "until the first batch is there" if first_s >= start_s / 2 else "before the first step"
-    return Finding(
-        rule=SLOW_START,
+    return evidence.finding(
+        f"{seconds:.0f} s pass {what}",
+        seconds,
+        {"seconds_to_steady_steps": start_s, "seconds_to_first_batch": first_s},
+        remedies=(_SOONER_FIRST_BATCH if first_s >= start_s / 2 else _LESS_BEFORE_TRAINING,),
         # Time before training is paid once, so it is never more than a warning.
         severity="warning" if seconds >= _LITTLE * all_s else "info",
-        title=f"{seconds:.0f} s pass {what}",
-        seconds_lost=seconds,
-        evidence={"seconds_to_steady_steps": start_s, "seconds_to_first_batch": first_s},
-        remedies=(_SOONER_FIRST_BATCH if first_s >= start_s / 2 else _LESS_BEFORE_TRAINING,),
     )
 
 

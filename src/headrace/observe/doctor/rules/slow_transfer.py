@@ -8,13 +8,14 @@ from headrace.observe.doctor.batch_handoff import HANDOFF_NS, ready_handoff_ns
 from headrace.observe.doctor.evidence import SERIOUS, WARNING, Evidence
 from headrace.observe.doctor.findings import Finding, Remedy
 from headrace.observe.doctor.remedies import predicted_remedy
+from headrace.observe.doctor.rule import rule
 from headrace.observe.whatif.measured_pipeline import BatchWork
 from headrace.observe.whatif.prediction import PipelineChange
 
-SLOW_TRANSFER = "slow-transfer"
 _SEND_SHARE = 1.0
 
 
+@rule
 def check_slow_transfer(evidence: Evidence) -> Finding | None:
     """Handing batches over takes long: pickling, copies to shared memory, unpacking in the rank.
 
@@ -48,14 +49,14 @@ def check_slow_transfer(evidence: Evidence) -> Finding | None:
     by_send = evidence.flow_wait_seconds * (1.0 - 0.5 / send) if sends_slowly else 0.0
     by_unpack = evidence.steady_steps.total_seconds * unpack if unpack >= WARNING else 0.0
     seconds = min(max(by_send, by_unpack), evidence.flow_wait_seconds)
-    return Finding(
-        rule=SLOW_TRANSFER,
-        severity="warning" if usual else evidence.severity(seconds),
-        title=f"handing a batch to the rank takes {unpack:.0%} of a step, as steps are short"
-        if usual
-        else "handing batches from the workers to the rank takes long",
-        seconds_lost=seconds,
-        evidence={
+    return evidence.finding(
+        (
+            f"handing a batch to the rank takes {unpack:.0%} of a step, as steps are short"
+            if usual
+            else "handing batches from the workers to the rank takes long"
+        ),
+        seconds,
+        {
             "send_over_make": send,
             "send_ms": float(work.column("send_ns").mean() / 1e6),
             "wait_for_ready_batch_ms": taken_ns / 1e6,
@@ -63,6 +64,7 @@ def check_slow_transfer(evidence: Evidence) -> Finding | None:
             **evidence.script_data_wait,
         },
         remedies=_tensor_remedies(evidence, work),
+        severity="warning" if usual else evidence.severity(seconds),
     )
 
 
@@ -76,7 +78,7 @@ def _tensor_remedies(evidence: Evidence, work: BatchWork) -> tuple[Remedy, ...]:
     waiting = np.maximum(work.service_ns - work.column("cpu_ns"), 0.0)
     held_up = float(np.maximum(send - wall, 0.0).sum() / max(waiting.sum(), 1.0))
     half = float(np.maximum(send / 2 - wall, 0.0).mean())
-    prediction = simulator.predict_between(
+    prediction = simulator.predict(
         PipelineChange(capped_share=held_up, capped_ns=half, consume_saved_ns=unpack_ns / 2),
         PipelineChange(capped_share=held_up, capped_ns=0.0, consume_saved_ns=unpack_ns),
     )

@@ -9,6 +9,7 @@ import numpy as np
 from headrace.observe.doctor.evidence import WARNING, Evidence
 from headrace.observe.doctor.findings import Cause, Finding
 from headrace.observe.doctor.remedies import predict_without, predicted_remedy
+from headrace.observe.doctor.rule import rule
 from headrace.observe.doctor.stack_samples import (
     StackFrame,
     StackSample,
@@ -19,7 +20,6 @@ from headrace.observe.whatif.tables import Flags
 from headrace.observe.whatif.train_steps import TrainSteps
 from headrace.records.schema import PHASES
 
-STEP_OUTLIERS = "step-outliers"
 _TIMES_MEDIAN, _DEVIATIONS = 1.5, 5.0
 _MODEL_PHASES = ("forward", "backward", "sync", "optimizer")
 _WAITS_FOR_OTHERS = ("backward", "sync")
@@ -29,6 +29,7 @@ _EXACT_BELOW = 10
 """A period shorter than this must hold exactly; a longer one may be off by a step."""
 
 
+@rule
 def check_step_outliers(evidence: Evidence) -> Finding | None:
     """Some steps take far longer than the others: checkpoints, evaluation, garbage collection.
 
@@ -59,24 +60,22 @@ def check_step_outliers(evidence: Evidence) -> Finding | None:
     share = float(excess.sum() / max(wall.sum(), 1.0))
     if outliers.sum() < 2 or share < WARNING:
         return None
-    theirs = outliers & (steps.rows["rank"] == _rank_at_fault(steps, outliers))
-    phase = _phase(steps, theirs)
+    at_fault = outliers & (steps.rows["rank"] == _rank_at_fault(steps, outliers))
+    phase = _phase(steps, at_fault)
     if phase == "data_wait":  # other rules look at the loader
         return None
-    every = _period(steps, theirs, phase)
+    every = _period(steps, at_fault, phase)
     if every is None and evidence.others_fill_cores and phase in _MODEL_PHASES:
         return None
-    cause = _outlier_cause(evidence, theirs, phase)
+    cause = _outlier_cause(evidence, at_fault, phase)
     when = f"every {every} steps" if every else "at irregular steps"
     where = f", {'in' if cause.name else 'at'} {cause}" if cause is not None else ""
     times = float(wall[outliers].mean() / max(median, 1.0))
-    return Finding(
-        rule=STEP_OUTLIERS,
-        severity=evidence.severity(share * steps.total_seconds),
-        title=f"{int(outliers.sum()):,} of {len(steps):,} steps take {times:.1f} times as long as "
+    return evidence.finding(
+        f"{int(outliers.sum()):,} of {len(steps):,} steps take {times:.1f} times as long as "
         f"the others ({when}{where})",
-        seconds_lost=share * steps.total_seconds,
-        evidence={
+        share * steps.total_seconds,
+        {
             "outliers": int(outliers.sum()),
             "steps": len(steps),
             "median_ms": median / 1e6,
@@ -144,13 +143,15 @@ def _period(steps: TrainSteps, outliers: Flags, phase: str) -> int | None:
 
 def _outlier_cause(evidence: Evidence, outliers: Flags, phase: str) -> Cause | None:
     slow = evidence.steps.of(outliers)
-    begin_ns = {rank: slow.times_of(rank)[0] for rank in slow.ranks}
-    end_ns = {rank: slow.times_of(rank)[1] for rank in slow.ranks}
-    in_phase = [sample for sample in evidence.rank_seen if sample.phase == phase]
+    times = {rank: slow.times_of(rank) for rank in slow.ranks}
+    in_phase = [sample for sample in evidence.rank_samples if sample.phase == phase]
     usual = {
-        frame for sample in evidence.rank_seen if sample.phase != phase for frame in sample.frames
+        frame
+        for sample in evidence.rank_samples
+        if sample.phase != phase
+        for frame in sample.frames
     }
-    seen = samples_during(in_phase, begin_ns, end_ns)
+    seen = samples_during(in_phase, times)
     place = find_hotspot([_cut_to_special_line(sample, usual) for sample in seen])
     return place.cause() if place is not None else None
 

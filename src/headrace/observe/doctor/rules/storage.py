@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from headrace.observe.doctor.evidence import Evidence
 from headrace.observe.doctor.findings import Finding, Remedy
 from headrace.observe.doctor.remedies import (
     making_cause,
-    more_workers_remedy,
+    more_workers_remedies,
     predict_less_reading,
     predict_less_waiting,
     predicted_remedy,
 )
+from headrace.observe.doctor.rule import rule
 from headrace.observe.doctor.stack_activity import is_lock, is_reading, is_sleep, reads_own_files
 from headrace.observe.doctor.stack_samples import StackSample, off_cpu_ns
 from headrace.observe.whatif.measured_pipeline import BatchWork
 
-SLOW_STORAGE = "slow-storage"
 _WAITING_SHARE = 0.4
 _BANDWIDTH_BYTES_PER_S = 50e6
 _READS_BYTES_PER_S = 100e3
 
 
+@rule
 def check_slow_storage(evidence: Evidence) -> Finding | None:
     """Workers wait for files or the network, and the accelerator for them.
 
@@ -43,9 +42,9 @@ def check_slow_storage(evidence: Evidence) -> Finding | None:
     read_bytes = float(work.column("read_bytes").sum())
     waited_s = waiting * float(work.column("wall_ns").sum()) / 1e9
     bytes_per_s = read_bytes / max(waited_s, 1e-9)
-    told_by_source = any(is_reading(sample) for sample in reading)
-    told_by_bytes = bytes_per_s >= _READS_BYTES_PER_S and not evidence.cores_short
-    if waiting < _WAITING_SHARE or not (told_by_source or told_by_bytes):
+    by_source = any(is_reading(sample) for sample in reading)
+    by_bytes = bytes_per_s >= _READS_BYTES_PER_S and not evidence.cores_short
+    if waiting < _WAITING_SHARE or not (by_source or by_bytes):
         return None
     kind = "bandwidth" if bytes_per_s >= _BANDWIDTH_BYTES_PER_S else "latency"
     cause = making_cause(evidence, reading, off_cpu_only=True)
@@ -54,12 +53,10 @@ def check_slow_storage(evidence: Evidence) -> Finding | None:
     if prediction is not None:
         seconds = evidence.waits_solved(prediction)
     where = f" in {cause}" if cause is not None else ""
-    return Finding(
-        rule=SLOW_STORAGE,
-        severity=evidence.severity(seconds),
-        title=f"workers wait for storage {waiting:.0%} of their time{where}",
-        seconds_lost=seconds,
-        evidence={
+    return evidence.finding(
+        f"workers wait for storage {waiting:.0%} of their time{where}",
+        seconds,
+        {
             "data_wait_share": evidence.steady_steps.data_wait_share,
             "worker_waiting_share": waiting,
             "bound": kind,
@@ -83,11 +80,11 @@ def _column_share(work: BatchWork, part: str, whole: str) -> float | None:
 
 def _reading_samples(evidence: Evidence) -> tuple[tuple[StackSample, ...], float]:
     """Return samples of reading, or else of possible reading, and their share of waiting time."""
-    if not evidence.making:
+    if not evidence.making_samples:
         return (), 1.0 - evidence.work.cpu_share if evidence.work is not None else 0.0
-    total = max(sum(sample.wall_ns for sample in evidence.making), 1.0)
+    total = max(sum(sample.wall_ns for sample in evidence.making_samples), 1.0)
     others = tuple(
-        sample for sample in evidence.making if not (is_lock(sample) or is_sleep(sample))
+        sample for sample in evidence.making_samples if not (is_lock(sample) or is_sleep(sample))
     )
     reading = tuple(sample for sample in others if is_reading(sample))
     waiting = off_cpu_ns(reading) / total
@@ -98,29 +95,25 @@ def _reading_samples(evidence: Evidence) -> tuple[tuple[StackSample, ...], float
 
 
 def _slow_storage_remedies(evidence: Evidence, waiting: float, kind: str) -> tuple[Remedy, ...]:
-    remedies: list[Remedy] = []
-    more = more_workers_remedy(evidence)
-    if more is not None and kind == "latency":
-        remedies.append(more[0])
+    remedies = more_workers_remedies(evidence) if kind == "latency" else ()
     prediction = predict_less_reading(evidence, waiting)
-    if prediction is not None:
-        remedies.append(
-            predicted_remedy(
-                "shards",
-                "reading shards, or a cache on local disk,",
-                prediction,
-                "Pack the files with `headrace data pack`, or keep a copy on local disk. Reading "
-                "is taken to go as fast as in the fastest batches of this run, or faster.",
-            )
-        )
-    return tuple(remedies)
+    if prediction is None:
+        return remedies
+    shards = predicted_remedy(
+        "shards",
+        "reading shards, or a cache on local disk,",
+        prediction,
+        "Pack the files with `headrace data pack`, or keep a copy on local disk. Reading is taken "
+        "to go as fast as in the fastest batches of this run, or faster.",
+    )
+    return (*remedies, shards)
 
 
-SMALL_FILES = "small-files"
 _READ_BYTES, _SAMPLE_BYTES = 256 * 2**10, 2**20
 _READS_A_SAMPLE = 1.0
 
 
+@rule
 def check_small_files(evidence: Evidence) -> Finding | None:
     """Workers wait for many small files: each costs an open and a read, however little it holds.
 
@@ -137,32 +130,33 @@ def check_small_files(evidence: Evidence) -> Finding | None:
     work = evidence.work
     if not (evidence.starved and evidence.workers_busy) or work is None or not work.cpu_measured:
         return None
-    reads = _file_reads(work)
-    if reads is None or evidence.cores_full:
+    calls, samples, read_bytes = (
+        float(work.column(name).sum()) for name in ("reads", "samples", "read_bytes")
+    )
+    if calls <= 0 or samples <= 0 or evidence.cores_full:  # 0: not recorded
         return None
     files = _waiting_for_files(evidence)
-    total_ns = sum(sample.wall_ns for sample in evidence.making)
+    total_ns = sum(sample.wall_ns for sample in evidence.making_samples)
     waiting = off_cpu_ns(files) / max(total_ns, 1.0)
     waited_s = waiting * float(work.column("wall_ns").sum()) / 1e9
-    if waiting < _WAITING_SHARE or not reads.small:
+    small = read_bytes < min(_READ_BYTES * calls, _SAMPLE_BYTES * samples)
+    bytes_per_s = read_bytes / max(waited_s, 1e-9)
+    if waiting < _WAITING_SHARE or calls < _READS_A_SAMPLE * samples or not small:
         return None
-    bytes_per_s = reads.bytes / max(waited_s, 1e-9)
     if bytes_per_s >= _BANDWIDTH_BYTES_PER_S:
         return None
     cause = making_cause(evidence, files, off_cpu_only=True)
     where = f" in {cause}" if cause is not None else ""
     seconds, remedies = _small_files_remedies(evidence, waiting)
-    return Finding(
-        rule=SMALL_FILES,
-        severity=evidence.severity(seconds),
-        title=f"workers wait for small files {waiting:.0%} of their time{where}",
-        seconds_lost=seconds,
-        evidence={
+    return evidence.finding(
+        f"workers wait for small files {waiting:.0%} of their time{where}",
+        seconds,
+        {
             "data_wait_share": evidence.steady_steps.data_wait_share,
             "worker_waiting_share": waiting,
-            "reads_a_sample": reads.a_sample,
-            "kb_a_read": reads.bytes_a_read / 1e3,
-            "read_kb_per_sample": reads.bytes / reads.samples / 1e3,
+            "reads_a_sample": calls / samples,
+            "kb_a_read": read_bytes / calls / 1e3,
+            "read_kb_per_sample": read_bytes / samples / 1e3,
             "read_mb_per_s": bytes_per_s / 1e6,
             "batches": len(work),
         },
@@ -171,45 +165,10 @@ def check_small_files(evidence: Evidence) -> Finding | None:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _FileReads:
-    """Reads of the workers for their batches."""
-
-    calls: float
-    bytes: float
-    samples: float
-
-    @property
-    def a_sample(self) -> float:
-        """Read calls a sample."""
-        return self.calls / self.samples
-
-    @property
-    def bytes_a_read(self) -> float:
-        """Mean bytes of a read call."""
-        return self.bytes / self.calls
-
-    @property
-    def small(self) -> bool:
-        """Whether there are many reads, each small, of small samples."""
-        return (
-            self.a_sample >= _READS_A_SAMPLE
-            and self.bytes_a_read < _READ_BYTES
-            and self.bytes < _SAMPLE_BYTES * self.samples
-        )
-
-
-def _file_reads(work: BatchWork) -> _FileReads | None:
-    calls, samples = float(work.column("reads").sum()), float(work.column("samples").sum())
-    if calls <= 0 or samples <= 0:  # not recorded
-        return None
-    return _FileReads(calls, float(work.column("read_bytes").sum()), samples)
-
-
 def _waiting_for_files(evidence: Evidence) -> tuple[StackSample, ...]:
     return tuple(
         sample
-        for sample in evidence.making
+        for sample in evidence.making_samples
         if reads_own_files(sample) and not (is_lock(sample) or is_sleep(sample))
     )
 
@@ -223,8 +182,7 @@ def _small_files_remedies(evidence: Evidence, waiting: float) -> tuple[float, tu
     times keep their CPU part, their waiting part shrinks.
     """
     prediction = predict_less_waiting(evidence, waiting)
-    more = more_workers_remedy(evidence)
-    others = (more[0],) if more is not None else ()
+    others = more_workers_remedies(evidence)
     if prediction is None:
         return evidence.flow_wait_seconds * waiting, others
     shards = predicted_remedy(

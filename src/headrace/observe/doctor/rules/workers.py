@@ -14,12 +14,12 @@ from headrace.observe.doctor.remedies import (
     predict_without,
     predicted_remedy,
 )
+from headrace.observe.doctor.rule import rule
 from headrace.observe.whatif.prediction import PipelineChange, with_workers
 from headrace.observe.whatif.scaling import THREADED_FACTOR
 
-TOO_FEW_WORKERS = "too-few-workers"
 
-
+@rule
 def check_too_few_workers(evidence: Evidence) -> Finding | None:
     """More workers would make the accelerator wait less, and there are cores for them.
 
@@ -39,12 +39,10 @@ def check_too_few_workers(evidence: Evidence) -> Finding | None:
     else:
         plural = "s are" if loader.workers > 1 else " is"
         title = f"{loader.workers} worker{plural} too few for the loader{loader.place}"
-    return Finding(
-        rule=TOO_FEW_WORKERS,
-        severity=evidence.severity(seconds),
-        title=title,
-        seconds_lost=seconds,
-        evidence={
+    return evidence.finding(
+        title,
+        seconds,
+        {
             "data_wait_share": evidence.steady_steps.data_wait_share,
             "workers": loader.workers,
             "worker_idle_share": work.idle_share,
@@ -53,15 +51,15 @@ def check_too_few_workers(evidence: Evidence) -> Finding | None:
             "cores": evidence.host.cores,
             "idle_cores": evidence.host.idle_cores,
         },
-        cause=making_cause(evidence, evidence.making),
+        cause=making_cause(evidence, evidence.making_samples),
         remedies=(remedy,),
     )
 
 
-OVERSUBSCRIBED_THREADS = "oversubscribed-threads"
 _WORKERS_A_CORE = 2.0
 
 
+@rule
 def check_oversubscribed_threads(evidence: Evidence) -> Finding | None:
     """Workers and their threads ask for more cores than there are.
 
@@ -83,12 +81,10 @@ def check_oversubscribed_threads(evidence: Evidence) -> Finding | None:
     else:
         seconds *= 0.5
         title = f"{loader.workers} workers share {evidence.host.cores:g} cores"
-    return Finding(
-        rule=OVERSUBSCRIBED_THREADS,
-        severity=evidence.severity(seconds),
-        title=title,
-        seconds_lost=seconds,
-        evidence={
+    return evidence.finding(
+        title,
+        seconds,
+        {
             "cpu_time_over_main_thread": work.threads,
             "workers": loader.workers,
             "ranks": evidence.host.ranks,
@@ -96,7 +92,7 @@ def check_oversubscribed_threads(evidence: Evidence) -> Finding | None:
             "busy_cores": evidence.host.busy_cores,
         },
         # the line whose work the threads share
-        cause=making_cause(evidence, evidence.making) if threaded else None,
+        cause=making_cause(evidence, evidence.making_samples) if threaded else None,
         remedies=_thread_remedies(evidence, threaded=threaded),
     )
 
@@ -120,9 +116,7 @@ def _thread_remedies(evidence: Evidence, *, threaded: bool) -> tuple[Remedy, ...
     )
 
 
-WORKERS_RESTARTED = "workers-restarted"
-
-
+@rule
 def check_workers_restarted(evidence: Evidence) -> Finding | None:
     """Workers are restarted each epoch, and the ranks wait for them.
 
@@ -149,12 +143,10 @@ def check_workers_restarted(evidence: Evidence) -> Finding | None:
         return None
     is_made_anew = loader.constructed > max(starts) / 2
     each = float(saved[steps.starts_loader].mean()) / 1e9
-    return Finding(
-        rule=WORKERS_RESTARTED,
-        severity=evidence.severity(share * steps.total_seconds),
-        title=f"starting the workers again takes {each:.1f} s an epoch, {share:.0%} of step time",
-        seconds_lost=share * steps.total_seconds,
-        evidence={
+    return evidence.finding(
+        f"starting the workers again takes {each:.1f} s an epoch, {share:.0%} of step time",
+        share * steps.total_seconds,
+        {
             "starts": max(starts),
             "seconds_each": each,
             "share_of_step_time": share,
@@ -182,11 +174,11 @@ def _persistence_advice(loader: TrainingLoader, *, is_made_anew: bool) -> str:
     )
 
 
-SHALLOW_PREFETCH = "shallow-prefetch"
 _SPARE_SERVICE = 0.9
 _DEEPER_FACTORS = (2, 4, 8)
 
 
+@rule
 def check_shallow_prefetch(evidence: Evidence) -> Finding | None:
     """Batches differ in cost: those made ahead run out, although there are enough workers.
 
@@ -214,12 +206,10 @@ def check_shallow_prefetch(evidence: Evidence) -> Finding | None:
     factor, prediction = next(each for each in tried if each[1].speedup >= 0.98 * best)
     depth = loader.prefetch_factor * factor
     seconds = evidence.waits_solved(prediction)
-    return Finding(
-        rule=SHALLOW_PREFETCH,
-        severity=evidence.severity(seconds),
-        title="batches vary so much in cost that the ones made ahead run out",
-        seconds_lost=seconds,
-        evidence={
+    return evidence.finding(
+        "batches vary so much in cost that the ones made ahead run out",
+        seconds,
+        {
             "data_wait_share": evidence.steady_steps.data_wait_share,
             "batch_wall_ms": service / 1e6,
             "batch_wall_deviation_ms": float(np.std(measured.service_ns)) / 1e6,

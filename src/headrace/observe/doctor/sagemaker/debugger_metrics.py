@@ -7,13 +7,15 @@ end.
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 
-from headrace.observe.doctor.findings import Finding, NotEvaluated
+from headrace.observe.doctor.findings import Fact, Finding, NotEvaluated
 from headrace.observe.whatif.tables import (
     Columns,
     Flags,
@@ -50,7 +52,7 @@ class DebuggerMetrics:
     system: Columns
 
     @property
-    def looks(self) -> tuple[int, ...]:
+    def evaluations(self) -> tuple[int, ...]:
         """Sample counts at which rules are evaluated: each minute and the end, after PATIENCE."""
         if not len(self.t_ns):
             return ()
@@ -64,26 +66,27 @@ class DebuggerMetrics:
         starts = (self.t_ns, self.processes["started_ns"])
         return min((int(times.min()) for times in starts if len(times)), default=None)
 
-    def minutes(self, look: int) -> float:
+    def minutes(self, count: int) -> float:
         """Return the minutes of sampling before an evaluation."""
-        return float(self.t_ns[look - 1] - self.t_ns[0]) / _LOOK_NS
+        return float(self.t_ns[count - 1] - self.t_ns[0]) / _LOOK_NS
 
     def first_above(self, share: float, there: Flags) -> int | None:
         """Return the first evaluation by which more than a share of the samples had a property."""
         counts = np.cumsum(there)
-        return next((look for look in self.looks if counts[look - 1] > share * look), None)
+        return next(
+            (count for count in self.evaluations if counts[count - 1] > share * count), None
+        )
 
-    def missing(self, rule: str, *, gpus: int = 1) -> NotEvaluated | None:
+    def missing(self, gpus: int) -> str | None:
         """Return why a rule about the system, or some GPUs, is not evaluated; None if it is."""
         if len(self.gpu_numbers) < gpus:
             count_text = "no GPU" if not self.gpu_numbers else f"only {len(self.gpu_numbers)} GPU"
-            return NotEvaluated(rule, f"{count_text} was recorded")
-        if not self.looks:
-            reason = (
+            return f"{count_text} was recorded"
+        if not self.evaluations:
+            return (
                 f"{len(self.t_ns):,} samples of the system were recorded, and it begins after "
                 f"{PATIENCE:,}"
             )
-            return NotEvaluated(rule, reason)
         return None
 
 
@@ -110,13 +113,41 @@ def read_debugger_metrics(tables: Tables) -> DebuggerMetrics:
     )
 
 
-def debugger_finding(
-    rule: str, title: str, seconds_lost: float = 0.0, **evidence: float | str
-) -> Finding:
+DebuggerRuleCheck: TypeAlias = Callable[[DebuggerMetrics], Finding | NotEvaluated | None]
+_Check: TypeAlias = Callable[[DebuggerMetrics], Finding | str | None]
+REGISTERED: dict[str, DebuggerRuleCheck] = {}
+
+
+def debugger_rule(name: str, *, gpus: int = 0) -> Callable[[_Check], DebuggerRuleCheck]:
+    """Register a check that returns a finding, or why it is not evaluated, under its name.
+
+    If it looks at GPUs, it needs so many, and PATIENCE.
+    """
+
+    def register(check: _Check) -> DebuggerRuleCheck:
+        @functools.wraps(check)
+        def named(recorded: DebuggerMetrics) -> Finding | NotEvaluated | None:
+            outcome = (recorded.missing(gpus) if gpus else None) or check(recorded)
+            if isinstance(outcome, str):
+                return NotEvaluated(name, outcome)
+            return None if outcome is None else replace(outcome, rule=name)
+
+        REGISTERED[name] = named
+        return named
+
+    return register
+
+
+def debugger_finding(title: str, seconds_lost: float = 0.0, **evidence: float | str) -> Finding:
     """Return a finding of Debugger's, which has no severities: each is a warning."""
     return Finding(
-        rule=rule, severity="warning", title=title, seconds_lost=seconds_lost, evidence=evidence
+        rule="", severity="warning", title=title, seconds_lost=seconds_lost, evidence=evidence
     )
+
+
+def debugger_report(title: str, evidence: Mapping[str, Fact]) -> Finding:
+    """Return the finding of a rule that only reports."""
+    return Finding(rule="", severity="info", title=title, seconds_lost=0.0, evidence=evidence)
 
 
 def quantile(values: Floats, share: float) -> float:

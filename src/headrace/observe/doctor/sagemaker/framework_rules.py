@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.observe.doctor.findings import Fact, Finding, NotEvaluated
-from headrace.observe.doctor.sagemaker.debugger_metrics import DebuggerMetrics, debugger_finding
+from headrace.observe.doctor.findings import Fact, Finding
+from headrace.observe.doctor.sagemaker.debugger_metrics import (
+    DebuggerMetrics,
+    debugger_finding,
+    debugger_report,
+    debugger_rule,
+)
 from headrace.observe.whatif.tables import Columns, Ints, row_count, select_rows
 from headrace.records.schema import PHASES
 
-DATALOADER = "Dataloader"
 _FEWEST_PROCESSES, _MOST_PROCESSES, _FEWEST_SECONDS = 0.7, 2.0, 10
 
 
-def check_dataloader(recorded: DebuggerMetrics) -> Finding | NotEvaluated | None:
+@debugger_rule("Dataloader")
+def check_dataloader(recorded: DebuggerMetrics) -> Finding | str | None:
     """There are far fewer or far more processes that make batches than cores.
 
     Fires where the median number of processes that make batches in the same second is below 70
@@ -24,22 +29,20 @@ def check_dataloader(recorded: DebuggerMetrics) -> Finding | NotEvaluated | None
     """
     cores = recorded.cores.shape[1]
     if not cores:
-        return NotEvaluated(DATALOADER, "no core was recorded")
+        return "no core was recorded"
     if row_count(recorded.batches) == 0:
-        return NotEvaluated(DATALOADER, "no batch of a loader was recorded")
+        return "no batch of a loader was recorded"
     at_once = _processes_a_second(recorded.batches)
     if len(at_once) <= _FEWEST_SECONDS:
-        reason = (
+        return (
             f"batches were begun in {len(at_once)} different seconds, and it begins after "
             f"{_FEWEST_SECONDS}"
         )
-        return NotEvaluated(DATALOADER, reason)
     median = int(np.median(at_once))
     if _FEWEST_PROCESSES * cores <= median <= _MOST_PROCESSES * cores:
         return None
     how = "below 70%" if median < _FEWEST_PROCESSES * cores else "above 200%"
     return debugger_finding(
-        DATALOADER,
         f"{median} processes make batches at a time, for {cores} cores: {how}",
         processes=median,
         cores=cores,
@@ -62,11 +65,11 @@ def _processes_a_second(batches: Columns) -> Ints:
     return counts
 
 
-MAX_INITIALIZATION_TIME = "MaxInitializationTime"
 _INITIALIZATION_MINUTES = 20.0
 
 
-def check_max_initialization_time(recorded: DebuggerMetrics) -> Finding | NotEvaluated | None:
+@debugger_rule("MaxInitializationTime")
+def check_max_initialization_time(recorded: DebuggerMetrics) -> Finding | str | None:
     """The first step is late.
 
     Fires where more than 20 minutes pass between the start of the recording and the first training
@@ -74,7 +77,7 @@ def check_max_initialization_time(recorded: DebuggerMetrics) -> Finding | NotEva
     """
     started_ns, steps = recorded.started_ns, recorded.steps
     if started_ns is None:
-        return NotEvaluated(MAX_INITIALIZATION_TIME, "nothing was recorded")
+        return "nothing was recorded"
     train = steps["start_ns"][steps["kind"] == "train"] if row_count(steps) else np.zeros(0)
     if len(train):
         minutes = (int(train.min()) - started_ns) / 60e9
@@ -83,22 +86,16 @@ def check_max_initialization_time(recorded: DebuggerMetrics) -> Finding | NotEva
         minutes = (int(recorded.t_ns[-1]) - started_ns) / 60e9 if len(recorded.t_ns) else 0.0
         title = f"{minutes:.0f} minutes have passed without a step"
     if minutes > _INITIALIZATION_MINUTES:
-        return debugger_finding(
-            MAX_INITIALIZATION_TIME, title, seconds_lost=minutes * 60, minutes=minutes
-        )
-    return (
-        None
-        if len(train)
-        else NotEvaluated(MAX_INITIALIZATION_TIME, "no training step was recorded")
-    )
+        return debugger_finding(title, seconds_lost=minutes * 60, minutes=minutes)
+    return None if len(train) else "no training step was recorded"
 
 
-STEP_OUTLIER = "StepOutlier"
 _DEVIATIONS, _FEWEST_OUTLIERS, _FEWEST_STEPS = 3.0, 10, 100
 _KINDS = {"train": "training", "eval": "evaluation"}
 
 
-def check_step_outlier(recorded: DebuggerMetrics) -> Finding | NotEvaluated | None:
+@debugger_rule("StepOutlier")
+def check_step_outlier(recorded: DebuggerMetrics) -> Finding | str | None:
     """Some steps take far longer than the others.
 
     Fires where more than 10 steps of a kind, training or evaluation, are more than 3 standard
@@ -120,7 +117,6 @@ def check_step_outlier(recorded: DebuggerMetrics) -> Finding | NotEvaluated | No
         if len(outliers) > _FEWEST_OUTLIERS:
             ranks = len(np.unique(steps["rank"][of_kind]))
             return debugger_finding(
-                STEP_OUTLIER,
                 f"{len(outliers):,} of {len(wall):,} {name} steps take longer than "
                 f"{limit / 1e6:,.0f} ms, the mean and three standard deviations",
                 seconds_lost=float((outliers - wall.mean()).sum()) / ranks / 1e9,
@@ -131,16 +127,12 @@ def check_step_outlier(recorded: DebuggerMetrics) -> Finding | NotEvaluated | No
                 outlier_ms=float(outliers.mean()) / 1e6,
             )
     if most <= _FEWEST_STEPS:
-        return NotEvaluated(
-            STEP_OUTLIER, f"{most} steps were recorded, and it begins after {_FEWEST_STEPS}"
-        )
+        return f"{most} steps were recorded, and it begins after {_FEWEST_STEPS}"
     return None
 
 
-OVERALL_FRAMEWORK_METRICS = "OverallFrameworkMetrics"
-
-
-def check_overall_framework_metrics(recorded: DebuggerMetrics) -> Finding | NotEvaluated | None:
+@debugger_rule("OverallFrameworkMetrics")
+def check_overall_framework_metrics(recorded: DebuggerMetrics) -> Finding | str | None:
     """What the job spent its time on. Fires never: it only reports (OverallFrameworkMetrics).
 
     From the start of the recording to the end of the last step, as a mean over the ranks:
@@ -149,7 +141,7 @@ def check_overall_framework_metrics(recorded: DebuggerMetrics) -> Finding | NotE
     """
     steps, started_ns = recorded.steps, recorded.started_ns
     if row_count(steps) == 0 or started_ns is None:
-        return NotEvaluated(OVERALL_FRAMEWORK_METRICS, "no step was recorded")
+        return "no step was recorded"
     ranks = len(np.unique(steps["rank"]))
     ends = steps["start_ns"] + steps["wall_ns"]
     whole_ns = max(float(ends.max()) - started_ns, 1.0)
@@ -172,11 +164,8 @@ def check_overall_framework_metrics(recorded: DebuggerMetrics) -> Finding | NotE
         evidence[f"step_{phase}_share"] = (
             float(np.maximum(train[f"{phase}_ns"], 0).sum()) / train_ns
         )
-    return Finding(
-        rule=OVERALL_FRAMEWORK_METRICS,
-        severity="info",
-        title=f"{before:.0%} of the time passed before the first step, {shares['train']:.0%} in "
+    return debugger_report(
+        f"{before:.0%} of the time passed before the first step, {shares['train']:.0%} in "
         f"training steps, {shares['eval']:.0%} in evaluation",
-        seconds_lost=0.0,
-        evidence=evidence,
+        evidence,
     )

@@ -6,22 +6,24 @@ from itertools import combinations
 
 import numpy as np
 
-from headrace.observe.doctor.findings import Fact, Finding, NotEvaluated
+from headrace.observe.doctor.findings import Fact, Finding
 from headrace.observe.doctor.sagemaker.debugger_metrics import (
     PATIENCE,
     WINDOW,
     DebuggerMetrics,
     debugger_finding,
+    debugger_report,
+    debugger_rule,
     quantile,
 )
 from headrace.observe.whatif.tables import Flags, Floats
 
-BATCH_SIZE = "BatchSize"
 _BATCH_SIZE_CPU, _BATCH_SIZE_GPU, _BATCH_SIZE_MEMORY = 70.0, 70.0, 70.0
 _BATCH_SIZE_QUANTILE = 0.95
 
 
-def check_batch_size(recorded: DebuggerMetrics) -> Finding | NotEvaluated | None:
+@debugger_rule("BatchSize", gpus=1)
+def check_batch_size(recorded: DebuggerMetrics) -> Finding | str | None:
     """CPU, a GPU and its memory are used little: the batch is too small, or the host too large.
 
     Fires where the 95th percentiles of 500 samples are below 70 % for the mean of the cores,
@@ -29,16 +31,13 @@ def check_batch_size(recorded: DebuggerMetrics) -> Finding | NotEvaluated | None
     cpu_threshold_p95 70, gpu_threshold_p95 70, gpu_memory_threshold_p95 70, window 500,
     patience 1000).
     """
-    missing = recorded.missing(BATCH_SIZE)
-    if missing is not None:
-        return missing
     if recorded.gpu_memory is None:
-        return NotEvaluated(BATCH_SIZE, "the size of the GPUs' memory was not recorded")
+        return "the size of the GPUs' memory was not recorded"
     cpu = recorded.cores.mean(axis=1) if recorded.cores.size else np.zeros(0)
     if not len(cpu):
-        return NotEvaluated(BATCH_SIZE, "no core was recorded")
-    for look in recorded.looks:
-        window = slice(look - WINDOW, look)
+        return "no core was recorded"
+    for count in recorded.evaluations:
+        window = slice(count - WINDOW, count)
         cpu_used = quantile(cpu[window], _BATCH_SIZE_QUANTILE)
         for place, gpu in enumerate(recorded.gpu_numbers):
             used = quantile(recorded.gpus[window, place], _BATCH_SIZE_QUANTILE)
@@ -49,23 +48,23 @@ def check_batch_size(recorded: DebuggerMetrics) -> Finding | NotEvaluated | None
                 and memory < _BATCH_SIZE_MEMORY
             ):
                 return debugger_finding(
-                    BATCH_SIZE,
                     f"the cores, GPU {gpu} and its memory are used little: {cpu_used:.0f}%, "
                     f"{used:.0f}% and {memory:.0f}% at the 95th percentile",
                     gpu=gpu,
                     cpu_p95_percent=cpu_used,
                     gpu_p95_percent=used,
                     gpu_memory_p95_percent=memory,
-                    after_min=recorded.minutes(look),
+                    after_min=recorded.minutes(count),
                 )
     return None
 
 
-CPU_BOTTLENECK = "CPUBottleneck"
-_CPU_BOTTLENECK_SHARE, _CPU_BOTTLENECK_CPU, _CPU_BOTTLENECK_GPU = 0.5, 90.0, 10.0
+_BOTTLENECK_SHARE, _IDLE_GPU_PERCENT = 0.5, 10.0
+_BUSY_CORE_PERCENT, _IO_WAIT_PERCENT = 90.0, 50.0
 
 
-def check_cpu_bottleneck(recorded: DebuggerMetrics) -> Finding | NotEvaluated | None:
+@debugger_rule("CPUBottleneck", gpus=1)
+def check_cpu_bottleneck(recorded: DebuggerMetrics) -> Finding | str | None:
     """A GPU has little to do while a core is busy: the CPU holds it up.
 
     Fires where in more than 50 % of all samples so far any one core is above 90 % and any one
@@ -73,31 +72,14 @@ def check_cpu_bottleneck(recorded: DebuggerMetrics) -> Finding | NotEvaluated | 
     90, gpu_threshold 10, patience 1000). One busy core is enough, and a GPU that idles half of
     its time is not: Headrace's own `cpu-bound-worker` looks at how long steps wait instead.
     """
-    missing = recorded.missing(CPU_BOTTLENECK)
-    if missing is not None:
-        return missing
     if not recorded.cores.shape[1]:
-        return NotEvaluated(CPU_BOTTLENECK, "no core was recorded")
-    low: Flags = np.any(recorded.gpus < _CPU_BOTTLENECK_GPU, axis=1)
-    both: Flags = low & np.any(recorded.cores > _CPU_BOTTLENECK_CPU, axis=1)
-    look = recorded.first_above(_CPU_BOTTLENECK_SHARE, both)
-    if look is None:
-        return None
-    share = float(both[:look].mean())
-    return debugger_finding(
-        CPU_BOTTLENECK,
-        f"in {share:.0%} of the samples a core is above 90% while a GPU is below 10%",
-        bottleneck_share=share,
-        low_gpu_share=float(low[:look].mean()),
-        after_min=recorded.minutes(look),
-    )
+        return "no core was recorded"
+    busy: Flags = np.any(recorded.cores > _BUSY_CORE_PERCENT, axis=1)
+    return _bottleneck(recorded, busy, "a core is above 90%")
 
 
-IO_BOTTLENECK = "IOBottleneck"
-_IO_BOTTLENECK_SHARE, _IO_BOTTLENECK_IO, _IO_BOTTLENECK_GPU = 0.5, 50.0, 10.0
-
-
-def check_io_bottleneck(recorded: DebuggerMetrics) -> Finding | NotEvaluated | None:
+@debugger_rule("IOBottleneck", gpus=1)
+def check_io_bottleneck(recorded: DebuggerMetrics) -> Finding | str | None:
     """A GPU has little to do while the host waits for its disks.
 
     Fires where in more than 50 % of all samples so far I/O wait is above 50 % of a core and any
@@ -106,62 +88,60 @@ def check_io_bottleneck(recorded: DebuggerMetrics) -> Finding | NotEvaluated | N
     that of all cores together, so here it is added up over them: wherever one core is above 50
     %, so is the sum.
     """
-    missing = recorded.missing(IO_BOTTLENECK)
-    if missing is not None:
-        return missing
     if recorded.io_wait is None:
-        return NotEvaluated(IO_BOTTLENECK, "no I/O wait was recorded")
-    low: Flags = np.any(recorded.gpus < _IO_BOTTLENECK_GPU, axis=1)
-    both: Flags = low & (recorded.io_wait * max(recorded.cores.shape[1], 1) > _IO_BOTTLENECK_IO)
-    look = recorded.first_above(_IO_BOTTLENECK_SHARE, both)
-    if look is None:
+        return "no I/O wait was recorded"
+    busy: Flags = recorded.io_wait * max(recorded.cores.shape[1], 1) > _IO_WAIT_PERCENT
+    return _bottleneck(recorded, busy, "I/O wait is above 50% of a core")
+
+
+def _bottleneck(recorded: DebuggerMetrics, busy: Flags, what: str) -> Finding | None:
+    """Return a finding if something is busy while a GPU is not, in most samples so far."""
+    low: Flags = np.any(recorded.gpus < _IDLE_GPU_PERCENT, axis=1)
+    both = low & busy
+    count = recorded.first_above(_BOTTLENECK_SHARE, both)
+    if count is None:
         return None
-    share = float(both[:look].mean())
+    share = float(both[:count].mean())
     return debugger_finding(
-        IO_BOTTLENECK,
-        f"in {share:.0%} of the samples I/O wait is above 50% of a core while a GPU is below 10%",
+        f"in {share:.0%} of the samples {what} while a GPU is below 10%",
         bottleneck_share=share,
-        low_gpu_share=float(low[:look].mean()),
-        after_min=recorded.minutes(look),
+        low_gpu_share=float(low[:count].mean()),
+        after_min=recorded.minutes(count),
     )
 
 
-LOW_GPU_UTILIZATION = "LowGPUUtilization"
 _P95_LIMIT, _P5_LIMIT = 70.0, 10.0
 
 
-def check_low_gpu_utilization(recorded: DebuggerMetrics) -> Finding | NotEvaluated | None:
+@debugger_rule("LowGPUUtilization", gpus=1)
+def check_low_gpu_utilization(recorded: DebuggerMetrics) -> Finding | str | None:
     """A GPU is used little, or by fits and starts.
 
     Fires where a GPU's 95th percentile over 500 samples is below 70 %, or above that with a 5th
     percentile below 10 %, after more than 1,000 samples (LowGPUUtilization: threshold_p95 70,
     threshold_p5 10, window 500, patience 1000).
     """
-    missing = recorded.missing(LOW_GPU_UTILIZATION)
-    if missing is not None:
-        return missing
-    for look in recorded.looks:
+    for count in recorded.evaluations:
         for place, gpu in enumerate(recorded.gpu_numbers):
-            window = recorded.gpus[look - WINDOW : look, place]
+            window = recorded.gpus[count - WINDOW : count, place]
             high, low = quantile(window, 0.95), quantile(window, 0.05)
             if high < _P95_LIMIT or (high > _P95_LIMIT and low < _P5_LIMIT):
                 how = "is used little" if high < _P95_LIMIT else "is used by fits and starts"
                 return debugger_finding(
-                    LOW_GPU_UTILIZATION,
                     f"GPU {gpu} {how}: {low:.0f}% at the 5th percentile, {high:.0f}% at the 95th",
                     gpu=gpu,
                     gpu_p5_percent=low,
                     gpu_p95_percent=high,
-                    after_min=recorded.minutes(look),
+                    after_min=recorded.minutes(count),
                 )
     return None
 
 
-GPU_MEMORY_INCREASE = "GPUMemoryIncrease"
 _MEMORY_INCREASE, _MEMORY_WINDOW = 5.0, 10
 
 
-def check_gpu_memory_increase(recorded: DebuggerMetrics) -> Finding | NotEvaluated | None:
+@debugger_rule("GPUMemoryIncrease", gpus=1)
+def check_gpu_memory_increase(recorded: DebuggerMetrics) -> Finding | str | None:
     """Memory in use on a GPU jumps up.
 
     Fires where the mean of a GPU's last 10 samples, in percent of its memory, is more than 5
@@ -170,17 +150,13 @@ def check_gpu_memory_increase(recorded: DebuggerMetrics) -> Finding | NotEvaluat
     Debugger's source. It sees jumps; growth that goes on for hours is what Headrace's own
     `memory-growth` looks for.
     """
-    missing = recorded.missing(GPU_MEMORY_INCREASE)
-    if missing is not None:
-        return missing
     if recorded.gpu_memory is None:
-        return NotEvaluated(GPU_MEMORY_INCREASE, "the size of the GPUs' memory was not recorded")
+        return "the size of the GPUs' memory was not recorded"
     for place, gpu in enumerate(recorded.gpu_numbers):
         used = recorded.gpu_memory[:, place]
         increase = _memory_increase(used[np.isfinite(used)])[PATIENCE - _MEMORY_WINDOW :]
         if len(increase) and increase.max() > _MEMORY_INCREASE:
             return debugger_finding(
-                GPU_MEMORY_INCREASE,
                 f"memory in use on GPU {gpu} jumps by {increase.max():.1f} points, on average "
                 "over 10 samples",
                 gpu=gpu,
@@ -203,12 +179,12 @@ def _memory_increase(used: Floats) -> Floats:
     return increase
 
 
-LOAD_BALANCING = "LoadBalancing"
 _DISTANCE_LIMIT = 0.5
 _HISTOGRAM_EDGES = np.arange(0.0, 101.0, 2.0)
 
 
-def check_load_balancing(recorded: DebuggerMetrics) -> Finding | NotEvaluated | None:
+@debugger_rule("LoadBalancing", gpus=2)
+def check_load_balancing(recorded: DebuggerMetrics) -> Finding | str | None:
     """The GPUs of a host are not used alike.
 
     Fires where the Jensen-Shannon distance between two GPUs' histograms of utilisation, in bins
@@ -216,9 +192,6 @@ def check_load_balancing(recorded: DebuggerMetrics) -> Finding | NotEvaluated | 
     1000). Debugger leaves samples above 98 % out; here they count. It sees utilisation, never
     time: which rank the others wait for is what Headrace's own `slow-rank` tells.
     """
-    missing = recorded.missing(LOAD_BALANCING, gpus=2)
-    if missing is not None:
-        return missing
     shares = [_histogram(recorded.gpus[:, place]) for place in range(len(recorded.gpu_numbers))]
     distance, one, other = max(
         (_distance(shares[one], shares[other]), one, other)
@@ -229,7 +202,6 @@ def check_load_balancing(recorded: DebuggerMetrics) -> Finding | NotEvaluated | 
     names = recorded.gpu_numbers[one], recorded.gpu_numbers[other]
     means = [float(np.nanmean(recorded.gpus[:, place])) for place in (one, other)]
     return debugger_finding(
-        LOAD_BALANCING,
         f"GPU {names[0]} and GPU {names[1]} are not used alike: {means[0]:.0f}% and "
         f"{means[1]:.0f}% on average",
         distance=distance,
@@ -257,17 +229,17 @@ def _entropy(shares: Floats, of: Floats) -> float:
     return float((shares[there] * np.log(shares[there] / of[there])).sum())
 
 
-OVERALL_SYSTEM_USAGE = "OverallSystemUsage"
 _PERCENTILES = (50, 95, 99)
 
 
-def check_overall_system_usage(recorded: DebuggerMetrics) -> Finding | NotEvaluated | None:
+@debugger_rule("OverallSystemUsage")
+def check_overall_system_usage(recorded: DebuggerMetrics) -> Finding | str | None:
     """How much of the host was used. Fires never: it only reports (OverallSystemUsage).
 
     Percentiles of all samples: the mean of the cores, I/O wait, each GPU and its memory.
     """
     if not len(recorded.t_ns) or not recorded.cores.shape[1]:
-        return NotEvaluated(OVERALL_SYSTEM_USAGE, "no sample of the system was recorded")
+        return "no sample of the system was recorded"
     series: dict[str, Floats] = {"cpu": recorded.cores.mean(axis=1)}
     if recorded.io_wait is not None:
         series["io_wait"] = recorded.io_wait
@@ -286,10 +258,4 @@ def check_overall_system_usage(recorded: DebuggerMetrics) -> Finding | NotEvalua
         for place, gpu in enumerate(recorded.gpu_numbers)
         if np.isfinite(recorded.gpus[:, place]).any()
     ]
-    return Finding(
-        rule=OVERALL_SYSTEM_USAGE,
-        severity="info",
-        title=f"used, at the median: {', '.join(medians)}",
-        seconds_lost=0.0,
-        evidence=evidence,
-    )
+    return debugger_report(f"used, at the median: {', '.join(medians)}", evidence)

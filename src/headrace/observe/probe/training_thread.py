@@ -1,0 +1,148 @@
+"""The thread of a rank whose steps are recorded: whether it records now, and its queued reports."""
+
+from __future__ import annotations
+
+from threading import get_ident
+from time import monotonic_ns
+
+from headrace.observe.probe.device_clock import DEVICE_RECORDER, HostReport
+from headrace.observe.probe.event_log import EventLog, write_row
+from headrace.observe.probe.profiler_trace import PROFILER_TRACE
+from headrace.observe.probe.recording_session import SESSION
+from headrace.observe.probe.stack_sampler import is_sampled, start_sampler
+
+_DEEP_CHECK_NS = 50_000_000  # how often deep recording is checked for
+
+
+class TrainingThread:
+    """The one thread that steps the optimizer, and what is under way in it.
+
+    What other threads do, such as fetching batches in the background, is not time of the step.
+    """
+
+    def __init__(self) -> None:
+        self._event_log = EventLog(write_row)
+        self._queue_report = self._event_log.waiting.append
+        self._begin()
+
+    def _begin(self) -> None:
+        self._fetching = False
+        self._copying = False
+        self._was_off = False
+        self._claimed: bool | None = None
+        self._thread: int | None = None  # that steps the optimizer; None before the first step
+        self._seen_threads: set[int] = set()
+        self._live = False  # known and sampled, and recording was on as the step began
+        self._under_way = False  # there is a step, or time between steps, to add to
+        self._backwards = 0
+        self._backward_thread: int | None = None  # that called the outermost backward under way
+        self._deep_checked_ns = 0
+        self._steps_traced = 0  # training steps that the profiler trace has counted
+
+    def _report(self, report: HostReport, at_ns: int | None = None) -> int:
+        """Queue a report of now, or of `at_ns`; return its time by the host's clock."""
+        if not DEVICE_RECORDER.absent:
+            DEVICE_RECORDER.report(report)
+        if at_ns is None:
+            at_ns = monotonic_ns()
+        self._queue_report((report, at_ns))
+        return at_ns
+
+    def _catch_up(self) -> None:
+        """Do what the step's own thread must: poll the device, trace, and limit the backlog."""
+        if not DEVICE_RECORDER.absent:
+            DEVICE_RECORDER.row_ended()
+        self._event_log.limit_backlog()
+        if PROFILER_TRACE.under_way:
+            self._event_log.settle_now()
+            PROFILER_TRACE.steps_ended(self._event_log.steps_ended - self._steps_traced)
+            self._steps_traced = self._event_log.steps_ended
+            return
+        if self._thread is None:  # before the first step there is nothing to trace
+            return
+        now_ns = monotonic_ns()
+        if now_ns - self._deep_checked_ns >= _DEEP_CHECK_NS:
+            self._deep_checked_ns = now_ns
+            if PROFILER_TRACE.is_due:
+                self._event_log.settle_now()
+                self._steps_traced = self._event_log.steps_ended
+                PROFILER_TRACE.begin()
+
+    def _forget(self) -> None:
+        """Drop what is unfinished."""
+        self._report(lambda clock, _: clock.forget())
+        self._fetching = self._copying = self._under_way = False
+        self._backwards = 0
+
+    def _is_off(
+        self, *, asks: bool = False, resumes: bool = False, any_thread: bool = False
+    ) -> bool:
+        """Return whether nothing is recorded: off, not resumed yet, or not the training thread.
+
+        `asks`: read the switch now, not as it was as the step began. `resumes`: recording can be
+        resumed here. `any_thread`: the report counts in whatever thread it is made.
+        """
+        if self._live and get_ident() == self._thread and (not asks or SESSION.on):
+            return False
+        if not SESSION.on:
+            self._switched_off()
+            return True
+        if SESSION.role != "rank" or not self._is_claimed():
+            return True
+        thread = get_ident()
+        if self._thread is None:
+            if not any_thread:
+                self._seen_threads.add(thread)
+        elif thread != self._thread and not any_thread:
+            return True
+        if self._was_off and resumes:
+            self._was_off = False
+            self._forget()  # what happened while recording was off is unknown
+        self._live = not self._was_off and self._thread is not None and is_sampled(self._thread)
+        return self._was_off
+
+    def _switched_off(self) -> None:
+        if PROFILER_TRACE.under_way:
+            PROFILER_TRACE.end()
+        if not self._was_off:
+            self._was_off, self._live = True, False
+            self._event_log.settle_now()
+
+    def _is_outside_steps(self) -> bool:
+        """Return whether this is part of no step, or of a thread that has not trained yet."""
+        unknown = self._thread is None and get_ident() not in self._seen_threads
+        return unknown or not self._under_way
+
+    def _is_claimed(self) -> bool:
+        if self._claimed is None:
+            self._claimed = SESSION.claim_rank()
+        return self._claimed
+
+    def _is_in_backward(self) -> bool:
+        """Return whether this is a thread of torch's that runs a backward of this rank.
+
+        On an accelerator torch runs backward in a thread of its own, and optimizers may step there
+        as gradients become ready.
+        """
+        return self._backwards > 0 and get_ident() != self._backward_thread
+
+    def _trains(self, thread: int | None) -> None:
+        if self._thread != thread:
+            self._thread = thread
+            if self._seen_threads - {thread}:  # a step holds the time of one thread only
+                backwards = self._backwards
+                self._forget()
+                if thread != get_ident():  # the thread whose backward this is
+                    self._backwards = backwards
+            self._seen_threads.clear()
+            if thread == get_ident() and is_sampled() and not is_sampled(thread):
+                self._sample()
+
+    def _start_sampling(self) -> None:
+        """Sample this thread, which asks for batches or runs backward, until another one trains."""
+        known = self._thread if self._thread == get_ident() else None
+        if not self._live and not is_sampled(known):
+            self._sample()
+
+    def _sample(self) -> None:
+        start_sampler(self._event_log.request_phase, self._event_log.settle)
