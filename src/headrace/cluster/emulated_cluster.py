@@ -87,7 +87,7 @@ class ThreadActor:
         with suppress(ProcessLookupError):
             self._agent.stop(signal.SIGKILL)
         self._threads.shutdown(wait=True, cancel_futures=True)
-        self._agent.leave()
+        self._agent.remove_folder()
 
 
 class _ActorMethod:

@@ -13,12 +13,14 @@ import secrets
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from headrace.cluster.addresses import addresses_of
+from headrace.core.console import print_status
 from headrace.core.errors import LaunchError, UsageError
 from headrace.platforms.instance_groups import check_group_name
 
@@ -29,11 +31,7 @@ _KEEP_ALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}
 
 
 class JsonLineConnection:
-    """A connection of JSON lines; one thread receives, any thread may send.
-
-    Args:
-        connection: An open socket, which `close` closes.
-    """
+    """A connection of JSON lines; one thread receives, any thread may send; `close` closes it."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
@@ -58,9 +56,6 @@ class JsonLineConnection:
 
     def receive(self, longest_s: float) -> dict[str, Any]:
         """Wait for a message, and return it.
-
-        Args:
-            longest_s: Longest wait, in seconds.
 
         Raises:
             TimeoutError: None came in that time.
@@ -117,7 +112,7 @@ class _JoinedHost:
 
 
 class _RefusedError(Exception):
-    """A host is not admitted; the text tells it, and the head's user, why."""
+    """A host is not admitted; the text says why, to that host and to the head's user."""
 
 
 class JoinServer:
@@ -125,31 +120,25 @@ class JoinServer:
 
     Args:
         address: The head's address, by which others reach it.
-        port: Where to listen.
+        port: Where to listen; raises LaunchError where it is taken.
         head: The head's name.
         group: The head's group.
         hosts: Names of all hosts; empty if they are not known beforehand.
         token: Ray's.
-        hands_out: The head made the token, so the others do not have it.
-        tell: Takes status lines about hosts that leave or are refused.
-
-    Attributes:
-        token: Ray's.
-
-    Raises:
-        LaunchError: The port is taken.
+        sends_token: The head made the token, so the others do not have it.
+        print_line: Prints status lines about hosts that leave or are refused.
     """
 
     def __init__(
         self, *, address: str, port: int, head: str, group: str, hosts: Sequence[str], token: str,
-        hands_out: bool, tell: Callable[[str], None],
+        sends_token: bool, print_line: Callable[[str], None] = print_status,
     ) -> None:  # fmt: skip
         self._head = head
         self._group = group
         self._hosts = tuple(hosts)
         self.token = token
-        self._hands_out = hands_out
-        self._tell = tell
+        self._sends_token = sends_token
+        self._print_line = print_line
         self._joined_hosts: dict[str, _JoinedHost] = {}
         self._lock = threading.Lock()
         self._ray_address = ""
@@ -167,27 +156,20 @@ class JoinServer:
         self._listener.listen(_BACKLOG)  # hosts that connect before `start` wait for an answer
 
     def start(self, ray_address: str) -> None:
-        """Start to admit hosts.
-
-        Args:
-            ray_address: HOST:PORT of the head's Ray node, which is up.
-        """
+        """Start to admit hosts to the head's Ray node at HOST:PORT, which is up."""
         self._ray_address = ray_address
-        threading.Thread(target=self._listen, name="roll-call", daemon=True).start()
+        threading.Thread(target=self._listen, name="join-server", daemon=True).start()
 
     def groups(self) -> dict[str, int]:
         """Return how many hosts of each group are up, the head's group first."""
-        counts = {self._group: 1}
         with self._lock:
-            for joined in self._joined_hosts.values():
-                counts[joined.group] = counts.get(joined.group, 0) + joined.is_up
-        return {group: count for group, count in counts.items() if count}
+            up = [joined.group for joined in self._joined_hosts.values() if joined.is_up]
+        return dict(Counter([self._group, *up]))
 
     def missing(self, groups: Mapping[str, int]) -> str:
         """Return a description of the hosts that are not up yet; "" if all are.
 
-        Args:
-            groups: How many hosts each group needs, used if the hosts' names are not known.
+        `groups` says how many hosts each group needs, for hosts that are not known by name.
         """
         if not self._hosts:
             up = self.groups()
@@ -207,15 +189,10 @@ class JoinServer:
     def withhold_token(self) -> None:
         """Stop sending the token to hosts."""
         with self._lock:
-            self._hands_out = False
+            self._sends_token = False
 
     def end(self, exit_code: int, longest_s: float) -> None:
-        """Send the hosts the job's exit code, and wait until they have left.
-
-        Args:
-            exit_code: The job's.
-            longest_s: Longest wait, in seconds.
-        """
+        """Send the hosts the job's exit code, and wait `longest_s` at most until they have left."""
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread in `accept`
         self._listener.close()
@@ -257,7 +234,7 @@ class JoinServer:
                     message = connection.receive(_RECEIVE_S)
                     joined.is_up = joined.is_up or bool(message.get("up"))
         except (_RefusedError, UsageError) as refusal:
-            self._tell(f"headrace: {refusal}\n")
+            self._print_line(f"headrace: {refusal}\n")
             with suppress(OSError):
                 connection.send(refused=str(refusal))
         except OSError:
@@ -274,7 +251,7 @@ class JoinServer:
         if self._hosts and (name not in self._hosts or name == self._head):
             raise _RefusedError(f"{peer} says it is {name!r}, which is no other host of the job.")
         if not has_token:
-            if not self._hands_out:
+            if not self._sends_token:
                 raise _RefusedError(
                     f"{name!r} asks for the token, which {self._head} hands out only where it made "
                     "it itself and not all hosts have come. Give every host the same one: "
@@ -299,8 +276,7 @@ class JoinServer:
 
     def _register(self, name: str, joined: _JoinedHost, token: str | None) -> None:
         with self._lock:
-            before = self._joined_hosts.get(name)
-            self._joined_hosts[name] = joined
+            before, self._joined_hosts[name] = self._joined_hosts.get(name), joined
             exit_code = self._exit_code
         if before is not None:  # it reconnects before its old connection was seen to end
             with suppress(OSError):
@@ -317,4 +293,4 @@ class JoinServer:
                 return
             del self._joined_hosts[name]
         if self._exit_code is None:
-            self._tell(f"headrace: {name} ({joined.group}) has left\n")
+            self._print_line(f"headrace: {name} ({joined.group}) has left\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
@@ -15,10 +16,10 @@ from headrace.cluster.same_host import HostMarker
 from headrace.core.errors import LaunchError
 from headrace.platforms.instance_groups import GROUP_LABEL, GroupSpec
 
-_MAX_CONCURRENT_CALLS = 4  # to one agent: `stop` while `news` waits
+_MAX_CONCURRENT_CALLS = 4  # to one agent: `stop` while `report` waits
 _PLACE_S = 60.0
-_LOOK_S = 60.0
-_RELEASE_S = 5.0
+_INSPECT_S = 60.0
+_REMOVE_S = 5.0
 _SMALLEST_AMOUNT = 0.001  # the least that Ray counts is 0.0001
 _NODE_ID = "ray.io/node-id"  # a label that Ray gives each of its nodes
 _HOST_LOST = "A host went away as agents were being placed."
@@ -30,30 +31,52 @@ class NotPlacedError(LaunchError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedAgent:
-    """An agent and its host.
+    """An agent and its host."""
 
-    Attributes:
-        actor: Ray's handle of the HostAgent.
-        facts: What it found on its host.
-    """
-
-    actor: Any
+    actor: Any  # Ray's handle of the HostAgent
     host: RayHost
     facts: HostFacts
+
+
+def start_agent(ray: ModuleType, strategy: Any, *, cpus: float = 0, gpus: float = 0) -> Any:
+    """Have Ray start a HostAgent by a scheduling strategy, and return its handle."""
+    actor_class = ray.remote(HostAgent).options(
+        num_cpus=cpus,
+        num_gpus=gpus,
+        scheduling_strategy=strategy,
+        max_concurrency=_MAX_CONCURRENT_CALLS,
+    )
+    return actor_class.remote()
+
+
+def node_affinity(host: RayHost) -> Any:
+    """Return Ray's scheduling strategy for that host alone."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    return NodeAffinitySchedulingStrategy(host.node_id, soft=False)
+
+
+def end_agents(ray: ModuleType, actors: Sequence[Any]) -> None:
+    """Have agents remove their folders, and end them and the processes that they started."""
+    with suppress(Exception):  # an agent, or the whole cluster, may be gone
+        removals = [actor.remove_folder.remote() for actor in actors]
+        ray.wait(removals, num_returns=len(removals), timeout=_REMOVE_S)
+    for actor in actors:
+        with suppress(Exception):
+            ray.kill(actor)
 
 
 class AgentPlacement:
     """The agents of some groups, one a host, in a placement group.
 
+    `agents` are sorted by host name, those on the driver's own machine first.
+
     Args:
         ray: The connected `ray` module.
         groups: The groups; the cluster has all their hosts.
         hosts: The cluster's hosts.
-        mark: The driver's host marker.
+        marker: The driver's.
         is_over: Returns whether to stop waiting.
-
-    Attributes:
-        agents: By host name, those on the driver's own machine first.
 
     Raises:
         NotPlacedError: Other jobs hold the hosts, or one is gone.
@@ -65,7 +88,7 @@ class AgentPlacement:
         ray: ModuleType,
         groups: Sequence[GroupSpec],
         hosts: Sequence[RayHost],
-        mark: HostMarker,
+        marker: HostMarker,
         *,
         is_over: Callable[[], bool],
     ) -> None:
@@ -83,7 +106,7 @@ class AgentPlacement:
         try:
             self._wait(groups, bundles, is_over)
             self._actors = [self._agent(number, bundle) for number, bundle in enumerate(bundles)]
-            self.agents = self._inspect(mark)
+            self.agents = self._inspect(marker)
         except BaseException:
             self.close()
             raise
@@ -92,13 +115,13 @@ class AgentPlacement:
         """End the agents and the processes that they started."""
         from ray.util.placement_group import remove_placement_group
 
-        _release_agents(self._ray, self._actors)
+        end_agents(self._ray, self._actors)
         with suppress(Exception):
             remove_placement_group(self._group)
 
     def _bundles(self, group: GroupSpec, hosts: Sequence[RayHost]) -> list[dict[str, float]]:
         """Return the resources of each agent: a core, and the devices of its host."""
-        devices = _devices_per_host(group, hosts)
+        devices = min(host.gpus for host in hosts if host.group == group.name)
         return [{"CPU": 1, **({"GPU": devices} if devices else {})}] * group.hosts
 
     def _labels(
@@ -135,25 +158,17 @@ class AgentPlacement:
         strategy = PlacementGroupSchedulingStrategy(
             placement_group=self._group, placement_group_bundle_index=number
         )
-        return (
-            self._ray.remote(HostAgent)
-            .options(
-                num_cpus=bundle.get("CPU", 0),
-                num_gpus=bundle.get("GPU", 0),
-                scheduling_strategy=strategy,
-                max_concurrency=_MAX_CONCURRENT_CALLS,
-            )
-            .remote()
-        )
+        cpus, gpus = bundle.get("CPU", 0), bundle.get("GPU", 0)
+        return start_agent(self._ray, strategy, cpus=cpus, gpus=gpus)
 
-    def _inspect(self, mark: HostMarker) -> list[PlacedAgent]:
+    def _inspect(self, marker: HostMarker) -> list[PlacedAgent]:
         nodes = {host.node_id: host for host in living_hosts(self._ray)}
         table = self._ray.util.placement_group_table(self._group)["bundles_to_node_id"]
         try:
             hosts = [nodes[table[bundle]] for bundle in range(len(self._actors))]
         except KeyError as error:
             raise NotPlacedError(_HOST_LOST) from error
-        return _inspected_agents(self._ray, self._actors, hosts, mark)
+        return _inspected_agents(self._ray, self._actors, hosts, marker)
 
 
 class DriverAgentPlacement(AgentPlacement):
@@ -182,16 +197,9 @@ class DriverAgentPlacement(AgentPlacement):
 
 
 class AgentsOnAllHosts:
-    """An agent on every host of some groups, which takes none of the cores and devices.
+    """An agent on every host of the named groups, which takes none of the cores and devices.
 
-    Args:
-        ray: The connected `ray` module.
-        groups: The groups' names.
-        hosts: The cluster's hosts.
-        mark: The driver's host marker.
-
-    Attributes:
-        agents: By host name, those on the driver's own machine first.
+    `agents` are sorted by host name, those on the driver's own machine first.
 
     Raises:
         NotPlacedError: A host is gone.
@@ -199,46 +207,28 @@ class AgentsOnAllHosts:
     """
 
     def __init__(
-        self, ray: ModuleType, groups: Collection[str], hosts: Sequence[RayHost], mark: HostMarker
+        self, ray: ModuleType, groups: Collection[str], hosts: Sequence[RayHost], marker: HostMarker
     ) -> None:
-        self._ray = ray
         chosen = [host for host in hosts if host.group in groups]
-        self._actors = [self._agent(host) for host in chosen]
+        actors = [start_agent(ray, node_affinity(host)) for host in chosen]
+        self.close = functools.partial(end_agents, ray, actors)
         try:
-            self.agents = _inspected_agents(ray, self._actors, chosen, mark)
+            self.agents = _inspected_agents(ray, actors, chosen, marker)
         except BaseException:
             self.close()
             raise
 
-    def close(self) -> None:
-        """End the agents and the processes that they started."""
-        _release_agents(self._ray, self._actors)
-        for actor in self._actors:
-            with suppress(Exception):
-                self._ray.kill(actor)
-
-    def _agent(self, host: RayHost) -> Any:
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        strategy = NodeAffinitySchedulingStrategy(host.node_id, soft=False)
-        return (
-            self._ray.remote(HostAgent)
-            .options(
-                num_cpus=0, scheduling_strategy=strategy, max_concurrency=_MAX_CONCURRENT_CALLS
-            )
-            .remote()
-        )
-
 
 def _inspected_agents(
-    ray: ModuleType, actors: Sequence[Any], hosts: Sequence[RayHost], mark: HostMarker
+    ray: ModuleType, actors: Sequence[Any], hosts: Sequence[RayHost], marker: HostMarker
 ) -> list[PlacedAgent]:
     """Return the agents with their hosts' facts, sorted, once all have reported these."""
     try:
         calls = [
-            actor.look.remote(mark, host.address) for actor, host in zip(actors, hosts, strict=True)
+            actor.inspect.remote(marker, host.address)
+            for actor, host in zip(actors, hosts, strict=True)
         ]
-        found = ray.get(calls, timeout=_LOOK_S)
+        found = ray.get(calls, timeout=_INSPECT_S)
     except ray.exceptions.RayError as error:
         if {host.node_id for host in hosts} - {host.node_id for host in living_hosts(ray)}:
             raise NotPlacedError(_HOST_LOST) from error
@@ -251,13 +241,3 @@ def _inspected_agents(
         for actor, host, facts in zip(actors, hosts, found, strict=True)
     ]
     return sorted(agents, key=lambda one: (not one.facts.is_drivers, one.host.name))
-
-
-def _release_agents(ray: ModuleType, actors: Sequence[Any]) -> None:
-    with suppress(Exception):  # an agent, or the whole cluster, may be gone
-        leaving = [actor.leave.remote() for actor in actors]
-        ray.wait(leaving, num_returns=len(leaving), timeout=_RELEASE_S)
-
-
-def _devices_per_host(group: GroupSpec, hosts: Sequence[RayHost]) -> int:
-    return min(host.gpus for host in hosts if host.group == group.name)

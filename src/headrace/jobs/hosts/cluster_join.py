@@ -15,7 +15,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 from headrace.cluster.addresses import find_this_host, head_address
-from headrace.cluster.join_client import JoinClient, JoinWait
+from headrace.cluster.join_client import JoinClient
 from headrace.cluster.join_server import JoinServer
 from headrace.cluster.ray_driver import import_ray
 from headrace.cluster.ray_node import (
@@ -185,12 +185,12 @@ def join_cluster(argv: Sequence[str]) -> int:
     with signals_blocked() as blocked:  # before anything that starts threads is imported
         import_ray()
         options = parse_join_flags(argv)
-        contract = options.contract()
+        cluster_hosts = options.contract()
         waiting = _Waiting(blocked)
         try:
-            if contract.is_head:
-                return _Head(contract, options, waiting).run()
-            return _run_worker_host(contract, options, waiting)
+            if cluster_hosts.is_head:
+                return _Head(cluster_hosts, options, waiting).run()
+            return _run_worker_host(cluster_hosts, options, waiting)
         except _StoppedError as stopped:
             return 128 + stopped.number
 
@@ -223,36 +223,38 @@ class _Waiting:
 class _Head:
     """The head's part of the job."""
 
-    def __init__(self, contract: ClusterHosts, options: JoinOptions, waiting: _Waiting) -> None:
-        self._contract = contract
+    def __init__(
+        self, cluster_hosts: ClusterHosts, options: JoinOptions, waiting: _Waiting
+    ) -> None:
+        self._cluster_hosts = cluster_hosts
         self._options = options
         self._waiting = waiting
-        if not contract.hosts and not options.groups:
+        if not cluster_hosts.hosts and not options.groups:
             raise UsageError(
-                f"How many hosts does the job on {contract.head} have? Name them all, --hosts "
+                f"How many hosts does the job on {cluster_hosts.head} have? Name them all, --hosts "
                 "A,B,C, or say how many of each group: --group gpu=2 --group cpu=1."
             )
         from headrace.jobs.requirements import code_folder, find_requirements
         from headrace.jobs.torchrun_args import parse_torchrun_flags  # imports torch
 
-        self._address = head_address(contract.head, contract.hosts)
+        self._address = head_address(cluster_hosts.head, cluster_hosts.hosts)
         self._ray_address = f"{self._address}:{options.port}"
         cluster = ["--engine=ray", f"--address={self._ray_address}"]
         # Wrong flags of `headrace run` are reported before anything starts.
-        groups = self._wanted() or self._groups_of_topology() or {contract.group: 1}
+        groups = self._wanted() or self._groups_of_topology() or {cluster_hosts.group: 1}
         job = parse_torchrun_flags([*cluster, *self._group_flags(groups), *options.run])
         find_requirements(job.spec.environment.requirements, code_folder(job))
-        self._token = _given_token(contract, options)
+        self._token = _given_token(cluster_hosts, options)
 
     def run(self) -> int:
         """Return the job's exit code, once the other hosts have left and the cluster is down."""
         server = JoinServer(
-            address=self._address, port=self._options.port + 1, head=self._contract.head,
-            group=self._contract.group, hosts=self._contract.hosts,
-            token=self._token or new_token(), hands_out=self._token is None, tell=print_status,
+            address=self._address, port=self._options.port + 1, head=self._cluster_hosts.head,
+            group=self._cluster_hosts.group, hosts=self._cluster_hosts.hosts,
+            token=self._token or new_token(), sends_token=self._token is None,
         )  # fmt: skip
         node_spec = RayNodeSpec(
-            group=self._contract.group, name=self._contract.head, address=self._address,
+            group=self._cluster_hosts.group, name=self._cluster_hosts.head, address=self._address,
             store_bytes=object_store_bytes(FreeMemory.here(), holds_data=self._options.driver),
         )  # fmt: skip
         code = LaunchError.exit_code
@@ -287,12 +289,12 @@ class _Head:
         ]
 
     def _groups_of_topology(self) -> dict[str, int]:
-        return {group.name: group.hosts for group in self._contract.groups}
+        return {group.name: group.hosts for group in self._cluster_hosts.groups}
 
     def _joined_hosts(self, server: JoinServer) -> dict[str, int]:
         """Return how many hosts of each group have joined, the training group first."""
         joined = server.groups()
-        training = next(iter(self._groups_of_topology()), self._contract.group)
+        training = next(iter(self._groups_of_topology()), self._cluster_hosts.group)
         return dict(sorted(joined.items(), key=lambda group: group[0] != training))
 
     def _wait_for_hosts(self, server: JoinServer, node: RayNode) -> None:
@@ -340,43 +342,47 @@ class _Head:
         return exit_code_of(returncode)
 
 
-def _run_worker_host(contract: ClusterHosts, options: JoinOptions, waiting: _Waiting) -> int:
+def _run_worker_host(cluster_hosts: ClusterHosts, options: JoinOptions, waiting: _Waiting) -> int:
     """Join this host to the head, stay until the job has ended, and return its exit code."""
-    token = _given_token(contract, options)
-    patience = JoinWait(longest_s=options.hosts_s, pause=waiting.pause, tell=print_status)
-    with closing(JoinClient(contract.head, options.port + 1, patience)) as client:
-        welcome = client.request_join(contract.here, contract.group, token)
-        name = contract.here or client.own_address
+    token = _given_token(cluster_hosts, options)
+    with closing(
+        JoinClient(
+            cluster_hosts.head, options.port + 1, longest_s=options.hosts_s, pause=waiting.pause
+        )
+    ) as client:
+        ray_address, token = client.request_join(cluster_hosts.here, cluster_hosts.group, token)
+        name = cluster_hosts.here or client.own_address
         node_spec = RayNodeSpec(
-            group=contract.group, name=name, address=client.own_address,
+            group=cluster_hosts.group, name=name, address=client.own_address,
             store_bytes=object_store_bytes(FreeMemory.here(), holds_data=options.driver),
         )  # fmt: skip
-        ray_flags = [f"--address={welcome.ray_address}"]
-        with _ray_node(node_spec, ray_flags, welcome.token) as (node, _):
+        with _ray_node(node_spec, [f"--address={ray_address}"], token) as (node, _):
 
             def pause(seconds: float) -> None:
                 waiting.pause(seconds)
-                client.look()
+                client.poll()
 
             _wait_until_up(node, pause)
             client.report_up()
-            print_status(f"headrace: {name} ({contract.group}) has joined {contract.head}\n")
+            print_status(
+                f"headrace: {name} ({cluster_hosts.group}) has joined {cluster_hosts.head}\n"
+            )
             while client.exit_code is None:
                 _check_alive(node)
                 pause(_POLL_S)
     if client.exit_code:
         print_status(
-            f"headrace: the job has failed on {contract.head}: exit code {client.exit_code}\n"
+            f"headrace: the job has failed on {cluster_hosts.head}: exit code {client.exit_code}\n"
         )
     return client.exit_code
 
 
-def _given_token(contract: ClusterHosts, options: JoinOptions) -> str | None:
+def _given_token(cluster_hosts: ClusterHosts, options: JoinOptions) -> str | None:
     token = configured_token(options.token_file)
-    if token is None and not contract.hosts:
+    if token is None and not cluster_hosts.hosts:
         raise UsageError(
-            f"The hosts that join {contract.head} are not known by name, so that no token can be "
-            f"handed to them. Name them, --hosts A,B,C, or give each the token. {AUTH_FILE_HELP}"
+            f"The hosts that join {cluster_hosts.head} are not known by name, so that no token can "
+            f"be handed to them. Name them, --hosts A,B,C, or give each the token. {AUTH_FILE_HELP}"
         )
     return token
 

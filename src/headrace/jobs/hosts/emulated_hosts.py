@@ -196,5 +196,5 @@ class _EmulatedAgents:
             cpus=group.cpus or len(os.sched_getaffinity(0)),
             gpus=count,
         )
-        facts = actor.look.remote(mark, host.address).result()
+        facts = actor.inspect.remote(mark, host.address).result()
         self.agents.append(PlacedAgent(actor=actor, host=host, facts=facts))

@@ -14,7 +14,6 @@ from headrace.cluster.placement import PlacedAgent
 from headrace.cluster.ray_driver import RayHost
 from headrace.cluster.same_host import HostMarker
 from headrace.core import env
-from headrace.core.console import print_status
 from headrace.core.source_location import SITECUSTOMIZE_DIR
 from headrace.jobs.hosts.host_commands import WorkingDir
 from headrace.jobs.hosts.host_installs import HostInstalls
@@ -65,9 +64,8 @@ class OffloadSetup:
             group,
             mark,
             self._program,
-            hear=self._handle_message,
+            on_message=self._handle_message,
             show=shown.show,
-            tell=print_status,
             declared=declared,
             training=training,
             used=choice is None,
@@ -78,7 +76,7 @@ class OffloadSetup:
 
         They include a common hash seed: workers on other hosts must hash strings as the ranks do.
         """
-        path = env.pythonpath_with(SITECUSTOMIZE_DIR) if is_here else "{site}"
+        path = env.pythonpath_with(SITECUSTOMIZE_DIR) if is_here else "{pythonpath}"
         return {
             env.OFFLOAD.name: f"{{{_HOSTS_FILE}}}",
             env.PYTHONPATH.name: path,
@@ -117,7 +115,7 @@ class OffloadSetup:
     def _publish(self) -> None:
         self._published_version = self.version
         self._publications = [
-            agent.actor.keep.remote(name, content, self._published_version)
+            agent.actor.replace_file.remote(name, content, self._published_version)
             for agent in self._agents
             for name, content in self.files_of(agent).items()
         ]

@@ -169,7 +169,7 @@ class RankGroup:
 
     def _poll(self, agent: PlacedAgent) -> None:
         # Calls overtake each other: with the start, no earlier program's end is reported.
-        self._waiting[agent.actor.news.remote(self._started[agent.host.node_id])] = agent
+        self._waiting[agent.actor.report.remote(self._started[agent.host.node_id])] = agent
 
     def _receive_reports(self) -> None:
         ready, _ = self._calls.wait(list(self._waiting), num_returns=1, timeout=_POLL_S)
@@ -227,7 +227,7 @@ class RankGroup:
         if len(self._ready) == len(self._agents):
             self._ready.clear()
             for agent in self._agents:
-                agent.actor.go.remote()
+                agent.actor.release.remote()
 
     def _stop_where_needed(self, stop: StopRequest) -> None:
         """Send running ranks the stop signal after a failure or a request; kill them at last."""

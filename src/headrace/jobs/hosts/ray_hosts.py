@@ -77,7 +77,7 @@ def ray_variables(
     if devices_held:
         variables[env.DEVICES_RESERVED.name] = "1"
         variables[env.PYTHONPATH.name] = (
-            env.pythonpath_with(SITECUSTOMIZE_DIR) if is_here else "{site}"
+            env.pythonpath_with(SITECUSTOMIZE_DIR) if is_here else "{pythonpath}"
         )
     if drives and env.RAY_JOB_CONFIG.get() is None:  # else Ray runs this job, with its own config
         variables[env.RAY_JOB_CONFIG.name] = json.dumps({"runtime_env": runtime_env})
@@ -222,8 +222,8 @@ class RayHosts:
         while not stop.is_requested():
             left_s = max(0.0, deadline_s - time.monotonic())
             hosts = wait_for_hosts(
-                self.calls, wanted, longest_s=left_s, tell=print_status, without=self._lost,
-                is_over=stop.is_requested,
+                self.calls, wanted, longest_s=left_s, is_over=stop.is_requested,
+                without=self._lost,
             )  # fmt: skip
             if stop.is_requested():
                 break
