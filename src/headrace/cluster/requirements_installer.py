@@ -44,8 +44,7 @@ _POLL_S = 0.2
 class InstallLock:
     """The lock on an environment; its file records the last install.
 
-    Args:
-        descriptor: The locked file's; None if no folder of the environment is writable.
+    `descriptor` is the locked file's; None if no folder of the environment is writable.
     """
 
     def __init__(self, descriptor: int | None) -> None:
@@ -61,7 +60,7 @@ class InstallLock:
                 return [str(each) for each in record["installed"]]
         return None
 
-    def note(self, job: str, installed: list[str]) -> None:
+    def record(self, job: str, installed: list[str]) -> None:
         """Record what was installed, for other hosts of the same job."""
         if self._descriptor is None:
             return
@@ -75,8 +74,7 @@ class InstallLock:
 def install_lock(pause: Callable[[float], None]) -> Iterator[InstallLock]:
     """Lock this interpreter's environment against other installs for the block.
 
-    Args:
-        pause: Sleeps for some seconds; what it raises ends the wait for the lock.
+    `pause` sleeps for some seconds; what it raises ends the wait for the lock.
     """
     descriptor = _open_lock_file()
     try:
@@ -213,13 +211,10 @@ def _exec_command(command: Sequence[str]) -> NoReturn:
 
 
 class _Installation:
-    """One install of one file.
+    """One install of one requirements file; pip's output goes to `log`.
 
     Args:
-        file: The requirements file, in the job's folder.
-        log: File for pip's output.
         job: The job's key: hosts that share an environment install once.
-        longest_s: Longest time for all of it, in seconds.
         announce: Descriptor for lines of JSON.
         is_named: The user named the file, so that a missing pip is an error.
     """
@@ -249,7 +244,7 @@ class _Installation:
             self._has_lock = True
             earlier = lock.installed_by(self._job)
             installed = self._pip() if earlier is None else earlier
-            lock.note(self._job, installed)
+            lock.record(self._job, installed)
         conflicts = dependency_conflicts(self._pip_output()) if earlier is None else []
         conflict_fields = {"conflicts": conflicts} if conflicts else {}
         self.announce(
@@ -291,7 +286,8 @@ class _Installation:
                 while process.poll() is None:
                     self._pause(_WAIT_S)
             except BaseException:
-                _end_pip(process)
+                process.terminate()  # interrupts pip, which restores what it was replacing
+                process.wait()
                 raise
             reader.join(_OUTPUT_DRAIN_S)  # a process that pip left running may hold the pipe open
             if process.returncode != 0:
@@ -308,8 +304,7 @@ class _Installation:
             raise _NotInstalledError(
                 f"It has taken longer than {self._longest_s:.0f} s. pip's last lines:\n"
                 f"{last_output_lines(self._pip_output())}\nInstall what takes so long on the hosts "
-                "beforehand, "
-                "or name wheels of it."
+                "beforehand, or name wheels of it."
                 if self._has_lock
                 else "Others have been installing into that environment for longer than "
                 f"{self._longest_s:.0f} s. Start the job again once they have ended."
@@ -340,12 +335,11 @@ def pinned_requirements() -> list[str]:
     for name in _PINNED_PACKAGES:
         with suppress(metadata.PackageNotFoundError):
             lines.append(f"{name}=={metadata.version(name)}")
-            requirements = [
-                each for each in metadata.requires(name) or () if "extra ==" not in each
-            ]
             lines += [
-                re.sub(r"\[[^\]]*\]", "", each) for each in requirements
-            ]  # constraints may not have extras
+                re.sub(r"\[[^\]]*\]", "", each)  # constraints may not have extras
+                for each in metadata.requires(name) or ()
+                if "extra ==" not in each
+            ]
     return lines
 
 
@@ -366,12 +360,6 @@ def _installed_packages(report: Path) -> list[str]:
     """Return the installed packages by pip's report, as NAME==VERSION."""
     entries = json.loads(report.read_text())["install"]
     return sorted(f"{each['metadata']['name']}=={each['metadata']['version']}" for each in entries)
-
-
-def _end_pip(process: subprocess.Popen[bytes]) -> None:
-    """Interrupt pip, which restores what it was replacing; its session ends with it."""
-    process.terminate()
-    process.wait()
 
 
 if __name__ == "__main__":
