@@ -250,15 +250,15 @@ def test_a_file_that_does_not_go_along_is_told(tmp_path: Path, monkeypatch: pyte
     folder = open_run_folder(run_dir="r", name=None, script="train.py")
     attempt = folder.start_attempt(command=[], argv=[], world_size=1)
 
-    def of(file: Path, *, travels: bool) -> HostInstalls:
+    def of(file: Path, *, is_copied: bool) -> HostInstalls:
         return HostInstalls(
-            file, working_dir, is_named=True, travels=travels, folder=folder, attempt=attempt
+            file, working_dir, is_named=True, is_copied=is_copied, folder=folder, attempt=attempt
         )
 
     with pytest.raises(UsageError, match=r"more.txt lies outside .*here, which goes along"):
-        of(tmp_path / "more.txt", travels=True)
-    of(tmp_path / "more.txt", travels=False)
-    elsewhere = of(tmp_path / "here" / "a" / "more.txt", travels=True).command("h", is_here=False)
+        of(tmp_path / "more.txt", is_copied=True)
+    of(tmp_path / "more.txt", is_copied=False)
+    elsewhere = of(tmp_path / "here" / "a" / "more.txt", is_copied=True).command("h", is_here=False)
     assert elsewhere[elsewhere.index("--file") + 1] == "a/more.txt"
 
 

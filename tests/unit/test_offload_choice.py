@@ -29,8 +29,8 @@ def test_a_look_that_ends_with_the_job_announces_no_help(
     lines: list[str] = []
     choice = OffloadAuto(tmp_path, 1, "cpu", 1, lines.append)
     assert not choice.is_yes(4, 0.0)  # a look begins
-    choice._looking = choice._thread.submit(lambda: found)
-    choice._looking.result()
+    choice._predicting = choice._thread.submit(lambda: found)
+    choice._predicting.result()
     choice.close()
     (line,) = lines
     assert told in line

@@ -54,32 +54,15 @@ _HOW = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinOptions:
-    """The parsed command line of `headrace cluster join`.
+    """The parsed command line of `headrace cluster join`."""
 
-    Attributes:
-        told: The flags about hosts.
-        port: Ray's port on the head; the join server listens on the next one.
-        hosts_s: Longest wait for the hosts, in seconds.
-        token_file: The file with Ray's token; None: not given.
-        groups: The groups that the job needs; empty: all hosts that join.
-        driver: The script uses Ray itself.
-        run: The flags of `headrace run`, the script and its arguments.
-    """
-
-    told: ClusterHostFlags
-    port: int
-    hosts_s: float
+    host_flags: ClusterHostFlags
+    port: int  # Ray's on the head; the join server listens on the next one
+    hosts_s: float  # longest wait for the hosts
     token_file: str | None
-    groups: tuple[GroupSpec, ...]
-    driver: bool
-    run: tuple[str, ...]
-
-    def contract(self) -> ClusterHosts:
-        """Return the cluster's hosts, and which one this is; raises UsageError."""
-        names = [variable.name for variable in env.HOST_LIST_VARIABLES]
-        return find_cluster_hosts(
-            env.values_of(names), read_resource_config(), self.told, find_this_host
-        )
+    groups: tuple[GroupSpec, ...]  # those that the job needs; empty: all hosts that join
+    driver: bool  # the script uses Ray itself
+    run: tuple[str, ...]  # the flags of `headrace run`, the script and its arguments
 
 
 def parse_join_flags(argv: Sequence[str]) -> JoinOptions:
@@ -109,7 +92,7 @@ def parse_join_flags(argv: Sequence[str]) -> JoinOptions:
     passed = [f"--hosts-timeout={last['--hosts-timeout']}"] if "--hosts-timeout" in last else []
     hosts = last.get("--hosts", "").split(",") if "--hosts" in last else []
     return JoinOptions(
-        told=ClusterHostFlags(
+        host_flags=ClusterHostFlags(
             head=last.get("--head"),
             group=own_groups[0] if own_groups else None,
             hosts=tuple(host.strip() for host in hosts if host.strip()),
@@ -175,9 +158,6 @@ _STATUS_EVERY_S = 10.0
 def join_cluster(argv: Sequence[str]) -> int:
     """Run this host's part of a job, and return the job's exit code, or 128 + a signal.
 
-    Args:
-        argv: Flags of `headrace cluster join` and of `headrace run`, the script, its arguments.
-
     Raises:
         UsageError: Wrong flags, or an environment that does not define the hosts.
         LaunchError: Hosts are missing, the head is lost, or Ray does not start.
@@ -185,7 +165,10 @@ def join_cluster(argv: Sequence[str]) -> int:
     with signals_blocked() as blocked:  # before anything that starts threads is imported
         import_ray()
         options = parse_join_flags(argv)
-        cluster_hosts = options.contract()
+        variables = env.values_of([variable.name for variable in env.HOST_LIST_VARIABLES])
+        cluster_hosts = find_cluster_hosts(
+            variables, read_resource_config(), options.host_flags, find_this_host
+        )
         waiting = _Waiting(blocked)
         try:
             if cluster_hosts.is_head:
@@ -204,18 +187,14 @@ class _StoppedError(Exception):
 
 
 class _Waiting:
-    """Waits that a stop signal interrupts.
+    """Waits that a stop signal interrupts, one of those that `signals_blocked` blocks."""
 
-    Args:
-        held: The signals that `signals_blocked` blocks.
-    """
-
-    def __init__(self, held: frozenset[signal.Signals]) -> None:
-        self.held = held
+    def __init__(self, blocked: frozenset[signal.Signals]) -> None:
+        self.blocked = blocked
 
     def pause(self, seconds: float) -> None:
         """Wait for some seconds; raises _StoppedError on a stop signal."""
-        caught = signal.sigtimedwait(self.held, seconds)
+        caught = signal.sigtimedwait(self.blocked, seconds)
         if caught is not None and caught.si_signo in STOP_SIGNALS:
             raise _StoppedError(caught.si_signo)
 
@@ -241,7 +220,9 @@ class _Head:
         self._ray_address = f"{self._address}:{options.port}"
         cluster = ["--engine=ray", f"--address={self._ray_address}"]
         # Wrong flags of `headrace run` are reported before anything starts.
-        groups = self._wanted() or self._groups_of_topology() or {cluster_hosts.group: 1}
+        self._wanted = {group.name: group.hosts for group in options.groups}
+        self._known = {group.name: group.hosts for group in cluster_hosts.groups}
+        groups = self._wanted or self._known or {cluster_hosts.group: 1}
         job = parse_torchrun_flags([*cluster, *self._group_flags(groups), *options.run])
         find_requirements(job.spec.environment.requirements, code_folder(job))
         self._token = _given_token(cluster_hosts, options)
@@ -265,9 +246,8 @@ class _Head:
                 server.start(self._ray_address)
                 self._wait_for_hosts(server, node)
                 server.withhold_token()
-                code = self._run_script(
-                    self._wanted() or self._joined_hosts(server), node, variables
-                )
+                groups = self._wanted or self._joined_hosts(server)
+                code = self._run_script(groups, node, variables)
             except _StoppedError as stopped:
                 code = 128 + stopped.number
                 raise
@@ -278,9 +258,6 @@ class _Head:
                 server.end(code, _HOSTS_EXIT_S)
         return code
 
-    def _wanted(self) -> dict[str, int]:
-        return {group.name: group.hosts for group in self._options.groups}
-
     def _group_flags(self, groups: Mapping[str, int]) -> list[str]:
         cores = {group.name: group.cpus for group in self._options.groups if group.cpus}
         return [
@@ -288,20 +265,16 @@ class _Head:
             for name, hosts in groups.items()
         ]
 
-    def _groups_of_topology(self) -> dict[str, int]:
-        return {group.name: group.hosts for group in self._cluster_hosts.groups}
-
     def _joined_hosts(self, server: JoinServer) -> dict[str, int]:
         """Return how many hosts of each group have joined, the training group first."""
-        joined = server.groups()
-        training = next(iter(self._groups_of_topology()), self._cluster_hosts.group)
-        return dict(sorted(joined.items(), key=lambda group: group[0] != training))
+        training = next(iter(self._known), self._cluster_hosts.group)
+        return dict(sorted(server.groups().items(), key=lambda group: group[0] != training))
 
     def _wait_for_hosts(self, server: JoinServer, node: RayNode) -> None:
         longest_s = self._options.hosts_s
         deadline_s = time.monotonic() + longest_s
         print_at_s = time.monotonic() + _STATUS_EVERY_S
-        while missing := server.missing(self._wanted()):
+        while missing := server.missing(self._wanted):
             now_s = time.monotonic()
             if now_s > deadline_s:
                 raise LaunchError(
@@ -330,7 +303,7 @@ class _Head:
             start_new_session=True,  # ctrl-C reaches only this process, which passes it on once
         )
 
-        def look() -> None:
+        def check_node() -> None:
             if child.poll() is None and node.has_ended():
                 print_status(
                     f"headrace: Ray has ended on {node.name}. It said:\n{node.last_lines()}\n"
@@ -338,7 +311,7 @@ class _Head:
                 child.terminate()
 
         # `headrace run` itself kills what does not stop in time.
-        returncode = wait_for(child, self._waiting.held, own_session=True, one_ended=look)
+        returncode = wait_for(child, self._waiting.blocked, own_session=True, one_ended=check_node)
         return exit_code_of(returncode)
 
 

@@ -153,7 +153,7 @@ class _ClusterJob:
             return None
         return HostInstalls(
             file, self._working_dir, is_named=given is not None,
-            travels=self._options.address is not None, folder=self._folder, attempt=self._attempt,
+            is_copied=self._options.address is not None, folder=self._folder, attempt=self._attempt,
         )  # fmt: skip
 
     def _offloading(

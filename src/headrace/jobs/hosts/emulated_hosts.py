@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from headrace.bootstrap.ray_hooks import HOOK
@@ -23,8 +23,7 @@ from headrace.core import env
 from headrace.core.process.mount_namespace import can_bind_mount
 from headrace.jobs.hosts.cluster_options import emulated_devices
 from headrace.jobs.hosts.host_commands import HostCommands
-from headrace.jobs.hosts.rank_group import HostExit, StopRequest
-from headrace.jobs.hosts.restart_loop import RankGroupFactory
+from headrace.jobs.hosts.rank_group import HostExit, RankGroupFactory, StopRequest
 from headrace.platforms.instance_groups import GroupSpec
 from headrace.platforms.sagemaker.folders import DEFAULT_BASE
 
@@ -41,11 +40,7 @@ class ScriptRayCluster:
         self._token: dict[str, str] = {}
 
     def variables(self, address: str) -> dict[str, str]:
-        """Return the variables of a host's script; none where the user's name a Ray cluster.
-
-        Args:
-            address: The host's address.
-        """
+        """Return the variables of a host's script; none where the user's name a Ray cluster."""
         if env.RAY_ADDRESS.get() is not None:
             return {}
         if self._folder is None:
@@ -125,11 +120,11 @@ class EmulatedHosts:
     def prepare(
         self,
         agents: Sequence[PlacedAgent],
-        rank_group_factory: Callable[[Sequence[PlacedAgent]], RankGroupFactory],
+        rank_group: RankGroupFactory,
         stop: StopRequest,
     ) -> list[HostExit]:
         """Set the hosts' names; the requirements are installed on this machine already."""
-        del rank_group_factory, stop
+        del rank_group, stop
         self._programs.plan(agents, lambda: can_bind_mount(DEFAULT_BASE))
         return []
 

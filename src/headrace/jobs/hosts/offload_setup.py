@@ -31,8 +31,8 @@ class OffloadSetup:
         ray: The module, connected to the cluster.
         group: The offload group's name.
         working_dir: The job's working directory.
-        mark: This process's marker of the machine.
-        shown: Prints those hosts' output.
+        marker: The driver's.
+        output: Prints those hosts' output.
         choice: Decides whether they are used; None: they are.
         requirements: The requirements that they install first.
         declared: The group's spec on the command line, if any.
@@ -40,18 +40,10 @@ class OffloadSetup:
     """
 
     def __init__(
-        self,
-        ray: ModuleType,
-        group: str,
-        working_dir: WorkingDir,
-        mark: HostMarker,
-        shown: HostOutput,
-        choice: OffloadAuto | None,
-        requirements: HostInstalls | None,
-        *,
-        declared: GroupSpec | None,
-        training: str,
-    ) -> None:
+        self, ray: ModuleType, group: str, working_dir: WorkingDir, marker: HostMarker,
+        output: HostOutput, choice: OffloadAuto | None, requirements: HostInstalls | None, *,
+        declared: GroupSpec | None, training: str,
+    ) -> None:  # fmt: skip
         self._ray = ray
         self._working_dir = working_dir
         self._choice = choice
@@ -62,10 +54,10 @@ class OffloadSetup:
         self._fleet = OffloadFleet(
             ray,
             group,
-            mark,
+            marker,
             self._program,
             on_message=self._handle_message,
-            show=shown.show,
+            show=output.show,
             declared=declared,
             training=training,
             used=choice is None,
@@ -138,7 +130,7 @@ class OffloadSetup:
 
     def _handle_message(self, host: str, announced: dict[str, Any]) -> bool:
         assert self._requirements is not None  # only the installer sends other messages
-        return self._requirements.hear(host, announced)
+        return self._requirements.handle_message(host, announced)
 
     def _program(
         self, host: RayHost, facts: HostFacts, command: tuple[str, ...], files: dict[str, bytes]

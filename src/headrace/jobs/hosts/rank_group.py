@@ -27,25 +27,16 @@ class ClockOffset:
     def __init__(self) -> None:
         self._ahead_s: deque[float] = deque(maxlen=_MAX_REPORTS)
 
-    def hear(self, sent_s: float, now_s: float) -> None:
-        """Add one report.
-
-        Args:
-            sent_s: The other host's clock when it sent the report, in seconds since 1970.
-            now_s: This host's clock when the report arrived.
-        """
+    def add(self, sent_s: float, now_s: float) -> None:
+        """Add a report: the other host's clock as it was sent, and this host's as it arrived."""
         self._ahead_s.append(now_s - sent_s)
 
-    def here(self, failure: RankFailure) -> RankFailure:
+    def to_local(self, failure: RankFailure) -> RankFailure:
         """Return another host's failure with its times converted to this host's clock."""
         # The report with the smallest delay gives the best estimate.
         ahead_s = min(self._ahead_s, default=0.0)
-        words_s = failure.last_words_s
-        return replace(
-            failure,
-            seen_s=failure.seen_s + ahead_s,
-            last_words_s=words_s + ahead_s if words_s else 0.0,
-        )
+        last_s = failure.last_words_s + ahead_s if failure.last_words_s else 0.0
+        return replace(failure, seen_s=failure.seen_s + ahead_s, last_words_s=last_s)
 
 
 _POLL_S = 0.1
@@ -69,13 +60,9 @@ class AgentCalls(Protocol):
 
 
 class StopRequest:
-    """The stop request of a job, made by a signal.
+    """The stop request of a job, made by a signal."""
 
-    Attributes:
-        number: The signal's number; None: no request.
-    """
-
-    number: int | None = None
+    number: int | None = None  # the signal's; None: no request
 
     def is_requested(self) -> bool:
         """Whether a stop was requested."""
@@ -93,28 +80,23 @@ class StopRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostExit:
-    """The end of the ranks of one host.
-
-    Attributes:
-        agent: The host's agent.
-        returncode: The return code of the process that ran them, -n for signal n; None: unknown.
-        reason: Why it is unknown.
-        failure: Their first failure, where a rank failed by itself, with times of this clock.
-        message: The host's message about it.
-        refusal: Why the host could not start; "": it could.
-    """
+    """The end of the ranks of one host."""
 
     agent: PlacedAgent
-    returncode: int | None
-    reason: str = ""
-    failure: RankFailure | None = None
-    message: str = ""
-    refusal: str = ""
+    returncode: int | None  # of the process that ran them, -n for signal n; None: unknown
+    reason: str = ""  # why it is unknown
+    failure: RankFailure | None = None  # the first of a rank by itself, with times of this clock
+    message: str = ""  # the host's, about the failure
+    refusal: str = ""  # why the host could not start; "": it could
 
     @property
     def host(self) -> str:
         """The host's name."""
         return self.agent.host.name
+
+
+MessageHandler = Callable[[str, dict[str, Any]], object]
+"""Handles a program's message, with the host's name."""
 
 
 class RankGroup:
@@ -125,23 +107,22 @@ class RankGroup:
         agents: One per host.
         grace_s: Grace period between stop signal and kill, in seconds.
         logs: The folder for copies of other machines' logs.
-        shown: Prints the hosts' output.
-        meanwhile: Called often while the ranks run.
-        hear: Handles programs' messages other than failures, with the host's name.
+        output: Prints the hosts' output.
+        on_poll: Called often while the ranks run.
+        on_message: Handles programs' messages.
     """
 
     def __init__(
         self, calls: AgentCalls, agents: Sequence[PlacedAgent], *, grace_s: float, logs: Path,
-        shown: HostOutput, meanwhile: Callable[[], None],
-        hear: Callable[[str, dict[str, Any]], object] | None = None,
+        output: HostOutput, on_poll: Callable[[], None], on_message: MessageHandler | None = None,
     ) -> None:  # fmt: skip
         self._calls = calls
         self._agents = agents
         self._grace_s = grace_s
         self._logs = logs
-        self._output = shown
-        self._meanwhile = meanwhile
-        self._hear = hear
+        self._output = output
+        self._on_poll = on_poll
+        self._on_message = on_message
         self._clocks: dict[str, ClockOffset] = {}
         self._announced: dict[str, dict[str, Any]] = {}
         self._started: dict[str, Any] = {}
@@ -164,7 +145,7 @@ class RankGroup:
             self._receive_reports()
             self._release_start_barrier()
             self._stop_where_needed(stop)
-            self._meanwhile()
+            self._on_poll()
         return self._ends
 
     def _poll(self, agent: PlacedAgent) -> None:
@@ -183,7 +164,7 @@ class RankGroup:
                 self._ends.append(HostExit(agent=agent, returncode=None, reason=str(error)))
             else:
                 self._last_report_s[agent.host.node_id] = time.monotonic()
-                self._clocks[agent.host.node_id].hear(report.clock_s, time.time())
+                self._clocks[agent.host.node_id].add(report.clock_s, time.time())
                 self._handle_report(agent, report)
         now_s = time.monotonic()
         for reference, agent in list(self._waiting.items()):
@@ -198,8 +179,8 @@ class RankGroup:
         with suppress(OSError):  # on a full disk the output is only shown
             append_growths(self._logs, report.logs)
         for announced in report.announced:
-            if self._hear is not None:
-                self._hear(agent.host.name, announced)
+            if self._on_message is not None:
+                self._on_message(agent.host.name, announced)
             self._announced[agent.host.node_id] = announced
             if announced.get(READY):
                 self._ready.add(agent.host.node_id)
@@ -207,20 +188,18 @@ class RankGroup:
             self._poll(agent)
             return
         last = self._announced.get(agent.host.node_id, {})
-        failed = last.get("failure")
-        clock = self._clocks[agent.host.node_id]
+        failure, message = None, ""
+        if failed := last.get("failure"):
+            clock = self._clocks[agent.host.node_id]
+            failure = clock.to_local(RankFailure(**failed["first"]))
+            # Another machine's logs have been copied here by now.
+            message = failed["message"].replace(failed["logs"], str(self._logs))
         self._ends.append(
             HostExit(
-                agent=agent,
-                returncode=report.returncode,
-                failure=clock.here(RankFailure(**failed["first"])) if failed else None,
-                # Another machine's logs have been copied here by now.
-                message=failed["message"].replace(failed["logs"], str(self._logs))
-                if failed
-                else "",
+                agent=agent, returncode=report.returncode, failure=failure, message=message,
                 refusal=last.get(REFUSED, ""),
             )
-        )
+        )  # fmt: skip
 
     def _release_start_barrier(self) -> None:
         """Release the start barrier once all programs wait at it."""
@@ -250,3 +229,6 @@ class RankGroup:
     def _send(self, number: int) -> None:
         for agent in self._waiting.values():
             agent.actor.stop.remote(int(number))
+
+
+RankGroupFactory = Callable[[Sequence[PlacedAgent], MessageHandler | None], RankGroup]

@@ -31,8 +31,7 @@ from headrace.jobs.hosts.cluster_options import ClusterOptions
 from headrace.jobs.hosts.host_commands import HostCommands, WorkingDir
 from headrace.jobs.hosts.host_installs import HostInstalls
 from headrace.jobs.hosts.offload_setup import OffloadSetup
-from headrace.jobs.hosts.rank_group import HostExit, StopRequest
-from headrace.jobs.hosts.restart_loop import RankGroupFactory
+from headrace.jobs.hosts.rank_group import HostExit, RankGroupFactory, StopRequest
 from headrace.platforms.instance_groups import GroupSpec
 from headrace.platforms.sagemaker.folders import DEFAULT_BASE
 
@@ -45,8 +44,8 @@ def ray_variables(
     recording: Mapping[str, str | None],
     *,
     is_here: bool,
-    drives: bool,
-    devices_held: bool,
+    is_driver: bool,
+    devices_reserved: bool,
 ) -> dict[str, str]:
     """Return the variables by which a script's own `ray.init()` finds cluster and folder.
 
@@ -55,8 +54,8 @@ def ray_variables(
         working_dir: The job's working directory.
         recording: The variables that have ranks recorded; empty: nothing is recorded.
         is_here: The script runs on this machine.
-        drives: It runs once, under --driver; a rank's own use of Ray stays unchanged.
-        devices_held: The ranks' agents have reserved their hosts' devices.
+        is_driver: It runs once, under --driver; a rank's own use of Ray stays unchanged.
+        devices_reserved: By the ranks' agents, on their hosts.
     """
     context = ray.get_runtime_context()
     recorded = {name: value for name in _RECORDING_VARIABLES if (value := recording.get(name))}
@@ -74,12 +73,14 @@ def ray_variables(
     if path:
         env_vars[env.PYTHONPATH.name] = path
     variables = {env.RAY_ADDRESS.name: context.gcs_address}
-    if devices_held:
+    if devices_reserved:
         variables[env.DEVICES_RESERVED.name] = "1"
         variables[env.PYTHONPATH.name] = (
             env.pythonpath_with(SITECUSTOMIZE_DIR) if is_here else "{pythonpath}"
         )
-    if drives and env.RAY_JOB_CONFIG.get() is None:  # else Ray runs this job, with its own config
+    if (
+        is_driver and env.RAY_JOB_CONFIG.get() is None
+    ):  # else Ray runs this job, with its own config
         variables[env.RAY_JOB_CONFIG.name] = json.dumps({"runtime_env": runtime_env})
         variables[env.RAY_JOB_CONFIG_YIELDS.name] = "1"
     return variables
@@ -88,9 +89,7 @@ def ray_variables(
 def warn_unrecorded_script(agent: PlacedAgent, profile: str) -> None:
     """Print that a script under --driver, or Ray Train's workers, are not recorded, if so.
 
-    Args:
-        agent: The agent of the script's host.
-        profile: The job's profile; with "off" nothing is printed about records.
+    `agent` is that of the script's host. With the profile "off" nothing is said about records.
     """
     if not agent.facts.is_drivers and profile != "off":
         print_status(
@@ -119,34 +118,23 @@ class RayHosts:
         groups: The groups whose hosts run something.
         programs: The commands of the hosts.
         working_dir: The job's working directory.
-        mark: This process's marker of the machine.
+        marker: The driver's.
         requirements: What hosts install first; None: nothing.
         offloading: The offload hosts; None: there are none.
         profile: How the job is recorded.
-
-    Attributes:
-        calls: Ray.
     """
 
     def __init__(
-        self,
-        ray: ModuleType,
-        options: ClusterOptions,
-        groups: Sequence[GroupSpec],
-        programs: HostCommands,
-        working_dir: WorkingDir,
-        mark: HostMarker,
-        *,
-        requirements: HostInstalls | None,
-        offloading: OffloadSetup | None,
-        profile: str,
-    ) -> None:
+        self, ray: ModuleType, options: ClusterOptions, groups: Sequence[GroupSpec],
+        programs: HostCommands, working_dir: WorkingDir, marker: HostMarker, *,
+        requirements: HostInstalls | None, offloading: OffloadSetup | None, profile: str,
+    ) -> None:  # fmt: skip
         self.calls: Any = ray
         self._options = options
         self._groups = groups
         self._programs = programs
         self._working_dir = working_dir
-        self._mark = mark
+        self._marker = marker
         self._requirements = requirements
         self._offloading = offloading
         self._profile = profile
@@ -159,12 +147,12 @@ class RayHosts:
     def prepare(
         self,
         agents: Sequence[PlacedAgent],
-        rank_group_factory: Callable[[Sequence[PlacedAgent]], RankGroupFactory],
+        rank_group: RankGroupFactory,
         stop: StopRequest,
     ) -> list[HostExit]:
         """Install the requirements where the script or Ray runs something; set the layout."""
         if self._requirements is not None:
-            failed = self._install(self._requirements, agents, rank_group_factory, stop)
+            failed = self._install(self._requirements, agents, rank_group, stop)
             if failed or stop.is_requested():
                 return failed
         if self._offloading is not None:
@@ -211,7 +199,7 @@ class RayHosts:
 
     def _place(self, stop: StopRequest, hosts: Sequence[RayHost]) -> AgentPlacement:
         placement = DriverAgentPlacement if self._options.driver else AgentPlacement
-        return placement(self.calls, self._groups, hosts, self._mark, is_over=stop.is_requested)
+        return placement(self.calls, self._groups, hosts, self._marker, is_over=stop.is_requested)
 
     def _placed(
         self, stop: StopRequest, place: Callable[[Sequence[RayHost]], _Placement]
@@ -238,20 +226,19 @@ class RayHosts:
 
     def _install(
         self, requirements: HostInstalls, agents: Sequence[PlacedAgent],
-        rank_group_factory: Callable[[Sequence[PlacedAgent]], RankGroupFactory], stop: StopRequest,
+        rank_group: RankGroupFactory, stop: StopRequest,
     ) -> list[HostExit]:  # fmt: skip
         if not self._options.driver:
-            return requirements.install(agents, rank_group_factory(agents), stop)
+            return requirements.install(agents, rank_group, stop)
         options = self._options
         names = {options.training.name, *(one.name for one in options.others)}
         everywhere = self._placed(
-            stop, lambda hosts: AgentsOnAllHosts(self.calls, names, hosts, self._mark)
+            stop, lambda hosts: AgentsOnAllHosts(self.calls, names, hosts, self._marker)
         )
         if everywhere is None:
             return []
         try:
-            agents = everywhere.agents
-            return requirements.install(agents, rank_group_factory(agents), stop)
+            return requirements.install(everywhere.agents, rank_group, stop)
         finally:
             everywhere.close()
 
@@ -264,8 +251,8 @@ class RayHosts:
         is_here = agent.facts.is_drivers
         found = ray_variables(
             self.calls, self._working_dir, self._programs.recorded() if is_here else {},
-            is_here=is_here, drives=self._options.driver,
-            devices_held=not self._options.driver
+            is_here=is_here, is_driver=self._options.driver,
+            devices_reserved=not self._options.driver
             and any(one.host.gpus for one in (agents if is_here else [agent])),
         )  # fmt: skip
         if self._options.driver and is_here:

@@ -7,8 +7,9 @@ A rank that fails ends the ranks of all hosts; then all of them are restarted, a
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
 
 from headrace.cluster.agent import HostProgram
 from headrace.cluster.placement import PlacedAgent
@@ -17,12 +18,17 @@ from headrace.core.errors import LaunchError, UsageError
 from headrace.core.process.supervision import STOP_SIGNALS, exit_code_of
 from headrace.jobs.failure import first_failure
 from headrace.jobs.hosts.driver_protocol import refusal_messages
-from headrace.jobs.hosts.rank_group import AgentCalls, HostExit, RankGroup, StopRequest
+from headrace.jobs.hosts.rank_group import (
+    AgentCalls,
+    HostExit,
+    MessageHandler,
+    RankGroup,
+    RankGroupFactory,
+    StopRequest,
+)
 from headrace.jobs.output.terminal_output import HostOutput
 
 _AGENTS_EXTRA_S = 10.0  # torchrun needs some time itself after its ranks have ended
-
-RankGroupFactory = Callable[[Callable[[str, dict[str, Any]], object] | None], RankGroup]
 
 
 class PlacedAgents(Protocol):
@@ -47,7 +53,7 @@ class HostProvider(Protocol):
     def prepare(
         self,
         agents: Sequence[PlacedAgent],
-        rank_group_factory: Callable[[Sequence[PlacedAgent]], RankGroupFactory],
+        rank_group: RankGroupFactory,
         stop: StopRequest,
     ) -> list[HostExit]:
         """Prepare the hosts; return the ends of hosts on which that failed."""
@@ -72,7 +78,7 @@ class RestartLoop:
 
     Args:
         hosts: The source of the job's hosts.
-        shown: Prints the hosts' output.
+        output: Prints the hosts' output.
         logs: The folder for copies of other machines' logs.
         grace_s: Grace period between stop signal and kill, in seconds.
         max_restarts: Restarts after a failure.
@@ -80,17 +86,11 @@ class RestartLoop:
     """
 
     def __init__(
-        self,
-        hosts: HostProvider,
-        shown: HostOutput,
-        logs: Any,
-        *,
-        grace_s: float,
-        max_restarts: int,
-        max_preemptions: int,
-    ) -> None:
+        self, hosts: HostProvider, output: HostOutput, logs: Path, *, grace_s: float,
+        max_restarts: int, max_preemptions: int,
+    ) -> None:  # fmt: skip
         self._hosts = hosts
-        self._output = shown
+        self._output = output
         self._logs = logs
         self._grace_s = grace_s
         self._restarts_left = max_restarts
@@ -120,29 +120,28 @@ class RestartLoop:
         if placed is None:
             return []
         try:
-            failed = self._hosts.prepare(placed.agents, self._rank_group_factory, stop)
+            failed = self._hosts.prepare(placed.agents, self._rank_group, stop)
             if failed or stop.is_requested():
                 return failed
             programs = [
                 self._hosts.program(placed.agents, agent, number) for agent in placed.agents
             ]
-            return self._rank_group_factory(placed.agents)(None).run(programs, stop)
+            return self._rank_group(placed.agents).run(programs, stop)
         finally:
             placed.close()
 
-    def _rank_group_factory(self, agents: Sequence[PlacedAgent]) -> RankGroupFactory:
-        def rank_group(hear: Callable[[str, dict[str, Any]], object] | None) -> RankGroup:
-            return RankGroup(
-                self._hosts.calls,
-                agents,
-                grace_s=self._grace_s + _AGENTS_EXTRA_S,
-                logs=self._logs,
-                shown=self._output,
-                meanwhile=self._hosts.tend,
-                hear=hear,
-            )
-
-        return rank_group
+    def _rank_group(
+        self, agents: Sequence[PlacedAgent], on_message: MessageHandler | None = None
+    ) -> RankGroup:
+        return RankGroup(
+            self._hosts.calls,
+            agents,
+            grace_s=self._grace_s + _AGENTS_EXTRA_S,
+            logs=self._logs,
+            output=self._output,
+            on_poll=self._hosts.tend,
+            on_message=on_message,
+        )
 
     def _may_restart(self, ends: Sequence[HostExit]) -> bool:
         """Print why the ranks ended; return whether they are restarted."""
