@@ -70,11 +70,11 @@ def test_sagemaker_s_file_is_found_below_its_folder(
     monkeypatch.setenv("SAGEMAKER_BASE_DIR", str(tmp_path))
     options = parse_join_flags(["train.py"])
     with pytest.raises(UsageError, match="Neither SageMaker"):
-        options.contract()
+        options.cluster_hosts()
     file = tmp_path / "input" / "config" / "resourceconfig.json"
     file.parent.mkdir(parents=True)
     file.write_text(json.dumps({"current_host": "algo-1", "hosts": ["algo-1"]}))
-    assert options.contract().is_head
+    assert options.cluster_hosts().is_head
 
 
 def test_a_token_that_was_given_comes_from_the_flag_first(

@@ -25,6 +25,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -190,9 +191,9 @@ def main(arguments: Sequence[str]) -> int:
     die_with_parent(int(options["parent"]))
     signal.pthread_sigmask(signal.SIG_BLOCK, {*_STOPPING, signal.SIGCHLD})
     install = _Installation(
-        file=Path(options["file"]), job=options["job"],
-        log=Path(options["logs"]) / f"requirements-{options['name']}.log",
-        longest_s=float(options["longest-s"]), announce=int(options["announce"]),
+        file=Path(options["file"]).absolute(), job=options["job"],
+        log=Path(options["logs"]).absolute() / f"requirements-{options['name']}.log",
+        longest_s=float(options["longest-s"]), descriptor=int(options["announce"]),
         is_named=options["named"] == "yes",
     )  # fmt: skip
     try:
@@ -210,41 +211,35 @@ def _exec_command(command: Sequence[str]) -> NoReturn:
     os.execv(command[0], list(command))  # noqa: S606 - this process is to become the command
 
 
+@dataclass(kw_only=True)
 class _Installation:
-    """One install of one requirements file; pip's output goes to `log`.
+    """One install of one requirements file."""
 
-    Args:
-        job: The job's key: hosts that share an environment install once.
-        announce: Descriptor for lines of JSON.
-        is_named: The user named the file, so that a missing pip is an error.
-    """
+    file: Path
+    log: Path  # for pip's output
+    job: str  # its key: hosts that share an environment install once
+    longest_s: float
+    descriptor: int  # for lines of JSON
+    is_named: bool  # by the user, so that a missing pip is an error
 
-    def __init__(
-        self, *, file: Path, log: Path, job: str, longest_s: float, announce: int, is_named: bool
-    ) -> None:
-        self._file = file.absolute()
-        self._log = log.absolute()
-        self._job = job
-        self._longest_s = longest_s
-        self._deadline_s = time.monotonic() + longest_s
+    def __post_init__(self) -> None:
+        self._deadline_s = time.monotonic() + self.longest_s
         self._next_status_s = time.monotonic() + _FIRST_STATUS_S
-        self._announce = announce
-        self._is_named = is_named
         self._has_lock = False
 
     def run(self) -> None:
-        if not self._file.is_file():
+        if not self.file.is_file():
             raise _NotInstalledError(
-                f"{self._file.name} is not among what came along. Does .gitignore name it?"
+                f"{self.file.name} is not among what came along. Does .gitignore name it?"
             )
-        if not self._is_named and find_spec("pip") is None:
+        if not self.is_named and find_spec("pip") is None:
             self.announce({"left_out": _NO_PIP})
             return
         with install_lock(self._pause) as lock:
             self._has_lock = True
-            earlier = lock.installed_by(self._job)
+            earlier = lock.installed_by(self.job)
             installed = self._pip() if earlier is None else earlier
-            lock.record(self._job, installed)
+            lock.record(self.job, installed)
         conflicts = dependency_conflicts(self._pip_output()) if earlier is None else []
         conflict_fields = {"conflicts": conflicts} if conflicts else {}
         self.announce(
@@ -253,19 +248,19 @@ class _Installation:
 
     def announce(self, message: dict[str, Any]) -> None:
         with suppress(OSError):  # the agent is gone
-            os.write(self._announce, json.dumps(message).encode() + b"\n")
+            os.write(self.descriptor, json.dumps(message).encode() + b"\n")
 
     def _pip(self) -> list[str]:
-        self._log.parent.mkdir(parents=True, exist_ok=True)
+        self.log.parent.mkdir(parents=True, exist_ok=True)
         with (
             tempfile.TemporaryDirectory(prefix="headrace-pip-") as scratch,
-            self._log.open("wb", buffering=0) as log,
+            self.log.open("wb", buffering=0) as log,
         ):
             constraints, report = Path(scratch) / "constraints.txt", Path(scratch) / "report.json"
             constraints.write_text("".join(f"{line}\n" for line in pinned_requirements()))
             command = [
                 # -P: pip must not import modules from the script's folder.
-                sys.executable, "-P", "-m", "pip", "install", "--requirement", str(self._file),
+                sys.executable, "-P", "-m", "pip", "install", "--requirement", str(self.file),
                 "--constraint", str(constraints), "--report", str(report), "--no-input",
                 "--disable-pip-version-check", "--no-color", "--progress-bar", "off",
                 "--root-user-action", "ignore",
@@ -273,7 +268,7 @@ class _Installation:
             process = subprocess.Popen(
                 session_command(sys.executable, command, by=signal.SIGINT),
                 # Relative paths in the file start at its folder.
-                cwd=self._file.parent,
+                cwd=self.file.parent,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -302,12 +297,12 @@ class _Installation:
         now_s = time.monotonic()
         if now_s > self._deadline_s:
             raise _NotInstalledError(
-                f"It has taken longer than {self._longest_s:.0f} s. pip's last lines:\n"
+                f"It has taken longer than {self.longest_s:.0f} s. pip's last lines:\n"
                 f"{last_output_lines(self._pip_output())}\nInstall what takes so long on the hosts "
                 "beforehand, or name wheels of it."
                 if self._has_lock
                 else "Others have been installing into that environment for longer than "
-                f"{self._longest_s:.0f} s. Start the job again once they have ended."
+                f"{self.longest_s:.0f} s. Start the job again once they have ended."
             )
         if now_s > self._next_status_s:
             self._next_status_s = now_s + _STATUS_INTERVAL_S
@@ -316,7 +311,7 @@ class _Installation:
 
     def _pip_output(self) -> str:
         try:
-            return self._log.read_text(errors="replace")
+            return self.log.read_text(errors="replace")
         except OSError:
             return ""
 

@@ -64,6 +64,13 @@ class JoinOptions:
     driver: bool  # the script uses Ray itself
     run: tuple[str, ...]  # the flags of `headrace run`, the script and its arguments
 
+    def cluster_hosts(self) -> ClusterHosts:
+        """Return the cluster's hosts, and which one this is; raises UsageError."""
+        variables = env.values_of([variable.name for variable in env.HOST_LIST_VARIABLES])
+        return find_cluster_hosts(
+            variables, read_resource_config(), self.host_flags, find_this_host
+        )
+
 
 def parse_join_flags(argv: Sequence[str]) -> JoinOptions:
     """Return the parsed command line; `headrace run` parses the rest of it.
@@ -165,10 +172,7 @@ def join_cluster(argv: Sequence[str]) -> int:
     with signals_blocked() as blocked:  # before anything that starts threads is imported
         import_ray()
         options = parse_join_flags(argv)
-        variables = env.values_of([variable.name for variable in env.HOST_LIST_VARIABLES])
-        cluster_hosts = find_cluster_hosts(
-            variables, read_resource_config(), options.host_flags, find_this_host
-        )
+        cluster_hosts = options.cluster_hosts()
         waiting = _Waiting(blocked)
         try:
             if cluster_hosts.is_head:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from headrace.core.console import print_status
 from headrace.observe.whatif.backtest import CheckedPrediction, write_checked_prediction
 from headrace.observe.whatif.comparison import Comparison, TimeSlice, compare
 from headrace.observe.whatif.host_usage import offload_span_ns, read_offload_stats
@@ -44,25 +45,17 @@ class OffloadPrediction:
         return self.reached and found.speedup >= _WORTH_IT and found.low > 1.0
 
 
+@dataclass
 class OffloadAuto:
-    """The choice whether one job uses its offload group.
+    """The choice whether one job uses its offload group."""
 
-    Args:
-        run: The run folder.
-        attempt: The attempt's number.
-        group: The offload group's name.
-        ranks: How many ranks share its hosts.
-        print_line: Prints status lines.
-    """
+    run: Path  # the run folder
+    attempt: int
+    group: str  # the offload group's name
+    ranks: int  # how many ranks share its hosts
+    print_line: Callable[[str], None] = print_status
 
-    def __init__(
-        self, run: Path, attempt: int, group: str, ranks: int, print_line: Callable[[str], None]
-    ) -> None:
-        self._run = run
-        self._attempt = attempt
-        self._group = group
-        self._ranks = ranks
-        self._print_line = print_line
+    def __post_init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "offload-auto")  # reading takes a while
         self._predicting: Future[OffloadPrediction | None] | None = None
         self._measuring: Future[Comparison | None] | None = None
@@ -83,11 +76,11 @@ class OffloadAuto:
         """Print the result, as the job has ended."""
         self._thread.shutdown(cancel_futures=True)
         if self._forecast is None:
-            self._print_line(
-                f"headrace: --offload auto: group {self._group} was not used: {self._why_not()}\n"
+            self.print_line(
+                f"headrace: --offload auto: group {self.group} was not used: {self._why_not()}\n"
             )
         elif self._forecast.helps and not self._is_checked:
-            measured = _or_none(lambda: measure_offload(self._run, self._attempt))
+            measured = _or_none(lambda: measure_offload(self.run, self.attempt))
             if measured is not None:
                 self._save(measured)
 
@@ -111,9 +104,9 @@ class OffloadAuto:
             if cores and now_s >= self._next_s:
                 self._cores = cores
                 self._schedule_next(now_s)
-                cores_per_rank = cores / self._ranks
+                cores_per_rank = cores / self.ranks
                 self._predicting = self._thread.submit(
-                    _or_none, lambda: predict_offload(self._run, self._attempt, cores_per_rank)
+                    _or_none, lambda: predict_offload(self.run, self.attempt, cores_per_rank)
                 )
         elif self._predicting.done():
             found, self._predicting = self._predicting.result(), None
@@ -123,8 +116,8 @@ class OffloadAuto:
     def _use_prediction(self, found: OffloadPrediction) -> None:
         self._forecast, self._pause_s = found, _FIRST_PAUSE_S
         effect = "makes batches from now on" if found.helps else "is not used"
-        self._print_line(
-            f"headrace: --offload auto: group {self._group} {effect}: {self._summary(found)}\n"
+        self.print_line(
+            f"headrace: --offload auto: group {self.group} {effect}: {self._summary(found)}\n"
         )
 
     def _schedule_next(self, now_s: float) -> None:
@@ -149,7 +142,7 @@ class OffloadAuto:
             if now_s >= self._next_s:
                 self._schedule_next(now_s)
                 self._measuring = self._thread.submit(
-                    _or_none, lambda: measure_offload(self._run, self._attempt)
+                    _or_none, lambda: measure_offload(self.run, self.attempt)
                 )
         elif self._measuring.done():
             measured, self._measuring = self._measuring.result(), None
@@ -157,7 +150,7 @@ class OffloadAuto:
                 self._save(measured)
 
     def _is_enough(self, measured: Comparison) -> bool:
-        steps = measured.after_steps / self._ranks
+        steps = measured.after_steps / self.ranks
         return steps >= _FEWEST_STEPS and steps * measured.after_ms * 1e6 >= _SHORTEST_NS
 
     def _save(self, measured: Comparison) -> None:
@@ -165,14 +158,14 @@ class OffloadAuto:
         assert self._forecast is not None  # hosts are used
         found = self._forecast.prediction
         checked = CheckedPrediction(
-            remedy="auxiliary-hosts", change=f"{self._cores} cores of group {self._group}",
-            applied=(f"offload={self._group}",),
+            remedy="auxiliary-hosts", change=f"{self._cores} cores of group {self.group}",
+            applied=(f"offload={self.group}",),
             predicted=found.speedup, low=found.low, high=found.high,
             measured=measured.speedup, measured_low=measured.low, measured_high=measured.high,
         )  # fmt: skip
         with suppress(OSError):  # a full disk must not stop the job; the result is also printed
-            write_checked_prediction(checked, self._run)
-        self._print_line(
+            write_checked_prediction(checked, self.run)
+        self.print_line(
             f"headrace: --offload auto: foretold {found.speedup:.2f} times as fast, measured "
             f"{measured.speedup:.2f} ({measured.low:.2f} to {measured.high:.2f})\n"
         )

@@ -99,30 +99,19 @@ MessageHandler = Callable[[str, dict[str, Any]], object]
 """Handles a program's message, with the host's name."""
 
 
+@dataclass(kw_only=True)
 class RankGroup:
-    """One start of all hosts' ranks.
+    """One start of all hosts' ranks."""
 
-    Args:
-        calls: The calls of agents.
-        agents: One per host.
-        grace_s: Grace period between stop signal and kill, in seconds.
-        logs: The folder for copies of other machines' logs.
-        output: Prints the hosts' output.
-        on_poll: Called often while the ranks run.
-        on_message: Handles programs' messages.
-    """
+    calls: AgentCalls
+    agents: Sequence[PlacedAgent]  # one a host
+    grace_s: float  # between stop signal and kill
+    logs: Path  # the folder for copies of other machines' logs
+    output: HostOutput  # prints the hosts' output
+    on_poll: Callable[[], None]  # called often while the ranks run
+    on_message: MessageHandler | None = None
 
-    def __init__(
-        self, calls: AgentCalls, agents: Sequence[PlacedAgent], *, grace_s: float, logs: Path,
-        output: HostOutput, on_poll: Callable[[], None], on_message: MessageHandler | None = None,
-    ) -> None:  # fmt: skip
-        self._calls = calls
-        self._agents = agents
-        self._grace_s = grace_s
-        self._logs = logs
-        self._output = output
-        self._on_poll = on_poll
-        self._on_message = on_message
+    def __post_init__(self) -> None:
         self._clocks: dict[str, ClockOffset] = {}
         self._announced: dict[str, dict[str, Any]] = {}
         self._started: dict[str, Any] = {}
@@ -136,7 +125,7 @@ class RankGroup:
 
     def run(self, programs: Sequence[HostProgram], stop: StopRequest) -> list[HostExit]:
         """Run a program on each host until all have ended; return the ends in their order."""
-        for agent, program in zip(self._agents, programs, strict=True):
+        for agent, program in zip(self.agents, programs, strict=True):
             self._started[agent.host.node_id] = agent.actor.start.remote(program)
             self._last_report_s[agent.host.node_id] = time.monotonic()
             self._clocks[agent.host.node_id] = ClockOffset()
@@ -145,7 +134,7 @@ class RankGroup:
             self._receive_reports()
             self._release_start_barrier()
             self._stop_where_needed(stop)
-            self._on_poll()
+            self.on_poll()
         return self._ends
 
     def _poll(self, agent: PlacedAgent) -> None:
@@ -153,14 +142,14 @@ class RankGroup:
         self._waiting[agent.actor.report.remote(self._started[agent.host.node_id])] = agent
 
     def _receive_reports(self) -> None:
-        ready, _ = self._calls.wait(list(self._waiting), num_returns=1, timeout=_POLL_S)
+        ready, _ = self.calls.wait(list(self._waiting), num_returns=1, timeout=_POLL_S)
         for reference in ready:
             agent = self._waiting.pop(reference)
             try:
-                report: AgentReport = self._calls.get(reference)
-            except self._calls.exceptions.ActorUnavailableError:  # perhaps temporary
+                report: AgentReport = self.calls.get(reference)
+            except self.calls.exceptions.ActorUnavailableError:  # perhaps temporary
                 self._poll(agent)
-            except (self._calls.exceptions.RayError, ConnectionError) as error:
+            except (self.calls.exceptions.RayError, ConnectionError) as error:
                 self._ends.append(HostExit(agent=agent, returncode=None, reason=str(error)))
             else:
                 self._last_report_s[agent.host.node_id] = time.monotonic()
@@ -175,12 +164,12 @@ class RankGroup:
 
     def _handle_report(self, agent: PlacedAgent, report: AgentReport) -> None:
         for source, text in report.output:
-            self._output.show(source, text)
+            self.output.show(source, text)
         with suppress(OSError):  # on a full disk the output is only shown
-            append_growths(self._logs, report.logs)
+            append_growths(self.logs, report.logs)
         for announced in report.announced:
-            if self._on_message is not None:
-                self._on_message(agent.host.name, announced)
+            if self.on_message is not None:
+                self.on_message(agent.host.name, announced)
             self._announced[agent.host.node_id] = announced
             if announced.get(READY):
                 self._ready.add(agent.host.node_id)
@@ -193,7 +182,7 @@ class RankGroup:
             clock = self._clocks[agent.host.node_id]
             failure = clock.to_local(RankFailure(**failed["first"]))
             # Another machine's logs have been copied here by now.
-            message = failed["message"].replace(failed["logs"], str(self._logs))
+            message = failed["message"].replace(failed["logs"], str(self.logs))
         self._ends.append(
             HostExit(
                 agent=agent, returncode=report.returncode, failure=failure, message=message,
@@ -203,9 +192,9 @@ class RankGroup:
 
     def _release_start_barrier(self) -> None:
         """Release the start barrier once all programs wait at it."""
-        if len(self._ready) == len(self._agents):
+        if len(self._ready) == len(self.agents):
             self._ready.clear()
-            for agent in self._agents:
+            for agent in self.agents:
                 agent.actor.release.remote()
 
     def _stop_where_needed(self, stop: StopRequest) -> None:
@@ -215,14 +204,14 @@ class RankGroup:
         if self._kill_s is None and (failed or stop.is_requested()):
             self._stop_s = self._stop_s or now_s + _OTHER_FAILURES_S
             if now_s >= self._stop_s or stop.is_requested():
-                self._kill_s = now_s + self._grace_s
+                self._kill_s = now_s + self.grace_s
                 self._send(stop.number or signal.SIGTERM)
         elif self._kill_s is not None and now_s > self._kill_s:
             self._kill_s = float("inf")
             self._silent_s = _SILENT_AFTER_KILL_S
             names = ", ".join(agent.host.name for agent in self._waiting.values())
             print_status(
-                f"headrace: {names} did not stop within {self._grace_s:.0f} s and is killed\n"
+                f"headrace: {names} did not stop within {self.grace_s:.0f} s and is killed\n"
             )
             self._send(signal.SIGKILL)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from types import ModuleType
 from typing import Any, TypeVar
@@ -109,36 +110,20 @@ _POLL_S = 0.5
 _Placement = TypeVar("_Placement")
 
 
+@dataclass(slots=True, kw_only=True)
 class RayHosts:
-    """The hosts of one job on a Ray cluster.
+    """The hosts of one job on a Ray cluster."""
 
-    Args:
-        ray: The module, connected to the cluster.
-        options: The cluster options.
-        groups: The groups whose hosts run something.
-        programs: The commands of the hosts.
-        working_dir: The job's working directory.
-        marker: The driver's.
-        requirements: What hosts install first; None: nothing.
-        offloading: The offload hosts; None: there are none.
-        profile: How the job is recorded.
-    """
-
-    def __init__(
-        self, ray: ModuleType, options: ClusterOptions, groups: Sequence[GroupSpec],
-        programs: HostCommands, working_dir: WorkingDir, marker: HostMarker, *,
-        requirements: HostInstalls | None, offloading: OffloadSetup | None, profile: str,
-    ) -> None:  # fmt: skip
-        self.calls: Any = ray
-        self._options = options
-        self._groups = groups
-        self._programs = programs
-        self._working_dir = working_dir
-        self._marker = marker
-        self._requirements = requirements
-        self._offloading = offloading
-        self._profile = profile
-        self._lost: set[str] = set()  # Ray node ids of lost hosts
+    calls: Any  # the `ray` module, connected to the cluster
+    options: ClusterOptions
+    groups: Sequence[GroupSpec]  # those whose hosts run something
+    programs: HostCommands
+    working_dir: WorkingDir
+    marker: HostMarker  # the driver's
+    requirements: HostInstalls | None  # what hosts install first
+    offloading: OffloadSetup | None
+    profile: str  # how the job is recorded
+    lost: set[str] = field(default_factory=set)  # Ray node ids of lost hosts
 
     def placed(self, stop: StopRequest) -> AgentPlacement | None:
         """Return an agent on each host, as soon as there are enough; None: the job is over."""
@@ -151,23 +136,23 @@ class RayHosts:
         stop: StopRequest,
     ) -> list[HostExit]:
         """Install the requirements where the script or Ray runs something; set the layout."""
-        if self._requirements is not None:
-            failed = self._install(self._requirements, agents, rank_group, stop)
+        if self.requirements is not None:
+            failed = self._install(self.requirements, agents, rank_group, stop)
             if failed or stop.is_requested():
                 return failed
-        if self._offloading is not None:
-            self._offloading.serve(agents)
-        self._programs.plan(agents, lambda: self._can_bind_mount_everywhere(agents))
+        if self.offloading is not None:
+            self.offloading.serve(agents)
+        self.programs.plan(agents, lambda: self._can_bind_mount_everywhere(agents))
         return []
 
     def program(
         self, agents: Sequence[PlacedAgent], agent: PlacedAgent, number: int
     ) -> HostProgram:
         """Return the program of a host."""
-        if self._options.driver and number == 0:
-            warn_unrecorded_script(agents[0], self._profile)
-        offloading = self._offloading
-        return self._programs.program(
+        if self.options.driver and number == 0:
+            warn_unrecorded_script(agents[0], self.profile)
+        offloading = self.offloading
+        return self.programs.program(
             agents, agent, number,
             variables=self._variables(agents, agent),
             files=offloading.files_of(agent) if offloading is not None else {},
@@ -176,8 +161,8 @@ class RayHosts:
 
     def tend(self) -> None:
         """Maintain the offload hosts."""
-        if self._offloading is not None:
-            self._offloading.tend()
+        if self.offloading is not None:
+            self.offloading.tend()
 
     def gone(self, agents: Sequence[PlacedAgent]) -> list[PlacedAgent]:
         """Return the agents of lost hosts, once the cluster reports them or after a time limit."""
@@ -186,32 +171,32 @@ class RayHosts:
             living = {host.node_id for host in living_hosts(self.calls)}
             gone = [agent for agent in agents if agent.host.node_id not in living]
             if gone or time.monotonic() > deadline_s:
-                self._lost |= {agent.host.node_id for agent in gone}
+                self.lost |= {agent.host.node_id for agent in gone}
                 return gone
             time.sleep(_POLL_S)
         return []
 
     def close(self) -> None:
         """Leave the offload hosts, and close the records."""
-        if self._offloading is not None:
-            self._offloading.close()
-        self._programs.finish()
+        if self.offloading is not None:
+            self.offloading.close()
+        self.programs.finish()
 
     def _place(self, stop: StopRequest, hosts: Sequence[RayHost]) -> AgentPlacement:
-        placement = DriverAgentPlacement if self._options.driver else AgentPlacement
-        return placement(self.calls, self._groups, hosts, self._marker, is_over=stop.is_requested)
+        placement = DriverAgentPlacement if self.options.driver else AgentPlacement
+        return placement(self.calls, self.groups, hosts, self.marker, is_over=stop.is_requested)
 
     def _placed(
         self, stop: StopRequest, place: Callable[[Sequence[RayHost]], _Placement]
     ) -> _Placement | None:
-        options = self._options
-        wanted = [options.training, *options.others] if options.driver else self._groups
+        options = self.options
+        wanted = [options.training, *options.others] if options.driver else self.groups
         deadline_s = time.monotonic() + options.hosts_s
         while not stop.is_requested():
             left_s = max(0.0, deadline_s - time.monotonic())
             hosts = wait_for_hosts(
                 self.calls, wanted, longest_s=left_s, is_over=stop.is_requested,
-                without=self._lost,
+                without=self.lost,
             )  # fmt: skip
             if stop.is_requested():
                 break
@@ -228,12 +213,12 @@ class RayHosts:
         self, requirements: HostInstalls, agents: Sequence[PlacedAgent],
         rank_group: RankGroupFactory, stop: StopRequest,
     ) -> list[HostExit]:  # fmt: skip
-        if not self._options.driver:
+        if not self.options.driver:
             return requirements.install(agents, rank_group, stop)
-        options = self._options
+        options = self.options
         names = {options.training.name, *(one.name for one in options.others)}
         everywhere = self._placed(
-            stop, lambda hosts: AgentsOnAllHosts(self.calls, names, hosts, self._marker)
+            stop, lambda hosts: AgentsOnAllHosts(self.calls, names, hosts, self.marker)
         )
         if everywhere is None:
             return []
@@ -250,13 +235,13 @@ class RayHosts:
         """Return the variables of a host's ranks for Ray, and for the offload hosts."""
         is_here = agent.facts.is_drivers
         found = ray_variables(
-            self.calls, self._working_dir, self._programs.recorded() if is_here else {},
-            is_here=is_here, is_driver=self._options.driver,
-            devices_reserved=not self._options.driver
+            self.calls, self.working_dir, self.programs.recorded() if is_here else {},
+            is_here=is_here, is_driver=self.options.driver,
+            devices_reserved=not self.options.driver
             and any(one.host.gpus for one in (agents if is_here else [agent])),
         )  # fmt: skip
-        if self._options.driver and is_here:
+        if self.options.driver and is_here:
             found[env.DRIVER_SCRIPT.name] = "1"
-        if self._offloading is not None:
-            found |= self._offloading.variables(is_here=is_here)
+        if self.offloading is not None:
+            found |= self.offloading.variables(is_here=is_here)
         return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -73,28 +74,16 @@ class HostProvider(Protocol):
         """Release all other resources."""
 
 
+@dataclass(slots=True, kw_only=True)
 class RestartLoop:
-    """Starts ranks until they succeed or a budget is used up.
+    """Starts ranks until they succeed or a budget is used up."""
 
-    Args:
-        hosts: The source of the job's hosts.
-        output: Prints the hosts' output.
-        logs: The folder for copies of other machines' logs.
-        grace_s: Grace period between stop signal and kill, in seconds.
-        max_restarts: Restarts after a failure.
-        max_preemptions: Restarts after the loss of a host; -1: any number.
-    """
-
-    def __init__(
-        self, hosts: HostProvider, output: HostOutput, logs: Path, *, grace_s: float,
-        max_restarts: int, max_preemptions: int,
-    ) -> None:  # fmt: skip
-        self._hosts = hosts
-        self._output = output
-        self._logs = logs
-        self._grace_s = grace_s
-        self._restarts_left = max_restarts
-        self._preemptions_left = max_preemptions
+    hosts: HostProvider
+    output: HostOutput  # prints the hosts' output
+    logs: Path  # the folder for copies of other machines' logs
+    grace_s: float  # between stop signal and kill
+    restarts_left: int  # after a failure
+    preemptions_left: int  # restarts after the loss of a host; -1: any number
 
     def run(self, stop: StopRequest) -> int:
         """Run the job and return its exit code."""
@@ -112,20 +101,18 @@ class RestartLoop:
         finally:
             for stopping in STOP_SIGNALS:
                 signal.signal(stopping, signal.SIG_IGN)
-            self._hosts.close()
-            self._output.close()
+            self.hosts.close()
+            self.output.close()
 
     def _start(self, number: int, stop: StopRequest) -> list[HostExit]:
-        placed = self._hosts.placed(stop)
+        placed = self.hosts.placed(stop)
         if placed is None:
             return []
         try:
-            failed = self._hosts.prepare(placed.agents, self._rank_group, stop)
+            failed = self.hosts.prepare(placed.agents, self._rank_group, stop)
             if failed or stop.is_requested():
                 return failed
-            programs = [
-                self._hosts.program(placed.agents, agent, number) for agent in placed.agents
-            ]
+            programs = [self.hosts.program(placed.agents, agent, number) for agent in placed.agents]
             return self._rank_group(placed.agents).run(programs, stop)
         finally:
             placed.close()
@@ -134,27 +121,27 @@ class RestartLoop:
         self, agents: Sequence[PlacedAgent], on_message: MessageHandler | None = None
     ) -> RankGroup:
         return RankGroup(
-            self._hosts.calls,
-            agents,
-            grace_s=self._grace_s + _AGENTS_EXTRA_S,
-            logs=self._logs,
-            output=self._output,
-            on_poll=self._hosts.tend,
+            calls=self.hosts.calls,
+            agents=agents,
+            grace_s=self.grace_s + _AGENTS_EXTRA_S,
+            logs=self.logs,
+            output=self.output,
+            on_poll=self.hosts.tend,
             on_message=on_message,
         )
 
     def _may_restart(self, ends: Sequence[HostExit]) -> bool:
         """Print why the ranks ended; return whether they are restarted."""
         silent = [end for end in ends if end.returncode is None]
-        lost = self._hosts.gone([end.agent for end in silent])
+        lost = self.hosts.gone([end.agent for end in silent])
         if lost:
             names = ", ".join(agent.host.name for agent in lost)
-            if not self._preemptions_left:
+            if not self.preemptions_left:
                 print_status(
                     f"headrace: {names}: lost, and no preemption is left (--max-preemptions)\n"
                 )
                 return False
-            self._preemptions_left -= 1
+            self.preemptions_left -= 1
             print_status(
                 f"headrace: {names}: lost; all ranks start anew once there are enough hosts\n"
             )
@@ -173,10 +160,10 @@ class RestartLoop:
         refused = [end for end in ends if end.returncode == UsageError.exit_code]
         if any(end.failure is None for end in refused):  # a restart would be refused again
             return False
-        if not self._restarts_left:
+        if not self.restarts_left:
             return False
-        self._restarts_left -= 1
-        print_status(f"headrace: all ranks start anew; {self._restarts_left} restarts are left\n")
+        self.restarts_left -= 1
+        print_status(f"headrace: all ranks start anew; {self.restarts_left} restarts are left\n")
         return True
 
 
