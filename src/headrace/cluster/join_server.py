@@ -115,30 +115,23 @@ class _RefusedError(Exception):
     """A host is not admitted; the text says why, to that host and to the head's user."""
 
 
+@dataclass(kw_only=True)
 class JoinServer:
     """The service at which hosts join, and the hosts that have joined.
 
-    Args:
-        address: The head's address, by which others reach it.
-        port: Where to listen; raises LaunchError where it is taken.
-        head: The head's name.
-        group: The head's group.
-        hosts: Names of all hosts; empty if they are not known beforehand.
-        token: Ray's.
-        sends_token: The head made the token, so the others do not have it.
-        print_line: Prints status lines about hosts that leave or are refused.
+    The constructor listens, and raises LaunchError where the port is taken.
     """
 
-    def __init__(
-        self, *, address: str, port: int, head: str, group: str, hosts: Sequence[str], token: str,
-        sends_token: bool, print_line: Callable[[str], None] = print_status,
-    ) -> None:  # fmt: skip
-        self._head = head
-        self._group = group
-        self._hosts = tuple(hosts)
-        self.token = token
-        self._sends_token = sends_token
-        self._print_line = print_line
+    address: str  # the head's, by which others reach it
+    port: int
+    head: str  # the head's name
+    group: str  # the head's group
+    hosts: Sequence[str]  # names of all; empty if they are not known beforehand
+    token: str  # Ray's
+    sends_token: bool  # the head made the token, so the others do not have it
+    print_line: Callable[[str], None] = print_status  # about hosts that leave or are refused
+
+    def __post_init__(self) -> None:
         self._joined_hosts: dict[str, _JoinedHost] = {}
         self._lock = threading.Lock()
         self._ray_address = ""
@@ -146,12 +139,13 @@ class JoinServer:
         self._listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            self._listener.bind((address, port))
+            self._listener.bind((self.address, self.port))
         except OSError as error:
             self._listener.close()
             raise LaunchError(
-                f"{head} cannot listen on {address}:{port}, where other hosts find it: "
-                f"{error.strerror}. Choose another --port, one less than a free one, on every host."
+                f"{self.head} cannot listen on {self.address}:{self.port}, where other hosts find "
+                f"it: {error.strerror}. Choose another --port, one less than a free one, on every "
+                "host."
             ) from error
         self._listener.listen(_BACKLOG)  # hosts that connect before `start` wait for an answer
 
@@ -164,14 +158,14 @@ class JoinServer:
         """Return how many hosts of each group are up, the head's group first."""
         with self._lock:
             up = [joined.group for joined in self._joined_hosts.values() if joined.is_up]
-        return dict(Counter([self._group, *up]))
+        return dict(Counter([self.group, *up]))
 
     def missing(self, groups: Mapping[str, int]) -> str:
         """Return a description of the hosts that are not up yet; "" if all are.
 
         `groups` says how many hosts each group needs, for hosts that are not known by name.
         """
-        if not self._hosts:
+        if not self.hosts:
             up = self.groups()
             return ", ".join(
                 f"group {group} has {up.get(group, 0)} of {hosts}"
@@ -182,14 +176,14 @@ class JoinServer:
             joined = dict(self._joined_hosts)
         return ", ".join(
             f"{host} (Ray is starting there)" if host in joined else host
-            for host in self._hosts
-            if host != self._head and not (host in joined and joined[host].is_up)
+            for host in self.hosts
+            if host != self.head and not (host in joined and joined[host].is_up)
         )
 
     def withhold_token(self) -> None:
         """Stop sending the token to hosts."""
         with self._lock:
-            self._sends_token = False
+            self.sends_token = False
 
     def end(self, exit_code: int, longest_s: float) -> None:
         """Send the hosts the job's exit code, and wait `longest_s` at most until they have left."""
@@ -234,7 +228,7 @@ class JoinServer:
                     message = connection.receive(_RECEIVE_S)
                     joined.is_up = joined.is_up or bool(message.get("up"))
         except (_RefusedError, UsageError) as refusal:
-            self._print_line(f"headrace: {refusal}\n")
+            self.print_line(f"headrace: {refusal}\n")
             with suppress(OSError):
                 connection.send(refused=str(refusal))
         except OSError:
@@ -248,19 +242,19 @@ class JoinServer:
         self, connection: JsonLineConnection, peer: str, name: str, *, has_token: bool
     ) -> str | None:
         """Return the token to send to a host; None where it has proved that it has it."""
-        if self._hosts and (name not in self._hosts or name == self._head):
+        if self.hosts and (name not in self.hosts or name == self.head):
             raise _RefusedError(f"{peer} says it is {name!r}, which is no other host of the job.")
         if not has_token:
-            if not self._sends_token:
+            if not self.sends_token:
                 raise _RefusedError(
-                    f"{name!r} asks for the token, which {self._head} hands out only where it made "
+                    f"{name!r} asks for the token, which {self.head} hands out only where it made "
                     "it itself and not all hosts have come. Give every host the same one: "
                     "--token-file."
                 )
             if peer not in addresses_of(name):
                 raise _RefusedError(
                     f"{peer} asks for the token as {name}, whose addresses are "
-                    f"{', '.join(addresses_of(name)) or 'unknown'} on {self._head}."
+                    f"{', '.join(addresses_of(name)) or 'unknown'} on {self.head}."
                 )
             return self.token
         challenge = secrets.token_hex(16)
@@ -269,7 +263,7 @@ class JoinServer:
         expected = token_proof(self.token, challenge, name)
         if not hmac.compare_digest(proof.encode("utf-8", "replace"), expected.encode()):
             raise _RefusedError(
-                f"{name!r} at {peer} has another token than {self._head}. Give every host the same "
+                f"{name!r} at {peer} has another token than {self.head}. Give every host the same "
                 "one, or none."
             )
         return None
@@ -293,4 +287,4 @@ class JoinServer:
                 return
             del self._joined_hosts[name]
         if self._exit_code is None:
-            self._print_line(f"headrace: {name} ({joined.group}) has left\n")
+            self.print_line(f"headrace: {name} ({joined.group}) has left\n")

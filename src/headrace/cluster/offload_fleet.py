@@ -14,7 +14,6 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
-from types import ModuleType
 from typing import Any
 
 from headrace.cluster.agent import AgentReport, HostFacts, HostProgram
@@ -126,45 +125,24 @@ class _FleetServer:
     is_unfit: bool = False  # the job's requirements could not be installed
 
 
+@dataclass(kw_only=True)
 class OffloadFleet:
-    """The offload servers of one job.
+    """The offload servers of one job."""
 
-    Args:
-        ray: The connected `ray` module.
-        group: The instance group's name.
-        marker: The driver's.
-        program_of: Returns the program for a command on a host: (host, facts, command, files).
-        on_message: Takes a host's name and what its requirements installer announces; returns
-            whether the host can be used.
-        show: Takes the servers' output.
-        declared: The group as declared on the command line; None if it is not.
-        training: Name of the group that trains.
-        used: Whether servers are started at once; else from `use` on.
-    """
+    ray: Any  # the connected module
+    group: str
+    marker: HostMarker  # the driver's
+    program_of: ProgramFactory
+    # Takes a host's name and what its requirements installer announces; returns whether the host
+    # can be used.
+    on_message: Callable[[str, dict[str, Any]], bool]
+    show: OutputCallback  # takes the servers' output
+    declared: GroupSpec | None  # the group as declared on the command line
+    training: str  # name of the group that trains
+    is_used: bool  # servers are started at once; else from `use` on
 
-    def __init__(
-        self,
-        ray: ModuleType,
-        group: str,
-        marker: HostMarker,
-        program_of: ProgramFactory,
-        *,
-        on_message: Callable[[str, dict[str, Any]], bool],
-        show: OutputCallback,
-        declared: GroupSpec | None,
-        training: str,
-        used: bool,
-    ) -> None:
-        self._ray = ray
-        self._group = group
-        self._declared = declared
-        self._training = training
-        self._marker = marker
-        self._program_of = program_of
-        self._on_message = on_message
-        self._show = show
+    def __post_init__(self) -> None:
         self._shortages = PersistentNotices()
-        self._is_used = used
         self._key = secrets.token_bytes(32)
         self._servers: dict[str, _FleetServer] = {}  # by Ray's node id
         self._retry_s: dict[str, float] = {}  # node id -> when a lost host is tried again
@@ -173,35 +151,35 @@ class OffloadFleet:
         self._excluded: set[str] = set()  # node ids
         self._next_poll_s = 0.0
         self.cores = 0  # of the group's hosts, all together
-        self._expected = 0
+        self._hosts: tuple[AuxiliaryHost, ...] = ()  # those whose servers are up
+        self._expected = 0  # servers that are starting up, which ranks may wait for
         self.version = 0  # changes whenever the content of the hosts file does
         self.tend()
         # Fixed now, though whether hosts are used at all may be decided later.
         cores = [_usable_cores(server.host) for server in self._servers.values()]
-        self._partitions = partitions_of_job(declared, cores) if used else 0
+        self._partitions = partitions_of_job(self.declared, cores) if self.is_used else 0
 
     def file_for(self, folder: str) -> bytes:
         """Return the hosts file for ranks whose job folder is `folder`."""
+        return HostsFile(
+            key=self._key.hex(), folder=folder, cores=self.cores, strands=self._partitions,
+            coming=self._expected, hosts=self._hosts,
+        ).to_bytes()  # fmt: skip
+
+    def _update_hosts_file(self, now_s: float) -> None:
         hosts = tuple(
             AuxiliaryHost(name=server.host.name, address=server.address, port=server.port)
             for server in self._servers.values()
             if server.port is not None
         )
-        return HostsFile(
-            key=self._key.hex(), folder=folder, cores=self.cores, strands=self._partitions,
-            coming=self._expected, hosts=hosts,
-        ).to_bytes()  # fmt: skip
-
-    def _count_expected(self, now_s: float) -> None:
-        """Count the servers that are starting up, which ranks may wait for."""
         expected = sum(
             server.port is None
             and server.host.node_id not in self._losses
             and now_s - server.placed_s < _STARTUP_S
             for server in self._servers.values()
         )
-        if expected != self._expected:
-            self._expected = expected
+        if (hosts, expected) != (self._hosts, self._expected):
+            self._hosts, self._expected = hosts, expected
             self.version += 1
 
     def tend(self) -> None:
@@ -213,37 +191,37 @@ class OffloadFleet:
         for server in list(self._servers.values()):
             try:
                 self._poll_server(server, now_s)
-            except self._ray.exceptions.ActorUnavailableError as error:
+            except self.ray.exceptions.ActorUnavailableError as error:
                 if server.inspection is not None:  # nothing runs there yet
                     self._lose(server, now_s, str(error))
                 else:
                     server.report = server.actor.report.remote()
-            except (self._ray.exceptions.RayError, ConnectionError) as error:
+            except (self.ray.exceptions.RayError, ConnectionError) as error:
                 self._lose(server, now_s, str(error))
-        self._count_expected(now_s)
+        self._update_hosts_file(now_s)
 
     def use(self) -> None:
         """Have the hosts make batches from now on."""
-        self._is_used = True
+        self.is_used = True
 
     def close(self) -> None:
         """End all servers."""
         actors = [server.actor for server in self._servers.values()]
         self._servers.clear()
-        end_agents(self._ray, actors)
+        end_agents(self.ray, actors)
 
     def _update_fleet(self, now_s: float) -> None:
-        all_hosts = living_hosts(self._ray)
+        all_hosts = living_hosts(self.ray)
         busy = [
             server.host
             for server in self._servers.values()
             if self._is_busy_elsewhere(server, now_s)
         ]
-        lines = group_shortages(self._group, self._declared, self._training, all_hosts, busy)
+        lines = group_shortages(self.group, self.declared, self.training, all_hosts, busy)
         self._shortages.update(lines, now_s)
-        hosts = {host.node_id: host for host in all_hosts if host.group == self._group}
+        hosts = {host.node_id: host for host in all_hosts if host.group == self.group}
         self.cores = sum(map(_usable_cores, hosts.values()))
-        if not self._is_used:
+        if not self.is_used:
             return
         for node_id in self._servers.keys() - hosts.keys():
             self._lose(self._servers[node_id], now_s, "the host is gone")
@@ -258,14 +236,14 @@ class OffloadFleet:
             return False
         if server.probe is None:  # it may be slow only, as the job's folder is copied first
             strategy = node_affinity(server.host)
-            task = self._ray.remote(_probe_host).options(num_cpus=0, scheduling_strategy=strategy)
+            task = self.ray.remote(_probe_host).options(num_cpus=0, scheduling_strategy=strategy)
             server.probe = task.remote()
         return self._is_ready(server.probe)
 
     def _place_server(self, host: RayHost) -> _FleetServer:
         # All cores, so that other jobs wait.
-        actor = start_agent(self._ray, node_affinity(host), cpus=_usable_cores(host))
-        inspection = actor.inspect.remote(self._marker, host.address)
+        actor = start_agent(self.ray, node_affinity(host), cpus=_usable_cores(host))
+        inspection = actor.inspect.remote(self.marker, host.address)
         return _FleetServer(
             host=host, actor=actor, placed_s=time.monotonic(), inspection=inspection
         )
@@ -273,32 +251,32 @@ class OffloadFleet:
     def _poll_server(self, server: _FleetServer, now_s: float) -> None:
         if server.inspection is not None:
             if self._is_ready(server.inspection):
-                self._start(server, self._ray.get(server.inspection))
+                self._start(server, self.ray.get(server.inspection))
         elif server.ended_s is not None:
             self._lose(server, now_s, "")  # an agent starts one server; a restart takes a new agent
         elif self._is_ready(server.report):
-            self._handle_report(server, self._ray.get(server.report), now_s)
+            self._handle_report(server, self.ray.get(server.report), now_s)
 
     def _is_ready(self, reference: Any) -> bool:
-        ready, _ = self._ray.wait([reference], timeout=0)
+        ready, _ = self.ray.wait([reference], timeout=0)
         return bool(ready)
 
     def _start(self, server: _FleetServer, facts: HostFacts) -> None:
         cores = str(_usable_cores(server.host))
         command = (*SERVER_COMMAND, "--address", facts.address, "--cores", cores)
         server.inspection, server.address = None, facts.address
-        program = self._program_of(server.host, facts, command, {_KEY: self._key})
+        program = self.program_of(server.host, facts, command, {_KEY: self._key})
         # `report` waits for `start`, and raises its error.
         server.report = server.actor.report.remote(server.actor.start.remote(program))
 
     def _handle_report(self, server: _FleetServer, report: AgentReport, now_s: float) -> None:
         prefix = f"[{server.host.group}/{server.host.name}] ".encode()
         for source, text in report.output:
-            self._show(source, prefix + text)
+            self.show(source, prefix + text)
         for announced in report.announced:
             if "port" in announced:
                 self._note_server_up(server, int(announced["port"]), now_s)
-            elif not self._on_message(server.host.name, announced):
+            elif not self.on_message(server.host.name, announced):
                 server.is_unfit = True
         if report.returncode is None:
             server.report = server.actor.report.remote()
@@ -310,12 +288,10 @@ class OffloadFleet:
             f"headrace: {server.host.name}: what makes batches there ended with "
             f"{report.returncode}; it is started anew\n"
         )
-        server.ended_s = now_s
-        self._clear_port(server)
+        server.ended_s, server.port = now_s, None
 
     def _note_server_up(self, server: _FleetServer, port: int, now_s: float) -> None:
         server.port = port
-        self.version += 1
         cores = _usable_cores(server.host)
         print_status(f"headrace: {server.host.name} makes batches, on {cores} cores\n")
         self._up_since_s[server.host.node_id] = now_s
@@ -337,18 +313,12 @@ class OffloadFleet:
         losses = 1 if was_stable else self._losses.get(node_id, 0) + 1
         self._losses[node_id] = losses
         self._retry_s[node_id] = now_s + min(_MAX_RESTART_S, _RESTART_S * 2 ** (losses - 1))
-        self._clear_port(server)
         self._release(server)
 
     def _release(self, server: _FleetServer) -> None:
         with suppress(Exception):  # it went with its host
             server.actor.remove_folder.remote()
-            self._ray.kill(server.actor)
-
-    def _clear_port(self, server: _FleetServer) -> None:
-        if server.port is not None:
-            server.port = None
-            self.version += 1
+            self.ray.kill(server.actor)
 
 
 def partitions_of_job(declared: GroupSpec | None, cores: Sequence[int]) -> int:

@@ -75,7 +75,7 @@ class _ClusterJob:
             self._working_dir,
             folder,
             attempt,
-            is_told=has_platform_contract(job.spec.contract),
+            has_contract=has_platform_contract(job.spec.contract),
         )
 
     def run(self, stop: StopRequest) -> int:
@@ -166,8 +166,8 @@ class _ClusterJob:
             return None
         named = {one.name: one for one in options.others}
         return OffloadSetup(
-            ray, options.offload, self._working_dir, marker, self._output, self._offload_choice(),
-            requirements,
+            ray=ray, group=options.offload, working_dir=self._working_dir, marker=marker,
+            output=self._output, choice=self._offload_choice(), requirements=requirements,
             declared=named.get(options.offload), training=options.training.name,
         )  # fmt: skip
 

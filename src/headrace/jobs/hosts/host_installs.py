@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.cluster.agent import HostProgram
@@ -22,43 +23,36 @@ from headrace.records.run_folder import Attempt, RunFolder
 _KILLED = (-9, 137)
 
 
+@dataclass
 class HostInstalls:
     """The installations of one job.
 
-    Args:
-        file: The requirements file.
-        working_dir: The job's working directory.
-        is_named: The user named the file; otherwise it was found in the code folder.
-        is_copied: The working directory is copied to other machines; raises UsageError where the
-            file is not in it.
-        folder: The run folder.
-        attempt: The attempt that starts.
+    The constructor raises UsageError where the file is not in the folder that is copied.
     """
 
-    def __init__(
-        self, file: Path, working_dir: WorkingDir, *, is_named: bool, is_copied: bool,
-        folder: RunFolder, attempt: Attempt,
-    ) -> None:  # fmt: skip
-        if is_copied and not file.is_relative_to(working_dir.folder):
+    file: Path
+    working_dir: WorkingDir
+    is_named: bool  # by the user; otherwise the file was found in the code folder
+    is_copied: bool  # the working directory, to other machines
+    folder: RunFolder
+    attempt: Attempt  # the one that starts
+
+    def __post_init__(self) -> None:
+        if self.is_copied and not self.file.is_relative_to(self.working_dir.folder):
             raise UsageError(
-                f"{file} lies outside {working_dir.folder}, which goes along to the hosts. Put it "
-                "beside the script, or start the job from a folder that holds both."
+                f"{self.file} lies outside {self.working_dir.folder}, which goes along to the "
+                "hosts. Put it beside the script, or start the job from a folder that holds both."
             )
-        self._file = file
-        self._is_named = is_named
-        self._working_dir = working_dir
-        self._folder = folder
-        self._attempt = attempt
         self._job = secrets.token_hex(8)
-        self._progress = InstallProgress(file.name, folder, attempt.number)
+        self._progress = InstallProgress(self.file.name, self.folder, self.attempt.number)
         self.handle_message = self._progress.hear
         self._done: set[str] = set()  # Ray node ids of the ranks' hosts that are done
 
     def command(self, host: str, *, is_here: bool) -> tuple[str, ...]:
         """Return the installer's command on a host, for an agent's `HostProgram`."""
-        logs = str(self._folder.logs(self._attempt.number)) if is_here else "{logs}"
-        named = "yes" if self._is_named else "no"
-        file = self._file if is_here else self._file.relative_to(self._working_dir.folder)
+        logs = str(self.folder.logs(self.attempt.number)) if is_here else "{logs}"
+        named = "yes" if self.is_named else "no"
+        file = self.file if is_here else self.file.relative_to(self.working_dir.folder)
         return (
             "{python}", "-u", "-P", "-m", "headrace.cluster.requirements_installer",
             "--parent", "{parent}", "--announce", "{announce}", "--job", self._job,
@@ -99,11 +93,11 @@ class HostInstalls:
             end = failed[0]
             killed = "; often memory ran out" if end.returncode in _KILLED else ""
             return (
-                f"{end.host}: what installs {self._file.name} ended with {end.returncode}{killed}, "
+                f"{end.host}: what installs {self.file.name} ended with {end.returncode}{killed}, "
                 f"and no rank was started. {SKIP_HINT}"
             )
         return (
-            f"{self._file.name} could not be installed on {', '.join(hosts)}, and no rank was "
-            f"started. All that pip said: {self._folder.logs(self._attempt.number)}/"
+            f"{self.file.name} could not be installed on {', '.join(hosts)}, and no rank was "
+            f"started. All that pip said: {self.folder.logs(self.attempt.number)}/"
             f"requirements-*.log. {SKIP_HINT}"
         )
