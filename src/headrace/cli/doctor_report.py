@@ -122,17 +122,9 @@ _HIGH_SHARE = 0.25
 
 
 def print_ranks(run: str | None, runs_dir: str | None, ranks: int, *, json: bool) -> None:
-    """Print the forecast of a run with another number of ranks on its host.
+    """Print the forecast of a run, the latest if None, with another number of ranks on its host.
 
-    Args:
-        run: The run's name or folder; None: the latest.
-        runs_dir: The folder of all runs; None: the default.
-        ranks: Ranks on the host.
-        json: Print JSON.
-
-    Raises:
-        UsageError: There is no such run, or an invalid number of ranks.
-        RecordsError: The records are not sufficient for a forecast.
+    Raises RecordsError where the records are not sufficient for a forecast.
     """
     if ranks < 1:
         raise UsageError(f"--ranks {ranks}: give a whole number, 1 or more.")

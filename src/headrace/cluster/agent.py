@@ -138,8 +138,7 @@ class AgentReport:
 class HostAgent:
     """The agent of one host; its methods may be called concurrently.
 
-    Args:
-        variables: Variables for all programs; they override those of a program.
+    `variables` are set for all programs, over those of a program.
     """
 
     def __init__(self, variables: Mapping[str, str] | None = None) -> None:
@@ -198,8 +197,7 @@ class HostAgent:
     def report(self, _started: None = None) -> AgentReport:
         """Return what happened since the last call; waits a second at most if nothing has.
 
-        Args:
-            _started: The result of `start`: Ray awaits it before this call, and raises its error.
+        Ray awaits the result of `start`, given as `_started`, before, and raises its error.
         """
         report = AgentReport()
         for kind, value in self._queued_events():

@@ -102,14 +102,9 @@ _PORTS = ("dashboard-agent-listen-port", "min-worker-port", "max-worker-port")
 
 
 class EmulatedCluster:
-    """Ray on this machine, one node for each host of each group.
+    """Ray on this machine, one node for each host of each group; raises LaunchError.
 
-    Args:
-        groups: Instance groups; the first host of the first one is the head.
-        devices: Names of this machine's devices, divided among the hosts of the first group.
-
-    Raises:
-        LaunchError: Ray cannot be started.
+    The first host of the first group is the head; that group's hosts share the named devices.
     """
 
     def __init__(self, groups: Sequence[GroupSpec], *, devices: Sequence[str]) -> None:

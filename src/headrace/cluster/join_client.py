@@ -20,11 +20,8 @@ _STATUS_INTERVAL_S = 10.0
 class JoinClient:
     """The connection to the head; the constructor waits until the head accepts it.
 
-    Args:
-        head: The head's name.
-        port: The port of its join server.
-        longest_s: Longest wait for the head's answers; then LaunchError is raised.
-        pause: Sleeps for some seconds; raises where this host is asked to stop.
+    LaunchError is raised where the head does not answer for `longest_s`. `pause` sleeps for some
+    seconds, and raises where this host is asked to stop.
     """
 
     exit_code: int | None = None  # the job's; None until the head has sent it
@@ -43,13 +40,8 @@ class JoinClient:
     def request_join(self, name: str | None, group: str, token: str | None) -> tuple[str, str]:
         """Ask the head to admit this host; return HOST:PORT of the head's Ray node, and its token.
 
-        Args:
-            name: This host's name; None: its address.
-            group: Its instance group.
-            token: Ray's, if this host was given it; then it is proved, not sent.
-
-        Raises:
-            LaunchError: The head refuses it, is lost, or does not answer in time.
+        Without a name the host has its address. A token that this host was given is proved, not
+        sent. Raises LaunchError where the head refuses, is lost, or does not answer in time.
         """
         name = name or self.own_address
         self._send(host=name, group=group, has_token=token is not None)

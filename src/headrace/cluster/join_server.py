@@ -55,11 +55,9 @@ class JsonLineConnection:
             self._socket.sendall(line)
 
     def receive(self, longest_s: float) -> dict[str, Any]:
-        """Wait for a message, and return it.
+        """Wait for a message, and return it; raises TimeoutError.
 
-        Raises:
-            TimeoutError: None came in that time.
-            ConnectionError: The other end has closed, or sent something else than our messages.
+        ConnectionError: the other end has closed, or sent something else than our messages.
         """
         deadline_s = time.monotonic() + longest_s
         while b"\n" not in self._buffer:

@@ -51,12 +51,8 @@ def group_shortages(
 ) -> list[str]:  # fmt: skip
     """Return status lines about what an auxiliary group lacks.
 
-    Args:
-        name: The group's name.
-        declared: The group as declared on the command line; None if it is not.
-        training: Name of the group that trains.
-        hosts: The cluster's hosts.
-        busy: Hosts of the group whose cores other jobs hold.
+    `declared` is the group as declared on the command line, if it is; `busy` are the group's hosts
+    whose cores other jobs have.
     """
     present = sum(host.group == name for host in hosts)
     lines = []
@@ -324,9 +320,8 @@ class OffloadFleet:
 def partitions_of_job(declared: GroupSpec | None, cores: Sequence[int]) -> int:
     """Return how many partitions of iterable datasets go to auxiliary hosts: one a core.
 
-    Args:
-        declared: The group as declared on the command line, the same after a restart; or None.
-        cores: Of each host that is present as the job begins.
+    A group that the command line declares has the same number after a restart; else it depends on
+    the `cores` of each host that is present as the job begins.
     """
     if declared is None:
         return sum(cores)

@@ -69,17 +69,11 @@ def end_agents(ray: ModuleType, actors: Sequence[Any]) -> None:
 class AgentPlacement:
     """The agents of some groups, one a host, in a placement group.
 
-    `agents` are sorted by host name, those on the driver's own machine first.
-
-    Args:
-        ray: The connected `ray` module.
-        groups: The groups; the cluster has all their hosts.
-        hosts: The cluster's hosts.
-        marker: The driver's.
-        is_over: Returns whether to stop waiting.
+    The cluster has all hosts of the groups. `agents` are sorted by host name, those on the driver's
+    own machine first.
 
     Raises:
-        NotPlacedError: Other jobs hold the hosts, or one is gone.
+        NotPlacedError: Other jobs have the hosts, or one is gone.
         LaunchError: An agent does not start.
     """
 
@@ -199,11 +193,7 @@ class DriverAgentPlacement(AgentPlacement):
 class AgentsOnAllHosts:
     """An agent on every host of the named groups, which takes none of the cores and devices.
 
-    `agents` are sorted by host name, those on the driver's own machine first.
-
-    Raises:
-        NotPlacedError: A host is gone.
-        LaunchError: An agent does not start.
+    Order and errors are those of `AgentPlacement`.
     """
 
     def __init__(

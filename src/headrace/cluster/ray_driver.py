@@ -50,13 +50,9 @@ class RayHost:
 def ray_connection(address: str, *, folder: str | None = None) -> Iterator[ModuleType]:
     """Connect this process to a cluster for the block; yields the `ray` module.
 
-    Args:
-        address: HOST:PORT, `auto` for the cluster that this host belongs to, or ray://HOST:PORT.
-        folder: The job's folder; actors on other hosts work in a copy of it.
-
-    Raises:
-        UsageError: Ray is not installed.
-        LaunchError: There is no cluster, or it rejects this process.
+    The address is HOST:PORT, `auto` for the cluster that this host belongs to, or ray://HOST:PORT.
+    Actors on other hosts work in a copy of `folder`. Raises UsageError where Ray is not installed,
+    LaunchError where there is no cluster, or it rejects this process.
     """
     ray = import_ray()
     _check_reachable(address)
@@ -119,12 +115,8 @@ def wait_for_hosts(
 ) -> list[RayHost]:
     """Wait until every group has its hosts, print what is missing, and return the cluster's hosts.
 
-    Args:
-        ray: The connected `ray` module.
-        groups: The groups that the job needs.
-        longest_s: Longest wait; LaunchError is raised after it.
-        is_over: Returns whether to stop waiting; the hosts of that moment are returned.
-        without: Node ids of hosts that are lost, though the cluster may not know it yet.
+    LaunchError is raised after `longest_s`. Once `is_over`, the hosts of that moment are returned.
+    `without` has the node ids of hosts that are lost, though the cluster may not know it yet.
     """
     deadline_s = time.monotonic() + longest_s
     next_status_s = time.monotonic() + _STATUS_INTERVAL_S

@@ -41,8 +41,7 @@ def new_token() -> str:
 def configured_token(token_file: str | None) -> str | None:
     """Return the token of --token-file, else of Ray's variables; None if neither is given.
 
-    Raises:
-        UsageError: The file cannot be read, or has no token in it.
+    Raises UsageError where the file cannot be read, or has no token in it.
     """
     if token_file is None and (token := env.RAY_AUTH_TOKEN.get()):
         return token.strip()
@@ -181,11 +180,8 @@ def make_node_folder() -> Path:
 class RayNode:
     """A Ray node that this process starts, and ends.
 
-    Args:
-        spec: Its name, resources and label.
-        role_flags: Flags of `ray start` that make it the head, or name the head.
-        folder: Where it may write; a short path, as sockets are below it.
-        variables: Set for its processes, such as those for Ray's token.
+    The flags of its role make it the head, or name the head. Its folder needs a short path, as
+    sockets are below it. The variables, such as those for Ray's token, are its processes'.
     """
 
     def __init__(

@@ -249,12 +249,9 @@ def training_job(
 
 
 def host_resources(cores: int | None, devices: int, interface: str = "lo") -> HostResources:
-    """Return a host's resources, as its script sees them.
+    """Return a host's resources, as its script sees them; without `cores` those of this process.
 
-    Args:
-        cores: CPU cores of the host; None: those of this process.
-        devices: Accelerators of the host.
-        interface: The network interface to the other hosts; emulated hosts use the loopback.
+    Emulated hosts reach each other by the loopback interface.
     """
     torch = ""
     with suppress(metadata.PackageNotFoundError):

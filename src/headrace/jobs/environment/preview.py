@@ -32,15 +32,10 @@ def preview_environment(
     options: ContractOptions, groups: Sequence[GroupSpec], *, host: str | None, job: str,
     script: str, cores: int,
 ) -> EnvironmentPreview:  # fmt: skip
-    """Return the environment that a script would get on a host.
+    """Return the environment that a script would get on a host, the first one if None.
 
-    Args:
-        options: The contract options.
-        groups: The job's instance groups, the training group first; empty: one host.
-        host: The host, else UsageError is raised; None: the first one.
-        job: The job's name.
-        script: The script's path.
-        cores: CPU cores of a host whose group gives none.
+    The training group comes first; without groups the job has one host. `cores` are those of a host
+    whose group gives none. Raises UsageError where there is no such host.
     """
     code = Path(options.source_dir or Path(script).parent).resolve()
     described = training_job(options, _layout(job, options, groups), Path(script).name, code)

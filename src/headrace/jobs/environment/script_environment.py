@@ -75,13 +75,7 @@ class ScriptEnvironment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentSpec:
-    """The inputs of `build_environment`.
-
-    Attributes:
-        channels: The location of each channel's data: a folder or file, or, for channels that are
-            read from pipes, a path or a URL.
-        bind_mounts: Source paths by mount point, besides the contract's own.
-    """
+    """The inputs of `build_environment`."""
 
     script: ScriptContract
     addresses: Mapping[str, str]  # of all hosts, by name
@@ -89,8 +83,8 @@ class EnvironmentSpec:
     output: Path  # of a Vertex AI job, shared by its hosts
     code: Path
     is_code_named: bool  # by the user: the script starts there under any contract
-    channels: Mapping[str, str]
-    bind_mounts: Mapping[str, str] = field(default_factory=dict)
+    channels: Mapping[str, str]  # a folder or file each; in mode Pipe a path or a URL
+    bind_mounts: Mapping[str, str] = field(default_factory=dict)  # besides the contract's own
     checkpoint_path: str | None = None  # a further path where the script sees its checkpoints
 
     @property
@@ -110,11 +104,9 @@ def variables_before_channels(
 def build_environment(
     spec: EnvironmentSpec, machine: HostResources, *, can_bind_mount: bool
 ) -> ScriptEnvironment:
-    """Create the folders of a host and return its script environment.
+    """Create the folders of a host and return its script environment; raises OSError.
 
-    Raises:
-        UsageError: A variable or argument is too long, or the checkpoint path is not possible.
-        OSError: The folders cannot be made.
+    UsageError: a variable or argument is too long, or the checkpoint path is not possible.
     """
     script, tree, bind_mounts = spec.script, None, dict(spec.bind_mounts)
     seen = SageMakerFolders()
@@ -191,11 +183,7 @@ def existing_job_environment(
 ) -> ScriptEnvironment:  # fmt: skip
     """Return the script environment within an existing job, which has nearly everything.
 
-    Args:
-        contracts: The contracts of that job.
-        hyperparameters: Those of the command line; the job's own reach the process it started.
-        has_ranks: This host is one of the training hosts.
-        folder: The script's working directory; None: unchanged.
+    The hyperparameters are those of the command line; the job's own reach the process it started.
     """
     is_sagemaker = any(name.startswith("sagemaker") for name in contracts)
     return ScriptEnvironment(
@@ -239,11 +227,8 @@ def with_script_options(
 ) -> ScriptEnvironment:
     """Return a script environment with the command line's variables and dependencies added.
 
-    Links to the dependencies are made in the run folder.
-
-    Raises:
-        UsageError: A variable contradicts the contract, or two dependencies have the same name.
-        LaunchError: The links cannot be made.
+    Links to the dependencies are made in the run folder; raises LaunchError where they cannot be,
+    UsageError where a variable contradicts the contract, or two dependencies have one name.
     """
     if not options.environment and not options.dependencies:
         return script_env

@@ -73,13 +73,10 @@ class JoinOptions:
 
 
 def parse_join_flags(argv: Sequence[str]) -> JoinOptions:
-    """Return the parsed command line; `headrace run` parses the rest of it.
+    """Return the parsed command line; `headrace run` parses the rest of it; raises UsageError.
 
     `--group NAME` is this host's group. `--group NAME=HOSTS`, a flag of `headrace run`, says how
     many hosts of a group the job needs.
-
-    Raises:
-        UsageError: There is no script, or an invalid flag.
     """
     own, run = _split(argv)
     for flag in _DECIDED:
@@ -238,13 +235,11 @@ class _Head:
             group=self._cluster_hosts.group, hosts=self._cluster_hosts.hosts,
             token=self._token or new_token(), sends_token=self._token is None,
         )  # fmt: skip
-        node_spec = RayNodeSpec(
-            group=self._cluster_hosts.group, name=self._cluster_hosts.head, address=self._address,
-            store_bytes=object_store_bytes(FreeMemory.here(), holds_data=self._options.driver),
-        )  # fmt: skip
         code = LaunchError.exit_code
-        flags = head_flags(self._options.port)
-        with _ray_node(node_spec, flags, server.token) as (node, variables):
+        spec = _node_spec(
+            self._cluster_hosts, self._cluster_hosts.head, self._address, self._options
+        )
+        with _ray_node(spec, head_flags(self._options.port), server.token) as (node, variables):
             try:
                 _wait_until_up(node, self._waiting.pause)
                 server.start(self._ray_address)
@@ -329,11 +324,8 @@ def _run_worker_host(cluster_hosts: ClusterHosts, options: JoinOptions, waiting:
     ) as client:
         ray_address, token = client.request_join(cluster_hosts.here, cluster_hosts.group, token)
         name = cluster_hosts.here or client.own_address
-        node_spec = RayNodeSpec(
-            group=cluster_hosts.group, name=name, address=client.own_address,
-            store_bytes=object_store_bytes(FreeMemory.here(), holds_data=options.driver),
-        )  # fmt: skip
-        with _ray_node(node_spec, [f"--address={ray_address}"], token) as (node, _):
+        spec = _node_spec(cluster_hosts, name, client.own_address, options)
+        with _ray_node(spec, [f"--address={ray_address}"], token) as (node, _):
 
             def pause(seconds: float) -> None:
                 waiting.pause(seconds)
@@ -362,6 +354,11 @@ def _given_token(cluster_hosts: ClusterHosts, options: JoinOptions) -> str | Non
             f"be handed to them. Name them, --hosts A,B,C, or give each the token. {AUTH_FILE_HELP}"
         )
     return token
+
+
+def _node_spec(hosts: ClusterHosts, name: str, address: str, options: JoinOptions) -> RayNodeSpec:
+    store_bytes = object_store_bytes(FreeMemory.here(), holds_data=options.driver)
+    return RayNodeSpec(group=hosts.group, name=name, address=address, store_bytes=store_bytes)
 
 
 @contextmanager

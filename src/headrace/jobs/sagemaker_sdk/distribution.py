@@ -39,9 +39,7 @@ class RanksSpec:
 def ranks_of(given: Mapping[str, Any], where: str) -> RanksSpec | None:
     """Return how ranks are started; None: the script runs once on each host.
 
-    Args:
-        given: The argument's value.
-        where: Prefix of error messages: who gave the argument.
+    Raises UsageError, prefixed by `where`, for an invalid value.
     """
     prefix = f"{where}distribution: "
     known: tuple[Distribution, ...] = get_args(Distribution)
