@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from headrace.core.console import print_status
 from headrace.observe.whatif.backtest import CheckedPrediction, write_checked_prediction
@@ -57,8 +57,7 @@ class OffloadAuto:
 
     def __post_init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "offload-auto")  # reading takes a while
-        self._predicting: Future[OffloadPrediction | None] | None = None
-        self._measuring: Future[Comparison | None] | None = None
+        self._pending: Future[Any] | None = None  # the prediction, later the comparison with it
         self._forecast: OffloadPrediction | None = None
         self._cores = 0
         self._is_checked = False
@@ -66,10 +65,12 @@ class OffloadAuto:
 
     def is_yes(self, cores: int, now_s: float) -> bool:
         """Return whether the group, with so many cores now, is to be used, without waiting."""
-        if self._forecast is None or not (self._forecast.helps or cores == self._cores):
+        forecast = self._forecast
+        if forecast is not None and forecast.helps:
+            if not self._is_checked:
+                self._check(now_s)
+        elif forecast is None or cores != self._cores or self._pending is not None:
             self._update_prediction(cores, now_s)  # the first one, or after a change of hosts
-        elif self._forecast.helps and not self._is_checked:
-            self._check(now_s)
         return self._forecast is not None and self._forecast.helps
 
     def close(self) -> None:
@@ -88,7 +89,7 @@ class OffloadAuto:
         """Return why the group was not used; a prediction after the job's end is too late."""
         if not self._cores:
             return "none of its hosts was there"
-        pending = self._predicting
+        pending = self._pending
         found = None if pending is None or pending.cancelled() else pending.result()
         if found is None:
             return (
@@ -100,29 +101,33 @@ class OffloadAuto:
         return ended + self._summary(found)
 
     def _update_prediction(self, cores: int, now_s: float) -> None:
-        if self._predicting is None:
-            if cores and now_s >= self._next_s:
-                self._cores = cores
-                self._schedule_next(now_s)
-                cores_per_rank = cores / self.ranks
-                self._predicting = self._thread.submit(
-                    _or_none, lambda: predict_offload(self.run, self.attempt, cores_per_rank)
-                )
-        elif self._predicting.done():
-            found, self._predicting = self._predicting.result(), None
-            if found is not None:
-                self._use_prediction(found)
-
-    def _use_prediction(self, found: OffloadPrediction) -> None:
+        if self._pending is None:
+            if not cores or now_s < self._next_s:
+                return
+            self._cores = cores
+        found = self._result_of(
+            lambda: predict_offload(self.run, self.attempt, self._cores / self.ranks), now_s
+        )
+        if found is None:
+            return
         self._forecast, self._pause_s = found, _FIRST_PAUSE_S
         effect = "makes batches from now on" if found.helps else "is not used"
         self.print_line(
             f"headrace: --offload auto: group {self.group} {effect}: {self._summary(found)}\n"
         )
 
-    def _schedule_next(self, now_s: float) -> None:
-        self._next_s = now_s + self._pause_s
-        self._pause_s = min(1.5 * self._pause_s, _LONGEST_PAUSE_S)
+    def _result_of(self, call: Callable[[], _T | None], now_s: float) -> _T | None:
+        """Start a call in the thread if it is due; return its result once, when it has ended."""
+        if self._pending is None:
+            if now_s >= self._next_s:
+                self._next_s = now_s + self._pause_s
+                self._pause_s = min(1.5 * self._pause_s, _LONGEST_PAUSE_S)
+                self._pending = self._thread.submit(_or_none, call)
+        elif self._pending.done():
+            ended, self._pending = self._pending, None
+            result: _T | None = ended.result()
+            return result
+        return None
 
     def _summary(self, forecast: OffloadPrediction) -> str:
         if not forecast.reached:
@@ -138,16 +143,9 @@ class OffloadAuto:
         )
 
     def _check(self, now_s: float) -> None:
-        if self._measuring is None:
-            if now_s >= self._next_s:
-                self._schedule_next(now_s)
-                self._measuring = self._thread.submit(
-                    _or_none, lambda: measure_offload(self.run, self.attempt)
-                )
-        elif self._measuring.done():
-            measured, self._measuring = self._measuring.result(), None
-            if measured is not None and self._is_enough(measured):
-                self._save(measured)
+        measured = self._result_of(lambda: measure_offload(self.run, self.attempt), now_s)
+        if measured is not None and self._is_enough(measured):
+            self._save(measured)
 
     def _is_enough(self, measured: Comparison) -> bool:
         steps = measured.after_steps / self.ranks
