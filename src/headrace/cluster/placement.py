@@ -23,6 +23,8 @@ _REMOVE_S = 5.0
 _SMALLEST_AMOUNT = 0.001  # the least that Ray counts is 0.0001
 _NODE_ID = "ray.io/node-id"  # a label that Ray gives each of its nodes
 _HOST_LOST = "A host went away as agents were being placed."
+_Bundle = dict[str, float]  # amounts by resource
+_AgentRequest = tuple[_Bundle, dict[str, str]]  # with the labels of the host
 
 
 class NotPlacedError(LaunchError):
@@ -89,12 +91,12 @@ class AgentPlacement:
         from ray.util.placement_group import placement_group
 
         self._ray = ray
-        parts = [(group, bundle) for group in groups for bundle in self._bundles(group, hosts)]
-        bundles = [bundle for _, bundle in parts]
+        requests = [each for group in groups for each in self._requests(group, hosts)]
+        bundles = [bundle for bundle, _ in requests]
         self._group = placement_group(
             bundles,
             strategy="STRICT_SPREAD",
-            bundle_label_selector=[self._labels(group, hosts) for group, _ in parts],
+            bundle_label_selector=[labels for _, labels in requests],
         )
         self._actors: list[Any] = []
         try:
@@ -113,40 +115,30 @@ class AgentPlacement:
         with suppress(Exception):
             remove_placement_group(self._group)
 
-    def _bundles(self, group: GroupSpec, hosts: Sequence[RayHost]) -> list[dict[str, float]]:
-        """Return the resources of each agent: a core, and the devices of its host."""
+    def _requests(self, group: GroupSpec, hosts: Sequence[RayHost]) -> list[_AgentRequest]:
+        """Return for each agent a core and the devices of its host, and the host's labels."""
         devices = min(host.gpus for host in hosts if host.group == group.name)
-        return [{"CPU": 1, **({"GPU": devices} if devices else {})}] * group.hosts
-
-    def _labels(
-        self,
-        group: GroupSpec,
-        hosts: Sequence[RayHost],  # noqa: ARG002 - DriverAgentPlacement uses it
-    ) -> dict[str, str]:
-        """Return the labels of the hosts for a group's agents."""
-        return {GROUP_LABEL: group.name}
+        bundle: _Bundle = {"CPU": 1, "GPU": devices} if devices else {"CPU": 1}
+        return [(bundle, {GROUP_LABEL: group.name})] * group.hosts
 
     def _wait(
-        self,
-        groups: Sequence[GroupSpec],
-        bundles: Sequence[dict[str, float]],
-        is_over: Callable[[], bool],
+        self, groups: Sequence[GroupSpec], bundles: Sequence[_Bundle], is_over: Callable[[], bool]
     ) -> None:
         deadline_s = time.monotonic() + _PLACE_S
         while not self._group.wait(timeout_seconds=1):
             if time.monotonic() < deadline_s and not is_over():
                 continue
-            there = " and ".join(f"group {one.name} has {one.hosts} hosts" for one in groups)
+            present = " and ".join(f"group {one.name} has {one.hosts} hosts" for one in groups)
             raise NotPlacedError(
-                f"{there[0].upper()}{there[1:]}, but {self._lack(bundles)}. Wait for its end, or "
-                "take other hosts."
+                f"{present[0].upper()}{present[1:]}, but {self._lack(bundles)}. Wait for its end, "
+                "or take other hosts."
             )
 
-    def _lack(self, bundles: Sequence[dict[str, float]]) -> str:
+    def _lack(self, bundles: Sequence[_Bundle]) -> str:
         devices = f" and {bundles[0]['GPU']} devices" if "GPU" in bundles[0] else ""
         return f"not all of them have a core{devices} free: another job is on them"
 
-    def _agent(self, number: int, bundle: dict[str, float]) -> Any:
+    def _agent(self, number: int, bundle: _Bundle) -> Any:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         strategy = PlacementGroupSchedulingStrategy(
@@ -171,22 +163,17 @@ class DriverAgentPlacement(AgentPlacement):
     It is on this process's host if that belongs to the group, else on the group's first.
     """
 
-    def _bundles(self, group: GroupSpec, hosts: Sequence[RayHost]) -> list[dict[str, float]]:
-        # Each Ray node has a resource of this name.
-        return [{f"node:{self._chosen_host(group, hosts).address}": _SMALLEST_AMOUNT}]
-
-    def _labels(self, group: GroupSpec, hosts: Sequence[RayHost]) -> dict[str, str]:
-        # Emulated hosts share an address.
-        return {GROUP_LABEL: group.name, _NODE_ID: self._chosen_host(group, hosts).node_id}
-
-    def _chosen_host(self, group: GroupSpec, hosts: Sequence[RayHost]) -> RayHost:
+    def _requests(self, group: GroupSpec, hosts: Sequence[RayHost]) -> list[_AgentRequest]:
         here = self._ray.get_runtime_context().get_node_id()
         of_group = [host for host in hosts if host.group == group.name]
         if not of_group:
             raise NotPlacedError(f"Group {group.name} has lost its hosts.")
-        return min(of_group, key=lambda host: (host.node_id != here, host.name))
+        host = min(of_group, key=lambda host: (host.node_id != here, host.name))
+        # Each Ray node has a resource of this name; emulated hosts share an address.
+        bundle = {f"node:{host.address}": _SMALLEST_AMOUNT}
+        return [(bundle, {GROUP_LABEL: group.name, _NODE_ID: host.node_id})]
 
-    def _lack(self, bundles: Sequence[dict[str, float]]) -> str:
+    def _lack(self, bundles: Sequence[_Bundle]) -> str:
         return f"Ray places nothing on the one that is to run the script ({', '.join(bundles[0])})"
 
 

@@ -185,9 +185,12 @@ class RayNode:
     """
 
     def __init__(
-        self, spec: RayNodeSpec, role_flags: Sequence[str], folder: Path,
+        self,
+        spec: RayNodeSpec,
+        role_flags: Sequence[str],
+        folder: Path,
         variables: Mapping[str, str | None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.name = spec.name
         folder.mkdir(exist_ok=True)
         self._log_file = folder / "ray-start.log"

@@ -44,13 +44,13 @@ class ExistingJob:
     @property
     def training(self) -> tuple[str, ...]:
         """The hosts that have ranks; raises UsageError where that is undetermined."""
-        topology = self.topology
+        topology, named = self.topology, self.training_group
         hosts: Sequence[str] = topology.primary or topology.hosts  # the primary pools of Vertex AI
         if topology.groups:
-            hosts = training_group(
-                topology.groups, flagged=self.training_group, head=None, platform=topology.training,
-                offload=None,
-            ).hosts  # fmt: skip
+            group = training_group(
+                topology.groups, flagged=named, head=None, platform=topology.training, offload=None
+            )
+            hosts = group.hosts
         # Stable: the head first, then the others in their order.
         return tuple(sorted(hosts, key=lambda host: host != topology.head))
 

@@ -169,7 +169,7 @@ def host_environment(
     options = job.contract
     if layout is None:
         return with_script_options(_plain_environment(options), job.environment, folder)
-    spec = _environment_spec(options, layout, host, script, folder, is_module=job.script.is_module)
+    spec = _environment_spec(job, layout, host, script, folder)
     machine = host_resources(cores, devices, _interface(layout.addresses[host]))
     variables = variables_before_channels(spec, machine, can_bind_mount=layout.can_bind_mount)
     check_variables(variables)  # before anything is copied
@@ -208,9 +208,9 @@ def is_below_default_base(options: ContractOptions, script: str) -> bool:
 
 
 def _environment_spec(
-    options: ContractOptions, layout: HostLayout, host: str, script: str, folder: Path, *,
-    is_module: bool,
-) -> EnvironmentSpec:  # fmt: skip
+    job: JobSpec, layout: HostLayout, host: str, script: str, folder: Path
+) -> EnvironmentSpec:
+    options, is_module = job.contract, job.script.is_module
     code = Path(options.source_dir or ("." if is_module else Path(script).parent)).resolve()
     entry_point = script if is_module else _relative_script(code, script)
     return EnvironmentSpec(

@@ -29,9 +29,14 @@ class EnvironmentPreview:
 
 
 def preview_environment(
-    options: ContractOptions, groups: Sequence[GroupSpec], *, host: str | None, job: str,
-    script: str, cores: int,
-) -> EnvironmentPreview:  # fmt: skip
+    options: ContractOptions,
+    groups: Sequence[GroupSpec],
+    *,
+    host: str | None,
+    job: str,
+    script: str,
+    cores: int,
+) -> EnvironmentPreview:
     """Return the environment that a script would get on a host, the first one if None.
 
     The training group comes first; without groups the job has one host. `cores` are those of a host

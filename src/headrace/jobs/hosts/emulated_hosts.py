@@ -154,14 +154,17 @@ class _EmulatedAgents:
             actor.close()
 
     def _add(
-        self, group: GroupSpec, name: str, marker: HostMarker, devices: list[str] | None,
-        count: int,
-    ) -> None:  # fmt: skip
-        actor = ThreadActor({} if devices is None else env.device_variables(devices))
+        self, group: GroupSpec, name: str, marker: HostMarker, own: list[str] | None, count: int
+    ) -> None:
+        actor = ThreadActor({} if own is None else env.device_variables(own))
         self._actors.append(actor)
         host = RayHost(
-            node_id=name, name=name, address=_ADDRESS, group=group.name,
-            cpus=group.cpus or len(os.sched_getaffinity(0)), gpus=count,
-        )  # fmt: skip
+            node_id=name,
+            name=name,
+            address=_ADDRESS,
+            group=group.name,
+            cpus=group.cpus or len(os.sched_getaffinity(0)),
+            gpus=count,
+        )
         facts = actor.inspect.remote(marker, host.address).result()
         self.agents.append(PlacedAgent(actor=actor, host=host, facts=facts))

@@ -183,12 +183,14 @@ class RankGroup:
             failure = clock.to_local(RankFailure(**failed["first"]))
             # Another machine's logs have been copied here by now.
             message = failed["message"].replace(failed["logs"], str(self.logs))
-        self._ends.append(
-            HostExit(
-                agent=agent, returncode=report.returncode, failure=failure, message=message,
-                refusal=last.get(REFUSED, ""),
-            )
-        )  # fmt: skip
+        end = HostExit(
+            agent=agent,
+            returncode=report.returncode,
+            failure=failure,
+            message=message,
+            refusal=last.get(REFUSED, ""),
+        )
+        self._ends.append(end)
 
     def _release_start_barrier(self) -> None:
         """Release the start barrier once all programs wait at it."""
