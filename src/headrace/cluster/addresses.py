@@ -18,6 +18,13 @@ def addresses_of(name: str) -> list[str]:
     return sorted({str(entry[4][0]) for entry in found})
 
 
+def free_port(address: str) -> int:
+    """Return a port that is free at an address of this host."""
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        return int(probe.getsockname()[1])
+
+
 def find_this_host(names: Sequence[str]) -> str | None:
     """Return the one of some names or addresses that is this host; None if none is.
 

@@ -11,7 +11,6 @@ import os
 import queue
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal
 
+from headrace.cluster.addresses import free_port
 from headrace.cluster.same_host import HostMarker, is_same_host
 from headrace.core import env
 from headrace.core.process.mount_namespace import can_bind_mount
@@ -102,26 +102,19 @@ class HostFacts:
 class HostProgram:
     """A program for an agent to run.
 
-    Attributes:
-        command: Arguments. `{python}` stands for the host's Python, `{parent}` for the agent's
-            process id, `{announce}` for a descriptor that takes lines of JSON for the driver,
-            `{go}` for one that becomes readable at `release`, `{NAME}` for the path of the file
-            NAME in `files`.
-        folder: Working folder; None: the agent's, which is the copy of the job's folder.
-        environment: Variables. In them and in arguments `{folder}` stands for the agent's own
-            folder, `{logs}` for one in it whose files are sent to the driver, `{pythonpath}`
-            for PYTHONPATH with Headrace's sitecustomize in front.
-        is_whole: `environment` is complete; else it is added to the host's own.
-        files: Content of files for the program, by name; `replace_file` replaces one.
-        version: Version of the files.
+    An argument, or the value of a variable, may be a placeholder: `{python}` for the host's Python,
+    `{parent}` for the agent's process id, `{announce}` for a descriptor that takes lines of JSON
+    for the driver, `{go}` for one that becomes readable at `release`, `{folder}` for the agent's
+    own folder, `{logs}` for one in it whose files are sent to the driver, `{pythonpath}` for
+    PYTHONPATH with Headrace's sitecustomize in front, `{NAME}` for the path of a file in `files`.
     """
 
     command: Sequence[str]
-    folder: str | None
+    folder: str | None  # to work in; None: the agent's, which is the copy of the job's folder
     environment: Mapping[str, str]
-    is_whole: bool
-    files: Mapping[str, bytes] = field(default_factory=dict)
-    version: int = 0
+    is_whole: bool  # `environment` is complete; else it is added to the host's own
+    files: Mapping[str, bytes] = field(default_factory=dict)  # see `replace_file`
+    version: int = 0  # of the files
 
 
 @dataclass(slots=True, kw_only=True)
@@ -156,13 +149,10 @@ class HostAgent:
 
     def inspect(self, marker: HostMarker, address: str) -> HostFacts:
         """Return what a driver has to know of this host."""
-        with socket.socket() as probe:
-            probe.bind((address, 0))
-            free_port = int(probe.getsockname()[1])
         return HostFacts(
             address=address,
             is_drivers=is_same_host(marker),
-            free_port=free_port,
+            free_port=free_port(address),
             folder=str(Path.cwd()),
         )
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -19,6 +18,7 @@ from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
 
+from headrace.cluster.addresses import free_port
 from headrace.cluster.agent import HostAgent
 from headrace.cluster.ray_node import (
     FreeMemory,
@@ -114,7 +114,7 @@ class EmulatedCluster:
         self._variables = write_token_file(self._folder / "token", new_token())
         self._previous_environment = env.values_of(self._variables)
         env.change(self._variables)  # as this process connects, too
-        self.address = f"{_ADDRESS}:{_free_port()}"  # the head's
+        self.address = f"{_ADDRESS}:{free_port(_ADDRESS)}"  # the head's
         self.nodes: dict[str, RayNode] = {}  # by host name, such as `cpu-1`
         deadline_s = time.monotonic() + _START_S
         try:
@@ -157,7 +157,7 @@ class EmulatedCluster:
     def _head_flags(self) -> list[str]:
         flags = head_flags(int(self.address.rpartition(":")[2]))
         if find_spec("grpc") is not None:  # then Ray's client server starts, at a fixed port
-            flags.append(f"--ray-client-server-port={_free_port()}")
+            flags.append(f"--ray-client-server-port={free_port(_ADDRESS)}")
         return flags
 
 
@@ -183,9 +183,3 @@ def _device_count(group: GroupSpec, devices: int, *, is_first: bool) -> int:
     if group.gpus is not None:
         return group.gpus
     return devices // group.hosts if is_first else 0
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((_ADDRESS, 0))
-        return int(probe.getsockname()[1])

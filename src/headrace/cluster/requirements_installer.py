@@ -35,6 +35,7 @@ from typing import IO, Any, NoReturn
 from headrace.core.file_lock import open_lock_file, try_lock
 from headrace.core.process.parent_death import die_with_parent
 from headrace.core.process.process_groups import session_command
+from headrace.core.process.supervision import STOP_SIGNALS
 from headrace.core.process.wrapper import read_wrapper_arguments
 from headrace.records.redaction import hide_url_users
 
@@ -165,7 +166,6 @@ _NO_PIP = (
     f"the environment of {sys.executable} has no pip, so what the file names has to be there "
     "already. `python -m ensurepip` or `uv pip install pip` with that Python brings it."
 )
-_STOPPING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
 _FIRST_STATUS_S = 2.0  # pip takes half a second if all is installed
 _STATUS_INTERVAL_S = 30.0
 _KILLED = 128 + signal.SIGKILL
@@ -189,7 +189,7 @@ def main(arguments: Sequence[str]) -> int:
     """Install; then return the exit code, or execute the command, if one is given."""
     options, command = read_wrapper_arguments(arguments)
     die_with_parent(int(options["parent"]))
-    signal.pthread_sigmask(signal.SIG_BLOCK, {*_STOPPING, signal.SIGCHLD})
+    signal.pthread_sigmask(signal.SIG_BLOCK, {*STOP_SIGNALS, signal.SIGCHLD})
     install = _Installation(
         file=Path(options["file"]).absolute(), job=options["job"],
         log=Path(options["logs"]).absolute() / f"requirements-{options['name']}.log",
@@ -240,7 +240,7 @@ class _Installation:
             earlier = lock.installed_by(self.job)
             installed = self._pip() if earlier is None else earlier
             lock.record(self.job, installed)
-        conflicts = dependency_conflicts(self._pip_output()) if earlier is None else []
+        conflicts = _CONFLICT.findall(self._pip_output()) if earlier is None else []
         conflict_fields = {"conflicts": conflicts} if conflicts else {}
         self.announce(
             {"installed": installed, "by_another": earlier is not None, **conflict_fields}
@@ -291,8 +291,8 @@ class _Installation:
 
     def _pause(self, seconds: float) -> None:
         """Wait until a child ends, some seconds at most; raise on a signal or at the deadline."""
-        caught = signal.sigtimedwait({*_STOPPING, signal.SIGCHLD}, seconds)
-        if caught is not None and caught.si_signo in _STOPPING:
+        caught = signal.sigtimedwait({*STOP_SIGNALS, signal.SIGCHLD}, seconds)
+        if caught is not None and caught.si_signo in STOP_SIGNALS:
             raise _StoppedError(caught.si_signo)
         now_s = time.monotonic()
         if now_s > self._deadline_s:
@@ -336,11 +336,6 @@ def pinned_requirements() -> list[str]:
                 if "extra ==" not in each
             ]
     return lines
-
-
-def dependency_conflicts(output: str) -> list[str]:
-    """Return pip's lines about installed packages that lost what they require."""
-    return [match.group() for match in _CONFLICT.finditer(output)]
 
 
 def _write_log(output: IO[bytes], log: IO[bytes]) -> None:

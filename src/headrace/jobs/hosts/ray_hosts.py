@@ -50,13 +50,8 @@ def ray_variables(
 ) -> dict[str, str]:
     """Return the variables by which a script's own `ray.init()` finds cluster and folder.
 
-    Args:
-        ray: The module, connected to the cluster.
-        working_dir: The job's working directory.
-        recording: The variables that have ranks recorded; empty: nothing is recorded.
-        is_here: The script runs on this machine.
-        is_driver: It runs once, under --driver; a rank's own use of Ray stays unchanged.
-        devices_reserved: By the ranks' agents, on their hosts.
+    `recording` has the variables that have ranks recorded, if they are. A script under --driver runs
+    once; a rank's own use of Ray stays unchanged. Devices are reserved by the ranks' agents.
     """
     context = ray.get_runtime_context()
     recorded = {name: value for name in _RECORDING_VARIABLES if (value := recording.get(name))}
