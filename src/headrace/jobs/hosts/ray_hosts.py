@@ -50,8 +50,8 @@ def ray_variables(
 ) -> dict[str, str]:
     """Return the variables by which a script's own `ray.init()` finds cluster and folder.
 
-    `recording` has the variables that have ranks recorded, if they are. A script under --driver runs
-    once; a rank's own use of Ray stays unchanged. Devices are reserved by the ranks' agents.
+    `recording` has the variables that have ranks recorded, if they are. A script under --driver
+    runs once; a rank's own use of Ray stays unchanged. The ranks' agents reserve devices.
     """
     context = ray.get_runtime_context()
     recorded = {name: value for name in _RECORDING_VARIABLES if (value := recording.get(name))}
