@@ -45,7 +45,7 @@ class HostInstalls:
             )
         self._job = secrets.token_hex(8)
         self._progress = InstallProgress(self.file.name, self.folder, self.attempt.number)
-        self.handle_message = self._progress.hear
+        self.handle_message = self._progress.handle_message
         self._done: set[str] = set()  # Ray node ids of the ranks' hosts that are done
 
     def command(self, host: str, *, is_here: bool) -> tuple[str, ...]:
