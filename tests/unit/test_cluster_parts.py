@@ -234,11 +234,11 @@ def test_what_stands_for_a_while_is_told_once_and_again_where_it_was_over_meanwh
     told: list[str] = []
     standing = PersistentNotices(told.append)
     for now_s in range(60):
-        standing.are(["a", *(["b"] if now_s % 10 else [])], now_s)
+        standing.update(["a", *(["b"] if now_s % 10 else [])], now_s)
     assert told == ["a"]
-    standing.are([], 60)
+    standing.update([], 60)
     for now_s in range(60, 90):
-        standing.are(["a", "b"], now_s)
+        standing.update(["a", "b"], now_s)
     assert told == ["a", "a", "b"]
 
 
@@ -250,15 +250,15 @@ def test_a_file_that_does_not_go_along_is_told(tmp_path: Path, monkeypatch: pyte
     folder = open_run_folder(run_dir="r", name=None, script="train.py")
     attempt = folder.start_attempt(command=[], argv=[], world_size=1)
 
-    def of(file: Path, *, travels: bool) -> HostInstalls:
+    def of(file: Path, *, is_copied: bool) -> HostInstalls:
         return HostInstalls(
-            file, working_dir, is_named=True, travels=travels, folder=folder, attempt=attempt
+            file, working_dir, is_named=True, is_copied=is_copied, folder=folder, attempt=attempt
         )
 
     with pytest.raises(UsageError, match=r"more.txt lies outside .*here, which goes along"):
-        of(tmp_path / "more.txt", travels=True)
-    of(tmp_path / "more.txt", travels=False)
-    elsewhere = of(tmp_path / "here" / "a" / "more.txt", travels=True).command("h", is_here=False)
+        of(tmp_path / "more.txt", is_copied=True)
+    of(tmp_path / "more.txt", is_copied=False)
+    elsewhere = of(tmp_path / "here" / "a" / "more.txt", is_copied=True).command("h", is_here=False)
     assert elsewhere[elsewhere.index("--file") + 1] == "a/more.txt"
 
 
@@ -281,13 +281,13 @@ def test_what_is_not_recorded_of_a_script_that_drives_is_told(
 
 def test_what_overtook_older_news_of_hosts_stays():
     agent = HostAgent()
-    agent.keep("hosts", b"three hosts", 5)
-    agent.keep("hosts", b"two hosts", 4)
-    agent.keep("key", b"a key", 0)
+    agent.replace_file("hosts", b"three hosts", 5)
+    agent.replace_file("hosts", b"two hosts", 4)
+    agent.replace_file("key", b"a key", 0)
     folder = agent._own_folder()
     assert (folder / "hosts").read_bytes() == b"three hosts"
-    agent.keep("hosts", b"four hosts", 6)
+    agent.replace_file("hosts", b"four hosts", 6)
     assert (folder / "hosts").read_bytes() == b"four hosts"
     assert sorted(path.name for path in folder.iterdir()) == ["hosts", "key"]
-    agent.leave()
+    agent.remove_folder()
     assert not folder.exists()

@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager
 import pytest
 
 from headrace.cluster.addresses import find_this_host, head_address, source_address
-from headrace.cluster.join_client import JoinClient, JoinReply, JoinWait
+from headrace.cluster.join_client import JoinClient
 from headrace.cluster.join_server import JoinServer, JsonLineConnection
 from headrace.core.errors import LaunchError, UsageError
 from jobs import eventually
@@ -24,28 +24,28 @@ OTHER = "127.0.0.1"  # a host's name that is its address
 class Head:
     """A roll call, where it listens, and what it has told."""
 
-    def __init__(self, hosts: tuple[str, ...], *, hands_out: bool) -> None:
+    def __init__(self, hosts: tuple[str, ...], *, sends_token: bool) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         self.told: list[str] = []
         self.roll = JoinServer(
             address="127.0.0.1", port=self.port, head="head", group="gpu", hosts=hosts,
-            token=TOKEN, hands_out=hands_out, tell=self.told.append,
+            token=TOKEN, sends_token=sends_token, print_line=self.told.append,
         )  # fmt: skip
         self.roll.start(RAY)
 
     def link(self) -> JoinClient:
-        return JoinClient("127.0.0.1", self.port, patience())
+        return client_of(self.port)
 
 
-def patience(longest_s: float = 20.0) -> JoinWait:
-    return JoinWait(longest_s=longest_s, pause=time.sleep, tell=lambda _: None)
+def client_of(port: int, longest_s: float = 20.0) -> JoinClient:
+    return JoinClient("127.0.0.1", port, longest_s=longest_s, pause=time.sleep)
 
 
 @contextmanager
-def head(*hosts: str, hands_out: bool = True) -> Iterator[Head]:
-    found = Head(hosts, hands_out=hands_out)
+def head(*hosts: str, sends_token: bool = True) -> Iterator[Head]:
+    found = Head(hosts, sends_token=sends_token)
     yield found
     found.roll.end(0, 0.0)
 
@@ -53,17 +53,17 @@ def head(*hosts: str, hands_out: bool = True) -> Iterator[Head]:
 def test_a_host_of_the_list_gets_the_token_is_awaited_and_hears_of_the_end():
     with head("head", OTHER, "third") as one, closing(one.link()) as link:
         assert one.roll.missing({}) == f"{OTHER}, third"
-        assert link.request_join(OTHER, "cpu", None) == JoinReply(ray_address=RAY, token=TOKEN)
+        assert link.request_join(OTHER, "cpu", None) == (RAY, TOKEN)
         assert one.roll.missing({}) == f"{OTHER} (Ray is starting there), third"
         assert one.roll.groups() == {"gpu": 1}
         link.report_up()
         eventually(lambda: one.roll.missing({}) == "third", "that the host is up")
         assert one.roll.groups() == {"gpu": 1, "cpu": 1}
-        link.look()
+        link.poll()
         assert link.exit_code is None
         ending = threading.Thread(target=one.roll.end, args=[3, 20.0])
         ending.start()
-        eventually(lambda: link.look() or link.exit_code is not None, "the end")
+        eventually(lambda: link.poll() or link.exit_code is not None, "the end")
         assert link.exit_code == 3
         assert ending.is_alive()  # until the host has left
         link.close()
@@ -72,10 +72,10 @@ def test_a_host_of_the_list_gets_the_token_is_awaited_and_hears_of_the_end():
 
 
 def test_a_token_that_all_were_given_is_proved_and_never_sent():
-    with head(hands_out=False) as one, closing(one.link()) as link:
+    with head(sends_token=False) as one, closing(one.link()) as link:
         said: list[bytes] = []
-        link._open._socket = Overheard(link._open._socket, said)  # type: ignore[assignment]
-        assert link.request_join(None, "cpu", TOKEN).ray_address == RAY
+        link._connection._socket = Overheard(link._connection._socket, said)  # type: ignore[assignment]
+        assert link.request_join(None, "cpu", TOKEN) == (RAY, TOKEN)
         link.report_up()
         eventually(lambda: one.roll.groups() == {"gpu": 1, "cpu": 1}, "the host")
         assert one.roll.missing({"gpu": 1, "cpu": 2}) == "group cpu has 1 of 2"
@@ -102,7 +102,7 @@ class Overheard:
 
 
 @pytest.mark.parametrize(
-    ("name", "token", "hands_out", "said"),
+    ("name", "token", "sends_token", "said"),
     [
         ("stranger", None, True, "says it is 'stranger', which is no other host of the job"),
         ("head", None, True, "says it is 'head', which is no other host"),
@@ -113,9 +113,9 @@ class Overheard:
     ],
 )
 def test_who_may_not_take_part_gets_no_token_and_is_told_why(
-    name: str, token: str | None, hands_out: bool, said: str
+    name: str, token: str | None, sends_token: bool, said: str
 ):
-    with head("head", OTHER, "192.0.2.1", hands_out=hands_out) as one, \
+    with head("head", OTHER, "192.0.2.1", sends_token=sends_token) as one, \
          closing(one.link()) as link:  # fmt: skip
         with pytest.raises(LaunchError, match="refuses this host") as raised:
             link.request_join(name, "cpu", token)
@@ -126,7 +126,7 @@ def test_who_may_not_take_part_gets_no_token_and_is_told_why(
 
 
 def test_a_stranger_s_nonsense_is_refused_and_harms_nobody():
-    with head(hands_out=False) as one:
+    with head(sends_token=False) as one:
         for hello, proof, said in (
             ({"host": "\ud800", "group": "gpu", "has_token": True}, "\ud800ü", "another token"),
             ({"host": "a", "group": "g p u", "has_token": True}, "", "a name has letters"),
@@ -152,7 +152,7 @@ def test_once_all_are_there_the_token_is_kept_and_a_host_that_has_it_may_come_ba
         with closing(one.link()) as link, pytest.raises(LaunchError, match="not all hosts have"):
             link.request_join(OTHER, "cpu", None)
         with closing(one.link()) as link:
-            assert link.request_join(OTHER, "cpu", TOKEN).token == TOKEN
+            assert link.request_join(OTHER, "cpu", TOKEN) == (RAY, TOKEN)
 
 
 def test_of_two_launchers_on_one_host_the_older_one_is_sent_away():
@@ -160,16 +160,16 @@ def test_of_two_launchers_on_one_host_the_older_one_is_sent_away():
         older.request_join(OTHER, "cpu", None)
         newer.request_join(OTHER, "cpu", None)
         with pytest.raises(LaunchError, match="has come once more since"):
-            eventually(older.look, "that it is sent away", timeout_s=20)
-        newer.look()
+            eventually(older.poll, "that it is sent away", timeout_s=20)
+        newer.poll()
 
 
 def test_a_head_that_ends_without_a_word_is_lost():
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        link = JoinClient("127.0.0.1", listening.getsockname()[1], patience())
+        link = client_of(listening.getsockname()[1])
         listening.accept()[0].close()
         with closing(link), pytest.raises(LaunchError, match="is lost: it has ended the connect"):
-            eventually(link.look, "that it is lost", timeout_s=20)
+            eventually(link.poll, "that it is lost", timeout_s=20)
 
 
 def test_a_head_that_does_not_answer_is_told_with_the_reason():
@@ -177,9 +177,9 @@ def test_a_head_that_does_not_answer_is_told_with_the_reason():
         taken.bind(("127.0.0.1", 0))  # nobody listens
         port = taken.getsockname()[1]
         with pytest.raises(LaunchError, match=r"does not answer at 127\.0\.0\.1:\d+ after 0 s: "):
-            JoinClient("127.0.0.1", port, patience(0.3))
+            client_of(port, 0.3)
         taken.listen()
-        with closing(JoinClient("127.0.0.1", port, patience(0.3))) as link, \
+        with closing(client_of(port, 0.3)) as link, \
              pytest.raises(LaunchError, match="it does not answer yet"):  # fmt: skip
             link.request_join("a", "cpu", None)
 
@@ -188,7 +188,7 @@ def test_a_port_that_is_taken_is_told():
     with head("head") as one, pytest.raises(LaunchError, match="Choose another --port"):
         JoinServer(
             address="127.0.0.1", port=one.port, head="head", group="gpu", hosts=(), token=TOKEN,
-            hands_out=False, tell=one.told.append,
+            sends_token=False, print_line=one.told.append,
         )  # fmt: skip
 
 

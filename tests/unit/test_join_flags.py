@@ -23,7 +23,7 @@ def test_flags_of_both_kinds_in_any_order():
             "--offload", "cpu", "-m", "package.train", "--head", "of the script", "--group",
         ]
     )  # fmt: skip
-    assert options.told == ClusterHostFlags(
+    assert options.host_flags == ClusterHostFlags(
         head="a", group="gpu", hosts=("a", "b"), training="gpu", offload="cpu"
     )
     assert options.groups == (GroupSpec(name="gpu", hosts=2),)
@@ -33,9 +33,9 @@ def test_flags_of_both_kinds_in_any_order():
         "--hosts-timeout=2m", "--nproc-per-node", "2", "-t3", "--standalone", "--offload", "cpu",
         "-m", "package.train", "--head", "of the script", "--group",
     )  # fmt: skip
-    assert parse_join_flags(["--offload=auto", "train.py"]).told.offload is None
+    assert parse_join_flags(["--offload=auto", "train.py"]).host_flags.offload is None
     drives = parse_join_flags(["--driver", "train.py", "--offload", "x"])
-    assert (drives.driver, drives.told.offload, drives.run[0]) == (True, None, "--driver")
+    assert (drives.driver, drives.host_flags.offload, drives.run[0]) == (True, None, "--driver")
     assert parse_join_flags(["--", "train.py", "--port", "x"]).run == (
         "--", "train.py", "--port", "x",
     )  # fmt: skip
@@ -70,11 +70,11 @@ def test_sagemaker_s_file_is_found_below_its_folder(
     monkeypatch.setenv("SAGEMAKER_BASE_DIR", str(tmp_path))
     options = parse_join_flags(["train.py"])
     with pytest.raises(UsageError, match="Neither SageMaker"):
-        options.contract()
+        options.cluster_hosts()
     file = tmp_path / "input" / "config" / "resourceconfig.json"
     file.parent.mkdir(parents=True)
     file.write_text(json.dumps({"current_host": "algo-1", "hosts": ["algo-1"]}))
-    assert options.contract().is_head
+    assert options.cluster_hosts().is_head
 
 
 def test_a_token_that_was_given_comes_from_the_flag_first(

@@ -60,9 +60,9 @@ def test_the_cause_is_found_among_hosts_whose_clocks_differ(
     def of_host(rank: int, failed_s: float, skew_s: float, delays_s: list[float]) -> RankFailure:
         clock = ClockOffset()
         for number, delay_s in enumerate(delays_s):
-            clock.hear(failed_s + number + skew_s, failed_s + number + delay_s)
+            clock.add(failed_s + number + skew_s, failed_s + number + delay_s)
         own_s = failed_s + skew_s
-        return clock.here(failure(rank, 1, own_s, seen_s=int(own_s + 0.1)))
+        return clock.to_local(failure(rank, 1, own_s, seen_s=int(own_s + 0.1)))
 
     # News of the cause's host lay waiting longer, and its end came last: it had ranks to stop.
     cause = of_host(1, cause_s, skew_s, [0.8, 0.01, 2.0])

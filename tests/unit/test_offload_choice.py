@@ -29,9 +29,24 @@ def test_a_look_that_ends_with_the_job_announces_no_help(
     lines: list[str] = []
     choice = OffloadAuto(tmp_path, 1, "cpu", 1, lines.append)
     assert not choice.is_yes(4, 0.0)  # a look begins
-    choice._looking = choice._thread.submit(lambda: found)
-    choice._looking.result()
+    choice._pending = choice._thread.submit(lambda: found)
+    choice._pending.result()
     choice.close()
     (line,) = lines
     assert told in line
     assert "from now on" not in line
+
+
+def test_more_hosts_are_predicted_for_and_then_used(tmp_path: Path):
+    lines: list[str] = []
+    choice = OffloadAuto(tmp_path, 1, "cpu", 1, lines.append)
+    used = []
+    for cores, found, now_s in ((4, foretold(1.0), 0.0), (8, foretold(1.5), 100.0)):
+        choice.is_yes(cores, now_s)  # a prediction begins
+        choice._pending = choice._thread.submit(lambda found=found: found)
+        choice._pending.result()
+        used.append(choice.is_yes(cores, now_s))
+    assert used == [False, True]
+    assert ["is not used" in lines[0], "from now on: with its 8 cores" in lines[1]] == [True, True]
+    choice._is_checked = True
+    choice.close()

@@ -46,11 +46,7 @@ def _hook_first_step(module: ModuleType) -> None:
 
 
 class StepLimit:
-    """A hook that ends the script after some steps of the first optimizer that steps.
-
-    Args:
-        steps: The number of steps.
-    """
+    """A hook that ends the script after some steps of the first optimizer that steps."""
 
     def __init__(self, steps: int) -> None:
         self._left = steps
@@ -70,11 +66,10 @@ def prepare_step_limit() -> None:
     """End this process's script after HEADRACE_STOP_AFTER steps, once torch is imported."""
     steps = env.STOP_AFTER.get_int()
     if steps is not None:
-        after_import("torch.optim.optimizer", lambda module: _hook_step_limit(module, steps))
-
-
-def _hook_step_limit(module: ModuleType, steps: int) -> None:
-    module.register_optimizer_step_post_hook(StepLimit(steps))
+        after_import(
+            "torch.optim.optimizer",
+            lambda module: module.register_optimizer_step_post_hook(StepLimit(steps)),
+        )
 
 
 def prepare_process() -> None:

@@ -26,11 +26,7 @@ DEFAULT_PORTS = {
 
 
 def use_host_address(node: Any, _is_head: object) -> None:
-    """Give a node this host's address and folder, and free ports; the script's own values stay.
-
-    Args:
-        node: Ray's `RayParams`.
-    """
+    """Set this host's address and folder, and free ports, in Ray's `RayParams`, where unset."""
     # A node that joins would use the head's folder, where this host's `ray status` does not look.
     folder = f"{env.RAY_TMPDIR.get('/tmp')}/ray"  # noqa: S108 - Ray's own default
     node.update_if_absent(node_ip_address=env.HOST_ADDRESS.get(), temp_dir=folder)

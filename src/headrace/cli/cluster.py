@@ -22,11 +22,6 @@ Example: headrace cluster env --contract sagemaker --group gpu=2 --group cpu=1 -
 """
 
 
-def register_env(group: typer.Typer) -> None:
-    """Add the verb to its group."""
-    group.command(name="env", help=_ENV_HELP)(_env)
-
-
 def _env(
     *,
     contract: Annotated[
@@ -65,14 +60,15 @@ def _env(
             "--contract torchrun: torchrun itself tells each rank (RANK, WORLD_SIZE, ...). Name "
             "another contract."
         )
-    shown = preview_environment(options, groups, host=host, job=name, script=script, cores=cores)
+    preview = preview_environment(options, groups, host=host, job=name, script=script, cores=cores)
     if json:
-        typer.echo(json_format.dumps({"variables": shown.variables, "arguments": shown.arguments}))
+        content = {"variables": preview.variables, "arguments": preview.arguments}
+        typer.echo(json_format.dumps(content))
         return
-    typer.echo(f"# {shown.host}, of {', '.join(shown.hosts)}")
-    for variable, value in sorted(shown.variables.items()):
+    typer.echo(f"# {preview.host}, of {', '.join(preview.hosts)}")
+    for variable, value in sorted(preview.variables.items()):
         typer.echo(f"{variable}={shlex.quote(value)}")
-    typer.echo(f"# arguments: {shlex.join(shown.arguments)}")
+    typer.echo(f"# arguments: {shlex.join(preview.arguments)}")
 
 
 _JOIN_HELP = """Make one cluster of a job's hosts, and run a script on it; on every host alike.
@@ -91,19 +87,6 @@ _Groups = Annotated[
         "wants, the first one trains; by default all hosts, and the head's group trains."
     ),
 ]
-
-
-def register_join(group: typer.Typer) -> None:
-    """Add the verb to its group."""
-    group.command(
-        name="join",
-        help=_JOIN_HELP,
-        context_settings={
-            "ignore_unknown_options": True,
-            "allow_extra_args": True,
-            "allow_interspersed_args": False,
-        },
-    )(_join)
 
 
 def _join(
@@ -152,11 +135,15 @@ def register(app: typer.Typer) -> None:
         help="Make a cluster of a job's hosts; show what scripts on them are told.",
         rich_markup_mode="rich",
     )
-    group.callback()(_root)
-    register_join(group)
-    register_env(group)
+    group.callback()(lambda: None)  # without one, typer makes a single verb the command itself
+    group.command(
+        name="join",
+        help=_JOIN_HELP,
+        context_settings={
+            "ignore_unknown_options": True,
+            "allow_extra_args": True,
+            "allow_interspersed_args": False,
+        },
+    )(_join)
+    group.command(name="env", help=_ENV_HELP)(_env)
     app.add_typer(group, name="cluster")
-
-
-def _root() -> None:
-    """Keep the verbs as verbs: without a callback, typer makes a single verb the command itself."""

@@ -9,18 +9,9 @@ from rich.table import Table
 from headrace.observe.whatif.comparison import Comparison
 
 
-def print_comparison(
-    comparison: Comparison, before: str, after: str, console: Console | None = None
-) -> None:
-    """Print what changed from one run to another, phase by phase.
-
-    Args:
-        comparison: The comparison.
-        before: Name of the first run.
-        after: Name of the second run.
-        console: The console; None: the terminal.
-    """
-    console = console or Console(highlight=False)
+def print_comparison(comparison: Comparison, before: str, after: str) -> None:
+    """Print what changed from the run named `before` to the one named `after`, phase by phase."""
+    console = Console(highlight=False)
     console.print(f"[bold]{escape(_sentence(comparison, after))}[/bold]")
     for setting in comparison.settings:
         console.print(

@@ -74,8 +74,11 @@ def _check_exclusive(
 ) -> None:
     """Raise UsageError for flags that would have no effect."""
     flag = "--backtest" if backtest else "--ranks"
-    given = {"RUN": run is not None and backtest, "--ranks": ranks is not None and backtest}
-    given["--rules"] = rule_set != "headrace" and (backtest or ranks is not None)
+    given = {
+        "RUN": run is not None and backtest,
+        "--ranks": ranks is not None and backtest,
+        "--rules": rule_set != "headrace" and (backtest or ranks is not None),
+    }
     for name in (name for name, is_given in given.items() if is_given):
         raise UsageError(f"{flag} says nothing of {name}: leave one of them out.")
 

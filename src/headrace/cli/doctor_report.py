@@ -29,12 +29,7 @@ _COLOURS: dict[Severity, str] = {
 
 
 def print_diagnosis(diagnosis: Diagnosis, console: Console | None = None) -> None:
-    """Print the verdict, then each finding with its evidence, cause and remedies.
-
-    Args:
-        diagnosis: The diagnosis.
-        console: The console; None: the terminal.
-    """
+    """Print the verdict, then each finding with its evidence, cause and remedies."""
     console = console or Console(highlight=False)
     verdict = diagnosis.verdict
     console.print(f"[bold]{escape(verdict.sentence)}[/bold]")
@@ -57,12 +52,11 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console | None = None) -> Non
 
 
 def _phases(shares: Mapping[str, float]) -> str:
-    texts = (
-        f"{phase.replace('_', ' ')} {share:.0%}"
+    return ", ".join(
+        f"{_readable_name(phase)} {share:.0%}"
         for phase, share in shares.items()
         if share >= 0.005  # less would be shown as 0 %
     )
-    return ", ".join(texts)
 
 
 def _print_quiet_rules(console: Console, diagnosis: Diagnosis) -> None:
@@ -86,8 +80,8 @@ def _print_finding(console: Console, number: int, finding: Finding) -> None:
     cause = finding.cause
     if cause is not None and cause.file:
         what = escape(cause.transform or cause.function)
-        place = f"{cause.file}:{cause.line}" if cause.line else cause.file
-        _indented(console, f"[cyan]{escape(place)}[/cyan] {what}")
+        line = f"{cause.file}:{cause.line}" if cause.line else cause.file
+        _indented(console, f"[cyan]{escape(line)}[/cyan] {what}")
     facts = ", ".join(
         f"{_readable_name(name)} {_fact_text(fact)}" for name, fact in finding.evidence.items()
     )
@@ -99,12 +93,7 @@ def _print_finding(console: Console, number: int, finding: Finding) -> None:
 
 
 def print_remedy(console: Console, remedy: Remedy) -> None:
-    """Print a remedy with its predicted effect and how it is done.
-
-    Args:
-        console: The console.
-        remedy: The remedy.
-    """
+    """Print a remedy with its predicted effect and how it is done."""
     gain = f" [bold]{remedy.prediction}[/bold]" if remedy.prediction else ""
     _indented(console, f"-> {escape(remedy.change or remedy.name)}{gain}")
     _indented(console, escape(remedy.how), by=6)
@@ -132,26 +121,10 @@ _HIGH_SHARE = 0.25
 """From this share of the cores on, other processes distort the rank's measured times."""
 
 
-def print_ranks(
-    run: str | None,
-    runs_dir: str | None,
-    ranks: int,
-    *,
-    json: bool,
-    console: Console | None = None,
-) -> None:
-    """Print the forecast of a run with another number of ranks on its host.
+def print_ranks(run: str | None, runs_dir: str | None, ranks: int, *, json: bool) -> None:
+    """Print the forecast of a run, the latest if None, with another number of ranks on its host.
 
-    Args:
-        run: The run's name or folder; None: the latest.
-        runs_dir: The folder of all runs; None: the default.
-        ranks: Ranks on the host.
-        json: Print JSON.
-        console: The console; None: the terminal.
-
-    Raises:
-        UsageError: There is no such run, or an invalid number of ranks.
-        RecordsError: The records are not sufficient for a forecast.
+    Raises RecordsError where the records are not sufficient for a forecast.
     """
     if ranks < 1:
         raise UsageError(f"--ranks {ranks}: give a whole number, 1 or more.")
@@ -166,16 +139,11 @@ def print_ranks(
     if json:
         print_json(forecast.to_json())
         return
-    print_forecast(forecast, console or Console(highlight=False))
+    print_forecast(forecast, Console(highlight=False))
 
 
 def print_forecast(forecast: ScalingForecast, console: Console) -> None:
-    """Print a run as measured, with another number of ranks, and what would help then.
-
-    Args:
-        forecast: The forecast.
-        console: The console.
-    """
+    """Print a run as measured, with another number of ranks, and what would help then."""
     then = forecast.then
     console.print(
         f"[bold]At {_ranks(then.ranks)}: {_rate(forecast, then)}, "
@@ -228,24 +196,20 @@ def _percent(estimate: Estimate) -> str:
     return f"{estimate.value:.0%} ({estimate.low:.0%} to {estimate.high:.0%})"
 
 
-def print_backtest(runs: Path, *, json: bool, console: Console | None = None) -> None:
-    """Print every checked prediction in the runs folder, and the errors over all of them.
-
-    Raises:
-        RecordsError: No prediction was checked yet.
-    """
+def print_backtest(runs: Path, *, json: bool) -> None:
+    """Print every checked prediction in the runs folder, and the errors over all of them."""
     checked = read_checked_predictions(runs)
     if not checked:
         raise RecordsError(f"No prediction was checked in {runs} yet. `headrace tune` checks some.")
-    over_all = error_summary(list(checked.values()))
+    summary = error_summary(list(checked.values()))
     if json:
         rows = [
             {"run": str(run), **asdict(each), "error": each.error, "held": each.held}
             for run, each in checked.items()
         ]
-        print_json({"errors": dict(over_all), "checked": rows})
+        print_json({"errors": dict(summary), "checked": rows})
         return
-    console = console or Console(highlight=False)
+    console = Console(highlight=False)
     table = Table(box=None, pad_edge=False, header_style="dim")
     for column in ("change", "predicted", "measured", "error"):
         table.add_column(column, justify="left" if column == "change" else "right")
@@ -258,6 +222,6 @@ def print_backtest(runs: Path, *, json: bool, console: Console | None = None) ->
         )
     console.print(table)
     console.print(
-        f"[bold]{len(checked)} checked: error {over_all['median']:.0%} in the median, "
-        f"{over_all['worst']:.0%} at worst; intervals met in {over_all['held']:.0%}[/bold]"
+        f"[bold]{len(checked)} checked: error {summary['median']:.0%} in the median, "
+        f"{summary['worst']:.0%} at worst; intervals met in {summary['held']:.0%}[/bold]"
     )

@@ -50,9 +50,7 @@ _LINE_EVERY_S = 10.0
 class ProgressDisplay:
     """The progress display on standard error: a context manager, called with each report.
 
-    Args:
-        silent_s: Work that takes no longer shows nothing, in seconds.
-        advice: The end of the message on ctrl-C.
+    Work that takes at most `silent_s` shows nothing; `advice` ends the message on ctrl-C.
     """
 
     def __init__(self, silent_s: float = 2.0, *, advice: str = "") -> None:
@@ -65,15 +63,15 @@ class ProgressDisplay:
         self._next_line_s = self._start_s + silent_s
         self._bar: Progress | None = None
         self._latest = PackProgress(stage="starting")
-        self._ended = False
+        self._is_ended = False
         self._lock = threading.Lock()
+        # Work that reports nothing for a while is also shown.
         self._timer = threading.Timer(silent_s, lambda: self(self._latest))
         self._timer.daemon = True
         self._task = TaskID(0)
         self._ctrl_c = interrupt_callback(self._interrupted)
 
     def __enter__(self) -> Self:
-        # Work that reports nothing for a while is also shown.
         self._timer.start()
         self._ctrl_c.__enter__()
         return self
@@ -94,12 +92,12 @@ class ProgressDisplay:
     def __call__(self, progress: PackProgress) -> None:
         """Show the progress of the work."""
         with self._lock:
-            if not self._ended:
+            if not self._is_ended:
                 self._latest = progress
                 self._show(progress, time.monotonic())
 
     def _end(self) -> None:
-        self._ended = True
+        self._is_ended = True
         if self._bar is not None:
             self._bar.stop()
 
@@ -121,7 +119,8 @@ class ProgressDisplay:
             self._show_bar(progress, now)
         elif now >= self._next_line_s:
             self._next_line_s = now + _LINE_EVERY_S
-            sys.stderr.write(f"{self._line(progress, now)}\n")
+            numbers = ", ".join(self._numbers(progress, now)) or "begun"
+            sys.stderr.write(f"{progress.stage}: {numbers}\n")
             sys.stderr.flush()
 
     def _show_bar(self, progress: PackProgress, now: float) -> None:
@@ -142,9 +141,6 @@ class ProgressDisplay:
             total=progress.of_samples or None,
             numbers=", ".join(self._numbers(progress, now)),
         )
-
-    def _line(self, progress: PackProgress, now: float) -> str:
-        return f"{progress.stage}: {', '.join(self._numbers(progress, now)) or 'begun'}"
 
     def _numbers(self, progress: PackProgress, now: float) -> list[str]:
         # Workers take a moment to start, so the rate is measured from the first samples on.

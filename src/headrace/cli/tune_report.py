@@ -11,14 +11,10 @@ from headrace.jobs.tune import FailedTrial, Trial
 
 
 class TuneReport:
-    """The printer of a tuning's runs as they end, and of the flag to keep at last.
+    """The printer of a tuning's runs as they end, and of the flag to keep at last."""
 
-    Args:
-        console: The console; None: the terminal.
-    """
-
-    def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console(highlight=False)
+    def __init__(self) -> None:
+        self._console = Console(highlight=False)
         self._first: Trial | None = None
         self._best: Trial | None = None
 
@@ -49,11 +45,7 @@ class TuneReport:
         self._console.print(f"  [dim]{escape(trial.reason)}[/dim]")
 
     def end(self, folder: Path) -> None:
-        """Print the flag to keep, and where the runs are.
-
-        Args:
-            folder: The tuning's folder.
-        """
+        """Print the flag to keep, and the tuning's folder, where the runs are."""
         self._print_best_flags()
         self._console.print(f"[dim]its runs: {escape(str(folder))}[/dim]", soft_wrap=True)
 

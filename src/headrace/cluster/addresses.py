@@ -18,14 +18,17 @@ def addresses_of(name: str) -> list[str]:
     return sorted({str(entry[4][0]) for entry in found})
 
 
+def free_port(address: str) -> int:
+    """Return a port that is free at an address of this host."""
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        return int(probe.getsockname()[1])
+
+
 def find_this_host(names: Sequence[str]) -> str | None:
-    """Return the one of `names` that is this host; None if none is.
+    """Return the one of some names or addresses that is this host; None if none is.
 
-    Args:
-        names: Names or addresses.
-
-    Raises:
-        UsageError: More than one resolves to this host.
+    Raises UsageError where more than one resolves to this host.
     """
     here = [name for name in names if any(map(_is_own_address, addresses_of(name)))]
     if len(here) > 1:
@@ -37,14 +40,10 @@ def find_this_host(names: Sequence[str]) -> str | None:
 
 
 def source_address(other: str) -> str | None:
-    """Return this host's address on the route to another one; None without a route.
-
-    Args:
-        other: The other host's address; nothing is sent to it.
-    """
+    """Return this host's address on the route to another address; None without a route."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect((other, 9))  # discard; any port would do
+            probe.connect((other, 9))  # sends nothing; any port would do
         except OSError:
             return None
         return str(probe.getsockname()[0])
@@ -53,21 +52,14 @@ def source_address(other: str) -> str | None:
 def head_address(head: str, hosts: Sequence[str]) -> str:
     """Return the address by which other hosts reach this one, the head.
 
-    Args:
-        head: This host's name.
-        hosts: Names of all hosts; empty if they are not known beforehand.
-
-    Raises:
-        UsageError: Its name resolves to loopback addresses alone, as `127.0.1.1` in /etc/hosts.
+    `hosts` are the names of all hosts, empty if they are not known beforehand. Raises UsageError
+    where the head's name resolves to loopback addresses alone, as `127.0.1.1` in /etc/hosts.
     """
     own = [address for address in addresses_of(head) if _is_own_address(address)]
     others = [address for host in hosts if host != head for address in addresses_of(host)]
     # On Debian a host's own name resolves to its loopback address on that host.
-    source_addresses = [
-        address for other in others if (address := source_address(other)) is not None
-    ]
-    for address in (*own, *source_addresses):
-        if not _is_loopback(address):
+    for address in (*own, *map(source_address, others)):
+        if address is not None and not ipaddress.ip_address(address).is_loopback:
             return address
     if own and len(hosts) == 1:
         return own[0]
@@ -85,7 +77,3 @@ def _is_own_address(address: str) -> bool:
         except OSError:
             return False
         return True
-
-
-def _is_loopback(address: str) -> bool:
-    return ipaddress.ip_address(address).is_loopback

@@ -11,7 +11,6 @@ import os
 import queue
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal
 
+from headrace.cluster.addresses import free_port
 from headrace.cluster.same_host import HostMarker, is_same_host
 from headrace.core import env
 from headrace.core.process.mount_namespace import can_bind_mount
@@ -33,26 +33,15 @@ _MAX_GROWTH_BYTES = 8 << 20  # in one call; the rest follows in the next
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileGrowth:
-    """The bytes appended to a file since the last call.
+    """The bytes appended to a file since the last call."""
 
-    Attributes:
-        path: The file, relative to the folder.
-        start: Offset of the new bytes.
-        content: The new bytes.
-    """
-
-    path: str
-    start: int
+    path: str  # relative to the folder
+    start: int  # the offset of the new bytes in the file
     content: bytes
 
 
 class FolderTail:
-    """A reader of what is appended to the files of a folder.
-
-    Args:
-        folder: It need not exist yet.
-        pattern: Glob of the files, such as `**/rank-*`.
-    """
+    """A reader of what is appended to a folder's files of a glob pattern; it need not exist yet."""
 
     def __init__(self, folder: Path, pattern: str) -> None:
         self._folder = folder
@@ -92,7 +81,7 @@ def append_growths(folder: Path, growths: Sequence[FileGrowth]) -> None:
             file.write(growth.content)
 
 
-_WAIT_S = 1.0  # longest wait of `news`; the driver takes a host that does not answer for lost
+_WAIT_S = 1.0  # longest wait of `report`; the driver takes a host that does not answer for lost
 _MAX_QUEUED_LINES = 4096  # not fetched yet; beyond that the program's pipes fill up
 _OUTPUT_DRAIN_S = 5.0
 
@@ -101,71 +90,48 @@ OutputStream = Literal["stdout", "stderr"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFacts:
-    """What an agent found on its host.
+    """What an agent found on its host."""
 
-    Attributes:
-        address: By which other hosts reach it.
-        is_drivers: Whether it shares machine and file system with the driver.
-        free_port: A port that was free.
-        folder: The agent's working folder: the copy of the job's folder.
-    """
-
-    address: str
-    is_drivers: bool
+    address: str  # by which other hosts reach it
+    is_drivers: bool  # it shares machine and file system with the driver
     free_port: int
-    folder: str
+    folder: str  # the agent's working folder: the copy of the job's folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostProgram:
     """A program for an agent to run.
 
-    Attributes:
-        command: Arguments. `{python}` stands for the host's Python, `{parent}` for the agent's
-            process id, `{announce}` for a descriptor that takes lines of JSON for the driver,
-            `{go}` for one that becomes readable once `go` is called, `{NAME}` for the path of the
-            file NAME in `files`.
-        folder: Working folder; None: the agent's, which is the copy of the job's folder.
-        environment: Variables. In them and in arguments `{folder}` stands for the agent's own
-            folder, `{logs}` for one in it whose files are sent to the driver, `{site}` for
-            PYTHONPATH with Headrace's sitecustomize in front.
-        is_whole: `environment` is complete; else it is added to the host's own.
-        files: Content of files for the program, by name; `keep` replaces one.
-        version: Version of the files.
+    An argument, or the value of a variable, may be a placeholder: `{python}` for the host's Python,
+    `{parent}` for the agent's process id, `{announce}` for a descriptor that takes lines of JSON
+    for the driver, `{go}` for one that becomes readable at `release`, `{folder}` for the agent's
+    own folder, `{logs}` for one in it whose files are sent to the driver, `{pythonpath}` for
+    PYTHONPATH with Headrace's sitecustomize in front, `{NAME}` for the path of a file in `files`.
     """
 
     command: Sequence[str]
-    folder: str | None
+    folder: str | None  # to work in; None: the agent's, which is the copy of the job's folder
     environment: Mapping[str, str]
-    is_whole: bool
-    files: Mapping[str, bytes] = field(default_factory=dict)
-    version: int = 0
+    is_whole: bool  # `environment` is complete; else it is added to the host's own
+    files: Mapping[str, bytes] = field(default_factory=dict)  # see `replace_file`
+    version: int = 0  # of the files
 
 
 @dataclass(slots=True, kw_only=True)
 class AgentReport:
-    """What an agent's program did since the last report.
+    """What an agent's program did since the last report."""
 
-    Attributes:
-        output: Lines of output with their stream, in order.
-        announced: Lines of JSON that the program announced.
-        logs: What was appended to the files of `{logs}`.
-        returncode: Exit status, -n for signal n; None while it runs.
-        clock_s: The host's clock at the report, in seconds since 1970.
-    """
-
-    output: list[tuple[OutputStream, bytes]] = field(default_factory=list)
+    output: list[tuple[OutputStream, bytes]] = field(default_factory=list)  # by lines, in order
     announced: list[dict[str, Any]] = field(default_factory=list)
-    logs: list[FileGrowth] = field(default_factory=list)
-    returncode: int | None = None
-    clock_s: float = 0.0
+    logs: list[FileGrowth] = field(default_factory=list)  # of the files of `{logs}`
+    returncode: int | None = None  # -n for signal n; None while it runs
+    clock_s: float = 0.0  # the host's clock at the report, in seconds since 1970
 
 
 class HostAgent:
     """The agent of one host; its methods may be called concurrently.
 
-    Args:
-        variables: Variables for all programs; they override those of a program.
+    `variables` are set for all programs, over those of a program.
     """
 
     def __init__(self, variables: Mapping[str, str] | None = None) -> None:
@@ -181,23 +147,20 @@ class HostAgent:
         self._folder: Path | None = None
         self._tail: FolderTail | None = None
 
-    def look(self, marker: HostMarker, address: str) -> HostFacts:
+    def inspect(self, marker: HostMarker, address: str) -> HostFacts:
         """Return what a driver has to know of this host."""
-        with socket.socket() as probe:
-            probe.bind((address, 0))
-            free_port = int(probe.getsockname()[1])
         return HostFacts(
             address=address,
             is_drivers=is_same_host(marker),
-            free_port=free_port,
+            free_port=free_port(address),
             folder=str(Path.cwd()),
         )
 
-    def can_bind_mount(self, place: str) -> bool:
+    def can_bind_mount(self, path: str) -> bool:
         """Return whether programs here can have another folder mounted at a path."""
-        return can_bind_mount(place)
+        return can_bind_mount(path)
 
-    def keep(self, name: str, content: bytes, version: int) -> None:
+    def replace_file(self, name: str, content: bytes, version: int) -> None:
         """Replace one of the program's files atomically.
 
         Calls may arrive out of order: a version older than the present one is ignored.
@@ -214,18 +177,17 @@ class HostAgent:
             draft.replace(path)
 
     def start(self, program: HostProgram) -> None:
-        """Start a program, which `news` reports on; the next one only once it has ended."""
+        """Start a program, which `report` reports on; the next one only once it has ended."""
         self._tail = self._tail or FolderTail(self._own_folder() / "logs", "**/*")
         with self._process_lock:
             self._process, self._returncode = None, None
         # In a thread that outlives it: the kernel ends a program with the thread that started it.
         threading.Thread(target=self._run, args=[program], name="program", daemon=True).start()
 
-    def news(self, _started: None = None) -> AgentReport:
+    def report(self, _started: None = None) -> AgentReport:
         """Return what happened since the last call; waits a second at most if nothing has.
 
-        Args:
-            _started: The result of `start`: Ray awaits it before this call, and raises its error.
+        Ray awaits the result of `start`, given as `_started`, before, and raises its error.
         """
         report = AgentReport()
         for kind, value in self._queued_events():
@@ -257,7 +219,7 @@ class HostAgent:
             else:
                 process.send_signal(number)
 
-    def go(self) -> None:
+    def release(self) -> None:
         """Release the program from its wait for the programs of other hosts."""
         with self._process_lock, suppress(OSError):  # the program has ended
             if self._go_write is not None:
@@ -269,7 +231,7 @@ class HostAgent:
                 self._folder = Path(tempfile.mkdtemp(prefix="headrace-run-"))
             return self._folder
 
-    def leave(self) -> None:
+    def remove_folder(self) -> None:
         """Remove the agent's folder from its host's disk."""
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -284,14 +246,14 @@ class HostAgent:
         code = 1
         try:
             code = self._run_to_end(program)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the driver must hear of the end
+        except Exception as error:  # noqa: BLE001 - whatever it is, the driver must get the end
             self._events.put(("stderr", f"headrace: {program.command[0]}: {error!r}\n".encode()))
         finally:
             self._events.put(("ended", code))
 
     def _run_to_end(self, program: HostProgram) -> int:
         for name, content in program.files.items():
-            self.keep(name, content, program.version)
+            self.replace_file(name, content, program.version)
         announce_read, announce_write = os.pipe()
         go_read, go_write = os.pipe()
         values = {
@@ -301,12 +263,11 @@ class HostAgent:
             "go": str(go_read),
             "folder": str(self._folder),
             "logs": f"{self._folder}/logs",
-            "site": env.pythonpath_with(SITECUSTOMIZE_DIR),
+            "pythonpath": env.pythonpath_with(SITECUSTOMIZE_DIR),
             **{name: f"{self._folder}/{name}" for name in program.files},
         }
-        environment = {
-            name: _substitute(value, values) for name, value in program.environment.items()
-        }
+        variables = program.environment.items()
+        environment = {name: _substitute(value, values) for name, value in variables}
         with self._process_lock:
             try:
                 process = subprocess.Popen(
@@ -345,14 +306,11 @@ class HostAgent:
     ) -> list[threading.Thread]:
         assert process.stdout is not None
         assert process.stderr is not None
-        sources = {
-            "stdout": process.stdout,
-            "stderr": process.stderr,
-            "announced": os.fdopen(announce_read, "rb"),
-        }
+        announced = os.fdopen(announce_read, "rb")
+        sources = {"stdout": process.stdout, "stderr": process.stderr, "announced": announced}
         readers = [
-            threading.Thread(target=self._read, args=[source, file], daemon=True)
-            for source, file in sources.items()
+            threading.Thread(target=self._read, args=source, daemon=True)
+            for source in sources.items()
         ]
         for reader in readers:
             reader.start()

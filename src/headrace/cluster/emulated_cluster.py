@@ -10,14 +10,15 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from importlib.util import find_spec
+from types import SimpleNamespace
 from typing import Any
 
+from headrace.cluster.addresses import free_port
 from headrace.cluster.agent import HostAgent
 from headrace.cluster.ray_node import (
     FreeMemory,
@@ -32,26 +33,17 @@ from headrace.cluster.ray_node import (
 from headrace.core import env
 from headrace.platforms.instance_groups import GroupSpec
 
-_MAX_CONCURRENT_CALLS = 4  # as for Ray's actors: `stop` while `news` waits
+_MAX_CONCURRENT_CALLS = 4  # as for Ray's actors: `stop` while `report` waits
 
 
 class _NoRayError(Exception):
     """Stands for Ray's errors; never raised, as an agent here lives as long as its caller."""
 
 
-class _Exceptions:
-    RayError = _NoRayError
-    ActorUnavailableError = _NoRayError
-
-
 class ThreadCalls:
-    """Ray's `wait` and `get` for calls of agents in this process.
+    """Ray's `wait` and `get` for calls of agents in this process."""
 
-    Attributes:
-        exceptions: Stand-ins of Ray's exceptions; none is ever raised.
-    """
-
-    exceptions = _Exceptions
+    exceptions = SimpleNamespace(RayError=_NoRayError, ActorUnavailableError=_NoRayError)
 
     def wait(
         self, calls: Sequence[Future[Any]], *, num_returns: int, timeout: float
@@ -60,7 +52,7 @@ class ThreadCalls:
         when = "FIRST_COMPLETED" if num_returns < len(calls) else "ALL_COMPLETED"
         wait(calls, timeout=timeout, return_when=when)
         done = [call for call in calls if call.done()]
-        return done, [call for call in calls if not call.done()]
+        return done, [call for call in calls if call not in done]
 
     def get(self, call: Future[Any]) -> Any:
         """Return what a call returned, or raise what it raised."""
@@ -70,8 +62,7 @@ class ThreadCalls:
 class ThreadActor:
     """An agent in this process; `actor.method.remote(...)` calls a method of it in a thread.
 
-    Args:
-        variables: Variables for its programs, such as the devices of the emulated host.
+    `variables` are for its programs, such as the devices of the emulated host.
     """
 
     def __init__(self, variables: Mapping[str, str]) -> None:
@@ -87,7 +78,7 @@ class ThreadActor:
         with suppress(ProcessLookupError):
             self._agent.stop(signal.SIGKILL)
         self._threads.shutdown(wait=True, cancel_futures=True)
-        self._agent.leave()
+        self._agent.remove_folder()
 
 
 class _ActorMethod:
@@ -111,18 +102,9 @@ _PORTS = ("dashboard-agent-listen-port", "min-worker-port", "max-worker-port")
 
 
 class EmulatedCluster:
-    """Ray on this machine, one node for each host of each group.
+    """Ray on this machine, one node for each host of each group; raises LaunchError.
 
-    Args:
-        groups: Instance groups; the first host of the first one is the head.
-        devices: Names of this machine's devices, divided among the hosts of the first group.
-
-    Attributes:
-        address: The head's HOST:PORT.
-        nodes: The nodes' processes by host name, such as `cpu-1`.
-
-    Raises:
-        LaunchError: Ray cannot be started.
+    The first host of the first group is the head; that group's hosts share the named devices.
     """
 
     def __init__(self, groups: Sequence[GroupSpec], *, devices: Sequence[str]) -> None:
@@ -132,8 +114,8 @@ class EmulatedCluster:
         self._variables = write_token_file(self._folder / "token", new_token())
         self._previous_environment = env.values_of(self._variables)
         env.change(self._variables)  # as this process connects, too
-        self.address = f"{_ADDRESS}:{_free_port()}"
-        self.nodes: dict[str, RayNode] = {}
+        self.address = f"{_ADDRESS}:{free_port(_ADDRESS)}"  # the head's
+        self.nodes: dict[str, RayNode] = {}  # by host name, such as `cpu-1`
         deadline_s = time.monotonic() + _START_S
         try:
             self._start(specs[0], self._head_flags())
@@ -152,14 +134,12 @@ class EmulatedCluster:
 
     def close(self) -> None:
         """End all hosts; the head last, as the others deregister with it."""
-        head, *others = self.nodes.values() if self.nodes else (None,)
-        for node in others:
-            node.request_end()
-        for node in others:
-            node.end()
-        if head is not None:
-            head.request_end()
-            head.end()
+        nodes = list(self.nodes.values())
+        for part in (nodes[1:], nodes[:1]):
+            for node in part:
+                node.request_end()
+            for node in part:
+                node.end()
         shutil.rmtree(self._folder, ignore_errors=True)
         env.change(self._previous_environment)
 
@@ -171,14 +151,13 @@ class EmulatedCluster:
             variables = {**variables, **env.device_variables(own)}
         # Any free ports: by default all nodes give the same ones to their workers.
         ports = [f"--{each}=0" for each in _PORTS]
-        node = RayNode(spec, [*role_flags, *ports], folder, variables)
-        self.nodes[spec.name] = node
-        return node
+        self.nodes[spec.name] = RayNode(spec, [*role_flags, *ports], folder, variables)
+        return self.nodes[spec.name]
 
     def _head_flags(self) -> list[str]:
         flags = head_flags(int(self.address.rpartition(":")[2]))
         if find_spec("grpc") is not None:  # then Ray's client server starts, at a fixed port
-            flags.append(f"--ray-client-server-port={_free_port()}")
+            flags.append(f"--ray-client-server-port={free_port(_ADDRESS)}")
         return flags
 
 
@@ -204,9 +183,3 @@ def _device_count(group: GroupSpec, devices: int, *, is_first: bool) -> int:
     if group.gpus is not None:
         return group.gpus
     return devices // group.hosts if is_first else 0
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((_ADDRESS, 0))
-        return int(probe.getsockname()[1])

@@ -6,10 +6,10 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from headrace.cluster.join_server import JsonLineConnection, token_proof
+from headrace.core.console import print_status
 from headrace.core.errors import LaunchError
 
 _CONNECT_S = 2.0
@@ -17,108 +17,59 @@ _POLL_S = 0.2
 _STATUS_INTERVAL_S = 10.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinWait:
-    """How a host waits for the head.
-
-    Attributes:
-        longest_s: Longest wait, in seconds.
-        pause: Sleeps for some seconds; raises where this host is asked to stop.
-        tell: Takes a status line every ten seconds.
-    """
-
-    longest_s: float
-    pause: Callable[[float], None]
-    tell: Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinReply:
-    """The head's reply to a host that it admits.
-
-    Attributes:
-        ray_address: HOST:PORT of the Ray node to join.
-        token: Ray's token.
-    """
-
-    ray_address: str
-    token: str
-
-
 class JoinClient:
     """The connection to the head; the constructor waits until the head accepts it.
 
-    Args:
-        head: The head's name.
-        port: The port of its join server.
-        join_wait: How long to wait for it.
-
-    Attributes:
-        exit_code: The job's; None until the head has sent it.
-
-    Raises:
-        LaunchError: The head does not accept it in time.
+    LaunchError is raised where the head does not answer for `longest_s`. `pause` sleeps for some
+    seconds, and raises where this host is asked to stop.
     """
 
-    exit_code: int | None = None
+    exit_code: int | None = None  # the job's; None until the head has sent it
 
-    def __init__(self, head: str, port: int, join_wait: JoinWait) -> None:
+    def __init__(
+        self, head: str, port: int, *, longest_s: float, pause: Callable[[float], None]
+    ) -> None:
         self._head = head
         self._address = f"{head}:{port}"
-        self._join_wait = join_wait
-        self._deadline_s = time.monotonic() + join_wait.longest_s
+        self._longest_s = longest_s
+        self._pause = pause
+        self._deadline_s = time.monotonic() + longest_s
         self._next_status_s = time.monotonic() + _STATUS_INTERVAL_S
-        self._json_connection: JsonLineConnection | None = None
-        while self._json_connection is None:
-            try:
-                connection = socket.create_connection((head, port), timeout=_CONNECT_S)
-            except (OSError, UnicodeError) as error:
-                self._wait(str(error))
-            else:
-                self._json_connection = JsonLineConnection(connection)
+        self._connection = self._connect(port)
 
-    def request_join(self, name: str | None, group: str, token: str | None) -> JoinReply:
-        """Ask the head to admit this host, and return its reply.
+    def request_join(self, name: str | None, group: str, token: str | None) -> tuple[str, str]:
+        """Ask the head to admit this host; return HOST:PORT of the head's Ray node, and its token.
 
-        Args:
-            name: This host's name; None: its address.
-            group: Its instance group.
-            token: Ray's, if this host was given it; then it is proved, not sent.
-
-        Raises:
-            LaunchError: The head refuses it, is lost, or does not answer in time.
+        Without a name the host has its address. A token that this host was given is proved, not
+        sent. Raises LaunchError where the head refuses, is lost, or does not answer in time.
         """
         name = name or self.own_address
         self._send(host=name, group=group, has_token=token is not None)
-        answer = self._answer()
+        reply = self._receive_reply()
         if token is not None:
-            self._send(proof=token_proof(token, str(answer.get("challenge", "")), name))
-            answer = self._answer()
-        ray_address, ray_token = answer.get("address"), token or answer.get("token")
+            self._send(proof=token_proof(token, str(reply.get("challenge", "")), name))
+            reply = self._receive_reply()
+        ray_address, ray_token = reply.get("address"), token or reply.get("token")
         if not isinstance(ray_address, str) or not isinstance(ray_token, str):
             raise LaunchError(
                 f"What answers at {self._address} is no head of a job: choose another --port, on "
                 "every host."
             )
-        return JoinReply(ray_address=ray_address, token=ray_token)
+        return ray_address, ray_token
 
     @property
     def own_address(self) -> str:
         """This host's address, as the head sees it."""
-        return self._open.own_address
+        return self._connection.own_address
 
     def report_up(self) -> None:
-        """Tell the head that this host's Ray node is up."""
+        """Report to the head that this host's Ray node is up."""
         self._send(up=True)
 
-    def look(self) -> None:
-        """Read a message from the head, if one has come.
-
-        Raises:
-            LaunchError: The head is lost, or has refused this host.
-        """
+    def poll(self) -> None:
+        """Read a message if one has come; raises LaunchError where the head is lost or refuses."""
         try:
-            message = self._open.receive(0.0)
+            message = self._connection.receive(0.0)
         except TimeoutError:
             return
         except OSError as error:
@@ -131,22 +82,26 @@ class JoinClient:
 
     def close(self) -> None:
         """Close the connection; the head waits for that before it takes the cluster down."""
-        self._open.close()
+        self._connection.close()
 
-    @property
-    def _open(self) -> JsonLineConnection:
-        assert self._json_connection is not None
-        return self._json_connection
+    def _connect(self, port: int) -> JsonLineConnection:
+        while True:
+            try:
+                connection = socket.create_connection((self._head, port), timeout=_CONNECT_S)
+            except (OSError, UnicodeError) as error:
+                self._wait(str(error))
+            else:
+                return JsonLineConnection(connection)
 
     def _send(self, **message: object) -> None:
         # If the head is gone, `receive` raises, after the head's last message.
         with suppress(OSError):
-            self._open.send(**message)
+            self._connection.send(**message)
 
-    def _answer(self) -> dict[str, Any]:
+    def _receive_reply(self) -> dict[str, Any]:
         while True:
             try:
-                message = self._open.receive(0.0)
+                message = self._connection.receive(0.0)
             except TimeoutError:
                 self._wait("it does not answer yet")
                 continue
@@ -166,13 +121,13 @@ class JoinClient:
         if now_s > self._deadline_s:
             raise LaunchError(
                 f"The head does not answer at {self._address} after "
-                f"{self._join_wait.longest_s:.0f} s: {reason}. Run `headrace cluster join` there "
+                f"{self._longest_s:.0f} s: {reason}. Run `headrace cluster join` there "
                 "too, with the same --port, and let hosts reach one another on all ports."
             )
         if now_s > self._next_status_s:
-            self._join_wait.tell(f"headrace: waiting for the head {self._address}: {reason}\n")
+            print_status(f"headrace: waiting for the head {self._address}: {reason}\n")
             self._next_status_s += _STATUS_INTERVAL_S
-        self._join_wait.pause(_POLL_S)
+        self._pause(_POLL_S)
 
     def _lost(self, error: OSError) -> LaunchError:
         return LaunchError(

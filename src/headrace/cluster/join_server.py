@@ -13,12 +13,14 @@ import secrets
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from headrace.cluster.addresses import addresses_of
+from headrace.core.console import print_status
 from headrace.core.errors import LaunchError, UsageError
 from headrace.platforms.instance_groups import check_group_name
 
@@ -29,11 +31,7 @@ _KEEP_ALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}
 
 
 class JsonLineConnection:
-    """A connection of JSON lines; one thread receives, any thread may send.
-
-    Args:
-        connection: An open socket, which `close` closes.
-    """
+    """A connection of JSON lines; one thread receives, any thread may send; `close` closes it."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
@@ -57,14 +55,9 @@ class JsonLineConnection:
             self._socket.sendall(line)
 
     def receive(self, longest_s: float) -> dict[str, Any]:
-        """Wait for a message, and return it.
+        """Wait for a message, and return it; raises TimeoutError.
 
-        Args:
-            longest_s: Longest wait, in seconds.
-
-        Raises:
-            TimeoutError: None came in that time.
-            ConnectionError: The other end has closed, or sent something else than our messages.
+        ConnectionError: the other end has closed, or sent something else than our messages.
         """
         deadline_s = time.monotonic() + longest_s
         while b"\n" not in self._buffer:
@@ -117,39 +110,26 @@ class _JoinedHost:
 
 
 class _RefusedError(Exception):
-    """A host is not admitted; the text tells it, and the head's user, why."""
+    """A host is not admitted; the text says why, to that host and to the head's user."""
 
 
+@dataclass(kw_only=True)
 class JoinServer:
     """The service at which hosts join, and the hosts that have joined.
 
-    Args:
-        address: The head's address, by which others reach it.
-        port: Where to listen.
-        head: The head's name.
-        group: The head's group.
-        hosts: Names of all hosts; empty if they are not known beforehand.
-        token: Ray's.
-        hands_out: The head made the token, so the others do not have it.
-        tell: Takes status lines about hosts that leave or are refused.
-
-    Attributes:
-        token: Ray's.
-
-    Raises:
-        LaunchError: The port is taken.
+    The constructor listens, and raises LaunchError where the port is taken.
     """
 
-    def __init__(
-        self, *, address: str, port: int, head: str, group: str, hosts: Sequence[str], token: str,
-        hands_out: bool, tell: Callable[[str], None],
-    ) -> None:  # fmt: skip
-        self._head = head
-        self._group = group
-        self._hosts = tuple(hosts)
-        self.token = token
-        self._hands_out = hands_out
-        self._tell = tell
+    address: str  # the head's, by which others reach it
+    port: int
+    head: str  # the head's name
+    group: str  # the head's group
+    hosts: Sequence[str]  # names of all; empty if they are not known beforehand
+    token: str  # Ray's
+    sends_token: bool  # the head made the token, so the others do not have it
+    print_line: Callable[[str], None] = print_status  # about hosts that leave or are refused
+
+    def __post_init__(self) -> None:
         self._joined_hosts: dict[str, _JoinedHost] = {}
         self._lock = threading.Lock()
         self._ray_address = ""
@@ -157,39 +137,33 @@ class JoinServer:
         self._listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            self._listener.bind((address, port))
+            self._listener.bind((self.address, self.port))
         except OSError as error:
             self._listener.close()
             raise LaunchError(
-                f"{head} cannot listen on {address}:{port}, where other hosts find it: "
-                f"{error.strerror}. Choose another --port, one less than a free one, on every host."
+                f"{self.head} cannot listen on {self.address}:{self.port}, where other hosts find "
+                f"it: {error.strerror}. Choose another --port, one less than a free one, on every "
+                "host."
             ) from error
         self._listener.listen(_BACKLOG)  # hosts that connect before `start` wait for an answer
 
     def start(self, ray_address: str) -> None:
-        """Start to admit hosts.
-
-        Args:
-            ray_address: HOST:PORT of the head's Ray node, which is up.
-        """
+        """Start to admit hosts to the head's Ray node at HOST:PORT, which is up."""
         self._ray_address = ray_address
-        threading.Thread(target=self._listen, name="roll-call", daemon=True).start()
+        threading.Thread(target=self._listen, name="join-server", daemon=True).start()
 
     def groups(self) -> dict[str, int]:
         """Return how many hosts of each group are up, the head's group first."""
-        counts = {self._group: 1}
         with self._lock:
-            for joined in self._joined_hosts.values():
-                counts[joined.group] = counts.get(joined.group, 0) + joined.is_up
-        return {group: count for group, count in counts.items() if count}
+            up = [joined.group for joined in self._joined_hosts.values() if joined.is_up]
+        return dict(Counter([self.group, *up]))
 
     def missing(self, groups: Mapping[str, int]) -> str:
         """Return a description of the hosts that are not up yet; "" if all are.
 
-        Args:
-            groups: How many hosts each group needs, used if the hosts' names are not known.
+        `groups` says how many hosts each group needs, for hosts that are not known by name.
         """
-        if not self._hosts:
+        if not self.hosts:
             up = self.groups()
             return ", ".join(
                 f"group {group} has {up.get(group, 0)} of {hosts}"
@@ -200,22 +174,17 @@ class JoinServer:
             joined = dict(self._joined_hosts)
         return ", ".join(
             f"{host} (Ray is starting there)" if host in joined else host
-            for host in self._hosts
-            if host != self._head and not (host in joined and joined[host].is_up)
+            for host in self.hosts
+            if host != self.head and not (host in joined and joined[host].is_up)
         )
 
     def withhold_token(self) -> None:
         """Stop sending the token to hosts."""
         with self._lock:
-            self._hands_out = False
+            self.sends_token = False
 
     def end(self, exit_code: int, longest_s: float) -> None:
-        """Send the hosts the job's exit code, and wait until they have left.
-
-        Args:
-            exit_code: The job's.
-            longest_s: Longest wait, in seconds.
-        """
+        """Send the hosts the job's exit code, and wait `longest_s` at most until they have left."""
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread in `accept`
         self._listener.close()
@@ -257,7 +226,7 @@ class JoinServer:
                     message = connection.receive(_RECEIVE_S)
                     joined.is_up = joined.is_up or bool(message.get("up"))
         except (_RefusedError, UsageError) as refusal:
-            self._tell(f"headrace: {refusal}\n")
+            self.print_line(f"headrace: {refusal}\n")
             with suppress(OSError):
                 connection.send(refused=str(refusal))
         except OSError:
@@ -271,19 +240,19 @@ class JoinServer:
         self, connection: JsonLineConnection, peer: str, name: str, *, has_token: bool
     ) -> str | None:
         """Return the token to send to a host; None where it has proved that it has it."""
-        if self._hosts and (name not in self._hosts or name == self._head):
+        if self.hosts and (name not in self.hosts or name == self.head):
             raise _RefusedError(f"{peer} says it is {name!r}, which is no other host of the job.")
         if not has_token:
-            if not self._hands_out:
+            if not self.sends_token:
                 raise _RefusedError(
-                    f"{name!r} asks for the token, which {self._head} hands out only where it made "
+                    f"{name!r} asks for the token, which {self.head} hands out only where it made "
                     "it itself and not all hosts have come. Give every host the same one: "
                     "--token-file."
                 )
             if peer not in addresses_of(name):
                 raise _RefusedError(
                     f"{peer} asks for the token as {name}, whose addresses are "
-                    f"{', '.join(addresses_of(name)) or 'unknown'} on {self._head}."
+                    f"{', '.join(addresses_of(name)) or 'unknown'} on {self.head}."
                 )
             return self.token
         challenge = secrets.token_hex(16)
@@ -292,15 +261,14 @@ class JoinServer:
         expected = token_proof(self.token, challenge, name)
         if not hmac.compare_digest(proof.encode("utf-8", "replace"), expected.encode()):
             raise _RefusedError(
-                f"{name!r} at {peer} has another token than {self._head}. Give every host the same "
+                f"{name!r} at {peer} has another token than {self.head}. Give every host the same "
                 "one, or none."
             )
         return None
 
     def _register(self, name: str, joined: _JoinedHost, token: str | None) -> None:
         with self._lock:
-            before = self._joined_hosts.get(name)
-            self._joined_hosts[name] = joined
+            before, self._joined_hosts[name] = self._joined_hosts.get(name), joined
             exit_code = self._exit_code
         if before is not None:  # it reconnects before its old connection was seen to end
             with suppress(OSError):
@@ -317,4 +285,4 @@ class JoinServer:
                 return
             del self._joined_hosts[name]
         if self._exit_code is None:
-            self._tell(f"headrace: {name} ({joined.group}) has left\n")
+            self.print_line(f"headrace: {name} ({joined.group}) has left\n")

@@ -14,12 +14,13 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
-from types import ModuleType
 from typing import Any
 
-from headrace.cluster.agent import AgentReport, HostAgent, HostFacts, HostProgram
+from headrace.cluster.agent import AgentReport, HostFacts, HostProgram
+from headrace.cluster.placement import end_agents, node_affinity, start_agent
 from headrace.cluster.ray_driver import RayHost, living_hosts
 from headrace.cluster.same_host import HostMarker
+from headrace.core.console import print_status
 from headrace.offload.hosts_file import AuxiliaryHost, HostsFile
 from headrace.platforms.instance_groups import GROUP_LABEL, GroupSpec
 
@@ -27,25 +28,21 @@ _PERSISTENCE_S = 15.0  # hosts come and go as a job starts
 
 
 class PersistentNotices:
-    """Status lines that are printed once they have held for 15 s, and again after they did not.
+    """Status lines that are printed once they have held for 15 s, and again after they did not."""
 
-    Args:
-        tell: Prints a line.
-    """
-
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell = tell
+    def __init__(self, print_line: Callable[[str], None] = print_status) -> None:
+        self._print_line = print_line
         self._since_s: dict[str, float] = {}
         self._printed: set[str] = set()
 
-    def are(self, lines: Sequence[str], now_s: float) -> None:
-        """Take the lines that hold now; to be called often."""
+    def update(self, lines: Sequence[str], now_s: float) -> None:
+        """Set the lines that hold now; to be called often."""
         self._since_s = {line: self._since_s.get(line, now_s) for line in lines}
         self._printed &= self._since_s.keys()
         for line, since_s in self._since_s.items():
             if now_s - since_s >= _PERSISTENCE_S and line not in self._printed:
                 self._printed.add(line)
-                self._tell(line)
+                self._print_line(line)
 
 
 def group_shortages(
@@ -54,25 +51,21 @@ def group_shortages(
 ) -> list[str]:  # fmt: skip
     """Return status lines about what an auxiliary group lacks.
 
-    Args:
-        name: The group's name.
-        declared: The group as declared on the command line; None if it is not.
-        training: Name of the group that trains.
-        hosts: The cluster's hosts.
-        busy: Hosts of the group whose cores other jobs hold.
+    `declared` is the group as declared on the command line, if it is; `busy` are the group's hosts
+    whose cores other jobs have.
     """
-    there = sum(host.group == name for host in hosts)
+    present = sum(host.group == name for host in hosts)
     lines = []
-    if not there:
-        meant = _suggest_group(name, training, hosts)
+    if not present:
+        hint = _suggest_group(name, training, hosts)
         lines.append(
             f"headrace: group {name} has no host, and training goes on without; the cluster has "
-            f"{_count_groups(hosts)}.{meant} Hosts that come later are used: `ray start --labels "
+            f"{_count_groups(hosts)}.{hint} Hosts that come later are used: `ray start --labels "
             f"{GROUP_LABEL}={name}`\n"
         )
-    elif declared is not None and there < declared.hosts:
+    elif declared is not None and present < declared.hosts:
         lines.append(
-            f"headrace: group {name} has {there} of {declared.hosts} hosts; training goes on "
+            f"headrace: group {name} has {present} of {declared.hosts} hosts; training goes on "
             "without the others, and they are used once they come\n"
         )
     if busy:
@@ -104,8 +97,6 @@ _RESTART_S = 5.0  # before a server is restarted, doubled after each loss in a r
 _MAX_RESTART_S = 120.0
 _PLACEMENT_S = 5.0  # Ray takes less to place an agent whose cores are free
 _STARTUP_S = 60.0  # ranks do not expect a server that takes longer
-_MAX_CONCURRENT_CALLS = 4
-_RELEASE_S = 5.0
 _KEY = "key"
 SERVER_COMMAND = (
     "{python}", "-u", "-P", "-m", "headrace.offload.server",
@@ -121,61 +112,33 @@ class _FleetServer:
     host: RayHost
     actor: Any
     placed_s: float
-    looking: Any  # reference of the agent's `look`; None once it has returned
-    visit: Any = None  # of a task without cores there, if the agent is not placed in time
-    news: Any = None
+    inspection: Any  # reference of the agent's `inspect`; None once it has returned
+    probe: Any = None  # of a task without cores there, if the agent is not placed in time
+    report: Any = None
     port: int | None = None
     address: str = ""
     ended_s: float | None = None
     is_unfit: bool = False  # the job's requirements could not be installed
 
 
+@dataclass(kw_only=True)
 class OffloadFleet:
-    """The offload servers of one job.
+    """The offload servers of one job."""
 
-    Args:
-        ray: The connected `ray` module.
-        group: The instance group's name.
-        mark: The driver's host marker.
-        program_of: Returns the program for a command on a host: (host, facts, command, files).
-        hear: Takes a host's name and what its requirements installer announces; returns whether
-            the host can be used.
-        show: Takes the servers' output.
-        tell: Prints a status line.
-        declared: The group as declared on the command line; None if it is not.
-        training: Name of the group that trains.
-        used: Whether servers are started at once; else from `use` on.
+    ray: Any  # the connected module
+    group: str
+    marker: HostMarker  # the driver's
+    program_of: ProgramFactory
+    # Takes a host's name and what its requirements installer announces; returns whether the host
+    # can be used.
+    on_message: Callable[[str, dict[str, Any]], bool]
+    show: OutputCallback  # takes the servers' output
+    declared: GroupSpec | None  # the group as declared on the command line
+    training: str  # name of the group that trains
+    is_used: bool  # servers are started at once; else from `use` on
 
-    Attributes:
-        cores: The cores of the group's hosts, all together.
-        version: Changes whenever the content of the hosts file does.
-    """
-
-    def __init__(
-        self,
-        ray: ModuleType,
-        group: str,
-        mark: HostMarker,
-        program_of: ProgramFactory,
-        *,
-        hear: Callable[[str, dict[str, Any]], bool],
-        show: OutputCallback,
-        tell: Callable[[str], None],
-        declared: GroupSpec | None,
-        training: str,
-        used: bool,
-    ) -> None:
-        self._ray = ray
-        self._group = group
-        self._declared = declared
-        self._training = training
-        self._mark = mark
-        self._program_of = program_of
-        self._hear = hear
-        self._show = show
-        self._tell = tell
-        self._shortages = PersistentNotices(tell)
-        self._is_used = used
+    def __post_init__(self) -> None:
+        self._shortages = PersistentNotices()
         self._key = secrets.token_bytes(32)
         self._servers: dict[str, _FleetServer] = {}  # by Ray's node id
         self._retry_s: dict[str, float] = {}  # node id -> when a lost host is tried again
@@ -183,38 +146,37 @@ class OffloadFleet:
         self._losses: dict[str, int] = {}  # node id -> losses in a row
         self._excluded: set[str] = set()  # node ids
         self._next_poll_s = 0.0
-        self.cores = self._expected = 0
-        self.version = 0
+        self.cores = 0  # of the group's hosts, all together
+        self._hosts: tuple[AuxiliaryHost, ...] = ()  # those whose servers are up
+        self._expected = 0  # servers that are starting up, which ranks may wait for
+        self.version = 0  # changes whenever the content of the hosts file does
         self.tend()
         # Fixed now, though whether hosts are used at all may be decided later.
-        self._partitions = partitions_of_job(declared, self._cores_per_host()) if used else 0
+        cores = [_usable_cores(server.host) for server in self._servers.values()]
+        self._partitions = partitions_of_job(self.declared, cores) if self.is_used else 0
 
     def file_for(self, folder: str) -> bytes:
         """Return the hosts file for ranks whose job folder is `folder`."""
+        return HostsFile(
+            key=self._key.hex(), folder=folder, cores=self.cores, strands=self._partitions,
+            coming=self._expected, hosts=self._hosts,
+        ).to_bytes()  # fmt: skip
+
+    def _update_hosts_file(self, now_s: float) -> None:
         hosts = tuple(
             AuxiliaryHost(name=server.host.name, address=server.address, port=server.port)
             for server in self._servers.values()
             if server.port is not None
         )
-        return HostsFile(
-            key=self._key.hex(), folder=folder, cores=self.cores, strands=self._partitions,
-            coming=self._expected, hosts=hosts,
-        ).to_bytes()  # fmt: skip
-
-    def _count_expected(self, now_s: float) -> None:
-        """Count the servers that are starting up, which ranks may wait for."""
         expected = sum(
             server.port is None
             and server.host.node_id not in self._losses
             and now_s - server.placed_s < _STARTUP_S
             for server in self._servers.values()
         )
-        if expected != self._expected:
-            self._expected = expected
+        if (hosts, expected) != (self._hosts, self._expected):
+            self._hosts, self._expected = hosts, expected
             self.version += 1
-
-    def _cores_per_host(self) -> list[int]:
-        return [max(server.host.cpus, 1) for server in self._servers.values()]
 
     def tend(self) -> None:
         """Update hosts and servers without blocking; to be called often."""
@@ -225,42 +187,37 @@ class OffloadFleet:
         for server in list(self._servers.values()):
             try:
                 self._poll_server(server, now_s)
-            except self._ray.exceptions.ActorUnavailableError as error:
-                if server.looking is not None:  # nothing runs there yet
+            except self.ray.exceptions.ActorUnavailableError as error:
+                if server.inspection is not None:  # nothing runs there yet
                     self._lose(server, now_s, str(error))
                 else:
-                    server.news = server.actor.news.remote()
-            except (self._ray.exceptions.RayError, ConnectionError) as error:
+                    server.report = server.actor.report.remote()
+            except (self.ray.exceptions.RayError, ConnectionError) as error:
                 self._lose(server, now_s, str(error))
-        self._count_expected(now_s)
+        self._update_hosts_file(now_s)
 
     def use(self) -> None:
         """Have the hosts make batches from now on."""
-        self._is_used = True
+        self.is_used = True
 
     def close(self) -> None:
         """End all servers."""
         actors = [server.actor for server in self._servers.values()]
         self._servers.clear()
-        with suppress(Exception):  # hosts, or the whole cluster, may be gone
-            leaving = [actor.leave.remote() for actor in actors]
-            if leaving:
-                self._ray.wait(leaving, num_returns=len(leaving), timeout=_RELEASE_S)
-            for actor in actors:
-                self._ray.kill(actor)
+        end_agents(self.ray, actors)
 
     def _update_fleet(self, now_s: float) -> None:
-        all_hosts = living_hosts(self._ray)
+        all_hosts = living_hosts(self.ray)
         busy = [
             server.host
             for server in self._servers.values()
             if self._is_busy_elsewhere(server, now_s)
         ]
-        lines = group_shortages(self._group, self._declared, self._training, all_hosts, busy)
-        self._shortages.are(lines, now_s)
-        hosts = {host.node_id: host for host in all_hosts if host.group == self._group}
-        self.cores = sum(max(host.cpus, 1) for host in hosts.values())
-        if not self._is_used:
+        lines = group_shortages(self.group, self.declared, self.training, all_hosts, busy)
+        self._shortages.update(lines, now_s)
+        hosts = {host.node_id: host for host in all_hosts if host.group == self.group}
+        self.cores = sum(map(_usable_cores, hosts.values()))
+        if not self.is_used:
             return
         for node_id in self._servers.keys() - hosts.keys():
             self._lose(self._servers[node_id], now_s, "the host is gone")
@@ -271,79 +228,72 @@ class OffloadFleet:
 
     def _is_busy_elsewhere(self, server: _FleetServer, now_s: float) -> bool:
         """Return whether Ray can start tasks on the host, but its cores are taken."""
-        if server.looking is None or now_s - server.placed_s < _PLACEMENT_S:
+        if server.inspection is None or now_s - server.placed_s < _PLACEMENT_S:
             return False
-        if server.visit is None:  # it may be slow only, as the job's folder is copied first
-            strategy = _node_affinity(server.host)
-            task = self._ray.remote(_probe_host).options(num_cpus=0, scheduling_strategy=strategy)
-            server.visit = task.remote()
-        return self._is_ready(server.visit)
+        if server.probe is None:  # it may be slow only, as the job's folder is copied first
+            strategy = node_affinity(server.host)
+            task = self.ray.remote(_probe_host).options(num_cpus=0, scheduling_strategy=strategy)
+            server.probe = task.remote()
+        return self._is_ready(server.probe)
 
     def _place_server(self, host: RayHost) -> _FleetServer:
-        actor = (
-            self._ray.remote(HostAgent)
-            .options(
-                num_cpus=max(host.cpus, 1),  # all of them, so that other jobs wait
-                scheduling_strategy=_node_affinity(host),
-                max_concurrency=_MAX_CONCURRENT_CALLS,
-            )
-            .remote()
+        # All cores, so that other jobs wait.
+        actor = start_agent(self.ray, node_affinity(host), cpus=_usable_cores(host))
+        inspection = actor.inspect.remote(self.marker, host.address)
+        return _FleetServer(
+            host=host, actor=actor, placed_s=time.monotonic(), inspection=inspection
         )
-        looking = actor.look.remote(self._mark, host.address)
-        return _FleetServer(host=host, actor=actor, placed_s=time.monotonic(), looking=looking)
 
     def _poll_server(self, server: _FleetServer, now_s: float) -> None:
-        if server.looking is not None:
-            if self._is_ready(server.looking):
-                self._start(server, self._ray.get(server.looking))
+        if server.inspection is not None:
+            if self._is_ready(server.inspection):
+                self._start(server, self.ray.get(server.inspection))
         elif server.ended_s is not None:
             self._lose(server, now_s, "")  # an agent starts one server; a restart takes a new agent
-        elif self._is_ready(server.news):
-            self._take_report(server, self._ray.get(server.news), now_s)
+        elif self._is_ready(server.report):
+            self._handle_report(server, self.ray.get(server.report), now_s)
 
     def _is_ready(self, reference: Any) -> bool:
-        ready, _ = self._ray.wait([reference], timeout=0)
+        ready, _ = self.ray.wait([reference], timeout=0)
         return bool(ready)
 
     def _start(self, server: _FleetServer, facts: HostFacts) -> None:
-        cores = str(max(server.host.cpus, 1))
+        cores = str(_usable_cores(server.host))
         command = (*SERVER_COMMAND, "--address", facts.address, "--cores", cores)
-        server.looking, server.address = None, facts.address
-        program = self._program_of(server.host, facts, command, {_KEY: self._key})
-        # `news` waits for `start`, and raises its error.
-        server.news = server.actor.news.remote(server.actor.start.remote(program))
+        server.inspection, server.address = None, facts.address
+        program = self.program_of(server.host, facts, command, {_KEY: self._key})
+        # `report` waits for `start`, and raises its error.
+        server.report = server.actor.report.remote(server.actor.start.remote(program))
 
-    def _take_report(self, server: _FleetServer, report: AgentReport, now_s: float) -> None:
+    def _handle_report(self, server: _FleetServer, report: AgentReport, now_s: float) -> None:
         prefix = f"[{server.host.group}/{server.host.name}] ".encode()
         for source, text in report.output:
-            self._show(source, prefix + text)
+            self.show(source, prefix + text)
         for announced in report.announced:
             if "port" in announced:
                 self._note_server_up(server, int(announced["port"]), now_s)
-            elif not self._hear(server.host.name, announced):
+            elif not self.on_message(server.host.name, announced):
                 server.is_unfit = True
         if report.returncode is None:
-            server.news = server.actor.news.remote()
+            server.report = server.actor.report.remote()
             return
         if server.is_unfit:
             self._exclude_server(server)
             return
-        self._tell(
+        print_status(
             f"headrace: {server.host.name}: what makes batches there ended with "
             f"{report.returncode}; it is started anew\n"
         )
-        server.ended_s = now_s
-        self._clear_port(server)
+        server.ended_s, server.port = now_s, None
 
     def _note_server_up(self, server: _FleetServer, port: int, now_s: float) -> None:
         server.port = port
-        self.version += 1
-        cores = max(server.host.cpus, 1)
-        self._tell(f"headrace: {server.host.name} makes batches, on {cores} cores\n")
+        cores = _usable_cores(server.host)
+        print_status(f"headrace: {server.host.name} makes batches, on {cores} cores\n")
         self._up_since_s[server.host.node_id] = now_s
 
     def _exclude_server(self, server: _FleetServer) -> None:
-        self._tell(f"headrace: auxiliary host {server.host.name} is left out of this job\n")
+        print_status(f"headrace: auxiliary host {server.host.name} is left out of this job\n")
         self._excluded.add(server.host.node_id)
         del self._servers[server.host.node_id]
         self._release(server)
@@ -351,53 +301,36 @@ class OffloadFleet:
     def _lose(self, server: _FleetServer, now_s: float, reason: str) -> None:
         node_id = server.host.node_id
         if reason:
-            self._tell(
-                f"headrace: auxiliary host {server.host.name} is lost: "
-                f"{_first_reason_line(reason)}\n"
-            )
+            first_line = next(iter(reason.strip().splitlines()), "nobody knows why")
+            print_status(f"headrace: auxiliary host {server.host.name} is lost: {first_line}\n")
         self._servers.pop(node_id, None)
         up_s = self._up_since_s.pop(node_id, None)
-        was_well = up_s is not None and now_s - up_s > _MAX_RESTART_S
-        losses = 1 if was_well else self._losses.get(node_id, 0) + 1
+        was_stable = up_s is not None and now_s - up_s > _MAX_RESTART_S
+        losses = 1 if was_stable else self._losses.get(node_id, 0) + 1
         self._losses[node_id] = losses
         self._retry_s[node_id] = now_s + min(_MAX_RESTART_S, _RESTART_S * 2 ** (losses - 1))
-        self._clear_port(server)
         self._release(server)
 
     def _release(self, server: _FleetServer) -> None:
         with suppress(Exception):  # it went with its host
-            server.actor.leave.remote()
-            self._ray.kill(server.actor)
-
-    def _clear_port(self, server: _FleetServer) -> None:
-        if server.port is not None:
-            server.port = None
-            self.version += 1
+            server.actor.remove_folder.remote()
+            self.ray.kill(server.actor)
 
 
-def partitions_of_job(declared: GroupSpec | None, there: Sequence[int]) -> int:
+def partitions_of_job(declared: GroupSpec | None, cores: Sequence[int]) -> int:
     """Return how many partitions of iterable datasets go to auxiliary hosts: one a core.
 
-    Args:
-        declared: The group as declared on the command line, the same after a restart; or None.
-        there: Cores of each host that is there as the job begins.
+    A group that the command line declares has the same number after a restart; else it depends on
+    the `cores` of each host that is present as the job begins.
     """
     if declared is None:
-        return sum(there)
-    return declared.hosts * (declared.cpus or max(there, default=0))
+        return sum(cores)
+    return declared.hosts * (declared.cpus or max(cores, default=0))
 
 
-def _node_affinity(host: RayHost) -> Any:
-    """Return Ray's scheduling strategy for that host alone."""
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    return NodeAffinitySchedulingStrategy(host.node_id, soft=False)
+def _usable_cores(host: RayHost) -> int:
+    return max(host.cpus, 1)
 
 
 def _probe_host() -> None:
     """Do nothing: that the task runs shows that the host starts tasks that need no cores."""
-
-
-def _first_reason_line(reason: str) -> str:
-    lines = reason.strip().splitlines()
-    return lines[0] if lines else "nobody knows why"

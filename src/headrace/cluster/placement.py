@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
@@ -15,13 +16,15 @@ from headrace.cluster.same_host import HostMarker
 from headrace.core.errors import LaunchError
 from headrace.platforms.instance_groups import GROUP_LABEL, GroupSpec
 
-_MAX_CONCURRENT_CALLS = 4  # to one agent: `stop` while `news` waits
+_MAX_CONCURRENT_CALLS = 4  # to one agent: `stop` while `report` waits
 _PLACE_S = 60.0
-_LOOK_S = 60.0
-_RELEASE_S = 5.0
+_INSPECT_S = 60.0
+_REMOVE_S = 5.0
 _SMALLEST_AMOUNT = 0.001  # the least that Ray counts is 0.0001
 _NODE_ID = "ray.io/node-id"  # a label that Ray gives each of its nodes
 _HOST_LOST = "A host went away as agents were being placed."
+_Bundle = dict[str, float]  # amounts by resource
+_AgentRequest = tuple[_Bundle, dict[str, str]]  # with the labels of the host
 
 
 class NotPlacedError(LaunchError):
@@ -30,33 +33,49 @@ class NotPlacedError(LaunchError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedAgent:
-    """An agent and its host.
+    """An agent and its host."""
 
-    Attributes:
-        actor: Ray's handle of the HostAgent.
-        facts: What it found on its host.
-    """
-
-    actor: Any
+    actor: Any  # Ray's handle of the HostAgent
     host: RayHost
     facts: HostFacts
+
+
+def start_agent(ray: ModuleType, strategy: Any, *, cpus: float = 0, gpus: float = 0) -> Any:
+    """Have Ray start a HostAgent by a scheduling strategy, and return its handle."""
+    actor_class = ray.remote(HostAgent).options(
+        num_cpus=cpus,
+        num_gpus=gpus,
+        scheduling_strategy=strategy,
+        max_concurrency=_MAX_CONCURRENT_CALLS,
+    )
+    return actor_class.remote()
+
+
+def node_affinity(host: RayHost) -> Any:
+    """Return Ray's scheduling strategy for that host alone."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    return NodeAffinitySchedulingStrategy(host.node_id, soft=False)
+
+
+def end_agents(ray: ModuleType, actors: Sequence[Any]) -> None:
+    """Have agents remove their folders, and end them and the processes that they started."""
+    with suppress(Exception):  # an agent, or the whole cluster, may be gone
+        removals = [actor.remove_folder.remote() for actor in actors]
+        ray.wait(removals, num_returns=len(removals), timeout=_REMOVE_S)
+    for actor in actors:
+        with suppress(Exception):
+            ray.kill(actor)
 
 
 class AgentPlacement:
     """The agents of some groups, one a host, in a placement group.
 
-    Args:
-        ray: The connected `ray` module.
-        groups: The groups; the cluster has all their hosts.
-        hosts: The cluster's hosts.
-        mark: The driver's host marker.
-        is_over: Returns whether to stop waiting.
-
-    Attributes:
-        agents: By host name, those on the driver's own machine first.
+    The cluster has all hosts of the groups. `agents` are sorted by host name, those on the driver's
+    own machine first.
 
     Raises:
-        NotPlacedError: Other jobs hold the hosts, or one is gone.
+        NotPlacedError: Other jobs have the hosts, or one is gone.
         LaunchError: An agent does not start.
     """
 
@@ -65,25 +84,25 @@ class AgentPlacement:
         ray: ModuleType,
         groups: Sequence[GroupSpec],
         hosts: Sequence[RayHost],
-        mark: HostMarker,
+        marker: HostMarker,
         *,
         is_over: Callable[[], bool],
     ) -> None:
         from ray.util.placement_group import placement_group
 
         self._ray = ray
-        parts = [(group, bundle) for group in groups for bundle in self._bundles(group, hosts)]
-        bundles = [bundle for _, bundle in parts]
+        requests = [each for group in groups for each in self._requests(group, hosts)]
+        bundles = [bundle for bundle, _ in requests]
         self._group = placement_group(
             bundles,
             strategy="STRICT_SPREAD",
-            bundle_label_selector=[self._labels(group, hosts) for group, _ in parts],
+            bundle_label_selector=[labels for _, labels in requests],
         )
         self._actors: list[Any] = []
         try:
             self._wait(groups, bundles, is_over)
             self._actors = [self._agent(number, bundle) for number, bundle in enumerate(bundles)]
-            self.agents = self._inspect(mark)
+            self.agents = self._inspect(marker)
         except BaseException:
             self.close()
             raise
@@ -92,68 +111,50 @@ class AgentPlacement:
         """End the agents and the processes that they started."""
         from ray.util.placement_group import remove_placement_group
 
-        _release_agents(self._ray, self._actors)
+        end_agents(self._ray, self._actors)
         with suppress(Exception):
             remove_placement_group(self._group)
 
-    def _bundles(self, group: GroupSpec, hosts: Sequence[RayHost]) -> list[dict[str, float]]:
-        """Return the resources of each agent: a core, and the devices of its host."""
-        devices = _devices_per_host(group, hosts)
-        return [{"CPU": 1, **({"GPU": devices} if devices else {})}] * group.hosts
-
-    def _labels(
-        self,
-        group: GroupSpec,
-        hosts: Sequence[RayHost],  # noqa: ARG002 - DriverAgentPlacement uses it
-    ) -> dict[str, str]:
-        """Return the labels of the hosts for a group's agents."""
-        return {GROUP_LABEL: group.name}
+    def _requests(self, group: GroupSpec, hosts: Sequence[RayHost]) -> list[_AgentRequest]:
+        """Return for each agent a core and the devices of its host, and the host's labels."""
+        devices = min(host.gpus for host in hosts if host.group == group.name)
+        bundle: _Bundle = {"CPU": 1, "GPU": devices} if devices else {"CPU": 1}
+        return [(bundle, {GROUP_LABEL: group.name})] * group.hosts
 
     def _wait(
-        self,
-        groups: Sequence[GroupSpec],
-        bundles: Sequence[dict[str, float]],
-        is_over: Callable[[], bool],
+        self, groups: Sequence[GroupSpec], bundles: Sequence[_Bundle], is_over: Callable[[], bool]
     ) -> None:
         deadline_s = time.monotonic() + _PLACE_S
         while not self._group.wait(timeout_seconds=1):
             if time.monotonic() < deadline_s and not is_over():
                 continue
-            there = " and ".join(f"group {one.name} has {one.hosts} hosts" for one in groups)
+            present = " and ".join(f"group {one.name} has {one.hosts} hosts" for one in groups)
             raise NotPlacedError(
-                f"{there[0].upper()}{there[1:]}, but {self._lack(bundles)}. Wait for its end, or "
-                "take other hosts."
+                f"{present[0].upper()}{present[1:]}, but {self._lack(bundles)}. Wait for its end, "
+                "or take other hosts."
             )
 
-    def _lack(self, bundles: Sequence[dict[str, float]]) -> str:
+    def _lack(self, bundles: Sequence[_Bundle]) -> str:
         devices = f" and {bundles[0]['GPU']} devices" if "GPU" in bundles[0] else ""
         return f"not all of them have a core{devices} free: another job is on them"
 
-    def _agent(self, number: int, bundle: dict[str, float]) -> Any:
+    def _agent(self, number: int, bundle: _Bundle) -> Any:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         strategy = PlacementGroupSchedulingStrategy(
             placement_group=self._group, placement_group_bundle_index=number
         )
-        return (
-            self._ray.remote(HostAgent)
-            .options(
-                num_cpus=bundle.get("CPU", 0),
-                num_gpus=bundle.get("GPU", 0),
-                scheduling_strategy=strategy,
-                max_concurrency=_MAX_CONCURRENT_CALLS,
-            )
-            .remote()
-        )
+        cpus, gpus = bundle.get("CPU", 0), bundle.get("GPU", 0)
+        return start_agent(self._ray, strategy, cpus=cpus, gpus=gpus)
 
-    def _inspect(self, mark: HostMarker) -> list[PlacedAgent]:
+    def _inspect(self, marker: HostMarker) -> list[PlacedAgent]:
         nodes = {host.node_id: host for host in living_hosts(self._ray)}
         table = self._ray.util.placement_group_table(self._group)["bundles_to_node_id"]
         try:
             hosts = [nodes[table[bundle]] for bundle in range(len(self._actors))]
         except KeyError as error:
             raise NotPlacedError(_HOST_LOST) from error
-        return _inspected_agents(self._ray, self._actors, hosts, mark)
+        return _inspected_agents(self._ray, self._actors, hosts, marker)
 
 
 class DriverAgentPlacement(AgentPlacement):
@@ -162,83 +163,49 @@ class DriverAgentPlacement(AgentPlacement):
     It is on this process's host if that belongs to the group, else on the group's first.
     """
 
-    def _bundles(self, group: GroupSpec, hosts: Sequence[RayHost]) -> list[dict[str, float]]:
-        # Each Ray node has a resource of this name.
-        return [{f"node:{self._chosen_host(group, hosts).address}": _SMALLEST_AMOUNT}]
-
-    def _labels(self, group: GroupSpec, hosts: Sequence[RayHost]) -> dict[str, str]:
-        # Emulated hosts share an address.
-        return {GROUP_LABEL: group.name, _NODE_ID: self._chosen_host(group, hosts).node_id}
-
-    def _chosen_host(self, group: GroupSpec, hosts: Sequence[RayHost]) -> RayHost:
+    def _requests(self, group: GroupSpec, hosts: Sequence[RayHost]) -> list[_AgentRequest]:
         here = self._ray.get_runtime_context().get_node_id()
         of_group = [host for host in hosts if host.group == group.name]
         if not of_group:
             raise NotPlacedError(f"Group {group.name} has lost its hosts.")
-        return min(of_group, key=lambda host: (host.node_id != here, host.name))
+        host = min(of_group, key=lambda host: (host.node_id != here, host.name))
+        # Each Ray node has a resource of this name; emulated hosts share an address.
+        bundle = {f"node:{host.address}": _SMALLEST_AMOUNT}
+        return [(bundle, {GROUP_LABEL: group.name, _NODE_ID: host.node_id})]
 
-    def _lack(self, bundles: Sequence[dict[str, float]]) -> str:
+    def _lack(self, bundles: Sequence[_Bundle]) -> str:
         return f"Ray places nothing on the one that is to run the script ({', '.join(bundles[0])})"
 
 
 class AgentsOnAllHosts:
-    """An agent on every host of some groups, which takes none of the cores and devices.
+    """An agent on every host of the named groups, which takes none of the cores and devices.
 
-    Args:
-        ray: The connected `ray` module.
-        groups: The groups' names.
-        hosts: The cluster's hosts.
-        mark: The driver's host marker.
-
-    Attributes:
-        agents: By host name, those on the driver's own machine first.
-
-    Raises:
-        NotPlacedError: A host is gone.
-        LaunchError: An agent does not start.
+    Order and errors are those of `AgentPlacement`.
     """
 
     def __init__(
-        self, ray: ModuleType, groups: Collection[str], hosts: Sequence[RayHost], mark: HostMarker
+        self, ray: ModuleType, groups: Collection[str], hosts: Sequence[RayHost], marker: HostMarker
     ) -> None:
-        self._ray = ray
         chosen = [host for host in hosts if host.group in groups]
-        self._actors = [self._agent(host) for host in chosen]
+        actors = [start_agent(ray, node_affinity(host)) for host in chosen]
+        self.close = functools.partial(end_agents, ray, actors)
         try:
-            self.agents = _inspected_agents(ray, self._actors, chosen, mark)
+            self.agents = _inspected_agents(ray, actors, chosen, marker)
         except BaseException:
             self.close()
             raise
 
-    def close(self) -> None:
-        """End the agents and the processes that they started."""
-        _release_agents(self._ray, self._actors)
-        for actor in self._actors:
-            with suppress(Exception):
-                self._ray.kill(actor)
-
-    def _agent(self, host: RayHost) -> Any:
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        strategy = NodeAffinitySchedulingStrategy(host.node_id, soft=False)
-        return (
-            self._ray.remote(HostAgent)
-            .options(
-                num_cpus=0, scheduling_strategy=strategy, max_concurrency=_MAX_CONCURRENT_CALLS
-            )
-            .remote()
-        )
-
 
 def _inspected_agents(
-    ray: ModuleType, actors: Sequence[Any], hosts: Sequence[RayHost], mark: HostMarker
+    ray: ModuleType, actors: Sequence[Any], hosts: Sequence[RayHost], marker: HostMarker
 ) -> list[PlacedAgent]:
     """Return the agents with their hosts' facts, sorted, once all have reported these."""
     try:
         calls = [
-            actor.look.remote(mark, host.address) for actor, host in zip(actors, hosts, strict=True)
+            actor.inspect.remote(marker, host.address)
+            for actor, host in zip(actors, hosts, strict=True)
         ]
-        found = ray.get(calls, timeout=_LOOK_S)
+        found = ray.get(calls, timeout=_INSPECT_S)
     except ray.exceptions.RayError as error:
         if {host.node_id for host in hosts} - {host.node_id for host in living_hosts(ray)}:
             raise NotPlacedError(_HOST_LOST) from error
@@ -251,13 +218,3 @@ def _inspected_agents(
         for actor, host, facts in zip(actors, hosts, found, strict=True)
     ]
     return sorted(agents, key=lambda one: (not one.facts.is_drivers, one.host.name))
-
-
-def _release_agents(ray: ModuleType, actors: Sequence[Any]) -> None:
-    with suppress(Exception):  # an agent, or the whole cluster, may be gone
-        leaving = [actor.leave.remote() for actor in actors]
-        ray.wait(leaving, num_returns=len(leaving), timeout=_RELEASE_S)
-
-
-def _devices_per_host(group: GroupSpec, hosts: Sequence[RayHost]) -> int:
-    return min(host.gpus for host in hosts if host.group == group.name)

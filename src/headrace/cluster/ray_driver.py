@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
 
+from headrace.core.console import print_status
 from headrace.core.errors import LaunchError, UsageError
 from headrace.platforms.instance_groups import GROUP_LABEL, GroupSpec
 
@@ -36,21 +36,12 @@ _EXCLUDED_PATHS = (".git", ".venv", "__pycache__", "runs")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayHost:
-    """A living host of the cluster.
-
-    Attributes:
-        node_id: Ray's node id.
-        name: Its node name, or its address.
-        address: By which other hosts reach it.
-        group: Its instance group; None without a label.
-        cpus: Cores that Ray schedules.
-        gpus: Devices that Ray schedules.
-    """
+    """A living host of the cluster, with the cores and devices that Ray schedules."""
 
     node_id: str
-    name: str
-    address: str
-    group: str | None
+    name: str  # its node name, or its address
+    address: str  # by which other hosts reach it
+    group: str | None  # None without a label
     cpus: int
     gpus: int
 
@@ -59,13 +50,9 @@ class RayHost:
 def ray_connection(address: str, *, folder: str | None = None) -> Iterator[ModuleType]:
     """Connect this process to a cluster for the block; yields the `ray` module.
 
-    Args:
-        address: HOST:PORT, `auto` for the cluster that this host belongs to, or ray://HOST:PORT.
-        folder: The job's folder; actors on other hosts work in a copy of it.
-
-    Raises:
-        UsageError: Ray is not installed.
-        LaunchError: There is no cluster, or it rejects this process.
+    The address is HOST:PORT, `auto` for the cluster that this host belongs to, or ray://HOST:PORT.
+    Actors on other hosts work in a copy of `folder`. Raises UsageError where Ray is not installed,
+    LaunchError where there is no cluster, or it rejects this process.
     """
     ray = import_ray()
     _check_reachable(address)
@@ -80,18 +67,6 @@ def ray_connection(address: str, *, folder: str | None = None) -> Iterator[Modul
         yield ray
     finally:
         ray.shutdown()
-
-
-@contextmanager
-def _sigterm_preserved() -> Iterator[None]:
-    """Keep SIGTERM's handler as it is, though Ray installs one of its own in the block."""
-    before = signal.getsignal(signal.SIGTERM)
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
 def _check_reachable(address: str) -> None:
@@ -135,22 +110,13 @@ def wait_for_hosts(
     groups: Sequence[GroupSpec],
     *,
     longest_s: float,
-    tell: Callable[[str], None],
     is_over: Callable[[], bool],
     without: AbstractSet[str] = frozenset(),
 ) -> list[RayHost]:
-    """Wait until every group has its hosts, and return the cluster's hosts.
+    """Wait until every group has its hosts, print what is missing, and return the cluster's hosts.
 
-    Args:
-        ray: The connected `ray` module.
-        groups: The groups that the job needs.
-        longest_s: Longest wait, in seconds.
-        tell: Takes a status line about missing hosts every ten seconds.
-        is_over: Returns whether to stop waiting; the hosts of that moment are returned.
-        without: Node ids of hosts that are lost, though the cluster may not know it yet.
-
-    Raises:
-        LaunchError: A group has too few hosts.
+    LaunchError is raised after `longest_s`. Once `is_over`, the hosts of that moment are returned.
+    `without` has the node ids of hosts that are lost, though the cluster may not know it yet.
     """
     deadline_s = time.monotonic() + longest_s
     next_status_s = time.monotonic() + _STATUS_INTERVAL_S
@@ -167,7 +133,7 @@ def wait_for_hosts(
                 f"what is there: {_describe_hosts(hosts)}."
             )
         if now_s > next_status_s:
-            tell(f"headrace: waiting for hosts: {missing}\n")
+            print_status(f"headrace: waiting for hosts: {missing}\n")
             next_status_s += _STATUS_INTERVAL_S
         time.sleep(_POLL_S)
 

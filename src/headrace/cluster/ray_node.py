@@ -39,13 +39,9 @@ def new_token() -> str:
 
 
 def configured_token(token_file: str | None) -> str | None:
-    """Return the token that this host was configured with; None if with none.
+    """Return the token of --token-file, else of Ray's variables; None if neither is given.
 
-    Args:
-        token_file: The file named by --token-file, which takes precedence over Ray's variables.
-
-    Raises:
-        UsageError: The file cannot be read, or has no token in it.
+    Raises UsageError where the file cannot be read, or has no token in it.
     """
     if token_file is None and (token := env.RAY_AUTH_TOKEN.get()):
         return token.strip()
@@ -70,11 +66,6 @@ def write_token_file(path: Path, token: str) -> dict[str, str | None]:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as file:
         file.write(token)
-    return token_variables(path)
-
-
-def token_variables(path: Path) -> dict[str, str | None]:
-    """Return the variables with which Ray's processes use the token in a file."""
     return {
         env.RAY_AUTH_MODE.name: "token",
         env.RAY_AUTH_TOKEN_PATH.name: str(path),
@@ -95,15 +86,10 @@ _MAX_EMULATED_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class FreeMemory:
-    """The free memory of a host.
-
-    Attributes:
-        total_bytes: All of it.
-        shared_bytes: The part that shared memory may take.
-    """
+    """The free memory of a host."""
 
     total_bytes: int
-    shared_bytes: int
+    shared_bytes: int  # the part that shared memory may take
 
     @classmethod
     def here(cls) -> FreeMemory:
@@ -118,12 +104,7 @@ class FreeMemory:
 def emulated_store_bytes(memory: FreeMemory, hosts: int) -> int:
     """Return the size limit of each object store, in bytes, of hosts emulated on one machine.
 
-    Args:
-        memory: The machine's.
-        hosts: Number of emulated hosts.
-
-    Raises:
-        LaunchError: The memory is too little for so many.
+    Raises LaunchError where the machine's memory is too little for so many.
     """
     free = min(memory.total_bytes, memory.shared_bytes)
     share = int(free * _AGENT_SHARE) // hosts
@@ -139,9 +120,7 @@ def emulated_store_bytes(memory: FreeMemory, hosts: int) -> int:
 def object_store_bytes(memory: FreeMemory, *, holds_data: bool) -> int:
     """Return the size limit of a host's object store, in bytes.
 
-    Args:
-        memory: The host's.
-        holds_data: The job's script uses Ray itself; else agents alone do.
+    With `holds_data` the job's script uses Ray itself; else agents alone do.
     """
     if holds_data:
         most = max(int(memory.shared_bytes * _SHARED_MEMORY_SHARE), _DISK_STORE_BYTES)
@@ -166,23 +145,14 @@ _QUIET_VARIABLES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayNodeSpec:
-    """Name, resources and label of a Ray node; None leaves a choice to Ray.
-
-    Attributes:
-        group: Its instance group.
-        name: Its name in messages, such as `gpu-0`.
-        address: Its own address.
-        cpus: Number of cores.
-        gpus: Number of devices.
-        store_bytes: Size limit of its object store.
-    """
+    """Name, resources and label of a Ray node; None leaves a choice to Ray."""
 
     group: str
-    name: str
+    name: str  # in messages, such as `gpu-0`
     address: str | None = None
     cpus: int | None = None
     gpus: int | None = None
-    store_bytes: int | None = None
+    store_bytes: int | None = None  # the size limit of its object store
 
     def flags(self) -> list[str]:
         """Return the corresponding flags of `ray start`."""
@@ -210,11 +180,8 @@ def make_node_folder() -> Path:
 class RayNode:
     """A Ray node that this process starts, and ends.
 
-    Args:
-        spec: Its name, resources and label.
-        role_flags: Flags of `ray start` that make it the head, or name the head.
-        folder: Where it may write; a short path, as sockets are below it.
-        variables: Set for its processes, such as those for Ray's token.
+    The flags of its role make it the head, or name the head. Its folder needs a short path, as
+    sockets are below it. The variables, such as those for Ray's token, are its processes'.
     """
 
     def __init__(
@@ -242,14 +209,7 @@ class RayNode:
             )
 
     def wait_until_up(self, deadline_s: float) -> None:
-        """Wait until the node is up.
-
-        Args:
-            deadline_s: A time of the monotonic clock.
-
-        Raises:
-            LaunchError: It ended, or is not up in time.
-        """
+        """Wait until the node is up, to a time of the monotonic clock; raises LaunchError."""
         while not self.is_up():
             if time.monotonic() > deadline_s:
                 raise LaunchError(

@@ -25,6 +25,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -34,6 +35,7 @@ from typing import IO, Any, NoReturn
 from headrace.core.file_lock import open_lock_file, try_lock
 from headrace.core.process.parent_death import die_with_parent
 from headrace.core.process.process_groups import session_command
+from headrace.core.process.supervision import STOP_SIGNALS
 from headrace.core.process.wrapper import read_wrapper_arguments
 from headrace.records.redaction import hide_url_users
 
@@ -44,8 +46,7 @@ _POLL_S = 0.2
 class InstallLock:
     """The lock on an environment; its file records the last install.
 
-    Args:
-        descriptor: The locked file's; None if no folder of the environment is writable.
+    `descriptor` is the locked file's; None if no folder of the environment is writable.
     """
 
     def __init__(self, descriptor: int | None) -> None:
@@ -61,7 +62,7 @@ class InstallLock:
                 return [str(each) for each in record["installed"]]
         return None
 
-    def note(self, job: str, installed: list[str]) -> None:
+    def record(self, job: str, installed: list[str]) -> None:
         """Record what was installed, for other hosts of the same job."""
         if self._descriptor is None:
             return
@@ -75,8 +76,7 @@ class InstallLock:
 def install_lock(pause: Callable[[float], None]) -> Iterator[InstallLock]:
     """Lock this interpreter's environment against other installs for the block.
 
-    Args:
-        pause: Sleeps for some seconds; what it raises ends the wait for the lock.
+    `pause` sleeps for some seconds; what it raises ends the wait for the lock.
     """
     descriptor = _open_lock_file()
     try:
@@ -166,7 +166,6 @@ _NO_PIP = (
     f"the environment of {sys.executable} has no pip, so what the file names has to be there "
     "already. `python -m ensurepip` or `uv pip install pip` with that Python brings it."
 )
-_STOPPING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
 _FIRST_STATUS_S = 2.0  # pip takes half a second if all is installed
 _STATUS_INTERVAL_S = 30.0
 _KILLED = 128 + signal.SIGKILL
@@ -190,11 +189,11 @@ def main(arguments: Sequence[str]) -> int:
     """Install; then return the exit code, or execute the command, if one is given."""
     options, command = read_wrapper_arguments(arguments)
     die_with_parent(int(options["parent"]))
-    signal.pthread_sigmask(signal.SIG_BLOCK, {*_STOPPING, signal.SIGCHLD})
+    signal.pthread_sigmask(signal.SIG_BLOCK, {*STOP_SIGNALS, signal.SIGCHLD})
     install = _Installation(
-        file=Path(options["file"]), job=options["job"],
-        log=Path(options["logs"]) / f"requirements-{options['name']}.log",
-        longest_s=float(options["longest-s"]), announce=int(options["announce"]),
+        file=Path(options["file"]).absolute(), job=options["job"],
+        log=Path(options["logs"]).absolute() / f"requirements-{options['name']}.log",
+        longest_s=float(options["longest-s"]), descriptor=int(options["announce"]),
         is_named=options["named"] == "yes",
     )  # fmt: skip
     try:
@@ -212,45 +211,36 @@ def _exec_command(command: Sequence[str]) -> NoReturn:
     os.execv(command[0], list(command))  # noqa: S606 - this process is to become the command
 
 
+@dataclass(kw_only=True)
 class _Installation:
-    """One install of one file.
+    """One install of one requirements file."""
 
-    Args:
-        file: The requirements file, in the job's folder.
-        log: File for pip's output.
-        job: The job's key: hosts that share an environment install once.
-        longest_s: Longest time for all of it, in seconds.
-        announce: Descriptor for lines of JSON.
-        is_named: The user named the file, so that a missing pip is an error.
-    """
+    file: Path
+    log: Path  # for pip's output
+    job: str  # its key: hosts that share an environment install once
+    longest_s: float
+    descriptor: int  # for lines of JSON
+    is_named: bool  # by the user, so that a missing pip is an error
 
-    def __init__(
-        self, *, file: Path, log: Path, job: str, longest_s: float, announce: int, is_named: bool
-    ) -> None:
-        self._file = file.absolute()
-        self._log = log.absolute()
-        self._job = job
-        self._longest_s = longest_s
-        self._deadline_s = time.monotonic() + longest_s
+    def __post_init__(self) -> None:
+        self._deadline_s = time.monotonic() + self.longest_s
         self._next_status_s = time.monotonic() + _FIRST_STATUS_S
-        self._announce = announce
-        self._is_named = is_named
         self._has_lock = False
 
     def run(self) -> None:
-        if not self._file.is_file():
+        if not self.file.is_file():
             raise _NotInstalledError(
-                f"{self._file.name} is not among what came along. Does .gitignore name it?"
+                f"{self.file.name} is not among what came along. Does .gitignore name it?"
             )
-        if not self._is_named and find_spec("pip") is None:
+        if not self.is_named and find_spec("pip") is None:
             self.announce({"left_out": _NO_PIP})
             return
         with install_lock(self._pause) as lock:
             self._has_lock = True
-            earlier = lock.installed_by(self._job)
+            earlier = lock.installed_by(self.job)
             installed = self._pip() if earlier is None else earlier
-            lock.note(self._job, installed)
-        conflicts = dependency_conflicts(self._pip_output()) if earlier is None else []
+            lock.record(self.job, installed)
+        conflicts = _CONFLICT.findall(self._pip_output()) if earlier is None else []
         conflict_fields = {"conflicts": conflicts} if conflicts else {}
         self.announce(
             {"installed": installed, "by_another": earlier is not None, **conflict_fields}
@@ -258,19 +248,19 @@ class _Installation:
 
     def announce(self, message: dict[str, Any]) -> None:
         with suppress(OSError):  # the agent is gone
-            os.write(self._announce, json.dumps(message).encode() + b"\n")
+            os.write(self.descriptor, json.dumps(message).encode() + b"\n")
 
     def _pip(self) -> list[str]:
-        self._log.parent.mkdir(parents=True, exist_ok=True)
+        self.log.parent.mkdir(parents=True, exist_ok=True)
         with (
             tempfile.TemporaryDirectory(prefix="headrace-pip-") as scratch,
-            self._log.open("wb", buffering=0) as log,
+            self.log.open("wb", buffering=0) as log,
         ):
             constraints, report = Path(scratch) / "constraints.txt", Path(scratch) / "report.json"
             constraints.write_text("".join(f"{line}\n" for line in pinned_requirements()))
             command = [
                 # -P: pip must not import modules from the script's folder.
-                sys.executable, "-P", "-m", "pip", "install", "--requirement", str(self._file),
+                sys.executable, "-P", "-m", "pip", "install", "--requirement", str(self.file),
                 "--constraint", str(constraints), "--report", str(report), "--no-input",
                 "--disable-pip-version-check", "--no-color", "--progress-bar", "off",
                 "--root-user-action", "ignore",
@@ -278,7 +268,7 @@ class _Installation:
             process = subprocess.Popen(
                 session_command(sys.executable, command, by=signal.SIGINT),
                 # Relative paths in the file start at its folder.
-                cwd=self._file.parent,
+                cwd=self.file.parent,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -291,7 +281,8 @@ class _Installation:
                 while process.poll() is None:
                     self._pause(_WAIT_S)
             except BaseException:
-                _end_pip(process)
+                process.terminate()  # interrupts pip, which restores what it was replacing
+                process.wait()
                 raise
             reader.join(_OUTPUT_DRAIN_S)  # a process that pip left running may hold the pipe open
             if process.returncode != 0:
@@ -300,19 +291,18 @@ class _Installation:
 
     def _pause(self, seconds: float) -> None:
         """Wait until a child ends, some seconds at most; raise on a signal or at the deadline."""
-        caught = signal.sigtimedwait({*_STOPPING, signal.SIGCHLD}, seconds)
-        if caught is not None and caught.si_signo in _STOPPING:
+        caught = signal.sigtimedwait({*STOP_SIGNALS, signal.SIGCHLD}, seconds)
+        if caught is not None and caught.si_signo in STOP_SIGNALS:
             raise _StoppedError(caught.si_signo)
         now_s = time.monotonic()
         if now_s > self._deadline_s:
             raise _NotInstalledError(
-                f"It has taken longer than {self._longest_s:.0f} s. pip's last lines:\n"
+                f"It has taken longer than {self.longest_s:.0f} s. pip's last lines:\n"
                 f"{last_output_lines(self._pip_output())}\nInstall what takes so long on the hosts "
-                "beforehand, "
-                "or name wheels of it."
+                "beforehand, or name wheels of it."
                 if self._has_lock
                 else "Others have been installing into that environment for longer than "
-                f"{self._longest_s:.0f} s. Start the job again once they have ended."
+                f"{self.longest_s:.0f} s. Start the job again once they have ended."
             )
         if now_s > self._next_status_s:
             self._next_status_s = now_s + _STATUS_INTERVAL_S
@@ -321,7 +311,7 @@ class _Installation:
 
     def _pip_output(self) -> str:
         try:
-            return self._log.read_text(errors="replace")
+            return self.log.read_text(errors="replace")
         except OSError:
             return ""
 
@@ -340,18 +330,12 @@ def pinned_requirements() -> list[str]:
     for name in _PINNED_PACKAGES:
         with suppress(metadata.PackageNotFoundError):
             lines.append(f"{name}=={metadata.version(name)}")
-            requirements = [
-                each for each in metadata.requires(name) or () if "extra ==" not in each
-            ]
             lines += [
-                re.sub(r"\[[^\]]*\]", "", each) for each in requirements
-            ]  # constraints may not have extras
+                re.sub(r"\[[^\]]*\]", "", each)  # constraints may not have extras
+                for each in metadata.requires(name) or ()
+                if "extra ==" not in each
+            ]
     return lines
-
-
-def dependency_conflicts(output: str) -> list[str]:
-    """Return pip's lines about installed packages that lost what they require."""
-    return [match.group() for match in _CONFLICT.finditer(output)]
 
 
 def _write_log(output: IO[bytes], log: IO[bytes]) -> None:
@@ -366,12 +350,6 @@ def _installed_packages(report: Path) -> list[str]:
     """Return the installed packages by pip's report, as NAME==VERSION."""
     entries = json.loads(report.read_text())["install"]
     return sorted(f"{each['metadata']['name']}=={each['metadata']['version']}" for each in entries)
-
-
-def _end_pip(process: subprocess.Popen[bytes]) -> None:
-    """Interrupt pip, which restores what it was replacing; its session ends with it."""
-    process.terminate()
-    process.wait()
 
 
 if __name__ == "__main__":

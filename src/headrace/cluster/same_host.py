@@ -14,17 +14,11 @@ _MARKER_NAME = ".headrace-mark"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostMarker:
-    """A marker that other processes find if they share this machine and its file system.
+    """A marker that other processes find if they share this machine and its file system."""
 
-    Attributes:
-        boot: The machine's boot id.
-        path: The marker file.
-        content: The file's random content.
-    """
-
-    boot: str
+    boot: str  # the machine's boot id
     path: str
-    content: str
+    content: str  # random
 
 
 @contextmanager

@@ -268,9 +268,9 @@ def _print_existing_job(outer: ExistingJob, script: str, spec: JobSpec, ranks: s
         ("script", script),
         ("arguments", _arguments(spec)),
         ("contract", ", ".join(spec.contract.contracts)),
-        ("hosts", f"{len(outer.told.hosts)}, of the job around this process"),
-        ("", ", ".join(outer.told.hosts)),
-        ("this host", outer.told.here),
+        ("hosts", f"{len(outer.topology.hosts)}, of the job around this process"),
+        ("", ", ".join(outer.topology.hosts)),
+        ("this host", outer.topology.here),
         ("ranks", ranks),
         ("channels", "those of that job, by the variables that are here"),
     )

@@ -142,7 +142,9 @@ def single_host_run(
     def make_sync(script_env: ScriptEnvironment) -> HostSync:
         if is_only_host:
             return HostSync(job.sync, script_env, run)
-        return HostSync(job.sync, script_env, run, kept_as=socket.gethostname(), kept_by=None)
+        return HostSync(
+            job.sync, script_env, run, sync_name=socket.gethostname(), all_sync_names=None
+        )
 
     return HostRun(
         build_environment=lambda: single_host_environment(
@@ -169,7 +171,8 @@ def cluster_host_run(job: JobSpec, script: str, assignment: HostAssignment) -> H
             cores=assignment.cores or None,
         ),
         make_sync=lambda script_env: HostSync(
-            job.sync, script_env, run, kept_as=assignment.kept_as, kept_by=assignment.kept_by
+            job.sync, script_env, run, sync_name=assignment.sync_name,
+            all_sync_names=assignment.all_sync_names,
         ),
         output=host_output_upload(job.sync, job.contract, assignment),
     )  # fmt: skip

@@ -139,10 +139,10 @@ class _LocalRun:
         # A script may save for minutes after a stop signal, but not after the job's time limit.
         returncode = run_script(
             self._command,
-            site=script_env,
+            script_env=script_env,
             environment=environment,
             log=self._log,
-            held=blocked,
+            blocked=blocked,
             grace_s=lambda: (
                 DEFAULT_GRACE_S if self._limit.is_over or script_env.failure() else None
             ),
@@ -156,7 +156,8 @@ class _LocalRun:
         script_env = self._run.script_env
         leader_message = LeaderMessage(
             run_dir=str(self._folder.path), attempt=self._attempt.number, environment=environment,
-            arguments=script_env.arguments, folder=script_env.folder, places=script_env.places,
+            arguments=script_env.arguments, folder=script_env.folder,
+            bind_mounts=script_env.bind_mounts,
         )  # fmt: skip
         rank.share_with_followers(leader_message)
 

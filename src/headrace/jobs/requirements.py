@@ -83,7 +83,7 @@ class InstallProgress:
         self._installing: set[str] = set()  # hosts that have announced it
         self.why_not: dict[str, str] = {}
 
-    def hear(self, host: str, announced: dict[str, Any]) -> bool:
+    def handle_message(self, host: str, announced: dict[str, Any]) -> bool:
         """Handle a host's message, and return whether the job can go on there.
 
         Args:
@@ -156,7 +156,7 @@ def install_requirements(
     try:
         with os.fdopen(read_fd) as messages:
             for line in messages:
-                progress.hear(_THIS_HOST, json.loads(line))
+                progress.handle_message(_THIS_HOST, json.loads(line))
         code = pip.wait()
     except KeyboardInterrupt:  # pip has got ctrl-C, too
         pip.wait()

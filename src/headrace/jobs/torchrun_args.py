@@ -152,9 +152,9 @@ def _existing_job(contract: ContractOptions, cluster: ClusterOptions | None) -> 
     outer = find_existing_job(contract, training)
     if outer is not None and cluster is not None and not outer.has_group(cluster.training):
         raise UsageError(
-            f"This is host {outer.told.here} of a job that has hosts already: "
-            f"{', '.join(outer.told.hosts)}. Leave out --engine and --group, or name a group of "
-            "that job by --group NAME=HOSTS; headrace cluster join makes them a cluster."
+            f"This is host {outer.topology.here} of a job that has hosts already: "
+            f"{', '.join(outer.topology.hosts)}. Leave out --engine and --group, or name a group "
+            "of that job by --group NAME=HOSTS; headrace cluster join makes them a cluster."
         )
     return outer
 
@@ -189,7 +189,7 @@ def tie_ranks_to_torchrun(
         script = ["env", f"--chdir={script_env.folder}", *script]
     if restarts is not None:
         script = ["env", f"{env.RESTART_COUNT.name}={restarts}", *script]
-    tied = parent_bound_command(sys.executable, script_env.placed(script), pid_pipe=pid_pipe)
+    tied = parent_bound_command(sys.executable, script_env.with_mounts(script), pid_pipe=pid_pipe)
     program, *arguments = tied
     args.no_python, args.module = True, False
     args.training_script, args.training_script_args = program, arguments

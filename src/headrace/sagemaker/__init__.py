@@ -40,27 +40,17 @@ if TYPE_CHECKING:
     from headrace.jobs.sagemaker_sdk.inputs import ShuffleConfig as ShuffleConfig
     from headrace.jobs.sagemaker_sdk.inputs import TrainingInput as TrainingInput
 
+_NAMES = {
+    "estimator": "PyTorch",
+    "sagemaker_sdk.config": "DataloaderProfilingConfig DetailedProfilingConfig FrameworkProfile "
+    "HorovodProfilingConfig InstanceGroup ProfilerConfig PythonProfiler PythonProfilingConfig "
+    "SMDataParallelProfilingConfig cProfileTimer",
+    "sagemaker_sdk.debugger": "CollectionConfig DebuggerHookConfig ProfilerRule Rule "
+    "TensorBoardOutputConfig rule_configs",
+    "sagemaker_sdk.inputs": "FileSystemInput ShuffleConfig TrainingInput",
+}
 _HOMES = {
-    "CollectionConfig": "headrace.jobs.sagemaker_sdk.debugger",
-    "DataloaderProfilingConfig": "headrace.jobs.sagemaker_sdk.config",
-    "DebuggerHookConfig": "headrace.jobs.sagemaker_sdk.debugger",
-    "DetailedProfilingConfig": "headrace.jobs.sagemaker_sdk.config",
-    "FileSystemInput": "headrace.jobs.sagemaker_sdk.inputs",
-    "FrameworkProfile": "headrace.jobs.sagemaker_sdk.config",
-    "HorovodProfilingConfig": "headrace.jobs.sagemaker_sdk.config",
-    "InstanceGroup": "headrace.jobs.sagemaker_sdk.config",
-    "ProfilerConfig": "headrace.jobs.sagemaker_sdk.config",
-    "ProfilerRule": "headrace.jobs.sagemaker_sdk.debugger",
-    "PyTorch": "headrace.jobs.estimator",
-    "PythonProfiler": "headrace.jobs.sagemaker_sdk.config",
-    "PythonProfilingConfig": "headrace.jobs.sagemaker_sdk.config",
-    "Rule": "headrace.jobs.sagemaker_sdk.debugger",
-    "SMDataParallelProfilingConfig": "headrace.jobs.sagemaker_sdk.config",
-    "ShuffleConfig": "headrace.jobs.sagemaker_sdk.inputs",
-    "TensorBoardOutputConfig": "headrace.jobs.sagemaker_sdk.debugger",
-    "TrainingInput": "headrace.jobs.sagemaker_sdk.inputs",
-    "cProfileTimer": "headrace.jobs.sagemaker_sdk.config",
-    "rule_configs": "headrace.jobs.sagemaker_sdk.debugger",
+    name: f"headrace.jobs.{module}" for module, names in _NAMES.items() for name in names.split()
 }
 
 __all__ = [*_HOMES]  # noqa: PLE0604 - the names are strings, and a test lists them

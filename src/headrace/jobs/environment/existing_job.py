@@ -17,8 +17,11 @@ from headrace.core.errors import UsageError
 from headrace.jobs.spec import ContractOptions
 from headrace.platforms.cluster_hosts import job_topology
 from headrace.platforms.instance_groups import GroupSpec
-from headrace.platforms.sagemaker.folders import CHECKPOINT_PATH_FLAG as PLACE_FLAG
-from headrace.platforms.sagemaker.folders import DEFAULT_BASE, SageMakerFolders
+from headrace.platforms.sagemaker.folders import (
+    CHECKPOINT_PATH_FLAG,
+    DEFAULT_BASE,
+    SageMakerFolders,
+)
 from headrace.platforms.sagemaker.variables import MASTER_PORT as SAGEMAKERS_PORT
 from headrace.platforms.script_contract import ContractName, conflicting_variables
 from headrace.platforms.topology import JobTopology, training_group
@@ -32,41 +35,39 @@ _SERVICES = {"sagemaker": "SageMaker", "sagemaker-v3": "SageMaker", "vertex": "V
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExistingJob:
-    """An existing job, as seen from this host.
+    """An existing job, as seen from this host."""
 
-    Attributes:
-        told: The job's topology.
-        port: The rendezvous port on the first training host.
-        named: The training group that the command line names; None: it names none.
-    """
-
-    told: JobTopology
-    port: int
-    named: str | None
+    topology: JobTopology
+    port: int  # for the rendezvous, on the first training host
+    training_group: str | None  # the one that the command line names
 
     @property
     def training(self) -> tuple[str, ...]:
         """The hosts that have ranks; raises UsageError where that is undetermined."""
-        return _training_hosts(self.told, self.named)
+        topology, named = self.topology, self.training_group
+        hosts: Sequence[str] = topology.primary or topology.hosts  # the primary pools of Vertex AI
+        if topology.groups:
+            group = training_group(
+                topology.groups, flagged=named, head=None, platform=topology.training, offload=None
+            )
+            hosts = group.hosts
+        # Stable: the head first, then the others in their order.
+        return tuple(sorted(hosts, key=lambda host: host != topology.head))
 
     @property
     def has_local_ranks(self) -> bool:
         """Whether this host is one of those that have ranks."""
-        return self.told.here in self.training
+        return self.topology.here in self.training
 
     def has_group(self, group: GroupSpec) -> bool:
         """Whether a group that the command line names is one of the job's."""
         return any(
-            each.name == group.name and len(each.hosts) == group.hosts for each in self.told.groups
+            each.name == group.name and len(each.hosts) == group.hosts
+            for each in self.topology.groups
         )
 
     def apply(self, args: argparse.Namespace, *, has_ranks: bool) -> None:
-        """Set torchrun's rendezvous with the job's other hosts, unless its flags already do.
-
-        Args:
-            args: torchrun's arguments, which are changed.
-            has_ranks: Whether ranks were asked for at all.
-        """
+        """Set the rendezvous with the job's other hosts in torchrun's arguments, where unset."""
         if not has_ranks or not self.has_local_ranks:
             # The script runs once: see `command_without_rank_variables`.
             args.nnodes, args.nproc_per_node, args.standalone = "1", "1", True
@@ -74,7 +75,7 @@ class ExistingJob:
         if len(self.training) < 2 or args.nnodes != "1:1" or args.rdzv_endpoint:
             return
         args.nnodes = str(len(self.training))
-        args.node_rank = self.training.index(self.told.here)
+        args.node_rank = self.training.index(self.topology.here)
         if args.master_addr == _DEFAULT_ADDRESS:
             args.master_addr = self.training[0]
         args.master_port = args.master_port or self.port
@@ -111,9 +112,6 @@ def with_detected_contract(options: ContractOptions) -> ContractOptions:
 
     They stay the same where they name a contract, where there is no such job, and inside a run of
     Headrace, whose launcher already uses the hosts.
-
-    Args:
-        options: The command line's contract options.
     """
     if options.contracts or env.RUN_DIR.get():
         return options
@@ -139,12 +137,8 @@ def with_detected_contract(options: ContractOptions) -> ContractOptions:
 def find_existing_job(options: ContractOptions, training: str | None = None) -> ExistingJob | None:
     """Return the existing job around this process, if a given contract names its platform.
 
-    Args:
-        options: The contract options.
-        training: The training group that the command line names.
-
-    Raises:
-        UsageError: The job's variables contradict each other or the flags.
+    `training` is the training group that the command line names. Raises UsageError where the job's
+    variables contradict each other or the flags.
     """
     wanted = {name.partition("-")[0] for name in options.contracts}
     variables = env.values_of([variable.name for variable in env.HOST_LIST_VARIABLES])
@@ -161,33 +155,24 @@ def find_existing_job(options: ContractOptions, training: str | None = None) -> 
         ) from error
     if job is None:
         return None
-    if options.channels:
-        name = next(iter(options.channels))
-        raise UsageError(
-            f"--channel {name}=...: this is host {job.here} of a job that has its channels "
-            "already. Leave the flag out, or unset the variables of that job."
-        )
+    flags = [(f"--channel {name}=...", "channels") for name in options.channels]
     if options.checkpoint_local_path is not None:
+        path = f"{CHECKPOINT_PATH_FLAG} {options.checkpoint_local_path}"
+        flags.append((path, "checkpoints' folder"))
+    for flag, existing in flags:
         raise UsageError(
-            f"{PLACE_FLAG} {options.checkpoint_local_path}: this is host {job.here} of a job "
-            "that has its checkpoints' folder already. Leave the flag out, or unset the variables "
-            "of that job."
+            f"{flag}: this is host {job.here} of a job that has its {existing} already. Leave the "
+            "flag out, or unset the variables of that job."
         )
     is_vertex = variables[env.CLUSTER_SPEC.name] is not None
-    return ExistingJob(
-        told=job,
-        port=VERTEXS_PORT if is_vertex else SAGEMAKERS_PORT,
-        named=training,
-    )
+    port = VERTEXS_PORT if is_vertex else SAGEMAKERS_PORT
+    return ExistingJob(topology=job, port=port, training_group=training)
 
 
 def check_variables(variables: Mapping[str, str]) -> None:
     """Raise UsageError where this process's variables contradict the contract's.
 
     That includes variables that the contract would leave unset for this job.
-
-    Args:
-        variables: The contract's variables, by name.
     """
     for name, value in variables.items():
         if _is_replaced(name):
@@ -215,15 +200,3 @@ def check_variables(variables: Mapping[str, str]) -> None:
 def _is_replaced(name: str) -> bool:
     """Whether the launcher replaces a variable, or passes it on without a check."""
     return name.startswith(_REPLACED_PREFIXES) or name in _RANK_VARIABLES
-
-
-def _training_hosts(topology: JobTopology, training: str | None) -> tuple[str, ...]:
-    """Return the hosts that have ranks: of the training group, or of the primary pools."""
-    hosts: Sequence[str] = topology.primary or topology.hosts
-    if topology.groups:
-        group = training_group(
-            topology.groups, flagged=training, head=None, platform=topology.training, offload=None
-        )
-        hosts = group.hosts
-    # Stable: the head first, then the others in their order.
-    return tuple(sorted(hosts, key=lambda host: host != topology.head))

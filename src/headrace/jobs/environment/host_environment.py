@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
@@ -48,52 +48,35 @@ _BY_PATH = re.compile(rf"(?<![\w/.-])/gcs/{_BUCKET_NAME}")
 _BY_URL = re.compile(rf"\b(?:gs|gcs)://{_BUCKET_NAME}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BucketMounts:
-    """The /gcs mounts of one host.
-
-    Attributes:
-        places: Where each bucket is mounted, by the path at which the script sees it.
-        mounts: The mounts, which last as long as the job.
-    """
-
-    places: Mapping[str, str]
-    mounts: ChannelMounts
-
-
 def mount_buckets(
     options: ContractOptions, script: str, arguments: Iterable[str], folder: Path
-) -> BucketMounts:
-    """Mount the buckets that a script for Vertex AI uses, read only, until the job's end.
+) -> tuple[dict[str, str], ChannelMounts]:
+    """Mount the buckets that a script for Vertex AI uses, read only, in a folder of this host.
 
-    A bucket that cannot be mounted is reported by a status line.
-
-    Args:
-        options: The contract options.
-        script: The script's path, or a module's name.
-        arguments: The script's own arguments.
-        folder: The folder of the mounts; it is created.
+    A bucket that cannot be mounted is reported by a status line. Returns where each bucket is
+    mounted, by the path at which the script sees it, and the mounts, which last until the job's
+    end.
     """
     mounts = ChannelMounts(
         folder, parse_cache_limit(options.cache_limit) if options.cache_limit else None
     )
-    places: dict[str, str] = {}
+    bind_mounts: dict[str, str] = {}
     for bucket in sorted(_buckets_of_script(options, script, arguments)):
-        place = _GCS_ROOT / bucket
-        if place.exists():  # mounted by the system
+        path = _GCS_ROOT / bucket
+        if path.exists():  # mounted by the system
             continue
         try:
-            places[str(place)] = str(_mount_bucket(bucket, place, mounts))
+            bind_mounts[str(path)] = str(_mount_bucket(bucket, path, mounts))
         except (NoMountError, UsageError, OSError) as error:
             print_status(
-                f"headrace: {place} is not there, as it would be on Vertex AI: {error}. Give the "
+                f"headrace: {path} is not there, as it would be on Vertex AI: {error}. Give the "
                 f"data as --channel training=gs://{bucket}/..., and read AIP_TRAINING_DATA_URI.\n"
             )
-    return BucketMounts(places=places, mounts=mounts)
+    return bind_mounts, mounts
 
 
-def _mount_bucket(bucket: str, place: Path, mounts: ChannelMounts) -> Path:
-    if not can_bind_mount(str(place)):
+def _mount_bucket(bucket: str, path: Path, mounts: ChannelMounts) -> Path:
+    if not can_bind_mount(str(path)):
         raise NoMountError("a process may mount nothing here")
     return mounts.mount_bucket(bucket)
 
@@ -132,12 +115,8 @@ def single_host_environment(
 ) -> ScriptEnvironment:  # fmt: skip
     """Return the script environment of a job on this host alone; see `host_environment`.
 
-    Args:
-        job: The job.
-        script: The script's path, or a module's name.
-        folder: The run folder.
-        distribution: How ranks are started; None: the script runs once.
-        count_devices: Returns this host's device count; called only where the contract tells it.
+    Without a distribution the script runs once. Devices are counted only where the contract needs
+    their number.
     """
     options = job.contract
     if not has_platform_contract(options):
@@ -146,8 +125,8 @@ def single_host_environment(
     outer = find_existing_job(options, training)
     if outer is not None:
         print_status(
-            f"headrace: this is host {outer.told.here} of a job of {len(outer.told.hosts)}, whose "
-            "folders and variables the script gets\n"
+            f"headrace: this is host {outer.topology.here} of a job of "
+            f"{len(outer.topology.hosts)}, whose folders and variables the script gets\n"
         )
         has_ranks = distribution is not None and outer.has_local_ranks
         script_env = existing_job_environment(
@@ -168,7 +147,7 @@ def single_host_environment(
 
 
 def host_environment(
-    job: JobSpec, script: str, plan: HostLayout | None, host: str, *, folder: Path,
+    job: JobSpec, script: str, layout: HostLayout | None, host: str, *, folder: Path,
     devices: int = 0, cores: int | None = None,
 ) -> ScriptEnvironment:  # fmt: skip
     """Return the script environment of one host of a job.
@@ -176,7 +155,7 @@ def host_environment(
     Args:
         job: The job.
         script: The script's path, or a module's name.
-        plan: The layout of the job's hosts; None: the job has no platform contract.
+        layout: The layout of the job's hosts; None: the job has no platform contract.
         host: This host's name in the layout.
         folder: The run folder on this host.
         devices: This host's device count.
@@ -188,19 +167,21 @@ def host_environment(
         LaunchError: The folders cannot be made.
     """
     options = job.contract
-    if plan is None:
+    if layout is None:
         return with_script_options(_plain_environment(options), job.environment, folder)
-    spec = _environment_spec(options, plan, host, script, folder, is_module=job.script.is_module)
-    machine = host_resources(cores, devices, _interface(plan.addresses[host]))
-    variables = variables_before_channels(spec, machine, can_bind_mount=plan.can_bind_mount)
+    spec = _environment_spec(job, layout, host, script, folder)
+    machine = host_resources(cores, devices, _interface(layout.addresses[host]))
+    variables = variables_before_channels(spec, machine, can_bind_mount=layout.can_bind_mount)
     check_variables(variables)  # before anything is copied
     check_environment(job.environment.environment, variables)
     pipes = Path(SageMakerFolders(str(spec.base)).data)
     channels = resolve_channels(options, spec.script.job, host, spec.folder, pipes)
-    buckets = mount_buckets(options, script, job.script.arguments, spec.folder / "buckets")
-    spec = replace(spec, channels=channels.places, places=buckets.places)
+    bind_mounts, buckets = mount_buckets(
+        options, script, job.script.arguments, spec.folder / "buckets"
+    )
+    spec = replace(spec, channels=channels.places, bind_mounts=bind_mounts)
     try:
-        script_env = build_environment(spec, machine, can_bind_mount=plan.can_bind_mount)
+        script_env = build_environment(spec, machine, can_bind_mount=layout.can_bind_mount)
     except OSError as error:
         raise LaunchError(
             f"What the script is to find cannot be made in {spec.folder}: {error}. Make room, "
@@ -209,12 +190,12 @@ def host_environment(
     check_variables(script_env.environment)
     if channels.piped is not None and script_env.tree is not None:
         channels.piped.serve()
-    if script_env.tree is not None and not plan.can_bind_mount:
+    if script_env.tree is not None and not layout.can_bind_mount:
         print_status(
             f"headrace: {host}: a process may mount nothing here, so /opt/ml is "
             f"{script_env.tree.folders.base}; SM_* variables name it\n"
         )
-    script_env = replace(script_env, held=(*channels.held, buckets.mounts))
+    script_env = replace(script_env, channels=(*channels.held, buckets))
     return with_script_options(script_env, job.environment, folder)
 
 
@@ -227,75 +208,56 @@ def is_below_default_base(options: ContractOptions, script: str) -> bool:
 
 
 def _environment_spec(
-    options: ContractOptions,
-    plan: HostLayout,
-    host: str,
-    script: str,
-    folder: Path,
-    *,
-    is_module: bool,
+    job: JobSpec, layout: HostLayout, host: str, script: str, folder: Path
 ) -> EnvironmentSpec:
+    options, is_module = job.contract, job.script.is_module
     code = Path(options.source_dir or ("." if is_module else Path(script).parent)).resolve()
     entry_point = script if is_module else _relative_script(code, script)
     return EnvironmentSpec(
         script=ScriptContract(
             contracts=options.contracts,
-            job=_training_job(options, plan, entry_point, code),
+            job=training_job(options, layout, entry_point, code),
             host=host,
         ),
-        addresses=plan.addresses,
+        addresses=layout.addresses,
         folder=folder / "hosts" / host,
         output=folder / "output",
         code=code,
         is_code_named=options.source_dir is not None,
         channels={},
-        checkpoints_at=options.checkpoint_local_path,
+        checkpoint_path=options.checkpoint_local_path,
     )
 
 
-def _training_job(
-    options: ContractOptions,
-    plan: HostLayout,
-    entry_point: str,
-    code: Path,
+def training_job(
+    options: ContractOptions, layout: HostLayout, entry_point: str, code: Path
 ) -> TrainingJob:
+    """Return a job as its platform describes it to the script."""
     return TrainingJob(
-        name=plan.job,
-        groups=plan.groups,
+        name=layout.job,
+        groups=layout.groups,
         entry_point=entry_point,
-        distribution=plan.distribution,
-        distributed=plan.distributed,
+        distribution=layout.distribution,
+        distributed=layout.distributed,
         processes_per_host=options.processes_per_host,
         channels=script_channels(options),
         hyperparameters=options.hyperparameters,
         submitted=str(code),
         region=env.AWS_REGION.get() or env.AWS_DEFAULT_REGION.get() or "",
-        master_port=plan.master_port,
+        master_port=layout.master_port,
     )
 
 
 def host_resources(cores: int | None, devices: int, interface: str = "lo") -> HostResources:
-    """Return a host's resources, as its script sees them.
+    """Return a host's resources, as its script sees them; without `cores` those of this process.
 
-    Args:
-        cores: CPU cores of the host; None: those of this process.
-        devices: Accelerators of the host.
-        interface: The network interface to the other hosts; emulated hosts use the loopback.
+    Emulated hosts reach each other by the loopback interface.
     """
-    return HostResources(
-        cpus=cores or len(os.sched_getaffinity(0)),
-        gpus=devices,
-        interface=interface,
-        torch=_torch_version(),
-    )
-
-
-def _torch_version() -> str:
-    """Return the version of PyTorch without importing it; "": not installed."""
-    try:
-        return metadata.version("torch")
-    except metadata.PackageNotFoundError:
-        return ""
+    torch = ""
+    with suppress(metadata.PackageNotFoundError):
+        torch = metadata.version("torch")  # without importing it
+    cpus = cores or len(os.sched_getaffinity(0))
+    return HostResources(cpus=cpus, gpus=devices, interface=interface, torch=torch)
 
 
 def _interface(address: str) -> str:

@@ -21,25 +21,15 @@ _ADDRESS = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostLayout:
-    """The hosts of a job, with the names that its scripts see.
-
-    Attributes:
-        job: The job's name.
-        groups: Its instance groups, with the names of their hosts.
-        addresses: Addresses by host name.
-        distribution: How ranks are started; None: the script runs once on each host.
-        distributed: The names of the groups that have ranks.
-        can_bind_mount: Whether processes of each host may have a mount namespace.
-        master_port: Rendezvous port of ranks that a script starts itself; 0: the contract's.
-    """
+    """The hosts of a job, with the names that its scripts see."""
 
     job: str
     groups: tuple[HostGroup, ...]
-    addresses: Mapping[str, str]
-    distribution: Distribution | None
-    distributed: tuple[str, ...]
-    can_bind_mount: bool
-    master_port: int = 0
+    addresses: Mapping[str, str]  # by host name
+    distribution: Distribution | None  # how ranks are started; None: the script runs once a host
+    distributed: tuple[str, ...]  # the names of the groups that have ranks
+    can_bind_mount: bool  # processes of each host may have a mount namespace
+    master_port: int = 0  # for the rendezvous of a script's own ranks; 0: the contract's
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -73,14 +63,8 @@ def layout_hosts(
 
     Where scripts can get an /etc/hosts of the job's, hosts are called algo-1, algo-2, ... in the
     order of the groups. Elsewhere nothing would resolve such names, and they are called by address.
-
-    Args:
-        job: The job's name.
-        groups: Type and addresses of the hosts of each group, by group name.
-        distribution: How ranks are started.
-        distributed: The group that has ranks; None: none.
-        can_bind_mount: Whether processes of each host may have a mount namespace.
-        master_port: See `HostLayout`.
+    `groups` has the type and the addresses of the hosts of each group; `distributed` is the group
+    that has ranks, None: none.
     """
     addresses: dict[str, str] = {}
     named = []
@@ -101,11 +85,7 @@ def layout_hosts(
 
 
 def free_master_port(contracts: Sequence[ContractName]) -> int:
-    """Return a free rendezvous port on this machine; 0 where the contract's own port is free.
-
-    Args:
-        contracts: The contracts of the job.
-    """
+    """Return a free rendezvous port on this machine; 0 where the contracts' own port is free."""
     usual = SAGEMAKERS_PORT if any(each.startswith("sage") for each in contracts) else VERTEXS_PORT
     with socket.socket() as probe:
         try:

@@ -41,38 +41,23 @@ _STOP_CODES = (128 + 15, 128 + 2, 128 + 1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderMessage:
-    """The leader's message to the other ranks of its host.
-
-    Attributes:
-        run_dir: The run folder.
-        attempt: The attempt's number.
-        environment: Variables of the script; None removes one.
-        arguments: The script's arguments before the user's own.
-        folder: Its working directory; None: unchanged.
-        places: Source paths of its bind mounts, by the path at which the script sees them.
-    """
+    """The leader's message to the other ranks of its host; see `ScriptEnvironment`."""
 
     run_dir: str
     attempt: int
-    environment: Mapping[str, str | None]
+    environment: Mapping[str, str | None]  # None removes a variable
     arguments: tuple[str, ...] = ()
     folder: str | None = None
-    places: Mapping[str, str] = field(default_factory=dict)
+    bind_mounts: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NestedRank:
-    """This process as a rank of a surrounding torchrun.
-
-    Attributes:
-        world: Its rank and world size.
-        start: The folder of this start of the ranks, on this host.
-        command: The command line that started all ranks.
-    """
+    """This process as a rank of a surrounding torchrun."""
 
     world: World
-    start: Path
-    command: tuple[str, ...]
+    start: Path  # the folder of this start of the ranks, on this host
+    command: tuple[str, ...]  # the command line that started all ranks
 
     @property
     def is_leader(self) -> bool:
@@ -97,29 +82,24 @@ class NestedRank:
         _write_message(self.start.parent / _RUN_FILE, {"run_dir": leader_message.run_dir})
         _write_message(
             self.start / _LEADER_FILE,
-            {"leader": process_identity(os.getpid()), "led": asdict(leader_message)},
+            {"leader": process_identity(os.getpid()), "message": asdict(leader_message)},
         )
 
     def wait_for_leader(self) -> LeaderMessage:
-        """Return the leader's message, as soon as there is one.
-
-        Raises:
-            LaunchError: There is no leader, or it has ended.
-        """
+        """Return the leader's message; raises LaunchError where there is no leader any more."""
         self._write_state({})
-        deadline = time.monotonic() + _MAX_START_S
+        deadline_s = time.monotonic() + _MAX_START_S
         while True:
             message = _read_message(self.start / _LEADER_FILE)
-            if message is not None and "led" in message:
-                return LeaderMessage(
-                    **{**message["led"], "arguments": tuple(message["led"]["arguments"])}
-                )
+            if message is not None and "message" in message:
+                fields = message["message"]
+                return LeaderMessage(**{**fields, "arguments": tuple(fields["arguments"])})
             if message is not None and running_pid(message["leader"]) is None:
                 raise LaunchError(
                     f"Rank {self.world.rank} was not started: the first rank of this host ended "
                     "before; see what it said."
                 )
-            if message is None and time.monotonic() > deadline:
+            if message is None and time.monotonic() > deadline_s:
                 raise LaunchError(
                     f"Rank {self.world.rank} heard nothing of its host's first rank for "
                     f"{_MAX_START_S:g} s: have torchrun start headrace run as every rank."
@@ -131,27 +111,26 @@ class NestedRank:
         self._write_state({"code": code})
 
     def verdict(self, code: int) -> int:
-        """Return the exit code of this host's ranks; if the leader succeeded, wait for all of them.
+        """Return the exit code of this host's ranks, given the leader's.
 
-        Args:
-            code: The leader's exit code. A failure is returned at once, for torchrun to end the
-                other ranks.
+        A leader's failure is returned at once, for torchrun to end the other ranks; else all ranks
+        are awaited.
         """
         codes = [code]
-        deadline = time.monotonic() + _MAX_START_S
+        deadline_s = time.monotonic() + _MAX_START_S
         for number in range(1, self.world.local_size):
-            while (found := self._code_of(number, deadline)) is None and code == 0:
+            while (found := self._code_of(number, deadline_s)) is None and code == 0:
                 time.sleep(_POLL_S)
             codes.append(found or 0)
         failed = [each for each in codes if each and each not in _STOP_CODES]
         return failed[0] if failed else next(filter(None, codes), 0)
 
-    def _code_of(self, number: int, deadline: float) -> int | None:
+    def _code_of(self, number: int, deadline_s: float) -> int | None:
         """Return another rank's exit code; None: it runs, or has not begun."""
         file = self.start / _FOLLOWER_FILE.format(number)
         state = _read_message(file)
         if state is None:
-            return 0 if time.monotonic() > deadline else None
+            return 0 if time.monotonic() > deadline_s else None
         if "code" not in state and running_pid(state["rank"]) is None:
             state = _read_message(file) or state  # it may have ended in between, with success
             return int(state.get("code", _KILLED))
@@ -200,11 +179,9 @@ def _torchrun_command() -> tuple[str, ...] | None:
 
 
 def _read_message(file: Path) -> dict[str, Any] | None:
-    try:
-        message: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    return message
+    with suppress(FileNotFoundError):
+        return dict(json.loads(file.read_text(encoding="utf-8")))
+    return None
 
 
 def _write_message(file: Path, message: Mapping[str, Any]) -> None:
@@ -222,32 +199,21 @@ def _write_message(file: Path, message: Mapping[str, Any]) -> None:
 def run_follower(job: JobSpec, script: str, rank: NestedRank) -> int:
     """Run the script of a follower and return its exit code, or 128 + a signal.
 
-    Args:
-        job: The job.
-        script: The script, or a module's name.
-        rank: This process's rank.
-
-    Raises:
-        LaunchError: There is no leader, or it has ended.
+    Raises LaunchError where there is no leader any more.
     """
-    leader_message = rank.wait_for_leader()
+    message = rank.wait_for_leader()
     script_env = ScriptEnvironment(
-        environment={},
-        arguments=leader_message.arguments,
-        folder=leader_message.folder,
-        places=dict(leader_message.places),
+        arguments=message.arguments, folder=message.folder, bind_mounts=message.bind_mounts
     )
-    log = (
-        RunFolder(Path(leader_message.run_dir)).logs(leader_message.attempt)
-        / f"rank-{rank.world.rank}.stderr"
-    )
+    logs = RunFolder(Path(message.run_dir)).logs(message.attempt)
+    log = logs / f"rank-{rank.world.rank}.stderr"
     with signals_blocked() as blocked:
         returncode = run_script(
             script_command(job, script, script_env),
-            site=script_env,
-            environment=leader_message.environment,
+            script_env=script_env,
+            environment=message.environment,
             log=log,
-            held=blocked,
+            blocked=blocked,
         )
         code = exit_code_of(returncode)
         rank.note_end(code)

@@ -34,42 +34,28 @@ _HOSTS_FILE = Path("/etc/hosts")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptEnvironment:
-    """What the script on a host gets.
+    """What the script on a host gets."""
 
-    Attributes:
-        environment: Variables, besides those that it inherits.
-        arguments: Arguments before the user's own.
-        folder: Its working directory; None: unchanged.
-        places: Source paths of its bind mounts, by the path at which the script sees them.
-        tree: SageMaker's folders; None: the contract has none.
-        runs_once: The script is no rank here, though torchrun starts it.
-        held: The channels that are active while the job runs.
-    """
+    environment: Mapping[str, str] = field(default_factory=dict)  # besides inherited variables
+    arguments: tuple[str, ...] = ()  # before the user's own
+    folder: str | None = None  # the working directory; None: unchanged
+    bind_mounts: Mapping[str, str] = field(default_factory=dict)  # source paths by mount point
+    tree: SageMakerTree | None = None  # SageMaker's folders; None: the contract has none
+    runs_once: bool = False  # the script is no rank here, though torchrun starts it
+    channels: tuple[ActiveChannels, ...] = ()  # those that are active while the job runs
 
-    environment: Mapping[str, str] = field(default_factory=dict)
-    arguments: tuple[str, ...] = ()
-    folder: str | None = None
-    places: Mapping[str, str] = field(default_factory=dict)
-    tree: SageMakerTree | None = None
-    runs_once: bool = False
-    held: tuple[ActiveChannels, ...] = ()
-
-    def placed(self, command: Sequence[str]) -> list[str]:
+    def with_mounts(self, command: Sequence[str]) -> list[str]:
         """Return the command line that runs a command with the bind mounts in place."""
-        if not self.places:
+        if not self.bind_mounts:
             return list(command)
-        return namespace_command(sys.executable, dict(self.places), command)
+        return namespace_command(sys.executable, dict(self.bind_mounts), command)
 
     def failure(self) -> str | None:
         """Return why the script did not get all of a channel; None: no failure is known."""
-        return next(filter(None, (each.failure() for each in self.held)), None)
+        return next(filter(None, (each.failure() for each in self.channels)), None)
 
     def verdict(self, exit_code: int) -> int:
-        """Return the job's exit code: a failed channel fails the job, whatever the script did.
-
-        Args:
-            exit_code: The script's.
-        """
+        """Return the job's exit code for the script's: a failed channel fails the job."""
         failure = self.failure()
         if failure is None:
             return exit_code
@@ -78,7 +64,7 @@ class ScriptEnvironment:
 
     def note_end(self, exit_code: int, command: Sequence[str], message: str) -> None:
         """Write the contract's failure file, where it has one, and end the channels."""
-        for each in self.held:
+        for each in self.channels:
             each.end(exit_code)
         if self.tree is not None:
             try:
@@ -89,30 +75,17 @@ class ScriptEnvironment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentSpec:
-    """The inputs of `build_environment`.
-
-    Attributes:
-        script: The script's contract on its host.
-        addresses: Addresses of all hosts, by name.
-        folder: The folder of this host's files; it is created.
-        output: The folder of a Vertex AI job's output, shared by its hosts.
-        code: The folder of the script's code.
-        is_code_named: The user named the code folder: the script starts there under any contract.
-        channels: The location of each channel's data: a folder or file, or, for channels that are
-            read from pipes, a path or a URL.
-        places: Further bind mounts, besides the contract's, by the path that the script sees.
-        checkpoints_at: A further path where it sees its checkpoints; None: none.
-    """
+    """The inputs of `build_environment`."""
 
     script: ScriptContract
-    addresses: Mapping[str, str]
-    folder: Path
-    output: Path
+    addresses: Mapping[str, str]  # of all hosts, by name
+    folder: Path  # of this host's files; it is created
+    output: Path  # of a Vertex AI job, shared by its hosts
     code: Path
-    is_code_named: bool
-    channels: Mapping[str, str]
-    places: Mapping[str, str] = field(default_factory=dict)
-    checkpoints_at: str | None = None
+    is_code_named: bool  # by the user: the script starts there under any contract
+    channels: Mapping[str, str]  # a folder or file each; in mode Pipe a path or a URL
+    bind_mounts: Mapping[str, str] = field(default_factory=dict)  # besides the contract's own
+    checkpoint_path: str | None = None  # a further path where the script sees its checkpoints
 
     @property
     def base(self) -> Path:
@@ -121,58 +94,48 @@ class EnvironmentSpec:
 
 
 def variables_before_channels(
-    request: EnvironmentSpec, machine: HostResources, *, can_bind_mount: bool
+    spec: EnvironmentSpec, machine: HostResources, *, can_bind_mount: bool
 ) -> dict[str, str]:
     """Return the script's variables that do not depend on channels; see `build_environment`."""
-    seen = SageMakerFolders() if can_bind_mount else SageMakerFolders(str(request.base))
-    return request.script.variables(seen, vertex_paths(str(request.output), {}), machine)
+    seen = SageMakerFolders() if can_bind_mount else SageMakerFolders(str(spec.base))
+    return spec.script.variables(seen, vertex_paths(str(spec.output), {}), machine)
 
 
 def build_environment(
-    request: EnvironmentSpec, machine: HostResources, *, can_bind_mount: bool
+    spec: EnvironmentSpec, machine: HostResources, *, can_bind_mount: bool
 ) -> ScriptEnvironment:
-    """Create the folders of a host and return its script environment.
+    """Create the folders of a host and return its script environment; raises OSError.
 
-    Args:
-        request: The inputs.
-        machine: The host's resources.
-        can_bind_mount: Whether a process of this host may have a mount namespace.
-
-    Raises:
-        UsageError: A variable or argument is too long, or the checkpoint path is not possible.
-        OSError: The folders cannot be made.
+    UsageError: a variable or argument is too long, or the checkpoint path is not possible.
     """
-    script, tree, places = request.script, None, dict(request.places)
+    script, tree, bind_mounts = spec.script, None, dict(spec.bind_mounts)
     seen = SageMakerFolders()
     environment: dict[str, str] = {}
     if script.is_sagemakers:
-        tree = SageMakerTree(request.base)
-        tree.lay_out(script.job, script.host, machine, code=request.code, channels=request.channels)
+        tree = SageMakerTree(spec.base)
+        tree.lay_out(script.job, script.host, machine, code=spec.code, channels=spec.channels)
         if can_bind_mount:
-            places[DEFAULT_BASE] = tree.folders.base
+            bind_mounts[DEFAULT_BASE] = tree.folders.base
         else:
             seen = tree.folders
-        if request.checkpoints_at is not None:
-            make_checkpoint_path(
-                request.checkpoints_at, request.base, can_bind_mount=can_bind_mount
-            )
-            places[request.checkpoints_at] = tree.folders.checkpoints
-        environment = {**_smddp_variables(), **_streamed_channels(request, seen)}
+        if spec.checkpoint_path is not None:
+            make_checkpoint_path(spec.checkpoint_path, spec.base, can_bind_mount=can_bind_mount)
+            bind_mounts[spec.checkpoint_path] = tree.folders.checkpoints
+        environment = {**_smddp_variables(), **_streamed_channels(spec, seen)}
     if "vertex" in script.contracts:
         for name in VERTEX_FOLDERS:
-            (request.output / name).mkdir(parents=True, exist_ok=True)
+            (spec.output / name).mkdir(parents=True, exist_ok=True)
     if can_bind_mount:
-        places[str(_HOSTS_FILE)] = str(_write_hosts(request))
-    vertex_places = vertex_paths(str(request.output), request.channels)
-    variables = script.variables(seen, vertex_places, machine)
+        bind_mounts[str(_HOSTS_FILE)] = str(_write_hosts(spec))
+    variables = script.variables(seen, vertex_paths(str(spec.output), spec.channels), machine)
     _check_lengths(
         {**variables, "its arguments": max(script.arguments(), key=len, default="")}, script
     )
     return ScriptEnvironment(
         environment={**_unset_variables(variables), **environment},
         arguments=tuple(script.arguments()),
-        folder=str(request.code) if tree is not None or request.is_code_named else None,
-        places=places,
+        folder=str(spec.code) if tree is not None or spec.is_code_named else None,
+        bind_mounts=bind_mounts,
         tree=tree,
     )
 
@@ -186,8 +149,8 @@ def _check_lengths(texts: Mapping[str, str], script: ScriptContract) -> None:
             longest = max(values, key=lambda each: len(str(values[each])), default="")
             raise UsageError(
                 f"{name} would take {count:,} bytes, and a process gets {_MAX_VARIABLE_BYTES:,} "
-                "at most. "
-                f"Shorten the hyperparameters, {longest} first: put it into a file of a channel."
+                f"at most. Shorten the hyperparameters, {longest} first: put it into a file of a "
+                "channel."
             )
 
 
@@ -196,17 +159,12 @@ def program_command(
 ) -> list[str]:
     """Return the command line of a program that is not run by Python.
 
-    Its own arguments come first: the script's name may be among them, as in `bash train.sh`.
-
-    Args:
-        program: A path, or a name to look up on PATH.
-        arguments: The user's.
-        script_env: The script environment.
+    It is a path, or a name to look up on PATH. Its own arguments come first: the script's name may
+    be among them, as in `bash train.sh`.
     """
-    found = (
-        str(Path(program).absolute()) if script_env.folder and Path(program).exists() else program
-    )
-    return [found, *arguments, *script_env.arguments]
+    if script_env.folder and Path(program).exists():
+        program = str(Path(program).absolute())
+    return [program, *arguments, *script_env.arguments]
 
 
 def _unset_variables(variables: Mapping[str, str]) -> dict[str, str]:
@@ -225,27 +183,22 @@ def existing_job_environment(
 ) -> ScriptEnvironment:  # fmt: skip
     """Return the script environment within an existing job, which has nearly everything.
 
-    Args:
-        contracts: The contracts of that job.
-        hyperparameters: Those of the command line; the job's own reach the process it started.
-        has_ranks: This host is one of the training hosts.
-        folder: The script's working directory; None: unchanged.
+    The hyperparameters are those of the command line; the job's own reach the process it started.
     """
+    is_sagemaker = any(name.startswith("sagemaker") for name in contracts)
     return ScriptEnvironment(
-        environment=_smddp_variables()
-        if any(name.startswith("sagemaker") for name in contracts)
-        else {},
+        environment=_smddp_variables() if is_sagemaker else {},
         arguments=tuple(script_arguments(contracts, hyperparameters)),
         folder=folder,
         runs_once=not has_ranks,
     )
 
 
-def _streamed_channels(request: EnvironmentSpec, seen: SageMakerFolders) -> dict[str, str]:
+def _streamed_channels(spec: EnvironmentSpec, seen: SageMakerFolders) -> dict[str, str]:
     """Return the variable from which ShardDataset takes the URLs of channels in mode Pipe."""
     urls = {
-        seen.channel(channel.name): request.channels[channel.name]
-        for channel in request.script.job.channels_of(request.script.host)
+        seen.channel(channel.name): spec.channels[channel.name]
+        for channel in spec.script.job.channels_of(spec.script.host)
         if channel.mode == "Pipe"
     }
     return {env.PIPE_CHANNELS.name: json.dumps(urls)} if urls else {}
@@ -256,12 +209,12 @@ def _smddp_variables() -> dict[str, str]:
     return {env.SMDDP.name: "1", env.PYTHONPATH.name: env.pythonpath_with(SITECUSTOMIZE_DIR)}
 
 
-def _write_hosts(request: EnvironmentSpec) -> Path:
+def _write_hosts(spec: EnvironmentSpec) -> Path:
     """Write a copy of this machine's /etc/hosts with the job's hosts added."""
     own = _HOSTS_FILE.read_text() if _HOSTS_FILE.exists() else ""
-    lines = [f"{address}\t{host}\n" for host, address in request.addresses.items()]
-    request.folder.mkdir(parents=True, exist_ok=True)
-    file = request.folder / "hosts"
+    lines = [f"{address}\t{host}\n" for host, address in spec.addresses.items()]
+    spec.folder.mkdir(parents=True, exist_ok=True)
+    file = spec.folder / "hosts"
     file.write_text(f"{own.rstrip()}\n{''.join(lines)}")
     return file
 
@@ -274,20 +227,16 @@ def with_script_options(
 ) -> ScriptEnvironment:
     """Return a script environment with the command line's variables and dependencies added.
 
-    Args:
-        script_env: The script environment.
-        options: The command line's script options.
-        folder: The run folder; links to the dependencies lie in it.
-
-    Raises:
-        UsageError: A variable contradicts the contract, or two dependencies have the same name.
-        LaunchError: The links cannot be made.
+    Links to the dependencies are made in the run folder; raises LaunchError where they cannot be,
+    UsageError where a variable contradicts the contract, or two dependencies have one name.
     """
     if not options.environment and not options.dependencies:
         return script_env
     check_environment(options.environment, script_env.environment)
-    paths = [script_env.environment.get(env.PYTHONPATH.name) or env.PYTHONPATH.get()]
-    paths.insert(0, options.environment.get(env.PYTHONPATH.name))
+    paths = [
+        options.environment.get(env.PYTHONPATH.name),
+        script_env.environment.get(env.PYTHONPATH.name) or env.PYTHONPATH.get(),
+    ]
     if options.dependencies:
         paths.append(str(_link_dependencies(options.dependencies, folder / _DEPENDENCIES)))
     joined = ":".join(path for path in paths if path)
@@ -298,12 +247,7 @@ def with_script_options(
 
 
 def check_environment(environment: Mapping[str, str], variables: Mapping[str, str]) -> None:
-    """Raise UsageError where a variable of the command line contradicts the contract.
-
-    Args:
-        environment: The command line's variables.
-        variables: The contract's variables, by name.
-    """
+    """Raise UsageError where a variable of the command line contradicts the contract's."""
     for name, value in environment.items():
         if variables.get(name, value) != value and name != env.PYTHONPATH.name:
             raise UsageError(
@@ -324,17 +268,17 @@ def join_environments(
 
 def _link_dependencies(dependencies: tuple[str, ...], folder: Path) -> Path:
     """Return a folder of links to the dependencies, by name, as in SageMaker's code folder."""
-    places: dict[str, str] = {}
+    paths: dict[str, str] = {}
     for path in dependencies:
         name = Path(path).name
-        if places.setdefault(name, path) != path:
+        if paths.setdefault(name, path) != path:
             raise UsageError(
-                f"--dependency {path} and --dependency {places[name]} have one name: a script "
+                f"--dependency {path} and --dependency {paths[name]} have one name: a script "
                 "could import one of them alone. Rename one."
             )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, path in places.items():
+        for name, path in paths.items():
             draft = folder / f".{name}.{os.getpid()}"
             draft.unlink(missing_ok=True)
             draft.symlink_to(Path(path).absolute())

@@ -15,7 +15,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 from headrace.cluster.addresses import find_this_host, head_address
-from headrace.cluster.join_client import JoinClient, JoinWait
+from headrace.cluster.join_client import JoinClient
 from headrace.cluster.join_server import JoinServer
 from headrace.cluster.ray_driver import import_ray
 from headrace.cluster.ray_node import (
@@ -54,42 +54,29 @@ _HOW = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinOptions:
-    """The parsed command line of `headrace cluster join`.
+    """The parsed command line of `headrace cluster join`."""
 
-    Attributes:
-        told: The flags about hosts.
-        port: Ray's port on the head; the join server listens on the next one.
-        hosts_s: Longest wait for the hosts, in seconds.
-        token_file: The file with Ray's token; None: not given.
-        groups: The groups that the job needs; empty: all hosts that join.
-        driver: The script uses Ray itself.
-        run: The flags of `headrace run`, the script and its arguments.
-    """
-
-    told: ClusterHostFlags
-    port: int
-    hosts_s: float
+    host_flags: ClusterHostFlags
+    port: int  # Ray's on the head; the join server listens on the next one
+    hosts_s: float  # longest wait for the hosts
     token_file: str | None
-    groups: tuple[GroupSpec, ...]
-    driver: bool
-    run: tuple[str, ...]
+    groups: tuple[GroupSpec, ...]  # those that the job needs; empty: all hosts that join
+    driver: bool  # the script uses Ray itself
+    run: tuple[str, ...]  # the flags of `headrace run`, the script and its arguments
 
-    def contract(self) -> ClusterHosts:
+    def cluster_hosts(self) -> ClusterHosts:
         """Return the cluster's hosts, and which one this is; raises UsageError."""
-        names = [variable.name for variable in env.HOST_LIST_VARIABLES]
+        variables = env.values_of([variable.name for variable in env.HOST_LIST_VARIABLES])
         return find_cluster_hosts(
-            env.values_of(names), read_resource_config(), self.told, find_this_host
+            variables, read_resource_config(), self.host_flags, find_this_host
         )
 
 
 def parse_join_flags(argv: Sequence[str]) -> JoinOptions:
-    """Return the parsed command line; `headrace run` parses the rest of it.
+    """Return the parsed command line; `headrace run` parses the rest of it; raises UsageError.
 
     `--group NAME` is this host's group. `--group NAME=HOSTS`, a flag of `headrace run`, says how
     many hosts of a group the job needs.
-
-    Raises:
-        UsageError: There is no script, or an invalid flag.
     """
     own, run = _split(argv)
     for flag in _DECIDED:
@@ -109,7 +96,7 @@ def parse_join_flags(argv: Sequence[str]) -> JoinOptions:
     passed = [f"--hosts-timeout={last['--hosts-timeout']}"] if "--hosts-timeout" in last else []
     hosts = last.get("--hosts", "").split(",") if "--hosts" in last else []
     return JoinOptions(
-        told=ClusterHostFlags(
+        host_flags=ClusterHostFlags(
             head=last.get("--head"),
             group=own_groups[0] if own_groups else None,
             hosts=tuple(host.strip() for host in hosts if host.strip()),
@@ -175,9 +162,6 @@ _STATUS_EVERY_S = 10.0
 def join_cluster(argv: Sequence[str]) -> int:
     """Run this host's part of a job, and return the job's exit code, or 128 + a signal.
 
-    Args:
-        argv: Flags of `headrace cluster join` and of `headrace run`, the script, its arguments.
-
     Raises:
         UsageError: Wrong flags, or an environment that does not define the hosts.
         LaunchError: Hosts are missing, the head is lost, or Ray does not start.
@@ -185,12 +169,12 @@ def join_cluster(argv: Sequence[str]) -> int:
     with signals_blocked() as blocked:  # before anything that starts threads is imported
         import_ray()
         options = parse_join_flags(argv)
-        contract = options.contract()
+        cluster_hosts = options.cluster_hosts()
         waiting = _Waiting(blocked)
         try:
-            if contract.is_head:
-                return _Head(contract, options, waiting).run()
-            return _run_worker_host(contract, options, waiting)
+            if cluster_hosts.is_head:
+                return _Head(cluster_hosts, options, waiting).run()
+            return _run_worker_host(cluster_hosts, options, waiting)
         except _StoppedError as stopped:
             return 128 + stopped.number
 
@@ -204,18 +188,14 @@ class _StoppedError(Exception):
 
 
 class _Waiting:
-    """Waits that a stop signal interrupts.
+    """Waits that a stop signal interrupts, one of those that `signals_blocked` blocks."""
 
-    Args:
-        held: The signals that `signals_blocked` blocks.
-    """
-
-    def __init__(self, held: frozenset[signal.Signals]) -> None:
-        self.held = held
+    def __init__(self, blocked: frozenset[signal.Signals]) -> None:
+        self.blocked = blocked
 
     def pause(self, seconds: float) -> None:
         """Wait for some seconds; raises _StoppedError on a stop signal."""
-        caught = signal.sigtimedwait(self.held, seconds)
+        caught = signal.sigtimedwait(self.blocked, seconds)
         if caught is not None and caught.si_signo in STOP_SIGNALS:
             raise _StoppedError(caught.si_signo)
 
@@ -223,49 +203,50 @@ class _Waiting:
 class _Head:
     """The head's part of the job."""
 
-    def __init__(self, contract: ClusterHosts, options: JoinOptions, waiting: _Waiting) -> None:
-        self._contract = contract
+    def __init__(
+        self, cluster_hosts: ClusterHosts, options: JoinOptions, waiting: _Waiting
+    ) -> None:
+        self._cluster_hosts = cluster_hosts
         self._options = options
         self._waiting = waiting
-        if not contract.hosts and not options.groups:
+        if not cluster_hosts.hosts and not options.groups:
             raise UsageError(
-                f"How many hosts does the job on {contract.head} have? Name them all, --hosts "
+                f"How many hosts does the job on {cluster_hosts.head} have? Name them all, --hosts "
                 "A,B,C, or say how many of each group: --group gpu=2 --group cpu=1."
             )
         from headrace.jobs.requirements import code_folder, find_requirements
         from headrace.jobs.torchrun_args import parse_torchrun_flags  # imports torch
 
-        self._address = head_address(contract.head, contract.hosts)
+        self._address = head_address(cluster_hosts.head, cluster_hosts.hosts)
         self._ray_address = f"{self._address}:{options.port}"
         cluster = ["--engine=ray", f"--address={self._ray_address}"]
         # Wrong flags of `headrace run` are reported before anything starts.
-        groups = self._wanted() or self._groups_of_topology() or {contract.group: 1}
+        self._wanted = {group.name: group.hosts for group in options.groups}
+        self._known = {group.name: group.hosts for group in cluster_hosts.groups}
+        groups = self._wanted or self._known or {cluster_hosts.group: 1}
         job = parse_torchrun_flags([*cluster, *self._group_flags(groups), *options.run])
         find_requirements(job.spec.environment.requirements, code_folder(job))
-        self._token = _given_token(contract, options)
+        self._token = _given_token(cluster_hosts, options)
 
     def run(self) -> int:
         """Return the job's exit code, once the other hosts have left and the cluster is down."""
         server = JoinServer(
-            address=self._address, port=self._options.port + 1, head=self._contract.head,
-            group=self._contract.group, hosts=self._contract.hosts,
-            token=self._token or new_token(), hands_out=self._token is None, tell=print_status,
-        )  # fmt: skip
-        node_spec = RayNodeSpec(
-            group=self._contract.group, name=self._contract.head, address=self._address,
-            store_bytes=object_store_bytes(FreeMemory.here(), holds_data=self._options.driver),
+            address=self._address, port=self._options.port + 1, head=self._cluster_hosts.head,
+            group=self._cluster_hosts.group, hosts=self._cluster_hosts.hosts,
+            token=self._token or new_token(), sends_token=self._token is None,
         )  # fmt: skip
         code = LaunchError.exit_code
-        flags = head_flags(self._options.port)
-        with _ray_node(node_spec, flags, server.token) as (node, variables):
+        spec = _node_spec(
+            self._cluster_hosts, self._cluster_hosts.head, self._address, self._options
+        )
+        with _ray_node(spec, head_flags(self._options.port), server.token) as (node, variables):
             try:
                 _wait_until_up(node, self._waiting.pause)
                 server.start(self._ray_address)
                 self._wait_for_hosts(server, node)
                 server.withhold_token()
-                code = self._run_script(
-                    self._wanted() or self._joined_hosts(server), node, variables
-                )
+                groups = self._wanted or self._joined_hosts(server)
+                code = self._run_script(groups, node, variables)
             except _StoppedError as stopped:
                 code = 128 + stopped.number
                 raise
@@ -276,9 +257,6 @@ class _Head:
                 server.end(code, _HOSTS_EXIT_S)
         return code
 
-    def _wanted(self) -> dict[str, int]:
-        return {group.name: group.hosts for group in self._options.groups}
-
     def _group_flags(self, groups: Mapping[str, int]) -> list[str]:
         cores = {group.name: group.cpus for group in self._options.groups if group.cpus}
         return [
@@ -286,20 +264,16 @@ class _Head:
             for name, hosts in groups.items()
         ]
 
-    def _groups_of_topology(self) -> dict[str, int]:
-        return {group.name: group.hosts for group in self._contract.groups}
-
     def _joined_hosts(self, server: JoinServer) -> dict[str, int]:
         """Return how many hosts of each group have joined, the training group first."""
-        joined = server.groups()
-        training = next(iter(self._groups_of_topology()), self._contract.group)
-        return dict(sorted(joined.items(), key=lambda group: group[0] != training))
+        training = next(iter(self._known), self._cluster_hosts.group)
+        return dict(sorted(server.groups().items(), key=lambda group: group[0] != training))
 
     def _wait_for_hosts(self, server: JoinServer, node: RayNode) -> None:
         longest_s = self._options.hosts_s
         deadline_s = time.monotonic() + longest_s
         print_at_s = time.monotonic() + _STATUS_EVERY_S
-        while missing := server.missing(self._wanted()):
+        while missing := server.missing(self._wanted):
             now_s = time.monotonic()
             if now_s > deadline_s:
                 raise LaunchError(
@@ -328,7 +302,7 @@ class _Head:
             start_new_session=True,  # ctrl-C reaches only this process, which passes it on once
         )
 
-        def look() -> None:
+        def check_node() -> None:
             if child.poll() is None and node.has_ended():
                 print_status(
                     f"headrace: Ray has ended on {node.name}. It said:\n{node.last_lines()}\n"
@@ -336,49 +310,55 @@ class _Head:
                 child.terminate()
 
         # `headrace run` itself kills what does not stop in time.
-        returncode = wait_for(child, self._waiting.held, own_session=True, one_ended=look)
+        returncode = wait_for(child, self._waiting.blocked, own_session=True, one_ended=check_node)
         return exit_code_of(returncode)
 
 
-def _run_worker_host(contract: ClusterHosts, options: JoinOptions, waiting: _Waiting) -> int:
+def _run_worker_host(cluster_hosts: ClusterHosts, options: JoinOptions, waiting: _Waiting) -> int:
     """Join this host to the head, stay until the job has ended, and return its exit code."""
-    token = _given_token(contract, options)
-    patience = JoinWait(longest_s=options.hosts_s, pause=waiting.pause, tell=print_status)
-    with closing(JoinClient(contract.head, options.port + 1, patience)) as client:
-        welcome = client.request_join(contract.here, contract.group, token)
-        name = contract.here or client.own_address
-        node_spec = RayNodeSpec(
-            group=contract.group, name=name, address=client.own_address,
-            store_bytes=object_store_bytes(FreeMemory.here(), holds_data=options.driver),
-        )  # fmt: skip
-        ray_flags = [f"--address={welcome.ray_address}"]
-        with _ray_node(node_spec, ray_flags, welcome.token) as (node, _):
+    token = _given_token(cluster_hosts, options)
+    with closing(
+        JoinClient(
+            cluster_hosts.head, options.port + 1, longest_s=options.hosts_s, pause=waiting.pause
+        )
+    ) as client:
+        ray_address, token = client.request_join(cluster_hosts.here, cluster_hosts.group, token)
+        name = cluster_hosts.here or client.own_address
+        spec = _node_spec(cluster_hosts, name, client.own_address, options)
+        with _ray_node(spec, [f"--address={ray_address}"], token) as (node, _):
 
             def pause(seconds: float) -> None:
                 waiting.pause(seconds)
-                client.look()
+                client.poll()
 
             _wait_until_up(node, pause)
             client.report_up()
-            print_status(f"headrace: {name} ({contract.group}) has joined {contract.head}\n")
+            print_status(
+                f"headrace: {name} ({cluster_hosts.group}) has joined {cluster_hosts.head}\n"
+            )
             while client.exit_code is None:
                 _check_alive(node)
                 pause(_POLL_S)
     if client.exit_code:
         print_status(
-            f"headrace: the job has failed on {contract.head}: exit code {client.exit_code}\n"
+            f"headrace: the job has failed on {cluster_hosts.head}: exit code {client.exit_code}\n"
         )
     return client.exit_code
 
 
-def _given_token(contract: ClusterHosts, options: JoinOptions) -> str | None:
+def _given_token(cluster_hosts: ClusterHosts, options: JoinOptions) -> str | None:
     token = configured_token(options.token_file)
-    if token is None and not contract.hosts:
+    if token is None and not cluster_hosts.hosts:
         raise UsageError(
-            f"The hosts that join {contract.head} are not known by name, so that no token can be "
-            f"handed to them. Name them, --hosts A,B,C, or give each the token. {AUTH_FILE_HELP}"
+            f"The hosts that join {cluster_hosts.head} are not known by name, so that no token can "
+            f"be handed to them. Name them, --hosts A,B,C, or give each the token. {AUTH_FILE_HELP}"
         )
     return token
+
+
+def _node_spec(hosts: ClusterHosts, name: str, address: str, options: JoinOptions) -> RayNodeSpec:
+    store_bytes = object_store_bytes(FreeMemory.here(), holds_data=options.driver)
+    return RayNodeSpec(group=hosts.group, name=name, address=address, store_bytes=store_bytes)
 
 
 @contextmanager

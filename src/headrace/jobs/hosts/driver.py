@@ -75,7 +75,7 @@ class _ClusterJob:
             self._working_dir,
             folder,
             attempt,
-            is_told=has_platform_contract(job.spec.contract),
+            has_contract=has_platform_contract(job.spec.contract),
         )
 
     def run(self, stop: StopRequest) -> int:
@@ -89,11 +89,13 @@ class _ClusterJob:
             output.finish()
 
     def _run_on_hosts(self, stop: StopRequest) -> int:
-        with host_marker(self._folder.logs(self._attempt.number)) as mark:
+        with host_marker(self._folder.logs(self._attempt.number)) as marker:
             if self._options.is_ray:
-                return self._on_ray(stop, mark)
+                return self._on_ray(stop, marker)
             devices = env.visible_devices(torch.accelerator.device_count())
-            hosts = EmulatedHosts(self._groups, self._programs, mark, devices=devices)
+            hosts = EmulatedHosts(
+                groups=self._groups, programs=self._programs, marker=marker, devices=devices
+            )
             summary = ", ".join(f"{group.name} {group.hosts}" for group in self._groups)
             print_status(f"headrace: hosts emulated on this machine: {summary}\n")
             print_emulated_types(self._groups, len(devices), self._job.ranks_here)
@@ -113,7 +115,7 @@ class _ClusterJob:
                      f"--offload {group.name} would have them make batches\n")  # fmt: skip
         return [options.training]
 
-    def _on_ray(self, stop: StopRequest, mark: HostMarker) -> int:
+    def _on_ray(self, stop: StopRequest, marker: HostMarker) -> int:
         options = self._options
         if not options.address:
             devices = torch.accelerator.device_count()
@@ -128,21 +130,21 @@ class _ClusterJob:
         ):
             stop.catch_signals(STOP_SIGNALS)  # Ray replaced the handlers
             hosts = RayHosts(
-                ray, options, self._groups, self._programs, self._working_dir, mark,
-                requirements=requirements,
-                offloading=self._offloading(ray, mark, requirements),
+                calls=ray, options=options, groups=self._groups, programs=self._programs,
+                working_dir=self._working_dir, marker=marker, requirements=requirements,
+                offloading=self._offloading(ray, marker, requirements),
                 profile=self._job.spec.recording.profile,
             )  # fmt: skip
             return self._run(hosts, stop)
 
     def _run(self, hosts: HostProvider, stop: StopRequest) -> int:
         loop = RestartLoop(
-            hosts,
-            self._output,
-            self._folder.logs(self._attempt.number),
+            hosts=hosts,
+            output=self._output,
+            logs=self._folder.logs(self._attempt.number),
             grace_s=self._job.shutdown_s + extra_grace_s(self._job.spec.sync),
-            max_restarts=int(self._job.args.max_restarts),
-            max_preemptions=self._options.max_preemptions,
+            restarts_left=int(self._job.args.max_restarts),
+            preemptions_left=self._options.max_preemptions,
         )
         return loop.run(stop)
 
@@ -153,19 +155,19 @@ class _ClusterJob:
             return None
         return HostInstalls(
             file, self._working_dir, is_named=given is not None,
-            travels=self._options.address is not None, folder=self._folder, attempt=self._attempt,
+            is_copied=self._options.address is not None, folder=self._folder, attempt=self._attempt,
         )  # fmt: skip
 
     def _offloading(
-        self, ray: ModuleType, mark: HostMarker, requirements: HostInstalls | None
+        self, ray: ModuleType, marker: HostMarker, requirements: HostInstalls | None
     ) -> OffloadSetup | None:
         options = self._options
         if options.offload is None:
             return None
         named = {one.name: one for one in options.others}
         return OffloadSetup(
-            ray, options.offload, self._working_dir, mark, self._output, self._offload_choice(),
-            requirements,
+            ray=ray, group=options.offload, working_dir=self._working_dir, marker=marker,
+            output=self._output, choice=self._offload_choice(), requirements=requirements,
             declared=named.get(options.offload), training=options.training.name,
         )  # fmt: skip
 
@@ -174,9 +176,7 @@ class _ClusterJob:
         if options.offload is None or not options.offload_if_it_helps:
             return None
         ranks = self._job.ranks_here * options.training.hosts
-        return OffloadAuto(
-            self._folder.path, self._attempt.number, options.offload, ranks, print_status
-        )
+        return OffloadAuto(self._folder.path, self._attempt.number, options.offload, ranks)
 
 
 @contextmanager

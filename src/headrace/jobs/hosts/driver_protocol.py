@@ -38,8 +38,8 @@ class HostAssignment:
         cores: This host's CPU cores.
         devices: This host's device count.
         ranks: Ranks per host of an emulated machine type; None: as the command line says.
-        kept_as: The name under which this host's checkpoints are synced.
-        kept_by: Those names of all hosts.
+        sync_name: The name under which this host's checkpoints are synced.
+        all_sync_names: Those names of all hosts.
         sends_part: This host, which shares no disk with the launcher, uploads its part of the
             output, for the launcher to merge.
     """
@@ -58,8 +58,8 @@ class HostAssignment:
     cores: int = 0
     devices: int = 0
     ranks: int | None = None
-    kept_as: str = "host"
-    kept_by: tuple[str, ...] = ()
+    sync_name: str = "host"
+    all_sync_names: tuple[str, ...] = ()
     sends_part: bool = False
 
     def to_json(self) -> str:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.bootstrap.ray_hooks import HOOK
@@ -23,8 +24,7 @@ from headrace.core import env
 from headrace.core.process.mount_namespace import can_bind_mount
 from headrace.jobs.hosts.cluster_options import emulated_devices
 from headrace.jobs.hosts.host_commands import HostCommands
-from headrace.jobs.hosts.rank_group import HostExit, StopRequest
-from headrace.jobs.hosts.restart_loop import RankGroupFactory
+from headrace.jobs.hosts.rank_group import HostExit, RankGroupFactory, StopRequest
 from headrace.platforms.instance_groups import GroupSpec
 from headrace.platforms.sagemaker.folders import DEFAULT_BASE
 
@@ -41,11 +41,7 @@ class ScriptRayCluster:
         self._token: dict[str, str] = {}
 
     def variables(self, address: str) -> dict[str, str]:
-        """Return the variables of a host's script; none where the user's name a Ray cluster.
-
-        Args:
-            address: The host's address.
-        """
+        """Return the variables of a host's script; none where the user's name a Ray cluster."""
         if env.RAY_ADDRESS.get() is not None:
             return {}
         if self._folder is None:
@@ -86,60 +82,38 @@ def _token_variables(folder: Path) -> dict[str, str]:
 _ADDRESS = "127.0.0.1"
 
 
+@dataclass(slots=True, kw_only=True)
 class EmulatedHosts:
-    """The emulated hosts of one job.
+    """The emulated hosts of one job."""
 
-    Args:
-        groups: The host groups; the hosts of the first one share the machine's devices.
-        programs: The commands of the hosts.
-        mark: This process's marker of the machine.
-        devices: Names of the machine's devices.
-
-    Attributes:
-        calls: The calls of agents in this process.
-    """
-
-    def __init__(
-        self,
-        groups: Sequence[GroupSpec],
-        programs: HostCommands,
-        mark: HostMarker,
-        *,
-        devices: Sequence[str],
-    ) -> None:
-        self.calls = ThreadCalls()
-        self._groups = groups
-        self._programs = programs
-        self._mark = mark
-        self._devices = devices
-        self._ray = ScriptRayCluster()
+    groups: Sequence[GroupSpec]  # the hosts of the first one share the machine's devices
+    programs: HostCommands
+    marker: HostMarker  # the driver's
+    devices: Sequence[str]  # names of the machine's devices
+    calls: ThreadCalls = field(default_factory=ThreadCalls)
+    ray: ScriptRayCluster = field(default_factory=ScriptRayCluster)
 
     def placed(self, stop: StopRequest) -> _EmulatedAgents | None:
         """Return an agent for each host; None: the job is over."""
-        return (
-            None
-            if stop.is_requested()
-            else _EmulatedAgents(self._groups, self._mark, self._devices)
-        )
+        if stop.is_requested():
+            return None
+        return _EmulatedAgents(self.groups, self.marker, self.devices)
 
     def prepare(
-        self,
-        agents: Sequence[PlacedAgent],
-        rank_group_factory: Callable[[Sequence[PlacedAgent]], RankGroupFactory],
-        stop: StopRequest,
+        self, agents: Sequence[PlacedAgent], rank_group: RankGroupFactory, stop: StopRequest
     ) -> list[HostExit]:
         """Set the hosts' names; the requirements are installed on this machine already."""
-        del rank_group_factory, stop
-        self._programs.plan(agents, lambda: can_bind_mount(DEFAULT_BASE))
+        del rank_group, stop
+        self.programs.plan(agents, lambda: can_bind_mount(DEFAULT_BASE))
         return []
 
     def program(
         self, agents: Sequence[PlacedAgent], agent: PlacedAgent, number: int
     ) -> HostProgram:
         """Return the program of a host."""
-        address = self._programs.script_address(agents, agent)
-        variables = self._ray.variables(address) if address else {}
-        return self._programs.program(
+        address = self.programs.script_address(agents, agent)
+        variables = self.ray.variables(address) if address else {}
+        return self.programs.program(
             agents, agent, number, variables=variables, files={}, version=0
         )
 
@@ -153,19 +127,15 @@ class EmulatedHosts:
 
     def close(self) -> None:
         """Close the records, and remove what the script's Ray nodes left."""
-        self._programs.finish()
-        self._ray.close()
+        self.programs.finish()
+        self.ray.close()
 
 
 class _EmulatedAgents:
-    """The agents of the emulated hosts, in this process.
-
-    Attributes:
-        agents: One for each host, in the order of the groups.
-    """
+    """The agents of the emulated hosts, in this process, in the order of the groups."""
 
     def __init__(
-        self, groups: Sequence[GroupSpec], mark: HostMarker, devices: Sequence[str]
+        self, groups: Sequence[GroupSpec], marker: HostMarker, devices: Sequence[str]
     ) -> None:
         self._actors: list[ThreadActor] = []
         self.agents: list[PlacedAgent] = []
@@ -176,7 +146,7 @@ class _EmulatedAgents:
             for name in group.host_names():
                 own = emulated_devices(group, left, count)
                 left = left[len(own or ()) :]
-                self._add(group, name, mark, own, count)
+                self._add(group, name, marker, own, count)
 
     def close(self) -> None:
         """End the agents, and all their processes."""
@@ -184,9 +154,9 @@ class _EmulatedAgents:
             actor.close()
 
     def _add(
-        self, group: GroupSpec, name: str, mark: HostMarker, devices: list[str] | None, count: int
+        self, group: GroupSpec, name: str, marker: HostMarker, own: list[str] | None, count: int
     ) -> None:
-        actor = ThreadActor({} if devices is None else env.device_variables(devices))
+        actor = ThreadActor({} if own is None else env.device_variables(own))
         self._actors.append(actor)
         host = RayHost(
             node_id=name,
@@ -196,5 +166,5 @@ class _EmulatedAgents:
             cpus=group.cpus or len(os.sched_getaffinity(0)),
             gpus=count,
         )
-        facts = actor.look.remote(mark, host.address).result()
+        facts = actor.inspect.remote(marker, host.address).result()
         self.agents.append(PlacedAgent(actor=actor, host=host, facts=facts))

@@ -67,7 +67,7 @@ class HostCommands:
         groups: The instance groups whose hosts run something, the training group first.
         working_dir: The job's working directory.
         attempt: The attempt that starts.
-        is_told: The script has a platform contract.
+        has_contract: The script has a platform contract.
     """
 
     def __init__(
@@ -78,14 +78,14 @@ class HostCommands:
         folder: RunFolder,
         attempt: Attempt,
         *,
-        is_told: bool,
+        has_contract: bool,
     ) -> None:
         self._job = job
         self._groups = groups
         self._working_dir = working_dir
         self._folder = folder
         self._attempt = attempt
-        self._is_told = is_told
+        self._has_contract = has_contract
         self._recording: Recording | None = None
         self._plan: HostLayout | None = None
 
@@ -97,7 +97,7 @@ class HostCommands:
             can_bind_mount: Returns whether processes of all hosts may have a mount namespace;
                 called only under a platform contract.
         """
-        if not self._is_told:
+        if not self._has_contract:
             return
         # Emulated hosts share one address; scripts that listen need one each.
         emulated = len({agent.facts.address for agent in agents}) < len(agents)
@@ -172,7 +172,7 @@ class HostCommands:
 
     def _runs_without_ranks(self, agent: PlacedAgent) -> bool:
         of_training = agent.host.group == self._groups[0].name
-        return not of_training or (self._is_told and self._job.distribution is None)
+        return not of_training or (self._has_contract and self._job.distribution is None)
 
     def _assignment(
         self, agents: Sequence[PlacedAgent], agent: PlacedAgent, restarts: int, *, has_ranks: bool
@@ -195,8 +195,8 @@ class HostCommands:
             cores=agent.host.cpus,
             devices=agent.host.gpus,
             ranks=self._job.emulated_ranks,
-            kept_as=self._sync_name(agents, agent),
-            kept_by=self._sync_names(agents),
+            sync_name=self._sync_name(agents, agent),
+            all_sync_names=self._sync_names(agents),
             sends_part=not agent.facts.is_drivers,
         )
 

@@ -7,107 +7,76 @@ On each host pip installs them before any other process of the job starts
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from headrace.cluster.agent import HostProgram
 from headrace.cluster.placement import PlacedAgent
 from headrace.core import env
 from headrace.core.errors import LaunchError, UsageError
 from headrace.jobs.hosts.host_commands import WorkingDir
-from headrace.jobs.hosts.rank_group import HostExit, RankGroup, StopRequest
+from headrace.jobs.hosts.rank_group import HostExit, RankGroupFactory, StopRequest
 from headrace.jobs.requirements import MAX_INSTALL_S, SKIP_HINT, InstallProgress
 from headrace.records.run_folder import Attempt, RunFolder
 
 _KILLED = (-9, 137)
 
-RankGroupFactory = Callable[[Callable[[str, dict[str, Any]], object]], RankGroup]
 
-
+@dataclass
 class HostInstalls:
     """The installations of one job.
 
-    Args:
-        file: The requirements file.
-        is_named: The user named it; otherwise it was found in the code folder.
-        working_dir: The job's working directory.
-        travels: That folder is copied to other machines.
-        folder: The run folder.
-        attempt: The attempt that starts.
-
-    Attributes:
-        hear: Handles a host's message; see `InstallProgress`.
-
-    Raises:
-        UsageError: The file is not in the folder that is copied.
+    The constructor raises UsageError where the file is not in the folder that is copied.
     """
 
-    def __init__(
-        self,
-        file: Path,
-        working_dir: WorkingDir,
-        *,
-        is_named: bool,
-        travels: bool,
-        folder: RunFolder,
-        attempt: Attempt,
-    ) -> None:
-        if travels and not file.is_relative_to(working_dir.folder):
+    file: Path
+    working_dir: WorkingDir
+    is_named: bool  # by the user; otherwise the file was found in the code folder
+    is_copied: bool  # the working directory, to other machines
+    folder: RunFolder
+    attempt: Attempt  # the one that starts
+
+    def __post_init__(self) -> None:
+        if self.is_copied and not self.file.is_relative_to(self.working_dir.folder):
             raise UsageError(
-                f"{file} lies outside {working_dir.folder}, which goes along to the hosts. Put it "
-                "beside the script, or start the job from a folder that holds both."
+                f"{self.file} lies outside {self.working_dir.folder}, which goes along to the "
+                "hosts. Put it beside the script, or start the job from a folder that holds both."
             )
-        self._file = file
-        self._is_named = is_named
-        self._working_dir = working_dir
-        self._folder = folder
-        self._attempt = attempt
         self._job = secrets.token_hex(8)
-        self._progress = InstallProgress(file.name, folder, attempt.number)
-        self.hear = self._progress.hear
+        self._progress = InstallProgress(self.file.name, self.folder, self.attempt.number)
+        self.handle_message = self._progress.handle_message
         self._done: set[str] = set()  # Ray node ids of the ranks' hosts that are done
 
     def command(self, host: str, *, is_here: bool) -> tuple[str, ...]:
-        """Return the installer's command on a host, for an agent's `HostProgram`.
-
-        Args:
-            host: The host's name.
-            is_here: The host is this machine.
-        """
-        logs = str(self._folder.logs(self._attempt.number)) if is_here else "{logs}"
-        named = "yes" if self._is_named else "no"
-        place = self._file if is_here else self._file.relative_to(self._working_dir.folder)
+        """Return the installer's command on a host, for an agent's `HostProgram`."""
+        logs = str(self.folder.logs(self.attempt.number)) if is_here else "{logs}"
+        named = "yes" if self.is_named else "no"
+        file = self.file if is_here else self.file.relative_to(self.working_dir.folder)
         return (
             "{python}", "-u", "-P", "-m", "headrace.cluster.requirements_installer",
             "--parent", "{parent}", "--announce", "{announce}", "--job", self._job,
-            "--file", str(place), "--named", named, "--logs", logs,
+            "--file", str(file), "--named", named, "--logs", logs,
             "--name", host, "--longest-s", str(MAX_INSTALL_S),
         )  # fmt: skip
 
     def install(
-        self, agents: Sequence[PlacedAgent], rank_group_factory: RankGroupFactory, stop: StopRequest
+        self, agents: Sequence[PlacedAgent], rank_group: RankGroupFactory, stop: StopRequest
     ) -> list[HostExit]:
         """Install the file on the ranks' hosts, and return the ends of installers on lost hosts.
 
-        Args:
-            agents: One per host.
-            rank_group_factory: Returns a rank group of those agents that passes on their messages.
-            stop: The job's stop request.
-
-        Raises:
-            LaunchError: It could not be installed on a host.
+        Raises LaunchError where it could not be installed on a host.
         """
         if {agent.host.node_id for agent in agents} <= self._done:
             return []
-        ends = rank_group_factory(self.hear).run([self._program(agent) for agent in agents], stop)
+        installers = rank_group(agents, self.handle_message)
+        ends = installers.run([self._program(agent) for agent in agents], stop)
         self._done |= {end.agent.host.node_id for end in ends if end.returncode == 0}
-        if stop.is_requested() or any(end.returncode is None for end in ends):
-            return [end for end in ends if end.returncode != 0]
         failed = [end for end in ends if end.returncode != 0]
-        if failed:
+        is_lost = any(end.returncode is None for end in ends)
+        if failed and not is_lost and not stop.is_requested():
             raise LaunchError(self._message(failed))
-        return []
+        return failed
 
     def _program(self, agent: PlacedAgent) -> HostProgram:
         is_here = agent.facts.is_drivers
@@ -124,11 +93,11 @@ class HostInstalls:
             end = failed[0]
             killed = "; often memory ran out" if end.returncode in _KILLED else ""
             return (
-                f"{end.host}: what installs {self._file.name} ended with {end.returncode}{killed}, "
+                f"{end.host}: what installs {self.file.name} ended with {end.returncode}{killed}, "
                 f"and no rank was started. {SKIP_HINT}"
             )
         return (
-            f"{self._file.name} could not be installed on {', '.join(hosts)}, and no rank was "
-            f"started. All that pip said: {self._folder.logs(self._attempt.number)}/"
+            f"{self.file.name} could not be installed on {', '.join(hosts)}, and no rank was "
+            f"started. All that pip said: {self.folder.logs(self.attempt.number)}/"
             f"requirements-*.log. {SKIP_HINT}"
         )

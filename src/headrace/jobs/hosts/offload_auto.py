@@ -11,8 +11,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from headrace.core.console import print_status
 from headrace.observe.whatif.backtest import CheckedPrediction, write_checked_prediction
 from headrace.observe.whatif.comparison import Comparison, TimeSlice, compare
 from headrace.observe.whatif.host_usage import offload_span_ns, read_offload_stats
@@ -31,17 +32,11 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0  # between looks, each of which rea
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffloadPrediction:
-    """The predicted effect of auxiliary hosts.
+    """The predicted effect of auxiliary hosts."""
 
-    Attributes:
-        prediction: The result of `with_auxiliary`.
-        wait_share: The data-wait share without them, 0 to 1.
-        reached: Whether they can make batches of the loader that feeds the steps.
-    """
-
-    prediction: Prediction
-    wait_share: float
-    reached: bool
+    prediction: Prediction  # the result of `with_auxiliary`
+    wait_share: float  # the data-wait share without them, 0 to 1
+    reached: bool  # they can make batches of the loader that feeds the steps
 
     @property
     def helps(self) -> bool:
@@ -50,64 +45,52 @@ class OffloadPrediction:
         return self.reached and found.speedup >= _WORTH_IT and found.low > 1.0
 
 
+@dataclass
 class OffloadAuto:
-    """The choice whether one job uses its offload group.
+    """The choice whether one job uses its offload group."""
 
-    Args:
-        run: The run folder.
-        attempt: The attempt's number.
-        group: The offload group's name.
-        ranks: How many ranks share its hosts.
-        tell: Prints lines for the user.
-    """
+    run: Path  # the run folder
+    attempt: int
+    group: str  # the offload group's name
+    ranks: int  # how many ranks share its hosts
+    print_line: Callable[[str], None] = print_status
 
-    def __init__(
-        self, run: Path, attempt: int, group: str, ranks: int, tell: Callable[[str], None]
-    ) -> None:
-        self._run = run
-        self._attempt = attempt
-        self._group = group
-        self._ranks = ranks
-        self._tell = tell
+    def __post_init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "offload-auto")  # reading takes a while
-        self._looking: Future[OffloadPrediction | None] | None = None
-        self._measuring: Future[Comparison | None] | None = None
+        self._pending: Future[Any] | None = None  # the prediction, later the comparison with it
         self._forecast: OffloadPrediction | None = None
         self._cores = 0
         self._is_checked = False
         self._next_s, self._pause_s = 0.0, _FIRST_PAUSE_S
 
     def is_yes(self, cores: int, now_s: float) -> bool:
-        """Return whether the group is to be used, without waiting for the model.
-
-        Args:
-            cores: The number of its cores at present.
-            now_s: The time of a monotonic clock.
-        """
-        if self._forecast is None or not (self._forecast.helps or cores == self._cores):
+        """Return whether the group, with so many cores now, is to be used, without waiting."""
+        forecast = self._forecast
+        if forecast is not None and forecast.helps:
+            if not self._is_checked:
+                self._check(now_s)
+        elif forecast is None or cores != self._cores or self._pending is not None:
             self._update_prediction(cores, now_s)  # the first one, or after a change of hosts
-        elif self._forecast.helps and not self._is_checked:
-            self._check(now_s)
         return self._forecast is not None and self._forecast.helps
 
     def close(self) -> None:
         """Print the result, as the job has ended."""
         self._thread.shutdown(cancel_futures=True)
         if self._forecast is None:
-            self._tell(
-                f"headrace: --offload auto: group {self._group} was not used: {self._why_not()}\n"
+            self.print_line(
+                f"headrace: --offload auto: group {self.group} was not used: {self._why_not()}\n"
             )
         elif self._forecast.helps and not self._is_checked:
-            measured = _or_none(lambda: measure_offload(self._run, self._attempt))
+            measured = _or_none(lambda: measure_offload(self.run, self.attempt))
             if measured is not None:
-                self._note(measured)
+                self._save(measured)
 
     def _why_not(self) -> str:
         """Return why the group was not used; a prediction after the job's end is too late."""
         if not self._cores:
             return "none of its hosts was there"
-        looking = self._looking
-        found = None if looking is None or looking.cancelled() else looking.result()
+        pending = self._pending
+        found = None if pending is None or pending.cancelled() else pending.result()
         if found is None:
             return (
                 "no steps were recorded on this machine from which to foretell what it gives, or "
@@ -118,31 +101,33 @@ class OffloadAuto:
         return ended + self._summary(found)
 
     def _update_prediction(self, cores: int, now_s: float) -> None:
-        if self._looking is None:
-            if cores and now_s >= self._next_s:
-                self._cores = cores
-                self._schedule_next(now_s)
-                cores_per_rank = cores / self._ranks
-                self._looking = self._thread.submit(
-                    _or_none, lambda: predict_offload(self._run, self._attempt, cores_per_rank)
-                )
-        elif self._looking.done():
-            found, self._looking = self._looking.result(), None
-            self._use_prediction(found)
+        if self._pending is None:
+            if not cores or now_s < self._next_s:
+                return
+            self._cores = cores
+        found = self._result_of(
+            lambda: predict_offload(self.run, self.attempt, self._cores / self.ranks), now_s
+        )
+        if found is None:
+            return
+        self._forecast, self._pause_s = found, _FIRST_PAUSE_S
+        effect = "makes batches from now on" if found.helps else "is not used"
+        self.print_line(
+            f"headrace: --offload auto: group {self.group} {effect}: {self._summary(found)}\n"
+        )
 
-    def _use_prediction(self, found: OffloadPrediction | None) -> None:
-        if found is not None:
-            self._forecast, self._pause_s = found, _FIRST_PAUSE_S
-            self._tell(self._announcement(found))
-
-    def _schedule_next(self, now_s: float) -> None:
-        self._next_s = now_s + self._pause_s
-        self._pause_s = min(1.5 * self._pause_s, _LONGEST_PAUSE_S)
-
-    def _announcement(self, forecast: OffloadPrediction) -> str:
-        does = "makes batches from now on" if forecast.helps else "is not used"
-        what = self._summary(forecast)
-        return f"headrace: --offload auto: group {self._group} {does}: {what}\n"
+    def _result_of(self, call: Callable[[], _T | None], now_s: float) -> _T | None:
+        """Start a call in the thread if it is due; return its result once, when it has ended."""
+        if self._pending is None:
+            if now_s >= self._next_s:
+                self._next_s = now_s + self._pause_s
+                self._pause_s = min(1.5 * self._pause_s, _LONGEST_PAUSE_S)
+                self._pending = self._thread.submit(_or_none, call)
+        elif self._pending.done():
+            ended, self._pending = self._pending, None
+            result: _T | None = ended.result()
+            return result
+        return None
 
     def _summary(self, forecast: OffloadPrediction) -> str:
         if not forecast.reached:
@@ -158,46 +143,36 @@ class OffloadAuto:
         )
 
     def _check(self, now_s: float) -> None:
-        if self._measuring is None:
-            if now_s >= self._next_s:
-                self._schedule_next(now_s)
-                self._measuring = self._thread.submit(
-                    _or_none, lambda: measure_offload(self._run, self._attempt)
-                )
-        elif self._measuring.done():
-            measured, self._measuring = self._measuring.result(), None
-            if measured is not None and self._is_enough(measured):
-                self._note(measured)
+        measured = self._result_of(lambda: measure_offload(self.run, self.attempt), now_s)
+        if measured is not None and self._is_enough(measured):
+            self._save(measured)
 
     def _is_enough(self, measured: Comparison) -> bool:
-        steps = measured.after_steps / self._ranks
+        steps = measured.after_steps / self.ranks
         return steps >= _FEWEST_STEPS and steps * measured.after_ms * 1e6 >= _SHORTEST_NS
 
-    def _note(self, measured: Comparison) -> None:
+    def _save(self, measured: Comparison) -> None:
         self._is_checked = True
         assert self._forecast is not None  # hosts are used
         found = self._forecast.prediction
         checked = CheckedPrediction(
-            remedy="auxiliary-hosts", change=f"{self._cores} cores of group {self._group}",
-            applied=(f"offload={self._group}",),
+            remedy="auxiliary-hosts", change=f"{self._cores} cores of group {self.group}",
+            applied=(f"offload={self.group}",),
             predicted=found.speedup, low=found.low, high=found.high,
             measured=measured.speedup, measured_low=measured.low, measured_high=measured.high,
         )  # fmt: skip
         with suppress(OSError):  # a full disk must not stop the job; the result is also printed
-            write_checked_prediction(checked, self._run)
-        self._tell(
+            write_checked_prediction(checked, self.run)
+        self.print_line(
             f"headrace: --offload auto: foretold {found.speedup:.2f} times as fast, measured "
             f"{measured.speedup:.2f} ({measured.low:.2f} to {measured.high:.2f})\n"
         )
 
 
 def predict_offload(run: Path, attempt: int, cores: float) -> OffloadPrediction | None:
-    """Return the predicted effect of auxiliary hosts; None: there are too few records yet.
+    """Return the predicted effect of auxiliary hosts with so many cores a rank.
 
-    Args:
-        run: The run folder.
-        attempt: The attempt's number.
-        cores: Their cores per rank.
+    None: there are too few records yet.
     """
     tables = CachedTables(open_records(run, attempt))
     steps = read_steps(tables)
@@ -227,9 +202,9 @@ def measure_offload(run: Path, attempt: int) -> Comparison | None:
     )
 
 
-def _or_none(look: Callable[[], _T | None]) -> _T | None:
+def _or_none(call: Callable[[], _T | None]) -> _T | None:
     """Return a function's result; None where the records do not allow one, or not yet."""
     try:
-        return look()
+        return call()
     except Exception:  # noqa: BLE001 - records are being written, and must not stop the job
         return None

@@ -27,25 +27,16 @@ class ClockOffset:
     def __init__(self) -> None:
         self._ahead_s: deque[float] = deque(maxlen=_MAX_REPORTS)
 
-    def hear(self, sent_s: float, now_s: float) -> None:
-        """Add one report.
-
-        Args:
-            sent_s: The other host's clock when it sent the report, in seconds since 1970.
-            now_s: This host's clock when the report arrived.
-        """
+    def add(self, sent_s: float, now_s: float) -> None:
+        """Add a report: the other host's clock as it was sent, and this host's as it arrived."""
         self._ahead_s.append(now_s - sent_s)
 
-    def here(self, failure: RankFailure) -> RankFailure:
+    def to_local(self, failure: RankFailure) -> RankFailure:
         """Return another host's failure with its times converted to this host's clock."""
         # The report with the smallest delay gives the best estimate.
         ahead_s = min(self._ahead_s, default=0.0)
-        words_s = failure.last_words_s
-        return replace(
-            failure,
-            seen_s=failure.seen_s + ahead_s,
-            last_words_s=words_s + ahead_s if words_s else 0.0,
-        )
+        last_s = failure.last_words_s + ahead_s if failure.last_words_s else 0.0
+        return replace(failure, seen_s=failure.seen_s + ahead_s, last_words_s=last_s)
 
 
 _POLL_S = 0.1
@@ -69,13 +60,9 @@ class AgentCalls(Protocol):
 
 
 class StopRequest:
-    """The stop request of a job, made by a signal.
+    """The stop request of a job, made by a signal."""
 
-    Attributes:
-        number: The signal's number; None: no request.
-    """
-
-    number: int | None = None
+    number: int | None = None  # the signal's; None: no request
 
     def is_requested(self) -> bool:
         """Whether a stop was requested."""
@@ -93,23 +80,14 @@ class StopRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostExit:
-    """The end of the ranks of one host.
-
-    Attributes:
-        agent: The host's agent.
-        returncode: The return code of the process that ran them, -n for signal n; None: unknown.
-        reason: Why it is unknown.
-        failure: Their first failure, where a rank failed by itself, with times of this clock.
-        message: The host's message about it.
-        refusal: Why the host could not start; "": it could.
-    """
+    """The end of the ranks of one host."""
 
     agent: PlacedAgent
-    returncode: int | None
-    reason: str = ""
-    failure: RankFailure | None = None
-    message: str = ""
-    refusal: str = ""
+    returncode: int | None  # of the process that ran them, -n for signal n; None: unknown
+    reason: str = ""  # why it is unknown
+    failure: RankFailure | None = None  # the first of a rank by itself, with times of this clock
+    message: str = ""  # the host's, about the failure
+    refusal: str = ""  # why the host could not start; "": it could
 
     @property
     def host(self) -> str:
@@ -117,31 +95,23 @@ class HostExit:
         return self.agent.host.name
 
 
+MessageHandler = Callable[[str, dict[str, Any]], object]
+"""Handles a program's message, with the host's name."""
+
+
+@dataclass(kw_only=True)
 class RankGroup:
-    """One start of all hosts' ranks.
+    """One start of all hosts' ranks."""
 
-    Args:
-        calls: The calls of agents.
-        agents: One per host.
-        grace_s: Grace period between stop signal and kill, in seconds.
-        logs: The folder for copies of other machines' logs.
-        shown: Prints the hosts' output.
-        meanwhile: Called often while the ranks run.
-        hear: Handles programs' messages other than failures, with the host's name.
-    """
+    calls: AgentCalls
+    agents: Sequence[PlacedAgent]  # one a host
+    grace_s: float  # between stop signal and kill
+    logs: Path  # the folder for copies of other machines' logs
+    output: HostOutput  # prints the hosts' output
+    on_poll: Callable[[], None]  # called often while the ranks run
+    on_message: MessageHandler | None = None
 
-    def __init__(
-        self, calls: AgentCalls, agents: Sequence[PlacedAgent], *, grace_s: float, logs: Path,
-        shown: HostOutput, meanwhile: Callable[[], None],
-        hear: Callable[[str, dict[str, Any]], object] | None = None,
-    ) -> None:  # fmt: skip
-        self._calls = calls
-        self._agents = agents
-        self._grace_s = grace_s
-        self._logs = logs
-        self._output = shown
-        self._meanwhile = meanwhile
-        self._hear = hear
+    def __post_init__(self) -> None:
         self._clocks: dict[str, ClockOffset] = {}
         self._announced: dict[str, dict[str, Any]] = {}
         self._started: dict[str, Any] = {}
@@ -155,7 +125,7 @@ class RankGroup:
 
     def run(self, programs: Sequence[HostProgram], stop: StopRequest) -> list[HostExit]:
         """Run a program on each host until all have ended; return the ends in their order."""
-        for agent, program in zip(self._agents, programs, strict=True):
+        for agent, program in zip(self.agents, programs, strict=True):
             self._started[agent.host.node_id] = agent.actor.start.remote(program)
             self._last_report_s[agent.host.node_id] = time.monotonic()
             self._clocks[agent.host.node_id] = ClockOffset()
@@ -164,26 +134,26 @@ class RankGroup:
             self._receive_reports()
             self._release_start_barrier()
             self._stop_where_needed(stop)
-            self._meanwhile()
+            self.on_poll()
         return self._ends
 
     def _poll(self, agent: PlacedAgent) -> None:
         # Calls overtake each other: with the start, no earlier program's end is reported.
-        self._waiting[agent.actor.news.remote(self._started[agent.host.node_id])] = agent
+        self._waiting[agent.actor.report.remote(self._started[agent.host.node_id])] = agent
 
     def _receive_reports(self) -> None:
-        ready, _ = self._calls.wait(list(self._waiting), num_returns=1, timeout=_POLL_S)
+        ready, _ = self.calls.wait(list(self._waiting), num_returns=1, timeout=_POLL_S)
         for reference in ready:
             agent = self._waiting.pop(reference)
             try:
-                report: AgentReport = self._calls.get(reference)
-            except self._calls.exceptions.ActorUnavailableError:  # perhaps temporary
+                report: AgentReport = self.calls.get(reference)
+            except self.calls.exceptions.ActorUnavailableError:  # perhaps temporary
                 self._poll(agent)
-            except (self._calls.exceptions.RayError, ConnectionError) as error:
+            except (self.calls.exceptions.RayError, ConnectionError) as error:
                 self._ends.append(HostExit(agent=agent, returncode=None, reason=str(error)))
             else:
                 self._last_report_s[agent.host.node_id] = time.monotonic()
-                self._clocks[agent.host.node_id].hear(report.clock_s, time.time())
+                self._clocks[agent.host.node_id].add(report.clock_s, time.time())
                 self._handle_report(agent, report)
         now_s = time.monotonic()
         for reference, agent in list(self._waiting.items()):
@@ -194,12 +164,12 @@ class RankGroup:
 
     def _handle_report(self, agent: PlacedAgent, report: AgentReport) -> None:
         for source, text in report.output:
-            self._output.show(source, text)
+            self.output.show(source, text)
         with suppress(OSError):  # on a full disk the output is only shown
-            append_growths(self._logs, report.logs)
+            append_growths(self.logs, report.logs)
         for announced in report.announced:
-            if self._hear is not None:
-                self._hear(agent.host.name, announced)
+            if self.on_message is not None:
+                self.on_message(agent.host.name, announced)
             self._announced[agent.host.node_id] = announced
             if announced.get(READY):
                 self._ready.add(agent.host.node_id)
@@ -207,27 +177,27 @@ class RankGroup:
             self._poll(agent)
             return
         last = self._announced.get(agent.host.node_id, {})
-        failed = last.get("failure")
-        clock = self._clocks[agent.host.node_id]
-        self._ends.append(
-            HostExit(
-                agent=agent,
-                returncode=report.returncode,
-                failure=clock.here(RankFailure(**failed["first"])) if failed else None,
-                # Another machine's logs have been copied here by now.
-                message=failed["message"].replace(failed["logs"], str(self._logs))
-                if failed
-                else "",
-                refusal=last.get(REFUSED, ""),
-            )
+        failure, message = None, ""
+        if failed := last.get("failure"):
+            clock = self._clocks[agent.host.node_id]
+            failure = clock.to_local(RankFailure(**failed["first"]))
+            # Another machine's logs have been copied here by now.
+            message = failed["message"].replace(failed["logs"], str(self.logs))
+        end = HostExit(
+            agent=agent,
+            returncode=report.returncode,
+            failure=failure,
+            message=message,
+            refusal=last.get(REFUSED, ""),
         )
+        self._ends.append(end)
 
     def _release_start_barrier(self) -> None:
         """Release the start barrier once all programs wait at it."""
-        if len(self._ready) == len(self._agents):
+        if len(self._ready) == len(self.agents):
             self._ready.clear()
-            for agent in self._agents:
-                agent.actor.go.remote()
+            for agent in self.agents:
+                agent.actor.release.remote()
 
     def _stop_where_needed(self, stop: StopRequest) -> None:
         """Send running ranks the stop signal after a failure or a request; kill them at last."""
@@ -236,17 +206,20 @@ class RankGroup:
         if self._kill_s is None and (failed or stop.is_requested()):
             self._stop_s = self._stop_s or now_s + _OTHER_FAILURES_S
             if now_s >= self._stop_s or stop.is_requested():
-                self._kill_s = now_s + self._grace_s
+                self._kill_s = now_s + self.grace_s
                 self._send(stop.number or signal.SIGTERM)
         elif self._kill_s is not None and now_s > self._kill_s:
             self._kill_s = float("inf")
             self._silent_s = _SILENT_AFTER_KILL_S
             names = ", ".join(agent.host.name for agent in self._waiting.values())
             print_status(
-                f"headrace: {names} did not stop within {self._grace_s:.0f} s and is killed\n"
+                f"headrace: {names} did not stop within {self.grace_s:.0f} s and is killed\n"
             )
             self._send(signal.SIGKILL)
 
     def _send(self, number: int) -> None:
         for agent in self._waiting.values():
             agent.actor.stop.remote(int(number))
+
+
+RankGroupFactory = Callable[[Sequence[PlacedAgent], MessageHandler | None], RankGroup]

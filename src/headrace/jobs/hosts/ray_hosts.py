@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from types import ModuleType
 from typing import Any, TypeVar
@@ -31,8 +32,7 @@ from headrace.jobs.hosts.cluster_options import ClusterOptions
 from headrace.jobs.hosts.host_commands import HostCommands, WorkingDir
 from headrace.jobs.hosts.host_installs import HostInstalls
 from headrace.jobs.hosts.offload_setup import OffloadSetup
-from headrace.jobs.hosts.rank_group import HostExit, StopRequest
-from headrace.jobs.hosts.restart_loop import RankGroupFactory
+from headrace.jobs.hosts.rank_group import HostExit, RankGroupFactory, StopRequest
 from headrace.platforms.instance_groups import GroupSpec
 from headrace.platforms.sagemaker.folders import DEFAULT_BASE
 
@@ -45,18 +45,13 @@ def ray_variables(
     recording: Mapping[str, str | None],
     *,
     is_here: bool,
-    drives: bool,
-    devices_held: bool,
+    is_driver: bool,
+    devices_reserved: bool,
 ) -> dict[str, str]:
     """Return the variables by which a script's own `ray.init()` finds cluster and folder.
 
-    Args:
-        ray: The module, connected to the cluster.
-        working_dir: The job's working directory.
-        recording: The variables that have ranks recorded; empty: nothing is recorded.
-        is_here: The script runs on this machine.
-        drives: It runs once, under --driver; a rank's own use of Ray stays unchanged.
-        devices_held: The ranks' agents have reserved their hosts' devices.
+    `recording` has the variables that have ranks recorded, if they are. A script under --driver
+    runs once; a rank's own use of Ray stays unchanged. The ranks' agents reserve devices.
     """
     context = ray.get_runtime_context()
     recorded = {name: value for name in _RECORDING_VARIABLES if (value := recording.get(name))}
@@ -74,12 +69,14 @@ def ray_variables(
     if path:
         env_vars[env.PYTHONPATH.name] = path
     variables = {env.RAY_ADDRESS.name: context.gcs_address}
-    if devices_held:
+    if devices_reserved:
         variables[env.DEVICES_RESERVED.name] = "1"
         variables[env.PYTHONPATH.name] = (
-            env.pythonpath_with(SITECUSTOMIZE_DIR) if is_here else "{site}"
+            env.pythonpath_with(SITECUSTOMIZE_DIR) if is_here else "{pythonpath}"
         )
-    if drives and env.RAY_JOB_CONFIG.get() is None:  # else Ray runs this job, with its own config
+    if (
+        is_driver and env.RAY_JOB_CONFIG.get() is None
+    ):  # else Ray runs this job, with its own config
         variables[env.RAY_JOB_CONFIG.name] = json.dumps({"runtime_env": runtime_env})
         variables[env.RAY_JOB_CONFIG_YIELDS.name] = "1"
     return variables
@@ -88,9 +85,7 @@ def ray_variables(
 def warn_unrecorded_script(agent: PlacedAgent, profile: str) -> None:
     """Print that a script under --driver, or Ray Train's workers, are not recorded, if so.
 
-    Args:
-        agent: The agent of the script's host.
-        profile: The job's profile; with "off" nothing is printed about records.
+    `agent` is that of the script's host. With the profile "off" nothing is said about records.
     """
     if not agent.facts.is_drivers and profile != "off":
         print_status(
@@ -110,47 +105,20 @@ _POLL_S = 0.5
 _Placement = TypeVar("_Placement")
 
 
+@dataclass(slots=True, kw_only=True)
 class RayHosts:
-    """The hosts of one job on a Ray cluster.
+    """The hosts of one job on a Ray cluster."""
 
-    Args:
-        ray: The module, connected to the cluster.
-        options: The cluster options.
-        groups: The groups whose hosts run something.
-        programs: The commands of the hosts.
-        working_dir: The job's working directory.
-        mark: This process's marker of the machine.
-        requirements: What hosts install first; None: nothing.
-        offloading: The offload hosts; None: there are none.
-        profile: How the job is recorded.
-
-    Attributes:
-        calls: Ray.
-    """
-
-    def __init__(
-        self,
-        ray: ModuleType,
-        options: ClusterOptions,
-        groups: Sequence[GroupSpec],
-        programs: HostCommands,
-        working_dir: WorkingDir,
-        mark: HostMarker,
-        *,
-        requirements: HostInstalls | None,
-        offloading: OffloadSetup | None,
-        profile: str,
-    ) -> None:
-        self.calls: Any = ray
-        self._options = options
-        self._groups = groups
-        self._programs = programs
-        self._working_dir = working_dir
-        self._mark = mark
-        self._requirements = requirements
-        self._offloading = offloading
-        self._profile = profile
-        self._lost: set[str] = set()  # Ray node ids of lost hosts
+    calls: Any  # the `ray` module, connected to the cluster
+    options: ClusterOptions
+    groups: Sequence[GroupSpec]  # those whose hosts run something
+    programs: HostCommands
+    working_dir: WorkingDir
+    marker: HostMarker  # the driver's
+    requirements: HostInstalls | None  # what hosts install first
+    offloading: OffloadSetup | None
+    profile: str  # how the job is recorded
+    lost: set[str] = field(default_factory=set)  # Ray node ids of lost hosts
 
     def placed(self, stop: StopRequest) -> AgentPlacement | None:
         """Return an agent on each host, as soon as there are enough; None: the job is over."""
@@ -159,27 +127,27 @@ class RayHosts:
     def prepare(
         self,
         agents: Sequence[PlacedAgent],
-        rank_group_factory: Callable[[Sequence[PlacedAgent]], RankGroupFactory],
+        rank_group: RankGroupFactory,
         stop: StopRequest,
     ) -> list[HostExit]:
         """Install the requirements where the script or Ray runs something; set the layout."""
-        if self._requirements is not None:
-            failed = self._install(self._requirements, agents, rank_group_factory, stop)
+        if self.requirements is not None:
+            failed = self._install(self.requirements, agents, rank_group, stop)
             if failed or stop.is_requested():
                 return failed
-        if self._offloading is not None:
-            self._offloading.serve(agents)
-        self._programs.plan(agents, lambda: self._can_bind_mount_everywhere(agents))
+        if self.offloading is not None:
+            self.offloading.serve(agents)
+        self.programs.plan(agents, lambda: self._can_bind_mount_everywhere(agents))
         return []
 
     def program(
         self, agents: Sequence[PlacedAgent], agent: PlacedAgent, number: int
     ) -> HostProgram:
         """Return the program of a host."""
-        if self._options.driver and number == 0:
-            warn_unrecorded_script(agents[0], self._profile)
-        offloading = self._offloading
-        return self._programs.program(
+        if self.options.driver and number == 0:
+            warn_unrecorded_script(agents[0], self.profile)
+        offloading = self.offloading
+        return self.programs.program(
             agents, agent, number,
             variables=self._variables(agents, agent),
             files=offloading.files_of(agent) if offloading is not None else {},
@@ -188,8 +156,8 @@ class RayHosts:
 
     def tend(self) -> None:
         """Maintain the offload hosts."""
-        if self._offloading is not None:
-            self._offloading.tend()
+        if self.offloading is not None:
+            self.offloading.tend()
 
     def gone(self, agents: Sequence[PlacedAgent]) -> list[PlacedAgent]:
         """Return the agents of lost hosts, once the cluster reports them or after a time limit."""
@@ -198,32 +166,32 @@ class RayHosts:
             living = {host.node_id for host in living_hosts(self.calls)}
             gone = [agent for agent in agents if agent.host.node_id not in living]
             if gone or time.monotonic() > deadline_s:
-                self._lost |= {agent.host.node_id for agent in gone}
+                self.lost |= {agent.host.node_id for agent in gone}
                 return gone
             time.sleep(_POLL_S)
         return []
 
     def close(self) -> None:
         """Leave the offload hosts, and close the records."""
-        if self._offloading is not None:
-            self._offloading.close()
-        self._programs.finish()
+        if self.offloading is not None:
+            self.offloading.close()
+        self.programs.finish()
 
     def _place(self, stop: StopRequest, hosts: Sequence[RayHost]) -> AgentPlacement:
-        placement = DriverAgentPlacement if self._options.driver else AgentPlacement
-        return placement(self.calls, self._groups, hosts, self._mark, is_over=stop.is_requested)
+        placement = DriverAgentPlacement if self.options.driver else AgentPlacement
+        return placement(self.calls, self.groups, hosts, self.marker, is_over=stop.is_requested)
 
     def _placed(
         self, stop: StopRequest, place: Callable[[Sequence[RayHost]], _Placement]
     ) -> _Placement | None:
-        options = self._options
-        wanted = [options.training, *options.others] if options.driver else self._groups
+        options = self.options
+        wanted = [options.training, *options.others] if options.driver else self.groups
         deadline_s = time.monotonic() + options.hosts_s
         while not stop.is_requested():
             left_s = max(0.0, deadline_s - time.monotonic())
             hosts = wait_for_hosts(
-                self.calls, wanted, longest_s=left_s, tell=print_status, without=self._lost,
-                is_over=stop.is_requested,
+                self.calls, wanted, longest_s=left_s, is_over=stop.is_requested,
+                without=self.lost,
             )  # fmt: skip
             if stop.is_requested():
                 break
@@ -238,20 +206,19 @@ class RayHosts:
 
     def _install(
         self, requirements: HostInstalls, agents: Sequence[PlacedAgent],
-        rank_group_factory: Callable[[Sequence[PlacedAgent]], RankGroupFactory], stop: StopRequest,
+        rank_group: RankGroupFactory, stop: StopRequest,
     ) -> list[HostExit]:  # fmt: skip
-        if not self._options.driver:
-            return requirements.install(agents, rank_group_factory(agents), stop)
-        options = self._options
+        if not self.options.driver:
+            return requirements.install(agents, rank_group, stop)
+        options = self.options
         names = {options.training.name, *(one.name for one in options.others)}
         everywhere = self._placed(
-            stop, lambda hosts: AgentsOnAllHosts(self.calls, names, hosts, self._mark)
+            stop, lambda hosts: AgentsOnAllHosts(self.calls, names, hosts, self.marker)
         )
         if everywhere is None:
             return []
         try:
-            agents = everywhere.agents
-            return requirements.install(agents, rank_group_factory(agents), stop)
+            return requirements.install(everywhere.agents, rank_group, stop)
         finally:
             everywhere.close()
 
@@ -263,13 +230,13 @@ class RayHosts:
         """Return the variables of a host's ranks for Ray, and for the offload hosts."""
         is_here = agent.facts.is_drivers
         found = ray_variables(
-            self.calls, self._working_dir, self._programs.recorded() if is_here else {},
-            is_here=is_here, drives=self._options.driver,
-            devices_held=not self._options.driver
+            self.calls, self.working_dir, self.programs.recorded() if is_here else {},
+            is_here=is_here, is_driver=self.options.driver,
+            devices_reserved=not self.options.driver
             and any(one.host.gpus for one in (agents if is_here else [agent])),
         )  # fmt: skip
-        if self._options.driver and is_here:
+        if self.options.driver and is_here:
             found[env.DRIVER_SCRIPT.name] = "1"
-        if self._offloading is not None:
-            found |= self._offloading.variables(is_here=is_here)
+        if self.offloading is not None:
+            found |= self.offloading.variables(is_here=is_here)
         return found

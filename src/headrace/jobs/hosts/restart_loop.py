@@ -7,8 +7,10 @@ A rank that fails ends the ranks of all hosts; then all of them are restarted, a
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
 
 from headrace.cluster.agent import HostProgram
 from headrace.cluster.placement import PlacedAgent
@@ -17,12 +19,17 @@ from headrace.core.errors import LaunchError, UsageError
 from headrace.core.process.supervision import STOP_SIGNALS, exit_code_of
 from headrace.jobs.failure import first_failure
 from headrace.jobs.hosts.driver_protocol import refusal_messages
-from headrace.jobs.hosts.rank_group import AgentCalls, HostExit, RankGroup, StopRequest
+from headrace.jobs.hosts.rank_group import (
+    AgentCalls,
+    HostExit,
+    MessageHandler,
+    RankGroup,
+    RankGroupFactory,
+    StopRequest,
+)
 from headrace.jobs.output.terminal_output import HostOutput
 
 _AGENTS_EXTRA_S = 10.0  # torchrun needs some time itself after its ranks have ended
-
-RankGroupFactory = Callable[[Callable[[str, dict[str, Any]], object] | None], RankGroup]
 
 
 class PlacedAgents(Protocol):
@@ -47,7 +54,7 @@ class HostProvider(Protocol):
     def prepare(
         self,
         agents: Sequence[PlacedAgent],
-        rank_group_factory: Callable[[Sequence[PlacedAgent]], RankGroupFactory],
+        rank_group: RankGroupFactory,
         stop: StopRequest,
     ) -> list[HostExit]:
         """Prepare the hosts; return the ends of hosts on which that failed."""
@@ -67,34 +74,16 @@ class HostProvider(Protocol):
         """Release all other resources."""
 
 
+@dataclass(slots=True, kw_only=True)
 class RestartLoop:
-    """Starts ranks until they succeed or a budget is used up.
+    """Starts ranks until they succeed or a budget is used up."""
 
-    Args:
-        hosts: The source of the job's hosts.
-        shown: Prints the hosts' output.
-        logs: The folder for copies of other machines' logs.
-        grace_s: Grace period between stop signal and kill, in seconds.
-        max_restarts: Restarts after a failure.
-        max_preemptions: Restarts after the loss of a host; -1: any number.
-    """
-
-    def __init__(
-        self,
-        hosts: HostProvider,
-        shown: HostOutput,
-        logs: Any,
-        *,
-        grace_s: float,
-        max_restarts: int,
-        max_preemptions: int,
-    ) -> None:
-        self._hosts = hosts
-        self._output = shown
-        self._logs = logs
-        self._grace_s = grace_s
-        self._restarts_left = max_restarts
-        self._preemptions_left = max_preemptions
+    hosts: HostProvider
+    output: HostOutput  # prints the hosts' output
+    logs: Path  # the folder for copies of other machines' logs
+    grace_s: float  # between stop signal and kill
+    restarts_left: int  # after a failure
+    preemptions_left: int  # restarts after the loss of a host; -1: any number
 
     def run(self, stop: StopRequest) -> int:
         """Run the job and return its exit code."""
@@ -112,50 +101,47 @@ class RestartLoop:
         finally:
             for stopping in STOP_SIGNALS:
                 signal.signal(stopping, signal.SIG_IGN)
-            self._hosts.close()
-            self._output.close()
+            self.hosts.close()
+            self.output.close()
 
     def _start(self, number: int, stop: StopRequest) -> list[HostExit]:
-        placed = self._hosts.placed(stop)
+        placed = self.hosts.placed(stop)
         if placed is None:
             return []
         try:
-            failed = self._hosts.prepare(placed.agents, self._rank_group_factory, stop)
+            failed = self.hosts.prepare(placed.agents, self._rank_group, stop)
             if failed or stop.is_requested():
                 return failed
-            programs = [
-                self._hosts.program(placed.agents, agent, number) for agent in placed.agents
-            ]
-            return self._rank_group_factory(placed.agents)(None).run(programs, stop)
+            programs = [self.hosts.program(placed.agents, agent, number) for agent in placed.agents]
+            return self._rank_group(placed.agents).run(programs, stop)
         finally:
             placed.close()
 
-    def _rank_group_factory(self, agents: Sequence[PlacedAgent]) -> RankGroupFactory:
-        def rank_group(hear: Callable[[str, dict[str, Any]], object] | None) -> RankGroup:
-            return RankGroup(
-                self._hosts.calls,
-                agents,
-                grace_s=self._grace_s + _AGENTS_EXTRA_S,
-                logs=self._logs,
-                shown=self._output,
-                meanwhile=self._hosts.tend,
-                hear=hear,
-            )
-
-        return rank_group
+    def _rank_group(
+        self, agents: Sequence[PlacedAgent], on_message: MessageHandler | None = None
+    ) -> RankGroup:
+        return RankGroup(
+            calls=self.hosts.calls,
+            agents=agents,
+            grace_s=self.grace_s + _AGENTS_EXTRA_S,
+            logs=self.logs,
+            output=self.output,
+            on_poll=self.hosts.tend,
+            on_message=on_message,
+        )
 
     def _may_restart(self, ends: Sequence[HostExit]) -> bool:
         """Print why the ranks ended; return whether they are restarted."""
         silent = [end for end in ends if end.returncode is None]
-        lost = self._hosts.gone([end.agent for end in silent])
+        lost = self.hosts.gone([end.agent for end in silent])
         if lost:
             names = ", ".join(agent.host.name for agent in lost)
-            if not self._preemptions_left:
+            if not self.preemptions_left:
                 print_status(
                     f"headrace: {names}: lost, and no preemption is left (--max-preemptions)\n"
                 )
                 return False
-            self._preemptions_left -= 1
+            self.preemptions_left -= 1
             print_status(
                 f"headrace: {names}: lost; all ranks start anew once there are enough hosts\n"
             )
@@ -174,10 +160,10 @@ class RestartLoop:
         refused = [end for end in ends if end.returncode == UsageError.exit_code]
         if any(end.failure is None for end in refused):  # a restart would be refused again
             return False
-        if not self._restarts_left:
+        if not self.restarts_left:
             return False
-        self._restarts_left -= 1
-        print_status(f"headrace: all ranks start anew; {self._restarts_left} restarts are left\n")
+        self.restarts_left -= 1
+        print_status(f"headrace: all ranks start anew; {self.restarts_left} restarts are left\n")
         return True
 
 

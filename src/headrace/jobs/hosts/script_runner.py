@@ -84,7 +84,7 @@ def _run(run: HostRun, command: Sequence[str], assignment: HostAssignment, logs:
         with streams["stdout"].open("wb") as out, streams["stderr"].open("wb") as err:
             child = subprocess.Popen(
                 parent_bound_command(
-                    sys.executable, script_env.placed(command), pid_pipe=leftovers.pid_pipe
+                    sys.executable, script_env.with_mounts(command), pid_pipe=leftovers.pid_pipe
                 ),
                 stdout=out,
                 stderr=err,

@@ -205,29 +205,29 @@ def script_command(job: JobSpec, script: str, script_env: ScriptEnvironment) -> 
 def run_script(
     command: Sequence[str],
     *,
-    site: ScriptEnvironment,
+    script_env: ScriptEnvironment,
     environment: Mapping[str, str | None],
     log: Path,
-    held: frozenset[signal.Signals],
+    blocked: frozenset[signal.Signals],
     grace_s: Callable[[], float | None] | None = None,
 ) -> int:
     """Run a script to its end; return its return code, -n for signal n.
 
     Args:
         command: Its command line.
-        site: The script environment.
+        script_env: The script environment.
         environment: Variables besides those of this process; None removes one.
         log: The log of its stderr; the log of its stdout gets the suffix .stdout.
-        held: The signals that `signals_blocked` blocks.
+        blocked: The signals that `signals_blocked` blocks.
         grace_s: See `wait_for`.
     """
     streams = open_stream(sys.stdout.buffer), open_stream(sys.stderr.buffer)
     child = subprocess.Popen(
-        parent_bound_command(sys.executable, site.placed(command)),
+        parent_bound_command(sys.executable, script_env.with_mounts(command)),
         stdout=streams[0].written,
         stderr=streams[1].written,
         env=env.child_environment(environment),
-        cwd=site.folder,
+        cwd=script_env.folder,
         close_fds=False,  # descriptors that the shell opened, as by <(command), are the script's
     )
     for stream in streams:  # so that its end is noticed
@@ -241,7 +241,7 @@ def run_script(
         for stream in streams:
             stream.resize()
 
-    returncode = wait_for(child, held, own_session=False, resized=resize, grace_s=grace_s)
+    returncode = wait_for(child, blocked, own_session=False, resized=resize, grace_s=grace_s)
     for tee in tees:
         tee.close()
     return returncode

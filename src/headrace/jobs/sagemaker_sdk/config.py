@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
-from typing import Any
+from typing import Any, TypeGuard
 
 from headrace.core.errors import UsageError
 from headrace.core.suggestions import choices_hint
@@ -39,21 +39,13 @@ class cProfileTimer(Enum):  # noqa: N801 - SageMaker's
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """A range of steps or of time.
-
-    Attributes:
-        start_step: The first step.
-        num_steps: The number of steps.
-        start_unix_time: Instead of steps: the start, in seconds since 1970.
-        duration: The duration, in seconds.
-        profile_default_steps: Debugger's default steps.
-    """
+    """A range of steps, or of time from `start_unix_time` on."""
 
     start_step: int | None = None
     num_steps: int | None = None
-    start_unix_time: int | None = None
-    duration: float | None = None
-    profile_default_steps: bool = False
+    start_unix_time: int | None = None  # in seconds since 1970
+    duration: float | None = None  # in seconds
+    profile_default_steps: bool = False  # Debugger's default steps
 
     def __post_init__(self) -> None:
         check_range(self)
@@ -137,10 +129,9 @@ _PARTS: Mapping[str, type[_Range]] = {
 
 
 def read_profile(given: object) -> object | None:
-    """Return a FrameworkProfile, also of a mapping of its arguments; other values stay as they are.
+    """Return the FrameworkProfile of a value of a job file, of run.json, or of an argument.
 
-    Args:
-        given: None, True, a FrameworkProfile, or its arguments, as in job files and run.json.
+    Such a value is None, True, a FrameworkProfile, or its arguments; others stay as they are.
     """
     if not isinstance(given, Mapping):
         return FrameworkProfile() if given is True else given or None
@@ -152,14 +143,17 @@ def read_profile(given: object) -> object | None:
     return _made(FrameworkProfile, {**given, **parts})
 
 
+def is_whole_number(value: object, least: int) -> TypeGuard[int]:
+    """Whether a value is an int, which True and False are not here, and not too small."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
 def check_range(given: _Range | FrameworkProfile) -> None:
     """Raise UsageError for an invalid range of steps or of time."""
     where = type(given).__name__
     for name, least in (("start_step", 0), ("num_steps", 1), ("start_unix_time", 0)):
         value = getattr(given, name)
-        if value is not None and (
-            isinstance(value, bool) or not isinstance(value, int) or value < least
-        ):
+        if value is not None and not is_whole_number(value, least):
             raise UsageError(f"{where}: {name} {value!r} is not a whole number, {least} or more.")
     seconds = given.duration
     if seconds is not None and (
@@ -214,7 +208,7 @@ class InstanceGroup:
                 'InstanceGroup("gpu", "ml.g5.xlarge", 1): name, type, how many hosts.'
             )
         where = f"InstanceGroup {name}"
-        if isinstance(hosts, bool) or not isinstance(hosts, int) or hosts < 1:
+        if not is_whole_number(hosts, least=1):
             raise UsageError(f"{where}: {hosts!r} hosts: a group has one or more.")
         object.__setattr__(self, "name", check_group_name(name, where))
         object.__setattr__(self, "type", kind)
@@ -286,7 +280,7 @@ class ProfilerConfig:
             object.__setattr__(self, "system_monitor_interval_millis", millis)
         profile = read_profile(self.framework_profile_params)
         object.__setattr__(self, "framework_profile_params", profile)
-        if isinstance(millis, bool) or not isinstance(millis, int) or not 100 <= millis <= 60_000:
+        if not is_whole_number(millis, least=100) or millis > 60_000:
             raise UsageError(
                 f"ProfilerConfig: system_monitor_interval_millis {millis!r}: give a whole number "
                 "from 100 to 60000."

@@ -21,19 +21,12 @@ _CHECKED = (*rule_configs.DEFAULTS, rule_configs.REPORT)
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """A requested rule.
-
-    Attributes:
-        name: Its name.
-        rule: The name of Debugger's rule; "": a rule of the user's own.
-        rule_parameters: The parameters that were given.
-        recorded: Other arguments, which are only recorded.
-    """
+    """A requested rule."""
 
     name: str
-    rule: str = ""
+    rule: str = ""  # Debugger's name; "": a rule of the user's own
     rule_parameters: Mapping[str, Any] = field(default_factory=dict)
-    recorded: Mapping[str, Any] = field(default_factory=dict)
+    recorded: Mapping[str, Any] = field(default_factory=dict)  # arguments without effect
 
     @classmethod
     def sagemaker(
@@ -113,12 +106,7 @@ class TensorBoardOutputConfig:
 def read_rules(given: object, where: str) -> list[_Rule]:
     """Return the requested rules; job files and run.json have names or dicts of them.
 
-    Args:
-        given: A list of rules.
-        where: Prefix of error messages: who gave the rules.
-
-    Raises:
-        UsageError: An entry is no rule.
+    Raises UsageError, prefixed by `where`, for an entry that is no rule.
     """
     if not isinstance(given, Sequence) or isinstance(given, str | bytes):
         raise UsageError(f"{where}rules: {given!r} is not a list of ProfilerRule.")
@@ -154,11 +142,7 @@ def ignored_settings(
 ) -> list[str]:  # fmt: skip
     """Return a list of one note about Debugger settings without effect, or an empty list.
 
-    Args:
-        rules: The requested rules.
-        profile: A FrameworkProfile, or another value.
-        s3_output_path: Debugger's location of its records.
-        others: Names of other arguments that were given.
+    `profile` is a FrameworkProfile or another value; `others` names further arguments.
     """
     ignored = []
     requested = list(rules)

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from headrace.core.errors import UsageError
 from headrace.core.suggestions import choices_hint
-from headrace.jobs.sagemaker_sdk.config import InstanceGroup
+from headrace.jobs.sagemaker_sdk.config import InstanceGroup, is_whole_number
 from headrace.platforms.training_job import Distribution
 
 _GROUPS = "instance_groups"
@@ -29,28 +29,17 @@ _UNSUPPORTED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RanksSpec:
-    """How and where ranks are started.
-
-    Attributes:
-        distribution: SageMaker's name of it.
-        group: The instance group of the ranks; None: the only one, or the one with devices.
-        per_host: Ranks per host; None: one per device.
-    """
+    """How and where ranks are started."""
 
     distribution: Distribution
-    group: str | None = None
-    per_host: int | None = None
+    group: str | None = None  # None: the only one, or the one with devices
+    per_host: int | None = None  # None: one per device
 
 
 def ranks_of(given: Mapping[str, Any], where: str) -> RanksSpec | None:
     """Return how ranks are started; None: the script runs once on each host.
 
-    Args:
-        given: The argument's value.
-        where: Prefix of error messages: who gave the argument.
-
-    Raises:
-        UsageError: An unknown distribution or option, two distributions, or a missing group.
+    Raises UsageError, prefixed by `where`, for an invalid value.
     """
     prefix = f"{where}distribution: "
     known: tuple[Distribution, ...] = get_args(Distribution)
@@ -97,8 +86,7 @@ def distribution_notes(given: Mapping[str, Any]) -> list[str]:
         elif options["enabled"] and name == _WITHOUT_RANKS:
             notes.append(
                 f"distribution: {_WITHOUT_RANKS}: the script runs once on each host, as in "
-                "SageMaker's "
-                "containers for PyTorch"
+                "SageMaker's containers for PyTorch"
             )
     return notes
 
@@ -108,14 +96,7 @@ def training_first(
 ) -> tuple[InstanceGroup, ...]:
     """Return the groups in the launcher's order: the training group first.
 
-    Args:
-        groups: All groups; empty: this host alone.
-        ranks: How ranks are started.
-        offload: The offload group's name.
-        where: Prefix of error messages: who gave the arguments.
-
-    Raises:
-        UsageError: There is no group of that name, or the training group is ambiguous.
+    Raises UsageError, prefixed by `where`, for an unknown or ambiguous training group.
     """
     names = [group.name for group in groups]
     if ranks is None:
@@ -178,8 +159,6 @@ def _name_of(group: object) -> object:
 
 
 def _per_host(value: object, prefix: str) -> int | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise UsageError(f"{prefix}{_PER_HOST}: {value!r} is not a whole number, 1 or more.")
-    return value
+    if value is None or is_whole_number(value, least=1):
+        return value
+    raise UsageError(f"{prefix}{_PER_HOST}: {value!r} is not a whole number, 1 or more.")

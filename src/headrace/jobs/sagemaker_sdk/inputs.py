@@ -20,11 +20,7 @@ _FILE_SYSTEMS = ("EFS", "FSxLustre")
 
 @dataclass(frozen=True, slots=True)
 class ShuffleConfig:
-    """SageMaker's shuffling of a channel's objects; only recorded, their order stays.
-
-    Attributes:
-        seed: An integer.
-    """
+    """SageMaker's shuffling of a channel's objects; only recorded, their order stays."""
 
     seed: int
 
@@ -122,12 +118,10 @@ Input: TypeAlias = "str | TrainingInput | FileSystemInput"
 
 
 def named_inputs(inputs: object, where: str) -> dict[str, Input]:
-    """Return the inputs of a job by channel name; raises UsageError.
+    """Return the inputs of a job by channel name; raises UsageError, prefixed by `where`.
 
-    Args:
-        inputs: None, a URL, a TrainingInput or FileSystemInput, or several of them by name; job
-            files have dicts of their arguments instead.
-        where: Prefix of error messages: who gave the inputs.
+    `inputs` is None, a URL, a TrainingInput or FileSystemInput, or several of them by name; job
+    files have dicts of their arguments instead.
     """
     if inputs is None:
         return {}
@@ -143,25 +137,16 @@ def named_inputs(inputs: object, where: str) -> dict[str, Input]:
 
 def input_notes(inputs: Mapping[str, Input]) -> list[str]:
     """Return which settings of inputs have no effect here."""
-    shuffled = [
-        name
-        for name, value in inputs.items()
-        if isinstance(value, TrainingInput) and value.shuffle_config is not None
-    ]
     return [
         f"inputs: {name}: shuffle_config has no effect: objects come in the order of their keys, "
         "each epoch; shuffle in the script, or read shards with headrace.ShardDataset"
-        for name in shuffled
+        for name, value in inputs.items()
+        if isinstance(value, TrainingInput) and value.shuffle_config is not None
     ]
 
 
 def mode_of(value: Input, usual: str | None) -> str | None:
-    """Return the input mode of an input; None: the default.
-
-    Args:
-        value: The input.
-        usual: The job's input mode.
-    """
+    """Return the input mode of an input in a job with the mode `usual`; None: the default."""
     own = None if isinstance(value, str) else value.input_mode
     if own is None and isinstance(value, FileSystemInput):
         return None  # it is mounted already

@@ -46,12 +46,7 @@ REPORT = "ProfilerReport"
 
 @dataclass(frozen=True, slots=True)
 class RuleConfig:
-    """The configuration of a rule.
-
-    Attributes:
-        rule_name: Debugger's name of the rule.
-        rule_parameters: The given parameters, by name.
-    """
+    """The configuration of a rule: Debugger's name of it, and the given parameters."""
 
     rule_name: str
     rule_parameters: Mapping[str, Any] = field(default_factory=dict)

@@ -40,8 +40,8 @@ class HostSync:
         options: The sync options.
         script_env: The script environment of the host.
         run: The run folder on this host.
-        kept_as: The name under which this host's files are synced.
-        kept_by: Those names of all hosts of the job; None: unknown.
+        sync_name: The name under which this host's files are synced.
+        all_sync_names: Those names of all hosts of the job; None: unknown.
 
     Raises:
         UsageError: The URL is a folder that contains the checkpoints, or lies among them.
@@ -49,14 +49,16 @@ class HostSync:
 
     def __init__(
         self, options: SyncOptions, script_env: ScriptEnvironment, run: Path, *,
-        kept_as: str = "host", kept_by: Sequence[str] | None = (),
+        sync_name: str = "host", all_sync_names: Sequence[str] | None = (),
     ) -> None:  # fmt: skip
         self._url = options.checkpoint_uri
         self._run = run
         self._folder = _checkpoints_of(script_env, run)
         self._is_vertex = "AIP_CHECKPOINT_DIR" in script_env.environment
-        self._host = kept_as
-        self._others = None if kept_by is None else tuple(sorted(set(kept_by) - {kept_as}))
+        self._host = sync_name
+        self._others = (
+            None if all_sync_names is None else tuple(sorted(set(all_sync_names) - {sync_name}))
+        )
         self._sidecar: RestartedSidecar | None = None
         if self._url is not None:
             _check_disjoint(self._url, self._folder)

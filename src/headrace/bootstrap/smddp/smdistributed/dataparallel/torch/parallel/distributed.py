@@ -13,13 +13,7 @@ __all__ = ["DistributedDataParallel"]
 
 
 class DistributedDataParallel(_TorchsOwn):
-    """PyTorch's own, in the default process group, which it makes where there is none.
-
-    Args:
-        module: The model; device_ids are of no use to one that is on no device.
-        device_ids: As PyTorch has it.
-        others: Likewise.
-    """
+    """PyTorch's own, in the default process group, which it makes where there is none."""
 
     def __init__(
         self, module: torch.nn.Module, device_ids: list[int] | None = None, **others: Any
@@ -27,6 +21,6 @@ class DistributedDataParallel(_TorchsOwn):
         if not dist.is_initialized():
             dist.init_process_group()
         if all(parameter.device.type == "cpu" for parameter in module.parameters()):
-            device_ids = None
+            device_ids = None  # of no use to a model that is on no device
             others.pop("output_device", None)
         super().__init__(module, device_ids=device_ids, **others)
