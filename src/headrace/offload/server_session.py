@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
-import struct
 import sys
 import threading
 import time
-import traceback
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
@@ -21,46 +19,26 @@ from headrace.data.loader.failures import BatchFailure
 from headrace.data.loader.workers.messages import Answer, AnswerMessage, TaskMessage
 from headrace.data.loader.workers.pool import WorkerPool, wait_readable
 from headrace.offload.capacity import SessionSlots, SharedCores
-from headrace.offload.protocol import (
-    HEADER_BYTES,
-    FrameHeader,
-    FrameKind,
-    LoaderSpecMessage,
-    encode_frame,
-    send_file,
-    set_user_timeout,
-)
+from headrace.offload.protocol import FrameHeader, FrameKind, LoaderSpecMessage, encode_frame
+from headrace.offload.session_connection import SessionConnection
 from headrace.offload.worker_records import WorkerRecords
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class SessionTask:
-    """A task that a rank's proxy has assigned to this host.
+    """A task that a rank's proxy has assigned to this host."""
 
-    Attributes:
-        ask: The assignment's number.
-        payload: The pickled `BatchSpec`.
-        partition: Its partition of an iterable dataset.
-        slot: The slot for its batch; -1 until a worker gets the task.
-        deaths: How many workers died at it.
-        came_ns: When it was received, by this host's monotonic clock.
-        begun_ns: When a worker took it.
-    """
-
-    ask: int
-    payload: bytes
-    partition: int
-    slot: int = -1
-    deaths: int = 0
+    assignment: int  # its number
+    payload: bytes  # the pickled `BatchSpec`
+    partition: int  # of an iterable dataset
+    slot: int = -1  # for its batch; -1 until a worker gets the task
+    deaths: int = 0  # of workers at it
     came_ns: int = field(default_factory=time.monotonic_ns)
-    begun_ns: int = 0
+    begun_ns: int = 0  # when a worker took it
 
 
-HEARTBEAT_S = 0.5
-_SEND_TIMEOUT_S = 60  # a rank that reads nothing for so long is gone or stopped; it reconnects
 _POLL_S = 0.5
 _MAX_DEATHS = 3  # of workers in a row at the same task
-_RECEIVE_BYTES = 1 << 20
 
 
 class ServerSession:
@@ -73,7 +51,7 @@ class ServerSession:
     """
 
     def __init__(self, connection: socket.socket, cores: SharedCores, folder: Path) -> None:
-        self._connection = connection
+        self._connection = SessionConnection(connection)
         self._cores = cores
         self._session_id = id(self)
         slots = 2 * (cores.count + cores.count // 2 + 2)
@@ -84,7 +62,6 @@ class ServerSession:
         self._is_recording = True  # by the proxy's last message
         self._pool_arguments: object = None  # the pool's path, variables and partitions
         self._partitions = 0
-        self._received = bytearray()
         self._waiting: deque[SessionTask] = deque()
         self._in_progress: dict[int, SessionTask] = {}  # by the number that workers know
         self._queued_at_workers: deque[SessionTask] = deque()  # of these, not begun yet
@@ -93,30 +70,22 @@ class ServerSession:
         self._is_first = True
         self._loader_spec = 0
         self._sent_share = 0, 0
-        self._send_lock = threading.Lock()
         self._wake_lock = threading.Lock()
         self._deaths_in_a_row = 0
         self._unseen: set[int] = set()  # tasks that no worker had at the last check
         self._last_check_s = time.monotonic()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._is_over = threading.Event()
 
     def run(self) -> None:
         """Serve until the proxy is gone."""
-        self._connection.settimeout(None)
-        longest = struct.pack("ll", _SEND_TIMEOUT_S, 0)
-        self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, longest)
         self._cores.join(self._session_id, self._wake_up)
-        heartbeats = threading.Thread(target=self._send_heartbeats, name="beat", daemon=True)
-        heartbeats.start()
         try:
+            self._connection.open()
             with suppress(OSError, ValueError, HeadraceError):  # the proxy reconnects
                 while self._step():
                     pass
         finally:
-            self._is_over.set()
             self._cores.leave(self._session_id)
-            heartbeats.join()
             self._connection.close()
             self._end_worker_pool()
             if self._worker_records is not None:
@@ -131,18 +100,6 @@ class ServerSession:
             if self._wake != -1:
                 os.eventfd_write(self._wake, 1)
 
-    def _send_heartbeats(self) -> None:
-        """Send heartbeats, also while the session's thread imports or sends."""
-        while not self._is_over.wait(HEARTBEAT_S):
-            if self._send_lock.acquire(blocking=False):  # else it is sending something just now
-                try:
-                    self._connection.sendall(encode_frame(FrameKind.HEARTBEAT))
-                except OSError:
-                    with suppress(OSError):  # half a frame may be sent: the connection is useless
-                        self._connection.shutdown(socket.SHUT_RDWR)
-                finally:
-                    self._send_lock.release()
-
     def _step(self) -> bool:
         """Wait for something to do, and do it; return whether the proxy is still connected."""
         also = [self._connection.fileno(), self._wake]
@@ -156,11 +113,13 @@ class ServerSession:
             wait_readable(also, _POLL_S)
         with suppress(BlockingIOError):
             os.eventfd_read(self._wake)
-        is_connected = self._receive()
+        frames = self._connection.receive()
+        for frame in frames or ():
+            self._handle_message(*frame)
         self._send_share()
         self._send_rows()
         self._start_tasks()
-        return is_connected
+        return frames is not None
 
     def _send_share(self) -> None:
         self._slots.trim()
@@ -168,53 +127,26 @@ class ServerSession:
         share = cores, self._slots.task_limit_within(limit)
         if share != self._sent_share:
             self._sent_share = share
-            self._send(encode_frame(FrameKind.SHARE, a=share[1], b=cores))
+            self._connection.send(encode_frame(FrameKind.SHARE, a=share[1], b=cores))
 
     def _send_rows(self, *, at_once: bool = False) -> None:
-        rows = (
-            self._worker_records.due(at_once=at_once) if self._worker_records is not None else None
-        )
-        if rows is not None:
-            self._send(encode_frame(FrameKind.ROWS, rows))
-
-    def _send(self, content: bytes) -> None:
-        with self._send_lock:
-            self._connection.sendall(content)
+        if self._worker_records is None:
+            return
+        if (rows := self._worker_records.due(at_once=at_once)) is not None:
+            self._connection.send(encode_frame(FrameKind.ROWS, rows))
 
     # --- frames of the proxy
-
-    def _receive(self) -> bool:
-        while True:
-            try:
-                piece = self._connection.recv(_RECEIVE_BYTES, socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                break
-            if not piece:
-                return False
-            self._received += piece
-        while (frame := self._next_frame()) is not None:
-            self._handle_message(*frame)
-        return True
-
-    def _next_frame(self) -> tuple[FrameHeader, bytes] | None:
-        if len(self._received) < HEADER_BYTES:
-            return None
-        head = FrameHeader.unpack(self._received[:HEADER_BYTES])
-        end = HEADER_BYTES + head.body_bytes
-        if len(self._received) < end:
-            return None
-        body = bytes(self._received[HEADER_BYTES:end])
-        del self._received[:end]
-        return head, body
 
     def _handle_message(self, head: FrameHeader, body: bytes) -> None:
         match head.kind:
             case FrameKind.LOADER_SPEC:
                 self._load(head.a, LoaderSpecMessage.from_bytes(body))
             case FrameKind.BATCH_SPEC:
-                self._waiting.append(SessionTask(ask=head.ask, payload=body, partition=head.a))
+                self._waiting.append(
+                    SessionTask(assignment=head.assignment, payload=body, partition=head.a)
+                )
             case FrameKind.RECEIVED:
-                self._slots.give(self._sent.pop(head.ask))
+                self._slots.give(self._sent.pop(head.assignment))
             case FrameKind.WANTED_BATCHES:
                 self._cores.want(self._session_id, head.a)
             case FrameKind.FORGET:
@@ -224,7 +156,7 @@ class ServerSession:
                 if self._worker_records is not None:
                     self._worker_records.turn(on=self._is_recording)
             case _:
-                raise ValueError(f"a receiver does not say {head.kind.name}")
+                raise ValueError(f"a proxy does not send {head.kind.name}")
 
     def _load(self, number: int, spec: LoaderSpecMessage) -> None:
         """Have the workers make batches of another loader spec."""
@@ -235,11 +167,15 @@ class ServerSession:
         try:
             self._start(spec)
         except Exception as error:  # noqa: BLE001 - loading user code may raise anything
-            failure = BatchFailure.of(error, traceback.format_exc(), None, None)
-            self._end_worker_pool()
-            self._send(encode_frame(FrameKind.REFUSED, failure.to_bytes(), a=number))
+            self._refuse(error)
         else:
-            self._send(encode_frame(FrameKind.READY, a=number))
+            self._connection.send(encode_frame(FrameKind.READY, a=number))
+
+    def _refuse(self, error: Exception) -> None:
+        """End the pool, and refuse the loader spec."""
+        failure = BatchFailure.of(error).to_bytes()
+        self._end_worker_pool()
+        self._connection.send(encode_frame(FrameKind.REFUSED, failure, a=self._loader_spec))
 
     def _end_worker_pool(self) -> None:
         if self._worker_pool is not None:
@@ -248,8 +184,12 @@ class ServerSession:
 
     def _return_waiting_tasks(self) -> None:
         for task in self._waiting:
-            self._send(FrameHeader(kind=FrameKind.BATCH, ask=task.ask, a=Answer.RETURNED).pack())
+            self._return_task(task)
         self._waiting.clear()
+
+    def _return_task(self, task: SessionTask) -> None:
+        head = FrameHeader(FrameKind.BATCH, task.assignment, Answer.RETURNED)
+        self._connection.send(head.pack())
 
     def _return_all_tasks(self) -> None:
         for task in self._in_progress.values():
@@ -272,7 +212,7 @@ class ServerSession:
         if self._worker_pool is None:
             self._pool_arguments, self._partitions = pool_arguments, spec.strands
             if spec.strands:  # its rank tolerates a longer silence, too
-                set_user_timeout(self._connection, _SEND_TIMEOUT_S)
+                self._connection.tolerate_silence()
             # Each partition of an iterable dataset has a worker, started with its first task.
             self._worker_pool = WorkerPool(
                 spec.strands or self._cores.count,
@@ -358,14 +298,17 @@ class ServerSession:
         if answer.answer is Answer.MADE:
             self._slots.note(size)
         head = FrameHeader(
-            kind=FrameKind.BATCH, ask=task.ask, a=answer.answer, b=answer.worker, c=answer.offset,
-            d=task.begun_ns - task.came_ns, e=time.monotonic_ns() - task.begun_ns,
+            FrameKind.BATCH,
+            task.assignment,
+            a=answer.answer,
+            b=answer.worker,
+            c=answer.offset,
+            d=task.begun_ns - task.came_ns,
+            e=time.monotonic_ns() - task.begun_ns,
             body_bytes=size,
-        )  # fmt: skip
-        self._sent[task.ask] = task.slot
-        with self._send_lock:
-            self._connection.sendall(head.pack())
-            send_file(self._connection, self._slots.descriptors[task.slot], size)
+        )
+        self._sent[task.assignment] = task.slot
+        self._connection.send(head.pack(), self._slots.descriptors[task.slot], size)
 
     def _replace(self, deaths: list[tuple[int, int]]) -> None:
         """Replace dead workers, and send their tasks to workers again."""
@@ -374,7 +317,13 @@ class ServerSession:
         assigned = self._worker_pool.assigned_tasks()
         self._deaths_in_a_row += len(deaths)
         if self._deaths_in_a_row > _MAX_DEATHS * self._cores.count:
-            self._give_up_all(deaths[-1][1])
+            self._return_all_tasks()
+            self._refuse(
+                HeadraceError(
+                    f"{self._deaths_in_a_row} workers in turn ended without making a batch, the "
+                    f"last with status {deaths[-1][1]}"
+                )
+            )
             return
         for worker, status in deaths:
             self._worker_pool.fork(worker)
@@ -405,31 +354,15 @@ class ServerSession:
             task = self._in_progress.pop(number)
             self._slots.leave(task.slot)
             self._cores.give(self._session_id)
-            self._send(FrameHeader(kind=FrameKind.BATCH, ask=task.ask, a=Answer.RETURNED).pack())
+            self._return_task(task)
         self._unseen = unseen
-
-    def _give_up_all(self, status: int) -> None:
-        """End the pool, as its workers keep dying, and refuse the loader spec."""
-        error = HeadraceError(
-            f"{self._deaths_in_a_row} workers in turn ended without making a batch, the last with "
-            f"status {status}"
-        )
-        self._return_all_tasks()
-        self._end_worker_pool()
-        self._send(
-            encode_frame(
-                FrameKind.REFUSED,
-                BatchFailure.of(error, "", None, None).to_bytes(),
-                a=self._loader_spec,
-            )
-        )
 
     def _give_up(self, task: SessionTask, worker: int, status: int) -> None:
         error = HeadraceError(
             f"{task.deaths} workers in turn ended at this batch, the last with status {status}; "
             "-9 often means that memory ran out."
         )
-        content = BatchFailure.of(error, "", None, None).to_bytes()
+        content = BatchFailure.of(error).to_bytes()
         self._slots.write(task.slot, content)
         self._cores.give(self._session_id)
         self._send_batch(task, AnswerMessage(Answer.FAILED, worker, 0, task.slot, 0, len(content)))

@@ -141,29 +141,22 @@ class DeviceTransfer:
 
 @dataclass(slots=True)
 class IterationProgress:
-    """The progress of an iteration; it outlives the iteration.
+    """The progress of an iteration; it outlives the iteration."""
 
-    Attributes:
-        orders: The batch specs of the iteration.
-        delivered: Batches that the script has received.
-        samples: Samples in them.
-        finished: The script has received StopIteration.
-    """
-
-    orders: BatchSpecs
-    delivered: int = 0
-    samples: int = 0
-    finished: bool = False
+    specs: BatchSpecs
+    delivered: int = 0  # batches that the script has received
+    samples: int = 0  # in them
+    finished: bool = False  # the script has received StopIteration
 
     def position(self) -> int:
         """Return the epoch's position after the batches delivered so far."""
-        return self.orders.position_after(self.delivered)
+        return self.specs.position_after(self.delivered)
 
     def seen_with(self, samples: int) -> int:
         """Return about how many samples all ranks have received after one more batch."""
-        if isinstance(self.orders, PlanBatchSpecs):
-            return self.orders.position_after(self.delivered + 1)
-        return (self.samples + samples) * self.orders.world
+        if isinstance(self.specs, PlanBatchSpecs):
+            return self.specs.position_after(self.delivered + 1)
+        return (self.samples + samples) * self.specs.world
 
 
 class BatchStream(Iterator[Any]):
@@ -186,7 +179,7 @@ class BatchStream(Iterator[Any]):
     ) -> None:
         self._ended = False
         self._progress = progress
-        self._upcoming: Iterator[BatchSpec] = iter(progress.orders)
+        self._upcoming: Iterator[BatchSpec] = iter(progress.specs)
         self._all_submitted = False
         self._in_flight: list[BatchSpec] = []
         self._executor = executor
@@ -200,7 +193,7 @@ class BatchStream(Iterator[Any]):
         self._survives_errors = survives_errors  # the script may go on with the next batch
         self._working = set(range(max(executor.workers, 1)))
         # An iterable dataset has no start position: delivered batches are made again.
-        specs = progress.orders
+        specs = progress.specs
         self._to_skip = specs.start if isinstance(specs, IterableBatchSpecs) else 0
         self._stats.first_batch_ns = 0
         self._give_out()
@@ -257,15 +250,13 @@ class BatchStream(Iterator[Any]):
                 self._in_flight.pop(0)
                 raise
             spec = self._in_flight.pop(0)
-            if built.exhausted:
-                self._note_exhausted(built.batch)
-                self._give_out()
-                continue
-            if self._to_skip:
+            if built.exhausted:  # a worker of an iterable dataset has no more batches
+                self._working.discard(built.batch % max(self._executor.workers, 1))
+            elif self._to_skip:
                 self._to_skip -= 1
-                self._give_out()
-                continue
-            return self._deliver(spec, built)
+            else:
+                return self._deliver(spec, built)
+            self._give_out()
         if self._working and not self._all_submitted:
             raise LoaderError(
                 "No batch can be ordered: the executor has no room although none is under way."
@@ -277,19 +268,16 @@ class BatchStream(Iterator[Any]):
     def _deliver(self, spec: BatchSpec, built: BuiltBatch) -> Any:
         number = self._progress.delivered
         self._budget.check(number)
-        batch = self._transferred(built.content, batch_seed(self._seed, spec.epoch, spec.draws))
+        try:
+            batch = self._feed(built.content, batch_seed(self._seed, spec.epoch, spec.draws))
+        except StopIteration as error:  # a `for` loop would end silently
+            raise RuntimeError("The device_transform raised StopIteration.") from error
         if built.bad:  # before the count: if it raises, the batch was not delivered
             self._budget.note(built.bad, number, self._progress.seen_with(built.samples))
         self._progress.delivered += 1
         self._progress.samples += built.samples
         self._stats.samples += built.samples
         return batch
-
-    def _transferred(self, content: Any, seed: int) -> Any:
-        try:
-            return self._feed(content, seed)
-        except StopIteration as error:  # a `for` loop would end silently
-            raise RuntimeError("The device_transform raised StopIteration.") from error
 
     def _give_out(self) -> None:
         while self._working and self._executor.has_room():
@@ -299,10 +287,6 @@ class BatchStream(Iterator[Any]):
                 return
             self._executor.submit(spec)
             self._in_flight.append(spec)
-
-    def _note_exhausted(self, batch: int) -> None:
-        """Note a worker of an iterable dataset that has no more batches."""
-        self._working.discard(batch % max(self._executor.workers, 1))
 
     def _account(self, start_ns: int) -> None:
         now_ns = time.monotonic_ns()

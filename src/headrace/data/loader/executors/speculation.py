@@ -19,14 +19,10 @@ _LOCAL_FACTOR, _REMOTE_FACTOR = 4.0, 2.0
 
 
 class BatchDuration:
-    """The usual duration of a batch.
-
-    Attributes:
-        usual_s: Moving average, in seconds; None before the first batch.
-    """
+    """The usual duration of a batch, a moving average."""
 
     def __init__(self) -> None:
-        self.usual_s: float | None = None
+        self.usual_s: float | None = None  # before the first batch
 
     def note(self, took_s: float) -> None:
         """Note one batch's duration."""
@@ -38,7 +34,7 @@ def is_faster_locally(remote_for_s: float, local: BatchDuration, remote: BatchDu
     """Return whether an idle worker here should make a batch that remote workers have.
 
     Args:
-        remote_for_s: How long ago it was sent to remote workers.
+        remote_for_s: How long ago it was sent to them.
         local: Duration of a batch on a worker here.
         remote: Duration of a batch on remote workers, from when it is sent.
     """
@@ -53,13 +49,9 @@ def is_faster_locally(remote_for_s: float, local: BatchDuration, remote: BatchDu
 def is_faster_remotely(
     local_for_s: float, rounds: float, local: BatchDuration, remote: BatchDuration
 ) -> bool:
-    """Return whether remote workers should make a batch that workers here have.
+    """Return whether remote workers should make a batch that was sent here `local_for_s` ago.
 
-    Args:
-        local_for_s: How long ago it was sent to workers here.
-        rounds: Batches that a worker here makes before it, itself included.
-        local: Duration of a batch on a worker here.
-        remote: Duration of a batch on remote workers, from when it is sent.
+    A worker here makes `rounds` batches, the last of which is this one.
     """
     if local.usual_s is None or remote.usual_s is None:
         return False
@@ -93,17 +85,14 @@ _AHEAD = 2
 
 
 class RemoteTasks:
-    """The tasks that remote workers have.
-
-    Args:
-        helper: The remote workers, or None.
+    """The tasks that remote workers have, where there are any.
 
     Attributes:
         numbers: The numbers of their tasks, and when each was sent.
     """
 
-    def __init__(self, helper: RemoteWorkers | None) -> None:
-        self._remote_workers = helper
+    def __init__(self, remote_workers: RemoteWorkers | None) -> None:
+        self._remote_workers = remote_workers
         self._room = 0
         # Each batch that came too late halves the number of tasks that remote workers get; each in
         # time adds one.
@@ -116,11 +105,9 @@ class RemoteTasks:
 
     def slots_for(self, depth: int) -> int:
         """Return the most batches that may be in flight; `depth` without remote workers."""
-        return (
-            depth
-            if self._remote_workers is None
-            else _AHEAD * (depth + self._remote_workers.max_open_tasks)
-        )
+        if self._remote_workers is None:
+            return depth
+        return _AHEAD * (depth + self._remote_workers.max_open_tasks)
 
     def max_in_flight(self, depth: int) -> int:
         """Return how many batches may be in flight or prefetched now."""
@@ -152,7 +139,7 @@ class RemoteTasks:
         """Whether some remote workers are idle."""
         return self.has_room and len(self.numbers) < self.workers
 
-    def send(self, task: TaskMessage, partition: int = 0) -> None:
+    def send(self, task: TaskMessage, partition: int) -> None:
         """Send a task; `partition` matters for an iterable dataset."""
         assert self._remote_workers is not None  # there is no room otherwise
         self.numbers[task.number] = time.monotonic()
