@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 import threading
 import time
 from collections import deque
@@ -14,14 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.core.errors import HeadraceError
-from headrace.data.loader.batch_builder import PickledLoaderSpec
 from headrace.data.loader.failures import BatchFailure
 from headrace.data.loader.workers.messages import Answer, AnswerMessage, TaskMessage
-from headrace.data.loader.workers.pool import WorkerPool, wait_readable
+from headrace.data.loader.workers.pool import wait_readable
 from headrace.offload.capacity import SessionSlots, SharedCores
 from headrace.offload.protocol import FrameHeader, FrameKind, LoaderSpecMessage, encode_frame
 from headrace.offload.session_connection import SessionConnection
-from headrace.offload.worker_records import WorkerRecords
+from headrace.offload.session_workers import SessionWorkers
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -56,12 +54,7 @@ class ServerSession:
         self._session_id = id(self)
         slots = 2 * (cores.count + cores.count // 2 + 2)
         self._slots = SessionSlots(slots, lambda: cores.memory_of(self._session_id))
-        self._worker_pool: WorkerPool | None = None
-        self._folder = folder
-        self._worker_records: WorkerRecords | None = None
-        self._is_recording = True  # by the proxy's last message
-        self._pool_arguments: object = None  # the pool's path, variables and partitions
-        self._partitions = 0
+        self._workers = SessionWorkers(cores.count, self._slots.descriptors, folder)
         self._waiting: deque[SessionTask] = deque()
         self._in_progress: dict[int, SessionTask] = {}  # by the number that workers know
         self._queued_at_workers: deque[SessionTask] = deque()  # of these, not begun yet
@@ -87,9 +80,7 @@ class ServerSession:
         finally:
             self._cores.leave(self._session_id)
             self._connection.close()
-            self._end_worker_pool()
-            if self._worker_records is not None:
-                self._worker_records.close()
+            self._workers.close()
             self._slots.close()
             with self._wake_lock:
                 os.close(self._wake)
@@ -103,8 +94,8 @@ class ServerSession:
     def _step(self) -> bool:
         """Wait for something to do, and do it; return whether the proxy is still connected."""
         also = [self._connection.fileno(), self._wake]
-        if self._worker_pool is not None:
-            answers, deaths = self._worker_pool.wait(_POLL_S, also)
+        if self._workers.pool is not None:
+            answers, deaths = self._workers.pool.wait(_POLL_S, also)
             for answer in answers:
                 self._deliver(answer)
             self._replace(deaths)
@@ -130,9 +121,7 @@ class ServerSession:
             self._connection.send(encode_frame(FrameKind.SHARE, a=share[1], b=cores))
 
     def _send_rows(self, *, at_once: bool = False) -> None:
-        if self._worker_records is None:
-            return
-        if (rows := self._worker_records.due(at_once=at_once)) is not None:
+        if (rows := self._workers.new_rows(at_once=at_once)) is not None:
             self._connection.send(encode_frame(FrameKind.ROWS, rows))
 
     # --- frames of the proxy
@@ -152,9 +141,7 @@ class ServerSession:
             case FrameKind.FORGET:
                 self._return_waiting_tasks()
             case FrameKind.RECORD:
-                self._is_recording = bool(head.a)
-                if self._worker_records is not None:
-                    self._worker_records.turn(on=self._is_recording)
+                self._workers.turn_recording(on=bool(head.a))
             case _:
                 raise ValueError(f"a proxy does not send {head.kind.name}")
 
@@ -165,7 +152,9 @@ class ServerSession:
         self._is_first = True
         self._deaths_in_a_row = 0
         try:
-            self._start(spec)
+            if spec.strands:  # its rank tolerates a longer silence, too
+                self._connection.tolerate_silence()
+            self._workers.load(spec)
         except Exception as error:  # noqa: BLE001 - loading user code may raise anything
             self._refuse(error)
         else:
@@ -174,13 +163,8 @@ class ServerSession:
     def _refuse(self, error: Exception) -> None:
         """End the pool, and refuse the loader spec."""
         failure = BatchFailure.of(error).to_bytes()
-        self._end_worker_pool()
+        self._workers.end()
         self._connection.send(encode_frame(FrameKind.REFUSED, failure, a=self._loader_spec))
-
-    def _end_worker_pool(self) -> None:
-        if self._worker_pool is not None:
-            self._worker_pool.close()
-            self._worker_pool = None
 
     def _return_waiting_tasks(self) -> None:
         for task in self._waiting:
@@ -200,51 +184,11 @@ class ServerSession:
         self._queued_at_workers.clear()
         self._return_waiting_tasks()
 
-    def _start(self, spec: LoaderSpecMessage) -> None:
-        root = Path.cwd()
-        folder = spec.folder_below(root)
-        variables = {**spec.variables, **self._recording(spec.loader)}
-        pool_arguments = spec.path, variables, spec.strands
-        if self._worker_pool is not None and not (
-            pool_arguments == self._pool_arguments and self._worker_pool.usable
-        ):
-            self._end_worker_pool()
-        if self._worker_pool is None:
-            self._pool_arguments, self._partitions = pool_arguments, spec.strands
-            if spec.strands:  # its rank tolerates a longer silence, too
-                self._connection.tolerate_silence()
-            # Each partition of an iterable dataset has a worker, started with its first task.
-            self._worker_pool = WorkerPool(
-                spec.strands or self._cores.count,
-                self._slots.descriptors,
-                rank=spec.rank,
-                queues=spec.strands or 1,
-                beginning=0 if spec.strands else None,
-                path=[*(str(root / entry) for entry in spec.path), *sys.path],
-                variables=variables,
-            )
-        self._worker_pool.end_workers()  # so that none writes to the slots of returned tasks
-        self._worker_pool.start(
-            PickledLoaderSpec(content=spec.content, folder=str(folder), variables=variables)
-        )
-
-    def _recording(self, loader: int | None) -> dict[str, str]:
-        """Return the variables with which workers record; empty if they are not to."""
-        if loader is None:
-            return {}
-        if self._worker_records is None:
-            try:
-                self._worker_records = WorkerRecords(loader, self._folder)
-            except OSError:  # no room: batches matter more
-                return {}
-            self._worker_records.turn(on=self._is_recording)
-        return self._worker_records.variables
-
     # --- tasks and workers
 
     def _start_tasks(self) -> None:
         """Send waiting tasks to workers, within the limits of cores and memory."""
-        while self._worker_pool is not None and (startable := self._startable_tasks()):
+        while self._workers.pool is not None and (startable := self._startable_tasks()):
             if not self._slots.has_room:
                 return
             if not self._cores.take(self._session_id, waiting=len(startable)):
@@ -256,7 +200,7 @@ class ServerSession:
 
     def _startable_tasks(self) -> Sequence[SessionTask]:
         """Return the waiting tasks that may be started: one of a partition at a time."""
-        if not self._partitions:
+        if not self._workers.partitions:
             return self._waiting
         first: dict[int, SessionTask] = {}
         for task in self._waiting:
@@ -266,20 +210,20 @@ class ServerSession:
         return list(first.values())
 
     def _send_to_worker(self, task: SessionTask) -> None:
-        assert self._worker_pool is not None
+        assert self._workers.pool is not None
         self._slots.write(task.slot, task.payload)
         number = self._next_task
         self._next_task += 1
         self._in_progress[number] = task
         task.begun_ns = time.monotonic_ns()
         # A partition has a worker of its own, which begins at once.
-        if not self._partitions and len(self._in_progress) > self._cores.count:
+        if not self._workers.partitions and len(self._in_progress) > self._cores.count:
             self._queued_at_workers.append(task)
         message = TaskMessage(number, task.slot, len(task.payload), self._is_first)
         self._is_first = False
-        if self._partitions:
-            self._worker_pool.need(task.partition)
-        self._worker_pool.send(message, task.partition)
+        if self._workers.partitions:
+            self._workers.pool.need(task.partition)
+        self._workers.pool.send(message, task.partition)
 
     def _deliver(self, answer: AnswerMessage) -> None:
         self._deaths_in_a_row = 0
@@ -312,9 +256,9 @@ class ServerSession:
 
     def _replace(self, deaths: list[tuple[int, int]]) -> None:
         """Replace dead workers, and send their tasks to workers again."""
-        if not deaths or self._worker_pool is None:
+        if not deaths or self._workers.pool is None:
             return
-        assigned = self._worker_pool.assigned_tasks()
+        assigned = self._workers.pool.assigned_tasks()
         self._deaths_in_a_row += len(deaths)
         if self._deaths_in_a_row > _MAX_DEATHS * self._cores.count:
             self._return_all_tasks()
@@ -326,7 +270,7 @@ class ServerSession:
             )
             return
         for worker, status in deaths:
-            self._worker_pool.fork(worker)
+            self._workers.pool.fork(worker)
             for number in sorted(assigned[worker] & self._in_progress.keys()):
                 task = self._in_progress.pop(number)
                 task.deaths += 1
@@ -338,13 +282,13 @@ class ServerSession:
     def _find_unseen(self) -> None:
         """Return tasks to the rank that a worker took and died before it could report that."""
         now_s = time.monotonic()
-        if self._worker_pool is None or now_s - self._last_check_s < _POLL_S:
+        if self._workers.pool is None or now_s - self._last_check_s < _POLL_S:
             return
         self._last_check_s = now_s
         unseen: set[int] = set()
-        if self._worker_pool.none_waiting():
-            assigned = set().union(*self._worker_pool.assigned_tasks().values())
-            answers, deaths = self._worker_pool.wait(0)
+        if self._workers.pool.none_waiting():
+            assigned = set().union(*self._workers.pool.assigned_tasks().values())
+            answers, deaths = self._workers.pool.wait(0)
             for answer in answers:
                 self._deliver(answer)
             self._replace(deaths)

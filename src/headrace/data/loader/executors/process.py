@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from contextlib import ExitStack
 
-from headrace.core.errors import LoaderError, LoaderTimeoutError
+from headrace.core.errors import LoaderTimeoutError
 from headrace.data.loader.batch_builder import BatchSpec, LoaderSpec
 from headrace.data.loader.executors.base import BuiltBatch, RemoteWorkers
 from headrace.data.loader.executors.dispatch import BatchTask, Dispatch
-from headrace.data.loader.executors.speculation import BatchDuration, RemoteTasks
+from headrace.data.loader.executors.results import BatchResults
+from headrace.data.loader.executors.speculation import LocalDuration, RemoteTasks
+from headrace.data.loader.executors.worker_errors import (
+    deaths_error,
+    not_begun_error,
+    overdue_error,
+)
 from headrace.data.loader.failures import BatchFailure, describe_sample, sample_at
 from headrace.data.loader.workers.messages import (
     TASKS_PER_WORKER,
@@ -57,21 +62,18 @@ class ProcessExecutor:
         self._depth = max(prefetch_batches, workers)
         self._rank = rank
         self._remote_tasks = RemoteTasks(remote_workers)
-        self._slots = SlotPool(self._most_ahead() + _SPARE_SLOTS)
-        try:
+        with ExitStack() as opened:  # closed where a later part fails
+            self._slots = SlotPool(self._most_ahead() + _SPARE_SLOTS)
+            opened.callback(self._slots.close)
             self._worker_pool = self._new_worker_pool(modules)
-        except BaseException:
-            self._slots.close()
-            raise
-        if remote_workers is not None:
-            try:
+            opened.callback(self._worker_pool.close)
+            if remote_workers is not None:
+                opened.callback(remote_workers.close)
                 remote_workers.connect(self._slots.descriptors, self._worker_pool.answers.fileno())
-            except BaseException:
-                self.close()
-                raise
+            opened.pop_all()
         self._clean = True
         self._loader_spec: LoaderSpec | None = None
-        self._pace = BatchDuration()  # of a worker here
+        self._pace = LocalDuration()
         self._reset()
 
     def _new_worker_pool(self, modules: Sequence[str]) -> WorkerPool:
@@ -85,13 +87,12 @@ class ProcessExecutor:
     def _reset(self) -> None:
         self._dispatch = Dispatch()
         self._batch_specs: dict[int, BatchSpec] = {}
-        self._results: dict[int, AnswerMessage] = {}
+        self._results = BatchResults(self._slots, self._rank)
         self._missing: set[int] = set()
         self._checked_s = self._rebalanced_s = 0.0
         self._deaths_in_a_row = 0
         self._submitted = 0
-        # Local task -> when it was sent, and how many batches of its worker it waits for.
-        self._issued: dict[int, tuple[float, float]] = {}
+        self._pace.forget_tasks()
 
     def start(self, loader_spec: LoaderSpec) -> None:
         """Prepare for an iteration; raises LoaderError where the loader spec cannot be sent."""
@@ -115,7 +116,7 @@ class ProcessExecutor:
 
     def _may_submit(self, in_flight: int) -> bool:
         return in_flight < self._remote_tasks.max_in_flight(self._depth) and (
-            self._has_local_room or self._remote_tasks.has_room
+            self._open_here < self._depth or self._remote_tasks.has_room
         )
 
     @property
@@ -126,10 +127,6 @@ class ProcessExecutor:
     @property
     def _open_here(self) -> int:
         return self._dispatch.open_count - len(self._remote_tasks.numbers)
-
-    @property
-    def _has_local_room(self) -> bool:
-        return self._open_here < self._depth
 
     @property
     def _is_sooner_remotely(self) -> bool:
@@ -150,7 +147,7 @@ class ProcessExecutor:
         self._assign(batch, slot)
 
     def _assign(self, batch: int, slot: int) -> None:
-        is_remote = not self._has_local_room or self._is_sooner_remotely
+        is_remote = self._open_here >= self._depth or self._is_sooner_remotely
         self._send(self._dispatch.issue(batch, slot), remotely=is_remote)
 
     def _send(self, task: BatchTask, *, remotely: bool = False) -> None:
@@ -162,8 +159,7 @@ class ProcessExecutor:
         if remotely:
             self._remote_tasks.send(message, self._queue_of(task.batch))
         else:
-            rounds = max(1.0, self._open_here / self.workers)
-            self._issued[task.number] = time.monotonic(), rounds
+            self._pace.note_sent(task.number, max(1.0, self._open_here / self.workers))
             self._worker_pool.send(message, self._queue_of(task.batch))
 
     def _queue_of(self, batch: int) -> int:  # noqa: ARG002 - any free worker takes it
@@ -209,8 +205,7 @@ class ProcessExecutor:
                     numbers[0], self._pace
                 )
             else:
-                issued = self._issued[numbers[0]]
-                is_slow = self._remote_tasks.prefers_remote(issued, self._pace)
+                is_slow = self._remote_tasks.prefers_remote(numbers[0], self._pace)
             if is_slow and (slot := self._slots.take()) is not None:
                 self._send(self._dispatch.issue(batch, slot), remotely=not is_remote)
 
@@ -248,36 +243,22 @@ class ProcessExecutor:
 
     def _note(self, answer: AnswerMessage) -> bool:
         """Note that a task is done; return whether its batch was still needed."""
-        issued = self._issued.pop(answer.number, None)
-        if issued is not None:
-            self._pace.note((time.monotonic() - issued[0]) / issued[1])
+        self._pace.note_done(answer.number)
         superfluous = self._dispatch.finish(answer.number)
         if superfluous is not None:
             self._slots.give(superfluous.slot)
             return False
-        self._results[answer.number] = answer
+        self._results.add(answer)
         return True
 
     def _delivered(self, task: BatchTask) -> BuiltBatch:
-        answer = self._results.pop(task.number)
         del self._batch_specs[task.batch]
-        if answer.answer is Answer.EXHAUSTED:
-            self._slots.give(answer.slot)
-            return BuiltBatch(batch=task.batch, exhausted=True)
-        structure = self._slots.read(answer.slot, answer.offset, answer.size_bytes)
-        if answer.answer is Answer.FAILED:
-            self._slots.give(answer.slot)
-            where = f"rank {self._rank}, worker {answer.worker}"
-            raise BatchFailure.from_bytes(structure).in_caller(where)
-        self._remote_tasks.note_built_locally(task.batch)
-        content, bad, samples = self._received(answer.slot, structure)
-        return BuiltBatch(batch=task.batch, content=content, bad=tuple(bad), samples=samples)
-
-    def _received(self, slot: int, structure: bytes) -> Any:
         # Batches in flight must find free slots even if the script keeps every batch.
-        if self._slots.free_count() + self._in_flight >= self._depth:
-            return self._slots.lend(slot, structure)
-        return self._slots.copy_out(slot, structure)
+        lends = self._slots.free_count() + self._in_flight >= self._depth
+        built = self._results.take(task, lends=lends)
+        if not built.exhausted:
+            self._remote_tasks.note_built_locally(task.batch)
+        return built
 
     def _replace_dead(self, deaths: list[tuple[int, int]]) -> None:
         held = self._worker_pool.assigned_tasks()
@@ -318,34 +299,21 @@ class ProcessExecutor:
     def _raise_if_hopeless(self, worker: int, status: int, lost: list[BatchTask]) -> None:
         """Count deaths: a batch that kills every worker is the script's fault."""
         self._deaths_in_a_row += 1
-        if self._deaths_in_a_row < _MAX_DEATHS_IN_A_ROW * self.workers:
-            return
-        at = self._sample_at(lost[0], worker) if lost else "the start"
-        raise LoaderError(
-            f"rank {self._rank}: {self._deaths_in_a_row} workers in turn ended without making a "
-            f"batch, the last with {describe_exit(status)} at {at}. SIGKILL often means that "
-            "memory ran out; SIGSEGV is a crash in native code that the dataset calls."
-        )
+        if self._deaths_in_a_row >= _MAX_DEATHS_IN_A_ROW * self.workers:
+            at = self._sample_at(lost[0], worker) if lost else "the start"
+            raise deaths_error(self._rank, self._deaths_in_a_row, status, at)
 
     def _overdue(self, timeout_s: float) -> LoaderTimeoutError:
-        batch = self._dispatch.next_delivery
-        came, why = "did not arrive", ". Raise timeout_s if the work really takes that long."
-        late = f"within {timeout_s:g} s"
+        waited = self._rank, self._dispatch.next_delivery, timeout_s
         held = self._worker_pool.assigned_tasks()
-        for task in self._dispatch.tasks_for(batch):
+        for task in self._dispatch.tasks_for(self._dispatch.next_delivery):
             if task.number in self._remote_tasks.numbers:
-                came = "did not arrive from the auxiliary hosts"
-                break
-            worker = next((each for each, has in held.items() if task.number in has), None)
-            if worker is not None:
-                why = f". Worker {worker} is at {self._sample_at(task, worker)}{why}"
-                break
-        else:
-            why = (
-                f" and no worker has begun it: all {self.workers} are still starting or busy with "
-                "earlier batches."
-            )
-        return LoaderTimeoutError(f"rank {self._rank}: batch {batch} {came} {late}{why}")
+                return overdue_error(*waited, source=" from the auxiliary hosts")
+            for worker, numbers in held.items():
+                if task.number in numbers:
+                    at = f" Worker {worker} is at {self._sample_at(task, worker)}."
+                    return overdue_error(*waited, at=at)
+        return not_begun_error(*waited, self.workers)
 
     def _sample_at(self, task: BatchTask, worker: int) -> str:
         progress = int(self._worker_pool.status_table[worker][TASKS_PER_WORKER])
@@ -371,8 +339,3 @@ class ProcessExecutor:
         self._remote_tasks.close()
         self._worker_pool.close()
         self._slots.close()
-
-
-def describe_exit(status: int) -> str:
-    """Return how a process ended, from its exit status."""
-    return f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"

@@ -30,6 +30,29 @@ class BatchDuration:
         self.usual_s = before_s + _NEWER * (took_s - before_s)
 
 
+class LocalDuration(BatchDuration):
+    """The usual duration of a batch on a worker here."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Task -> when it was sent, and how many batches its worker makes until it is made.
+        self.sent: dict[int, tuple[float, float]] = {}
+
+    def forget_tasks(self) -> None:
+        """Forget which tasks were sent."""
+        self.sent.clear()
+
+    def note_sent(self, number: int, rounds: float) -> None:
+        """Note that a task was sent, as the last of some batches of a worker."""
+        self.sent[number] = time.monotonic(), rounds
+
+    def note_done(self, number: int) -> None:
+        """Note that a task is done."""
+        since_s, rounds = self.sent.pop(number, (None, 1.0))
+        if since_s is not None:
+            self.note((time.monotonic() - since_s) / rounds)
+
+
 def is_faster_locally(remote_for_s: float, local: BatchDuration, remote: BatchDuration) -> bool:
     """Return whether an idle worker here should make a batch that remote workers have.
 
@@ -190,9 +213,9 @@ class RemoteTasks:
         """Return whether a worker here should make a task's batch, too; see `is_faster_locally`."""
         return is_faster_locally(time.monotonic() - self.numbers[number], local, self._pace)
 
-    def prefers_remote(self, issued: tuple[float, float], local: BatchDuration) -> bool:
+    def prefers_remote(self, number: int, local: LocalDuration) -> bool:
         """Return whether remote workers should make a batch, too; see `is_faster_remotely`."""
-        since_s, rounds = issued
+        since_s, rounds = local.sent[number]
         return self.has_room and is_faster_remotely(
             time.monotonic() - since_s, rounds, local, self._pace
         )
