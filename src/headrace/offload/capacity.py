@@ -35,12 +35,7 @@ def fair_shares(cores: int, wanted: Mapping[int, int]) -> dict[int, int]:
 
 
 class SharedCores:
-    """The cores of an auxiliary host, which sessions take for one batch at a time, and its memory.
-
-    Args:
-        count: Number of cores.
-        memory_bytes: Memory for batches, in bytes.
-    """
+    """The memory and cores of an auxiliary host; sessions take a core for one batch at a time."""
 
     def __init__(self, count: int, memory_bytes: int) -> None:
         self.count = count
@@ -93,9 +88,7 @@ class SharedCores:
     def take(self, session: int, *, waiting: int) -> bool:
         """Take a core if one is free and no session below its fair share waits for it.
 
-        Args:
-            session: The session that asks.
-            waiting: Number of its waiting tasks, this one included.
+        The session has `waiting` tasks that wait for one.
         """
         with self._lock:
             own = self._cores_in_use[session]

@@ -166,14 +166,9 @@ class ServerConnection:
             self._incoming.body = memoryview(bytearray(len(self._incoming.body)))
 
     def frames(self, place: Callable[[FrameHeader], memoryview]) -> Iterator[IncomingFrame]:
-        """Yield the frames that have been received completely.
+        """Yield the frames that have arrived; raises OSError, and ValueError for what is none.
 
-        Args:
-            place: Returns the memory for the body of a frame, by its header.
-
-        Raises:
-            OSError: The connection has ended.
-            ValueError: What came is no frame.
+        `place` returns the memory for the body of a frame, by its header.
         """
         assert self.connection is not None
         remaining = _MAX_READ_BYTES

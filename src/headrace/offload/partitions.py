@@ -168,10 +168,9 @@ class PartitionScheduler(Scheduler):
             self._return_to_rank(self._partitions[assignment.partition], without=number)
 
     def reclaim_partition(self, number: int) -> str | None:
-        """Return a late partition to the rank, with those of its host that are as late.
+        """Return a late partition, and those of its host that are as late, to the rank.
 
-        Returns:
-            The host; None if it had none.
+        Returns the host; None if it had none.
         """
         late = self._partitions.get(number)
         if late is None or late.is_at_rank:

@@ -27,22 +27,17 @@ class LoaderSpecMessage:
     """A loader spec with what a server needs to load it.
 
     Attributes:
-        loader: The probe's number of the loader; None if workers are not to record.
-        folder: The rank's working folder, relative to the job's folder if it is below that.
-        path: Entries of the rank's sys.path below the job's folder, relative to it.
-        variables: The rank's own environment variables, by `env.own_variables`.
         strands: Number of partitions of an iterable dataset, local ones included; 0 for an indexed
             dataset, of which any worker makes any batch.
-        content: The pickled `LoaderSpec`.
     """
 
     rank: int
-    loader: int | None = None
-    folder: str
-    path: list[str]
-    variables: Mapping[str, str | None]
+    loader: int | None = None  # the probe's number; None if workers are not to record
+    folder: str  # the rank's working folder, relative to the job's if it is below that
+    path: list[str]  # entries of the rank's sys.path below the job's folder, relative to it
+    variables: Mapping[str, str | None]  # the rank's own, by `env.own_variables`
     strands: int = 0
-    content: bytes
+    content: bytes  # the pickled `LoaderSpec`
 
     def to_bytes(self) -> bytes:
         """Return the message as a line of JSON and the content."""
@@ -57,11 +52,7 @@ class LoaderSpecMessage:
         return cls(**json.loads(fields), content=content)
 
     def folder_below(self, root: Path) -> Path:
-        """Return the rank's working folder on this host; raises LoaderError if it is missing.
-
-        Args:
-            root: The job's folder on this host.
-        """
+        """Return the working folder, below the job's; raises LoaderError where it is missing."""
         folder = root / self.folder
         if not folder.is_dir():
             raise LoaderError(

@@ -39,15 +39,13 @@ _WORKERS_PER_HOST = 1 << 20  # worker numbers of a host start at a multiple of i
 
 
 class OffloadProxy(ServerConnections):
-    """The proxy of one loader.
+    """The proxy of one loader; see `ServerConnections`.
 
     Args:
         control: Connection to the training process.
         answers: Socket for answers.
         slots: Descriptors of the slots' files.
-        hosts_file: Path of the hosts file.
-        recorder: Records what the hosts do.
-        prints: Whether it prints status lines: one rank of a host does.
+        hosts_file, recorder, prints: As in `ServerConnections`.
     """
 
     def __init__(

@@ -40,13 +40,7 @@ _MAX_DEATHS = 3  # of workers in a row at the same task
 
 
 class ServerSession:
-    """The server's side of one connection; `run` in a thread of its own until that ends.
-
-    Args:
-        connection: To an authenticated proxy.
-        cores: The host's cores.
-        folder: For temporary files.
-    """
+    """The server's side of a connection to an authenticated proxy; `run` in a thread of its own."""
 
     def __init__(self, connection: socket.socket, cores: SharedCores, folder: Path) -> None:
         self._connection = SessionConnection(connection)

@@ -22,11 +22,7 @@ _RECEIVE_BYTES = 1 << 20
 
 
 class SessionConnection:
-    """The connection of a session; heartbeats go out also while the session imports or sends.
-
-    Args:
-        connection: To an authenticated proxy.
-    """
+    """The connection of a session; heartbeats go out also while the session imports or sends."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection

@@ -53,11 +53,7 @@ class AnswerQueue:
 
 
 class TaskSlots:
-    """The open tasks with their slots and batch specs.
-
-    Args:
-        slots: Descriptors of the slots' files.
-    """
+    """The open tasks with their slots and batch specs."""
 
     def __init__(self, slots: list[int]) -> None:
         self._slots = slots

@@ -37,15 +37,7 @@ _SENT_TABLES = (BATCHES, TRANSFORMS, EVENTS)
 
 
 class WorkerRecords:
-    """The records of a server session's workers.
-
-    Args:
-        loader: The probe's number of their loader.
-        folder: Where a temporary folder is made, which `close` removes.
-
-    Raises:
-        OSError: The folder cannot be made.
-    """
+    """The records of a server session's workers, in a temporary folder that `close` removes."""
 
     def __init__(self, loader: int, folder: Path) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="records-", dir=folder))
@@ -69,11 +61,7 @@ class WorkerRecords:
         self._switch.on = on
 
     def due(self, *, at_once: bool = False) -> bytes | None:
-        """Return new rows for `parse_rows`, once a second; None if there are none.
-
-        Args:
-            at_once: Return new rows even if less than a second has passed.
-        """
+        """Return new rows for `parse_rows`, once a second or `at_once`; None if there are none."""
         now_s = time.monotonic()
         if now_s - self._last_read_s < _SEND_INTERVAL_S and not at_once:
             return None
@@ -121,8 +109,7 @@ class WorkerRecords:
 def parse_rows(body: bytes) -> tuple[int, list[tuple[int, list[object]]]]:
     """Return the sender's monotonic clock in nanoseconds, and rows with their tables' numbers.
 
-    Raises:
-        ValueError: `body` is not from `WorkerRecords` of this version.
+    Raises ValueError for a body that is not from `WorkerRecords` of this version.
     """
     message = json.loads(body)
     columns = {table.number: len(table.fields) for table in _SENT_TABLES}
@@ -145,14 +132,7 @@ _EVENT_AT, _EVENT_TEXT = EVENTS.columns.index("at_ns"), EVENTS.columns.index("te
 
 
 class OffloadRecorder:
-    """The proxy's recorder into a ring of the rank's records folder, if the job records.
-
-    Args:
-        rank: The proxy's rank.
-
-    Attributes:
-        loader: The probe's number of the loader; None if the job does not record.
-    """
+    """The proxy's recorder into a ring of the rank's records folder, if the job records."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
@@ -164,7 +144,7 @@ class OffloadRecorder:
         self._recorded_cores: dict[str, int] = {}  # as written to the ring
         # How far hosts' clocks are behind this one, plus latency, by their last messages.
         self._clock_offsets_ns: dict[str, deque[int]] = {}
-        self.loader: int | None = None
+        self.loader: int | None = None  # the probe's number; None if the job does not record
         folder = env.RECORDS_DIR.get()
         if folder:
             with suppress(RecordsError):  # with --profile off, or after the attempt
@@ -210,23 +190,11 @@ class OffloadRecorder:
         making_ns: int, size_bytes: int, counted: bool,
     ) -> None:  # fmt: skip
         """Record that a batch has arrived; times are of `time.monotonic`."""
-        if not self.on:
-            return
-        now_s = time.monotonic()
-        self._write(
-            ARRIVALS,
-            self._rank,
-            self.loader,
-            host,
-            worker,
-            round(requested_s * 1e9),
-            round((now_s - requested_s) * 1e9),
-            queued_ns,
-            making_ns,
-            round((now_s - began_s) * 1e9),
-            size_bytes,
-            int(counted),
-        )
+        if self.on:
+            now_s = time.monotonic()
+            wall_ns, receive_ns = round((now_s - requested_s) * 1e9), round((now_s - began_s) * 1e9)
+            made = round(requested_s * 1e9), wall_ns, queued_ns, making_ns, receive_ns, size_bytes
+            self._write(ARRIVALS, self._rank, self.loader, host, worker, *made, int(counted))
 
     def add(self, host: str, body: bytes) -> None:
         """Record rows of a host's workers; those of another version are dropped."""

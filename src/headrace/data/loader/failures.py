@@ -60,8 +60,7 @@ class BatchFailure:
     def in_caller(self, where: str) -> HeadraceError:
         """Return the exception for the caller: Headrace's own unchanged, others wrapped.
 
-        Args:
-            where: Rank and worker, for the message.
+        `where` names rank and worker, for the message.
         """
         cause = self.cause()
         if isinstance(cause, HeadraceError):

@@ -115,11 +115,7 @@ def claim_executor(executor: Executor) -> Callable[[], bool]:
 
 
 class IdleExecutors:
-    """The executor that a loader keeps between its iterations, closed as the loader dies.
-
-    Args:
-        loader: The loader; it is not kept alive.
-    """
+    """The executor that a loader keeps between its iterations, closed as the loader dies."""
 
     def __init__(self, loader: object) -> None:
         self.executors: list[Executor] = []

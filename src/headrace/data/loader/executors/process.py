@@ -41,8 +41,8 @@ class ProcessExecutor:
     Args:
         workers: Number of worker processes.
         prefetch_batches: Number of unfinished or prefetched batches; at least one a worker.
-        rank: The rank they work for, for messages.
-        modules: Modules of dataset and transforms, to be imported early.
+        rank: The rank they work for.
+        modules: Modules of dataset and transforms, imported early.
         remote_workers: They take batches beyond what the workers here can make.
     """
 

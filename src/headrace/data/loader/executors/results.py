@@ -22,12 +22,7 @@ class BatchResults:
         self._answers[answer.number] = answer
 
     def take(self, task: BatchTask, *, lends: bool) -> BuiltBatch:
-        """Return a finished task's batch; raises the user's error.
-
-        Args:
-            task: The task.
-            lends: The batch consists of views of its slot; otherwise it is copied out.
-        """
+        """Return a finished task's batch, as views of its slot or as copies; raises user errors."""
         answer = self._answers.pop(task.number)
         if answer.answer is Answer.EXHAUSTED:
             self._slots.give(answer.slot)

@@ -108,11 +108,7 @@ _AHEAD = 2
 
 
 class RemoteTasks:
-    """The tasks that remote workers have, where there are any.
-
-    Attributes:
-        numbers: The numbers of their tasks, and when each was sent.
-    """
+    """The tasks that remote workers have, where there are any."""
 
     def __init__(self, remote_workers: RemoteWorkers | None) -> None:
         self._remote_workers = remote_workers
@@ -124,7 +120,7 @@ class RemoteTasks:
         self._failures: dict[int, tuple[BatchFailure, int]] = {}  # batch -> failure, worker
         self._pace = BatchDuration()
         self._start_arguments: tuple[PickledLoaderSpec, range] | None = None
-        self.numbers: dict[int, float] = {}
+        self.numbers: dict[int, float] = {}  # of their tasks, and when each was sent
 
     def slots_for(self, depth: int) -> int:
         """Return the most batches that may be in flight; `depth` without remote workers."""

@@ -122,11 +122,7 @@ def map_status_table(descriptor: int, workers: int) -> NDArray[np.int64]:
 
 
 class FirstBatchEvent:
-    """An event that is cleared at the start of an iteration and set once; all workers share it.
-
-    Args:
-        descriptor: An eventfd; closed with this object.
-    """
+    """An eventfd, cleared at the start of an iteration and set once; all workers share it."""
 
     def __init__(self, descriptor: int) -> None:
         self._file = FileIO(descriptor)
