@@ -87,7 +87,7 @@ class Host:
         """Begin a recipe with tickets for all slots; say that it can be made on four cores."""
         self.receiver._handle_message(("load", recipe, b"recipe", []))
         for number in range(TICKETS):
-            self.receiver._handle_message(("task", number, number, 0, 0))
+            self.receiver._handle_message(("task", number, number, 0, 0, 0))
         self.say(encode_frame(FrameKind.SHARE, a=5, b=4) + encode_frame(FrameKind.READY, a=recipe))
 
     def say(self, content: bytes) -> None:

@@ -60,11 +60,13 @@ class OffloadClient:
         self._spec_count = 0
         self._loader: int | None = None
         self._sent_digest = b""  # of the loader spec that was sent last
+        self._noted = 0  # answers taken in since the proxy started, or dropped all tasks
 
     def connect(self, slots: Sequence[int], answers: int) -> None:
         """Start the proxy; see `RemoteWorkers`."""
         self._ends = list(slots), answers
         self._sent_digest = b""
+        self._noted = 0
         self._loader = _recorded_loader_number()
         self._process = ChildProcess(
             f"rank {self._world.rank}: the receiver of batches from auxiliary hosts",
@@ -113,7 +115,22 @@ class OffloadClient:
 
     def send(self, task: TaskMessage, partition: int) -> None:
         """Hand a task to the proxy; raises LoaderError where that has ended."""
-        self._request("task", task.number, task.slot, task.payload_bytes, partition)
+        task_fields = task.number, task.slot, task.payload_bytes
+        self._request("task", *task_fields, partition, self._noted)
+
+    def note_answer(self) -> None:
+        """Count an answer; the proxy learns the number with the next message."""
+        self._noted += 1
+
+    def discard(self, number: int) -> None:
+        """Report a batch that had been made here meanwhile."""
+        with suppress(LoaderError):
+            self._request("discard", number)
+
+    def finish(self) -> None:
+        """Report how many answers were taken in: no task follows for now."""
+        with suppress(LoaderError):
+            self._request("noted", self._noted)
 
     def reclaim_partition(self, partition: int) -> None:
         """Have all tasks of a partition given back, now and later."""
@@ -125,7 +142,8 @@ class OffloadClient:
         if self._process is None or not self._process.lives:
             return False
         try:
-            self._request("forget")
+            self._request("forget", self._noted)
+            self._noted = 0
             while self._process.report(_ANSWER_S, _TIMEOUT_HINT)[0] != "forgotten":
                 pass
         except LoaderTimeoutError:

@@ -2,9 +2,10 @@
 
 It writes them into the executor's shared-memory slots. The rank controls it through a connection,
 by tuples: ("load", number, loader spec, partitions of an iterable dataset), ("again",) for the
-same loader spec, ("task", task, slot, payload bytes, partition), ("reclaim", partition) to give
-a partition back, ("forget",), ("failed", worker, summary). It sends ("forgotten",), and answers
-tasks on the socket on which workers do. It ends when the connection does.
+same loader spec, ("task", task, slot, payload bytes, partition, answers that it has taken in),
+("reclaim", partition) to give a partition back, ("noted", answers), ("discard", task) for a batch
+that it did not need, ("forget", answers), ("failed", worker, summary). It sends ("forgotten",), and
+answers tasks on the socket on which workers do. It ends when the connection does.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from headrace.offload.protocol import FrameHeader, FrameKind, encode_frame
 from headrace.offload.scheduler import BatchScheduler
 from headrace.offload.server_connections import ServerConnections
 from headrace.offload.task_slots import AnswerQueue, TaskSlots
-from headrace.offload.worker_records import OffloadRecorder
+from headrace.offload.worker_records import ArrivalRows, OffloadRecorder
 
 _POLL_S, _UNSENT_POLL_S = 0.1, 0.005
 # An iteration over an iterable dataset waits so long for hosts to connect, and to load it.
@@ -56,6 +57,7 @@ class OffloadProxy(ServerConnections):
         self._control = control
         self._answers = AnswerQueue(answers)
         self._task_slots = TaskSlots(slots)
+        self._arrivals = ArrivalRows(recorder)
         self._began_s = 0.0  # when the iteration over an iterable dataset began
         self._has_reported_no_host = False
         self._loader_spec = (0, b"")
@@ -63,12 +65,15 @@ class OffloadProxy(ServerConnections):
 
     def serve(self) -> None:
         """Run until the training process is gone, then raise EOFError."""
-        while True:
-            self._poll(_UNSENT_POLL_S if self._answers.has_unsent else _POLL_S, _POLL_S)
-            self._update_hosts()
-            while self._control.poll(0):
-                self._handle_message(self._control.recv())
-            self._assign_tasks()
+        try:
+            while True:
+                self._poll(_UNSENT_POLL_S if self._answers.has_unsent else _POLL_S, _POLL_S)
+                self._update_hosts()
+                while self._control.poll(0):
+                    self._handle_message(self._control.recv())
+                self._assign_tasks()
+        finally:
+            self._arrivals.reject_rest()
 
     # --- messages of the training process
 
@@ -84,14 +89,20 @@ class OffloadProxy(ServerConnections):
                 self._answers.repeat_room()
             case ("again",):
                 self._answers.repeat_room()
-            case ("task", int(number), int(slot), int(payload_bytes), int(partition)):
+            case ("task", int(number), int(slot), int(payload_bytes), int(partition), int(noted)):
+                self._arrivals.confirm(noted)
                 self._task_slots.add(number, slot, payload_bytes)
                 self._scheduler.add(number, partition)
             case ("reclaim", int(partition)):
                 self._reclaim_partition(partition)
             case ("failed", int(worker), str(summary)):
                 self._note_failure(worker, summary)
-            case _:
+            case ("noted", int(noted)):
+                self._arrivals.confirm(noted)
+            case ("discard", int(number)):
+                self._arrivals.discard(number)
+            case ("forget", int(noted)):
+                self._arrivals.confirm(noted)
                 self._forget()
 
     def _begin_iteration(self, partitions: list[int]) -> None:
@@ -118,6 +129,7 @@ class OffloadProxy(ServerConnections):
         self._scheduler.forget()
         self._task_slots.clear()
         self._answers.clear()
+        self._arrivals.reject_rest()
         for server in self._open_connections():
             server.divert()
             self._send(server, encode_frame(FrameKind.FORGET))
@@ -196,7 +208,8 @@ class OffloadProxy(ServerConnections):
                 self._scheduler.took(head.assignment, name, head.e / 1e9)
         task = self._scheduler.arrived(head.assignment, name, time.monotonic())
         if requested_s is not None and head.a == Answer.MADE:
-            self._recorder.arrived(
+            self._arrivals.add(
+                task,
                 name,
                 head.b,
                 requested_s=requested_s,
@@ -204,8 +217,9 @@ class OffloadProxy(ServerConnections):
                 queued_ns=head.d,
                 making_ns=head.e,
                 size_bytes=head.body_bytes,
-                counted=task is not None,
             )
+        elif task is not None:
+            self._arrivals.add_unrecorded(task)
         if isinstance(self._scheduler, BatchScheduler) and server.loaded == self._loader_spec[0]:
             self._judge_first_batch(server, frame, is_whole=task is not None)
         if task is None:
@@ -259,6 +273,7 @@ class OffloadProxy(ServerConnections):
                 self._send(server, encode_frame(FrameKind.WANTED_BATCHES, a=wanted))
         for task in self._scheduler.give_back():
             slot = self._task_slots.pop(task)
+            self._arrivals.add_unrecorded(task)
             self._answers.add(AnswerMessage(Answer.RETURNED, 0, task, slot))
         self._answers.announce_room(self._scheduler.room)
         self._answers.send()

@@ -185,15 +185,11 @@ class OffloadRecorder:
     def _write_event(self, kind: str, text: str, value: float) -> bool:
         return self._write(EVENTS, self._rank, time.monotonic_ns(), kind, text, value)
 
-    def arrived(
-        self, host: str, worker: int, *, requested_s: float, began_s: float, queued_ns: int,
-        making_ns: int, size_bytes: int, counted: bool,
-    ) -> None:  # fmt: skip
-        """Record that a batch has arrived; times are of `time.monotonic`."""
+    def write_arrival(
+        self, host: str, worker: int, made: tuple[int, ...], *, counted: bool
+    ) -> None:
+        """Write the row of a batch that has arrived."""
         if self.on:
-            now_s = time.monotonic()
-            wall_ns, receive_ns = round((now_s - requested_s) * 1e9), round((now_s - began_s) * 1e9)
-            made = round(requested_s * 1e9), wall_ns, queued_ns, making_ns, receive_ns, size_bytes
             self._write(ARRIVALS, self._rank, self.loader, host, worker, *made, int(counted))
 
     def add(self, host: str, body: bytes) -> None:
@@ -232,3 +228,60 @@ class OffloadRecorder:
                 self._switch = None
                 return False
         return self._writer.write(table, *values)  # type: ignore[arg-type]
+
+
+class ArrivalRows:
+    """The rows of batches that have arrived, written once the rank has taken their answers in.
+
+    Only then it is known whether a batch counts: one that was long in coming may have been made in
+    the rank meanwhile.
+
+    Args:
+        recorder: Writes the rows.
+    """
+
+    def __init__(self, recorder: OffloadRecorder) -> None:
+        self._recorder = recorder
+        # Tasks in the order of their answers, with host, worker and numbers of an arrival.
+        self._answered: deque[tuple[int, tuple[str, int, tuple[int, ...]] | None]] = deque()
+        self._confirmed = 0  # answers of which the rank has said that it took them in
+        self._discarded: set[int] = set()
+
+    def add(
+        self, task: int | None, host: str, worker: int, *, requested_s: float, began_s: float,
+        queued_ns: int, making_ns: int, size_bytes: int,
+    ) -> None:  # fmt: skip
+        """Add the arrival of a task's batch, None if nobody needs it; times are monotonic."""
+        now_s = time.monotonic()
+        wall_ns, receive_ns = round((now_s - requested_s) * 1e9), round((now_s - began_s) * 1e9)
+        made = round(requested_s * 1e9), wall_ns, queued_ns, making_ns, receive_ns, size_bytes
+        if task is None:
+            self._recorder.write_arrival(host, worker, made, counted=False)
+        else:
+            self._answered.append((task, (host, worker, made)))
+
+    def add_unrecorded(self, task: int) -> None:
+        """Add an answer of another kind than a batch."""
+        self._answered.append((task, None))
+
+    def discard(self, task: int) -> None:
+        """Note that the rank did not need a task's batch."""
+        self._discarded.add(task)
+
+    def confirm(self, noted: int) -> None:
+        """Write the arrivals among the first `noted` answers, which the rank has taken in."""
+        while self._confirmed < noted and self._answered:
+            self._confirmed += 1
+            task, arrival = self._answered.popleft()
+            if arrival is not None:
+                self._recorder.write_arrival(*arrival, counted=task not in self._discarded)
+            self._discarded.discard(task)
+
+    def reject_rest(self) -> None:
+        """Write the other arrivals as not counted: the rank drops their answers, or has ended."""
+        for _, arrival in self._answered:
+            if arrival is not None:
+                self._recorder.write_arrival(*arrival, counted=False)
+        self._answered.clear()
+        self._discarded.clear()
+        self._confirmed = 0

@@ -94,6 +94,15 @@ class RemoteWorkers(Protocol):
     def reclaim_partition(self, partition: int) -> None:
         """Return all tasks of a partition, now and later: a worker here will iterate it."""
 
+    def note_answer(self) -> None:
+        """Note that one more answer for a task was taken in; for its records."""
+
+    def discard(self, number: int) -> None:
+        """Note that the batch just taken in was not needed any more; for its records."""
+
+    def finish(self) -> None:
+        """Note that the iteration has ended, or was abandoned."""
+
     def forget(self) -> bool:
         """Drop all tasks; return whether it lives. Nobody writes to a slot or answers for one."""
 

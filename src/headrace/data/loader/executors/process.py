@@ -223,7 +223,7 @@ class ProcessExecutor:
         if answer.answer is Answer.ROOM:
             return
         if answer.answer in {Answer.MADE, Answer.EXHAUSTED}:
-            self._remote_tasks.note_in_time(was_needed=self._note(answer))
+            self._remote_tasks.note_in_time(answer.number, was_needed=self._note(answer))
             return
         lost = self._dispatch.forget({answer.number})
         if answer.answer is Answer.FAILED:

@@ -189,6 +189,8 @@ class RemoteTasks:
     def finish(self) -> None:
         """Drop the loader spec, which may be large: the iteration is over."""
         self._start_arguments = None
+        if self._remote_workers is not None:
+            self._remote_workers.finish()
 
     def forget(self) -> None:
         """Have remote workers drop all tasks."""
@@ -230,18 +232,21 @@ class RemoteTasks:
         if answer.answer is Answer.MADE:
             self._largest.note(answer.offset + answer.size_bytes)
         since_s = self.numbers.pop(answer.number, None)
-        if since_s is None:
+        if since_s is None or self._remote_workers is None:
             return False
+        self._remote_workers.note_answer()
         if answer.answer is Answer.MADE:
             self._pace.note(time.monotonic() - since_s)
         return True
 
-    def note_in_time(self, *, was_needed: bool) -> None:
+    def note_in_time(self, number: int, *, was_needed: bool) -> None:
         """Note whether a batch from remote workers was still needed."""
         if was_needed:
             self._limit += 1
-        else:
-            self._limit = max(1.0, min(self._limit, len(self.numbers)) / 2)
+            return
+        if self._remote_workers is not None:
+            self._remote_workers.discard(number)
+        self._limit = max(1.0, min(self._limit, len(self.numbers)) / 2)
 
     def note_failure(self, batch: int, failure: BatchFailure, worker: int) -> None:
         """Note a batch that failed remotely: it is made here before anyone is blamed."""
