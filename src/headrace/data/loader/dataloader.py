@@ -226,15 +226,13 @@ class DataLoader(BatchOrder):
         state, epoch = self._resumed, self.epoch
         if state is None and self._progress is not None and not self._progress.finished:
             epoch += 1  # that iteration was abandoned: the next one is another epoch
-        executor, is_own = self._executor_given, self._executor_given is None
-        if executor is None:
-            executor = self._idle.take() or self._registered_executor()
-        try:
-            executor.start(self._loader_spec(epoch))
-        except BaseException:
-            if is_own:
-                executor.close()
-            raise
+        executor, loader_spec = self._executor_given, self._loader_spec(epoch)
+        if executor is not None:  # its owner closes it
+            executor.start(loader_spec)
+            on_end = executor.finish
+        else:
+            executor = self._idle.start(self._registered_executor, loader_spec)
+            on_end = partial(self._idle.give_back, executor)
         self._resumed, self._epoch = None, epoch
         self._progress = IterationProgress(self._batch_specs(state, epoch))
         return BatchStream(
@@ -245,8 +243,7 @@ class DataLoader(BatchOrder):
             budget=BadSampleBudget(f"{self._number}/{epoch}", self.world, self.dataset),
             stats=self._stats,
             timeout_s=self.timeout_s,
-            # Its owner closes an executor that was given.
-            on_end=partial(self._idle.give_back, executor) if is_own else executor.finish,
+            on_end=on_end,
             is_taken=claim_executor(executor),
             began_ns=began_ns,
         )

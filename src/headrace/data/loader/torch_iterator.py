@@ -92,12 +92,8 @@ class ExecutorIterator(_BaseDataLoaderIter):
         if loader not in _IDLE_EXECUTORS:
             _IDLE_EXECUTORS[loader] = IdleExecutors(loader)
         idle = _IDLE_EXECUTORS[loader]
-        executor = idle.take() or self._new_executor(world)
-        try:
-            executor.start(_loader_spec_of(loader, world, self._worker_seed()))
-        except BaseException:
-            executor.close()
-            raise
+        loader_spec = _loader_spec_of(loader, world, self._worker_seed())
+        executor = idle.start(lambda: self._new_executor(world), loader_spec)
         self._stream = BatchStream(
             IterationProgress(self._batch_specs(world)),
             executor,

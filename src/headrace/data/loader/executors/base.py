@@ -130,8 +130,17 @@ class IdleExecutors:
         self.executors: list[Executor] = []
         self._closer = weakref.finalize(loader, _close_all, self.executors)
 
-    def take(self) -> Executor | None:
-        """Return a usable executor, or None."""
+    def start(self, new: Callable[[], Executor], loader_spec: LoaderSpec) -> Executor:
+        """Start an iteration with a kept executor, or a new one; return it."""
+        executor = self._take() or new()
+        try:
+            executor.start(loader_spec)
+        except BaseException:
+            executor.close()
+            raise
+        return executor
+
+    def _take(self) -> Executor | None:
         while self.executors:
             executor = self.executors.pop()
             if executor.usable:

@@ -18,6 +18,7 @@ from headrace.data.loader.batch_builder import SKIPPED_BATCHES, BatchSpec
 from headrace.data.loader.executors.base import BuiltBatch, RemoteWorkers
 from headrace.data.loader.executors.dispatch import BatchTask
 from headrace.data.loader.executors.process import ProcessExecutor
+from headrace.data.loader.executors.speculation import is_partition_overdue
 from headrace.data.loader.executors.worker_errors import describe_exit
 from headrace.data.loader.workers.messages import TASKS_PER_WORKER, Answer, AnswerMessage
 from headrace.data.loader.workers.pool import WorkerPool
@@ -133,7 +134,8 @@ class IterableExecutor(ProcessExecutor):
         requested_s = self._reclaim_requested.get(partition)
         if requested_s is None:
             held_up_s = self._held_up_s[partition]
-            if self._remote_tasks.is_overdue(waited_s, held_up_s, batches_before, self._pace):
+            paces = self._pace, self._remote_tasks.pace
+            if is_partition_overdue(waited_s, held_up_s, batches_before, *paces):
                 self._reclaim_requested[partition] = now_s
                 self._remote_tasks.reclaim_partition(partition)
         elif now_s - requested_s > _RECLAIM_TIMEOUT_S:

@@ -53,36 +53,6 @@ class LocalDuration(BatchDuration):
             self.note((time.monotonic() - since_s) / rounds)
 
 
-def is_faster_locally(remote_for_s: float, local: BatchDuration, remote: BatchDuration) -> bool:
-    """Return whether an idle worker here should make a batch that remote workers have.
-
-    Args:
-        remote_for_s: How long ago it was sent to them.
-        local: Duration of a batch on a worker here.
-        remote: Duration of a batch on remote workers, from when it is sent.
-    """
-    if local.usual_s is None:
-        return remote_for_s > _UNKNOWN_S
-    if remote.usual_s is None:
-        return remote_for_s > _LOCAL_FACTOR * local.usual_s + 1.0
-    still_s = remote.usual_s - remote_for_s
-    return still_s > local.usual_s or remote_for_s > _REMOTE_FACTOR * remote.usual_s + local.usual_s
-
-
-def is_faster_remotely(
-    local_for_s: float, rounds: float, local: BatchDuration, remote: BatchDuration
-) -> bool:
-    """Return whether remote workers should make a batch that was sent here `local_for_s` ago.
-
-    A worker here makes `rounds` batches, the last of which is this one.
-    """
-    if local.usual_s is None or remote.usual_s is None:
-        return False
-    expected_s = rounds * local.usual_s
-    is_long_over = local_for_s > _LOCAL_FACTOR * expected_s + remote.usual_s
-    return is_long_over or expected_s - local_for_s > _REMOTE_FACTOR * remote.usual_s
-
-
 def is_partition_overdue(
     waited_s: float, held_up_s: float, places: int, local: BatchDuration, remote: BatchDuration
 ) -> bool:
@@ -118,7 +88,7 @@ class RemoteTasks:
         self._limit = float("inf")
         self._largest = LargestBatch()
         self._failures: dict[int, tuple[BatchFailure, int]] = {}  # batch -> failure, worker
-        self._pace = BatchDuration()
+        self.pace = BatchDuration()  # from when a task is sent
         self._start_arguments: tuple[PickledLoaderSpec, range] | None = None
         self.numbers: dict[int, float] = {}  # of their tasks, and when each was sent
 
@@ -208,21 +178,24 @@ class RemoteTasks:
         return lost
 
     def prefers_local(self, number: int, local: BatchDuration) -> bool:
-        """Return whether a worker here should make a task's batch, too; see `is_faster_locally`."""
-        return is_faster_locally(time.monotonic() - self.numbers[number], local, self._pace)
+        """Return whether an idle worker here should make a task's batch, too."""
+        remote_for_s = time.monotonic() - self.numbers[number]
+        if local.usual_s is None:
+            return remote_for_s > _UNKNOWN_S
+        if self.pace.usual_s is None:
+            return remote_for_s > _LOCAL_FACTOR * local.usual_s + 1.0
+        still_s = self.pace.usual_s - remote_for_s
+        is_long_over = remote_for_s > _REMOTE_FACTOR * self.pace.usual_s + local.usual_s
+        return still_s > local.usual_s or is_long_over
 
     def prefers_remote(self, number: int, local: LocalDuration) -> bool:
-        """Return whether remote workers should make a batch, too; see `is_faster_remotely`."""
+        """Return whether remote workers should make a batch, too, that workers here have."""
+        if not self.has_room or local.usual_s is None or self.pace.usual_s is None:
+            return False
         since_s, rounds = local.sent[number]
-        return self.has_room and is_faster_remotely(
-            time.monotonic() - since_s, rounds, local, self._pace
-        )
-
-    def is_overdue(
-        self, waited_s: float, held_up_s: float, places: int, local: BatchDuration
-    ) -> bool:
-        """Return whether a partition should move here; see `is_partition_overdue`."""
-        return is_partition_overdue(waited_s, held_up_s, places, local, self._pace)
+        local_for_s, expected_s = time.monotonic() - since_s, rounds * local.usual_s
+        is_long_over = local_for_s > _LOCAL_FACTOR * expected_s + self.pace.usual_s
+        return is_long_over or expected_s - local_for_s > _REMOTE_FACTOR * self.pace.usual_s
 
     def note(self, answer: AnswerMessage) -> bool:
         """Note an answer; return whether it came from remote workers."""
@@ -236,7 +209,7 @@ class RemoteTasks:
             return False
         self._remote_workers.note_answer()
         if answer.answer is Answer.MADE:
-            self._pace.note(time.monotonic() - since_s)
+            self.pace.note(time.monotonic() - since_s)
         return True
 
     def note_in_time(self, number: int, *, was_needed: bool) -> None:
