@@ -180,4 +180,4 @@ def test_what_came_in_vain_is_asked_for_again_where_the_other_is_lost():
     assert dealer.begins(again.number, again.host) is None
     dealer.lose(first.host)
     assert dealer.arrived(again.number, again.host, 101.0) is None
-    assert [ask.ticket for ask in dealer.assign(102.0)] == [0]
+    assert [ask.task for ask in dealer.assign(102.0)] == [0]

@@ -71,7 +71,7 @@ class Hosts:
     def assign(self) -> None:
         for ask in self.dealer.assign(self.now_s):
             assert ask.host in self.up
-            assert ask.partition == self.added[ask.ticket]
+            assert ask.partition == self.added[ask.task]
             needed = [one for one in self.out if self.dealer.needs(one.number, one.host)]
             assert all(one.host == ask.host for one in needed if one.partition == ask.partition)
             self.out.append(ask)

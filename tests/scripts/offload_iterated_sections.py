@@ -151,7 +151,7 @@ def fallen() -> list[int]:
         assert sorted(torch.cat(list(copied)).tolist()) == list(range(24))
         counted.append(copied.state_dict()["workers"])
     helped.load_state_dict({**helped.state_dict(), "position": 3})
-    for executor in helped._idle:  # as after a kill of its forkserver
+    for executor in helped._idle.executors:  # as after a kill of its forkserver
         executor.close()
     with pytest.raises(LoaderError, match="goes on from batch 3, counted among 4 workers"):
         iter(helped)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import socket
-import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,7 +31,7 @@ def failure_of(path: Path, *, wrapped: bool = False) -> BatchFailure:
                 raise RuntimeError("an unreadable sample") from error
             raise
     except Exception as error:  # noqa: BLE001 - as a worker does
-        return BatchFailure.of(error, traceback.format_exc(), None, None)
+        return BatchFailure.of(error)
     raise AssertionError(path)
 
 
@@ -77,7 +76,7 @@ class Host:
         self._control, _ = multiprocessing.Pipe()
         self._slots = SlotPool(TICKETS)
         self.receiver = OffloadProxy(
-            self._control, answers, self._slots.descriptors, file, OffloadRecorder(0), tells=True
+            self._control, answers, self._slots.descriptors, file, OffloadRecorder(0), prints=True
         )
         self.peer = self.receiver._server_connections["one"] = ServerConnection(told)
         self.receiver._names.append("one")
@@ -86,9 +85,9 @@ class Host:
 
     def begin(self, recipe: int) -> None:
         """Begin a recipe with tickets for all slots; say that it can be made on four cores."""
-        self.receiver._handle_message(("recipe", recipe, b"recipe", []))
+        self.receiver._handle_message(("load", recipe, b"recipe", []))
         for number in range(TICKETS):
-            self.receiver._handle_message(("ticket", number, number, 0, 0))
+            self.receiver._handle_message(("task", number, number, 0, 0, 0))
         self.say(encode_frame(FrameKind.SHARE, a=5, b=4) + encode_frame(FrameKind.READY, a=recipe))
 
     def say(self, content: bytes) -> None:
@@ -98,7 +97,8 @@ class Host:
 
     def answer(self, ask: int, answer: Answer, body: bytes) -> None:
         self.say(
-            FrameHeader(kind=FrameKind.BATCH, ask=ask, a=answer, body_bytes=len(body)).pack() + body
+            FrameHeader(kind=FrameKind.BATCH, assignment=ask, a=answer, body_bytes=len(body)).pack()
+            + body
         )
 
     def asked(self) -> list[int]:
@@ -113,7 +113,7 @@ class Host:
         while content:
             head = FrameHeader.unpack(content[:HEADER_BYTES])
             content = content[HEADER_BYTES + head.body_bytes :]
-            asks += [head.ask] if head.kind is FrameKind.BATCH_SPEC else []
+            asks += [head.assignment] if head.kind is FrameKind.BATCH_SPEC else []
         return asks
 
     def answered(self) -> list[Answer]:

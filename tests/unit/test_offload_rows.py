@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from headrace.offload.worker_records import OffloadRecorder, parse_rows
+from headrace.offload.worker_records import ArrivalRows, OffloadRecorder, parse_rows
 from headrace.records.layout import RINGS
 from headrace.records.live_switch import create_live_switch
 from headrace.records.ring import RingReader
-from headrace.records.schema import BATCHES, EVENTS, STACKS
+from headrace.records.schema import ARRIVALS, BATCHES, EVENTS, STACKS
 
 
 def body(number: int, width: int) -> bytes:
@@ -69,3 +69,36 @@ def test_what_comes_about_while_nothing_is_recorded_is_written_once_it_is(
         ("auxiliary-loader", "", 3.0), ("auxiliary-cores", "3/one", 4.0),
         ("auxiliary-cores", "3/one", 0.0),
     ]  # fmt: skip
+
+
+def test_an_arrival_counts_once_the_rank_has_taken_it_in_and_not_made_it_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / RINGS).mkdir()
+    create_live_switch(tmp_path, interval_s=1.0)
+    monkeypatch.setenv("HEADRACE_RECORDS_DIR", str(tmp_path))
+    monkeypatch.setenv("HEADRACE_LOADER", "3")
+    arrivals = ArrivalRows(OffloadRecorder(0))
+
+    def arrive(task: int | None, worker: int) -> None:
+        arrivals.add(
+            task, "one", worker, requested_s=1.0, began_s=2.0, queued_ns=1, making_ns=1,
+            size_bytes=1,
+        )  # fmt: skip
+
+    arrive(None, 10)  # another host was faster
+    for task, worker in ((4, 11), (5, 12)):
+        arrive(task, worker)
+    arrivals.add_unrecorded(6)  # given back
+    for task, worker in ((7, 13), (8, 14)):
+        arrive(task, worker)
+    arrivals.discard(5)
+    arrivals.confirm(1)
+    arrivals.confirm(4)
+    arrivals.reject_rest()
+    arrive(4, 15)  # of another iteration
+    arrivals.confirm(1)
+    (ring,) = (tmp_path / RINGS).iterdir()
+    worker, counted = ARRIVALS.columns.index("worker"), ARRIVALS.columns.index("counted")
+    rows = [(values[worker], values[counted]) for _, values in RingReader(ring).rows()]
+    assert rows == [(10, 0), (11, 1), (12, 0), (13, 1), (14, 0), (15, 1)]

@@ -50,8 +50,8 @@ def test_a_silent_host_is_waited_for_as_long_as_its_part_would_take_again(
     here, there = socket.socketpair()
     answers, _ = socket.socketpair()
     control, _ = multiprocessing.Pipe()
-    receiver = OffloadProxy(control, answers, [], file, OffloadRecorder(0), tells=True)
-    receiver._dealer = dealt(*making_s)
+    receiver = OffloadProxy(control, answers, [], file, OffloadRecorder(0), prints=True)
+    receiver._scheduler = dealt(*making_s)
     peer = receiver._server_connections["one"] = ServerConnection(host)
     receiver._joined(peer, here)
     peer.heard_s = time.monotonic() - silent_s

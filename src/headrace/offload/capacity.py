@@ -35,12 +35,7 @@ def fair_shares(cores: int, wanted: Mapping[int, int]) -> dict[int, int]:
 
 
 class SharedCores:
-    """The cores of an auxiliary host, which sessions take for one batch at a time, and its memory.
-
-    Args:
-        count: Number of cores.
-        memory_bytes: Memory for batches, in bytes.
-    """
+    """The memory and cores of an auxiliary host; sessions take a core for one batch at a time."""
 
     def __init__(self, count: int, memory_bytes: int) -> None:
         self.count = count
@@ -93,9 +88,7 @@ class SharedCores:
     def take(self, session: int, *, waiting: int) -> bool:
         """Take a core if one is free and no session below its fair share waits for it.
 
-        Args:
-            session: The session that asks.
-            waiting: Number of its waiting tasks, this one included.
+        The session has `waiting` tasks that wait for one.
         """
         with self._lock:
             own = self._cores_in_use[session]
@@ -134,7 +127,7 @@ class SharedCores:
             wake()
 
 
-class SessionSlots:
+class SessionSlots(SlotPool):
     """A session's shared-memory slots, each with a batch until the rank has received it.
 
     One may be in use however little memory there is, so that a session always makes progress.
@@ -142,20 +135,14 @@ class SessionSlots:
     Args:
         count: Number of slots.
         memory: Returns the limits in bytes: for slots in use, and for free ones.
-
-    Attributes:
-        descriptors: The slots' files.
     """
 
     def __init__(self, count: int, memory: Callable[[], tuple[int, int]]) -> None:
-        self._pool = SlotPool(count)
+        super().__init__(count)
         self._memory = memory
         self._largest = LargestBatch()
         self._in_use: set[int] = set()
-        self._filled: dict[
-            int, None
-        ] = {}  # ordered set of slots whose files have pages, last used last
-        self.descriptors = self._pool.descriptors
+        self._filled: dict[int, None] = {}  # slots whose files have pages, last used last
 
     @property
     def _limit(self) -> int:
@@ -168,11 +155,11 @@ class SessionSlots:
     @property
     def has_room(self) -> bool:
         """Whether another slot may be taken."""
-        return self._pool.free_count() > 0 and len(self._in_use) < self._limit
+        return self.free_count() > 0 and len(self._in_use) < self._limit
 
     def take(self) -> int:
         """Return a free slot; only if `has_room`."""
-        slot = self._pool.take()
+        slot = super().take()
         assert slot is not None  # the caller has checked `has_room`
         self._in_use.add(slot)
         return slot
@@ -180,7 +167,7 @@ class SessionSlots:
     def give(self, slot: int) -> None:
         """Free a slot. It keeps its memory for the next batch, until `trim`."""
         self._in_use.discard(slot)
-        self._pool.give(slot)
+        super().give(slot)
 
     def leave(self, slot: int) -> None:
         """Retire a slot that a worker may still write to."""
@@ -190,7 +177,7 @@ class SessionSlots:
         """Write a pickled batch spec at the start of a slot."""
         self._filled.pop(slot, None)
         self._filled[slot] = None
-        self._pool.write(slot, payload)
+        super().write(slot, payload)
 
     def note(self, size_bytes: int) -> None:
         """Note the size of a batch."""
@@ -204,7 +191,3 @@ class SessionSlots:
             for slot in free[:excess]:
                 os.ftruncate(self.descriptors[slot], 0)
                 del self._filled[slot]
-
-    def close(self) -> None:
-        """Close the files."""
-        self._pool.close()

@@ -16,6 +16,7 @@ from headrace.data.loader.failures import BatchFailure
 from headrace.data.loader.memory_budget import memory_for_batches
 from headrace.data.loader.workers.child_process import ChildProcess
 from headrace.data.loader.workers.messages import TaskMessage
+from headrace.offload.host_status import print_status
 from headrace.offload.hosts_file import HostsFile
 from headrace.offload.protocol import LoaderSpecMessage
 
@@ -40,16 +41,8 @@ class OffloadClient:
     """The auxiliary hosts of one loader's executor; see `RemoteWorkers`.
 
     Args:
-        hosts_file: Path of the hosts file.
+        hosts_file: Path of the hosts file; raises LaunchError where it cannot be read.
         world: This rank's.
-
-    Attributes:
-        max_open_tasks: The most tasks that it ever has room for.
-        most_bytes: Memory limit of batches made ahead, in bytes.
-        strands: Number of partitions of an iterable dataset that it takes.
-
-    Raises:
-        LaunchError: The hosts file cannot be read.
     """
 
     def __init__(self, hosts_file: Path, world: World) -> None:
@@ -61,17 +54,19 @@ class OffloadClient:
         cores = max(hosts.cores, _MIN_CORES)
         self.max_open_tasks = min(3 * cores, _MAX_TASKS)
         self.most_bytes = memory_for_batches() // world.local_size
-        self.strands = partitions_of_rank(hosts, world.size)
+        self.partitions = partitions_of_rank(hosts, world.size)
         self._process: ChildProcess | None = None
         self._ends: tuple[list[int], int] | None = None
         self._spec_count = 0
         self._loader: int | None = None
         self._sent_digest = b""  # of the loader spec that was sent last
+        self._noted = 0  # answers taken in since the proxy started, or dropped all tasks
 
     def connect(self, slots: Sequence[int], answers: int) -> None:
         """Start the proxy; see `RemoteWorkers`."""
         self._ends = list(slots), answers
         self._sent_digest = b""
+        self._noted = 0
         self._loader = _recorded_loader_number()
         self._process = ChildProcess(
             f"rank {self._world.rank}: the receiver of batches from auxiliary hosts",
@@ -92,47 +87,63 @@ class OffloadClient:
         """Whether its proxy lives."""
         return self._process is not None and self._process.lives
 
-    def start(self, recipe: PickledLoaderSpec, strands: range) -> None:
+    def start(self, loader_spec: PickledLoaderSpec, partitions: range) -> None:
         """Make batches of a loader spec from now on; see `RemoteWorkers`."""
         if not self.lives and self._ends is not None:
-            _print_status(
+            print_status(
                 "the receiver of batches from auxiliary hosts has ended, and is started anew"
             )
             self.connect(*self._ends)
         message = LoaderSpecMessage(
             rank=self._world.rank,
             loader=self._loader,
-            folder=self._below_root(Path(recipe.folder)) or recipe.folder,
+            folder=self._below_root(Path(loader_spec.folder)) or loader_spec.folder,
             path=[below for entry in sys.path if (below := self._below_root(Path(entry)))],
-            variables=recipe.variables,
-            strands=strands.stop,
-            content=recipe.content,
+            variables=loader_spec.variables,
+            strands=partitions.stop,
+            content=loader_spec.content,
         )
         content = message.to_bytes()
         digest = hashlib.blake2b(content).digest()
         with suppress(LoaderError):  # it has ended: the local workers go on
-            if digest == self._sent_digest and not strands:  # an iterable dataset starts over
+            if digest == self._sent_digest and not partitions:  # an iterable dataset starts over
                 self._request("again")
                 return
             self._spec_count += 1
-            self._request("recipe", self._spec_count, content, list(strands))
+            self._request("load", self._spec_count, content, list(partitions))
             self._sent_digest = digest
 
     def send(self, task: TaskMessage, partition: int) -> None:
         """Hand a task to the proxy; raises LoaderError where that has ended."""
-        self._request("ticket", task.number, task.slot, task.payload_bytes, partition)
+        task_fields = task.number, task.slot, task.payload_bytes
+        self._request("task", *task_fields, partition, self._noted)
+
+    def note_answer(self) -> None:
+        """Count an answer; the proxy learns the number with the next message."""
+        self._noted += 1
+
+    def discard(self, number: int) -> None:
+        """Report a batch that had been made here meanwhile."""
+        with suppress(LoaderError):
+            self._request("discard", number)
+
+    def finish(self) -> None:
+        """Report how many answers were taken in: no task follows for now."""
+        with suppress(LoaderError):
+            self._request("noted", self._noted)
 
     def reclaim_partition(self, partition: int) -> None:
         """Have all tasks of a partition given back, now and later."""
         with suppress(LoaderError):  # it has ended, and the executor takes all tasks back
-            self._request("take home", partition)
+            self._request("reclaim", partition)
 
     def forget(self) -> bool:
         """Drop all tasks; afterwards the proxy writes to no slot and sends no answer for one."""
         if self._process is None or not self._process.lives:
             return False
         try:
-            self._request("forget")
+            self._request("forget", self._noted)
+            self._noted = 0
             while self._process.report(_ANSWER_S, _TIMEOUT_HINT)[0] != "forgotten":
                 pass
         except LoaderTimeoutError:
@@ -169,8 +180,3 @@ def _recorded_loader_number() -> int | None:
     if env.RECORDS_DIR.get() is None:
         return None
     return int(env.child_environment().get(env.LOADER.name, -1))
-
-
-def _print_status(line: str) -> None:
-    with suppress(OSError, ValueError):
-        sys.stderr.write(f"headrace: {line}\n")

@@ -41,54 +41,31 @@ def silence_limit_s(again_s: float) -> float:
 
 @dataclass(slots=True)
 class IncomingFrame:
-    """A frame that is being received.
-
-    Attributes:
-        head: Its header.
-        body: Memory for its body.
-        filled: Bytes of the body received.
-        began_s: When its header was received.
-    """
+    """A frame that is being received."""
 
     head: FrameHeader
     body: memoryview
-    filled: int = 0
-    began_s: float = field(default_factory=time.monotonic)
+    filled: int = 0  # bytes of the body received
+    began_s: float = field(default_factory=time.monotonic)  # when its header was received
 
 
 @dataclass(slots=True)
 class ServerConnection:
-    """A connection to an offload server, and what is known of it; reconnects when lost.
-
-    Attributes:
-        host: The server's host and address.
-        connection: None while not connected.
-        heard_s: When something was received last.
-        recipe: Number of the loader spec that the server has loaded, 0 for none.
-        refused: Number of the loader spec for which the server is excluded.
-        proven: Number of the loader spec of its last batch, 0 for none.
-        orders: How many tasks the server accepts.
-        cores: How many cores work on them.
-        wanted: The number of wanted batches sent last.
-        failures: Batches of the loader spec that failed there and were made locally.
-        was_lost: A status line said that it is lost.
-        records: Whether its workers record: they do until a frame says otherwise.
-        was_missed: It was late for an iteration, or could not be reached.
-    """
+    """A connection to an offload server, and what is known of it; reconnects when lost."""
 
     host: AuxiliaryHost
-    connection: socket.socket | None = None
-    heard_s: float = 0.0
-    recipe: int = 0
-    refused: int = 0
-    proven: int = 0
-    orders: int = 0
-    cores: int = 0
-    wanted: int = -1
-    failures: int = 0
-    was_lost: bool = False
-    records: bool = True
-    was_missed: bool = False
+    connection: socket.socket | None = None  # while not connected
+    heard_s: float = 0.0  # when something was received last
+    loaded: int = 0  # number of the loader spec that the server has loaded, 0 for none
+    refused: int = 0  # number of the loader spec for which the server is excluded
+    proven: int = 0  # number of the loader spec of its last batch, 0 for none
+    accepted: int = 0  # how many tasks the server accepts
+    cores: int = 0  # that work on them
+    wanted: int = -1  # the number of wanted batches sent last
+    failures: int = 0  # batches of the loader spec that failed there and were made locally
+    was_lost: bool = False  # a status line said that it is lost
+    is_recording: bool = True  # workers record until a frame says otherwise
+    was_missed: bool = False  # it was late for an iteration, or could not be reached
     _next_try_s: float = 0.0
     _is_trying: bool = False
     _unsent: deque[memoryview] = field(default_factory=deque)
@@ -119,8 +96,8 @@ class ServerConnection:
         self.was_missed = self.was_missed or connection is None
         self.connection = connection
         self.heard_s = time.monotonic()
-        self.recipe, self.orders, self.wanted = 0, 0, -1
-        self.records = True
+        self.loaded, self.accepted, self.wanted = 0, 0, -1
+        self.is_recording = True
         self._unsent.clear()
         self._head.clear()
         self._incoming = None
@@ -132,7 +109,7 @@ class ServerConnection:
 
     def is_coming(self, number: int) -> bool:
         """Whether the server is likely still loading a loader spec."""
-        is_ready = self.recipe == number and self.orders > 0
+        is_ready = self.loaded == number and self.accepted > 0
         return not (self.was_missed or is_ready or self.refused == number)
 
     def current_task_limit(self, *, is_tried: bool) -> int:
@@ -142,7 +119,7 @@ class ServerConnection:
             is_tried: One at a time until it has made a batch, so that little is lost if it cannot.
                 The partitions of an iterable dataset have to be assigned at once.
         """
-        return min(self.orders, 1) if is_tried and not self.proven else self.orders
+        return min(self.accepted, 1) if is_tried and not self.proven else self.accepted
 
     def lost(self) -> None:
         """Close the connection."""
@@ -181,7 +158,7 @@ class ServerConnection:
     def incoming_assignment(self) -> int | None:
         """The number of the assignment whose batch is being received; None if none is."""
         is_batch = self._incoming is not None and self._incoming.head.kind is FrameKind.BATCH
-        return self._incoming.head.ask if self._incoming is not None and is_batch else None
+        return self._incoming.head.assignment if self._incoming is not None and is_batch else None
 
     def divert(self) -> None:
         """Discard the batch that is being received: its slot is needed for another."""
@@ -189,14 +166,9 @@ class ServerConnection:
             self._incoming.body = memoryview(bytearray(len(self._incoming.body)))
 
     def frames(self, place: Callable[[FrameHeader], memoryview]) -> Iterator[IncomingFrame]:
-        """Yield the frames that have been received completely.
+        """Yield the frames that have arrived; raises OSError, and ValueError for what is none.
 
-        Args:
-            place: Returns the memory for the body of a frame, by its header.
-
-        Raises:
-            OSError: The connection has ended.
-            ValueError: What came is no frame.
+        `place` returns the memory for the body of a frame, by its header.
         """
         assert self.connection is not None
         remaining = _MAX_READ_BYTES

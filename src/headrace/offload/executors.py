@@ -23,11 +23,7 @@ workers; with fewer it need not, and many do not."""
 
 
 class OffloadExecutors:
-    """The factory of executors with an offload client; see `ExecutorFactory`.
-
-    Args:
-        hosts_file: Path of the hosts file.
-    """
+    """The factory of executors with an offload client; see `ExecutorFactory`."""
 
     def __init__(self, hosts_file: Path) -> None:
         self._hosts_file = hosts_file

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 
 from headrace.data.loader.failures import BatchFailure
@@ -16,57 +17,11 @@ _IMPORT_ERRORS = ("ModuleNotFoundError", "ImportError")
 _MAX_CHARACTERS = 300  # characters of an exception's text
 
 
-class HostStatusPrinter:
-    """Printer of status lines to stderr.
-
-    Args:
-        on: Whether it prints: one rank of a host does.
-    """
-
-    def __init__(self, *, on: bool) -> None:
-        self._on = on
-
-    def __call__(self, line: str) -> None:
-        """Print a line."""
-        if self._on:
-            with suppress(OSError, ValueError):
-                sys.stderr.write(f"headrace: {line}\n")
-                sys.stderr.flush()
-
-
-def lost_line(host: str) -> str:
-    """Return the line about a host whose connection ended."""
-    return f"auxiliary host {host} is lost; what it had is made by others"
-
-
-def silent_line(host: str, seconds: float) -> str:
-    """Return the line about a host that sends nothing."""
-    return f"auxiliary host {host} has been silent for {seconds:.0f} s; others make what it had"
-
-
-def repeated_batches_clause(batches: int) -> str:
-    """Return the end of a line about a lost host that had partitions of an iterable dataset."""
-    if not batches:
-        return ""
-    return f"; of an iterable dataset they first go through {batches} batches again"
-
-
-def returned_line(host: str) -> str:
-    """Return the line about a lost host that is connected again."""
-    return f"auxiliary host {host} is back"
-
-
-def late_line(host: str) -> str:
-    """Return the line about a host that is too slow with its partitions."""
-    return f"auxiliary host {host} is late with an iterable dataset; its part is made here"
-
-
-def no_host_line(strands: int) -> str:
-    """Return the line about an iterable dataset whose partitions got no host."""
-    return (
-        f"no auxiliary host is there for an iterable dataset: what {strands} workers there would "
-        "make of it in this iteration is made here"
-    )
+def print_status(line: str) -> None:
+    """Print a status line to stderr."""
+    with suppress(OSError, ValueError):
+        sys.stderr.write(f"headrace: {line}\n")
+        sys.stderr.flush()
 
 
 def refused_line(host: str, failure: BatchFailure) -> str:
@@ -78,13 +33,7 @@ def refused_line(host: str, failure: BatchFailure) -> str:
 
 
 def failed_line(host: str, summary: str, *, is_last: bool) -> str:
-    """Return the line about a batch that failed on a host and was made locally.
-
-    Args:
-        host: The host's name.
-        summary: The exception's type and text.
-        is_last: The host is excluded from this loader's batches.
-    """
+    """Return the line about a batch that failed on a host, maybe its last, and was made here."""
     then = "It is asked no more." if is_last else "It was made here."
     return f"a batch failed on auxiliary host {host}: {_shorten(summary)}. {then}{_remedy(summary)}"
 
@@ -114,24 +63,24 @@ _MISSING_PATH = re.compile(
 
 
 def is_excluded_at_first_batch(
-    server: ServerConnection, frame: IncomingFrame, tell: HostStatusPrinter
+    server: ServerConnection, frame: IncomingFrame, print_line: Callable[[str], None]
 ) -> bool:
     """Whether a host is excluded because its first batch failed for a path that exists here.
 
     Other failures may be the sample's: they count once the batch was made locally.
     """
     head = frame.head
-    if head.a != Answer.FAILED or server.recipe in {server.proven, server.refused}:
+    if head.a != Answer.FAILED or server.loaded in {server.proven, server.refused}:
         return False
     summary = missing_path(BatchFailure.from_bytes(bytes(frame.body[head.c :])))
     if summary is None:
         return False
-    tell(failed_line(server.host.name, summary, is_last=True))
+    print_line(failed_line(server.host.name, summary, is_last=True))
     return True
 
 
 def is_excluded_after_failure(
-    server: ServerConnection, number: int, summary: str, tell: HostStatusPrinter
+    server: ServerConnection, number: int, summary: str, print_line: Callable[[str], None]
 ) -> bool:
     """Note a batch that failed on a host and was made locally; whether the host is excluded."""
     if server.refused == number:  # excluded already
@@ -139,7 +88,7 @@ def is_excluded_after_failure(
     server.failures += 1
     is_last = server.failures >= _MAX_FAILURES
     if server.failures == 1 or is_last:
-        tell(failed_line(server.host.name, summary, is_last=is_last))
+        print_line(failed_line(server.host.name, summary, is_last=is_last))
     return is_last
 
 

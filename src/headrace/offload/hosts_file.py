@@ -15,13 +15,7 @@ _POLL_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuxiliaryHost:
-    """The address of an offload server.
-
-    Attributes:
-        name: The host's name in messages.
-        address: By which ranks reach it.
-        port: The server's port.
-    """
+    """The address of an offload server, and its host's name for messages."""
 
     name: str
     address: str
@@ -55,21 +49,16 @@ class HostsFile:
     """The content of a hosts file.
 
     Attributes:
-        key: The job's key, by which servers and ranks authenticate, in hexadecimal digits.
-        folder: The job's folder on the rank's host; servers work in their copies of it.
-        cores: Cores of all hosts, including those whose server is not up yet.
         strands: Partitions of an iterable dataset for these hosts, over all ranks: the same as long
             as the job lasts, whichever hosts come and go.
-        coming: Number of servers that are starting up.
-        hosts: Servers that are up.
     """
 
-    key: str
-    folder: str
-    cores: int
+    key: str  # by which servers and ranks authenticate, in hexadecimal digits
+    folder: str  # of the job on the rank's host; servers work in their copies of it
+    cores: int  # of all hosts, including those whose server is not up yet
     strands: int = 0
-    coming: int = 0
-    hosts: tuple[AuxiliaryHost, ...] = ()
+    coming: int = 0  # number of servers that are starting up
+    hosts: tuple[AuxiliaryHost, ...] = ()  # servers that are up
 
     def to_bytes(self) -> bytes:
         """Return the file's content."""

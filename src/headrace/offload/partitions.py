@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from headrace.offload.scheduler import Assignment
+from headrace.offload.scheduler import Assignment, Scheduler
 
 
 def assign_partitions(
@@ -47,12 +47,11 @@ class _Partition:
     is_begun_anew: bool = False  # its host has to skip these first
 
 
-class PartitionScheduler:
+class PartitionScheduler(Scheduler):
     """The scheduler of a loader's tasks where its dataset is iterable; see `BatchScheduler`."""
 
     def __init__(self) -> None:
-        self._next_assignment = 0
-        self._assignments: dict[int, Assignment] = {}
+        super().__init__()
         self._task_limits: dict[str, int] = {}
         self._partitions: dict[int, _Partition] = {}
         self._returned_tasks: list[int] = []
@@ -108,15 +107,8 @@ class PartitionScheduler:
         assignments: list[Assignment] = []
         for number, partition in self._partitions.items():
             while partition.host is not None and partition.waiting:
-                assignment = Assignment(
-                    number=self._next_assignment,
-                    ticket=partition.waiting.popleft(),
-                    host=partition.host,
-                    since_s=now_s,
-                    partition=number,
-                )
-                self._next_assignment += 1
-                self._assignments[assignment.number] = assignment
+                task = partition.waiting.popleft()
+                assignment = self._new_assignment(task, partition.host, now_s, number)
                 partition.out.append(assignment.number)
                 assignments.append(assignment)
         return assignments
@@ -128,12 +120,7 @@ class PartitionScheduler:
     def begins(self, number: int, host: str) -> int | None:
         """Note that a batch begins to arrive; return its task, None if it is not needed."""
         assignment = self._known(number, host)
-        return None if assignment is None else assignment.ticket
-
-    def requested_s(self, number: int, host: str) -> float | None:
-        """Return when an assignment was made; None if it is not known any more."""
-        assignment = self._known(number, host)
-        return assignment.since_s if assignment is not None else None
+        return None if assignment is None else assignment.task
 
     def arrived(self, number: int, host: str, now_s: float) -> int | None:
         """Note that a batch has arrived; return its task, None if it is not needed."""
@@ -144,7 +131,7 @@ class PartitionScheduler:
         partition = self._partitions[assignment.partition]
         partition.out.remove(number)
         partition.heard_s = now_s
-        return assignment.ticket
+        return assignment.task
 
     def took(self, number: int, host: str, making_s: float) -> None:
         """Note how long a host took to make a batch."""
@@ -181,27 +168,26 @@ class PartitionScheduler:
             self._return_to_rank(self._partitions[assignment.partition], without=number)
 
     def reclaim_partition(self, number: int) -> str | None:
-        """Return a late partition to the rank, with those of its host that are as late.
+        """Return a late partition, and those of its host that are as late, to the rank.
 
-        Returns:
-            The host; None if it had none.
+        Returns the host; None if it had none.
         """
         late = self._partitions.get(number)
         if late is None or late.is_at_rank:
             return None
         host = late.host
-        since_s = min(
-            (self._assignments[assignment].since_s for assignment in late.out), default=float("inf")
-        )
+        since_s = self._oldest_s(late)
         for partition in self._partitions.values():
-            began_s = min(
-                (self._assignments[assignment].since_s for assignment in partition.out),
-                default=float("inf"),
-            )
-            if partition.host == host and began_s <= since_s and partition.heard_s <= since_s:
+            is_as_late = self._oldest_s(partition) <= since_s and partition.heard_s <= since_s
+            if partition.host == host and is_as_late:
                 self._return_to_rank(partition)
         self._return_to_rank(late)
         return host
+
+    def _oldest_s(self, partition: _Partition) -> float:
+        """Return when the oldest assignment of a partition was made; infinite without one."""
+        times_s = (self._assignments[number].since_s for number in partition.out)
+        return min(times_s, default=float("inf"))
 
     def give_back(self) -> list[int]:
         """Return the tasks that no host can take, and drop them."""
@@ -241,14 +227,9 @@ class PartitionScheduler:
 
     def _cancel(self, partition: _Partition, without: int | None = None) -> None:
         """Cancel the assignments of a partition, except one; their tasks wait again, in order."""
-        remaining = [number for number in partition.out if number == without]
         cancelled = [
-            self._assignments.pop(number).ticket for number in partition.out if number != without
+            self._assignments.pop(number).task for number in partition.out if number != without
         ]
-        partition.out = deque(remaining)
+        partition.out = deque(number for number in partition.out if number == without)
         partition.waiting.extendleft(reversed(cancelled))
         partition.host = None
-
-    def _known(self, number: int, host: str) -> Assignment | None:
-        assignment = self._assignments.get(number)
-        return assignment if assignment is not None and assignment.host == host else None

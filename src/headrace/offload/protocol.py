@@ -14,9 +14,10 @@ import socket
 import struct
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import IntEnum
 from pathlib import Path
+from typing import NamedTuple
 
 from headrace.core.errors import LaunchError, LoaderError
 
@@ -26,29 +27,23 @@ class LoaderSpecMessage:
     """A loader spec with what a server needs to load it.
 
     Attributes:
-        rank: The rank it belongs to.
-        loader: The probe's number of the loader; None if workers are not to record.
-        folder: The rank's working folder, relative to the job's folder if it is below that.
-        path: Entries of the rank's sys.path below the job's folder, relative to it.
-        variables: The rank's own environment variables, by `env.own_variables`.
         strands: Number of partitions of an iterable dataset, local ones included; 0 for an indexed
             dataset, of which any worker makes any batch.
-        content: The pickled `LoaderSpec`.
     """
 
     rank: int
-    loader: int | None = None
-    folder: str
-    path: list[str]
-    variables: Mapping[str, str | None]
+    loader: int | None = None  # the probe's number; None if workers are not to record
+    folder: str  # the rank's working folder, relative to the job's if it is below that
+    path: list[str]  # entries of the rank's sys.path below the job's folder, relative to it
+    variables: Mapping[str, str | None]  # the rank's own, by `env.own_variables`
     strands: int = 0
-    content: bytes
+    content: bytes  # the pickled `LoaderSpec`
 
     def to_bytes(self) -> bytes:
         """Return the message as a line of JSON and the content."""
-        names = ("rank", "loader", "folder", "path", "variables", "strands")
-        fields = {name: getattr(self, name) for name in names}
-        return json.dumps(fields).encode() + b"\n" + self.content
+        fields = asdict(self)
+        content: bytes = fields.pop("content")
+        return json.dumps(fields).encode() + b"\n" + content
 
     @classmethod
     def from_bytes(cls, body: bytes) -> LoaderSpecMessage:
@@ -57,14 +52,7 @@ class LoaderSpecMessage:
         return cls(**json.loads(fields), content=content)
 
     def folder_below(self, root: Path) -> Path:
-        """Return the rank's working folder on this host, the start of relative paths.
-
-        Args:
-            root: The job's folder on this host.
-
-        Raises:
-            LoaderError: This host does not have it.
-        """
+        """Return the working folder, below the job's; raises LoaderError where it is missing."""
         folder = root / self.folder
         if not folder.is_dir():
             raise LoaderError(
@@ -77,7 +65,7 @@ class LoaderSpecMessage:
 _MAGIC = b"headrace batches 2"
 _NONCE_BYTES = 32
 _PROOF_BYTES = 32
-_USER_TIMEOUT_MS = 10_000  # the kernel ends a connection whose data is not acknowledged for so long
+_USER_TIMEOUT_S = 10.0  # the kernel ends a connection whose data is not acknowledged for so long
 _HEADER = struct.Struct("<qqqqqqqq")
 HEADER_BYTES = _HEADER.size
 
@@ -86,12 +74,12 @@ class FrameKind(IntEnum):
     """The kinds of frames. The proxy sends the first six, the server the others."""
 
     LOADER_SPEC = 1  # a: its number; body: `LoaderSpecMessage`
-    BATCH_SPEC = 2  # assignment `ask`; a: partition of an iterable dataset; body: the batch spec
-    RECEIVED = 3  # batch `ask` was received, its slot is free
+    BATCH_SPEC = 2  # `assignment`; a: partition of an iterable dataset; body: the batch spec
+    RECEIVED = 3  # the batch of `assignment` was received, its slot is free
     WANTED_BATCHES = 4  # a: how many batches the rank wants from this host
     FORGET = 5  # the batches requested so far are not needed any more
     RECORD = 6  # a: whether workers record, 1 or 0
-    # Of assignment `ask`; a: the `Answer`, b: the worker, c: offset of the structure, d: ns until
+    # Of `assignment`; a: the `Answer`, b: the worker, c: offset of the structure, d: ns until
     # a worker took it, e: ns that this one worked on it; body: the slot's content.
     BATCH = 7
     SHARE = 8  # a: how many tasks the rank may have here, b: how many cores work on them
@@ -101,19 +89,11 @@ class FrameKind(IntEnum):
     ROWS = 12  # body: rows that workers recorded, see `WorkerRecords`
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrameHeader:
-    """The header of a frame.
-
-    Attributes:
-        kind: The frame's kind.
-        ask: Number of the assignment that it is about.
-        a, b, c, d, e: Numbers whose meaning depends on `kind`.
-        body_bytes: Length of the body that follows.
-    """
+class FrameHeader(NamedTuple):
+    """The header of a frame; what `a` to `e` mean depends on its kind."""
 
     kind: FrameKind
-    ask: int = 0
+    assignment: int = 0  # its number
     a: int = 0
     b: int = 0
     c: int = 0
@@ -123,27 +103,26 @@ class FrameHeader:
 
     def pack(self) -> bytes:
         """Return the header's bytes."""
-        numbers = self.a, self.b, self.c, self.d, self.e
-        return _HEADER.pack(self.kind, self.ask, *numbers, self.body_bytes)
+        return _HEADER.pack(*self)
 
     @classmethod
     def unpack(cls, content: bytes | bytearray | memoryview) -> FrameHeader:
         """Return the header in bytes of `pack`; raises ValueError for other bytes."""
-        kind, ask, a, b, c, d, e, body_bytes = _HEADER.unpack(content)
-        return cls(kind=FrameKind(kind), ask=ask, a=a, b=b, c=c, d=d, e=e, body_bytes=body_bytes)
+        kind, *numbers = _HEADER.unpack(content)
+        return cls(FrameKind(kind), *numbers)
 
 
 def encode_frame(
-    kind: FrameKind, body: bytes = b"", *, ask: int = 0, a: int = 0, b: int = 0
+    kind: FrameKind, body: bytes = b"", *, assignment: int = 0, a: int = 0, b: int = 0
 ) -> bytes:
     """Return the bytes of a frame."""
-    return FrameHeader(kind=kind, ask=ask, a=a, b=b, body_bytes=len(body)).pack() + body
+    return FrameHeader(kind, assignment, a, b, body_bytes=len(body)).pack() + body
 
 
 def configure_socket(connection: socket.socket) -> None:
     """Have small frames sent at once, and a vanished other side noticed."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT_MS)
+    set_user_timeout(connection, _USER_TIMEOUT_S)
 
 
 def set_user_timeout(connection: socket.socket, longest_s: float) -> None:

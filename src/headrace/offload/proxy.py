@@ -1,211 +1,85 @@
 """The offload proxy of a rank: the process that gets batches from auxiliary hosts.
 
 It writes them into the executor's shared-memory slots. The rank controls it through a connection,
-by tuples: ("recipe", number, loader spec, partitions of an iterable dataset), ("again",) for the
-same loader spec, ("ticket", task, slot, payload bytes, partition), ("take home", partition) to give
-a partition back, ("forget",), ("failed", worker, summary). It sends ("forgotten",), and answers
-tasks on the socket on which workers do. It ends when the connection does.
+by tuples: ("load", number, loader spec, partitions of an iterable dataset), ("again",) for the
+same loader spec, ("task", task, slot, payload bytes, partition, answers that it has taken in),
+("reclaim", partition) to give a partition back, ("noted", answers), ("discard", task) for a batch
+that it did not need, ("forget", answers), ("failed", worker, summary). It sends ("forgotten",), and
+answers tasks on the socket on which workers do. It ends when the connection does.
 """
 
 from __future__ import annotations
 
 import contextlib
-import mmap
-import os
 import selectors
 import socket
 import time
-from collections import deque
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 from headrace.core.process.parent_death import ignore_group_signals
 from headrace.data.loader.failures import BatchFailure
 from headrace.data.loader.workers.messages import Answer, AnswerMessage
-from headrace.data.loader.workers.shared_memory import read_at
-from headrace.offload.connection import (
-    ConnectionAttempts,
-    IncomingFrame,
-    ServerConnection,
-    silence_limit_s,
-)
+from headrace.offload.connection import IncomingFrame, ServerConnection
 from headrace.offload.host_status import (
-    HostStatusPrinter,
     is_excluded_after_failure,
     is_excluded_at_first_batch,
-    late_line,
-    lost_line,
-    no_host_line,
     refused_line,
-    repeated_batches_clause,
-    returned_line,
-    silent_line,
 )
-from headrace.offload.hosts_file import HostsFile, HostsFileWatcher
 from headrace.offload.partitions import PartitionScheduler
 from headrace.offload.protocol import FrameHeader, FrameKind, encode_frame
 from headrace.offload.scheduler import BatchScheduler
-from headrace.offload.worker_records import OffloadRecorder
-
-
-class AnswerQueue:
-    """The queue of answers to the executor, sent without blocking.
-
-    Args:
-        answers: The socket for answers.
-    """
-
-    def __init__(self, answers: socket.socket) -> None:
-        self._socket = answers
-        self._unsent: deque[bytes] = deque()
-        self._announced_room = -1
-
-    @property
-    def has_unsent(self) -> bool:
-        """Whether something waits to be sent."""
-        return bool(self._unsent)
-
-    def add(self, answer: AnswerMessage) -> None:
-        """Queue an answer."""
-        self._unsent.append(answer.pack())
-
-    def announce_room(self, room: int) -> None:
-        """Queue the number of tasks there is room for, if it has changed."""
-        if self._announced_room != room:
-            self._announced_room = room
-            self.add(AnswerMessage(Answer.ROOM, 0, room, 0, 0, 0))
-
-    def repeat_room(self) -> None:
-        """Have the room announced next time in any case."""
-        self._announced_room = -1
-
-    def send(self) -> None:
-        """Send what the socket takes; blocking could deadlock with the executor."""
-        with contextlib.suppress(BlockingIOError):
-            while self._unsent:
-                self._socket.send(self._unsent[0], socket.MSG_DONTWAIT)
-                self._unsent.popleft()
-
-    def clear(self) -> None:
-        """Drop the queued answers, and have the room announced again."""
-        self._unsent.clear()
-        self.repeat_room()
-
-
-class TaskSlots:
-    """The open tasks with their slots and batch specs.
-
-    Args:
-        slots: Descriptors of the slots' files.
-    """
-
-    def __init__(self, slots: list[int]) -> None:
-        self._slots = slots
-        self._maps: dict[int, mmap.mmap] = {}
-        # Task -> slot, and a copy of its batch spec, which the batch overwrites in the slot.
-        self._tasks: dict[int, tuple[int, bytes]] = {}
-        self._discard_buffer = bytearray()
-
-    def add(self, task: int, slot: int, payload_bytes: int) -> None:
-        """Add a task, whose batch spec is in its slot."""
-        self._tasks[task] = slot, read_at(self._slots[slot], 0, payload_bytes)
-
-    def batch_spec_of(self, task: int) -> bytes:
-        """Return a task's batch spec."""
-        return self._tasks[task][1]
-
-    def pop(self, task: int) -> int:
-        """Remove a task; return its slot."""
-        return self._tasks.pop(task)[0]
-
-    def clear(self) -> None:
-        """Remove all tasks."""
-        self._tasks.clear()
-
-    def memory(self, task: int | None, size_bytes: int) -> memoryview:
-        """Return the memory for a task's batch; without a task, a buffer that is never read."""
-        if task is None:
-            if len(self._discard_buffer) < size_bytes:
-                self._discard_buffer = bytearray(size_bytes)
-            return memoryview(self._discard_buffer)[:size_bytes]
-        slot = self._tasks[task][0]
-        mapped = self._maps.get(slot)
-        if mapped is None or len(mapped) < size_bytes:
-            if os.fstat(self._slots[slot]).st_size < size_bytes:
-                os.ftruncate(self._slots[slot], size_bytes)
-            mapped = self._maps[slot] = mmap.mmap(
-                self._slots[slot], os.fstat(self._slots[slot]).st_size
-            )
-        return memoryview(mapped)[:size_bytes]
-
+from headrace.offload.server_connections import ServerConnections
+from headrace.offload.task_slots import AnswerQueue, TaskSlots
+from headrace.offload.worker_records import ArrivalRows, OffloadRecorder
 
 _POLL_S, _UNSENT_POLL_S = 0.1, 0.005
 # An iteration over an iterable dataset waits so long for hosts to connect, and to load it.
 _CONNECT_WAIT_S, _LOAD_WAIT_S = 20.0, 60.0
-_STALLED_S = 1.0  # a poll that took longer: this process was stopped, hosts were not silent
 _WORKERS_PER_HOST = 1 << 20  # worker numbers of a host start at a multiple of it
 
 
-class OffloadProxy:
-    """The proxy of one loader.
+class OffloadProxy(ServerConnections):
+    """The proxy of one loader; see `ServerConnections`.
 
     Args:
         control: Connection to the training process.
         answers: Socket for answers.
         slots: Descriptors of the slots' files.
-        hosts_file: Path of the hosts file.
-        recorder: Records what the hosts do.
-        tells: Whether it prints status lines: one rank of a host does.
+        hosts_file, recorder, prints: As in `ServerConnections`.
     """
 
     def __init__(
         self, control: Connection, answers: socket.socket, slots: list[int], hosts_file: Path,
-        recorder: OffloadRecorder, *, tells: bool,
+        recorder: OffloadRecorder, *, prints: bool,
     ) -> None:  # fmt: skip
+        super().__init__(hosts_file, recorder, prints=prints)
         self._control = control
         self._answers = AnswerQueue(answers)
         self._task_slots = TaskSlots(slots)
-        self._hosts = HostsFileWatcher(hosts_file)
-        self._recorder = recorder
-        self._key = b""
-        self._dealer: BatchScheduler | PartitionScheduler = BatchScheduler()
-        self._expected_hosts = 0  # whose servers are starting up
+        self._arrivals = ArrivalRows(recorder)
         self._began_s = 0.0  # when the iteration over an iterable dataset began
         self._has_reported_no_host = False
-        self._server_connections: dict[str, ServerConnection] = {}
-        self._names: list[str] = []  # of hosts, as first seen: a worker's number refers to an index
-        self._attempts = ConnectionAttempts()
         self._loader_spec = (0, b"")
-        self._print_status = HostStatusPrinter(on=tells)
-        self._last_poll_s = time.monotonic()
-        self._selector = selectors.DefaultSelector()
         self._selector.register(control, selectors.EVENT_READ, None)
-        self._selector.register(self._attempts, selectors.EVENT_READ, None)
 
     def serve(self) -> None:
         """Run until the training process is gone, then raise EOFError."""
-        while True:
-            ready = self._selector.select(_UNSENT_POLL_S if self._answers.has_unsent else _POLL_S)
-            self._excuse_own_pause()
-            for key, events in ready:
-                if isinstance(key.data, ServerConnection):
-                    self._attend(key.data, events)
-            self._update_hosts()
-            while self._control.poll(0):
-                self._handle_message(self._control.recv())
-            self._assign_tasks()
-
-    def _excuse_own_pause(self) -> None:
-        before_s, self._last_poll_s = self._last_poll_s, time.monotonic()
-        if self._last_poll_s - before_s > _POLL_S + _STALLED_S:
-            for server in self._server_connections.values():
-                server.heard_s = self._last_poll_s
+        try:
+            while True:
+                self._poll(_UNSENT_POLL_S if self._answers.has_unsent else _POLL_S, _POLL_S)
+                self._update_hosts()
+                while self._control.poll(0):
+                    self._handle_message(self._control.recv())
+                self._assign_tasks()
+        finally:
+            self._arrivals.reject_rest()
 
     # --- messages of the training process
 
     def _handle_message(self, request: tuple[object, ...]) -> None:
         match request:
-            case ("recipe", int(number), bytes(content), list(partitions)):
+            case ("load", int(number), bytes(content), list(partitions)):
                 self._loader_spec = number, content
                 self._recorder.begun()
                 self._begin_iteration(partitions)
@@ -215,38 +89,47 @@ class OffloadProxy:
                 self._answers.repeat_room()
             case ("again",):
                 self._answers.repeat_room()
-            case ("ticket", int(number), int(slot), int(payload_bytes), int(partition)):
+            case ("task", int(number), int(slot), int(payload_bytes), int(partition), int(noted)):
+                self._arrivals.confirm(noted)
                 self._task_slots.add(number, slot, payload_bytes)
-                self._dealer.add(number, partition)
-            case ("take home", int(partition)):
+                self._scheduler.add(number, partition)
+            case ("reclaim", int(partition)):
                 self._reclaim_partition(partition)
             case ("failed", int(worker), str(summary)):
                 self._note_failure(worker, summary)
-            case _:
+            case ("noted", int(noted)):
+                self._arrivals.confirm(noted)
+            case ("discard", int(number)):
+                self._arrivals.discard(number)
+            case ("forget", int(noted)):
+                self._arrivals.confirm(noted)
                 self._forget()
 
     def _begin_iteration(self, partitions: list[int]) -> None:
         """Begin an iteration over an iterable dataset, some partitions of which go to hosts."""
         if partitions:
-            if not isinstance(self._dealer, PartitionScheduler):
-                self._dealer = PartitionScheduler()
-            self._dealer.begin(partitions)
+            if not isinstance(self._scheduler, PartitionScheduler):
+                self._scheduler = PartitionScheduler()
+            self._scheduler.begin(partitions)
             self._began_s = time.monotonic()
 
     def _reclaim_partition(self, partition: int) -> None:
-        if isinstance(self._dealer, PartitionScheduler):
-            host = self._dealer.reclaim_partition(partition)
+        if isinstance(self._scheduler, PartitionScheduler):
+            host = self._scheduler.reclaim_partition(partition)
             for server in self._open_connections():
                 # The batch being received may not be needed, and its slot be another task's.
-                if not self._dealer.needs(server.incoming_assignment, server.host.name):
+                if not self._scheduler.needs(server.incoming_assignment, server.host.name):
                     server.divert()
             if host is not None:
-                self._print_status(late_line(host))
+                self._print_status(
+                    f"auxiliary host {host} is late with an iterable dataset; its part is made here"
+                )
 
     def _forget(self) -> None:
-        self._dealer.forget()
+        self._scheduler.forget()
         self._task_slots.clear()
         self._answers.clear()
+        self._arrivals.reject_rest()
         for server in self._open_connections():
             server.divert()
             self._send(server, encode_frame(FrameKind.FORGET))
@@ -254,125 +137,41 @@ class OffloadProxy:
 
     def _send_loader_spec(self, server: ServerConnection) -> None:
         number, content = self._loader_spec
-        if not server.is_open or not number or number in {server.recipe, server.refused}:
+        if not server.is_open or not number or number in {server.loaded, server.refused}:
             return
-        self._dealer.lose(server.host.name)
-        server.recipe = 0
-        if isinstance(self._dealer, PartitionScheduler):
+        self._scheduler.lose(server.host.name)
+        server.loaded = 0
+        if isinstance(self._scheduler, PartitionScheduler):
             server.set_user_timeout()
         self._send_recording_state(server)
         self._send(server, encode_frame(FrameKind.LOADER_SPEC, content, a=number))
 
     def _send_recording_state(self, server: ServerConnection) -> None:
-        if self._recorder.loader is not None and server.records != self._recorder.on:
-            server.records = self._recorder.on
+        if self._recorder.loader is not None and server.is_recording != self._recorder.on:
+            server.is_recording = self._recorder.on
             self._send(server, encode_frame(FrameKind.RECORD, a=int(self._recorder.on)))
 
-    # --- hosts and connections
-
-    def _update_hosts(self) -> None:
-        now_s = time.monotonic()
-        self._recorder.catch_up()
-        if (news := self._hosts.news(now_s)) is not None:
-            self._update_host_list(news)
-        for ended in self._attempts.ended():
-            self._joined(*ended)
-        for server in list(self._server_connections.values()):
-            longest_s = silence_limit_s(self._dealer.again(server.host.name)[1])
-            if server.connection is None:
-                server.connect(self._key, self._attempts.note)
-            elif now_s - server.heard_s > longest_s:
-                self._lose(server, silent_line(server.host.name, longest_s))
-            else:
-                self._send_recording_state(server)
-
-    def _update_host_list(self, content: HostsFile) -> None:
-        self._key = bytes.fromhex(content.key)
-        self._expected_hosts = content.coming
-        hosts = {host.name: host for host in content.hosts}
-        for name, server in list(self._server_connections.items()):
-            if hosts.get(name) != server.host:
-                self._lose(server, "" if server.connection is None else lost_line(name))
-                del self._server_connections[name]
-        for name, host in hosts.items():
-            self._server_connections.setdefault(name, ServerConnection(host))
-        self._names += [name for name in hosts if name not in self._names]
-
-    def _joined(self, server: ServerConnection, connection: socket.socket | None) -> None:
-        if self._server_connections.get(server.host.name) is not server:
-            if connection is not None:
-                connection.close()
-            return
-        server.connected(connection)
-        if connection is not None:
-            self._selector.register(connection, selectors.EVENT_READ, server)
-            self._send_loader_spec(server)
-
-    def _lose(self, server: ServerConnection, line: str = "") -> None:
-        batches, _ = self._dealer.again(server.host.name)
-        if server.connection is not None:
-            self._selector.unregister(server.connection)
-            server.lost()
-            self._recorder.note_cores(server.host.name, 0)
-        self._dealer.lose(server.host.name)
-        if line and not server.was_lost:
-            server.was_lost = True
-            self._print_status(line + repeated_batches_clause(batches))
-
-    def _open_connections(self) -> list[ServerConnection]:
-        return [server for server in self._server_connections.values() if server.is_open]
-
-    def _send(self, server: ServerConnection, content: bytes) -> None:
-        if server.connection is None:
-            return
-        try:
-            server.send(content)
-        except OSError:
-            self._lose(server, lost_line(server.host.name))
-        self._watch(server)
-
-    def _watch(self, server: ServerConnection) -> None:
-        if server.connection is not None:
-            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if server.has_unsent else 0)
-            self._selector.modify(server.connection, events, server)
-
     # --- frames of the servers
-
-    def _attend(self, server: ServerConnection, events: int) -> None:
-        if not server.is_open:  # lost a moment ago
-            return
-        try:
-            if events & selectors.EVENT_WRITE:
-                server.pump()
-                self._watch(server)
-            if events & selectors.EVENT_READ:
-                for frame in server.frames(lambda head: self._frame_memory(server, head)):
-                    self._handle_frame(server, frame)
-                    if server.connection is None:
-                        return
-        except (OSError, ValueError):
-            self._lose(server, lost_line(server.host.name))
 
     def _frame_memory(self, server: ServerConnection, head: FrameHeader) -> memoryview:
         """Return the memory for a frame's body: for a batch that is needed, its task's slot."""
         if head.kind is FrameKind.BATCH and head.a != Answer.RETURNED:
-            return self._task_slots.memory(
-                self._dealer.begins(head.ask, server.host.name), head.body_bytes
-            )
+            task = self._scheduler.begins(head.assignment, server.host.name)
+            return self._task_slots.memory(task, head.body_bytes)
         return memoryview(bytearray(head.body_bytes))
 
     def _handle_frame(self, server: ServerConnection, frame: IncomingFrame) -> None:
         head = frame.head
         match head.kind:
             case FrameKind.BATCH if head.a == Answer.RETURNED:
-                self._dealer.returned(head.ask, server.host.name)
+                self._scheduler.returned(head.assignment, server.host.name)
             case FrameKind.BATCH:
                 self._take_batch(server, frame)
             case FrameKind.SHARE:
-                server.orders, server.cores = head.a, head.b
+                server.accepted, server.cores = head.a, head.b
                 self._update_task_limit(server)
             case FrameKind.READY:
-                server.recipe = head.a
+                server.loaded = head.a
                 server.was_missed = False
                 self._update_task_limit(server)
             case FrameKind.REFUSED:
@@ -385,48 +184,48 @@ class OffloadProxy:
             case FrameKind.ROWS:
                 self._recorder.add(server.host.name, bytes(frame.body))
             case _:
-                raise ValueError(f"a station does not say {head.kind.name}")
+                raise ValueError(f"a server does not send {head.kind.name}")
 
     def _update_task_limit(self, server: ServerConnection) -> None:
-        if (
-            server.recipe == self._loader_spec[0]
-            and server.recipe != server.refused
-            and server.orders
-        ):
-            limit = server.current_task_limit(is_tried=isinstance(self._dealer, BatchScheduler))
-            self._dealer.set_task_limit(server.host.name, limit)
+        is_ready = server.loaded == self._loader_spec[0] and server.loaded != server.refused
+        if is_ready and server.accepted:
+            limit = server.current_task_limit(is_tried=isinstance(self._scheduler, BatchScheduler))
+            self._scheduler.set_task_limit(server.host.name, limit)
             self._recorder.note_cores(server.host.name, server.cores)
             if server.was_lost:
                 server.was_lost = False
-                self._print_status(returned_line(server.host.name))
+                self._print_status(f"auxiliary host {server.host.name} is back")
 
     def _take_batch(self, server: ServerConnection, frame: IncomingFrame) -> None:
         head = frame.head
-        self._send(server, encode_frame(FrameKind.RECEIVED, ask=head.ask))
-        requested_s = self._dealer.requested_s(head.ask, server.host.name)
-        if isinstance(self._dealer, PartitionScheduler):
+        self._send(server, encode_frame(FrameKind.RECEIVED, assignment=head.assignment))
+        name = server.host.name
+        requested_s = self._scheduler.requested_s(head.assignment, name)
+        if isinstance(self._scheduler, PartitionScheduler):
             if head.a == Answer.FAILED:
-                self._dealer.failed(head.ask, server.host.name)
+                self._scheduler.failed(head.assignment, name)
             elif head.a == Answer.MADE:
-                self._dealer.took(head.ask, server.host.name, head.e / 1e9)
-        task = self._dealer.arrived(head.ask, server.host.name, time.monotonic())
+                self._scheduler.took(head.assignment, name, head.e / 1e9)
+        task = self._scheduler.arrived(head.assignment, name, time.monotonic())
         if requested_s is not None and head.a == Answer.MADE:
-            self._recorder.arrived(
-                server.host.name,
+            self._arrivals.add(
+                task,
+                name,
                 head.b,
                 requested_s=requested_s,
                 began_s=frame.began_s,
                 queued_ns=head.d,
                 making_ns=head.e,
                 size_bytes=head.body_bytes,
-                counted=task is not None,
             )
-        if isinstance(self._dealer, BatchScheduler) and server.recipe == self._loader_spec[0]:
+        elif task is not None:
+            self._arrivals.add_unrecorded(task)
+        if isinstance(self._scheduler, BatchScheduler) and server.loaded == self._loader_spec[0]:
             self._judge_first_batch(server, frame, is_whole=task is not None)
         if task is None:
             return
         slot = self._task_slots.pop(task)
-        worker = self._names.index(server.host.name) * _WORKERS_PER_HOST + head.b
+        worker = self._names.index(name) * _WORKERS_PER_HOST + head.b
         answer = AnswerMessage(Answer(head.a), worker, task, slot, head.c, head.body_bytes - head.c)
         self._answers.add(answer)
 
@@ -434,15 +233,15 @@ class OffloadProxy:
         self, server: ServerConnection, frame: IncomingFrame, *, is_whole: bool
     ) -> None:
         """Raise the task limit of a host after its first batch; exclude it where that failed."""
-        if frame.head.a == Answer.MADE and server.proven != server.recipe:
-            server.proven = server.recipe
+        if frame.head.a == Answer.MADE and server.proven != server.loaded:
+            server.proven = server.loaded
             self._update_task_limit(server)
         elif is_whole and is_excluded_at_first_batch(server, frame, self._print_status):
-            self._exclude_host(server, server.recipe)
+            self._exclude_host(server, server.loaded)
 
     def _exclude_host(self, server: ServerConnection, number: int) -> None:
         server.refused = number
-        self._dealer.lose(server.host.name)
+        self._scheduler.lose(server.host.name)
         server.divert()
 
     def _note_failure(self, worker: int, summary: str) -> None:
@@ -457,69 +256,58 @@ class OffloadProxy:
     def _assign_tasks(self) -> None:
         now_s = time.monotonic()
         self._assign_partitions(now_s)
-        for assignment in self._dealer.assign(now_s):
-            batch_spec = self._task_slots.batch_spec_of(assignment.ticket)
+        for assignment in self._scheduler.assign(now_s):
+            batch_spec = self._task_slots.batch_spec_of(assignment.task)
             frame = encode_frame(
-                FrameKind.BATCH_SPEC, batch_spec, ask=assignment.number, a=assignment.partition
+                FrameKind.BATCH_SPEC,
+                batch_spec,
+                assignment=assignment.number,
+                a=assignment.partition,
             )
             self._send(self._server_connections[assignment.host], frame)
         for server in self._open_connections():
             is_used = server.refused != self._loader_spec[0]  # else it would reserve cores
-            wanted = self._dealer.wanted_batches(server.host.name) if is_used else 0
+            wanted = self._scheduler.wanted_batches(server.host.name) if is_used else 0
             if wanted != server.wanted:
                 server.wanted = wanted
                 self._send(server, encode_frame(FrameKind.WANTED_BATCHES, a=wanted))
-        for task in self._dealer.give_back():
+        for task in self._scheduler.give_back():
             slot = self._task_slots.pop(task)
-            self._answers.add(AnswerMessage(Answer.RETURNED, 0, task, slot, 0, 0))
-        self._answers.announce_room(self._dealer.room)
+            self._arrivals.add_unrecorded(task)
+            self._answers.add(AnswerMessage(Answer.RETURNED, 0, task, slot))
+        self._answers.announce_room(self._scheduler.room)
         self._answers.send()
 
     def _assign_partitions(self, now_s: float) -> None:
         """Assign an iterable dataset's partitions, once hosts have loaded it or are too late."""
-        if not isinstance(self._dealer, PartitionScheduler) or self._dealer.is_assigned:
+        if not isinstance(self._scheduler, PartitionScheduler) or self._scheduler.is_assigned:
             return
-        late = [
-            server
-            for server in self._server_connections.values()
-            if server.is_coming(self._loader_spec[0])
-        ]
-        loading = any(server.is_open for server in late)
-        wait_s = (
-            _LOAD_WAIT_S if loading else _CONNECT_WAIT_S if late or self._expected_hosts else 0.0
-        )
+        servers, number = self._server_connections.values(), self._loader_spec[0]
+        late = [server for server in servers if server.is_coming(number)]
+        wait_s = _CONNECT_WAIT_S if late or self._expected_hosts else 0.0
+        if any(server.is_open for server in late):
+            wait_s = _LOAD_WAIT_S
         if now_s < self._began_s + wait_s:
             return
         for server in late:  # it takes part from the next iteration on
             server.was_missed = True
-        at_rank = self._dealer.assign_all()
+        at_rank = self._scheduler.assign_all()
         if at_rank and not self._has_reported_no_host:
             self._has_reported_no_host = True
-            self._print_status(no_host_line(at_rank))
+            self._print_status(
+                f"no auxiliary host is there for an iterable dataset: what {at_rank} workers there "
+                "would make of it in this iteration is made here"
+            )
 
 
 def main(
-    control: int, answers: int, slots: list[int], hosts_file: str, rank: int, tells: int
+    control: int, answers: int, slots: list[int], hosts_file: str, rank: int, prints: int
 ) -> None:
-    """Serve the executor at the other end of `control`, then exit.
-
-    Args:
-        control: Descriptor of the control connection.
-        answers: Descriptor of the socket for answers.
-        slots: Descriptors of the slots' files.
-        hosts_file: Path of the hosts file.
-        rank: The rank that it serves.
-        tells: Whether it prints status lines.
-    """
+    """Serve the executor at the other end of `control`, then exit; see `OffloadProxy`."""
     ignore_group_signals()
-    answers_socket = socket.socket(fileno=answers)
     proxy = OffloadProxy(
-        Connection(control),
-        answers_socket,
-        slots,
-        Path(hosts_file),
-        OffloadRecorder(rank),
-        tells=bool(tells),
-    )
+        Connection(control), socket.socket(fileno=answers), slots, Path(hosts_file),
+        OffloadRecorder(rank), prints=bool(prints),
+    )  # fmt: skip
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         proxy.serve()

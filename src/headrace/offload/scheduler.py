@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 _LATE_FACTOR = 2.0  # times the 90th percentile of the host's durations
 _LATE_BEST_FACTOR = 4.0  # ... or times that of the fastest host
@@ -21,23 +22,37 @@ _DUPLICATES_ONE_IN = 8  # of the assignments under way
 _RUNS_PER_HOST = 5  # a run of consecutive tasks is this part of a host's limit
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
-    """The assignment of a task to a host.
+class Assignment(NamedTuple):
+    """The assignment of a task to a host."""
 
-    Attributes:
-        number: Counts assignments.
-        ticket: The task's number.
-        host: The host's name.
-        since_s: When it was made.
-        partition: The task's partition of an iterable dataset.
-    """
-
-    number: int
-    ticket: int
+    number: int  # counts assignments
+    task: int
     host: str
     since_s: float
-    partition: int = 0
+    partition: int = 0  # of an iterable dataset
+
+
+class Scheduler:
+    """The base of schedulers: the assignments under way."""
+
+    def __init__(self) -> None:
+        self._next_assignment = 0
+        self._assignments: dict[int, Assignment] = {}
+
+    def _new_assignment(self, task: int, host: str, now_s: float, partition: int = 0) -> Assignment:
+        assignment = Assignment(self._next_assignment, task, host, now_s, partition)
+        self._next_assignment += 1
+        self._assignments[assignment.number] = assignment
+        return assignment
+
+    def _known(self, number: int, host: str) -> Assignment | None:
+        assignment = self._assignments.get(number)
+        return assignment if assignment is not None and assignment.host == host else None
+
+    def requested_s(self, number: int, host: str) -> float | None:
+        """Return when an assignment was made; None if it is not known any more."""
+        assignment = self._known(number, host)
+        return assignment.since_s if assignment is not None else None
 
 
 @dataclass(slots=True)
@@ -48,14 +63,14 @@ class _Task:
 
 @dataclass(slots=True)
 class _HostLoad:
-    orders: int  # tasks that the server accepts
+    accepted: int  # tasks that the server accepts
     out: set[int] = field(default_factory=set)
     took_s: deque[float] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
     limit: float = float("inf")  # of tasks at a time, lowered after late batches
 
     @property
     def task_limit(self) -> int:
-        return int(min(self.orders, self.limit))
+        return int(min(self.accepted, self.limit))
 
     @property
     def free(self) -> int:
@@ -73,21 +88,20 @@ class _HostLoad:
         self.limit = self.limit + 1 if in_time else max(1.0, self.task_limit * _BACKOFF_FACTOR)
 
 
-class BatchScheduler:
+class BatchScheduler(Scheduler):
     """The scheduler of a loader's tasks where any host can make any batch."""
 
     def __init__(self) -> None:
-        self._next_assignment = 0
+        super().__init__()
         self._forgotten = 0  # assignments before this one are of dropped tasks
         self._waiting: deque[int] = deque()
         self._tasks: dict[int, _Task] = {}
-        self._assignments: dict[int, Assignment] = {}
         self._hosts: dict[str, _HostLoad] = {}
 
     @property
     def room(self) -> int:
         """How many tasks it has room for: what hosts accept, and as many again waiting."""
-        return 2 * sum(host.orders for host in self._hosts.values())
+        return 2 * sum(host.accepted for host in self._hosts.values())
 
     def wanted_batches(self, host: str) -> int:
         """Return how many batches a host could work on, if it were the only one."""
@@ -102,7 +116,7 @@ class BatchScheduler:
     def set_task_limit(self, host: str, limit: int) -> None:
         """Set how many tasks a host, maybe a new one, may have."""
         load = self._hosts.setdefault(host, _HostLoad(limit))
-        load.orders = limit
+        load.accepted = limit
 
     def lose(self, host: str) -> None:
         """Remove a host; its tasks are assigned to others, before all that wait."""
@@ -156,9 +170,7 @@ class BatchScheduler:
         )
 
     def _assign_to(self, task: int, host: str, now_s: float) -> Assignment:
-        assignment = Assignment(number=self._next_assignment, ticket=task, host=host, since_s=now_s)
-        self._next_assignment += 1
-        self._assignments[assignment.number] = assignment
+        assignment = self._new_assignment(task, host, now_s)
         self._tasks[task].assignments.add(assignment.number)
         self._hosts[host].out.add(assignment.number)
         return assignment
@@ -175,17 +187,12 @@ class BatchScheduler:
                 duplicates += 1
 
     def _is_late(self, task: _Task, now_s: float) -> bool:
-        if (
-            not task.assignments
-            or task.arriving is not None
-            or len(task.assignments) >= _MAX_ASSIGNMENTS
-        ):
+        if task.arriving is not None or not 0 < len(task.assignments) < _MAX_ASSIGNMENTS:
             return False
-        assignments = [self._assignments[each] for each in task.assignments]
         best_s = min(host.usual_s for host in self._hosts.values())
         return all(
             now_s - assignment.since_s > self._late_s(assignment.host, best_s)
-            for assignment in assignments
+            for assignment in map(self._assignments.__getitem__, task.assignments)
         )
 
     def _late_s(self, host: str, best_s: float) -> float:
@@ -200,14 +207,9 @@ class BatchScheduler:
         if assignment is None or task is None or task.arriving is not None:
             return None
         task.arriving = number
-        if assignment.ticket in self._waiting:  # it was late
-            self._waiting.remove(assignment.ticket)
-        return assignment.ticket
-
-    def requested_s(self, number: int, host: str) -> float | None:
-        """Return when an assignment was made; None if it is not known any more."""
-        assignment = self._known(number, host)
-        return assignment.since_s if assignment is not None else None
+        if assignment.task in self._waiting:  # it was late
+            self._waiting.remove(assignment.task)
+        return assignment.task
 
     def arrived(self, number: int, host: str, now_s: float) -> int | None:
         """Note that a batch has arrived; return its task, None if it is not needed."""
@@ -225,8 +227,8 @@ class BatchScheduler:
         if not counts:  # another's was arriving when this one began, and may be lost since
             self._end_without_batch(assignment, task)
             return None
-        self._drop(assignment.ticket)
-        return assignment.ticket
+        self._drop(assignment.task)
+        return assignment.task
 
     def returned(self, number: int, host: str) -> None:
         """Note that a host will not make a batch: the task is assigned to another if needed."""
@@ -242,22 +244,18 @@ class BatchScheduler:
     def _end_without_batch(self, assignment: Assignment, task: _Task) -> None:
         """End an assignment without a batch: its task waits again, unless it has others."""
         task.assignments.discard(assignment.number)
-        if not task.assignments and assignment.ticket not in self._waiting:
-            self._waiting.appendleft(assignment.ticket)
+        if not task.assignments and assignment.task not in self._waiting:
+            self._waiting.appendleft(assignment.task)
 
     def _task_of(self, assignment: Assignment) -> _Task | None:
         """Return an assignment's task; None where that is done, or its number reused."""
-        task = self._tasks.get(assignment.ticket)
+        task = self._tasks.get(assignment.task)
         return task if task is not None and assignment.number in task.assignments else None
 
     def _drop(self, number: int) -> None:
         del self._tasks[number]
         if number in self._waiting:
             self._waiting.remove(number)
-
-    def _known(self, number: int, host: str) -> Assignment | None:
-        assignment = self._assignments.get(number)
-        return assignment if assignment is not None and assignment.host == host else None
 
     def give_back(self) -> list[int]:
         """Return the tasks that no host can take, and drop them."""

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
-import struct
-import sys
 import threading
 import time
-import traceback
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,75 +13,42 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.core.errors import HeadraceError
-from headrace.data.loader.batch_builder import PickledLoaderSpec
 from headrace.data.loader.failures import BatchFailure
 from headrace.data.loader.workers.messages import Answer, AnswerMessage, TaskMessage
-from headrace.data.loader.workers.pool import WorkerPool, wait_readable
+from headrace.data.loader.workers.pool import wait_readable
 from headrace.offload.capacity import SessionSlots, SharedCores
-from headrace.offload.protocol import (
-    HEADER_BYTES,
-    FrameHeader,
-    FrameKind,
-    LoaderSpecMessage,
-    encode_frame,
-    send_file,
-    set_user_timeout,
-)
-from headrace.offload.worker_records import WorkerRecords
+from headrace.offload.protocol import FrameHeader, FrameKind, LoaderSpecMessage, encode_frame
+from headrace.offload.session_connection import SessionConnection
+from headrace.offload.session_workers import SessionWorkers
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class SessionTask:
-    """A task that a rank's proxy has assigned to this host.
+    """A task that a rank's proxy has assigned to this host."""
 
-    Attributes:
-        ask: The assignment's number.
-        payload: The pickled `BatchSpec`.
-        partition: Its partition of an iterable dataset.
-        slot: The slot for its batch; -1 until a worker gets the task.
-        deaths: How many workers died at it.
-        came_ns: When it was received, by this host's monotonic clock.
-        begun_ns: When a worker took it.
-    """
-
-    ask: int
-    payload: bytes
-    partition: int
-    slot: int = -1
-    deaths: int = 0
+    assignment: int  # its number
+    payload: bytes  # the pickled `BatchSpec`
+    partition: int  # of an iterable dataset
+    slot: int = -1  # for its batch; -1 until a worker gets the task
+    deaths: int = 0  # of workers at it
     came_ns: int = field(default_factory=time.monotonic_ns)
-    begun_ns: int = 0
+    begun_ns: int = 0  # when a worker took it
 
 
-HEARTBEAT_S = 0.5
-_SEND_TIMEOUT_S = 60  # a rank that reads nothing for so long is gone or stopped; it reconnects
 _POLL_S = 0.5
 _MAX_DEATHS = 3  # of workers in a row at the same task
-_RECEIVE_BYTES = 1 << 20
 
 
 class ServerSession:
-    """The server's side of one connection; `run` in a thread of its own until that ends.
-
-    Args:
-        connection: To an authenticated proxy.
-        cores: The host's cores.
-        folder: For temporary files.
-    """
+    """The server's side of a connection to an authenticated proxy; `run` in a thread of its own."""
 
     def __init__(self, connection: socket.socket, cores: SharedCores, folder: Path) -> None:
-        self._connection = connection
+        self._connection = SessionConnection(connection)
         self._cores = cores
         self._session_id = id(self)
         slots = 2 * (cores.count + cores.count // 2 + 2)
         self._slots = SessionSlots(slots, lambda: cores.memory_of(self._session_id))
-        self._worker_pool: WorkerPool | None = None
-        self._folder = folder
-        self._worker_records: WorkerRecords | None = None
-        self._is_recording = True  # by the proxy's last message
-        self._pool_arguments: object = None  # the pool's path, variables and partitions
-        self._partitions = 0
-        self._received = bytearray()
+        self._workers = SessionWorkers(cores.count, self._slots.descriptors, folder)
         self._waiting: deque[SessionTask] = deque()
         self._in_progress: dict[int, SessionTask] = {}  # by the number that workers know
         self._queued_at_workers: deque[SessionTask] = deque()  # of these, not begun yet
@@ -93,34 +57,24 @@ class ServerSession:
         self._is_first = True
         self._loader_spec = 0
         self._sent_share = 0, 0
-        self._send_lock = threading.Lock()
         self._wake_lock = threading.Lock()
         self._deaths_in_a_row = 0
         self._unseen: set[int] = set()  # tasks that no worker had at the last check
         self._last_check_s = time.monotonic()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._is_over = threading.Event()
 
     def run(self) -> None:
         """Serve until the proxy is gone."""
-        self._connection.settimeout(None)
-        longest = struct.pack("ll", _SEND_TIMEOUT_S, 0)
-        self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, longest)
         self._cores.join(self._session_id, self._wake_up)
-        heartbeats = threading.Thread(target=self._send_heartbeats, name="beat", daemon=True)
-        heartbeats.start()
         try:
+            self._connection.open()
             with suppress(OSError, ValueError, HeadraceError):  # the proxy reconnects
                 while self._step():
                     pass
         finally:
-            self._is_over.set()
             self._cores.leave(self._session_id)
-            heartbeats.join()
             self._connection.close()
-            self._end_worker_pool()
-            if self._worker_records is not None:
-                self._worker_records.close()
+            self._workers.close()
             self._slots.close()
             with self._wake_lock:
                 os.close(self._wake)
@@ -131,23 +85,11 @@ class ServerSession:
             if self._wake != -1:
                 os.eventfd_write(self._wake, 1)
 
-    def _send_heartbeats(self) -> None:
-        """Send heartbeats, also while the session's thread imports or sends."""
-        while not self._is_over.wait(HEARTBEAT_S):
-            if self._send_lock.acquire(blocking=False):  # else it is sending something just now
-                try:
-                    self._connection.sendall(encode_frame(FrameKind.HEARTBEAT))
-                except OSError:
-                    with suppress(OSError):  # half a frame may be sent: the connection is useless
-                        self._connection.shutdown(socket.SHUT_RDWR)
-                finally:
-                    self._send_lock.release()
-
     def _step(self) -> bool:
         """Wait for something to do, and do it; return whether the proxy is still connected."""
         also = [self._connection.fileno(), self._wake]
-        if self._worker_pool is not None:
-            answers, deaths = self._worker_pool.wait(_POLL_S, also)
+        if self._workers.pool is not None:
+            answers, deaths = self._workers.pool.wait(_POLL_S, also)
             for answer in answers:
                 self._deliver(answer)
             self._replace(deaths)
@@ -156,11 +98,13 @@ class ServerSession:
             wait_readable(also, _POLL_S)
         with suppress(BlockingIOError):
             os.eventfd_read(self._wake)
-        is_connected = self._receive()
+        frames = self._connection.receive()
+        for frame in frames or ():
+            self._handle_message(*frame)
         self._send_share()
         self._send_rows()
         self._start_tasks()
-        return is_connected
+        return frames is not None
 
     def _send_share(self) -> None:
         self._slots.trim()
@@ -168,63 +112,32 @@ class ServerSession:
         share = cores, self._slots.task_limit_within(limit)
         if share != self._sent_share:
             self._sent_share = share
-            self._send(encode_frame(FrameKind.SHARE, a=share[1], b=cores))
+            self._connection.send(encode_frame(FrameKind.SHARE, a=share[1], b=cores))
 
     def _send_rows(self, *, at_once: bool = False) -> None:
-        rows = (
-            self._worker_records.due(at_once=at_once) if self._worker_records is not None else None
-        )
-        if rows is not None:
-            self._send(encode_frame(FrameKind.ROWS, rows))
-
-    def _send(self, content: bytes) -> None:
-        with self._send_lock:
-            self._connection.sendall(content)
+        if (rows := self._workers.new_rows(at_once=at_once)) is not None:
+            self._connection.send(encode_frame(FrameKind.ROWS, rows))
 
     # --- frames of the proxy
-
-    def _receive(self) -> bool:
-        while True:
-            try:
-                piece = self._connection.recv(_RECEIVE_BYTES, socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                break
-            if not piece:
-                return False
-            self._received += piece
-        while (frame := self._next_frame()) is not None:
-            self._handle_message(*frame)
-        return True
-
-    def _next_frame(self) -> tuple[FrameHeader, bytes] | None:
-        if len(self._received) < HEADER_BYTES:
-            return None
-        head = FrameHeader.unpack(self._received[:HEADER_BYTES])
-        end = HEADER_BYTES + head.body_bytes
-        if len(self._received) < end:
-            return None
-        body = bytes(self._received[HEADER_BYTES:end])
-        del self._received[:end]
-        return head, body
 
     def _handle_message(self, head: FrameHeader, body: bytes) -> None:
         match head.kind:
             case FrameKind.LOADER_SPEC:
                 self._load(head.a, LoaderSpecMessage.from_bytes(body))
             case FrameKind.BATCH_SPEC:
-                self._waiting.append(SessionTask(ask=head.ask, payload=body, partition=head.a))
+                self._waiting.append(
+                    SessionTask(assignment=head.assignment, payload=body, partition=head.a)
+                )
             case FrameKind.RECEIVED:
-                self._slots.give(self._sent.pop(head.ask))
+                self._slots.give(self._sent.pop(head.assignment))
             case FrameKind.WANTED_BATCHES:
                 self._cores.want(self._session_id, head.a)
             case FrameKind.FORGET:
                 self._return_waiting_tasks()
             case FrameKind.RECORD:
-                self._is_recording = bool(head.a)
-                if self._worker_records is not None:
-                    self._worker_records.turn(on=self._is_recording)
+                self._workers.turn_recording(on=bool(head.a))
             case _:
-                raise ValueError(f"a receiver does not say {head.kind.name}")
+                raise ValueError(f"a proxy does not send {head.kind.name}")
 
     def _load(self, number: int, spec: LoaderSpecMessage) -> None:
         """Have the workers make batches of another loader spec."""
@@ -233,23 +146,28 @@ class ServerSession:
         self._is_first = True
         self._deaths_in_a_row = 0
         try:
-            self._start(spec)
+            if spec.strands:  # its rank tolerates a longer silence, too
+                self._connection.tolerate_silence()
+            self._workers.load(spec)
         except Exception as error:  # noqa: BLE001 - loading user code may raise anything
-            failure = BatchFailure.of(error, traceback.format_exc(), None, None)
-            self._end_worker_pool()
-            self._send(encode_frame(FrameKind.REFUSED, failure.to_bytes(), a=number))
+            self._refuse(error)
         else:
-            self._send(encode_frame(FrameKind.READY, a=number))
+            self._connection.send(encode_frame(FrameKind.READY, a=number))
 
-    def _end_worker_pool(self) -> None:
-        if self._worker_pool is not None:
-            self._worker_pool.close()
-            self._worker_pool = None
+    def _refuse(self, error: Exception) -> None:
+        """End the pool, and refuse the loader spec."""
+        failure = BatchFailure.of(error).to_bytes()
+        self._workers.end()
+        self._connection.send(encode_frame(FrameKind.REFUSED, failure, a=self._loader_spec))
 
     def _return_waiting_tasks(self) -> None:
         for task in self._waiting:
-            self._send(FrameHeader(kind=FrameKind.BATCH, ask=task.ask, a=Answer.RETURNED).pack())
+            self._return_task(task)
         self._waiting.clear()
+
+    def _return_task(self, task: SessionTask) -> None:
+        head = FrameHeader(FrameKind.BATCH, task.assignment, Answer.RETURNED)
+        self._connection.send(head.pack())
 
     def _return_all_tasks(self) -> None:
         for task in self._in_progress.values():
@@ -260,51 +178,11 @@ class ServerSession:
         self._queued_at_workers.clear()
         self._return_waiting_tasks()
 
-    def _start(self, spec: LoaderSpecMessage) -> None:
-        root = Path.cwd()
-        folder = spec.folder_below(root)
-        variables = {**spec.variables, **self._recording(spec.loader)}
-        pool_arguments = spec.path, variables, spec.strands
-        if self._worker_pool is not None and not (
-            pool_arguments == self._pool_arguments and self._worker_pool.usable
-        ):
-            self._end_worker_pool()
-        if self._worker_pool is None:
-            self._pool_arguments, self._partitions = pool_arguments, spec.strands
-            if spec.strands:  # its rank tolerates a longer silence, too
-                set_user_timeout(self._connection, _SEND_TIMEOUT_S)
-            # Each partition of an iterable dataset has a worker, started with its first task.
-            self._worker_pool = WorkerPool(
-                spec.strands or self._cores.count,
-                self._slots.descriptors,
-                rank=spec.rank,
-                queues=spec.strands or 1,
-                beginning=0 if spec.strands else None,
-                path=[*(str(root / entry) for entry in spec.path), *sys.path],
-                variables=variables,
-            )
-        self._worker_pool.end_workers()  # so that none writes to the slots of returned tasks
-        self._worker_pool.start(
-            PickledLoaderSpec(content=spec.content, folder=str(folder), variables=variables)
-        )
-
-    def _recording(self, loader: int | None) -> dict[str, str]:
-        """Return the variables with which workers record; empty if they are not to."""
-        if loader is None:
-            return {}
-        if self._worker_records is None:
-            try:
-                self._worker_records = WorkerRecords(loader, self._folder)
-            except OSError:  # no room: batches matter more
-                return {}
-            self._worker_records.turn(on=self._is_recording)
-        return self._worker_records.variables
-
     # --- tasks and workers
 
     def _start_tasks(self) -> None:
         """Send waiting tasks to workers, within the limits of cores and memory."""
-        while self._worker_pool is not None and (startable := self._startable_tasks()):
+        while self._workers.pool is not None and (startable := self._startable_tasks()):
             if not self._slots.has_room:
                 return
             if not self._cores.take(self._session_id, waiting=len(startable)):
@@ -316,7 +194,7 @@ class ServerSession:
 
     def _startable_tasks(self) -> Sequence[SessionTask]:
         """Return the waiting tasks that may be started: one of a partition at a time."""
-        if not self._partitions:
+        if not self._workers.partitions:
             return self._waiting
         first: dict[int, SessionTask] = {}
         for task in self._waiting:
@@ -326,20 +204,20 @@ class ServerSession:
         return list(first.values())
 
     def _send_to_worker(self, task: SessionTask) -> None:
-        assert self._worker_pool is not None
+        assert self._workers.pool is not None
         self._slots.write(task.slot, task.payload)
         number = self._next_task
         self._next_task += 1
         self._in_progress[number] = task
         task.begun_ns = time.monotonic_ns()
         # A partition has a worker of its own, which begins at once.
-        if not self._partitions and len(self._in_progress) > self._cores.count:
+        if not self._workers.partitions and len(self._in_progress) > self._cores.count:
             self._queued_at_workers.append(task)
         message = TaskMessage(number, task.slot, len(task.payload), self._is_first)
         self._is_first = False
-        if self._partitions:
-            self._worker_pool.need(task.partition)
-        self._worker_pool.send(message, task.partition)
+        if self._workers.partitions:
+            self._workers.pool.need(task.partition)
+        self._workers.pool.send(message, task.partition)
 
     def _deliver(self, answer: AnswerMessage) -> None:
         self._deaths_in_a_row = 0
@@ -358,26 +236,35 @@ class ServerSession:
         if answer.answer is Answer.MADE:
             self._slots.note(size)
         head = FrameHeader(
-            kind=FrameKind.BATCH, ask=task.ask, a=answer.answer, b=answer.worker, c=answer.offset,
-            d=task.begun_ns - task.came_ns, e=time.monotonic_ns() - task.begun_ns,
+            FrameKind.BATCH,
+            task.assignment,
+            a=answer.answer,
+            b=answer.worker,
+            c=answer.offset,
+            d=task.begun_ns - task.came_ns,
+            e=time.monotonic_ns() - task.begun_ns,
             body_bytes=size,
-        )  # fmt: skip
-        self._sent[task.ask] = task.slot
-        with self._send_lock:
-            self._connection.sendall(head.pack())
-            send_file(self._connection, self._slots.descriptors[task.slot], size)
+        )
+        self._sent[task.assignment] = task.slot
+        self._connection.send(head.pack(), self._slots.descriptors[task.slot], size)
 
     def _replace(self, deaths: list[tuple[int, int]]) -> None:
         """Replace dead workers, and send their tasks to workers again."""
-        if not deaths or self._worker_pool is None:
+        if not deaths or self._workers.pool is None:
             return
-        assigned = self._worker_pool.assigned_tasks()
+        assigned = self._workers.pool.assigned_tasks()
         self._deaths_in_a_row += len(deaths)
         if self._deaths_in_a_row > _MAX_DEATHS * self._cores.count:
-            self._give_up_all(deaths[-1][1])
+            self._return_all_tasks()
+            self._refuse(
+                HeadraceError(
+                    f"{self._deaths_in_a_row} workers in turn ended without making a batch, the "
+                    f"last with status {deaths[-1][1]}"
+                )
+            )
             return
         for worker, status in deaths:
-            self._worker_pool.fork(worker)
+            self._workers.pool.fork(worker)
             for number in sorted(assigned[worker] & self._in_progress.keys()):
                 task = self._in_progress.pop(number)
                 task.deaths += 1
@@ -389,13 +276,13 @@ class ServerSession:
     def _find_unseen(self) -> None:
         """Return tasks to the rank that a worker took and died before it could report that."""
         now_s = time.monotonic()
-        if self._worker_pool is None or now_s - self._last_check_s < _POLL_S:
+        if self._workers.pool is None or now_s - self._last_check_s < _POLL_S:
             return
         self._last_check_s = now_s
         unseen: set[int] = set()
-        if self._worker_pool.none_waiting():
-            assigned = set().union(*self._worker_pool.assigned_tasks().values())
-            answers, deaths = self._worker_pool.wait(0)
+        if self._workers.pool.none_waiting():
+            assigned = set().union(*self._workers.pool.assigned_tasks().values())
+            answers, deaths = self._workers.pool.wait(0)
             for answer in answers:
                 self._deliver(answer)
             self._replace(deaths)
@@ -405,31 +292,15 @@ class ServerSession:
             task = self._in_progress.pop(number)
             self._slots.leave(task.slot)
             self._cores.give(self._session_id)
-            self._send(FrameHeader(kind=FrameKind.BATCH, ask=task.ask, a=Answer.RETURNED).pack())
+            self._return_task(task)
         self._unseen = unseen
-
-    def _give_up_all(self, status: int) -> None:
-        """End the pool, as its workers keep dying, and refuse the loader spec."""
-        error = HeadraceError(
-            f"{self._deaths_in_a_row} workers in turn ended without making a batch, the last with "
-            f"status {status}"
-        )
-        self._return_all_tasks()
-        self._end_worker_pool()
-        self._send(
-            encode_frame(
-                FrameKind.REFUSED,
-                BatchFailure.of(error, "", None, None).to_bytes(),
-                a=self._loader_spec,
-            )
-        )
 
     def _give_up(self, task: SessionTask, worker: int, status: int) -> None:
         error = HeadraceError(
             f"{task.deaths} workers in turn ended at this batch, the last with status {status}; "
             "-9 often means that memory ran out."
         )
-        content = BatchFailure.of(error, "", None, None).to_bytes()
+        content = BatchFailure.of(error).to_bytes()
         self._slots.write(task.slot, content)
         self._cores.give(self._session_id)
         self._send_batch(task, AnswerMessage(Answer.FAILED, worker, 0, task.slot, 0, len(content)))

@@ -37,15 +37,7 @@ _SENT_TABLES = (BATCHES, TRANSFORMS, EVENTS)
 
 
 class WorkerRecords:
-    """The records of a server session's workers.
-
-    Args:
-        loader: The probe's number of their loader.
-        folder: Where a temporary folder is made, which `close` removes.
-
-    Raises:
-        OSError: The folder cannot be made.
-    """
+    """The records of a server session's workers, in a temporary folder that `close` removes."""
 
     def __init__(self, loader: int, folder: Path) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="records-", dir=folder))
@@ -69,11 +61,7 @@ class WorkerRecords:
         self._switch.on = on
 
     def due(self, *, at_once: bool = False) -> bytes | None:
-        """Return new rows for `parse_rows`, once a second; None if there are none.
-
-        Args:
-            at_once: Return new rows even if less than a second has passed.
-        """
+        """Return new rows for `parse_rows`, once a second or `at_once`; None if there are none."""
         now_s = time.monotonic()
         if now_s - self._last_read_s < _SEND_INTERVAL_S and not at_once:
             return None
@@ -121,8 +109,7 @@ class WorkerRecords:
 def parse_rows(body: bytes) -> tuple[int, list[tuple[int, list[object]]]]:
     """Return the sender's monotonic clock in nanoseconds, and rows with their tables' numbers.
 
-    Raises:
-        ValueError: `body` is not from `WorkerRecords` of this version.
+    Raises ValueError for a body that is not from `WorkerRecords` of this version.
     """
     message = json.loads(body)
     columns = {table.number: len(table.fields) for table in _SENT_TABLES}
@@ -145,14 +132,7 @@ _EVENT_AT, _EVENT_TEXT = EVENTS.columns.index("at_ns"), EVENTS.columns.index("te
 
 
 class OffloadRecorder:
-    """The proxy's recorder into a ring of the rank's records folder, if the job records.
-
-    Args:
-        rank: The proxy's rank.
-
-    Attributes:
-        loader: The probe's number of the loader; None if the job does not record.
-    """
+    """The proxy's recorder into a ring of the rank's records folder, if the job records."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
@@ -164,7 +144,7 @@ class OffloadRecorder:
         self._recorded_cores: dict[str, int] = {}  # as written to the ring
         # How far hosts' clocks are behind this one, plus latency, by their last messages.
         self._clock_offsets_ns: dict[str, deque[int]] = {}
-        self.loader: int | None = None
+        self.loader: int | None = None  # the probe's number; None if the job does not record
         folder = env.RECORDS_DIR.get()
         if folder:
             with suppress(RecordsError):  # with --profile off, or after the attempt
@@ -205,28 +185,12 @@ class OffloadRecorder:
     def _write_event(self, kind: str, text: str, value: float) -> bool:
         return self._write(EVENTS, self._rank, time.monotonic_ns(), kind, text, value)
 
-    def arrived(
-        self, host: str, worker: int, *, requested_s: float, began_s: float, queued_ns: int,
-        making_ns: int, size_bytes: int, counted: bool,
-    ) -> None:  # fmt: skip
-        """Record that a batch has arrived; times are of `time.monotonic`."""
-        if not self.on:
-            return
-        now_s = time.monotonic()
-        self._write(
-            ARRIVALS,
-            self._rank,
-            self.loader,
-            host,
-            worker,
-            round(requested_s * 1e9),
-            round((now_s - requested_s) * 1e9),
-            queued_ns,
-            making_ns,
-            round((now_s - began_s) * 1e9),
-            size_bytes,
-            int(counted),
-        )
+    def write_arrival(
+        self, host: str, worker: int, made: tuple[int, ...], *, counted: bool
+    ) -> None:
+        """Write the row of a batch that has arrived."""
+        if self.on:
+            self._write(ARRIVALS, self._rank, self.loader, host, worker, *made, int(counted))
 
     def add(self, host: str, body: bytes) -> None:
         """Record rows of a host's workers; those of another version are dropped."""
@@ -264,3 +228,60 @@ class OffloadRecorder:
                 self._switch = None
                 return False
         return self._writer.write(table, *values)  # type: ignore[arg-type]
+
+
+class ArrivalRows:
+    """The rows of batches that have arrived, written once the rank has taken their answers in.
+
+    Only then it is known whether a batch counts: one that was long in coming may have been made in
+    the rank meanwhile.
+
+    Args:
+        recorder: Writes the rows.
+    """
+
+    def __init__(self, recorder: OffloadRecorder) -> None:
+        self._recorder = recorder
+        # Tasks in the order of their answers, with host, worker and numbers of an arrival.
+        self._answered: deque[tuple[int, tuple[str, int, tuple[int, ...]] | None]] = deque()
+        self._confirmed = 0  # answers of which the rank has said that it took them in
+        self._discarded: set[int] = set()
+
+    def add(
+        self, task: int | None, host: str, worker: int, *, requested_s: float, began_s: float,
+        queued_ns: int, making_ns: int, size_bytes: int,
+    ) -> None:  # fmt: skip
+        """Add the arrival of a task's batch, None if nobody needs it; times are monotonic."""
+        now_s = time.monotonic()
+        wall_ns, receive_ns = round((now_s - requested_s) * 1e9), round((now_s - began_s) * 1e9)
+        made = round(requested_s * 1e9), wall_ns, queued_ns, making_ns, receive_ns, size_bytes
+        if task is None:
+            self._recorder.write_arrival(host, worker, made, counted=False)
+        else:
+            self._answered.append((task, (host, worker, made)))
+
+    def add_unrecorded(self, task: int) -> None:
+        """Add an answer of another kind than a batch."""
+        self._answered.append((task, None))
+
+    def discard(self, task: int) -> None:
+        """Note that the rank did not need a task's batch."""
+        self._discarded.add(task)
+
+    def confirm(self, noted: int) -> None:
+        """Write the arrivals among the first `noted` answers, which the rank has taken in."""
+        while self._confirmed < noted and self._answered:
+            self._confirmed += 1
+            task, arrival = self._answered.popleft()
+            if arrival is not None:
+                self._recorder.write_arrival(*arrival, counted=task not in self._discarded)
+            self._discarded.discard(task)
+
+    def reject_rest(self) -> None:
+        """Write the other arrivals as not counted: the rank drops their answers, or has ended."""
+        for _, arrival in self._answered:
+            if arrival is not None:
+                self._recorder.write_arrival(*arrival, counted=False)
+        self._answered.clear()
+        self._discarded.clear()
+        self._confirmed = 0

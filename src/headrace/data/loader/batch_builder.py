@@ -32,17 +32,11 @@ from headrace.sampling.seeds import batch_seed, combine, sample_seed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PickledLoaderSpec:
-    """What the workers of a loader get from its process, on this host and on others.
+    """What the workers of a loader get from its process, on this host and on others."""
 
-    Attributes:
-        content: The loader spec, pickled.
-        folder: The working folder.
-        variables: The process's own environment variables, as `env.own_variables` returns them.
-    """
-
-    content: bytes
-    folder: str
-    variables: Mapping[str, str | None]
+    content: bytes  # the loader spec, pickled
+    folder: str  # the working folder
+    variables: Mapping[str, str | None]  # the process's own, from `env.own_variables`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,30 +44,21 @@ class LoaderSpec:
     """Everything but the batch specs that a worker needs to make batches.
 
     Attributes:
-        dataset: The map-style or iterable dataset.
-        collate_fn: Samples to batch; None means torch's `default_collate`.
-        iterable: The dataset is iterated, not indexed.
         batch_size: Samples a batch of an iterable dataset; None for single, uncollated samples.
-        drop_last: Drop an iterable dataset's last, smaller batch.
-        seed: The loader's seed.
-        epoch: The epoch, where workers restart each epoch (iterable datasets); otherwise 0.
-        worker_init_fn: Called with the worker's number when a worker starts.
-        rank: The rank; iterable datasets of different ranks draw differently.
-        switches: The script's settings of libraries; see `library_settings`.
         torch_seed: The base seed of a torch DataLoader, whose workers seed their generators as
             torch does; None for our own loader.
     """
 
     dataset: Any
-    collate_fn: Callable[[list[Any]], Any] | None
+    collate_fn: Callable[[list[Any]], Any] | None  # None: torch's `default_collate`
     iterable: bool = False
     batch_size: int | None = None
-    drop_last: bool = False
+    drop_last: bool = False  # of an iterable dataset
     seed: int = 0
-    epoch: int = 0
-    worker_init_fn: Callable[[int], None] | None = None
-    rank: int = 0
-    switches: dict[str, Any] = field(default_factory=library_settings)
+    epoch: int = 0  # of an iterable dataset, whose workers restart each epoch; otherwise 0
+    worker_init_fn: Callable[[int], None] | None = None  # called with the worker's number
+    rank: int = 0  # iterable datasets of different ranks draw differently
+    switches: dict[str, Any] = field(default_factory=library_settings)  # of the script
     torch_seed: int | None = None
 
     @property
@@ -100,19 +85,15 @@ class BatchSpec:
     Attributes:
         draws: Number that the seed of collate_fn and device transform derives from: the batch's
             number in its epoch and the rank.
-        epoch: The epoch.
-        indices: The dataset's indices, in this order.
-        seed_ids: For each sample the number that its seed derives from.
-        single: The batch is one uncollated sample (`batch_size=None`).
         place: For an iterable dataset, the batch's number within its worker, from 0; a worker that
             has made fewer skips up to it. None: the next batch.
     """
 
     draws: int
     epoch: int
-    indices: Sequence[Any] = ()
-    seed_ids: Sequence[int] = ()
-    single: bool = False
+    indices: Sequence[Any] = ()  # of the dataset, in this order
+    seed_ids: Sequence[int] = ()  # for each sample the number that its seed derives from
+    single: bool = False  # the batch is one uncollated sample (`batch_size=None`)
     place: int | None = None
 
     def to_bytes(self) -> bytes:
@@ -150,10 +131,9 @@ class BatchBuilder:
         self._place = 0  # of an iterable dataset's next batch
         self._has_lost_place = False  # an error came while it skipped batches
         self._is_exhausted = False
-        self._native = (
-            loader_spec.dataset if isinstance(loader_spec.dataset, NativeDataset) else None
-        )
-        self._get_many = getattr(loader_spec.dataset, "__getitems__", None)
+        dataset = loader_spec.dataset
+        self._native = dataset if isinstance(dataset, NativeDataset) else None
+        self._get_many = getattr(dataset, "__getitems__", None)
         self._samples_made = 0
 
     @property
@@ -255,8 +235,7 @@ class BatchBuilder:
         if place < self._place or self._has_lost_place:
             raise LoaderError(
                 f"Batch {place} of worker {_worker_number()} of an iterable dataset cannot be "
-                "made: its "
-                f"place was lost at batch {self._place}. Begin the epoch anew."
+                f"made: its place was lost at batch {self._place}. Begin the epoch anew."
             )
         while self._place < place:
             skipped = self._place
@@ -267,10 +246,9 @@ class BatchBuilder:
             except IterableExhausted:
                 raise LoaderError(
                     f"Worker {_worker_number()} of an iterable dataset came to its end after "
-                    f"{skipped} batches "
-                    f"when it was gone through again, and had given {place} or more before. The "
-                    "dataset has to give every worker the same samples each time it is iterated in "
-                    "an epoch."
+                    f"{skipped} batches when it was gone through again, and had given {place} or "
+                    "more before. The dataset has to give every worker the same samples each time "
+                    "it is iterated in an epoch."
                 ) from None
             except Exception as error:
                 error.add_note(

@@ -31,19 +31,12 @@ class BatchSpecs(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanBatchSpecs:
-    """The plan's batches for one rank; a position counts samples over all ranks.
+    """The plan's batches for one rank; a position counts samples over all ranks."""
 
-    Attributes:
-        plan: The plan of the epoch, from the position where it is resumed.
-        rank: This rank.
-        world: The world size.
-        single: Each batch is one uncollated sample.
-    """
-
-    plan: Plan
+    plan: Plan  # of the epoch, from the position where it is resumed
     rank: int
-    world: int
-    single: bool = False
+    world: int  # the world size
+    single: bool = False  # each batch is one uncollated sample
 
     def __iter__(self) -> Iterator[BatchSpec]:
         """Iterate over the specs of this rank's part of each global batch."""
@@ -65,22 +58,13 @@ class PlanBatchSpecs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplerBatchSpecs:
-    """The batches of a given sampler, unchanged; a position counts this rank's batches.
+    """The batches of a given sampler, unchanged; a position counts this rank's batches."""
 
-    Attributes:
-        batches: Yields lists of indices; or single indices where `single`.
-        epoch: The epoch.
-        start: Batches delivered before, which are skipped by their indices.
-        single: Each batch is one uncollated sample.
-        rank: This rank: samplers of different ranks draw differently.
-        world: The world size.
-    """
-
-    batches: Iterable[Any]
+    batches: Iterable[Any]  # lists of indices; single ones where `single`
     epoch: int
-    start: int = 0
-    single: bool = False
-    rank: int = 0
+    start: int = 0  # batches delivered before, which are skipped by their indices
+    single: bool = False  # each batch is one uncollated sample
+    rank: int = 0  # samplers of different ranks draw differently
     world: int = 1
 
     def __iter__(self) -> Iterator[BatchSpec]:
@@ -106,17 +90,10 @@ class SamplerBatchSpecs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IterableBatchSpecs:
-    """The batch specs of an iterable dataset, which itself decides what comes next.
-
-    Attributes:
-        epoch: The epoch.
-        start: Batches delivered before, which are made again and skipped.
-        rank: This rank.
-        world: The world size.
-    """
+    """The batch specs of an iterable dataset, which itself decides what comes next."""
 
     epoch: int
-    start: int = 0
+    start: int = 0  # batches delivered before, which are made again and skipped
     rank: int = 0
     world: int = 1
 
@@ -132,25 +109,15 @@ class IterableBatchSpecs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchCount:
-    """The position in an epoch of a given sampler or of an iterable dataset.
-
-    Attributes:
-        epoch: The epoch.
-        position: How many of this rank's batches were delivered.
-        seed: The loader's seed.
-        world: The world size.
-        batch_size: Samples a batch on this rank.
-        workers: Workers that share an iterable dataset; 0 for a sampler.
-        shuffled: Window, in samples, in which a Ray Dataset is shuffled; 0 if it is not shuffled.
-    """
+    """The position in an epoch of a given sampler or of an iterable dataset."""
 
     epoch: int
-    position: int
+    position: int  # how many of this rank's batches were delivered
     seed: int
     world: int
-    batch_size: int
-    workers: int
-    shuffled: int = 0
+    batch_size: int  # on this rank
+    workers: int  # that share an iterable dataset; 0 for a sampler
+    shuffled: int = 0  # window in which a Ray Dataset is shuffled, in samples; 0: it is not
 
     def check_same(self, loader: BatchCount) -> None:
         """Raise CheckpointError unless a loader counts in the same batches."""
@@ -185,11 +152,7 @@ def state_to_dict(state: LoaderState) -> dict[str, Any]:
 
 
 def state_from_dict(entries: Mapping[str, Any], *, planned: bool) -> LoaderState:
-    """Return the state that `state_to_dict` wrote.
-
-    Raises:
-        CheckpointError: It is damaged, or of a loader of the other kind.
-    """
+    """Return the state that `state_to_dict` wrote, of the same kind; raises CheckpointError."""
     rest = dict(entries)
     kind = rest.pop("kind", None)
     if kind != ("plan" if planned else "batches"):

@@ -1,9 +1,9 @@
 """A `default_collate` without torch that copies each sample straight to its row of the batch.
 
 It behaves as `torch.utils.data.default_collate`: arrays, tensors and numbers are stacked to
-tensors,
-dicts and sequences are collated element by element, strings and bytes become lists. Where a sample
-holds another type (one that the user has registered with torch, say), torch's function is called.
+tensors, dicts and sequences are collated element by element, strings and bytes become lists. Where
+a sample holds another type (one that the user has registered with torch, say), torch's function is
+called.
 """
 
 from __future__ import annotations

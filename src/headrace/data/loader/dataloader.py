@@ -6,13 +6,11 @@ import functools
 import itertools
 import time
 import warnings
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Literal, ParamSpec
 
 import torch
-from torch.utils.data import BatchSampler
 
 from headrace.core.loader_hooks import LOADER_HOOKS
 from headrace.core.world import current_world
@@ -28,29 +26,24 @@ from headrace.data.loader.arguments import (
     resolve_workers,
 )
 from headrace.data.loader.batch_builder import LoaderSpec
+from headrace.data.loader.batch_order import BatchOrder
 from headrace.data.loader.batch_specs import (
     BatchCount,
-    BatchSpecs,
-    IterableBatchSpecs,
     LoaderState,
     PlanBatchSpecs,
-    SamplerBatchSpecs,
     state_from_dict,
     state_to_dict,
 )
-from headrace.data.loader.dataset_protocol import NativeDataset
 from headrace.data.loader.executors.base import (
     Executor,
+    IdleExecutors,
     RemoteWorkers,
     claim_executor,
-    close_executors,
-    release_executor,
 )
 from headrace.data.loader.executors.inline import InlineExecutor
 from headrace.data.loader.executors.iterable import IterableExecutor
 from headrace.data.loader.executors.process import ProcessExecutor
 from headrace.data.loader.executors.ray_data import (
-    RayDatasetBatches,
     RayExecutor,
     check_ray_arguments,
     is_ray_dataset,
@@ -63,7 +56,7 @@ from headrace.data.loader.iteration import (
 )
 from headrace.data.loader.needed_modules import modules_of
 from headrace.data.loader.quarantine import BadSampleBudget
-from headrace.sampling.plan import Plan, PlanState
+from headrace.sampling.plan import PlanState
 
 _LOADER_NUMBERS = itertools.count()  # the same on every rank: scripts make their loaders in order
 _P = ParamSpec("_P")
@@ -84,7 +77,7 @@ def _hooked(construct: Callable[_P, None]) -> Callable[_P, None]:
     return __init__
 
 
-class DataLoader:
+class DataLoader(BatchOrder):
     """Batches of a dataset in a computed order, made by whichever worker is free.
 
     Takes `torch.utils.data.DataLoader`'s arguments with their meaning, for any map-style or
@@ -205,22 +198,18 @@ class DataLoader:
         self._epoch = 0  # of the current iteration, or of the next one
         self._progress: IterationProgress | None = None  # of the newest iteration
         self._resumed: LoaderState | None = None
-        self._idle: list[Executor] = []
-        self._closer = weakref.finalize(self, close_executors, self._idle)
+        self._idle = IdleExecutors(self)
         if self._planned:
             for warning in self._plan(0).check(self.world.size):
                 warnings.warn(warning, stacklevel=4)  # the script's line, below `_hooked`
         if self.is_ray_dataset:
-            given: dict[str, Any] = {
-                "sampler": self.sampler, "batch_sampler": self.batch_sampler, "lanes": self._lanes,
-                "num_workers": self.num_workers, "worker_init_fn": self.worker_init_fn,
-                "executor": self._executor_given,
-            }  # fmt: skip
+            names = ("sampler", "batch_sampler", "num_workers", "worker_init_fn")
+            given = {name: getattr(self, name) for name in names}
+            given |= {"lanes": self._lanes, "executor": self._executor_given}
             check_ray_arguments(self._ray_batches(), given, single=self._single)
         if self.num_workers and self._executor_given is None:
-            self._idle.append(
-                self._registered_executor()
-            )  # early, so that the first batch is soon there
+            # Early, so that the first batch is soon there.
+            self._idle.executors.append(self._registered_executor())
 
     def __iter__(self) -> Iterator[Any]:
         """Begin the next epoch, or continue from a loaded state."""
@@ -237,38 +226,27 @@ class DataLoader:
         state, epoch = self._resumed, self.epoch
         if state is None and self._progress is not None and not self._progress.finished:
             epoch += 1  # that iteration was abandoned: the next one is another epoch
-        executor = self._executor()
-        try:
-            executor.start(self._loader_spec(epoch))
-        except BaseException:
-            if executor is not self._executor_given:
-                executor.close()
-            raise
+        executor, loader_spec = self._executor_given, self._loader_spec(epoch)
+        if executor is not None:  # its owner closes it
+            executor.start(loader_spec)
+            on_end = executor.finish
+        else:
+            executor = self._idle.start(self._registered_executor, loader_spec)
+            on_end = partial(self._idle.give_back, executor)
         self._resumed, self._epoch = None, epoch
-        self._progress = IterationProgress(self._batch_specs(state))
+        self._progress = IterationProgress(self._batch_specs(state, epoch))
         return BatchStream(
             self._progress,
             executor,
             seed=self.seed,
             feed=self._feed,
-            budget=self._budget(),
+            budget=BadSampleBudget(f"{self._number}/{epoch}", self.world, self.dataset),
             stats=self._stats,
             timeout_s=self.timeout_s,
-            on_end=self._on_end(executor),
+            on_end=on_end,
             is_taken=claim_executor(executor),
             began_ns=began_ns,
         )
-
-    def __len__(self) -> int:
-        """Return the number of batches of an epoch on this rank; TypeError where it is unknown."""
-        if self._planned:
-            return self._plan(0).num_batches(self.world.size)
-        if self.is_ray_dataset:
-            return self._ray_batches().count()
-        if self.iterable:
-            samples = len(self.dataset)  # TypeError where the dataset has no length, as in torch
-            return samples // self.batch_size if self.drop_last else -(-samples // self.batch_size)
-        return len(self._given_batches())  # type: ignore[arg-type]  # TypeError, as in torch
 
     @property
     def epoch(self) -> int:
@@ -304,10 +282,6 @@ class DataLoader:
         """Return the running counts of batches and samples delivered and of the time waited."""
         return self._stats
 
-    @property
-    def _planned(self) -> bool:
-        return not self.iterable and self.sampler is None and self.batch_sampler is None
-
     def _state(self) -> LoaderState:
         if self._resumed is not None:
             return self._resumed
@@ -315,91 +289,16 @@ class DataLoader:
         if self._progress is not None and not self._progress.finished:
             current = self._progress
         position = current.position() if current is not None else 0
-        if current is not None and isinstance(current.orders, PlanBatchSpecs):
-            return current.orders.plan.state_at(position)
+        if current is not None and isinstance(current.specs, PlanBatchSpecs):
+            return current.specs.plan.state_at(position)
         if self._planned:
             return self._plan(self.epoch).state_at(0)
         return self._count(self.epoch, position)
-
-    def _count(self, epoch: int, position: int) -> BatchCount:
-        return BatchCount(
-            epoch=epoch,
-            position=position,
-            seed=self.seed,
-            world=self.world.size,
-            batch_size=self.batch_size,
-            workers=self._shared_among if self.iterable else 0,
-            shuffled=self._ray_batches().shuffle_window if self.is_ray_dataset else 0,
-        )
-
-    @property
-    def _shared_among(self) -> int:
-        """The number of workers that share an iterable dataset."""
-        if self._executor_given is not None:
-            return max(self._executor_given.workers, 1)
-        remote = 0
-        if LOADER_HOOKS.executors is not None and not self.is_ray_dataset:
-            remote = LOADER_HOOKS.executors.remote_partitions(self)
-        return max(self.num_workers, 1) + remote
 
     @property
     def resumed_count(self) -> BatchCount | None:
         """The state that the next iteration continues from, where that counts batches."""
         return self._resumed if isinstance(self._resumed, BatchCount) else None
-
-    def _plan(self, epoch: int) -> Plan:
-        fingerprint, samples, shard_sizes = dataset_shape(self.dataset)
-        return Plan(
-            fingerprint=fingerprint,
-            num_samples=samples,
-            shard_sizes=shard_sizes,
-            seed=self.seed,
-            epoch=epoch,
-            global_batch=self.global_batch,
-            lanes=self._lanes,
-            window=self._window,
-            shuffle=self.shuffle,
-            drop_last=self.drop_last,
-        )
-
-    def _batch_specs(self, state: LoaderState | None) -> BatchSpecs:
-        if isinstance(state, PlanState):
-            fingerprint, samples, shard_sizes = dataset_shape(self.dataset)
-            plan = Plan.resume(
-                state,
-                fingerprint=fingerprint,
-                num_samples=samples,
-                shard_sizes=shard_sizes,
-                global_batch=self.global_batch,
-                drop_last=self.drop_last,
-            )
-            for warning in plan.check(self.world.size):
-                warnings.warn(warning, stacklevel=4)
-        elif self._planned:
-            plan = self._plan(self._epoch)
-        else:
-            start = 0 if state is None else state.position
-            if self.iterable:
-                return IterableBatchSpecs(epoch=self._epoch, start=start, **self._place())
-            return SamplerBatchSpecs(
-                batches=self._given_batches(),
-                epoch=self._epoch,
-                start=start,
-                single=self._single,
-                **self._place(),
-            )
-        return PlanBatchSpecs(plan=plan, single=self._single, **self._place())
-
-    def _place(self) -> dict[str, int]:
-        return {"rank": self.world.rank, "world": self.world.size}
-
-    def _given_batches(self) -> Iterable[Any]:
-        if self.batch_sampler is not None:
-            return self.batch_sampler
-        assert self.sampler is not None  # _planned is False and the dataset is not iterable
-        if self._single:
-            return self.sampler
-        return BatchSampler(self.sampler, self.batch_size, self.drop_last)
 
     def _loader_spec(self, epoch: int) -> LoaderSpec:
         return LoaderSpec(
@@ -414,37 +313,15 @@ class DataLoader:
             worker_init_fn=self.worker_init_fn,
         )
 
-    def _budget(self) -> BadSampleBudget:
-        known = isinstance(self.dataset, NativeDataset)
-        rate = self.dataset.max_bad_rate if known else None
-        return BadSampleBudget(f"{self._number}/{self._epoch}", self.world, rate)
-
-    def _executor(self) -> Executor:
-        """Return an executor for a new iteration: an idle one that is usable, or a new one."""
-        if self._executor_given is not None:
-            return self._executor_given
-        while self._idle:
-            executor = self._idle.pop()
-            if executor.usable:
-                return executor
-            executor.close()  # its forkserver was killed, or it belongs to the parent process
-        return self._registered_executor()
-
-    def _on_end(self, executor: Executor) -> Callable[[], None]:
-        if executor is self._executor_given:
-            return executor.finish  # its owner closes it
-        idle, closer = self._idle, self._closer
-        return lambda: release_executor(executor, idle if closer.alive else None)
-
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without processes: a copied or unpickled loader starts its own."""
-        state = {name: value for name, value in self.__dict__.items() if name != "_closer"}
-        return {**state, "_idle": [], "_progress": None, "_resumed": self._state()}
+        state = {name: value for name, value in self.__dict__.items() if name != "_idle"}
+        return {**state, "_progress": None, "_resumed": self._state()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore the state; executors are created when they are needed."""
         self.__dict__.update(state)
-        self._closer = weakref.finalize(self, close_executors, self._idle)
+        self._idle = IdleExecutors(self)
 
     def _registered_executor(self) -> Executor:
         if self.is_ray_dataset:  # Ray makes its batches
@@ -453,18 +330,15 @@ class DataLoader:
         executor: Executor = self.new_executor() if factory is None else factory.new_executor(self)
         return executor
 
-    def new_executor(self, helper: RemoteWorkers | None = None) -> Executor:
+    def new_executor(self, remote_workers: RemoteWorkers | None = None) -> Executor:
         """Return a new executor with workers on this host, and these remote ones."""
-        if self.num_workers == 0 and helper is None:
+        if self.num_workers == 0 and remote_workers is None:
             return InlineExecutor(self.world.rank)
-        return (IterableExecutor if self.iterable else ProcessExecutor)(
-            max(self.num_workers, 1), self.prefetch_batches, rank=self.world.rank,
-            modules=modules_of(self.dataset, self.collate_fn), helper=helper,
-        )  # fmt: skip
-
-    def _ray_batches(self) -> RayDatasetBatches:
-        return RayDatasetBatches(
-            dataset=self.dataset, batch_size=self.batch_size, world=self.world,
-            shuffle=self.shuffle, window=self._window, drop_last=self.drop_last,
-            prefetch=self.prefetch_batches,
-        )  # fmt: skip
+        kind = IterableExecutor if self.iterable else ProcessExecutor
+        return kind(
+            max(self.num_workers, 1),
+            self.prefetch_batches,
+            rank=self.world.rank,
+            modules=modules_of(self.dataset, self.collate_fn),
+            remote_workers=remote_workers,
+        )

@@ -17,16 +17,13 @@ class NativeDataset:
     an attribute called `prefetch` that means something else.
 
     Attributes:
-        fingerprint: Identifies the dataset's content; the order depends on it.
-        shard_sizes: int64[shards], samples of each shard; None where there are no shards.
-        reads_ahead: Whether reads are worth starting before their samples are needed.
         max_bad_rate: Share of bad samples above which loading stops, from the third one on.
         modules: Modules that workers import when they read; imported before workers are forked.
     """
 
-    fingerprint: str
-    shard_sizes: NDArray[np.int64] | None = None
-    reads_ahead: bool = False
+    fingerprint: str  # of the dataset's content; the order depends on it
+    shard_sizes: NDArray[np.int64] | None = None  # [shards], in samples; None without shards
+    reads_ahead: bool = False  # reads are worth starting before their samples are needed
     max_bad_rate: float = 0.001
     modules: Sequence[str] = ()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import pickle
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,27 +15,19 @@ from headrace.data.loader.dataset_protocol import NativeDataset
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchFailure:
-    """An exception that was raised while a batch was made.
+    """An exception that was raised while a batch was made."""
 
-    Attributes:
-        summary: The exception's type and text.
-        traceback: The worker's traceback as text.
-        sample: Which sample it was, as far as known.
-        error: The pickled exception, or None where it cannot be pickled.
-    """
-
-    summary: str
+    summary: str  # the exception's type and text
     traceback: str
-    sample: str
-    error: bytes | None
+    sample: str  # as far as known
+    error: bytes | None  # pickled; None where that is impossible
 
     @classmethod
-    def of(cls, error: Exception, traceback: str, dataset: Any, index: Any) -> BatchFailure:
+    def of(cls, error: Exception, dataset: Any = None, index: Any = None) -> BatchFailure:
         """Describe `error`, raised while sample `index` of `dataset` was made."""
         try:
-            from headrace.data.loader.serialization import (
-                pickle_for_script,  # here: most workers never fail
-            )
+            # Here, as most workers never fail.
+            from headrace.data.loader.serialization import pickle_for_script
 
             pickled = pickle_for_script(error)
             if type(error).__module__ != "__main__":  # the script's own are known there alone
@@ -43,20 +36,20 @@ class BatchFailure:
             pickled = None
         return cls(
             summary=f"{type(error).__name__}: {error}",
-            traceback=traceback,
+            traceback="".join(traceback.format_exception(error)) if error.__traceback__ else "",
             sample=describe_sample(dataset, index),
             error=pickled,
         )
 
     def to_bytes(self) -> bytes:
-        """Return bytes that `from_bytes` reads."""
+        """Return the failure pickled, for `from_bytes`."""
         return pickle.dumps((self.summary, self.traceback, self.sample, self.error))
 
     @classmethod
     def from_bytes(cls, content: bytes) -> BatchFailure:
         """Return the failure that `to_bytes` wrote."""
-        summary, traceback, sample, error = pickle.loads(content)
-        return cls(summary=summary, traceback=traceback, sample=sample, error=error)
+        names = ("summary", "traceback", "sample", "error")
+        return cls(**dict(zip(names, pickle.loads(content), strict=True)))
 
     def cause(self) -> Any:
         """Return the original exception, or None where it cannot be unpickled here."""
@@ -65,10 +58,9 @@ class BatchFailure:
         return None
 
     def in_caller(self, where: str) -> HeadraceError:
-        """Return the exception for the caller: Headrace's own errors unchanged, others wrapped.
+        """Return the exception for the caller: Headrace's own unchanged, others wrapped.
 
-        Args:
-            where: Rank and worker, for the message.
+        `where` names rank and worker, for the message.
         """
         cause = self.cause()
         if isinstance(cause, HeadraceError):

@@ -6,7 +6,7 @@ import copy
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, MutableMapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import torch
@@ -141,72 +141,55 @@ class DeviceTransfer:
 
 @dataclass(slots=True)
 class IterationProgress:
-    """The progress of an iteration; it outlives the iteration.
+    """The progress of an iteration; it outlives the iteration."""
 
-    Attributes:
-        orders: The batch specs of the iteration.
-        delivered: Batches that the script has received.
-        samples: Samples in them.
-        finished: The script has received StopIteration.
-    """
-
-    orders: BatchSpecs
-    delivered: int = 0
-    samples: int = 0
-    finished: bool = False
+    specs: BatchSpecs
+    delivered: int = 0  # batches that the script has received
+    samples: int = 0  # in them
+    finished: bool = False  # the script has received StopIteration
 
     def position(self) -> int:
         """Return the epoch's position after the batches delivered so far."""
-        return self.orders.position_after(self.delivered)
+        return self.specs.position_after(self.delivered)
 
     def seen_with(self, samples: int) -> int:
         """Return about how many samples all ranks have received after one more batch."""
-        if isinstance(self.orders, PlanBatchSpecs):
-            return self.orders.position_after(self.delivered + 1)
-        return (self.samples + samples) * self.orders.world
+        if isinstance(self.specs, PlanBatchSpecs):
+            return self.specs.position_after(self.delivered + 1)
+        return (self.samples + samples) * self.specs.world
 
 
+@dataclass(eq=False, repr=False)
 class BatchStream(Iterator[Any]):
     """Submits batch specs ahead, returns batches in order, and counts those delivered."""
 
-    def __init__(
-        self,
-        progress: IterationProgress,
-        executor: Executor,
-        *,
-        seed: int,
-        feed: DeviceTransfer,
-        budget: BadSampleBudget,
-        stats: LoaderStats,
-        timeout_s: float,
-        on_end: Callable[[], None],
-        is_taken: Callable[[], bool],
-        began_ns: int,
-        survives_errors: bool = False,
-    ) -> None:
+    progress: IterationProgress
+    executor: Executor
+    _: KW_ONLY
+    seed: int
+    feed: DeviceTransfer
+    budget: BadSampleBudget
+    stats: LoaderStats
+    timeout_s: float
+    on_end: Callable[[], None]
+    is_taken: Callable[[], bool]
+    began_ns: int  # by the monotonic clock
+    survives_errors: bool = False  # the script may go on with the next batch
+
+    def __post_init__(self) -> None:
         self._ended = False
-        self._progress = progress
-        self._upcoming: Iterator[BatchSpec] = iter(progress.orders)
+        self._upcoming: Iterator[BatchSpec] = iter(self.progress.specs)
         self._all_submitted = False
         self._in_flight: list[BatchSpec] = []
-        self._executor = executor
-        self._seed = seed
-        self._feed = feed
-        self._budget = budget
-        self._stats = stats
-        self._timeout_s = timeout_s
-        self._on_end = on_end
-        self._is_taken = is_taken
-        self._survives_errors = survives_errors  # the script may go on with the next batch
-        self._working = set(range(max(executor.workers, 1)))
+        self._working = set(range(max(self.executor.workers, 1)))
         # An iterable dataset has no start position: delivered batches are made again.
-        specs = progress.orders
+        specs = self.progress.specs
         self._to_skip = specs.start if isinstance(specs, IterableBatchSpecs) else 0
-        self._stats.first_batch_ns = 0
+        self.stats.first_batch_ns = 0
         self._give_out()
         # The script has waited since `iter(loader)`; in the first epoch for workers to start.
-        self._began_ns = self._stepped_ns = began_ns
-        self._account(began_ns)
+        self._stepped_ns = self.began_ns
+        self._account(self.began_ns)
 
     def __next__(self) -> Any:
         """Return the next batch; raises workers' errors, LoaderTimeoutError, StopIteration."""
@@ -228,7 +211,7 @@ class BatchStream(Iterator[Any]):
     def _next(self) -> Any:
         if self._ended:
             raise StopIteration
-        if self._is_taken():
+        if self.is_taken():
             self._ended = True  # the executor works for the other iteration
             raise LoaderError(
                 "Another iteration has taken the executor of this one. Give each loader that is "
@@ -238,84 +221,75 @@ class BatchStream(Iterator[Any]):
         try:
             batch = self._next_batch()
         except BaseException as error:
-            if not (self._survives_errors and isinstance(error, WorkerError)):
+            if not (self.survives_errors and isinstance(error, WorkerError)):
                 self.end()
             raise
         finally:
             self._account(start_ns)
-        self._stats.batches += 1
-        if not self._stats.first_batch_ns:
-            self._stats.first_batch_ns = self._stepped_ns - self._began_ns
+        self.stats.batches += 1
+        if not self.stats.first_batch_ns:
+            self.stats.first_batch_ns = self._stepped_ns - self.began_ns
         return batch
 
     def _next_batch(self) -> Any:
         self._give_out()
         while self._in_flight:
             try:
-                built = self._executor.next_made(self._timeout_s, self._give_out)
+                built = self.executor.next_made(self.timeout_s, self._give_out)
             except WorkerError:
                 self._in_flight.pop(0)
                 raise
             spec = self._in_flight.pop(0)
-            if built.exhausted:
-                self._note_exhausted(built.batch)
-                self._give_out()
-                continue
-            if self._to_skip:
+            if built.exhausted:  # a worker of an iterable dataset has no more batches
+                self._working.discard(built.batch % max(self.executor.workers, 1))
+            elif self._to_skip:
                 self._to_skip -= 1
-                self._give_out()
-                continue
-            return self._deliver(spec, built)
+            else:
+                return self._deliver(spec, built)
+            self._give_out()
         if self._working and not self._all_submitted:
             raise LoaderError(
                 "No batch can be ordered: the executor has no room although none is under way."
             )
-        self._budget.check(self._progress.delivered)
-        self._progress.finished = True
+        self.budget.check(self.progress.delivered)
+        self.progress.finished = True
         raise StopIteration
 
     def _deliver(self, spec: BatchSpec, built: BuiltBatch) -> Any:
-        number = self._progress.delivered
-        self._budget.check(number)
-        batch = self._transferred(built.content, batch_seed(self._seed, spec.epoch, spec.draws))
-        if built.bad:  # before the count: if it raises, the batch was not delivered
-            self._budget.note(built.bad, number, self._progress.seen_with(built.samples))
-        self._progress.delivered += 1
-        self._progress.samples += built.samples
-        self._stats.samples += built.samples
-        return batch
-
-    def _transferred(self, content: Any, seed: int) -> Any:
+        number = self.progress.delivered
+        self.budget.check(number)
         try:
-            return self._feed(content, seed)
+            batch = self.feed(built.content, batch_seed(self.seed, spec.epoch, spec.draws))
         except StopIteration as error:  # a `for` loop would end silently
             raise RuntimeError("The device_transform raised StopIteration.") from error
+        if built.bad:  # before the count: if it raises, the batch was not delivered
+            self.budget.note(built.bad, number, self.progress.seen_with(built.samples))
+        self.progress.delivered += 1
+        self.progress.samples += built.samples
+        self.stats.samples += built.samples
+        return batch
 
     def _give_out(self) -> None:
-        while self._working and self._executor.has_room():
+        while self._working and self.executor.has_room():
             spec = next(self._upcoming, None)
             if spec is None:
                 self._all_submitted = True
                 return
-            self._executor.submit(spec)
+            self.executor.submit(spec)
             self._in_flight.append(spec)
-
-    def _note_exhausted(self, batch: int) -> None:
-        """Note a worker of an iterable dataset that has no more batches."""
-        self._working.discard(batch % max(self._executor.workers, 1))
 
     def _account(self, start_ns: int) -> None:
         now_ns = time.monotonic_ns()
-        self._stats.wait_ns += now_ns - start_ns
-        self._stats.elapsed_ns += now_ns - self._stepped_ns
+        self.stats.wait_ns += now_ns - start_ns
+        self.stats.elapsed_ns += now_ns - self._stepped_ns
         self._stepped_ns = now_ns
 
     def end(self) -> None:
         """Stop submitting, and free the executor for another iteration."""
         if not self._ended:
             self._ended = True
-            if not self._is_taken():
-                self._on_end()
+            if not self.is_taken():
+                self.on_end()
 
     def __del__(self) -> None:
         """End a stream that a loop left with `break`."""

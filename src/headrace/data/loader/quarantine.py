@@ -13,6 +13,7 @@ from typing import Any
 from headrace.core import env
 from headrace.core.errors import TooManyBadSamplesError
 from headrace.core.world import World
+from headrace.data.loader.dataset_protocol import NativeDataset
 
 _LOG = logging.getLogger("headrace")
 FORGIVEN = 2  # a rate is judged from the third bad sample on
@@ -50,14 +51,14 @@ class BadSampleBudget:
     Args:
         name: Distinguishes this loader's count; the same on every rank.
         world: This rank's place.
-        max_bad_rate: Allowed share of bad samples; None: the dataset reports none.
+        dataset: The dataset; only a `NativeDataset` reports bad samples.
     """
 
-    def __init__(self, name: str, world: World, max_bad_rate: float | None) -> None:
+    def __init__(self, name: str, world: World, dataset: Any) -> None:
         self._name = name
         self._world = world
-        self._is_counted = max_bad_rate is not None
-        self._max_bad_rate = max_bad_rate or 0.0
+        self._is_counted = isinstance(dataset, NativeDataset)
+        self._max_bad_rate = dataset.max_bad_rate if isinstance(dataset, NativeDataset) else 0.0
         self._bad_here = 0
         self._stop: tuple[int, str] | None = None
         self._has_warned = self._has_warned_unwritten = False

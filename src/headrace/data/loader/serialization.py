@@ -72,19 +72,14 @@ class Arena(Protocol):
 
 @final
 class PlacedArray:
-    """An array that is in the arena already.
-
-    Attributes:
-        kind: The type that the reader returns: a torch tensor or a NumPy array.
-        dtype: A NumPy dtype's string, or "torch:NAME" for a dtype that NumPy lacks.
-        shape: The array's shape.
-        offset: Where it starts in the arena, in bytes.
-    """
+    """An array that is in the arena already, which the reader makes a tensor or a NumPy array."""
 
     __slots__ = ("dtype", "kind", "offset", "shape")
 
     def __init__(self, kind: Kind, dtype: str, shape: tuple[int, ...], offset: int) -> None:
-        self.kind, self.dtype, self.shape, self.offset = kind, dtype, shape, offset
+        self.kind, self.shape = kind, shape
+        self.dtype = dtype  # a NumPy dtype's string, or "torch:NAME" for one that NumPy lacks
+        self.offset = offset  # in the arena, in bytes
 
 
 def place_array(
@@ -101,22 +96,19 @@ def encode_batch(batch: object, arena: Arena) -> bytes:
     Raises:
         pickle.PicklingError, TypeError, AttributeError: Something in the batch cannot be pickled.
     """
+    buffer = io.BytesIO()
     try:
-        return _dump(_Encoder, batch, arena)
+        _Encoder(buffer, arena).dump(batch)
     except (pickle.PicklingError, AttributeError, TypeError):
         # Lambdas and local classes, for example, are pickled by value.
-        return _dump(_CloudEncoder, batch, arena)
+        buffer = io.BytesIO()
+        _CloudEncoder(buffer, arena).dump(batch)
+    return buffer.getvalue()
 
 
 def decode_batch(structure: bytes, read: Callable[[PlacedArray], Any]) -> Any:
     """Rebuild a batch from its structure; `read` returns the object for each placed array."""
     return _Decoder(structure, read).load()
-
-
-def _dump(encoder: type[_Encoder | _CloudEncoder], batch: object, arena: Arena) -> bytes:
-    buffer = io.BytesIO()
-    encoder(buffer, arena).dump(batch)
-    return buffer.getvalue()
 
 
 def _placed_reference(obj: object, arena: Arena) -> tuple[str, str, tuple[int, ...], int] | None:
@@ -150,27 +142,28 @@ def _tensor_in(arena: Arena, tensor: Any, torch: Any) -> Any:
     if tensor.dtype is torch.bfloat16 or "float8" in str(tensor.dtype):
         bits = tensor.contiguous().view(torch.int16 if tensor.element_size() == 2 else torch.uint8)
         placed = _copy_in(arena, "tensor", bits.numpy())
-        return PlacedArray("tensor", f"torch:{str(tensor.dtype).removeprefix('torch.')}",
-                      placed.shape, placed.offset)  # fmt: skip
+        dtype = str(tensor.dtype).replace("torch.", "torch:")
+        return PlacedArray("tensor", dtype, placed.shape, placed.offset)
     return _copy_in(arena, "tensor", tensor.numpy())
 
 
-class _Encoder(pickle.Pickler):
+class _PlacesArrays:
+    """A pickler that writes arrays and tensors into an arena."""
+
     def __init__(self, file: io.BytesIO, arena: Arena) -> None:
-        super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
+        super().__init__(file, pickle.HIGHEST_PROTOCOL)  # type: ignore[call-arg]  # a pickler's
         self._arena = arena
 
     def persistent_id(self, obj: object) -> tuple[str, str, tuple[int, ...], int] | None:
         return _placed_reference(obj, self._arena)
 
 
-class _CloudEncoder(ScriptPickler):
-    def __init__(self, file: io.BytesIO, arena: Arena) -> None:
-        super().__init__(file)
-        self._arena = arena
+class _Encoder(_PlacesArrays, pickle.Pickler):
+    pass
 
-    def persistent_id(self, obj: object) -> tuple[str, str, tuple[int, ...], int] | None:
-        return _placed_reference(obj, self._arena)
+
+class _CloudEncoder(_PlacesArrays, ScriptPickler):
+    pass
 
 
 class _Decoder(pickle.Unpickler):

@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,12 +48,7 @@ class _Span(NamedTuple):
 
 
 class SampleReader:
-    """Reads the members of samples.
-
-    Args:
-        store: The store at the dataset's data URL.
-        verified: Compare each member's checksum with the index.
-    """
+    """Reads the members of samples from the dataset's store, `verified` by their checksums."""
 
     def __init__(self, store: Store, *, verified: bool) -> None:
         self._store = store
@@ -80,9 +76,7 @@ class SampleReader:
     def read(self, location: SampleLocation) -> list[tuple[Member, Buffer | bytes]]:
         """Return each member of a sample with its bytes.
 
-        Raises:
-            CorruptError: A checksum differs, even after one more read.
-            StorageError: The store failed; the message names URL and range.
+        Raises CorruptError where a checksum differs even after one more read, and StorageError.
         """
         under_way = self._reads_ahead().pop(location.sample, None)
         try:
@@ -101,20 +95,17 @@ class SampleReader:
             read = partial(self._arrived, location, under_way)
         observer = LOADER_HOOKS.reads
         contents = read() if observer is None else observer.timed(read)
-        found: list[tuple[Member, Buffer | bytes]] = []
-        for member in location.members:
-            if member.data is not None:
-                found.append((member, member.data))
-                continue
-            data = contents[member]
-            if self._verified:
-                verify(location, member, data, self._store.url)
-            found.append((member, data))
-        return found
+        if self._verified:
+            for member in stored:
+                verify(location, member, contents[member], self._store.url)
+        return [
+            (member, contents[member] if member.data is None else member.data)
+            for member in location.members
+        ]
 
     def _fetched(self, members: Sequence[Member]) -> dict[Member, Buffer]:
         contents: dict[Member, Buffer] = {}
-        for path, group in groupby(members, key=_path_of):
+        for path, group in groupby(members, key=attrgetter("path")):
             together = list(group)
             ranges = [(member.offset, member.size_bytes) for member in together]
             contents.update(zip(together, self._store.get_ranges(path, ranges), strict=True))
@@ -137,15 +128,11 @@ class SampleReader:
         return self._ahead
 
 
-def _path_of(member: Member) -> str:
-    return member.path
-
-
 def _spans(location: SampleLocation) -> list[_Span]:
     stored = [member for member in location.members if member.data is None]
     spans = []
-    for _, group in groupby(stored, key=_path_of):
-        members = sorted(group, key=lambda member: member.offset)
+    for _, group in groupby(stored, key=attrgetter("path")):
+        members = sorted(group, key=attrgetter("offset"))
         whole = _span(members)
         wanted_bytes = sum(member.size_bytes for member in members)
         if whole.length - wanted_bytes <= _WIDEST_GAP_BYTES:
@@ -172,9 +159,8 @@ class ShardDataset(NativeDataset):
 
     A sample that is damaged (its checksum differs twice, or no decoder accepts it) is replaced by
     another of its shard, always by the same one, and recorded in quarantine.jsonl in the run
-    folder,
-    or in the working folder outside of a run. A failing store raises instead: no sample is replaced
-    because of a network.
+    folder, or in the working folder outside of a run. A failing store raises instead: no sample is
+    replaced because of a network.
 
     Args:
         url: The dataset's URL, as it was packed or indexed, or the folder of a channel.
@@ -229,9 +215,7 @@ class ShardDataset(NativeDataset):
     def _begin(self) -> None:
         self._reader = SampleReader(self._store, verified=self.verify)
         self._undecoded: frozenset[str] = getattr(self.transform, "wants_bytes", frozenset())
-        if (
-            self.verify and self.index.manifest.decoded
-        ):  # a matching checksum means a decodable file
+        if self.verify and self.index.manifest.decoded:  # a matching checksum: a decodable file
             self._undecoded |= getattr(self.transform, "takes_bytes", frozenset())
         self._collected: list[Mapping[str, Any]] | None = None
         self._bad = self._seen = 0

@@ -7,9 +7,9 @@ batches are the same whichever worker makes them.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import time
-import weakref
 from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -28,12 +28,11 @@ from headrace.core.errors import WorkerError
 from headrace.core.world import World, current_world
 from headrace.data.loader.batch_builder import LoaderSpec
 from headrace.data.loader.batch_specs import BatchSpecs, IterableBatchSpecs, SamplerBatchSpecs
-from headrace.data.loader.dataset_protocol import NativeDataset
 from headrace.data.loader.executors.base import (
     Executor,
+    IdleExecutors,
     RemoteWorkers,
     claim_executor,
-    close_executors,
 )
 from headrace.data.loader.executors.iterable import IterableExecutor
 from headrace.data.loader.executors.process import ProcessExecutor
@@ -55,32 +54,7 @@ MakeRemoteWorkers = Callable[[World], RemoteWorkers | None]
 _ITERATIONS = itertools.count()  # the same on every rank: scripts iterate in order
 
 
-class _IdleExecutors:
-    """The executor that a loader keeps between its epochs, closed with the loader."""
-
-    def __init__(self, loader: DataLoader[Any]) -> None:
-        self.idle: list[Executor] = []
-        self._closer = weakref.finalize(loader, close_executors, self.idle)
-
-    def take(self) -> Executor | None:
-        """Return a usable executor, or None."""
-        while self.idle:
-            executor = self.idle.pop()
-            if executor.usable:
-                return executor
-            executor.close()
-        return None
-
-    def give_back(self, executor: Executor) -> None:
-        """Keep an executor that has finished its iteration, or close it."""
-        executor.finish()
-        if self.idle or not self._closer.alive:
-            executor.close()
-        else:
-            self.idle.append(executor)
-
-
-_IDLE_EXECUTORS: WeakKeyDictionary[DataLoader[Any], _IdleExecutors] = WeakKeyDictionary()
+_IDLE_EXECUTORS: WeakKeyDictionary[DataLoader[Any], IdleExecutors] = WeakKeyDictionary()
 
 
 def unsupported_reason(loader: DataLoader[Any]) -> str | None:
@@ -103,7 +77,7 @@ class ExecutorIterator(_BaseDataLoaderIter):
         make_remote_workers: Called for each new executor; returns its remote workers or None.
 
     Raises:
-        LoaderError: The dataset, its collate_fn or worker_init_fn cannot be sent to processes.
+        LoaderError: The dataset, its collate_fn or worker_init_fn cannot be sent to workers.
     """
 
     def __init__(self, loader: DataLoader[Any], make_remote_workers: MakeRemoteWorkers) -> None:
@@ -116,26 +90,19 @@ class ExecutorIterator(_BaseDataLoaderIter):
     def _begin(self) -> None:
         loader, world, began_ns = self._loader, current_world(), time.monotonic_ns()
         if loader not in _IDLE_EXECUTORS:
-            _IDLE_EXECUTORS[loader] = _IdleExecutors(loader)
-        executors = _IDLE_EXECUTORS[loader]
-        executor = executors.take() or self._new_executor(world)
-        try:
-            executor.start(_loader_spec_of(loader, world, self._worker_seed()))
-        except BaseException:
-            executor.close()
-            raise
-        specs = self._batch_specs(world)
-        known = isinstance(loader.dataset, NativeDataset)
-        rate = loader.dataset.max_bad_rate if known else None  # type: ignore[attr-defined]
+            _IDLE_EXECUTORS[loader] = IdleExecutors(loader)
+        idle = _IDLE_EXECUTORS[loader]
+        loader_spec = _loader_spec_of(loader, world, self._worker_seed())
+        executor = idle.start(lambda: self._new_executor(world), loader_spec)
         self._stream = BatchStream(
-            IterationProgress(specs),
+            IterationProgress(self._batch_specs(world)),
             executor,
             seed=0,
             feed=DeviceTransfer(None, None, pin_memory=self._pin_memory),
-            budget=BadSampleBudget(f"torch/{next(_ITERATIONS)}", world, rate),
+            budget=BadSampleBudget(f"torch/{next(_ITERATIONS)}", world, loader.dataset),
             stats=LoaderStats(),
             timeout_s=self._timeout or float("inf"),
-            on_end=lambda: executors.give_back(executor),
+            on_end=functools.partial(idle.give_back, executor),
             is_taken=claim_executor(executor),
             began_ns=began_ns,
             survives_errors=True,
@@ -172,7 +139,7 @@ class ExecutorIterator(_BaseDataLoaderIter):
             workers * (loader.prefetch_factor or _USUAL_PREFETCH),
             rank=world.rank,
             modules=modules_of(loader.dataset, loader.collate_fn),
-            helper=self._make_remote_workers(world),
+            remote_workers=self._make_remote_workers(world),
         )
 
     def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:  # noqa: FBT001, FBT002 - torch's

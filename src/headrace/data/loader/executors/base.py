@@ -1,7 +1,8 @@
-"""The protocols of executors and remote workers, and an iteration's claim on an executor."""
+"""The protocols of executors and remote workers; executors between iterations."""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -14,29 +15,17 @@ from headrace.data.loader.workers.messages import TaskMessage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltBatch:
-    """One made batch, or the end of a worker's partition.
+    """A made batch, or the end of a worker's partition of an iterable dataset."""
 
-    Attributes:
-        batch: The batch's number in the iteration.
-        content: The batch; None where an iterable dataset's worker had no more.
-        bad: Quarantine records of the bad samples met.
-        samples: Samples in the batch.
-        exhausted: An iterable dataset's worker has no more batches.
-    """
-
-    batch: int
+    batch: int  # its number in the iteration
     content: Any = None
-    bad: tuple[Mapping[str, Any], ...] = ()
+    bad: tuple[Mapping[str, Any], ...] = ()  # quarantine records of the bad samples met
     samples: int = 0
-    exhausted: bool = False
+    exhausted: bool = False  # the worker has no more batches
 
 
 class Executor(Protocol):
-    """Makes batches for one iteration at a time and returns them in order.
-
-    Attributes:
-        workers: Number of workers.
-    """
+    """Makes batches for one iteration at a time and returns them in order."""
 
     workers: int
 
@@ -76,26 +65,15 @@ class RemoteWorkers(Protocol):
     """Makes batches for an executor on other hosts, in the same slots as its own workers.
 
     It answers where workers do: with their answers, with RETURNED for a task that others must do,
-    and
-    with ROOM whenever the number of tasks that it can take changes.
-
-    Attributes:
-        max_open_tasks: The most tasks that it can ever have.
-        most_bytes: The most memory that prefetched batches may take, in bytes.
-        strands: Number of partitions of an iterable dataset that it iterates.
+    and with ROOM whenever the number of tasks that it can take changes.
     """
 
-    max_open_tasks: int
-    most_bytes: int
-    strands: int
+    max_open_tasks: int  # ever
+    most_bytes: int  # that prefetched batches may take
+    partitions: int  # of an iterable dataset, which it iterates
 
     def connect(self, slots: Sequence[int], answers: int) -> None:
-        """Attach to the executor; called once, before anything else.
-
-        Args:
-            slots: Descriptors of the slots' files.
-            answers: Descriptor of the socket for answers.
-        """
+        """Attach to the executor, once and first: the slots' files, and the socket for answers."""
 
     @property
     def lives(self) -> bool:
@@ -116,12 +94,17 @@ class RemoteWorkers(Protocol):
     def reclaim_partition(self, partition: int) -> None:
         """Return all tasks of a partition, now and later: a worker here will iterate it."""
 
-    def forget(self) -> bool:
-        """Drop all tasks; afterwards nobody writes to a slot or answers for one.
+    def note_answer(self) -> None:
+        """Note that one more answer for a task was taken in; for its records."""
 
-        Returns:
-            Whether it still lives.
-        """
+    def discard(self, number: int) -> None:
+        """Note that the batch just taken in was not needed any more; for its records."""
+
+    def finish(self) -> None:
+        """Note that the iteration has ended, or was abandoned."""
+
+    def forget(self) -> bool:
+        """Drop all tasks; return whether it lives. Nobody writes to a slot or answers for one."""
 
     def report_failure(self, failure: BatchFailure, worker: int) -> None:
         """Note that one of its workers failed in a batch that could be made here."""
@@ -140,21 +123,40 @@ def claim_executor(executor: Executor) -> Callable[[], bool]:
     return lambda: _CLAIMS.get(executor, claim) is not claim
 
 
-def release_executor(executor: Executor, idle: list[Executor] | None) -> None:
-    """Keep an executor for the next iteration, or close it if another is kept already.
+class IdleExecutors:
+    """The executor that a loader keeps between its iterations, closed as the loader dies."""
 
-    Args:
-        executor: It has finished its iteration.
-        idle: Kept executors; None where the loader has died, like one made in a `for` line.
-    """
-    executor.finish()
-    if idle is None or idle:
-        executor.close()
-    else:
-        idle.append(executor)
+    def __init__(self, loader: object) -> None:
+        self.executors: list[Executor] = []
+        self._closer = weakref.finalize(loader, _close_all, self.executors)
+
+    def start(self, new: Callable[[], Executor], loader_spec: LoaderSpec) -> Executor:
+        """Start an iteration with a kept executor, or a new one; return it."""
+        executor = self._take() or new()
+        try:
+            executor.start(loader_spec)
+        except BaseException:
+            executor.close()
+            raise
+        return executor
+
+    def _take(self) -> Executor | None:
+        while self.executors:
+            executor = self.executors.pop()
+            if executor.usable:
+                return executor
+            executor.close()  # its forkserver was killed, or it belongs to the parent process
+        return None
+
+    def give_back(self, executor: Executor) -> None:
+        """Keep an executor that ends its iteration, or close it where it is not needed."""
+        executor.finish()
+        if self.executors or not self._closer.alive:
+            executor.close()
+        else:
+            self.executors.append(executor)
 
 
-def close_executors(executors: list[Executor]) -> None:
-    """End all workers of executors."""
+def _close_all(executors: list[Executor]) -> None:
     for executor in executors:
         executor.close()

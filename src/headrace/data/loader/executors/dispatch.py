@@ -7,22 +7,15 @@ counts. Batches are delivered in order, though they may finish in any order.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchTask:
-    """A task to make one batch.
+class BatchTask(NamedTuple):
+    """A task to make one batch."""
 
-    Attributes:
-        number: Counts tasks; later ones have larger numbers.
-        batch: Which batch to make, counted from the start of the iteration.
-        slot: Where the batch goes.
-    """
-
-    number: int
-    batch: int
-    slot: int
+    number: int  # larger than those of earlier tasks
+    batch: int  # counted from the start of the iteration
+    slot: int  # where the batch goes
 
 
 class Dispatch:
@@ -36,7 +29,7 @@ class Dispatch:
 
     def issue(self, batch: int, slot: int) -> BatchTask:
         """Return a new task to make `batch` in `slot`."""
-        task = BatchTask(number=self._next_number, batch=batch, slot=slot)
+        task = BatchTask(self._next_number, batch, slot)
         self._next_number += 1
         self._open[task.number] = task
         return task
@@ -85,11 +78,7 @@ class Dispatch:
         }
 
     def forget(self, numbers: set[int]) -> list[BatchTask]:
-        """Drop tasks whose worker is dead, of which some may be finished.
-
-        Returns:
-            Those that were open. Nobody writes to their slots any more.
-        """
+        """Drop tasks whose worker is dead; return the open ones, whose slots nobody writes to."""
         return [self._open.pop(number) for number in sorted(numbers & self._open.keys())]
 
     @property

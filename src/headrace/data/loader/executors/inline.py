@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections import deque
 from collections.abc import Callable
 
@@ -24,30 +23,20 @@ from headrace.data.loader.serialization import decode_batch
 from headrace.data.loader.workers.shared_memory import PlainArena, plain_value
 
 
-class InlineExecutor:
-    """`num_workers=0`: no process, no prefetching; the model's random generators are preserved.
-
-    Attributes:
-        workers: 0.
-    """
+class SingleBatchExecutor:
+    """The base of executors without workers of ours, which take one batch spec at a time."""
 
     workers = 0
 
-    def __init__(self, rank: int) -> None:
-        self._rank = rank
+    def __init__(self) -> None:
         self._batch_specs: deque[BatchSpec] = deque()
         self._next_batch = 0
 
     def start(self, loader_spec: LoaderSpec) -> None:
         """Prepare for an iteration."""
         self._loader_spec = loader_spec
-        self._done = 0
-        self._maker = BatchBuilder(loader_spec, self._note_progress)
         self._batch_specs.clear()
         self._next_batch = 0
-        with preserve_generators():
-            seed_generators(loader_spec.worker_seed(0))
-            self._states = generator_states()  # an iterable dataset continues with these
 
     def has_room(self) -> bool:
         """Return whether another batch spec can be submitted now."""
@@ -56,6 +45,29 @@ class InlineExecutor:
     def submit(self, spec: BatchSpec) -> None:
         """Take the spec of the next batch."""
         self._batch_specs.append(spec)
+
+    def finish(self) -> None:
+        """Drop unfinished batches."""
+        self._batch_specs.clear()
+
+
+class InlineExecutor(SingleBatchExecutor):
+    """`num_workers=0`: no process, no prefetching; the model's random generators are preserved."""
+
+    usable = True
+
+    def __init__(self, rank: int) -> None:
+        super().__init__()
+        self._rank = rank
+
+    def start(self, loader_spec: LoaderSpec) -> None:
+        """Prepare for an iteration."""
+        super().start(loader_spec)
+        self._done = 0
+        self._builder = BatchBuilder(loader_spec, self._note_progress)
+        with preserve_generators():
+            seed_generators(loader_spec.worker_seed(0))
+            self._states = generator_states()  # an iterable dataset continues with these
 
     def next_made(
         self,
@@ -70,28 +82,17 @@ class InlineExecutor:
         try:
             with preserve_generators():
                 set_generator_states(self._states)
-                structure = self._maker.make(spec, arena)
+                structure = self._builder.make(spec, arena)
                 if self._loader_spec.iterable:
                     self._states = generator_states()
         except IterableExhausted:
             return BuiltBatch(batch=batch, exhausted=True)
         except Exception as error:
             index = sample_at(spec.indices, self._done)
-            failure = BatchFailure.of(
-                error, traceback.format_exc(), self._loader_spec.dataset, index
-            )
+            failure = BatchFailure.of(error, self._loader_spec.dataset, index)
             raise failure.in_caller(f"rank {self._rank}, inline") from error
         content, bad, samples = decode_batch(structure, lambda placed: plain_value(arena, placed))
         return BuiltBatch(batch=batch, content=content, bad=tuple(bad), samples=samples)
-
-    def finish(self) -> None:
-        """Drop unfinished batches."""
-        self._batch_specs.clear()
-
-    @property
-    def usable(self) -> bool:
-        """Always."""
-        return True
 
     def close(self) -> None:
         """Nothing to end."""

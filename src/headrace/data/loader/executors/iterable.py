@@ -17,7 +17,9 @@ from headrace.core.errors import LoaderError, WorkerError
 from headrace.data.loader.batch_builder import SKIPPED_BATCHES, BatchSpec
 from headrace.data.loader.executors.base import BuiltBatch, RemoteWorkers
 from headrace.data.loader.executors.dispatch import BatchTask
-from headrace.data.loader.executors.process import ProcessExecutor, describe_exit
+from headrace.data.loader.executors.process import ProcessExecutor
+from headrace.data.loader.executors.speculation import is_partition_overdue
+from headrace.data.loader.executors.worker_errors import describe_exit
 from headrace.data.loader.workers.messages import TASKS_PER_WORKER, Answer, AnswerMessage
 from headrace.data.loader.workers.pool import WorkerPool
 
@@ -29,15 +31,7 @@ _RECLAIM_TIMEOUT_S = 10.0  # for remote workers to return a partition, before th
 class IterableExecutor(ProcessExecutor):
     """Worker processes on this host, each with its partition of an iterable dataset.
 
-    Args:
-        workers: Number of worker processes.
-        prefetch_batches: Number of unfinished or prefetched batches; at least one a worker.
-        rank: The rank they work for, for messages.
-        modules: Modules of dataset and transforms, to be imported early.
-        helper: Remote workers, which iterate one more partition each.
-
-    Attributes:
-        workers: Number of partitions: those iterated here and those of remote workers.
+    Remote workers iterate further partitions: `workers` is the number of all.
     """
 
     restarts_workers = True
@@ -49,12 +43,13 @@ class IterableExecutor(ProcessExecutor):
         *,
         rank: int,
         modules: Sequence[str] = (),
-        helper: RemoteWorkers | None = None,
+        remote_workers: RemoteWorkers | None = None,
     ) -> None:
-        self._remote_numbers = range(
-            workers, workers + (helper.strands if helper is not None else 0)
+        remote = remote_workers.partitions if remote_workers is not None else 0
+        self._remote_numbers = range(workers, workers + remote)
+        super().__init__(
+            workers, prefetch_batches, rank=rank, modules=modules, remote_workers=remote_workers
         )
-        super().__init__(workers, prefetch_batches, rank=rank, modules=modules, helper=helper)
         self.workers = self._remote_numbers.stop
 
     def _new_worker_pool(self, modules: Sequence[str]) -> WorkerPool:
@@ -82,20 +77,14 @@ class IterableExecutor(ProcessExecutor):
         self._reclaimed_partitions: set[int] = set()  # the batch timeout starts again
         self._last_progress = 0
 
-    def has_room(self) -> bool:
-        """Return whether another batch spec can be submitted now."""
-        in_flight = self._submitted - self._dispatch.next_delivery
-        most = max(self._depth, min(self._most_ahead(), self._remote_tasks.most_fitting))
-        return in_flight < most and self._slots.free_count() > 0
+    def _may_submit(self, in_flight: int) -> bool:
+        return in_flight < max(
+            self._depth, min(self._most_ahead(), self._remote_tasks.most_fitting)
+        )
 
     def submit(self, spec: BatchSpec) -> None:
         """Take the spec of the next batch; only when there is room."""
-        slot = self._slots.take()
-        assert slot is not None  # the stream calls has_room() first
-        batch = self._submitted
-        self._submitted += 1
-        self._batch_specs[batch] = replace(spec, place=batch // self.workers)
-        self._assign(batch, slot)
+        super().submit(replace(spec, place=self._submitted // self.workers))
 
     def _assign(self, batch: int, slot: int) -> None:
         partition = batch % self.workers
@@ -104,9 +93,9 @@ class IterableExecutor(ProcessExecutor):
             return
         task = self._dispatch.issue(batch, slot)
         if partition in self._exhausted:
-            self._note(AnswerMessage(Answer.EXHAUSTED, partition, task.number, slot, 0, 0))
+            self._note(AnswerMessage(Answer.EXHAUSTED, partition, task.number, slot))
         elif partition in self._remote_partitions:
-            self._remote_tasks.send(self._written(task), partition)
+            self._send(task, remotely=True)
         else:
             self._worker_pool.need(partition)
             self._send(task)
@@ -145,7 +134,8 @@ class IterableExecutor(ProcessExecutor):
         requested_s = self._reclaim_requested.get(partition)
         if requested_s is None:
             held_up_s = self._held_up_s[partition]
-            if self._remote_tasks.is_overdue(waited_s, held_up_s, batches_before, self._pace):
+            paces = self._pace, self._remote_tasks.pace
+            if is_partition_overdue(waited_s, held_up_s, batches_before, *paces):
                 self._reclaim_requested[partition] = now_s
                 self._remote_tasks.reclaim_partition(partition)
         elif now_s - requested_s > _RECLAIM_TIMEOUT_S:
@@ -186,10 +176,8 @@ class IterableExecutor(ProcessExecutor):
         if partition in self._reclaimed_partitions:
             self._reclaimed_partitions.discard(partition)
             return True
-        progress, before = (
-            int(self._worker_pool.status_table[partition][TASKS_PER_WORKER]),
-            self._last_progress,
-        )
+        before = self._last_progress
+        progress = int(self._worker_pool.status_table[partition][TASKS_PER_WORKER])
         self._last_progress = progress
         return progress <= SKIPPED_BATCHES and progress != before
 
@@ -201,16 +189,12 @@ class IterableExecutor(ProcessExecutor):
             if not self._remote_numbers or task.batch >= self.workers:
                 raise
             # With a partition's first batch, the number of partitions is often the cause.
-            explained = WorkerError(f"{error}\n{self._how_shared()}")
-            raise explained from error.__cause__
-
-    def _how_shared(self) -> str:
-        return (
-            f"The dataset is shared among {self.workers} workers, "
-            f"{len(self._remote_numbers)} of them on auxiliary hosts. Where that is more than it "
-            "has shards for, give it more shards, or have fewer workers there: "
-            "--group cpu=1:cpus=K counts K for all ranks."
-        )
+            raise WorkerError(
+                f"{error}\nThe dataset is shared among {self.workers} workers, "
+                f"{len(self._remote_numbers)} of them on auxiliary hosts. Where that is more than "
+                "it has shards for, give it more shards, or have fewer workers there: "
+                "--group cpu=1:cpus=K counts K for all ranks."
+            ) from error.__cause__
 
     def _raise_if_hopeless(self, worker: int, status: int, lost: list[BatchTask]) -> None:
         del lost  # in any case the worker's position in its partition is lost

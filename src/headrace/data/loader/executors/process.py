@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from contextlib import ExitStack
 
-from headrace.core.errors import LoaderError, LoaderTimeoutError
+from headrace.core.errors import LoaderTimeoutError
 from headrace.data.loader.batch_builder import BatchSpec, LoaderSpec
 from headrace.data.loader.executors.base import BuiltBatch, RemoteWorkers
 from headrace.data.loader.executors.dispatch import BatchTask, Dispatch
-from headrace.data.loader.executors.speculation import BatchDuration, RemoteTasks
+from headrace.data.loader.executors.results import BatchResults
+from headrace.data.loader.executors.speculation import LocalDuration, RemoteTasks
+from headrace.data.loader.executors.worker_errors import (
+    deaths_error,
+    not_begun_error,
+    overdue_error,
+)
 from headrace.data.loader.failures import BatchFailure, describe_sample, sample_at
 from headrace.data.loader.workers.messages import (
     TASKS_PER_WORKER,
@@ -36,12 +41,9 @@ class ProcessExecutor:
     Args:
         workers: Number of worker processes.
         prefetch_batches: Number of unfinished or prefetched batches; at least one a worker.
-        rank: The rank they work for, for messages.
-        modules: Modules of dataset and transforms, to be imported early.
-        helper: Remote workers, which take batches beyond what the workers here can make.
-
-    Attributes:
-        workers: Number of worker processes.
+        rank: The rank they work for.
+        modules: Modules of dataset and transforms, imported early.
+        remote_workers: They take batches beyond what the workers here can make.
     """
 
     restarts_workers = False  # with each iteration, remote workers too
@@ -54,27 +56,24 @@ class ProcessExecutor:
         *,
         rank: int,
         modules: Sequence[str] = (),
-        helper: RemoteWorkers | None = None,
+        remote_workers: RemoteWorkers | None = None,
     ) -> None:
         self.workers = workers
         self._depth = max(prefetch_batches, workers)
         self._rank = rank
-        self._remote_tasks = RemoteTasks(helper)
-        self._slots = SlotPool(self._most_ahead() + _SPARE_SLOTS)
-        try:
+        self._remote_tasks = RemoteTasks(remote_workers)
+        with ExitStack() as opened:  # closed where a later part fails
+            self._slots = SlotPool(self._most_ahead() + _SPARE_SLOTS)
+            opened.callback(self._slots.close)
             self._worker_pool = self._new_worker_pool(modules)
-        except BaseException:
-            self._slots.close()
-            raise
-        if helper is not None:
-            try:
-                helper.connect(self._slots.descriptors, self._worker_pool.answers.fileno())
-            except BaseException:
-                self.close()
-                raise
+            opened.callback(self._worker_pool.close)
+            if remote_workers is not None:
+                opened.callback(remote_workers.close)
+                remote_workers.connect(self._slots.descriptors, self._worker_pool.answers.fileno())
+            opened.pop_all()
         self._clean = True
         self._loader_spec: LoaderSpec | None = None
-        self._pace = BatchDuration()  # of a worker here
+        self._pace = LocalDuration()
         self._reset()
 
     def _new_worker_pool(self, modules: Sequence[str]) -> WorkerPool:
@@ -88,13 +87,12 @@ class ProcessExecutor:
     def _reset(self) -> None:
         self._dispatch = Dispatch()
         self._batch_specs: dict[int, BatchSpec] = {}
-        self._results: dict[int, AnswerMessage] = {}
+        self._results = BatchResults(self._slots, self._rank)
         self._missing: set[int] = set()
         self._checked_s = self._rebalanced_s = 0.0
         self._deaths_in_a_row = 0
         self._submitted = 0
-        # Local task -> when it was sent, and how many batches of its worker it waits for.
-        self._issued: dict[int, tuple[float, float]] = {}
+        self._pace.forget_tasks()
 
     def start(self, loader_spec: LoaderSpec) -> None:
         """Prepare for an iteration; raises LoaderError where the loader spec cannot be sent."""
@@ -114,20 +112,21 @@ class ProcessExecutor:
 
     def has_room(self) -> bool:
         """Return whether another batch spec can be submitted now."""
-        in_flight = self._submitted - self._dispatch.next_delivery
-        return (
-            in_flight < self._remote_tasks.max_in_flight(self._depth)
-            and (self._has_local_room or self._remote_tasks.has_room)
-            and self._slots.free_count() > 0
+        return self._may_submit(self._in_flight) and self._slots.free_count() > 0
+
+    def _may_submit(self, in_flight: int) -> bool:
+        return in_flight < self._remote_tasks.max_in_flight(self._depth) and (
+            self._open_here < self._depth or self._remote_tasks.has_room
         )
+
+    @property
+    def _in_flight(self) -> int:
+        """The number of batches that are submitted and not delivered."""
+        return self._submitted - self._dispatch.next_delivery
 
     @property
     def _open_here(self) -> int:
         return self._dispatch.open_count - len(self._remote_tasks.numbers)
-
-    @property
-    def _has_local_room(self) -> bool:
-        return self._open_here < self._depth
 
     @property
     def _is_sooner_remotely(self) -> bool:
@@ -145,30 +144,26 @@ class ProcessExecutor:
         batch = self._submitted
         self._submitted += 1
         self._batch_specs[batch] = spec
-        is_for_here = self._has_local_room and not self._is_sooner_remotely
-        message = self._written(self._dispatch.issue(batch, slot))
-        if is_for_here:
-            self._send_here(message, batch)
+        self._assign(batch, slot)
+
+    def _assign(self, batch: int, slot: int) -> None:
+        is_remote = self._open_here >= self._depth or self._is_sooner_remotely
+        self._send(self._dispatch.issue(batch, slot), remotely=is_remote)
+
+    def _send(self, task: BatchTask, *, remotely: bool = False) -> None:
+        """Write a task's batch spec to its slot, and send the task."""
+        payload = self._batch_specs[task.batch].to_bytes()
+        self._slots.write(task.slot, payload)
+        is_first = task.batch == 0
+        message = TaskMessage(task.number, task.slot, len(payload), is_first_batch=is_first)
+        if remotely:
+            self._remote_tasks.send(message, self._queue_of(task.batch))
         else:
-            self._remote_tasks.send(message)
-
-    def _send(self, task: BatchTask) -> None:
-        self._send_here(self._written(task), task.batch)
-
-    def _send_here(self, message: TaskMessage, batch: int) -> None:
-        rounds = max(1.0, self._open_here / self.workers)
-        self._issued[message.number] = time.monotonic(), rounds
-        self._worker_pool.send(message, self._queue_of(batch))
+            self._pace.note_sent(task.number, max(1.0, self._open_here / self.workers))
+            self._worker_pool.send(message, self._queue_of(task.batch))
 
     def _queue_of(self, batch: int) -> int:  # noqa: ARG002 - any free worker takes it
         return 0
-
-    def _written(self, task: BatchTask) -> TaskMessage:
-        """Write a task's batch spec to its slot; return the message for it."""
-        payload = self._batch_specs[task.batch].to_bytes()
-        self._slots.write(task.slot, payload)
-        first = task.batch == 0
-        return TaskMessage(task.number, task.slot, len(payload), is_first_batch=first)
 
     def next_made(self, timeout_s: float, on_room: Callable[[], None]) -> BuiltBatch:
         """Return the next batch in order; raises as in `Executor`."""
@@ -205,23 +200,14 @@ class ProcessExecutor:
             if len(numbers) != 1 or not self._dispatch.is_needed(batch):
                 continue  # both sides are making it, or it is made
             is_remote = numbers[0] in self._remote_tasks.numbers
-            if is_remote and self._open_here < self.workers:
-                if self._remote_tasks.prefers_local(numbers[0], self._pace):
-                    self._issue(batch, remotely=False)
-            elif not is_remote and self._remote_tasks.prefers_remote(
-                self._issued[numbers[0]], self._pace
-            ):
-                self._issue(batch, remotely=True)
-
-    def _issue(self, batch: int, *, remotely: bool) -> None:
-        slot = self._slots.take()
-        if slot is None:
-            return
-        task = self._dispatch.issue(batch, slot)
-        if remotely:
-            self._remote_tasks.send(self._written(task))
-        else:
-            self._send(task)
+            if is_remote:
+                is_slow = self._open_here < self.workers and self._remote_tasks.prefers_local(
+                    numbers[0], self._pace
+                )
+            else:
+                is_slow = self._remote_tasks.prefers_remote(numbers[0], self._pace)
+            if is_slow and (slot := self._slots.take()) is not None:
+                self._send(self._dispatch.issue(batch, slot), remotely=not is_remote)
 
     def _take_in(self, answers: list[AnswerMessage], deaths: list[tuple[int, int]]) -> None:
         for answer in answers:
@@ -237,7 +223,7 @@ class ProcessExecutor:
         if answer.answer is Answer.ROOM:
             return
         if answer.answer in {Answer.MADE, Answer.EXHAUSTED}:
-            self._remote_tasks.note_in_time(was_needed=self._note(answer))
+            self._remote_tasks.note_in_time(answer.number, was_needed=self._note(answer))
             return
         lost = self._dispatch.forget({answer.number})
         if answer.answer is Answer.FAILED:
@@ -248,48 +234,31 @@ class ProcessExecutor:
 
     def _build_locally(self, lost: list[BatchTask]) -> None:
         """Have lost tasks made here, except those whose batch nobody needs."""
-        needed = [task for task in lost if self._needs_task(task.batch)]
         for task in lost:
-            if task not in needed:
+            # Of two lost tasks of one batch only the first is issued again.
+            if self._dispatch.is_needed(task.batch) and not self._dispatch.tasks_for(task.batch):
+                self._send(self._dispatch.issue(task.batch, task.slot))
+            else:
                 self._slots.give(task.slot)
-        self._send_again(needed)
-
-    def _needs_task(self, batch: int) -> bool:
-        return self._dispatch.is_needed(batch) and not self._dispatch.tasks_for(batch)
 
     def _note(self, answer: AnswerMessage) -> bool:
         """Note that a task is done; return whether its batch was still needed."""
-        issued = self._issued.pop(answer.number, None)
-        if issued is not None:
-            self._pace.note((time.monotonic() - issued[0]) / issued[1])
+        self._pace.note_done(answer.number)
         superfluous = self._dispatch.finish(answer.number)
         if superfluous is not None:
             self._slots.give(superfluous.slot)
             return False
-        self._results[answer.number] = answer
+        self._results.add(answer)
         return True
 
     def _delivered(self, task: BatchTask) -> BuiltBatch:
-        answer = self._results.pop(task.number)
         del self._batch_specs[task.batch]
-        if answer.answer is Answer.EXHAUSTED:
-            self._slots.give(answer.slot)
-            return BuiltBatch(batch=task.batch, exhausted=True)
-        structure = self._slots.read(answer.slot, answer.offset, answer.size_bytes)
-        if answer.answer is Answer.FAILED:
-            self._slots.give(answer.slot)
-            where = f"rank {self._rank}, worker {answer.worker}"
-            raise BatchFailure.from_bytes(structure).in_caller(where)
-        self._remote_tasks.note_built_locally(task.batch)
-        content, bad, samples = self._received(answer.slot, structure)
-        return BuiltBatch(batch=task.batch, content=content, bad=tuple(bad), samples=samples)
-
-    def _received(self, slot: int, structure: bytes) -> Any:
-        in_flight = self._submitted - self._dispatch.next_delivery
         # Batches in flight must find free slots even if the script keeps every batch.
-        if self._slots.free_count() + in_flight >= self._depth:
-            return self._slots.lend(slot, structure)
-        return self._slots.copy_out(slot, structure)
+        lends = self._slots.free_count() + self._in_flight >= self._depth
+        built = self._results.take(task, lends=lends)
+        if not built.exhausted:
+            self._remote_tasks.note_built_locally(task.batch)
+        return built
 
     def _replace_dead(self, deaths: list[tuple[int, int]]) -> None:
         held = self._worker_pool.assigned_tasks()
@@ -322,65 +291,34 @@ class ProcessExecutor:
             self._worker_pool.end_workers()
             self._worker_pool.start_workers()
             self._remote_tasks.resume_after_restart()
-            self._rebuild_all()
+            # Each open batch is made once, here; nobody writes to any slot now.
+            self._build_locally(self._dispatch.forget(self._dispatch.open_numbers()))
             unseen = set()
         self._missing = unseen
-
-    def _rebuild_all(self) -> None:
-        """Have each open batch made once, here; nobody writes to any slot now."""
-        lost = self._dispatch.forget(self._dispatch.open_numbers())
-        needed: dict[int, BatchTask] = {}
-        for task in lost:
-            if self._dispatch.is_needed(task.batch) and task.batch not in needed:
-                needed[task.batch] = task
-            else:
-                self._slots.give(task.slot)
-        self._send_again(list(needed.values()))
-
-    def _send_again(self, lost: list[BatchTask]) -> None:
-        for task in lost:
-            self._send(self._dispatch.issue(task.batch, task.slot))
 
     def _raise_if_hopeless(self, worker: int, status: int, lost: list[BatchTask]) -> None:
         """Count deaths: a batch that kills every worker is the script's fault."""
         self._deaths_in_a_row += 1
-        if self._deaths_in_a_row < _MAX_DEATHS_IN_A_ROW * self.workers:
-            return
-        at = self._sample_at(lost[0], worker) if lost else "the start"
-        raise LoaderError(
-            f"rank {self._rank}: {self._deaths_in_a_row} workers in turn ended without making a "
-            f"batch, the last with {describe_exit(status)} at {at}. SIGKILL often means that "
-            "memory "
-            f"ran out; SIGSEGV is a crash in native code that the dataset calls."
-        )
+        if self._deaths_in_a_row >= _MAX_DEATHS_IN_A_ROW * self.workers:
+            at = self._sample_at(lost[0], worker) if lost else "the start"
+            raise deaths_error(self._rank, self._deaths_in_a_row, status, at)
 
     def _overdue(self, timeout_s: float) -> LoaderTimeoutError:
-        batch = self._dispatch.next_delivery
+        waited = self._rank, self._dispatch.next_delivery, timeout_s
         held = self._worker_pool.assigned_tasks()
-        for task in self._dispatch.tasks_for(batch):
+        for task in self._dispatch.tasks_for(self._dispatch.next_delivery):
             if task.number in self._remote_tasks.numbers:
-                return LoaderTimeoutError(
-                    f"rank {self._rank}: batch {batch} did not arrive from the auxiliary hosts "
-                    f"within {timeout_s:g} s. Raise timeout_s if the work really takes that long."
-                )
+                return overdue_error(*waited, source=" from the auxiliary hosts")
             for worker, numbers in held.items():
                 if task.number in numbers:
-                    return LoaderTimeoutError(
-                        f"rank {self._rank}: batch {batch} did not arrive within {timeout_s:g} s. "
-                        f"Worker {worker} is at {self._sample_at(task, worker)}. Raise timeout_s "
-                        f"if the work really takes that long."
-                    )
-        return LoaderTimeoutError(
-            f"rank {self._rank}: batch {batch} did not arrive within {timeout_s:g} s and no worker "
-            f"has begun it: all {self.workers} are still starting or busy with earlier batches."
-        )
+                    at = f" Worker {worker} is at {self._sample_at(task, worker)}."
+                    return overdue_error(*waited, at=at)
+        return not_begun_error(*waited, self.workers)
 
     def _sample_at(self, task: BatchTask, worker: int) -> str:
-        spec = self._batch_specs[task.batch]
-        index = sample_at(
-            spec.indices, int(self._worker_pool.status_table[worker][TASKS_PER_WORKER])
-        )
+        progress = int(self._worker_pool.status_table[worker][TASKS_PER_WORKER])
         assert self._loader_spec is not None
+        index = sample_at(self._batch_specs[task.batch].indices, progress)
         return describe_sample(self._loader_spec.dataset, index)
 
     def finish(self) -> None:
@@ -401,8 +339,3 @@ class ProcessExecutor:
         self._remote_tasks.close()
         self._worker_pool.close()
         self._slots.close()
-
-
-def describe_exit(status: int) -> str:
-    """Return how a process ended, from its exit status."""
-    return f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"

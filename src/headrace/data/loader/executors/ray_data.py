@@ -9,9 +9,7 @@ import copy
 import os
 import queue
 import threading
-import traceback
 import warnings
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,13 +20,13 @@ from numpy.typing import NDArray
 
 from headrace.core.errors import DatasetError, LoaderTimeoutError, UsageError
 from headrace.core.world import World
-from headrace.data.loader.batch_builder import BatchSpec, LoaderSpec
+from headrace.data.loader.batch_builder import LoaderSpec
 from headrace.data.loader.executors.base import BuiltBatch
+from headrace.data.loader.executors.inline import SingleBatchExecutor
 from headrace.data.loader.failures import BatchFailure
 from headrace.sampling.seeds import batch_seed
 
 ColumnBatch = dict[str, NDArray[Any]]
-_UNSPLIT = "DataIteratorImpl"
 _WINDOW_BATCHES = 8
 _OWN_ORDER = "Ray's dataset decides its own order; shuffle=True shuffles it in windows"
 _REFUSED = {
@@ -66,24 +64,15 @@ class RayDatasetBatches:
     A rank takes its part of each global batch, so all ranks have equal steps, and each sample
     belongs to one rank. An iterator of Ray, such as `get_dataset_shard` returns, is one rank's
     already.
-
-    Attributes:
-        dataset: The `ray.data.Dataset` or `ray.data.DataIterator`.
-        batch_size: Samples a batch on this rank.
-        world: This rank's place.
-        shuffle: Permute each window.
-        window: Samples of a window; None: of 8 global batches.
-        drop_last: Drop the tail that does not fill a global batch.
-        prefetch: Batches that Ray fetches ahead.
     """
 
     dataset: Any
-    batch_size: int
+    batch_size: int  # samples a batch on this rank
     world: World
-    shuffle: bool
-    window: int | None
-    drop_last: bool
-    prefetch: int
+    shuffle: bool  # permute each window
+    window: int | None  # its samples; None: those of 8 global batches
+    drop_last: bool  # drop the tail that does not fill a global batch
+    prefetch: int  # batches that Ray fetches ahead
 
     def of_epoch(self, seed: int, epoch: int) -> Iterator[ColumnBatch]:
         """Iterate over this rank's batches of an epoch."""
@@ -111,11 +100,7 @@ class RayDatasetBatches:
         return self.world if _is_whole(self.dataset) else World()
 
     def count(self) -> int:
-        """Return the number of batches of an epoch on each rank.
-
-        Raises:
-            TypeError: Ray does not know without running the dataset, or it is an iterator of Ray's.
-        """
+        """Return the number of batches of an epoch on each rank; TypeError where it is unknown."""
         # The public count() runs the whole dataset where the number is not known.
         samples = self.dataset._meta_count() if _is_whole(self.dataset) else None  # noqa: SLF001
         if samples is None:
@@ -154,9 +139,7 @@ class RayDatasetBatches:
 def check_ray_arguments(
     batches: RayDatasetBatches, given: Mapping[str, Any], *, single: bool
 ) -> None:
-    """Raise UsageError for arguments that have no meaning for a Ray Dataset.
-
-    Warns where each rank repeats the same work.
+    """Raise UsageError for arguments that a Ray Dataset excludes; warn where ranks repeat work.
 
     Args:
         batches: The batches of an iteration.
@@ -182,7 +165,9 @@ def check_ray_arguments(
             "ray.train.get_dataset_shard(...), which is prepared once for all ranks.",
             stacklevel=5,
         )
-    elif _has_class(batches.dataset, "ray.data._internal.iterator.iterator_impl", _UNSPLIT):
+    elif _has_class(
+        batches.dataset, "ray.data._internal.iterator.iterator_impl", "DataIteratorImpl"
+    ):
         warnings.warn(
             f"Each of {batches.world.size} ranks is given all of this iterator of Ray's, so each "
             "sample comes to every rank. Split it: Dataset.streaming_split, or in Ray Train "
@@ -246,40 +231,20 @@ def _to_tensor(column: Any) -> Any:
 _STOP_TIMEOUT_S = 5.0  # for Ray to stop
 
 
-class RayExecutor:
-    """Returns the batches that Ray Data makes.
-
-    Args:
-        batches: The batches of an iteration.
-
-    Attributes:
-        workers: 0: none of ours.
-    """
-
-    workers = 0
+class RayExecutor(SingleBatchExecutor):
+    """Returns the batches that Ray Data makes."""
 
     def __init__(self, batches: RayDatasetBatches) -> None:
+        super().__init__()
         self._batches = batches
-        self._batch_specs: deque[BatchSpec] = deque()
-        self._next_batch = 0
         self._thread_reader: _BatchThread | None = None
         self._pid = os.getpid()
 
     def start(self, loader_spec: LoaderSpec) -> None:
         """Have Ray begin an epoch."""
-        self._loader_spec = loader_spec
-        self._batch_specs.clear()
-        self._next_batch = 0
+        super().start(loader_spec)
         columns = self._batches.of_epoch(loader_spec.seed, loader_spec.epoch)
         self._thread_reader = _BatchThread(columns, loader_spec.collate_fn or to_tensors)
-
-    def has_room(self) -> bool:
-        """Return whether another batch spec can be submitted now."""
-        return not self._batch_specs
-
-    def submit(self, spec: BatchSpec) -> None:
-        """Take the spec of the next batch."""
-        self._batch_specs.append(spec)
 
     def next_made(
         self,
@@ -308,7 +273,7 @@ class RayExecutor:
 
     def finish(self) -> None:
         """Stop Ray."""
-        self._batch_specs.clear()
+        super().finish()
         if self._thread_reader is not None:
             self._thread_reader.leave()
             self._thread_reader = None
@@ -325,12 +290,7 @@ class RayExecutor:
 
 
 class _BatchThread:
-    """A thread that fetches batches from Ray, which may take any time for one.
-
-    Args:
-        batches: Column batches of one epoch.
-        collate: Converts columns to the batch that is delivered.
-    """
+    """A thread that fetches an epoch's batches from Ray, which may take any time for one."""
 
     def __init__(self, batches: Iterator[Any], collate: Callable[[Any], Any]) -> None:
         self._batches = batches
@@ -362,6 +322,6 @@ class _BatchThread:
                 self._taken.put((rows_of(columns), self._collate(columns)))
             self._taken.put(None)
         except Exception as error:  # noqa: BLE001 - any error is raised in the script
-            self._taken.put(BatchFailure.of(error, traceback.format_exc(), None, None))
+            self._taken.put(BatchFailure.of(error))
         finally:
             self._batches = iter(())  # Ray stops when its iterator is collected

@@ -19,14 +19,10 @@ _LOCAL_FACTOR, _REMOTE_FACTOR = 4.0, 2.0
 
 
 class BatchDuration:
-    """The usual duration of a batch.
-
-    Attributes:
-        usual_s: Moving average, in seconds; None before the first batch.
-    """
+    """The usual duration of a batch, a moving average."""
 
     def __init__(self) -> None:
-        self.usual_s: float | None = None
+        self.usual_s: float | None = None  # before the first batch
 
     def note(self, took_s: float) -> None:
         """Note one batch's duration."""
@@ -34,38 +30,27 @@ class BatchDuration:
         self.usual_s = before_s + _NEWER * (took_s - before_s)
 
 
-def is_faster_locally(remote_for_s: float, local: BatchDuration, remote: BatchDuration) -> bool:
-    """Return whether an idle worker here should make a batch that remote workers have.
+class LocalDuration(BatchDuration):
+    """The usual duration of a batch on a worker here."""
 
-    Args:
-        remote_for_s: How long ago it was sent to remote workers.
-        local: Duration of a batch on a worker here.
-        remote: Duration of a batch on remote workers, from when it is sent.
-    """
-    if local.usual_s is None:
-        return remote_for_s > _UNKNOWN_S
-    if remote.usual_s is None:
-        return remote_for_s > _LOCAL_FACTOR * local.usual_s + 1.0
-    still_s = remote.usual_s - remote_for_s
-    return still_s > local.usual_s or remote_for_s > _REMOTE_FACTOR * remote.usual_s + local.usual_s
+    def __init__(self) -> None:
+        super().__init__()
+        # Task -> when it was sent, and how many batches its worker makes until it is made.
+        self.sent: dict[int, tuple[float, float]] = {}
 
+    def forget_tasks(self) -> None:
+        """Forget which tasks were sent."""
+        self.sent.clear()
 
-def is_faster_remotely(
-    local_for_s: float, rounds: float, local: BatchDuration, remote: BatchDuration
-) -> bool:
-    """Return whether remote workers should make a batch that workers here have.
+    def note_sent(self, number: int, rounds: float) -> None:
+        """Note that a task was sent, as the last of some batches of a worker."""
+        self.sent[number] = time.monotonic(), rounds
 
-    Args:
-        local_for_s: How long ago it was sent to workers here.
-        rounds: Batches that a worker here makes before it, itself included.
-        local: Duration of a batch on a worker here.
-        remote: Duration of a batch on remote workers, from when it is sent.
-    """
-    if local.usual_s is None or remote.usual_s is None:
-        return False
-    expected_s = rounds * local.usual_s
-    is_long_over = local_for_s > _LOCAL_FACTOR * expected_s + remote.usual_s
-    return is_long_over or expected_s - local_for_s > _REMOTE_FACTOR * remote.usual_s
+    def note_done(self, number: int) -> None:
+        """Note that a task is done."""
+        since_s, rounds = self.sent.pop(number, (None, 1.0))
+        if since_s is not None:
+            self.note((time.monotonic() - since_s) / rounds)
 
 
 def is_partition_overdue(
@@ -93,34 +78,25 @@ _AHEAD = 2
 
 
 class RemoteTasks:
-    """The tasks that remote workers have.
+    """The tasks that remote workers have, where there are any."""
 
-    Args:
-        helper: The remote workers, or None.
-
-    Attributes:
-        numbers: The numbers of their tasks, and when each was sent.
-    """
-
-    def __init__(self, helper: RemoteWorkers | None) -> None:
-        self._remote_workers = helper
+    def __init__(self, remote_workers: RemoteWorkers | None) -> None:
+        self._remote_workers = remote_workers
         self._room = 0
         # Each batch that came too late halves the number of tasks that remote workers get; each in
         # time adds one.
         self._limit = float("inf")
         self._largest = LargestBatch()
         self._failures: dict[int, tuple[BatchFailure, int]] = {}  # batch -> failure, worker
-        self._pace = BatchDuration()
+        self.pace = BatchDuration()  # from when a task is sent
         self._start_arguments: tuple[PickledLoaderSpec, range] | None = None
-        self.numbers: dict[int, float] = {}
+        self.numbers: dict[int, float] = {}  # of their tasks, and when each was sent
 
     def slots_for(self, depth: int) -> int:
         """Return the most batches that may be in flight; `depth` without remote workers."""
-        return (
-            depth
-            if self._remote_workers is None
-            else _AHEAD * (depth + self._remote_workers.max_open_tasks)
-        )
+        if self._remote_workers is None:
+            return depth
+        return _AHEAD * (depth + self._remote_workers.max_open_tasks)
 
     def max_in_flight(self, depth: int) -> int:
         """Return how many batches may be in flight or prefetched now."""
@@ -152,7 +128,7 @@ class RemoteTasks:
         """Whether some remote workers are idle."""
         return self.has_room and len(self.numbers) < self.workers
 
-    def send(self, task: TaskMessage, partition: int = 0) -> None:
+    def send(self, task: TaskMessage, partition: int) -> None:
         """Send a task; `partition` matters for an iterable dataset."""
         assert self._remote_workers is not None  # there is no room otherwise
         self.numbers[task.number] = time.monotonic()
@@ -183,6 +159,8 @@ class RemoteTasks:
     def finish(self) -> None:
         """Drop the loader spec, which may be large: the iteration is over."""
         self._start_arguments = None
+        if self._remote_workers is not None:
+            self._remote_workers.finish()
 
     def forget(self) -> None:
         """Have remote workers drop all tasks."""
@@ -200,21 +178,24 @@ class RemoteTasks:
         return lost
 
     def prefers_local(self, number: int, local: BatchDuration) -> bool:
-        """Return whether a worker here should make a task's batch, too; see `is_faster_locally`."""
-        return is_faster_locally(time.monotonic() - self.numbers[number], local, self._pace)
+        """Return whether an idle worker here should make a task's batch, too."""
+        remote_for_s = time.monotonic() - self.numbers[number]
+        if local.usual_s is None:
+            return remote_for_s > _UNKNOWN_S
+        if self.pace.usual_s is None:
+            return remote_for_s > _LOCAL_FACTOR * local.usual_s + 1.0
+        still_s = self.pace.usual_s - remote_for_s
+        is_long_over = remote_for_s > _REMOTE_FACTOR * self.pace.usual_s + local.usual_s
+        return still_s > local.usual_s or is_long_over
 
-    def prefers_remote(self, issued: tuple[float, float], local: BatchDuration) -> bool:
-        """Return whether remote workers should make a batch, too; see `is_faster_remotely`."""
-        since_s, rounds = issued
-        return self.has_room and is_faster_remotely(
-            time.monotonic() - since_s, rounds, local, self._pace
-        )
-
-    def is_overdue(
-        self, waited_s: float, held_up_s: float, places: int, local: BatchDuration
-    ) -> bool:
-        """Return whether a partition should move here; see `is_partition_overdue`."""
-        return is_partition_overdue(waited_s, held_up_s, places, local, self._pace)
+    def prefers_remote(self, number: int, local: LocalDuration) -> bool:
+        """Return whether remote workers should make a batch, too, that workers here have."""
+        if not self.has_room or local.usual_s is None or self.pace.usual_s is None:
+            return False
+        since_s, rounds = local.sent[number]
+        local_for_s, expected_s = time.monotonic() - since_s, rounds * local.usual_s
+        is_long_over = local_for_s > _LOCAL_FACTOR * expected_s + self.pace.usual_s
+        return is_long_over or expected_s - local_for_s > _REMOTE_FACTOR * self.pace.usual_s
 
     def note(self, answer: AnswerMessage) -> bool:
         """Note an answer; return whether it came from remote workers."""
@@ -224,18 +205,21 @@ class RemoteTasks:
         if answer.answer is Answer.MADE:
             self._largest.note(answer.offset + answer.size_bytes)
         since_s = self.numbers.pop(answer.number, None)
-        if since_s is None:
+        if since_s is None or self._remote_workers is None:
             return False
+        self._remote_workers.note_answer()
         if answer.answer is Answer.MADE:
-            self._pace.note(time.monotonic() - since_s)
+            self.pace.note(time.monotonic() - since_s)
         return True
 
-    def note_in_time(self, *, was_needed: bool) -> None:
+    def note_in_time(self, number: int, *, was_needed: bool) -> None:
         """Note whether a batch from remote workers was still needed."""
         if was_needed:
             self._limit += 1
-        else:
-            self._limit = max(1.0, min(self._limit, len(self.numbers)) / 2)
+            return
+        if self._remote_workers is not None:
+            self._remote_workers.discard(number)
+        self._limit = max(1.0, min(self._limit, len(self.numbers)) / 2)
 
     def note_failure(self, batch: int, failure: BatchFailure, worker: int) -> None:
         """Note a batch that failed remotely: it is made here before anyone is blamed."""

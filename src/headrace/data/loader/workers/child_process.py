@@ -46,14 +46,10 @@ class ChildProcess:
     Args:
         name: Its name for messages: "rank 0: the workers' forkserver".
         main: Its entry, "module:function"; called with the connection's descriptor and `arguments`.
-        arguments: Further arguments: numbers, texts, lists of them.
-        descriptors: Descriptors that it inherits.
+        arguments: Numbers, texts, lists and tuples of them.
+        descriptors: It inherits these.
         environment: Its environment variables.
         path: Its `sys.path`; by default this process's.
-
-    Attributes:
-        name: Its name for messages.
-        control: The connection to it.
     """
 
     def __init__(
@@ -103,15 +99,9 @@ class ChildProcess:
             raise self._ended() from None
 
     def report(self, longest_s: float, what_may_last: str) -> tuple[Any, ...]:
-        """Return its next report.
+        """Return its next report; raises LoaderTimeoutError, or LoaderError where it has ended.
 
-        Args:
-            longest_s: Longest wait, in seconds.
-            what_may_last: The usual reason for a long wait, for the message.
-
-        Raises:
-            LoaderTimeoutError: No report came in time.
-            LoaderError: The process has ended.
+        `what_may_last` is the usual reason for a long wait, for the message.
         """
         try:
             if not self.control.poll(longest_s):

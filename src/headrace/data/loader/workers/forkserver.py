@@ -18,7 +18,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -34,7 +34,7 @@ from headrace.data.loader.workers.worker import run_worker
 class Forkserver:
     """The forkserver of one loader.
 
-    Requests are tuples: ("recipe", pickled loader spec, working folder), ("fork", worker number),
+    Requests are tuples: ("load", pickled loader spec, working folder), ("fork", worker number),
     ("end workers",). Reports are tuples: ("imported",), ("ready",), ("failed", failure bytes),
     ("died", worker number, exit status), ("ended workers",).
     """
@@ -60,7 +60,7 @@ class Forkserver:
 
     def _answer(self, request: tuple[Any, ...]) -> None:
         match request:
-            case ("recipe", content, folder):
+            case ("load", content, folder):
                 self._load(content, folder)
             case ("fork", number):
                 self._fork(number)
@@ -77,8 +77,7 @@ class Forkserver:
             if not self._loader_spec.draws_only_in_samples:
                 importlib.import_module("numpy.random")  # so that its generator is seeded in time
         except Exception as error:  # noqa: BLE001 - importing user code may raise anything
-            failure = BatchFailure.of(error, traceback.format_exc(), None, None)
-            self._control.send(("failed", failure.to_bytes()))
+            self._control.send(("failed", BatchFailure.of(error).to_bytes()))
             return
         gc.collect()
         gc.freeze()  # the collector would otherwise write to, and so copy, what workers share
@@ -132,12 +131,12 @@ def _ended_children() -> Iterator[tuple[int, int]]:
         yield process_id, status
 
 
-def main(control_descriptor: int, ends_json: str, modules: list[str]) -> None:
-    """Serve the loader at the other end of `control_descriptor`, then exit.
+def main(control_descriptor: int, descriptors: Sequence[Any], modules: list[str]) -> None:
+    """Serve the loader at the other end of a control connection, then exit.
 
     Args:
         control_descriptor: The control connection.
-        ends_json: The workers' descriptors, as `WorkerDescriptors.to_json` writes them.
+        descriptors: The fields of the workers' `WorkerDescriptors`.
         modules: Modules to import at once. A failure is reported when the loader spec needs one.
     """
     ignore_group_signals()
@@ -151,4 +150,4 @@ def main(control_descriptor: int, ends_json: str, modules: list[str]) -> None:
     # When the loader has ended, the kernel ends the workers as this process ends.
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         control.send(("imported",))
-        Forkserver(control, WorkerDescriptors.from_json(ends_json)).serve()
+        Forkserver(control, WorkerDescriptors(*descriptors)).serve()

@@ -15,17 +15,15 @@ batch a killed worker had, and which sample a stuck one is at.
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
 import select
 import socket
 import struct
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import IntEnum
 from io import FileIO
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,25 +46,17 @@ class Answer(IntEnum):
     ROOM = 4  # of remote workers: `number` is how many tasks they can have
 
 
-@dataclass(frozen=True, slots=True)
-class TaskMessage:
-    """Task `number`: make the batch whose spec is in `slot`, in `slot`.
-
-    Attributes:
-        number: The task's number.
-        slot: Where its batch spec is, and where its batch goes.
-        payload_bytes: Length of the pickled batch spec.
-        is_first_batch: It makes an iteration's first batch, whose reads precede all others.
-    """
+class TaskMessage(NamedTuple):
+    """Task `number`: make the batch whose pickled spec is in `slot`, in `slot`."""
 
     number: int
     slot: int
-    payload_bytes: int
-    is_first_batch: bool
+    payload_bytes: int  # of the batch spec
+    is_first_batch: bool  # of an iteration: its reads precede all others
 
     def pack(self) -> bytes:
         """Return the message's bytes."""
-        return _TASK.pack(self.number, self.slot, self.payload_bytes, self.is_first_batch)
+        return _TASK.pack(*self)
 
     @classmethod
     def unpack(cls, message: bytes) -> TaskMessage:
@@ -75,22 +65,19 @@ class TaskMessage:
         return cls(number, slot, payload_bytes, bool(is_first_batch))
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerMessage:
+class AnswerMessage(NamedTuple):
     """The outcome of task `number`; its data are `size_bytes` at `offset` of `slot`."""
 
     answer: Answer
     worker: int
     number: int
     slot: int
-    offset: int
-    size_bytes: int
+    offset: int = 0
+    size_bytes: int = 0
 
     def pack(self) -> bytes:
         """Return the message's bytes."""
-        return _ANSWER.pack(
-            self.answer, self.worker, self.number, self.slot, self.offset, self.size_bytes
-        )
+        return _ANSWER.pack(*self)
 
     @classmethod
     def unpack(cls, message: bytes) -> AnswerMessage:
@@ -99,40 +86,20 @@ class AnswerMessage:
         return cls(Answer(answer), *rest)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerDescriptors:
-    """File descriptors that workers inherit.
+class WorkerDescriptors(NamedTuple):
+    """File descriptors that workers inherit, and the number of workers."""
 
-    Attributes:
-        tickets: Receiving ends of the task sockets: one, or one a worker.
-        answers: Sending end of the answer socket.
-        status_table: The status table's anonymous file.
-        gate: The first-batch event's file.
-        slots: The slots' anonymous files.
-        workers: Number of workers.
-    """
-
-    tickets: list[int]
-    answers: int
+    task_sockets: list[int]  # receiving ends: one, or one a worker
+    answers: int  # sending end of the answer socket
     status_table: int
-    gate: int
+    first_batch_event: int
     slots: list[int]
     workers: int
 
     def descriptors(self) -> list[int]:
         """Return all descriptors."""
-        return [*self.tickets, self.answers, self.status_table, self.gate, *self.slots]
-
-    def to_json(self) -> str:
-        """Return a text for a command line, which `from_json` reads."""
-        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return json.dumps(fields)
-
-    @classmethod
-    def from_json(cls, text: str) -> WorkerDescriptors:
-        """Return the descriptors that `to_json` wrote."""
-        fields: dict[str, Any] = json.loads(text)
-        return cls(**fields)
+        others = self.answers, self.status_table, self.first_batch_event
+        return [*self.task_sockets, *others, *self.slots]
 
 
 def socket_pair() -> tuple[socket.socket, socket.socket]:
@@ -142,7 +109,7 @@ def socket_pair() -> tuple[socket.socket, socket.socket]:
 
 def new_status_table(workers: int) -> int:
     """Return the descriptor of a status table for that many workers."""
-    descriptor = os.memfd_create("headrace-board", os.MFD_CLOEXEC)
+    descriptor = os.memfd_create("headrace-status", os.MFD_CLOEXEC)
     os.ftruncate(descriptor, workers * STATUS_COLUMNS * 8)
     map_status_table(descriptor, workers)[:] = NO_TASK
     return descriptor
@@ -155,11 +122,7 @@ def map_status_table(descriptor: int, workers: int) -> NDArray[np.int64]:
 
 
 class FirstBatchEvent:
-    """An event that is cleared at the start of an iteration and set once; all workers share it.
-
-    Args:
-        descriptor: An eventfd; closed with this object.
-    """
+    """An eventfd, cleared at the start of an iteration and set once; all workers share it."""
 
     def __init__(self, descriptor: int) -> None:
         self._file = FileIO(descriptor)

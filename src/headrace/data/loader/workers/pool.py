@@ -69,7 +69,6 @@ class WorkerPool:
         beginning: Number of workers that start at once, by default all; others when needed.
 
     Attributes:
-        count: The most workers there may be.
         answers: Sending end of the answer socket, for others who answer as workers do.
         status_table: int64[workers, 3]: each worker's task numbers and progress.
     """
@@ -86,7 +85,6 @@ class WorkerPool:
         variables: Mapping[str, str | None] | None = None,
         beginning: int | None = None,
     ) -> None:
-        self.count = count
         self._beginning = count if beginning is None else beginning
         self._forked: set[int] = set()
         self._rank = rank
@@ -101,10 +99,10 @@ class WorkerPool:
         self.status_table: NDArray[np.int64] = map_status_table(self._status_file.fileno(), count)
         self._first_batch_event = FirstBatchEvent.new()
         self._descriptors = WorkerDescriptors(
-            tickets=[receiver.fileno() for _, receiver in self._task_sockets],
+            task_sockets=[receiver.fileno() for _, receiver in self._task_sockets],
             answers=self.answers.fileno(),
             status_table=self._status_file.fileno(),
-            gate=self._first_batch_event.fileno(),
+            first_batch_event=self._first_batch_event.fileno(),
             slots=slot_descriptors,
             workers=count,
         )
@@ -116,7 +114,7 @@ class WorkerPool:
         return ChildProcess(
             f"rank {self._rank}: the workers' forkserver",
             "headrace.data.loader.workers.forkserver:main",
-            [self._descriptors.to_json(), self._modules],
+            [tuple(self._descriptors), self._modules],
             descriptors=self._descriptors.descriptors(),
             # Variables that the user has set take precedence.
             environment=_WORKER_ENVIRONMENT
@@ -128,9 +126,7 @@ class WorkerPool:
         """Start all workers with a loader spec; workers that already have it go on.
 
         With other variables the forkserver is replaced, like the one of a host that joins later.
-
-        Raises:
-            LoaderError: The loader spec cannot be unpickled in the forkserver.
+        Raises LoaderError where the loader spec cannot be unpickled in the forkserver.
         """
         self._first_batch_event.shut()
         if loader_spec.variables != self._variables:
@@ -144,7 +140,7 @@ class WorkerPool:
             if not self._imported:  # before that it reads no requests
                 self._report()
                 self._imported = True
-            self._request("recipe", content, folder)
+            self._server.request("load", content, folder)
             report = self._report()
             if report[0] == "failed":
                 failure = BatchFailure.from_bytes(report[1])
@@ -174,7 +170,7 @@ class WorkerPool:
         """Start worker `number`, again if it died."""
         self._forked.add(number)
         self.status_table[number] = NO_TASK
-        self._request("fork", number)
+        self._server.request("fork", number)
 
     def send(self, task: TaskMessage, queue: int) -> None:
         """Send a task to the workers of a queue."""
@@ -229,7 +225,7 @@ class WorkerPool:
             return
         self._running = False
         self._forked.clear()
-        self._request("end workers")
+        self._server.request("end workers")
         while self._report()[0] != "ended workers":
             pass  # a death reported before: all are ended anyway
         for _, receiver in self._task_sockets:
@@ -261,31 +257,24 @@ class WorkerPool:
         self._status_file.close()
         self._server.close()
 
-    def _request(self, *request: Any) -> None:
-        self._server.request(*request)
-
     def _report(self) -> tuple[Any, ...]:
         return self._server.report(_START_DEADLINE_S, _MAY_LAST)
 
     def _read_answers(self) -> list[AnswerMessage]:
         answers: list[AnswerMessage] = []
-        while True:
-            try:
-                message = self._answers.recv(64)
-            except BlockingIOError:
-                return answers
-            if not message:  # every sender has closed; the forkserver's end is noticed elsewhere
-                return answers
-            answers.append(AnswerMessage.unpack(message))
+        with contextlib.suppress(BlockingIOError):
+            # It is empty once every sender has closed; the forkserver's end is noticed elsewhere.
+            while message := self._answers.recv(64):
+                answers.append(AnswerMessage.unpack(message))
+        return answers
 
 
 def pickle_loader_spec(loader_spec: LoaderSpec) -> PickledLoaderSpec:
     """Return a loader spec as it is sent; raises NotSendableError, naming the faulty part."""
     folder, variables = str(Path.cwd()), env.own_variables()
     try:
-        return PickledLoaderSpec(
-            content=_on_the_host(loader_spec), folder=folder, variables=variables
-        )
+        content = _on_the_host(loader_spec)
+        return PickledLoaderSpec(content=content, folder=folder, variables=variables)
     except Exception as error:
         raise NotSendableError(
             f"The dataset, its transform or collate_fn cannot be sent to worker processes: "
@@ -331,11 +320,9 @@ def _unpicklable_part(loader_spec: LoaderSpec) -> str:
 
 
 def _drain(receiver: socket.socket) -> None:
-    try:
+    with contextlib.suppress(BlockingIOError):
         while receiver.recv(64, socket.MSG_DONTWAIT):
             pass
-    except BlockingIOError:
-        pass
 
 
 def wait_readable(descriptors: list[int], timeout_s: float) -> bool:

@@ -36,7 +36,7 @@ class SlotArena:
 
     def reserve(self, size_bytes: int) -> int:
         """Return the offset of `size_bytes` new bytes, aligned to 64."""
-        offset = _round_up(self._end, ALIGNMENT)
+        offset = -(-self._end // ALIGNMENT) * ALIGNMENT
         self._end = offset + size_bytes
         return offset
 
@@ -67,22 +67,14 @@ class PlainArena:
 
 
 class _SlotView(weakref.ref[NDArray[np.uint8]]):
-    """A weak reference to the memory of a lent slot; it dies with the slot's last view.
-
-    Attributes:
-        slot: The slot.
-    """
+    """A weak reference to the memory of a lent slot; it dies with the slot's last view."""
 
     __slots__ = ("slot",)
     slot: int
 
 
 class SlotPool:
-    """The slots of one executor, in the training process.
-
-    Attributes:
-        count: Number of slots.
-    """
+    """The slots of one executor, in the training process."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -141,14 +133,17 @@ class SlotPool:
         ended = _SlotView(lease, self._returned.append)
         ended.slot = slot
         self._lent[slot] = ended
-        return decode_batch(structure, lambda placed: _value(_window(lease, placed), placed))
+        return decode_batch(
+            structure, lambda placed: _value(_window(lease, placed, placed.offset), placed)
+        )
 
     def copy_out(self, slot: int, structure: bytes) -> Any:
         """Return the batch in `slot` as copies, and free the slot."""
         memory = self._mapped(slot)
         try:
             return decode_batch(
-                structure, lambda placed: _value(_window(memory, placed).copy(), placed)
+                structure,
+                lambda placed: _value(_window(memory, placed, placed.offset).copy(), placed),
             )
         finally:
             self.give(slot)
@@ -203,9 +198,7 @@ def _bytes_of(array: NDArray[Any]) -> NDArray[np.uint8]:
 
 def plain_value(arena: PlainArena, placed: PlacedArray) -> Any:
     """Return the array or tensor of a placed array that was made inline."""
-    size_bytes = _dtype_of(placed).itemsize * int(np.prod(placed.shape, dtype=np.int64))
-    raw = arena.view(placed.offset)[:size_bytes]
-    return _value(raw.view(_dtype_of(placed)).reshape(placed.shape), placed)
+    return _value(_window(arena.view(placed.offset), placed, 0), placed)
 
 
 def _dtype_of(placed: PlacedArray) -> np.dtype[Any]:
@@ -214,11 +207,10 @@ def _dtype_of(placed: PlacedArray) -> np.dtype[Any]:
     return np.dtype(np.int16 if placed.dtype == "torch:bfloat16" else np.uint8)
 
 
-def _window(memory: NDArray[np.uint8], placed: PlacedArray) -> NDArray[Any]:
+def _window(memory: NDArray[np.uint8], placed: PlacedArray, offset: int) -> NDArray[Any]:
     dtype = _dtype_of(placed)
     size_bytes = dtype.itemsize * int(np.prod(placed.shape, dtype=np.int64))
-    window = memory[placed.offset : placed.offset + size_bytes]
-    return window.view(dtype).reshape(placed.shape)
+    return memory[offset : offset + size_bytes].view(dtype).reshape(placed.shape)
 
 
 def _value(array: NDArray[Any], placed: PlacedArray) -> Any:
@@ -230,7 +222,3 @@ def _value(array: NDArray[Any], placed: PlacedArray) -> Any:
     if placed.dtype.startswith("torch:"):
         return tensor.view(getattr(torch, placed.dtype.removeprefix("torch:")))
     return tensor
-
-
-def _round_up(value: int, step: int) -> int:
-    return -(-value // step) * step

@@ -6,7 +6,6 @@ import contextlib
 import os
 import socket
 import sys
-import traceback
 from collections import deque
 
 from headrace.core.loader_hooks import LOADER_HOOKS
@@ -50,14 +49,14 @@ class Worker:
         self._descriptors = descriptors
         self._loader_spec = loader_spec
         self._task_socket = socket.socket(
-            fileno=os.dup(descriptors.tickets[number % len(descriptors.tickets)])
+            fileno=os.dup(descriptors.task_sockets[number % len(descriptors.task_sockets)])
         )
         self._answers = socket.socket(fileno=os.dup(descriptors.answers))
         self._status_row = map_status_table(descriptors.status_table, descriptors.workers)[number]
-        self._first_batch_event = FirstBatchEvent(descriptors.gate)
+        self._first_batch_event = FirstBatchEvent(descriptors.first_batch_event)
         self._slots = descriptors.slots
         self._tasks: deque[tuple[TaskMessage, BatchSpec | Exception]] = deque()
-        self._maker = BatchBuilder(loader_spec, self._note_progress)
+        self._builder = BatchBuilder(loader_spec, self._note_progress)
 
     def run(self) -> None:
         """Work until the loader closes its end."""
@@ -98,9 +97,9 @@ class Worker:
         """Take another task and start its reads, once those of the current batch have arrived."""
         task, spec = self._tasks[0]
         if (
-            self._maker.prefetches
+            self._builder.prefetches
             and isinstance(spec, BatchSpec)
-            and self._maker.may_prefetch_batch(spec)
+            and self._builder.may_prefetch_batch(spec)
         ):
             if task.is_first_batch:
                 self._first_batch_event.open()
@@ -123,11 +122,11 @@ class Worker:
         except Exception as error:  # noqa: BLE001 - a sampler's keys may raise anything
             spec = error
         self._tasks.append((task, spec))
-        if self._maker.prefetches and isinstance(spec, BatchSpec):
+        if self._builder.prefetches and isinstance(spec, BatchSpec):
             if not (task.is_first_batch or self._first_batch_event.wait(_FIRST_BATCH_WAIT_S)):
                 self._first_batch_event.open()  # for all workers: none waits as long again
             with contextlib.suppress(Exception):  # making the batch raises it again
-                self._maker.prefetch_batch(spec)
+                self._builder.prefetch_batch(spec)
         return True
 
     def _work(self, task: TaskMessage, spec: BatchSpec | Exception) -> None:
@@ -152,14 +151,12 @@ class Worker:
             raise spec
         if self._init_error is not None:
             raise self._init_error
-        return self._maker.make(spec, arena)
+        return self._builder.make(spec, arena)
 
     def _failure(self, error: Exception, spec: BatchSpec | Exception) -> bytes:
         indices = spec.indices if isinstance(spec, BatchSpec) else ()
         index = sample_at(indices, int(self._status_row[TASKS_PER_WORKER]))
-        return BatchFailure.of(
-            error, traceback.format_exc(), self._loader_spec.dataset, index
-        ).to_bytes()
+        return BatchFailure.of(error, self._loader_spec.dataset, index).to_bytes()
 
     def _note_progress(self, samples_done: int) -> None:
         self._status_row[TASKS_PER_WORKER] = samples_done
