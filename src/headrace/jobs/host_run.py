@@ -112,12 +112,6 @@ class HostRun:
             self._sync.finish(clean=clean)
         self._output.finish()
 
-    @property
-    def pids(self) -> frozenset[int]:
-        """The processes of the sync and the upload, which are no ranks."""
-        synced = frozenset() if self._sync is None else self._sync.pids
-        return synced | self._output.pids
-
 
 def single_host_run(
     job: JobSpec, script: str, folder: RunFolder, attempt: Attempt, *,

@@ -70,7 +70,6 @@ _IDLE_BEFORE_EXIT_S = 2.0  # in which torchrun, if it sees the signal, ends by i
 
 
 def exit_on_stop_signal(
-    ignored: Callable[[], frozenset[int]],
     first: Callable[[], object],
     code: Callable[[int], int],
 ) -> None:
@@ -79,7 +78,6 @@ def exit_on_stop_signal(
     Children that serve channels do not count either: they end with this process.
 
     Args:
-        ignored: Returns the children that do not count.
         first: Called before the end.
         code: Returns this process's exit code for a signal's, 128 + n.
     """
@@ -88,13 +86,12 @@ def exit_on_stop_signal(
     # The signal handler in C writes to it, whatever the main thread is busy with.
     signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
     threading.Thread(
-        target=_wait_and_exit, args=[read_fd, ignored, first, code], name="leaving", daemon=True
+        target=_wait_and_exit, args=[read_fd, first, code], name="leaving", daemon=True
     ).start()
 
 
 def _wait_and_exit(
     read_fd: int,
-    ignored: Callable[[], frozenset[int]],
     first: Callable[[], object],
     code: Callable[[int], int],
 ) -> None:
@@ -103,18 +100,19 @@ def _wait_and_exit(
     alone_s = 0.0
     while alone_s < _IDLE_BEFORE_EXIT_S:
         time.sleep(_POLL_S)
-        alone_s = 0.0 if _has_children(ignored()) else alone_s + _POLL_S
+        alone_s = 0.0 if _has_ranks() else alone_s + _POLL_S
     first()
     os._exit(code(exit_code_of(-number)))
 
 
-def _has_children(ignored: frozenset[int]) -> bool:
+def _has_ranks() -> bool:
+    """Whether this process has children besides its sidecars."""
     try:
         tasks = Path("/proc/self/task").iterdir()
         children = {int(pid) for task in tasks for pid in (task / "children").read_text().split()}
     except OSError:  # a thread has ended, or the kernel lacks this: torchrun decides
         return True
-    return bool(children - ignored - sidecar_pids())
+    return bool(children - sidecar_pids())
 
 
 _ENDED = json.dumps({"ended": True}).encode() + b"\n"
@@ -260,7 +258,6 @@ def _run_as_cluster_host(flags: Mapping[str, str], announce_fd: int) -> int:
     words = _script_words(job)
     run = cluster_host_run(job.spec, job.script, assignment)
     exit_on_stop_signal(
-        lambda: run.pids,
         lambda: run.finish_uploads(clean=True),
         run.verdict,
     )

@@ -114,11 +114,6 @@ class HostSync:
             if failure is not None:
                 print_status(f"headrace: the last checkpoints may not be kept: {failure}\n")
 
-    @property
-    def pids(self) -> frozenset[int]:
-        """The sync processes, which are no ranks."""
-        return frozenset() if self._sidecar is None else frozenset({self._sidecar.pid})
-
     def _task(self, verb: Literal["fetch", "keep"]) -> dict[str, Any]:
         assert self._url is not None
         lock = str(self._run / _STATE_FOLDER / f"{self._host}.lock")
@@ -221,11 +216,6 @@ class OutputUpload:
         raise LaunchError(
             f"The output path could not be looked at ({describe_exit(code)}); nothing was started."
         )
-
-    @property
-    def pids(self) -> frozenset[int]:
-        """The upload processes, which are no ranks."""
-        return frozenset() if self._sidecar is None else frozenset({self._sidecar.pid})
 
     def finish(self) -> None:
         """Upload the outputs; return once that is done, or at the deadline."""
