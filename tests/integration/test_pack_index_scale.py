@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,12 @@ from headrace.data.shards.shard_index import open_index
 from headrace.data.storage import open_store
 
 OPEN_ONCE = Path(__file__).parents[2] / "benchmarks/index/open_once.py"
+
+
+def wait_for_copy() -> None:
+    for thread in threading.enumerate():
+        if thread.name == "headrace-index-copy":
+            thread.join(60)
 
 
 def test_ten_million_samples_cost_a_process_under_50_mb_and_64_bytes_a_member(tmp_path):
@@ -58,7 +65,7 @@ def test_a_local_copy_is_made_meanwhile_and_used_by_the_next(tmp_path, s3_url):
     bucket.put("manifest.json", manifest.to_json())
     index = open_index(s3_url, cache_dir=tmp_path / "cache")
     first = index.locate(5)
-    index.wait_until_local()
+    wait_for_copy()
     copy = tmp_path / "cache/indexes" / f"{manifest.fingerprint}.arrow"
     assert copy.read_bytes() == (tmp_path / "ds/index.arrow").read_bytes()
     assert index.locate(5) == first
@@ -75,7 +82,7 @@ def test_a_damaged_remote_index_is_never_used(tmp_path, s3_url):
     bucket.put("index.arrow", bytes(data))
     bucket.put("manifest.json", manifest.to_json())
     index = open_index(s3_url, cache_dir=tmp_path / "cache")
-    index.wait_until_local()
+    wait_for_copy()
     assert list((tmp_path / "cache/indexes").glob("*.arrow")) == []
     index.locate(2 * SHARD_SAMPLES)
     with pytest.raises(DatasetError, match="its batch 3 is not the manifest's"):

@@ -8,7 +8,6 @@ recording was requested (q).
 from __future__ import annotations
 
 import mmap
-import struct
 import time
 from pathlib import Path
 
@@ -16,8 +15,7 @@ from headrace.core.errors import RecordsError
 
 SWITCH_FILE = "switch"
 _SIZE = 64
-_NUMBER = struct.Struct("<q")
-_INTERVAL_AT, _DEEP_UNTIL_AT, _DEEP_COUNT_AT = 8, 16, 24
+_INTERVAL, _DEEP_UNTIL, _DEEP_COUNT = 1, 2, 3  # indexes of 8-byte numbers
 
 
 class LiveSwitch:
@@ -28,6 +26,8 @@ class LiveSwitch:
         try:
             with self._path.open("r+b") as file:
                 self._map = mmap.mmap(file.fileno(), _SIZE)
+            # It writes 8 bytes at once; struct.pack_into sets them to zero first, for all to see.
+            self._numbers = memoryview(self._map).cast("q")
         except (OSError, ValueError) as error:
             raise RecordsError(
                 f"{folder} has no switch: the attempt was started with --profile off, or is over."
@@ -45,40 +45,35 @@ class LiveSwitch:
     @property
     def interval_s(self) -> float:
         """Seconds between samples of the system."""
-        return self._get(_INTERVAL_AT) / 1e9
+        return self._numbers[_INTERVAL] / 1e9
 
     @interval_s.setter
     def interval_s(self, value: float) -> None:
-        _NUMBER.pack_into(self._map, _INTERVAL_AT, round(value * 1e9))
+        self._numbers[_INTERVAL] = round(value * 1e9)
 
     @property
     def deep(self) -> bool:
         """Whether processes record deeply now."""
-        until_ns = self._get(_DEEP_UNTIL_AT)
+        until_ns = self._numbers[_DEEP_UNTIL]
         return until_ns > 0 and time.monotonic_ns() < until_ns
 
     @property
     def deep_count(self) -> int:
         """How often deep recording was requested."""
-        return self._get(_DEEP_COUNT_AT)
+        return self._numbers[_DEEP_COUNT]
 
     def go_deep(self, seconds: float) -> None:
         """Have processes record deeply for some seconds from now."""
-        until_ns = time.monotonic_ns() + round(seconds * 1e9)
-        _NUMBER.pack_into(self._map, _DEEP_UNTIL_AT, until_ns)
-        _NUMBER.pack_into(self._map, _DEEP_COUNT_AT, self.deep_count + 1)
+        self._numbers[_DEEP_UNTIL] = time.monotonic_ns() + round(seconds * 1e9)
+        self._numbers[_DEEP_COUNT] += 1
 
     def end_deep(self) -> None:
         """End deep recording."""
-        _NUMBER.pack_into(self._map, _DEEP_UNTIL_AT, 0)
+        self._numbers[_DEEP_UNTIL] = 0
 
     def remove(self) -> None:
         """Remove the file at the attempt's end: processes that start later do not record."""
         self._path.unlink(missing_ok=True)
-
-    def _get(self, at: int) -> int:
-        number: int = _NUMBER.unpack_from(self._map, at)[0]
-        return number
 
 
 def create_live_switch(folder: Path, *, interval_s: float) -> LiveSwitch:

@@ -44,7 +44,6 @@ class IndexCopy:
     def __init__(self, folder: Path | None, fingerprint: str) -> None:
         self._folder = folder
         self._fingerprint = fingerprint
-        self._thread: threading.Thread | None = None
 
     def index(self) -> Path | None:
         """Return the index's file, or None while there is none."""
@@ -78,21 +77,15 @@ class IndexCopy:
         """Copy the index in a thread; after a failure this process reads by range."""
         if self._folder is not None and self.index() is None:
             arguments = (store, manifest)
-            self._thread = threading.Thread(
+            threading.Thread(
                 target=self._quiet_fetch, args=arguments, name="headrace-index-copy", daemon=True
-            )
-            self._thread.start()
+            ).start()
 
     def discard(self) -> None:
         """Remove a damaged copy; a later job copies the index again."""
         if self._folder is not None:
             with suppress(OSError):
                 self._file(".arrow").unlink()
-
-    def wait(self, timeout_s: float) -> None:
-        """Wait until this process no longer copies, `timeout_s` seconds at most."""
-        if self._thread is not None:
-            self._thread.join(timeout_s)
 
     def _quiet_fetch(self, store: Store, manifest: DatasetManifest) -> None:
         # Reading by range meets the same fault where it matters, and raises it there.
@@ -227,10 +220,6 @@ class InMemoryBatches:
     def prefetch(self, numbers: Iterable[int]) -> None:
         """Do nothing: all batches are in memory."""
 
-    def wait(self, timeout_s: float) -> bool:  # noqa: ARG002  (the protocol's)
-        """Return at once: all batches are in memory."""
-        return True
-
 
 class RangedBatches:
     """Batches fetched by range, each checked against the manifest, until a local copy exists."""
@@ -264,11 +253,6 @@ class RangedBatches:
             for number in numbers:
                 if number not in self._pending:
                     self._pending[number] = self._submit(number)
-
-    def wait(self, timeout_s: float) -> bool:
-        """Wait until this process no longer copies; return whether the copy exists."""
-        self._copy.wait(timeout_s)
-        return self.mapped
 
     def _submit(self, number: int) -> Future[Buffer]:
         shard = self._manifest.shards[number]

@@ -181,10 +181,6 @@ class ShardIndex:
             numbers = {self._block_of(int(sample)) for sample in samples}
             self._blocks.prefetch(number for number in numbers if number not in self._views)
 
-    def wait_until_local(self, timeout_s: float = 60.0) -> bool:
-        """Wait for the copy of a remote index; return whether all of the index is local."""
-        return self._blocks.wait(timeout_s)
-
     def _block_of(self, sample: int) -> int:
         if not 0 <= sample < self.num_samples:
             raise UsageError(
