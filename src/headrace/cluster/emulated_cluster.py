@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
+from functools import partial
 from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
@@ -69,9 +70,10 @@ class ThreadActor:
         self._agent = HostAgent(variables)
         self._threads = ThreadPoolExecutor(_MAX_CONCURRENT_CALLS, thread_name_prefix="agent")
 
-    def __getattr__(self, method: str) -> _ActorMethod:
+    def __getattr__(self, method: str) -> SimpleNamespace:
         """Return the method's `remote` form."""
-        return _ActorMethod(self._threads, getattr(self._agent, method))
+        call = getattr(self._agent, method)
+        return SimpleNamespace(remote=partial(self._threads.submit, _call_with_results, call))
 
     def close(self) -> None:
         """Kill its program, and remove its files."""
@@ -81,19 +83,9 @@ class ThreadActor:
         self._agent.remove_folder()
 
 
-class _ActorMethod:
-    def __init__(self, threads: ThreadPoolExecutor, call: Callable[..., Any]) -> None:
-        self._threads = threads
-        self._call = call
-
-    def remote(self, *arguments: Any) -> Future[Any]:
-        return self._threads.submit(self._run, arguments)
-
-    def _run(self, arguments: tuple[Any, ...]) -> Any:
-        # As in Ray, an argument may be the result of another call.
-        return self._call(
-            *(each.result() if isinstance(each, Future) else each for each in arguments)
-        )
+def _call_with_results(call: Callable[..., Any], *arguments: Any) -> Any:
+    # As in Ray, an argument may be the result of another call.
+    return call(*(each.result() if isinstance(each, Future) else each for each in arguments))
 
 
 _ADDRESS = "127.0.0.1"

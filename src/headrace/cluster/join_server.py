@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.cluster.addresses import addresses_of
@@ -125,7 +125,7 @@ class JoinServer:
     head: str  # the head's name
     group: str  # the head's group
     hosts: Sequence[str]  # names of all; empty if they are not known beforehand
-    token: str  # Ray's
+    token: str = field(repr=False)  # Ray's
     sends_token: bool  # the head made the token, so the others do not have it
     print_line: Callable[[str], None] = print_status  # about hosts that leave or are refused
 

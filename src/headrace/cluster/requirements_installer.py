@@ -35,7 +35,7 @@ from typing import IO, Any, NoReturn
 from headrace.core.file_lock import open_lock_file, try_lock
 from headrace.core.process.parent_death import die_with_parent
 from headrace.core.process.process_groups import session_command
-from headrace.core.process.supervision import STOP_SIGNALS
+from headrace.core.process.supervision import STOP_SIGNALS, StoppedError, pause
 from headrace.core.process.wrapper import read_wrapper_arguments
 from headrace.records.redaction import hide_url_users
 
@@ -177,14 +177,6 @@ class _NotInstalledError(Exception):
     """The requirements are not installed; the message says why, and what to do."""
 
 
-class _StoppedError(Exception):
-    """This process got a signal to stop."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        self.number = number
-
-
 def main(arguments: Sequence[str]) -> int:
     """Install; then return the exit code, or execute the command, if one is given."""
     options, command = read_wrapper_arguments(arguments)
@@ -201,7 +193,7 @@ def main(arguments: Sequence[str]) -> int:
     except _NotInstalledError as error:
         install.announce({"not_installed": str(error)})
         return 1
-    except _StoppedError as stopped:
+    except StoppedError as stopped:
         return 128 + stopped.number
     return _exec_command(command) if command else 0
 
@@ -291,9 +283,7 @@ class _Installation:
 
     def _pause(self, seconds: float) -> None:
         """Wait until a child ends, some seconds at most; raise on a signal or at the deadline."""
-        caught = signal.sigtimedwait({*STOP_SIGNALS, signal.SIGCHLD}, seconds)
-        if caught is not None and caught.si_signo in STOP_SIGNALS:
-            raise _StoppedError(caught.si_signo)
+        pause({*STOP_SIGNALS, signal.SIGCHLD}, seconds)
         now_s = time.monotonic()
         if now_s > self._deadline_s:
             raise _NotInstalledError(

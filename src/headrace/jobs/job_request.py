@@ -39,13 +39,12 @@ from headrace.jobs.sagemaker_sdk.inputs import (
     read_file_system,
 )
 from headrace.jobs.spec import ENGINES, job_options
-from headrace.platforms.instance_groups import DEFAULT_GROUP, LOCAL_TYPES
+from headrace.platforms.instance_groups import DEFAULT_GROUP, LOCAL_TYPES, ONLY_GROUP
 from headrace.platforms.sagemaker.files import check_hyperparameters
 from headrace.platforms.sagemaker.folders import check_checkpoint_path
 from headrace.platforms.vertex import experiment_variables
 from headrace.records.redaction import is_secret
 
-_ONLY_GROUP = "homogeneousCluster"  # SageMaker's name for the only group of a job
 _RECORDED_ONLY = (
     "role", "image_uri", "sagemaker_session", "volume_size", "volume_kms_key", "output_kms_key",
     "tags", "subnets", "security_group_ids", "rules", "debugger_hook_config",
@@ -221,7 +220,7 @@ def _groups(asked: Mapping[str, Any], engine: str, where: str) -> list[InstanceG
     count, kind = asked.get("instance_count", 1), asked.get("instance_type", LOCAL_TYPES[0])
     contracts = _contracts(asked)
     is_sagemaker = engine == "local" and any(each.startswith("sagemaker") for each in contracts)
-    only = InstanceGroup(_ONLY_GROUP if is_sagemaker else DEFAULT_GROUP, kind, count)
+    only = InstanceGroup(ONLY_GROUP if is_sagemaker else DEFAULT_GROUP, kind, count)
     return [] if engine == "local" and count == 1 and kind in LOCAL_TYPES else [only]
 
 

@@ -73,6 +73,8 @@ GROUP_LABEL = "headrace.group"
 """The Ray node label with a host's group."""
 DEFAULT_GROUP = "gpu"
 """The group of hosts for which none is named."""
+ONLY_GROUP = "homogeneousCluster"
+"""SageMaker's name for the only group of a job."""
 _GROUP_SYNTAX = (
     "Write it as --group NAME=HOSTS, and where hosts are emulated NAME=HOSTS:cpus=8,gpus=1 or "
     "NAME=HOSTSxTYPE, such as gpu=1xml.g5.xlarge."

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 
 STOP_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
@@ -15,6 +16,21 @@ DEFAULT_GRACE_S = 30.0
 _FORWARDED = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH)
 _LONGEST_WAIT_S = 1.0  # a thread that does not block SIGCHLD may have taken the child's
 _SI_KERNEL = 0x80  # <asm-generic/siginfo.h>: sent by the kernel, as a terminal's ctrl-C is
+
+
+class StoppedError(Exception):
+    """This process got a stop signal."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def pause(blocked: AbstractSet[signal.Signals], seconds: float) -> None:
+    """Wait for a blocked signal, some seconds at most; raises StoppedError on a stop signal."""
+    caught = signal.sigtimedwait(blocked, seconds)
+    if caught is not None and caught.si_signo in STOP_SIGNALS:
+        raise StoppedError(caught.si_signo)
 
 
 @contextmanager

@@ -8,14 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from headrace.platforms.instance_groups import HostGroup
+from headrace.platforms.instance_groups import ONLY_GROUP, HostGroup
 from headrace.platforms.sagemaker.variables import MASTER_PORT as SAGEMAKERS_PORT
 from headrace.platforms.script_contract import ContractName
 from headrace.platforms.training_job import Distribution
 from headrace.platforms.vertex import MASTER_PORT as VERTEXS_PORT
 
-# SageMaker's name for the only group of a job.
-_ONLY_GROUP = "homogeneousCluster"
 _ADDRESS = "127.0.0.1"
 
 
@@ -103,7 +101,7 @@ def layout_single_host(
     """Return the layout of a job on this host alone; see `layout_hosts`."""
     kind = "local_gpu" if devices else "local"
     return layout_hosts(
-        job, {_ONLY_GROUP: (kind, [_ADDRESS])},
-        distribution=distribution, distributed=_ONLY_GROUP, can_bind_mount=can_bind_mount,
+        job, {ONLY_GROUP: (kind, [_ADDRESS])},
+        distribution=distribution, distributed=ONLY_GROUP, can_bind_mount=can_bind_mount,
         master_port=master_port,
     )  # fmt: skip

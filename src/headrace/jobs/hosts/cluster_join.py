@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from headrace.cluster.addresses import find_this_host, head_address
 from headrace.cluster.join_client import JoinClient
@@ -34,7 +35,13 @@ from headrace.core import env
 from headrace.core.console import print_status
 from headrace.core.errors import HeadraceError, LaunchError, UsageError
 from headrace.core.process.parent_death import parent_bound_command
-from headrace.core.process.supervision import STOP_SIGNALS, exit_code_of, signals_blocked, wait_for
+from headrace.core.process.supervision import (
+    StoppedError,
+    exit_code_of,
+    pause,
+    signals_blocked,
+    wait_for,
+)
 from headrace.core.units import parse_seconds
 from headrace.jobs.environment.existing_job import read_resource_config
 from headrace.jobs.spec import AUTO_OFFLOAD
@@ -170,45 +177,24 @@ def join_cluster(argv: Sequence[str]) -> int:
         import_ray()
         options = parse_join_flags(argv)
         cluster_hosts = options.cluster_hosts()
-        waiting = _Waiting(blocked)
         try:
             if cluster_hosts.is_head:
-                return _Head(cluster_hosts, options, waiting).run()
-            return _run_worker_host(cluster_hosts, options, waiting)
-        except _StoppedError as stopped:
+                return _Head(cluster_hosts, options, blocked).run()
+            return _run_worker_host(cluster_hosts, options, partial(pause, blocked))
+        except StoppedError as stopped:
             return 128 + stopped.number
-
-
-class _StoppedError(Exception):
-    """A stop signal that this process got."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        self.number = number
-
-
-class _Waiting:
-    """Waits that a stop signal interrupts, one of those that `signals_blocked` blocks."""
-
-    def __init__(self, blocked: frozenset[signal.Signals]) -> None:
-        self.blocked = blocked
-
-    def pause(self, seconds: float) -> None:
-        """Wait for some seconds; raises _StoppedError on a stop signal."""
-        caught = signal.sigtimedwait(self.blocked, seconds)
-        if caught is not None and caught.si_signo in STOP_SIGNALS:
-            raise _StoppedError(caught.si_signo)
 
 
 class _Head:
     """The head's part of the job."""
 
     def __init__(
-        self, cluster_hosts: ClusterHosts, options: JoinOptions, waiting: _Waiting
+        self, cluster_hosts: ClusterHosts, options: JoinOptions, blocked: frozenset[signal.Signals]
     ) -> None:
         self._cluster_hosts = cluster_hosts
         self._options = options
-        self._waiting = waiting
+        self._blocked = blocked
+        self._pause = partial(pause, blocked)
         if not cluster_hosts.hosts and not options.groups:
             raise UsageError(
                 f"How many hosts does the job on {cluster_hosts.head} have? Name them all, --hosts "
@@ -241,13 +227,13 @@ class _Head:
         )
         with _ray_node(spec, head_flags(self._options.port), server.token) as (node, variables):
             try:
-                _wait_until_up(node, self._waiting.pause)
+                _wait_until_up(node, self._pause)
                 server.start(self._ray_address)
                 self._wait_for_hosts(server, node)
                 server.withhold_token()
                 groups = self._wanted or self._joined_hosts(server)
                 code = self._run_script(groups, node, variables)
-            except _StoppedError as stopped:
+            except StoppedError as stopped:
                 code = 128 + stopped.number
                 raise
             except HeadraceError as error:
@@ -284,7 +270,7 @@ class _Head:
             if now_s > print_at_s:
                 print_status(f"headrace: waiting for hosts: {missing}\n")
                 print_at_s += _STATUS_EVERY_S
-            self._waiting.pause(_POLL_S)
+            self._pause(_POLL_S)
             _check_alive(node)
 
     def _run_script(
@@ -310,16 +296,18 @@ class _Head:
                 child.terminate()
 
         # `headrace run` itself kills what does not stop in time.
-        returncode = wait_for(child, self._waiting.blocked, own_session=True, one_ended=check_node)
+        returncode = wait_for(child, self._blocked, own_session=True, one_ended=check_node)
         return exit_code_of(returncode)
 
 
-def _run_worker_host(cluster_hosts: ClusterHosts, options: JoinOptions, waiting: _Waiting) -> int:
+def _run_worker_host(
+    cluster_hosts: ClusterHosts, options: JoinOptions, pause_host: Callable[[float], None]
+) -> int:
     """Join this host to the head, stay until the job has ended, and return its exit code."""
     token = _given_token(cluster_hosts, options)
     with closing(
         JoinClient(
-            cluster_hosts.head, options.port + 1, longest_s=options.hosts_s, pause=waiting.pause
+            cluster_hosts.head, options.port + 1, longest_s=options.hosts_s, pause=pause_host
         )
     ) as client:
         ray_address, token = client.request_join(cluster_hosts.here, cluster_hosts.group, token)
@@ -327,18 +315,18 @@ def _run_worker_host(cluster_hosts: ClusterHosts, options: JoinOptions, waiting:
         spec = _node_spec(cluster_hosts, name, client.own_address, options)
         with _ray_node(spec, [f"--address={ray_address}"], token) as (node, _):
 
-            def pause(seconds: float) -> None:
-                waiting.pause(seconds)
+            def pause_and_poll(seconds: float) -> None:
+                pause_host(seconds)
                 client.poll()
 
-            _wait_until_up(node, pause)
+            _wait_until_up(node, pause_and_poll)
             client.report_up()
             print_status(
                 f"headrace: {name} ({cluster_hosts.group}) has joined {cluster_hosts.head}\n"
             )
             while client.exit_code is None:
                 _check_alive(node)
-                pause(_POLL_S)
+                pause_and_poll(_POLL_S)
     if client.exit_code:
         print_status(
             f"headrace: the job has failed on {cluster_hosts.head}: exit code {client.exit_code}\n"

@@ -1,4 +1,4 @@
-"""How hosts come to a head: who gets the token, who is refused, who hears of the end."""
+"""How hosts join a head: who gets the token, who is refused, who gets the exit code."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ OTHER = "127.0.0.1"  # a host's name that is its address
 
 
 class Head:
-    """A roll call, where it listens, and what it has told."""
+    """A join server, its port, and the status lines that it has printed."""
 
     def __init__(self, hosts: tuple[str, ...], *, sends_token: bool) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
-        self.told: list[str] = []
-        self.roll = JoinServer(
+        self.lines: list[str] = []
+        self.server = JoinServer(
             address="127.0.0.1", port=self.port, head="head", group="gpu", hosts=hosts,
-            token=TOKEN, sends_token=sends_token, print_line=self.told.append,
+            token=TOKEN, sends_token=sends_token, print_line=self.lines.append,
         )  # fmt: skip
-        self.roll.start(RAY)
+        self.server.start(RAY)
 
-    def link(self) -> JoinClient:
+    def client(self) -> JoinClient:
         return client_of(self.port)
 
 
@@ -47,38 +47,38 @@ def client_of(port: int, longest_s: float = 20.0) -> JoinClient:
 def head(*hosts: str, sends_token: bool = True) -> Iterator[Head]:
     found = Head(hosts, sends_token=sends_token)
     yield found
-    found.roll.end(0, 0.0)
+    found.server.end(0, 0.0)
 
 
 def test_a_host_of_the_list_gets_the_token_is_awaited_and_hears_of_the_end():
-    with head("head", OTHER, "third") as one, closing(one.link()) as link:
-        assert one.roll.missing({}) == f"{OTHER}, third"
-        assert link.request_join(OTHER, "cpu", None) == (RAY, TOKEN)
-        assert one.roll.missing({}) == f"{OTHER} (Ray is starting there), third"
-        assert one.roll.groups() == {"gpu": 1}
-        link.report_up()
-        eventually(lambda: one.roll.missing({}) == "third", "that the host is up")
-        assert one.roll.groups() == {"gpu": 1, "cpu": 1}
-        link.poll()
-        assert link.exit_code is None
-        ending = threading.Thread(target=one.roll.end, args=[3, 20.0])
+    with head("head", OTHER, "third") as one, closing(one.client()) as client:
+        assert one.server.missing({}) == f"{OTHER}, third"
+        assert client.request_join(OTHER, "cpu", None) == (RAY, TOKEN)
+        assert one.server.missing({}) == f"{OTHER} (Ray is starting there), third"
+        assert one.server.groups() == {"gpu": 1}
+        client.report_up()
+        eventually(lambda: one.server.missing({}) == "third", "that the host is up")
+        assert one.server.groups() == {"gpu": 1, "cpu": 1}
+        client.poll()
+        assert client.exit_code is None
+        ending = threading.Thread(target=one.server.end, args=[3, 20.0])
         ending.start()
-        eventually(lambda: link.poll() or link.exit_code is not None, "the end")
-        assert link.exit_code == 3
+        eventually(lambda: client.poll() or client.exit_code is not None, "the end")
+        assert client.exit_code == 3
         assert ending.is_alive()  # until the host has left
-        link.close()
+        client.close()
         ending.join()
-        assert one.told == []
+        assert one.lines == []
 
 
 def test_a_token_that_all_were_given_is_proved_and_never_sent():
-    with head(sends_token=False) as one, closing(one.link()) as link:
+    with head(sends_token=False) as one, closing(one.client()) as client:
         said: list[bytes] = []
-        link._connection._socket = Overheard(link._connection._socket, said)  # type: ignore[assignment]
-        assert link.request_join(None, "cpu", TOKEN) == (RAY, TOKEN)
-        link.report_up()
-        eventually(lambda: one.roll.groups() == {"gpu": 1, "cpu": 1}, "the host")
-        assert one.roll.missing({"gpu": 1, "cpu": 2}) == "group cpu has 1 of 2"
+        client._connection._socket = Overheard(client._connection._socket, said)  # type: ignore[assignment]
+        assert client.request_join(None, "cpu", TOKEN) == (RAY, TOKEN)
+        client.report_up()
+        eventually(lambda: one.server.groups() == {"gpu": 1, "cpu": 1}, "the host")
+        assert one.server.missing({"gpu": 1, "cpu": 2}) == "group cpu has 1 of 2"
         assert TOKEN.encode() not in b"".join(said)
 
 
@@ -116,13 +116,13 @@ def test_who_may_not_take_part_gets_no_token_and_is_told_why(
     name: str, token: str | None, sends_token: bool, said: str
 ):
     with head("head", OTHER, "192.0.2.1", sends_token=sends_token) as one, \
-         closing(one.link()) as link:  # fmt: skip
+         closing(one.client()) as client:  # fmt: skip
         with pytest.raises(LaunchError, match="refuses this host") as raised:
-            link.request_join(name, "cpu", token)
+            client.request_join(name, "cpu", token)
         assert said in str(raised.value)
         assert TOKEN not in str(raised.value)
-        assert said in one.told[0]
-        assert TOKEN not in one.told[0]
+        assert said in one.lines[0]
+        assert TOKEN not in one.lines[0]
 
 
 def test_a_stranger_s_nonsense_is_refused_and_harms_nobody():
@@ -134,29 +134,32 @@ def test_a_stranger_s_nonsense_is_refused_and_harms_nobody():
         ):
             with closing(
                 JsonLineConnection(socket.create_connection(("127.0.0.1", one.port)))
-            ) as talk:
-                talk.send(**hello)
-                if "challenge" in (answer := talk.receive(20.0)):
-                    talk.send(proof=proof)
-                    answer = talk.receive(20.0)
+            ) as connection:
+                connection.send(**hello)
+                if "challenge" in (answer := connection.receive(20.0)):
+                    connection.send(proof=proof)
+                    answer = connection.receive(20.0)
                 assert said in answer["refused"]
-        assert one.roll.groups() == {"gpu": 1}
+        assert one.server.groups() == {"gpu": 1}
 
 
 def test_once_all_are_there_the_token_is_kept_and_a_host_that_has_it_may_come_back():
     with head("head", OTHER) as one:
-        with closing(one.link()) as link:
-            link.request_join(OTHER, "cpu", None)
-            one.roll.withhold_token()
-        eventually(lambda: one.told == [f"headrace: {OTHER} (cpu) has left\n"], "that it left")
-        with closing(one.link()) as link, pytest.raises(LaunchError, match="not all hosts have"):
-            link.request_join(OTHER, "cpu", None)
-        with closing(one.link()) as link:
-            assert link.request_join(OTHER, "cpu", TOKEN) == (RAY, TOKEN)
+        with closing(one.client()) as client:
+            client.request_join(OTHER, "cpu", None)
+            one.server.withhold_token()
+        eventually(lambda: one.lines == [f"headrace: {OTHER} (cpu) has left\n"], "that it left")
+        with (
+            closing(one.client()) as client,
+            pytest.raises(LaunchError, match="not all hosts have"),
+        ):
+            client.request_join(OTHER, "cpu", None)
+        with closing(one.client()) as client:
+            assert client.request_join(OTHER, "cpu", TOKEN) == (RAY, TOKEN)
 
 
 def test_of_two_launchers_on_one_host_the_older_one_is_sent_away():
-    with head("head", OTHER) as one, closing(one.link()) as older, closing(one.link()) as newer:
+    with head("head", OTHER) as one, closing(one.client()) as older, closing(one.client()) as newer:
         older.request_join(OTHER, "cpu", None)
         newer.request_join(OTHER, "cpu", None)
         with pytest.raises(LaunchError, match="has come once more since"):
@@ -166,10 +169,10 @@ def test_of_two_launchers_on_one_host_the_older_one_is_sent_away():
 
 def test_a_head_that_ends_without_a_word_is_lost():
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        link = client_of(listening.getsockname()[1])
+        client = client_of(listening.getsockname()[1])
         listening.accept()[0].close()
-        with closing(link), pytest.raises(LaunchError, match="is lost: it has ended the connect"):
-            eventually(link.poll, "that it is lost", timeout_s=20)
+        with closing(client), pytest.raises(LaunchError, match="is lost: it has ended the connect"):
+            eventually(client.poll, "that it is lost", timeout_s=20)
 
 
 def test_a_head_that_does_not_answer_is_told_with_the_reason():
@@ -179,16 +182,16 @@ def test_a_head_that_does_not_answer_is_told_with_the_reason():
         with pytest.raises(LaunchError, match=r"does not answer at 127\.0\.0\.1:\d+ after 0 s: "):
             client_of(port, 0.3)
         taken.listen()
-        with closing(client_of(port, 0.3)) as link, \
+        with closing(client_of(port, 0.3)) as client, \
              pytest.raises(LaunchError, match="it does not answer yet"):  # fmt: skip
-            link.request_join("a", "cpu", None)
+            client.request_join("a", "cpu", None)
 
 
 def test_a_port_that_is_taken_is_told():
     with head("head") as one, pytest.raises(LaunchError, match="Choose another --port"):
         JoinServer(
             address="127.0.0.1", port=one.port, head="head", group="gpu", hosts=(), token=TOKEN,
-            sends_token=False, print_line=one.told.append,
+            sends_token=False, print_line=one.lines.append,
         )  # fmt: skip
 
 
@@ -197,11 +200,11 @@ def test_what_is_no_line_of_json_ends_a_conversation():
         with (
             socket.create_server(("127.0.0.1", 0)) as listening,
             socket.create_connection(listening.getsockname()) as theirs,
-            closing(JsonLineConnection(listening.accept()[0])) as conversation,
+            closing(JsonLineConnection(listening.accept()[0])) as connection,
         ):
             theirs.sendall(text)
             with pytest.raises(ConnectionError):
-                conversation.receive(5.0)
+                connection.receive(5.0)
 
 
 def test_which_of_some_hosts_this_one_is():
