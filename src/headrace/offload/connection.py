@@ -115,9 +115,8 @@ class ServerConnection:
     def current_task_limit(self, *, is_tried: bool) -> int:
         """Return how many tasks the server may have now.
 
-        Args:
-            is_tried: One at a time until it has made a batch, so that little is lost if it cannot.
-                The partitions of an iterable dataset have to be assigned at once.
+        One that `is_tried` gets one until it has made a batch, so that little is lost if it cannot.
+        The partitions of an iterable dataset have to be assigned at once.
         """
         return min(self.accepted, 1) if is_tried and not self.proven else self.accepted
 

@@ -12,21 +12,12 @@ from headrace.offload.worker_records import WorkerRecords
 
 
 class SessionWorkers:
-    """The worker pool of a session.
-
-    Args:
-        cores: Number of workers for a map-style dataset.
-        slots: Descriptors of the slots' files.
-        folder: For temporary files.
-
-    Attributes:
-        pool: None before the first loader spec, and after one that could not be loaded.
-        partitions: Number of partitions of an iterable dataset; 0 for a map-style one.
-    """
+    """The worker pool of a session: as many workers as cores, or one a partition."""
 
     def __init__(self, cores: int, slots: list[int], folder: Path) -> None:
+        # None before the first loader spec, and after one that could not be loaded.
         self.pool: WorkerPool | None = None
-        self.partitions = 0
+        self.partitions = 0  # of an iterable dataset; 0 for a map-style one
         self._cores = cores
         self._slots = slots
         self._folder = folder

@@ -364,20 +364,14 @@ _QUEUE_READS_ATTRIBUTE = "_headrace_receipts"  # attribute of iterators
 
 
 class _QueueReads:
-    """Times of reading the queue of one iterator.
-
-    Attributes:
-        began_ns: When reading the current batch began; 0 if none is being read.
-        began_cpu_ns: The CPU time of the rank's thread then.
-        spent_ns: Time in reading batches since it was last queried; -1 if unknown.
-        spent_cpu_ns: CPU time of it; -1 if unknown.
-    """
+    """Times of reading the queue of one iterator."""
 
     __slots__ = ("began_cpu_ns", "began_ns", "spent_cpu_ns", "spent_ns")
 
     def __init__(self) -> None:
+        # When reading the current batch began, 0 if none is being read; the thread's CPU time then.
         self.began_ns = self.began_cpu_ns = 0
-        self.spent_ns = self.spent_cpu_ns = -1
+        self.spent_ns = self.spent_cpu_ns = -1  # in reads since it was last queried; -1: unknown
 
 
 def time_queue_reads(module: ModuleType) -> None:
