@@ -15,7 +15,8 @@ import pytest
 from headrace.cluster.emulated_cluster import EmulatedCluster
 from headrace.cluster.ray_node import RayNodeSpec
 from headrace.platforms.instance_groups import GroupSpec
-from jobs import DEADLINE_S, attempts_of, clean_environment, eventually, run, started
+from jobs import DEADLINE_S, attempts_of, clean_environment, eventually, started
+from jobs_here import run_job
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 pytestmark = pytest.mark.timeout(900)
@@ -89,7 +90,7 @@ def test_auto_uses_a_group_that_is_foretold_to_help_and_checks_that(
     cluster: EmulatedCluster, tmp_path: Path
 ):
     shutil.copy(SCRIPTS / "offload_recorded.py", tmp_path)
-    ended = run(tmp_path, *auto(cluster), "offload_recorded.py", "12")
+    ended = run_job(tmp_path, *auto(cluster), "offload_recorded.py", "12")
     assert ended.returncode == 0, ended.stderr
     told = "headrace: --offload auto: group cpu makes batches from now on: with its 3 cores"
     assert told in ended.stderr
@@ -103,7 +104,7 @@ def test_auto_uses_a_group_that_is_foretold_to_help_and_checks_that(
 
 def test_auto_leaves_a_group_alone_that_would_not_help(cluster: EmulatedCluster, tmp_path: Path):
     (tmp_path / "train.py").write_text(BUSY)
-    ended = run(tmp_path, *auto(cluster), "train.py")
+    ended = run_job(tmp_path, *auto(cluster), "train.py")
     assert ended.returncode == 0, ended.stderr
     assert "headrace: --offload auto: group cpu is not used: with its 3 cores" in ended.stderr
     assert "makes batches" not in ended.stderr

@@ -16,6 +16,7 @@ from headrace.cluster.ray_node import RayNodeSpec
 from headrace.platforms.instance_groups import GroupSpec
 from headrace.records.reader import open_records
 from jobs import DEADLINE_S, alive, attempts_of, descendants, eventually, pids_in, run, started
+from jobs_here import run_job
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -180,7 +181,7 @@ def test_kill_9_of_the_launcher_ends_the_ranks_on_every_host(
 def test_too_few_hosts_are_reported_with_what_is_there(cluster: EmulatedCluster, tmp_path: Path):
     (tmp_path / "train.py").write_text(STAY)
     flags = ["--engine", "ray", "--address", "auto", "--group", "tpu=3", "--hosts-timeout", "1s"]
-    ended = run(tmp_path, *flags, "train.py", RAY_ADDRESS=cluster.address)
+    ended = run_job(tmp_path, *flags, "train.py", RAY_ADDRESS=cluster.address)
     assert ended.returncode == 1
     assert "too few hosts after 1 s: group tpu has 0 of 3" in ended.stderr
     assert "gpu-0 (gpu)" in ended.stderr
@@ -188,7 +189,7 @@ def test_too_few_hosts_are_reported_with_what_is_there(cluster: EmulatedCluster,
 
 def test_a_cluster_that_is_not_there_is_reported_before_anything_starts(tmp_path: Path):
     (tmp_path / "train.py").write_text("raise SystemExit('started')")
-    ended = run(tmp_path, "--engine", "ray", "--address", "127.0.0.1:1", "train.py")
+    ended = run_job(tmp_path, "--engine", "ray", "--address", "127.0.0.1:1", "train.py")
     assert ended.returncode == 1
     assert "no Ray cluster at 127.0.0.1:1" in ended.stderr
     assert "started" not in ended.stderr

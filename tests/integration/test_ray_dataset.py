@@ -25,7 +25,8 @@ from headrace.core.errors import CheckpointError, DatasetError, UsageError, Work
 from headrace.core.overrides import parse_overrides
 from headrace.platforms.instance_groups import GroupSpec
 from headrace.records.reader import open_records
-from jobs import on_two_hosts, run
+from jobs import on_two_hosts
+from jobs_here import run_job
 from ray_functions import failing, mixed, of_two_sizes
 
 pytestmark = [
@@ -35,17 +36,14 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module", autouse=True)
-def cluster() -> Iterator[EmulatedCluster]:
-    """Of two hosts, on which this process is a driver."""
-    cluster = EmulatedCluster([GroupSpec(name="gpu", hosts=2, cpus=2)], devices=[])
+def _started() -> Iterator[None]:
     ray.init(
-        cluster.address, log_to_driver=False, logging_level="ERROR",
+        "local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR",
         runtime_env={"env_vars": {"PYTHONPATH": str(Path(__file__).parents[1])}},
     )  # fmt: skip
     ray.data.DataContext.get_current().enable_progress_bars = False
-    yield cluster
+    yield
     ray.shutdown()
-    cluster.close()
 
 
 def numbers(count: int, blocks: int = 3) -> Any:
@@ -313,11 +311,18 @@ def check_records(folder: Path, file: str, steps: int) -> None:
     assert records.table("batches").num_rows == 0  # they are Ray's
 
 
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[EmulatedCluster]:
+    cluster = EmulatedCluster([GroupSpec(name="gpu", hosts=2, cpus=2)], devices=[])
+    yield cluster
+    cluster.close()
+
+
 def test_ranks_with_a_ray_program_each_share_a_dataset_and_are_recorded(
     cluster: EmulatedCluster, tmp_path: Path
 ):
     (tmp_path / "train.py").write_text(OF_RANKS)
-    ended = run(tmp_path, *on_two_hosts(cluster.address), "train.py")
+    ended = run_job(tmp_path, *on_two_hosts(cluster.address), "train.py")
     assert ended.returncode == 0, ended.stderr
     assert "once True [25, 25]" in ended.stdout
     assert "Each of 2 ranks has Ray prepare this whole dataset" in ended.stderr
@@ -328,7 +333,7 @@ def test_workers_of_ray_train_take_their_shards_and_are_recorded_as_ranks(
     cluster: EmulatedCluster, tmp_path: Path
 ):
     (tmp_path / "train.py").write_text(OF_TRAINER.replace("{PLACE}", str(tmp_path)))
-    ended = run(
+    ended = run_job(
         tmp_path, *on_two_hosts(cluster.address), "--driver", "train.py", HOME=str(tmp_path)
     )
     assert ended.returncode == 0, ended.stderr

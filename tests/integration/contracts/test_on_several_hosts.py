@@ -65,6 +65,9 @@ def train():
     data = fetch(env.instance_groups_dict["cpu"]["hosts"][0])
     print("rank", rank, "local", os.environ["LOCAL_RANK"], "sum", sum(data), env.is_hetero,
           flush=True)
+    pathlib.Path(f"fetched-{start}-{rank}").touch()
+    while len(list(pathlib.Path.cwd().glob(f"fetched-{start}-*"))) < 2:
+        time.sleep(0.01)
     if rank == 0:
         (checkpoints / f"epoch-{start}").write_text(str(start))
 
