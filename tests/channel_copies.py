@@ -15,7 +15,7 @@ import pytest
 
 from headrace.core.errors import HeadraceError, error_from_json
 from headrace.core.process.sidecar import request_line
-from headrace.data.channels.messages import ChannelRequest, ChannelsRequest
+from headrace.data.channels.sidecar_client import ChannelRequest, ChannelsRequest
 from headrace.data.storage import open_store
 
 LARGE_BYTES = 20 * 2**20 + 17  # three parts

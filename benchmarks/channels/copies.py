@@ -54,7 +54,7 @@ from headrace.data.channels.copy.fetcher import (
 from headrace.data.channels.copy.object_files import PART_BYTES
 from headrace.data.channels.copy.trees import CacheTrees
 from headrace.data.channels.listing import list_channel
-from headrace.data.channels.messages import ChannelRequest
+from headrace.data.channels.sidecar_client import ChannelRequest
 from headrace.data.storage import StorageConfig, declare_leaf, open_store
 from headrace.data.storage.urls import parse_url
 

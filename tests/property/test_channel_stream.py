@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from headrace.core.errors import StorageError
 from headrace.data.channels.listing import list_channel
-from headrace.data.channels.messages import ChannelRequest
 from headrace.data.channels.pipe import epoch_pipes
 from headrace.data.channels.pipe.epoch_pipes import ChannelStream
+from headrace.data.channels.sidecar_client import ChannelRequest
 from headrace.data.storage import StorageConfig
 from headrace.data.storage.store import CacheableStore, Part
 

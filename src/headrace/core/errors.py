@@ -1,4 +1,4 @@
-"""The exceptions that Headrace raises, as one tree.
+"""The exceptions that Headrace raises, as one tree, and hints for their messages.
 
     HeadraceError
     ├── UsageError              wrong arguments; exit code 2
@@ -28,7 +28,7 @@ URL. Every error survives pickling, because workers send theirs to the caller.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 
 class HeadraceError(Exception):
@@ -131,3 +131,17 @@ def error_from_json(fields: Mapping[str, str]) -> HeadraceError:
     if not isinstance(kind, type) or not issubclass(kind, HeadraceError):
         kind = StorageError
     return kind(fields["message"])
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return " Did you mean X?" with the closest known name, ignoring case; "" if none is close."""
+    import difflib  # late: most processes make no such message
+
+    lower = {each.lower(): each for each in known}
+    near = difflib.get_close_matches(name.lower(), lower, n=1)
+    return f" Did you mean {lower[near[0]]}?" if near else ""
+
+
+def choices_hint(name: str, known: Sequence[str]) -> str:
+    """Return the end of a message about a wrong name: the known names, and the closest one."""
+    return f": it is one of {', '.join(known)}.{did_you_mean(name, known)}"

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from headrace.core.errors import UsageError
-from headrace.core.suggestions import did_you_mean
+from headrace.core.errors import UsageError, did_you_mean
 
 APPLIED = "applied"
 _LONGEST_NAME = 200

@@ -17,8 +17,7 @@ from pathlib import Path
 from platform import python_version
 from typing import Any
 
-from headrace.core.errors import UsageError
-from headrace.core.suggestions import choices_hint, did_you_mean
+from headrace.core.errors import UsageError, choices_hint, did_you_mean
 from headrace.data.channels.spec import parse_cache_limit
 from headrace.jobs.option_values import check_metric, hyperparameter_text, parse_max_run
 from headrace.jobs.options import Texts, argument_texts

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from headrace.core import env
-from headrace.core.errors import UsageError
-from headrace.core.suggestions import choices_hint
+from headrace.core.errors import UsageError, choices_hint
 from headrace.core.units import parse_seconds
 from headrace.platforms.script_contract import ContractName
 from headrace.records.layout import STEP_GROUP

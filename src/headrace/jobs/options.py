@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
-from headrace.core.errors import UsageError
-from headrace.core.suggestions import choices_hint
+from headrace.core.errors import UsageError, choices_hint
 
 Panel = Literal["Common", "Run", "Recording", "Data", "Platform", "Cluster", "Outputs"]
 Texts = Mapping[str, Sequence[str]]

@@ -11,9 +11,8 @@ from pathlib import Path
 
 from headrace.core import env
 from headrace.core.console import print_status
-from headrace.core.errors import UsageError
+from headrace.core.errors import UsageError, did_you_mean
 from headrace.core.process.supervision import exit_code_of, signals_blocked, wait_for
-from headrace.core.suggestions import did_you_mean
 from headrace.jobs.cli_args import direct_job
 from headrace.jobs.failure import describe_exit
 from headrace.jobs.job_file import with_job_file

@@ -29,7 +29,7 @@ from channel_copies import (
 )
 from headrace.core.errors import HeadraceError
 from headrace.core.process.sidecar import request_line
-from headrace.data.channels.messages import END, ChannelRequest, ChannelsRequest
+from headrace.data.channels.sidecar_client import END, ChannelRequest, ChannelsRequest
 from headrace.data.storage import open_store
 from services.object_servers import GoogleHandler, StoredObject, object_server
 from small_disks import run_beside
@@ -186,7 +186,7 @@ LISTED = """
 import sys
 from headrace.core.errors import HeadraceError
 from headrace.data.channels.listing import list_channel
-from headrace.data.channels.messages import ChannelRequest
+from headrace.data.channels.sidecar_client import ChannelRequest
 from headrace.data.storage import StorageConfig, declare_leaf
 
 declare_leaf()

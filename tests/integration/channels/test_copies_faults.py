@@ -27,7 +27,7 @@ from channel_copies import (
     train_channel,
 )
 from headrace.core.errors import HeadraceError
-from headrace.data.channels.messages import ChannelsRequest
+from headrace.data.channels.sidecar_client import ChannelsRequest
 from jobs import alive, eventually
 
 SMALL_COUNT = 160  # 128 are fetched at once
@@ -139,7 +139,7 @@ from pathlib import Path
 from headrace.core.errors import HeadraceError
 from headrace.data.channels.copy.cache_dir import CacheDir
 from headrace.data.channels.listing import list_channel
-from headrace.data.channels.messages import ChannelRequest
+from headrace.data.channels.sidecar_client import ChannelRequest
 from headrace.data.channels.copy.trees import CacheTrees
 from headrace.data.storage import StorageConfig, declare_leaf, open_store
 
@@ -205,7 +205,7 @@ def test_the_process_ends_with_whoever_started_it(s3_url: str, tmp_path: Path) -
     launcher = (
         "import json, sys, time\n"
         "from headrace.core.process.sidecar import sidecar_pids\n"
-        "from headrace.data.channels.messages import ChannelsRequest\n"
+        "from headrace.data.channels.sidecar_client import ChannelsRequest\n"
         "from headrace.data.channels.modes import ChannelCopies\n"
         "made = ChannelCopies(ChannelsRequest.from_fields(json.loads(sys.argv[1])))\n"
         "made.make()\n"

@@ -31,7 +31,7 @@ from headrace.core.errors import HeadraceError
 from headrace.data.channels.copy import parallel_fetch
 from headrace.data.channels.copy.cache_dir import CacheDir
 from headrace.data.channels.listing import list_channel
-from headrace.data.channels.messages import ChannelRequest
+from headrace.data.channels.sidecar_client import ChannelRequest
 from headrace.data.channels.copy.trees import CacheTrees
 from headrace.data.storage import StorageConfig, declare_leaf
 

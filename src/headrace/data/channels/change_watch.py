@@ -14,7 +14,7 @@ from headrace.data.channels.listing import (
     warn_of_changes,
     warn_of_unknown_changes,
 )
-from headrace.data.channels.messages import END, ChannelsRequest
+from headrace.data.channels.sidecar_client import END, ChannelsRequest
 from headrace.data.storage import StorageConfig, declare_leaf
 
 _READ = "some of them as they were before, or as they are now"

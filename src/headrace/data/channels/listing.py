@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from headrace.core.console import print_status
 from headrace.core.errors import HeadraceError, NotFoundError, StorageError, UsageError
 from headrace.core.lazy import sha256
-from headrace.data.channels.messages import ChannelRequest
+from headrace.data.channels.sidecar_client import ChannelRequest
 from headrace.data.storage import ObjectInfo, StorageConfig, open_store, safe_url, split_url
 from headrace.data.storage.client.retries import NO_FILES_NAME
 from headrace.data.storage.urls import parse_url

@@ -11,9 +11,13 @@ from pathlib import Path
 from headrace.core.console import print_status
 from headrace.core.errors import HeadraceError, UsageError
 from headrace.data.channels.copy.cache_dir import default_cache_dir
-from headrace.data.channels.messages import SERVE, ChannelsRequest
 from headrace.data.channels.mount import Mount, NoMountError, mount_url
-from headrace.data.channels.sidecar_client import ActiveChannels, ChannelSidecar
+from headrace.data.channels.sidecar_client import (
+    SERVE,
+    ActiveChannels,
+    ChannelSidecar,
+    ChannelsRequest,
+)
 from headrace.data.channels.spec import ChannelSpec
 from headrace.data.storage.urls import safe_url
 

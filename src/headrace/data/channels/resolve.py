@@ -13,14 +13,13 @@ from pathlib import Path
 
 from headrace.core.errors import LaunchError, StorageError, UsageError
 from headrace.data.channels.copy.cache_dir import default_cache_dir
-from headrace.data.channels.messages import ChannelRequest, ChannelsRequest
 from headrace.data.channels.modes import (
     ChannelChangeWatch,
     ChannelCopies,
     ChannelMounts,
     ChannelPipes,
 )
-from headrace.data.channels.sidecar_client import ActiveChannels
+from headrace.data.channels.sidecar_client import ActiveChannels, ChannelRequest, ChannelsRequest
 from headrace.data.channels.sizes import channel_sizes
 from headrace.data.channels.spec import (
     ChannelOptions,

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from headrace.core.errors import UsageError
-from headrace.core.suggestions import choices_hint, did_you_mean
+from headrace.core.errors import UsageError, choices_hint, did_you_mean
 from headrace.core.units import parse_bytes
 from headrace.platforms.training_job import Channel, ChannelMode, DataDistribution
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any, TypeGuard
 
-from headrace.core.errors import UsageError
-from headrace.core.suggestions import choices_hint
+from headrace.core.errors import UsageError, choices_hint
 from headrace.platforms.instance_groups import (
     GroupSpec,
     InstanceType,

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
-from headrace.core.errors import UsageError
-from headrace.core.suggestions import choices_hint
+from headrace.core.errors import UsageError, choices_hint
 from headrace.jobs.sagemaker_sdk import rule_configs
 from headrace.jobs.sagemaker_sdk.config import FrameworkProfile
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from headrace.core.errors import UsageError
-from headrace.core.suggestions import choices_hint
+from headrace.core.errors import UsageError, choices_hint
 from headrace.jobs.sagemaker_sdk.config import InstanceGroup, is_whole_number
 from headrace.platforms.training_job import Distribution
 

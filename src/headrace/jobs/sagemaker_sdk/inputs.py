@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from headrace.core.errors import UsageError
-from headrace.core.suggestions import choices_hint, did_you_mean
+from headrace.core.errors import UsageError, choices_hint, did_you_mean
 
 MODES = ("File", "FastFile", "Pipe", "Mount", "Stream", "Cache")
 """The input modes of a channel."""

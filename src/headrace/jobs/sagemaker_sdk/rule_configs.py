@@ -13,8 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.core.errors import UsageError
-from headrace.core.suggestions import choices_hint
+from headrace.core.errors import UsageError, choices_hint
 
 _SCAN = {"scan_interval_us": 60_000_000}
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {

@@ -14,7 +14,7 @@ from headrace.data.channels.copy.cache_dir import CacheDir
 from headrace.data.channels.copy.fetcher import MAX_REQUESTS
 from headrace.data.channels.copy.trees import CacheTrees, LockedTree
 from headrace.data.channels.listing import list_channel, warn_of_changes
-from headrace.data.channels.messages import END, ChannelRequest, ChannelsRequest
+from headrace.data.channels.sidecar_client import END, ChannelRequest, ChannelsRequest
 from headrace.data.storage import StorageConfig, declare_leaf
 
 

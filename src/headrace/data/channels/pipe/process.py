@@ -13,8 +13,8 @@ from pathlib import Path
 from headrace.core.errors import HeadraceError, StorageError
 from headrace.core.process.sidecar import SidecarParent, run_sidecar
 from headrace.data.channels.listing import list_channel
-from headrace.data.channels.messages import SERVE, ChannelsRequest
 from headrace.data.channels.pipe.epoch_pipes import ChannelStream, EpochPipes
+from headrace.data.channels.sidecar_client import SERVE, ChannelsRequest
 from headrace.data.storage import StorageConfig, declare_leaf
 
 _MAX_REQUESTS = 128
