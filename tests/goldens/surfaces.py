@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import typer.main
+from documentation import records_page
 
 from headrace import DataLoader, ShardDataset
 from headrace.cli.main import build_app
 from headrace.data.shards.pack import pack
 from headrace.data.shards.shard_packer import PackOptions
-from headrace.records.documentation import documentation
 from jobs import run_here
 
 HERE = Path(__file__).parent
@@ -279,7 +279,7 @@ def runs(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def records(_: Path) -> Iterator[tuple[str, str]]:
-    yield "schema", documentation()
+    yield "schema", records_page()
 
 
 def diagnoses(folder: Path) -> Iterator[tuple[str, str]]:

@@ -11,7 +11,7 @@ HERE = Path(__file__).parent
 
 def main() -> None:
     """Collect all texts and write each to a file."""
-    sys.path[:0] = [str(HERE), str(HERE.parent)]
+    sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[1] / "tools")]
     from surfaces import KINDS, collect
 
     texts = {name: text for kind in KINDS for name, text in collect(kind).items()}

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from documentation import rules_page
 from rich.console import Console
 
 from headrace.cli.doctor_report import print_diagnosis
 from headrace.observe.doctor.diagnosis import diagnose
-from headrace.observe.doctor.documentation import documentation
 from headrace.observe.doctor.findings import RULE_SETS, Remedy, RuleSet
 from headrace.observe.doctor.rules import RULES
 from headrace.report.figures.flame import flame
@@ -237,5 +237,5 @@ DOCS = Path(__file__).parents[2] / "docs" / "rules.md"
 
 def test_the_page_is_up_to_date_and_has_every_rule():
     text = DOCS.read_text()
-    assert text == documentation()
+    assert text == rules_page()
     assert [line[3:] for line in text.splitlines() if line.startswith("## ")] == sorted(RULES)

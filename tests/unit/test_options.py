@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from documentation import options_page
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.core.errors import UsageError
 from headrace.core.overrides import parse_overrides
 from headrace.jobs.cli_args import add_options, option_values, split_headrace_flags
-from headrace.jobs.documentation import documentation
 from headrace.jobs.job_request import argument_names, request_job
 from headrace.jobs.options import (
     SWITCH,
@@ -159,5 +159,5 @@ def test_options_are_arguments_by_their_names(argument: str, value: Any, flag: s
 
 
 def test_every_option_is_described():
-    assert Path(__file__).parents[2].joinpath("docs/options.md").read_text() == documentation()
+    assert Path(__file__).parents[2].joinpath("docs/options.md").read_text() == options_page()
     assert {each.argument for each in job_options().values()} - {None} <= set(argument_names())

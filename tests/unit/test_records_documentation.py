@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from documentation import records_page
 
 from headrace.records import system_table
-from headrace.records.documentation import documentation
 from headrace.records.schema import TABLES, TABLES_BY_NAME, TABLES_BY_NUMBER
 
 DOCS = Path(__file__).parents[2] / "docs" / "records.md"
 
 
 def test_the_documentation_is_up_to_date():
-    assert DOCS.read_text() == documentation()
+    assert DOCS.read_text() == records_page()
 
 
 def test_numbers_names_and_columns_are_their_own():

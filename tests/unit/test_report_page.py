@@ -18,8 +18,7 @@ from headrace.report.figures.heatmap import heatmap, read_bands
 from headrace.report.figures.step_phases import MAX_TIMELINE_COLUMNS, phase_bars, timeline
 from headrace.report.formatting import format_fact, format_share
 from headrace.report.markup import Html, element, table
-from headrace.report.page import SECTIONS, page_of
-from headrace.report.page_data import PageData
+from headrace.report.page import SECTIONS, PageData, page_of
 from headrace.report.sections.findings import read_excerpt
 from pages import Page, check_alone
 from run_tables import AUGMENT, MS, PIL, WORKER_LOOP, Run, RunTables, play
