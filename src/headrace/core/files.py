@@ -33,7 +33,6 @@ def write_atomically(
 
     Args:
         file: The path, whose present file is replaced.
-        pieces: Its bytes, in order.
         durable: Flush file and folder to the disk, so that it survives a power cut.
         temporary_dir: Folder of the same file system for the temporary file; None: that of `file`.
 

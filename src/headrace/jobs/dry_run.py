@@ -44,11 +44,7 @@ def labelled_lines(facts: Iterable[tuple[str, str]]) -> Iterator[str]:
 
 
 def wrapped_text(head: str, text: str) -> str:
-    """Return a text after a head, wrapped; of a text that is too long, a part and its length.
-
-    Args:
-        head: The beginning of the first line.
-    """
+    """Return a text after a head, wrapped; of a text that is too long, a part and its length."""
     lines = textwrap.wrap(
         text,
         _TERMINAL_COLUMNS,
@@ -69,11 +65,7 @@ _COPY_MODES = ("File", "Cache")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DryRunChannel:
-    """A channel with its size.
-
-    Attributes:
-        weight: Its objects and bytes.
-    """
+    """A channel with its size."""
 
     spec: ChannelSpec
     weight: ChannelSize
@@ -89,12 +81,7 @@ def dry_run_channels(options: ContractOptions) -> list[DryRunChannel]:
 def channel_lines(
     channels: Sequence[DryRunChannel], groups: Mapping[str, Sequence[str]]
 ) -> Iterator[str]:
-    """Yield the lines about channels.
-
-    Args:
-        channels: All channels.
-        groups: The hosts of each instance group, by group name.
-    """
+    """Yield the lines about channels."""
     if not channels:
         yield "no channels: no data to move"
         return
@@ -148,10 +135,7 @@ class DryRunJob:
 
     Attributes:
         script: The script's path from here, or a module's name.
-        machines: The hosts' resources, by name.
         ranks_per_host: Ranks per training host; None: the script runs once on each host.
-        restarts: How often failed ranks are restarted.
-        place: Where the hosts are.
         is_here: The hosts inherit this process's variables.
     """
 
@@ -166,11 +150,7 @@ class DryRunJob:
 
 
 def describe_direct_job(job: JobSpec, script: str, devices: int) -> int:
-    """Print the dry run of a job of one process; return the exit code.
-
-    Raises:
-        UsageError: An empty channel, for example.
-    """
+    """Print the dry run of a job of one process; return the exit code."""
     outer = find_existing_job(job.contract)
     if outer is not None:
         return _print_existing_job(outer, script, job, "none: the script runs once")
@@ -184,14 +164,7 @@ def describe_direct_job(job: JobSpec, script: str, devices: int) -> int:
 
 
 def describe_torchrun_job(job: TorchrunJob, devices: int) -> int:
-    """Print the dry run of a torchrun job, on one host or several; return the exit code.
-
-    Args:
-        devices: This machine's device count.
-
-    Raises:
-        UsageError: An empty channel, for example.
-    """
+    """Print the dry run of a torchrun job, on one host or several; return the exit code."""
     cluster, spec = job.cluster, job.spec
     named = spec.hosts.groups[0].name if spec.hosts.groups else None
     outer = find_existing_job(spec.contract, named)

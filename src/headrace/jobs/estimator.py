@@ -43,7 +43,6 @@ class RecordedJob:
     """The job of a run, from its run folder.
 
     Attributes:
-        given: Estimator arguments of the job.
         inputs: Its channels, by name.
         experiment_config: SageMaker's; None: there was none.
         folder: The folder in which it was started, for relative paths; None: the current one.

@@ -30,7 +30,6 @@ class RankFailure:
     """The failure of one rank.
 
     Attributes:
-        rank: The global rank.
         returncode: Its return code; -n where signal n ended it.
         seen_s: When torchrun saw it, in seconds since 1970; torchrun notes whole seconds.
         last_words_s: When its stderr was last written to, in seconds since 1970; 0: unknown.
@@ -92,8 +91,6 @@ def failure_message(
     """Return the message at the end of a failed run.
 
     Args:
-        failure: The first failure.
-        total: How many ranks failed.
         log: The failed rank's stderr log, where there is one.
         traceback: The traceback that the rank itself recorded; None: the last one in the log.
     """
@@ -132,10 +129,8 @@ class TimeLimit:
     Args:
         limit_s: The time limit, in seconds; None: no limit.
         launcher: The pid of `headrace run`.
-        attempt: The attempt's number.
 
     Attributes:
-        is_over: Whether the limit was exceeded.
         is_passed_on: Whether the launcher passes the signal on to the script. Before, while it
             copies channels, the signal ends the launcher itself, so the end is recorded here.
     """

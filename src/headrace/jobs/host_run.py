@@ -121,7 +121,6 @@ def single_host_run(
 
     Args:
         script: The script's path from here, or a module's name.
-        attempt: The attempt that starts.
         distribution: How ranks are started; None: the script runs once.
         count_devices: Returns this host's device count; called only where the contract tells it.
         is_only_host: No other host has ranks of the job, with a launcher of its own.
@@ -155,7 +154,6 @@ def cluster_host_run(job: JobSpec, script: str, assignment: HostAssignment) -> H
 
     Args:
         script: The script's path from here, or a module's name.
-        assignment: This host's part.
     """
     run = Path(env.RUN_DIR.get() or ".")
     plan = None if assignment.plan is None else HostLayout.from_json(assignment.plan)

@@ -65,10 +65,8 @@ class JobRequest:
 
     Attributes:
         options: The texts of its options, by option name.
-        torchrun_flags: torchrun's flags.
         job_name: The run's name; None: made of the script's name and the time.
         variables: Secrets of the script, which no command line should show.
-        arguments: The arguments as they were given, for the run's record.
         notes: Where the job differs from what the arguments ask for.
     """
 
@@ -109,7 +107,6 @@ def request_job(
 
     Args:
         given: The arguments, by name; None means not given.
-        inputs: The job's channels.
         where: Prefix of error messages: who gave the arguments.
         more: Names of further allowed arguments, which are left out.
         experiment_config: SageMaker's.

@@ -51,16 +51,7 @@ def print_outcome(folder: RunFolder, attempt: int) -> None:
 
 
 def run_directly(job: JobSpec, argv: Sequence[str]) -> int:
-    """Run a script and return its exit code, or 128 + a signal.
-
-    Args:
-        argv: The command line.
-
-    Raises:
-        UsageError: A script that cannot be run, or a missing channel.
-        LaunchError: The run folder is broken.
-        StorageError: A channel or a checkpoint cannot be fetched.
-    """
+    """Run a script and return its exit code, or 128 + a signal."""
     script = _checked_script(job)
     if job.run.dry_run:
         return _describe(job, script)

@@ -95,12 +95,6 @@ def pairs(
     parse: Callable[[str, str], Any] = lambda _name, text: text,
     text: Callable[[Any], str] = str,
 ) -> Kind:
-    """Return the kind of values by name, each written as NAME=VALUE.
-
-    Args:
-        what: What stands for the value in messages, such as URL.
-        parse: Returns the value of a name and a text.
-        text: Returns the text of a value.
     """
 
     def parse_all(texts: Sequence[str], flag: str) -> dict[str, Any]:
@@ -128,9 +122,7 @@ class Option:
 
     Attributes:
         name: Its name in command lines (`max_run` is --max-run) and in texts.
-        field: The dataclass field.
         panel: The panel of the help that lists it.
-        help: What it means.
         kind: How texts become its value.
         argument: Its name in job files and of the Estimator's argument; None: it has none.
         needs_torchrun: It concerns ranks or several hosts, so torchrun starts the script.
@@ -170,11 +162,6 @@ def option(
 
     Args:
         name: The option's name.
-        kind: How texts become its value.
-        panel: The panel of the help.
-        help: What it means.
-        default: The value where the option is not given.
-        default_factory: As of `dataclasses.field`.
         argument: "": the option's name.
         needs_torchrun: See `Option`.
     """

@@ -30,12 +30,7 @@ _MAX_RESTARTS = 9
 
 
 class CollectorSupervisor:
-    """The collector process of one attempt, restarted when it is killed.
-
-    Args:
-        records: The attempt's records folder.
-        attempt: The attempt's number.
-    """
+    """The collector process of one attempt, restarted when it is killed."""
 
     def __init__(self, records: Path, attempt: int) -> None:
         self._records = records
@@ -60,11 +55,7 @@ def _print_killed(code: int, has_restarted: bool) -> None:  # noqa: FBT001 - a c
 
 
 class Recording:
-    """The recording of one attempt.
-
-    Args:
-        attempt: The attempt that starts.
-    """
+    """The recording of one attempt."""
 
     def __init__(self, folder: RunFolder, attempt: Attempt, options: RecordingOptions) -> None:
         self._number = attempt.number

@@ -68,10 +68,6 @@ def _normalized(file: Path) -> Path:
 class InstallProgress:
     """The progress of one file's installation on all hosts, from the messages of installers.
 
-    Args:
-        file: The file's name.
-        attempt: The attempt's number.
-
     Attributes:
         why_not: Reasons of failed installations, by host name.
     """
@@ -87,7 +83,6 @@ class InstallProgress:
         """Handle a host's message, and return whether the job can go on there.
 
         Args:
-            host: The host's name.
             announced: The message, as cluster/requirements_installer.py writes it.
         """
         if "installing" in announced:
@@ -132,7 +127,6 @@ def install_requirements(
     Args:
         options: Contract options, which may name the code folder.
         around: Script options, which may name the file.
-        attempt: The attempt that starts.
 
     Raises:
         UsageError: There is no such file.

@@ -41,7 +41,6 @@ class RunHandle:
     """One attempt of a run.
 
     Attributes:
-        number: The attempt's number.
         begin: Offset in bytes at which the attempt's output begins in the launcher's log.
         process: The launcher, if this process started it.
     """
@@ -119,11 +118,7 @@ class RunHandle:
         return self.wait()
 
     def stop(self, grace_s: float = _GRACE_S) -> None:
-        """Send SIGTERM to the attempt; after the grace period, kill it and all its processes.
-
-        Args:
-            grace_s: The grace period, in seconds.
-        """
+        """Send SIGTERM to the attempt; after the grace period, kill it and all its processes."""
         pid = self._pid()
         if pid is None:
             return

@@ -212,10 +212,7 @@ def _run_to_the_end(
     """Run a host's ranks, finish the run, and return the exit code.
 
     Args:
-        run: The run, started.
-        words: The script and its arguments.
         ranks: Runs the ranks and returns their exit code; it is given a function for a failure.
-        report: Reports a failure to the user.
         ended: Called when they have ended, before the run is finished.
     """
     message = ""

@@ -43,7 +43,6 @@ class TorchrunJob:
     Attributes:
         spec: The job, its script's path as typed.
         args: torchrun's parsed flags; the script in them is a path from here.
-        ranks_here: Ranks on this host.
         emulated_ranks: Ranks of a host whose machine type is emulated; None: it is not emulated.
         world_size: Ranks on all hosts, of the largest world allowed.
         keeps_own_logs: The user set torchrun's log flags; the output is left to torchrun.
@@ -168,7 +167,6 @@ def tie_ranks_to_torchrun(
     """Change torchrun's arguments so that each rank ends when torchrun does.
 
     Args:
-        args: torchrun's arguments, which are changed.
         pid_pipe: The write end of a pipe of this process, into which each rank writes its pid.
         restarts: How often the ranks were restarted, where torchrun does not count that itself.
     """

@@ -29,9 +29,6 @@ class TorchrunProcess:
     """The torchrun process of a job: one request goes to it, and lines of JSON come from it.
 
     The first line announces the run folder, the second that the ranks have ended.
-
-    Attributes:
-        child: The process.
     """
 
     def __init__(self) -> None:

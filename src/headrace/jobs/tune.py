@@ -28,7 +28,6 @@ class Trial:
     """One run of a tuning.
 
     Attributes:
-        diagnosis: The doctor's diagnosis of it.
         remedy: The remedy that was added; None for the first run, of the unchanged script.
         measured: The comparison with the run before; None for the first run.
     """
@@ -50,7 +49,6 @@ class FailedTrial:
     """A run of a tuning that failed with a remedy, where the script alone did not fail.
 
     Attributes:
-        remedy: The remedy that was added.
         reason: How the run ended.
     """
 
@@ -128,12 +126,7 @@ def _refuse_run_flags(argv: Sequence[str]) -> None:
 def best_remedy(
     diagnosis: Diagnosis, tried: Collection[tuple[Override, ...]] = ()
 ) -> Remedy | None:
-    """Return the remedy without code changes that promises most; None: none is worth a trial.
-
-    Args:
-        diagnosis: The doctor's diagnosis.
-        tried: The overrides of remedies that were tried already.
-    """
+    """Return the remedy without code changes that promises most; None: none is worth a trial."""
     remedies = [
         remedy
         for finding in diagnosis.findings

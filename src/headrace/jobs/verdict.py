@@ -63,12 +63,7 @@ def _diagnose(folder: RunFolder, attempt: int) -> PageData:
 
 
 def try_to_make(what: str, make: Callable[[], _Made]) -> _Made | None:
-    """Return what a function makes; where it fails, print that and return None.
-
-    Args:
-        what: The name of the result, for the message.
-        make: The function.
-    """
+    """Return what a function makes; where it fails, print that and return None."""
     try:
         return make()
     except HeadraceError as error:

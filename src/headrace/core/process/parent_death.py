@@ -56,7 +56,6 @@ def parent_bound_command(
 
     Args:
         python: The interpreter that runs this file; it needs Headrace alone.
-        command: The command.
         pid_pipe: The write end of a pipe of this process, to which the program writes its pid.
     """
     options = {"parent": os.getpid()} | ({} if pid_pipe is None else {"report": pid_pipe})

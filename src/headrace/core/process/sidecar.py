@@ -95,8 +95,6 @@ class Sidecar:
     """A sidecar of this process, started at once.
 
     Args:
-        module: The module that it runs.
-        request: Its request; JSON.
         environment: All its variables; None: this process's, without the rank's.
         own_session: Signals to this process's group or terminal do not reach it.
         output: Where it writes; None: messages are read here, and other text goes to stderr.
@@ -170,8 +168,6 @@ class Sidecar:
         """Have it end: send a last message, and close its input.
 
         Args:
-            message: The last message, if any.
-            patience_s: How long it may take.
             kills: Kill it then; else it goes on.
 
         Returns:
@@ -194,8 +190,6 @@ class RestartedSidecar:
     threads start it.
 
     Args:
-        module: The module that it runs.
-        request: Its request.
         restarts: How often it is started again at most.
         killed: Called with its code, and whether another one has taken over.
     """
@@ -255,12 +249,7 @@ class RestartedSidecar:
 
 
 class SidecarParent(MessageReader):
-    """The parent of this process, which is a sidecar.
-
-    Attributes:
-        pid: Its process id.
-        request: Its request.
-    """
+    """The parent of this process, which is a sidecar."""
 
     def __init__(self) -> None:
         super().__init__(0)

@@ -153,12 +153,7 @@ def host_environment(
     """Return the script environment of one host of a job.
 
     Args:
-        job: The job.
         script: The script's path, or a module's name.
-        layout: The layout of the job's hosts; None: the job has no platform contract.
-        host: This host's name in the layout.
-        folder: The run folder on this host.
-        devices: This host's device count.
         cores: This host's CPU cores; None: those that this process may use.
 
     Raises:

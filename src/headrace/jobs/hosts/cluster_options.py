@@ -35,10 +35,8 @@ class ClusterOptions:
     Attributes:
         address: The Ray cluster's address; None: this machine, with emulated hosts.
         is_ray: The hosts are a Ray cluster's; otherwise they are emulated without Ray.
-        training: The group whose hosts run the ranks.
         offload: The group whose hosts also make batches; None: none.
         offload_if_it_helps: Use that group only if it is predicted to help (`--offload auto`).
-        hosts_s: Longest wait for the hosts, in seconds.
         max_preemptions: How often ranks are restarted after the loss of a host; -1: any number.
         driver: The script uses Ray itself: it runs once, and Ray assigns all resources.
     """
@@ -63,10 +61,6 @@ def cluster_options(
     spec: JobSpec, args: argparse.Namespace, parser: argparse.ArgumentParser
 ) -> ClusterOptions | None:
     """Return the cluster of a job; None: it has none.
-
-    Args:
-        args: torchrun's parsed flags.
-        parser: Their parser.
 
     Raises:
         UsageError: Flags that exclude each other.
@@ -155,11 +149,7 @@ def _check_offload(
 
 
 def emulated_ranks(spec: JobSpec, args: argparse.Namespace) -> int | None:
-    """Return how many ranks a training host's machine type has; None: the type is not emulated.
-
-    Args:
-        args: torchrun's parsed flags.
-    """
+    """Return how many ranks a training host's machine type has; None: the type is not emulated."""
     hosts = spec.hosts
     if args.nproc_per_node != "auto" or not hosts.groups:
         return None
@@ -176,8 +166,6 @@ def print_emulated_types(groups: Sequence[GroupSpec], devices: int, ranks_here: 
 
     Args:
         groups: The groups of emulated hosts, the training group first.
-        devices: This machine's device count.
-        ranks_here: Ranks on each host of the first group.
     """
     cores = len(os.sched_getaffinity(0))
     for group in groups:
@@ -196,7 +184,6 @@ def emulated_devices(group: GroupSpec, left: Sequence[str], count: int) -> list[
     A host of a named machine type sees as many as the type has, or none: ranks index them.
 
     Args:
-        group: The host's group.
         left: Devices that no other host has.
         count: How many devices the host has.
     """

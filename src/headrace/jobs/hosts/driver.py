@@ -43,10 +43,6 @@ def run_on_cluster(
 ) -> int:
     """Run a job on the hosts of a cluster and return its exit code.
 
-    Args:
-        job: The parsed torchrun flags.
-        attempt: The attempt that starts.
-
     Raises:
         UsageError: Ray is not installed.
         LaunchError: There is no such cluster, it lacks hosts, or an agent does not start.

@@ -30,13 +30,9 @@ class HostAssignment:
         restarts: How often the job's ranks were started before.
         hosts: How many hosts have ranks.
         number: This host's index among them, or among all hosts where it has none.
-        address: This host's address.
         master_address: The address of host 0.
         master_port: A free port of host 0.
         plan: The job's hosts, as JSON of a `HostLayout`; None: no platform contract.
-        host: This host's name in the layout.
-        cores: This host's CPU cores.
-        devices: This host's device count.
         ranks: Ranks per host of an emulated machine type; None: as the command line says.
         sync_name: The name under which this host's checkpoints are synced.
         all_sync_names: Those names of all hosts.
@@ -73,11 +69,7 @@ class HostAssignment:
         return cls(**fields)
 
     def apply(self, args: argparse.Namespace) -> None:
-        """Set torchrun's rendezvous with the other hosts; the driver does the restarts.
-
-        Args:
-            args: torchrun's arguments, which are changed.
-        """
+        """Set torchrun's rendezvous with the other hosts; the driver does the restarts."""
         args.nnodes = str(self.hosts)
         args.node_rank = self.number
         args.local_addr = self.address
@@ -99,7 +91,6 @@ def wait_at_start_barrier(announce_fd: int, go_fd: int) -> None:
     """Report that this host is ready, and return once all hosts are.
 
     Args:
-        announce_fd: The pipe to the host's agent.
         go_fd: The pipe from which a byte is read once all hosts are ready.
 
     Raises:
@@ -117,12 +108,7 @@ def wait_at_start_barrier(announce_fd: int, go_fd: int) -> None:
 
 
 def announce_refusal(announce_fd: int, error: HeadraceError) -> None:
-    """Report to the launcher why this host cannot start.
-
-    Args:
-        announce_fd: The pipe to the host's agent.
-        error: The reason.
-    """
+    """Report to the launcher why this host cannot start."""
     os.write(announce_fd, json.dumps({REFUSED: str(error)}).encode() + b"\n")
 
 

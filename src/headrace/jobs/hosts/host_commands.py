@@ -63,11 +63,7 @@ class HostCommands:
     """The commands of the hosts, for one attempt.
 
     Args:
-        job: The parsed torchrun flags.
         groups: The instance groups whose hosts run something, the training group first.
-        working_dir: The job's working directory.
-        attempt: The attempt that starts.
-        has_contract: The script has a platform contract.
     """
 
     def __init__(
@@ -93,7 +89,6 @@ class HostCommands:
         """Set the layout of the hosts, for the commands that follow.
 
         Args:
-            agents: One per host.
             can_bind_mount: Returns whether processes of all hosts may have a mount namespace;
                 called only under a platform contract.
         """
@@ -130,12 +125,8 @@ class HostCommands:
         """Return the program of a host.
 
         Args:
-            agents: One per host.
-            agent: The host's agent.
             restarts: How often the job's ranks were started before.
             variables: Variables of its script, besides those of the recording.
-            files: Files for the program, by name.
-            version: The version of the files.
         """
         is_here = agent.facts.is_drivers
         logs = str(self._folder.logs(self._attempt.number)) if is_here else "{logs}"

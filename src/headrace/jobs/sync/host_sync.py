@@ -37,9 +37,6 @@ class HostSync:
     """The checkpoint sync of a host.
 
     Args:
-        options: The sync options.
-        script_env: The script environment of the host.
-        run: The run folder on this host.
         sync_name: The name under which this host's files are synced.
         all_sync_names: Those names of all hosts of the job; None: unknown.
 
