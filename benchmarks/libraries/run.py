@@ -11,8 +11,9 @@ environment, or into one that sees it; those that are missing are reported as su
     pip install --no-deps torchvision==0.28.0           # with its dependencies CUDA would come, too
 
 Each arm runs in a process of its own, all arms once a round, so that a busy machine slows all of
-them; the table has medians of the rounds' ratios. The sections `bwrap` and `cluster` need root:
-their processes are in namespaces of their own. The decisions are in CONTRIBUTING.md.
+them; the tables have medians of the rounds' ratios. Times are of the CPU, except those of whole
+programs. The sections `bwrap` and `cluster` need root: their processes are in namespaces of their
+own, as `ray symmetric-run` ends all of Ray that it sees. The decisions are in CONTRIBUTING.md.
 """
 
 from __future__ import annotations
@@ -50,14 +51,14 @@ _RECORDED_RUN = ROOT / "tests/goldens/artefacts/recorded/ranks"
 _CHILD = """
 import json, re, sys, time
 from pathlib import Path
-started, arguments, extra = float(sys.argv[1]), sys.argv[2:], {{}}
+arguments, extra = sys.argv[1:], {{}}
 {setup}
 {ready}
-ready_s, began = time.time() - started, time.perf_counter()
+ready_s = time.process_time()
 {work}
-work_s = time.perf_counter() - began
+work_s = time.process_time() - ready_s
 memory = re.search(r"VmRSS:\\s+(\\d+)", Path("/proc/self/status").read_text())
-found = {{"s from start until ready": ready_s, "s of work": work_s, "MB": int(memory[1]) / 1e3}}
+found = {{"CPU s until ready": ready_s, "CPU s of work": work_s, "MB": int(memory[1]) / 1e3}}
 found |= {{**extra, "imports torch": float("torch" in sys.modules)}}
 print(json.dumps(found), file=sys.__stdout__)  # Textual has sys.stdout
 """
@@ -74,7 +75,7 @@ def run_arm(place: Place, name: str, arguments: Sequence[str]) -> dict[str, floa
     """Run an arm in a process of its own; return what was measured."""
     arm = place.arms[name]
     code = _CHILD.format(setup=place.setup, ready=arm.ready, work=arm.work)
-    command = [sys.executable, "-c", code, str(time.time()), *arguments]
+    command = [sys.executable, "-c", code, *arguments]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if "ModuleNotFoundError" in ended.stderr:
         raise MissingError(name)
@@ -82,7 +83,7 @@ def run_arm(place: Place, name: str, arguments: Sequence[str]) -> dict[str, floa
         raise RuntimeError(f"{place.name}: {name}: {ended.stderr}")
     measured: dict[str, float] = json.loads(ended.stdout.splitlines()[-1])
     if not arm.work:
-        del measured["s of work"]
+        del measured["CPU s of work"]
     return measured
 
 
@@ -90,9 +91,11 @@ def compare(place: Place, rounds: int, arguments: Callable[[], Sequence[str]]) -
     """Print the table of a place: each library's figures as multiples of ours."""
     measured: list[Measured] = []
     missing: set[str] = set()
-    for _ in range(rounds):
+    names = list(place.arms)
+    for number in range(rounds):
         found = {}
-        for name in place.arms:
+        first = number % len(names)  # no arm always comes first
+        for name in names[first:] + names[:first]:
             if name in missing:
                 continue
             try:
@@ -106,8 +109,8 @@ def compare(place: Place, rounds: int, arguments: Callable[[], Sequence[str]]) -
 def print_ratios(what: str, rounds: Sequence[Measured], missing: set[str]) -> None:
     """Print medians of ratios to ours, and their spread."""
     print(f"\n### {what}\n\n| library | measured | multiple of ours | spread |\n|---|---|---|---|")
-    for name, first in rounds[0].items():
-        for key in first:
+    for name, found in sorted(rounds[0].items(), key=lambda arm: arm[0] != OURS):
+        for key in found:
             values = _column(rounds, name, key)
             shown = f"{key}: {statistics.median(values):.3g}" if key.startswith("MB") else key
             if key == "imports torch":
