@@ -8,7 +8,6 @@ dies; meanwhile all processes read by range until the file appears.
 
 from __future__ import annotations
 
-import mmap
 import os
 import stat
 import tempfile
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import google_crc32c
+import numpy as np
 
 from headrace.core import env
 from headrace.core.errors import CorruptError, DatasetError, StorageError
@@ -190,14 +190,13 @@ class InMemoryBatches:
     def map(cls, path: Path, manifest: DatasetManifest, where: str) -> InMemoryBatches:
         """Map a local file; raises DatasetError where it cannot be read."""
         try:
-            with path.open("rb") as file:
-                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            mapped = np.memmap(path, mode="r")
         except (OSError, ValueError) as error:  # ValueError: an empty file
             reason = error.strerror if isinstance(error, OSError) else error
             raise DatasetError(
                 f"{where} cannot be read ({reason}). Restore it, or pack again."
             ) from None
-        return cls(memoryview(mapped), manifest, where)
+        return cls(mapped.data, manifest, where)
 
     def rows(self, number: int) -> IndexRows:
         """Return the rows of one record batch, views of the index; raises DatasetError."""
