@@ -41,7 +41,7 @@ from headrace.jobs.spec import (
 from headrace.platforms.instance_groups import GroupSpec
 
 NAMES = st.from_regex(r"[a-f][a-f_1-]{0,4}", fullmatch=True)
-TEXTS = st.text(max_size=12)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=12)
 NUMBERS = st.integers(-(10**12), 10**12) | st.floats(allow_nan=False, allow_infinity=False)
 VALUES = st.recursive(
     st.none()
