@@ -95,7 +95,7 @@ def pairs(
     parse: Callable[[str, str], Any] = lambda _name, text: text,
     text: Callable[[Any], str] = str,
 ) -> Kind:
-    """Return the kind of values by name, each written as NAME=VALUE; `what` names it in messages."""
+    """Return the kind of values by name, each given as NAME=VALUE; messages call VALUE `what`."""
 
     def parse_all(texts: Sequence[str], flag: str) -> dict[str, Any]:
         found: dict[str, Any] = {}
