@@ -1,0 +1,134 @@
+"""Which modules tests may import, so that the inside of a package can be moved.
+
+A test goes through public names, the command line, the front of a package, or a pure module: a
+function in, a value out. What unit and property tests look into besides is listed, too: the list
+holds what is used and nothing else, so that it grows only by intent.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+SOURCE = TESTS.parent / "src"
+PUBLIC = {"headrace", "headrace.sagemaker", "headrace.train", "headrace.transforms"}
+FRONTS = """
+    bootstrap.override_hooks cli.main cli.progress_display cluster.emulated_cluster
+    cluster.ray_node cluster.same_host core.env core.files core.process.mount_namespace
+    core.process.sidecar data.channels.mount.mount_program data.loader.arguments
+    data.loader.workers.messages data.loader.workers.worker data.shards.in_place_index
+    data.shards.lint data.shards.reports data.shards.shard_packer data.storage.cache.blocks
+    data.storage.cache.cached_store data.storage.client.subprocess_client
+    data.storage.remote_store data.storage.store data.transforms.decode data.transforms.resize
+    jobs.run_handle jobs.sync.lease jobs.sync.sync_process jobs.tune observe.probe.device_clock
+    observe.whatif.measured_pipeline offload.hosts_file platforms.instance_groups
+    platforms.sagemaker.folders records.collector records.compaction records.layout
+    records.live_reader records.live_switch records.parquet_tables records.reader records.ring
+    records.run_folder records.schema records.store report.page report.top.run_watcher
+    report.top.state
+""".split()  # noqa: SIM905 - names, as a paragraph
+"""What every test may import: what users and other packages call."""
+PURE = """
+    bootstrap.process_start cli.doctor_report cli.report cli.top cluster.offload_fleet
+    core.errors core.overrides core.source_location data.channels.copy.parallel_fetch
+    data.channels.listing data.channels.mount data.channels.sidecar_client data.loader.collate
+    data.loader.dataset_protocol data.loader.executors.dispatch data.loader.executors.inline
+    data.loader.executors.iterable data.loader.executors.process
+    data.loader.executors.speculation data.loader.failures data.loader.former_names
+    data.loader.needed_modules data.loader.serialization data.shards.index_rows
+    data.shards.index_writer data.shards.manifest data.shards.members data.shards.pack
+    data.shards.packing_plan data.shards.shard_index data.shards.sources.source_kinds
+    data.shards.sources.tables data.shards.tar data.storage data.storage.byte_ranges
+    data.storage.urls data.transforms data.transforms.augmentation data.transforms.image_window
+    jobs.cli_args jobs.hosts.host_commands jobs.hosts.host_installs jobs.hosts.offload_auto
+    jobs.hosts.ray_hosts jobs.job_request jobs.options jobs.sagemaker_sdk.config
+    jobs.sagemaker_sdk.debugger jobs.sagemaker_sdk.inputs jobs.spec jobs.sync.folder_sync
+    jobs.sync.remote_copy observe.doctor.diagnosis observe.doctor.evidence
+    observe.doctor.findings observe.doctor.leak_candidates observe.doctor.remedies
+    observe.doctor.rules observe.doctor.sagemaker observe.doctor.sagemaker.debugger_metrics
+    observe.doctor.scaling_forecast observe.doctor.stack_samples observe.doctor.verdict
+    observe.probe.device_copies observe.probe.gpu_metrics observe.probe.sampling_rates
+    observe.probe.segments observe.probe.step_clock observe.whatif.comparison
+    observe.whatif.host_usage observe.whatif.prediction observe.whatif.scaling
+    observe.whatif.simulation observe.whatif.tables observe.whatif.train_steps
+    offload.host_status offload.partitions offload.scheduler platforms.cluster_hosts
+    platforms.sagemaker.files platforms.sagemaker.variables platforms.training_job
+    platforms.vertex records.data_frames records.redaction report.figures.base
+    report.figures.data_waits report.figures.flame report.figures.heatmap
+    report.figures.step_phases report.formatting report.markup report.open_run
+    report.top.processes report.top.step_rates sampling sampling.lanes sampling.permutation
+    sampling.seeds
+""".split()  # noqa: SIM905 - names, as a paragraph
+"""No process, thread, socket or file at import or in a signature; `IMPURE` is checked."""
+INSIDE = """
+    bootstrap.ray_hooks cluster.addresses cluster.agent cluster.join_client cluster.join_server
+    cluster.placement cluster.ray_driver cluster.requirements_installer core.process.identity
+    core.process.parent_death core.process.process_groups core.process.supervision core.world
+    data.channels.pipe.epoch_pipes data.loader.batch_builder data.loader.dataloader
+    data.loader.library_state data.loader.workers.shared_memory data.shards.shard_records
+    data.storage.client.credentials data.storage.client.retries
+    data.storage.client.subprocess_protocol jobs.environment.script_environment jobs.failure
+    jobs.hosts.cluster_join jobs.hosts.driver_protocol jobs.hosts.emulated_hosts
+    jobs.hosts.rank_group jobs.output.script_output jobs.output.terminal_output
+    jobs.requirements jobs.torchrun_args jobs.torchrun_process observe.doctor.rules.storage
+    observe.probe.batch_recorder observe.probe.event_log observe.probe.file_reads
+    observe.probe.process_usage observe.probe.rank_recorder observe.probe.read_monitor
+    observe.probe.recording_session observe.probe.system_metrics
+    observe.probe.torch_worker_hooks offload.capacity offload.connection offload.protocol
+    offload.proxy offload.server_session offload.worker_records records.system_table
+    report.sections.findings report.top.frame train.checkpoint_store train.state_dicts
+    train.strategies
+""".split()  # noqa: SIM905 - names, as a paragraph
+"""What unit and property tests look into."""
+IMPURE = {
+    "asyncio", "ctypes", "fcntl", "mmap", "multiprocessing", "obstore", "psutil", "ray", "select",
+    "selectors", "shutil", "signal", "socket", "sqlite3", "subprocess", "tempfile", "threading",
+}  # fmt: skip
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Yield the modules of Headrace that a file imports."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (each.name for each in node.names if each.name.startswith("headrace"))
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("headrace"):
+            for each in node.names:
+                below = f"{node.module}.{each.name}"
+                is_module = (SOURCE / f"{below.replace('.', '/')}.py").exists()
+                is_package = (SOURCE / below.replace(".", "/") / "__init__.py").exists()
+                yield below if is_module or is_package else str(node.module)
+
+
+def files() -> Iterator[tuple[str, Path]]:
+    """Yield the files of tests with their kind: unit, integration, ...; "" beside all kinds."""
+    for path in sorted(TESTS.rglob("*.py")):
+        parts = path.relative_to(TESTS).parts
+        if not {"scripts", "artefacts"} & set(parts):
+            yield (parts[0] if len(parts) > 1 else ""), path
+
+
+def test_tests_go_through_what_is_listed():
+    listed = {f"headrace.{name}" for name in (*FRONTS, *PURE)} | PUBLIC
+    inside = {f"headrace.{name}" for name in INSIDE}
+    used = set()
+    for kind, path in files():
+        found = set(imported(path))
+        used |= found
+        allowed = listed | inside if kind in {"unit", "property"} else listed
+        assert found <= allowed, f"{path.relative_to(TESTS)}: {sorted(found - allowed)}"
+    assert inside <= used, f"looked into no more: {sorted(inside - used)}"
+    assert listed <= used, f"used no more: {sorted(listed - used)}"
+
+
+def test_what_is_listed_as_pure_is_pure():
+    for name in PURE:
+        path = SOURCE / "headrace" / f"{name.replace('.', '/')}.py"
+        path = path if path.exists() else path.with_suffix("") / "__init__.py"
+        tops = {
+            (each.module if isinstance(each, ast.ImportFrom) else each.names[0].name) or ""
+            for each in ast.walk(ast.parse(path.read_text()))
+            if isinstance(each, ast.Import | ast.ImportFrom)
+        }
+        assert not IMPURE & {top.partition(".")[0] for top in tops}, name
