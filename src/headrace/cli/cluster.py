@@ -1,4 +1,4 @@
-"""The `headrace cluster` verbs: join and env."""
+"""The verbs `headrace cluster join`, a job's hosts as one, and `cluster env`, what scripts find."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A keyed random permutation as arithmetic: index in, index out, nothing stored.
+"""A keyed pseudo-random permutation of range(n) in constant memory: index in, index out.
 
 The function is a Feistel network over pairs (left, right) with left in [0, a) and right in [0, b),
 where a * b is the smallest such rectangle of nearly equal sides that holds the domain. Each round

@@ -1,6 +1,6 @@
-"""State dicts of a model and an optimizer, and a reader of torch's checkpoint files.
+"""State dicts by names that no sharding changes; checkpoint files unpickled by allowed classes.
 
-Names do not depend on how a model is sharded. torch stores a checkpoint's description as a pickle
+torch stores a checkpoint's description as a pickle
 and loads values other than tensors with unrestricted unpickling. A checkpoint is data, so here both
 are unpickled with only the classes that they need.
 """

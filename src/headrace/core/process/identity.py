@@ -1,4 +1,4 @@
-"""The identity of a process on this host, by pid and time since boot, and whether it runs."""
+"""Whether a process still runs, by its pid and an instant of its life: pids are reused."""
 
 from __future__ import annotations
 

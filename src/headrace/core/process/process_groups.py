@@ -1,4 +1,4 @@
-"""Process groups and sessions that are killed whole: with the parent, or after their rank's death.
+"""POSIX sessions and process groups that are killed whole when their leader or parent ends.
 
 `python -m headrace.core.process.process_groups --parent PID --by SIGNAL -- command...` runs a
 command in a session of its own, and kills the whole session when the command or the parent has

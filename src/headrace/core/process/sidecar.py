@@ -1,4 +1,4 @@
-"""Sidecars: processes of ours beside a script, with one JSON request in and JSON lines out.
+"""Sidecars: helper processes beside a script that talk lines of JSON with their parent.
 
 A module with `if __name__ == "__main__": run_sidecar(main)` is a sidecar's program, and `Sidecar`
 starts it. Requests, which may hold secrets, go through standard input, as other users see argument

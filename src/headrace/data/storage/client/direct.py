@@ -1,4 +1,4 @@
-"""The client that makes requests in this process, and its connections."""
+"""Object-store client within this process, by obstore: retries, hedged requests, long objects."""
 
 from __future__ import annotations
 

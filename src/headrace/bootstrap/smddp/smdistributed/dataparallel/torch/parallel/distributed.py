@@ -1,4 +1,4 @@
-"""Distributed data parallel, as the library had it before it was a backend."""
+"""`DistributedDataParallel` of SMDDP's first API, before it was a backend, as torch's DDP."""
 
 from __future__ import annotations
 
