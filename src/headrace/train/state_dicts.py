@@ -1,8 +1,8 @@
 """State dicts by names that no sharding changes; checkpoint files unpickled by allowed classes.
 
-torch stores a checkpoint's description as a pickle
-and loads values other than tensors with unrestricted unpickling. A checkpoint is data, so here both
-are unpickled with only the classes that they need.
+torch stores a checkpoint's description as a pickle and loads values other than tensors with
+unrestricted unpickling. A checkpoint is data, so here both are unpickled with only the classes that
+they need.
 """
 
 from __future__ import annotations
