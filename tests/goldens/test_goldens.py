@@ -15,7 +15,7 @@ from surfaces import ARTEFACTS, HERE, KINDS, collect
 
 import headrace
 from headrace.data.loader.executors.inline import InlineExecutor
-from headrace.data.loader.former_names import unpickle
+from headrace.data.loader.serialization import unpickle
 from headrace.data.storage.cache.cached_store import CachedStore
 from jobs import run_here
 

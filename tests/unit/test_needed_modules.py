@@ -3,7 +3,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from headrace.data.loader.needed_modules import modules_of
+from headrace.data.loader.workers.pool import modules_of
 
 SCRIPT = """
 import json, wave

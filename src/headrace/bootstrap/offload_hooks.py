@@ -42,12 +42,15 @@ def _hook_torch(module: ModuleType, hosts_file: Path) -> None:
 
     @functools.wraps(original)
     def _get_iterator(loader: Any) -> Any:
+        import torch
+
         from headrace.data.loader.torch_iterator import (
             ExecutorIterator,
             is_iterable_loader,
             unsupported_reason,
         )
         from headrace.offload import executors
+        from headrace.offload.client import OffloadClient
 
         if loader in local_only:
             return original(loader)
@@ -59,15 +62,16 @@ def _hook_torch(module: ModuleType, hosts_file: Path) -> None:
             local_only.add(loader)
             executors.print_local_only(loader, reason)
             return original(loader)
-        before = _generator_state(loader)
+        generator = loader.generator or torch.default_generator
+        before = generator.get_state()
         try:
-            iterator = ExecutorIterator(loader, factory.new_client)
+            iterator = ExecutorIterator(loader, functools.partial(OffloadClient, hosts_file))
         except (HeadraceError, OSError) as error:  # torch's own iterator may still work
             if is_iterable_loader(loader) and not executors.is_same_on_all_ranks(error):
                 raise
             local_only.add(loader)
             executors.print_local_only(loader, str(error))
-            _set_generator_state(loader, before)  # the seed is drawn once, as without the hook
+            generator.set_state(before)  # the seed is drawn once, as without the hook
             return original(loader)
         if is_iterable_loader(loader) and loader not in printed:
             printed.add(loader)
@@ -75,19 +79,3 @@ def _hook_torch(module: ModuleType, hosts_file: Path) -> None:
         return iterator
 
     module.DataLoader._get_iterator = _get_iterator  # noqa: SLF001 - as above
-
-
-def _generator_state(loader: Any) -> Any:
-    import torch
-
-    generator = loader.generator
-    return torch.get_rng_state() if generator is None else generator.get_state()
-
-
-def _set_generator_state(loader: Any, state: Any) -> None:
-    import torch
-
-    if loader.generator is None:
-        torch.set_rng_state(state)
-    else:
-        loader.generator.set_state(state)

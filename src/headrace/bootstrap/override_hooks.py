@@ -48,9 +48,7 @@ _SETTERS = (
 def prepare_threads(*, of_rank: int | None, of_worker: int | None) -> None:
     """Limit the threads of this process, and of loaders' workers, once libraries are imported.
 
-    Args:
-        of_rank: Threads of a rank; None: unchanged. The launcher has set the variables.
-        of_worker: Threads of a worker; None: unchanged.
+    None leaves them unchanged. For a rank the launcher has set the variables.
     """
     if of_rank is not None:
         after_import("cv2", lambda cv2: cv2.setNumThreads(of_rank))
@@ -61,11 +59,7 @@ def prepare_threads(*, of_rank: int | None, of_worker: int | None) -> None:
 
 
 def limit_threads(count: int) -> None:
-    """Limit the threads of libraries that are loaded, and of those that are loaded later.
-
-    Args:
-        count: Threads, 1 or more.
-    """
+    """Limit the threads of libraries, loaded or loaded later, to `count`, 1 or more."""
     env.change(env.thread_variables(count))
     for path in _libraries_loaded():
         with suppress(OSError):  # loaded under another name, or gone since
@@ -168,10 +162,7 @@ def _construct(
 def _consistent(wanted: dict[str, Any], given: dict[str, Any], default: object) -> dict[str, Any]:
     """Return the arguments to change; without workers, reset those that need workers.
 
-    Args:
-        wanted: The overrides.
-        given: The script's arguments.
-        default: The loader's default number of workers.
+    `default` is the loader's number of workers where none is given.
     """
     if "prefetch_factor" in wanted and "prefetch_batches" in given:  # Headrace's loader has both
         wanted = {**wanted, "prefetch_batches": None}

@@ -13,11 +13,7 @@ _QUEUED_ONE_IN = 4  # of a host's tasks so many wait for a worker, so that no wo
 
 
 def fair_shares(cores: int, wanted: Mapping[int, int]) -> dict[int, int]:
-    """Return the fair share of cores of each session: max-min fair, at least one each.
-
-    Args:
-        cores: The host's cores.
-        wanted: Cores that each session could use now.
+    """Return the fair share of the host's cores of each session: max-min fair, at least one each.
 
     A session gets at most what it wants, and the others share the rest equally. Cores that nobody
     wants are divided among the sessions that want some, in case they want more. A session that
@@ -132,9 +128,7 @@ class SessionSlots(SlotPool):
 
     One may be in use however little memory there is, so that a session always makes progress.
 
-    Args:
-        count: Number of slots.
-        memory: Returns the limits in bytes: for slots in use, and for free ones.
+    `memory` returns the limits in bytes: for slots in use, and for free ones.
     """
 
     def __init__(self, count: int, memory: Callable[[], tuple[int, int]]) -> None:

@@ -40,9 +40,7 @@ def partitions_of_rank(hosts_file: HostsFile, world_size: int) -> int:
 class OffloadClient:
     """The auxiliary hosts of one loader's executor; see `RemoteWorkers`.
 
-    Args:
-        hosts_file: Path of the hosts file; raises LaunchError where it cannot be read.
-        world: This rank's.
+    Raises LaunchError where the hosts file cannot be read.
     """
 
     def __init__(self, hosts_file: Path, world: World) -> None:

@@ -32,9 +32,8 @@ _MAX_READ_BYTES = 32 << 20  # at a time, so that other connections are served
 def silence_limit_s(again_s: float) -> float:
     """Return how long a host may be silent before its tasks go to others, in seconds.
 
-    Args:
-        again_s: Time that others need to repeat what it has done. Waiting that long first costs at
-            most twice the time of knowing that the host will not return.
+    Others need `again_s` to repeat what it has done. Waiting that long first costs at most twice
+    the time of knowing that the host will not return.
     """
     return min(max(SILENT_S, again_s), _MAX_SILENT_S)
 

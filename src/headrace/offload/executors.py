@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from headrace.core.errors import HeadraceError, LoaderError, NotSendableError
-from headrace.core.world import World, current_world
+from headrace.core.world import current_world
 from headrace.data.loader.executors.base import Executor
 from headrace.offload.client import OffloadClient, partitions_of_rank
 from headrace.offload.hosts_file import HostsFile
@@ -29,16 +29,12 @@ class OffloadExecutors:
         self._hosts_file = hosts_file
         self._printed: WeakSet[DataLoader] = WeakSet()  # loaders whose partitions were printed
 
-    def new_client(self, world: World) -> OffloadClient:
-        """Return a new offload client of a rank."""
-        return OffloadClient(self._hosts_file, world)
-
     def new_executor(self, loader: DataLoader) -> Executor:
         """Return a loader's new executor, with an offload client where it can have one."""
         partitions = self.remote_partitions(loader)
         try:
             if partitions or not loader.iterable:
-                executor = loader.new_executor(self.new_client(loader.world))
+                executor = loader.new_executor(OffloadClient(self._hosts_file, loader.world))
             else:
                 executor = loader.new_executor()
         except (HeadraceError, OSError) as error:
@@ -102,11 +98,9 @@ def is_same_on_all_ranks(error: Exception) -> bool:
 def _exclude_loader(loader: DataLoader, error: Exception) -> None:
     """Exclude a loader from offload, permanently where its dataset is iterable.
 
-    Its states, and those of its copies, count batches per local worker from then on.
-
-    Raises:
-        LoaderError: It resumes from a position that is counted among more workers.
-        Exception: The given error, where other ranks may not have met it.
+    Its states, and those of its copies, count batches per local worker from then on. Raises the
+    given error where other ranks may not have met it, and LoaderError where the loader resumes from
+    a position that is counted among more workers.
     """
     if not loader.iterable:
         return

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from headrace.core.errors import LaunchError
 
-HOSTS_FILE = "auxiliary-hosts.json"
 _POLL_S = 1.0
 
 

@@ -20,10 +20,7 @@ def assign_partitions(
 ) -> dict[int, str]:
     """Return a host for each partition, in proportion to the hosts' task limits.
 
-    Args:
-        partitions: Partitions to assign, in this order.
-        limits: How many tasks each host takes; the result is empty if there is no host.
-        has: How many partitions each host has already.
+    The result is empty if there is no host. `has` is how many partitions each host has already.
     """
     counts = {host: has.get(host, 0) for host in limits}
     hosts: dict[int, str] = {}

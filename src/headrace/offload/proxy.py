@@ -11,15 +11,19 @@ answers tasks on the socket on which workers do. It ends when the connection doe
 from __future__ import annotations
 
 import contextlib
+import mmap
+import os
 import selectors
 import socket
 import time
+from collections import deque
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 from headrace.core.process.parent_death import ignore_group_signals
 from headrace.data.loader.failures import BatchFailure
 from headrace.data.loader.workers.messages import Answer, AnswerMessage
+from headrace.data.loader.workers.shared_memory import read_at
 from headrace.offload.connection import IncomingFrame, ServerConnection
 from headrace.offload.host_status import (
     is_excluded_after_failure,
@@ -30,7 +34,6 @@ from headrace.offload.partitions import PartitionScheduler
 from headrace.offload.protocol import FrameHeader, FrameKind, encode_frame
 from headrace.offload.scheduler import BatchScheduler
 from headrace.offload.server_connections import ServerConnections
-from headrace.offload.task_slots import AnswerQueue, TaskSlots
 from headrace.offload.worker_records import ArrivalRows, OffloadRecorder
 
 _POLL_S, _UNSENT_POLL_S = 0.1, 0.005
@@ -39,15 +42,90 @@ _CONNECT_WAIT_S, _LOAD_WAIT_S = 20.0, 60.0
 _WORKERS_PER_HOST = 1 << 20  # worker numbers of a host start at a multiple of it
 
 
-class OffloadProxy(ServerConnections):
-    """The proxy of one loader; see `ServerConnections`.
+class AnswerQueue:
+    """The queue of answers to the executor, sent without blocking."""
 
-    Args:
-        control: Connection to the training process.
-        answers: Socket for answers.
-        slots: Descriptors of the slots' files.
-        hosts_file, recorder, prints: As in `ServerConnections`.
-    """
+    def __init__(self, answers: socket.socket) -> None:
+        self._socket = answers
+        self._unsent: deque[bytes] = deque()
+        self._announced_room = -1
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether something waits to be sent."""
+        return bool(self._unsent)
+
+    def add(self, answer: AnswerMessage) -> None:
+        """Queue an answer."""
+        self._unsent.append(answer.pack())
+
+    def announce_room(self, room: int) -> None:
+        """Queue the number of tasks there is room for, if it has changed."""
+        if self._announced_room != room:
+            self._announced_room = room
+            self.add(AnswerMessage(Answer.ROOM, 0, room, 0))
+
+    def repeat_room(self) -> None:
+        """Have the room announced next time in any case."""
+        self._announced_room = -1
+
+    def send(self) -> None:
+        """Send what the socket takes; blocking could deadlock with the executor."""
+        with contextlib.suppress(BlockingIOError):
+            while self._unsent:
+                self._socket.send(self._unsent[0], socket.MSG_DONTWAIT)
+                self._unsent.popleft()
+
+    def clear(self) -> None:
+        """Drop the queued answers, and have the room announced again."""
+        self._unsent.clear()
+        self.repeat_room()
+
+
+class TaskSlots:
+    """The open tasks with their slots and batch specs."""
+
+    def __init__(self, slots: list[int]) -> None:
+        self._slots = slots
+        self._maps: dict[int, mmap.mmap] = {}
+        # Task -> slot, and a copy of its batch spec, which the batch overwrites in the slot.
+        self._tasks: dict[int, tuple[int, bytes]] = {}
+        self._discard_buffer = bytearray()
+
+    def add(self, task: int, slot: int, payload_bytes: int) -> None:
+        """Add a task, whose batch spec is in its slot."""
+        self._tasks[task] = slot, read_at(self._slots[slot], 0, payload_bytes)
+
+    def batch_spec_of(self, task: int) -> bytes:
+        """Return a task's batch spec."""
+        return self._tasks[task][1]
+
+    def pop(self, task: int) -> int:
+        """Remove a task; return its slot."""
+        return self._tasks.pop(task)[0]
+
+    def clear(self) -> None:
+        """Remove all tasks."""
+        self._tasks.clear()
+
+    def memory(self, task: int | None, size_bytes: int) -> memoryview:
+        """Return the memory for a task's batch; without a task, a buffer that is never read."""
+        if task is None:
+            if len(self._discard_buffer) < size_bytes:
+                self._discard_buffer = bytearray(size_bytes)
+            return memoryview(self._discard_buffer)[:size_bytes]
+        slot = self._tasks[task][0]
+        mapped = self._maps.get(slot)
+        if mapped is None or len(mapped) < size_bytes:
+            descriptor = self._slots[slot]
+            if os.fstat(descriptor).st_size < size_bytes:
+                os.ftruncate(descriptor, size_bytes)
+            mapped = self._maps[slot] = mmap.mmap(descriptor, os.fstat(descriptor).st_size)
+        return memoryview(mapped)[:size_bytes]
+
+
+class OffloadProxy(ServerConnections):
+    """The proxy of one loader; `control` is its connection to the training process."""
 
     def __init__(
         self, control: Connection, answers: socket.socket, slots: list[int], hosts_file: Path,

@@ -28,10 +28,7 @@ _STALLED_S = 1.0  # a poll that took longer: this process was stopped, hosts wer
 class ServerConnections(ABC):
     """The base of a proxy: connects to servers, and finds those that are lost.
 
-    Args:
-        hosts_file: Path of the hosts file.
-        recorder: Records what the hosts do.
-        prints: Whether it prints status lines: one rank of a host does.
+    It `prints` status lines where it is that of one rank of a host.
     """
 
     def __init__(self, hosts_file: Path, recorder: OffloadRecorder, *, prints: bool) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
+import sys
 import threading
 import time
 from collections import deque
@@ -13,13 +15,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.core.errors import HeadraceError
+from headrace.data.loader.batch_builder import PickledLoaderSpec
 from headrace.data.loader.failures import BatchFailure
 from headrace.data.loader.workers.messages import Answer, AnswerMessage, TaskMessage
-from headrace.data.loader.workers.pool import wait_readable
+from headrace.data.loader.workers.pool import WorkerPool, wait_readable
 from headrace.offload.capacity import SessionSlots, SharedCores
-from headrace.offload.protocol import FrameHeader, FrameKind, LoaderSpecMessage, encode_frame
-from headrace.offload.session_connection import SessionConnection
-from headrace.offload.session_workers import SessionWorkers
+from headrace.offload.protocol import (
+    HEADER_BYTES,
+    FrameHeader,
+    FrameKind,
+    LoaderSpecMessage,
+    encode_frame,
+    send_file,
+    set_user_timeout,
+)
+from headrace.offload.worker_records import WorkerRecords
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -304,3 +314,152 @@ class ServerSession:
         self._slots.write(task.slot, content)
         self._cores.give(self._session_id)
         self._send_batch(task, AnswerMessage(Answer.FAILED, worker, 0, task.slot, 0, len(content)))
+
+
+_HEARTBEAT_S = 0.5
+_SEND_TIMEOUT_S = 60  # a rank that reads nothing for so long is gone or stopped; it reconnects
+_RECEIVE_BYTES = 1 << 20
+
+
+class SessionConnection:
+    """The connection of a session; heartbeats go out also while the session imports or sends."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._received = bytearray()
+        self._send_lock = threading.Lock()
+        self._is_over = threading.Event()
+        self._heartbeats: threading.Thread | None = None
+
+    def open(self) -> None:
+        """Begin; raises OSError."""
+        self._socket.settimeout(None)
+        longest = struct.pack("ll", _SEND_TIMEOUT_S, 0)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, longest)
+        self._heartbeats = threading.Thread(target=self._send_heartbeats, name="beat", daemon=True)
+        self._heartbeats.start()
+
+    def fileno(self) -> int:
+        """Return its descriptor."""
+        return self._socket.fileno()
+
+    def tolerate_silence(self) -> None:
+        """Raise the kernel's send timeout: the rank tolerates a longer silence, too."""
+        set_user_timeout(self._socket, _SEND_TIMEOUT_S)
+
+    def send(self, content: bytes, descriptor: int = -1, size_bytes: int = 0) -> None:
+        """Send a frame, whose body may be the start of a file; raises OSError."""
+        with self._send_lock:
+            self._socket.sendall(content)
+            if size_bytes:
+                send_file(self._socket, descriptor, size_bytes)
+
+    def receive(self) -> list[tuple[FrameHeader, bytes]] | None:
+        """Return the frames that have arrived, with their bodies; None if the proxy is gone."""
+        with suppress(BlockingIOError):
+            while piece := self._socket.recv(_RECEIVE_BYTES, socket.MSG_DONTWAIT):
+                self._received += piece
+            return None
+        frames = []
+        while len(self._received) >= HEADER_BYTES:
+            head = FrameHeader.unpack(self._received[:HEADER_BYTES])
+            end = HEADER_BYTES + head.body_bytes
+            if len(self._received) < end:
+                break
+            frames.append((head, bytes(self._received[HEADER_BYTES:end])))
+            del self._received[:end]
+        return frames
+
+    def close(self) -> None:
+        """End the heartbeats, and close the connection."""
+        self._is_over.set()
+        if self._heartbeats is not None:
+            self._heartbeats.join()
+        self._socket.close()
+
+    def _send_heartbeats(self) -> None:
+        while not self._is_over.wait(_HEARTBEAT_S):
+            if self._send_lock.acquire(blocking=False):  # else it is sending something just now
+                try:
+                    self._socket.sendall(encode_frame(FrameKind.HEARTBEAT))
+                except OSError:
+                    with suppress(OSError):  # half a frame may be sent: the connection is useless
+                        self._socket.shutdown(socket.SHUT_RDWR)
+                finally:
+                    self._send_lock.release()
+
+
+class SessionWorkers:
+    """The worker pool of a session: as many workers as cores, or one a partition."""
+
+    def __init__(self, cores: int, slots: list[int], folder: Path) -> None:
+        # None before the first loader spec, and after one that could not be loaded.
+        self.pool: WorkerPool | None = None
+        self.partitions = 0  # of an iterable dataset; 0 for a map-style one
+        self._cores = cores
+        self._slots = slots
+        self._folder = folder
+        self._pool_arguments: object = None  # the pool's path, variables and partitions
+        self._records: WorkerRecords | None = None
+        self._is_recording = True  # by the proxy's last message
+
+    def load(self, spec: LoaderSpecMessage) -> None:
+        """Start workers with a loader spec; raises any error of the user's code."""
+        root = Path.cwd()
+        folder = spec.folder_below(root)
+        variables = {**spec.variables, **self._record_variables(spec.loader)}
+        pool_arguments = spec.path, variables, spec.strands
+        if self.pool is not None and not (
+            pool_arguments == self._pool_arguments and self.pool.usable
+        ):
+            self.end()
+        if self.pool is None:
+            self._pool_arguments, self.partitions = pool_arguments, spec.strands
+            # Each partition of an iterable dataset has a worker, started with its first task.
+            self.pool = WorkerPool(
+                spec.strands or self._cores,
+                self._slots,
+                rank=spec.rank,
+                queues=spec.strands or 1,
+                beginning=0 if spec.strands else None,
+                path=[*(str(root / entry) for entry in spec.path), *sys.path],
+                variables=variables,
+            )
+        self.pool.end_workers()  # so that none writes to the slots of returned tasks
+        self.pool.start(
+            PickledLoaderSpec(content=spec.content, folder=str(folder), variables=variables)
+        )
+
+    def _record_variables(self, loader: int | None) -> dict[str, str]:
+        """Return the variables with which workers record; empty if they are not to."""
+        if loader is None:
+            return {}
+        if self._records is None:
+            try:
+                self._records = WorkerRecords(loader, self._folder)
+            except OSError:  # no room: batches matter more
+                return {}
+            self._records.turn(on=self._is_recording)
+        return self._records.variables
+
+    def turn_recording(self, *, on: bool) -> None:
+        """Turn the workers' recording on or off."""
+        self._is_recording = on
+        if self._records is not None:
+            self._records.turn(on=on)
+
+    def new_rows(self, *, at_once: bool = False) -> bytes | None:
+        """Return what workers have recorded since; see `WorkerRecords.due`."""
+        return None if self._records is None else self._records.due(at_once=at_once)
+
+    def end(self) -> None:
+        """End the pool."""
+        if self.pool is not None:
+            self.pool.close()
+            self.pool = None
+
+    def close(self) -> None:
+        """End the pool, and drop the records that were not sent."""
+        self.end()
+        if self._records is not None:
+            self._records.close()

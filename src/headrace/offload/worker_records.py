@@ -235,9 +235,6 @@ class ArrivalRows:
 
     Only then it is known whether a batch counts: one that was long in coming may have been made in
     the rank meanwhile.
-
-    Args:
-        recorder: Writes the rows.
     """
 
     def __init__(self, recorder: OffloadRecorder) -> None:

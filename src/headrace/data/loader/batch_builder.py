@@ -117,10 +117,8 @@ class IterableExhausted(Exception):  # noqa: N818 - not an error: an iterable da
 class BatchBuilder:
     """Makes the batches of one loader.
 
-    Args:
-        loader_spec: What batches are made of.
-        on_progress: Called with the number of the sample being made, -1 for the whole batch, -2 and
-            below while batches are skipped.
+    Calls `on_progress` with the number of the sample being made, -1 for the whole batch, -2 and
+    below while batches are skipped.
     """
 
     def __init__(self, loader_spec: LoaderSpec, on_progress: Callable[[int], None]) -> None:
@@ -158,9 +156,7 @@ class BatchBuilder:
     def make(self, spec: BatchSpec, arena: Arena) -> bytes:
         """Make the batch in `arena`; return the pickled (batch, bad samples, samples in it).
 
-        Raises:
-            IterableExhausted: An iterable dataset has no more batches.
-            Exception: Any error of the dataset, the transform or collate_fn.
+        Raises IterableExhausted, and any error of the dataset, the transform or collate_fn.
         """
         observer = LOADER_HOOKS.batches
         if observer is None:

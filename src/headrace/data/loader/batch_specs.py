@@ -18,15 +18,12 @@ class BatchSpecs(Protocol):
     @property
     def world(self) -> int:
         """The world size."""
-        ...
 
     def __iter__(self) -> Iterator[BatchSpec]:
         """Iterate over the specs of the batches still to be delivered."""
-        ...
 
     def position_after(self, delivered: int) -> int:
         """Return the epoch's position after `delivered` batches: all that resuming needs."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -175,16 +175,15 @@ class _DictColumn:
         return {name: column.result() for name, column in self._columns.items()}
 
 
-def _member_column(example: Any, count: int, arena: Arena) -> BatchColumn:
-    """Return a column for an element of a sequence: there, torch makes strings tuples."""
-    if isinstance(example, (str, bytes)):
-        return _ListColumn(count, tuple)
-    return column_for(example, count, arena)
-
-
 class _SequenceColumn:
     def __init__(self, example: Sequence[Any], count: int, arena: Arena) -> None:
-        self._columns = [_member_column(value, count, arena) for value in example]
+        self._columns: list[BatchColumn] = [
+            # In sequences torch makes strings tuples.
+            _ListColumn(count, tuple)
+            if isinstance(value, (str, bytes))
+            else column_for(value, count, arena)
+            for value in example
+        ]
         # As in torch, a tuple becomes a list, a named tuple stays one.
         self._make: Callable[[list[Any]], Any] = getattr(type(example), "_evict", list)
         if self._make is list and type(example) not in {tuple, list}:

@@ -54,8 +54,8 @@ from headrace.data.loader.iteration import (
     IterationProgress,
     LoaderStats,
 )
-from headrace.data.loader.needed_modules import modules_of
 from headrace.data.loader.quarantine import BadSampleBudget
+from headrace.data.loader.workers.pool import modules_of
 from headrace.sampling.plan import PlanState
 
 _LOADER_NUMBERS = itertools.count()  # the same on every rank: scripts make their loaders in order

@@ -42,8 +42,8 @@ from headrace.data.loader.iteration import (
     IterationProgress,
     LoaderStats,
 )
-from headrace.data.loader.needed_modules import modules_of
 from headrace.data.loader.quarantine import BadSampleBudget
+from headrace.data.loader.workers.pool import modules_of
 from headrace.sampling.seeds import combine
 
 _USUAL_PREFETCH = 2  # torch's, for each worker
@@ -72,12 +72,8 @@ def is_iterable_loader(loader: DataLoader[Any]) -> bool:
 class ExecutorIterator(_BaseDataLoaderIter):
     """Iterates over a torch DataLoader with an executor instead of torch's workers.
 
-    Args:
-        loader: The loader; see `unsupported_reason`.
-        make_remote_workers: Called for each new executor; returns its remote workers or None.
-
-    Raises:
-        LoaderError: The dataset, its collate_fn or worker_init_fn cannot be sent to workers.
+    `make_remote_workers` returns the remote workers of a new executor, or None. Raises LoaderError
+    where the dataset, its collate_fn or worker_init_fn cannot be sent to workers.
     """
 
     def __init__(self, loader: DataLoader[Any], make_remote_workers: MakeRemoteWorkers) -> None:

@@ -43,15 +43,9 @@ class Executor(Protocol):
         """Take the spec of the next batch; only when there is room."""
 
     def next_made(self, timeout_s: float, on_room: Callable[[], None]) -> BuiltBatch:
-        """Return the next batch in order.
+        """Return the next batch in order; `on_room` is called when there is room for more specs.
 
-        Args:
-            timeout_s: Longest wait for it, in seconds.
-            on_room: Called when there is room for more batch specs.
-
-        Raises:
-            LoaderTimeoutError: It was not made within `timeout_s` seconds.
-            WorkerError: The user's code raised.
+        Raises LoaderTimeoutError after `timeout_s` seconds, and WorkerError for the user's code.
         """
 
     def finish(self) -> None:
@@ -82,10 +76,8 @@ class RemoteWorkers(Protocol):
     def start(self, loader_spec: PickledLoaderSpec, partitions: range) -> None:
         """Make batches of a loader from now on; restarts it where it has ended.
 
-        Args:
-            loader_spec: The loader spec.
-            partitions: The partitions of an iterable dataset that it iterates from the start, out
-                of `partitions.stop` in all. Empty for a map-style dataset.
+        `partitions` are those of an iterable dataset that it iterates from the start, out of
+        `partitions.stop` in all; empty for a map-style dataset.
         """
 
     def send(self, task: TaskMessage, partition: int) -> None:

@@ -35,11 +35,10 @@ class Dispatch:
         return task
 
     def finish(self, number: int) -> BatchTask | None:
-        """Note that task `number` is done.
+        """Note that task `number` is done; return the task if its slot can be freed.
 
-        Returns:
-            The task where its batch is not needed any more (another task for it finished first, or
-            it was delivered), so that its slot can be freed; None where it counts.
+        That is so where its batch is not needed any more: another task for it finished first, or
+        it was delivered. None where it counts.
         """
         task = self._open.pop(number)
         if not self.is_needed(task.batch):
@@ -60,11 +59,7 @@ class Dispatch:
         return task
 
     def unseen(self, held: set[int], *, none_waiting: bool) -> set[int]:
-        """Return the numbers of the tasks that no worker holds and that are not waiting either.
-
-        Args:
-            held: Numbers of the tasks that workers hold.
-            none_waiting: No task waits to be taken any more.
+        """Return the numbers of the tasks that are neither held by a worker nor waiting.
 
         Such a task was taken by a worker that died before it noted that in the status table; or by
         a living one that is about to, and then the next check does not return it. Tasks are taken

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
-from headrace.core.errors import LoaderTimeoutError
+from headrace.core.errors import LoaderError, LoaderTimeoutError
 from headrace.data.loader.batch_builder import BatchSpec, LoaderSpec
 from headrace.data.loader.executors.base import BuiltBatch, RemoteWorkers
 from headrace.data.loader.executors.dispatch import BatchTask, Dispatch
-from headrace.data.loader.executors.results import BatchResults
 from headrace.data.loader.executors.speculation import LocalDuration, RemoteTasks
-from headrace.data.loader.executors.worker_errors import (
-    deaths_error,
-    not_begun_error,
-    overdue_error,
-)
 from headrace.data.loader.failures import BatchFailure, describe_sample, sample_at
 from headrace.data.loader.workers.messages import (
     TASKS_PER_WORKER,
@@ -36,14 +31,10 @@ _MAX_DEATHS_IN_A_ROW = 3  # times the number of workers
 
 
 class ProcessExecutor:
-    """Worker processes on this host.
+    """Worker processes on this host; remote workers take batches beyond what these can make.
 
-    Args:
-        workers: Number of worker processes.
-        prefetch_batches: Number of unfinished or prefetched batches; at least one a worker.
-        rank: The rank they work for.
-        modules: Modules of dataset and transforms, imported early.
-        remote_workers: They take batches beyond what the workers here can make.
+    Up to `prefetch_batches` are unfinished or prefetched, and at least one a worker; `modules` are
+    those of dataset and transforms, imported early.
     """
 
     restarts_workers = False  # with each iteration, remote workers too
@@ -87,12 +78,12 @@ class ProcessExecutor:
     def _reset(self) -> None:
         self._dispatch = Dispatch()
         self._batch_specs: dict[int, BatchSpec] = {}
-        self._results = BatchResults(self._slots, self._rank)
+        self._results = _BatchResults(self._slots, self._rank)
         self._missing: set[int] = set()
         self._checked_s = self._rebalanced_s = 0.0
         self._deaths_in_a_row = 0
         self._submitted = 0
-        self._pace.forget_tasks()
+        self._pace.sent.clear()
 
     def start(self, loader_spec: LoaderSpec) -> None:
         """Prepare for an iteration; raises LoaderError where the loader spec cannot be sent."""
@@ -301,19 +292,19 @@ class ProcessExecutor:
         self._deaths_in_a_row += 1
         if self._deaths_in_a_row >= _MAX_DEATHS_IN_A_ROW * self.workers:
             at = self._sample_at(lost[0], worker) if lost else "the start"
-            raise deaths_error(self._rank, self._deaths_in_a_row, status, at)
+            raise _deaths_error(self._rank, self._deaths_in_a_row, status, at)
 
     def _overdue(self, timeout_s: float) -> LoaderTimeoutError:
         waited = self._rank, self._dispatch.next_delivery, timeout_s
         held = self._worker_pool.assigned_tasks()
         for task in self._dispatch.tasks_for(self._dispatch.next_delivery):
             if task.number in self._remote_tasks.numbers:
-                return overdue_error(*waited, source=" from the auxiliary hosts")
+                return _overdue_error(*waited, source=" from the auxiliary hosts")
             for worker, numbers in held.items():
                 if task.number in numbers:
                     at = f" Worker {worker} is at {self._sample_at(task, worker)}."
-                    return overdue_error(*waited, at=at)
-        return not_begun_error(*waited, self.workers)
+                    return _overdue_error(*waited, at=at)
+        return _not_begun_error(*waited, self.workers)
 
     def _sample_at(self, task: BatchTask, worker: int) -> str:
         progress = int(self._worker_pool.status_table[worker][TASKS_PER_WORKER])
@@ -339,3 +330,60 @@ class ProcessExecutor:
         self._remote_tasks.close()
         self._worker_pool.close()
         self._slots.close()
+
+
+def describe_exit(status: int) -> str:
+    """Return how a process ended, from its exit status."""
+    return f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+
+
+def _deaths_error(rank: int, deaths: int, status: int, at: str) -> LoaderError:
+    return LoaderError(
+        f"rank {rank}: {deaths} workers in turn ended without making a batch, the last with "
+        f"{describe_exit(status)} at {at}. SIGKILL often means that memory ran out; SIGSEGV is a "
+        "crash in native code that the dataset calls."
+    )
+
+
+def _overdue_error(
+    rank: int, batch: int, timeout_s: float, *, source: str = "", at: str = ""
+) -> LoaderTimeoutError:
+    return LoaderTimeoutError(
+        f"rank {rank}: batch {batch} did not arrive{source} within {timeout_s:g} s.{at} Raise "
+        "timeout_s if the work really takes that long."
+    )
+
+
+def _not_begun_error(rank: int, batch: int, timeout_s: float, workers: int) -> LoaderTimeoutError:
+    return LoaderTimeoutError(
+        f"rank {rank}: batch {batch} did not arrive within {timeout_s:g} s and no worker has begun "
+        f"it: all {workers} are still starting or busy with earlier batches."
+    )
+
+
+class _BatchResults:
+    """The answers for batches of an iteration that are not delivered yet."""
+
+    def __init__(self, slots: SlotPool, rank: int) -> None:
+        self._slots = slots
+        self._rank = rank
+        self._answers: dict[int, AnswerMessage] = {}
+
+    def add(self, answer: AnswerMessage) -> None:
+        """Keep an answer for its delivery."""
+        self._answers[answer.number] = answer
+
+    def take(self, task: BatchTask, *, lends: bool) -> BuiltBatch:
+        """Return a finished task's batch, as views of its slot or as copies; raises user errors."""
+        answer = self._answers.pop(task.number)
+        if answer.answer is Answer.EXHAUSTED:
+            self._slots.give(answer.slot)
+            return BuiltBatch(batch=task.batch, exhausted=True)
+        structure = self._slots.read(answer.slot, answer.offset, answer.size_bytes)
+        if answer.answer is Answer.FAILED:
+            self._slots.give(answer.slot)
+            where = f"rank {self._rank}, worker {answer.worker}"
+            raise BatchFailure.from_bytes(structure).in_caller(where)
+        read = self._slots.lend if lends else self._slots.copy_out
+        content, bad, samples = read(answer.slot, structure)
+        return BuiltBatch(batch=task.batch, content=content, bad=tuple(bad), samples=samples)

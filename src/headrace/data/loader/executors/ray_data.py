@@ -141,10 +141,7 @@ def check_ray_arguments(
 ) -> None:
     """Raise UsageError for arguments that a Ray Dataset excludes; warn where ranks repeat work.
 
-    Args:
-        batches: The batches of an iteration.
-        given: Other arguments by name; falsy ones were not given.
-        single: Batches are single samples.
+    Falsy arguments in `given` were not given.
     """
     for name, why in _REFUSED.items():
         if given[name]:

@@ -38,10 +38,6 @@ class LocalDuration(BatchDuration):
         # Task -> when it was sent, and how many batches its worker makes until it is made.
         self.sent: dict[int, tuple[float, float]] = {}
 
-    def forget_tasks(self) -> None:
-        """Forget which tasks were sent."""
-        self.sent.clear()
-
     def note_sent(self, number: int, rounds: float) -> None:
         """Note that a task was sent, as the last of some batches of a worker."""
         self.sent[number] = time.monotonic(), rounds
@@ -65,8 +61,7 @@ def is_partition_overdue(
         waited_s: Time that the script waited for its current batch alone.
         held_up_s: Time that the script waited for its batches alone, in all.
         places: Batches of it that were made before.
-        local: Duration of a batch on a worker here.
-        remote: Duration of a batch on remote workers, from when it is sent.
+        local, remote: Duration of a batch on a worker here; on remote ones, from when it is sent.
     """
     one_s = next((pace.usual_s for pace in (local, remote) if pace.usual_s is not None), 0.0)
     long_s = (_LONG_S if places else _LONG_FIRST_S) + _LOCAL_FACTOR * one_s

@@ -44,11 +44,10 @@ class ChildProcess:
     """A fresh Python process with a control connection, at whose close it ends.
 
     Args:
-        name: Its name for messages: "rank 0: the workers' forkserver".
+        name: For messages: "rank 0: the workers' forkserver".
         main: Its entry, "module:function"; called with the connection's descriptor and `arguments`.
         arguments: Numbers, texts, lists and tuples of them.
         descriptors: It inherits these.
-        environment: Its environment variables.
         path: Its `sys.path`; by default this process's.
     """
 

@@ -18,15 +18,15 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from headrace.core.process.parent_death import die_with_parent, ignore_group_signals
 from headrace.data.loader.batch_builder import LoaderSpec
 from headrace.data.loader.failures import BatchFailure
-from headrace.data.loader.former_names import unpickle
 from headrace.data.loader.library_state import apply_library_settings
+from headrace.data.loader.serialization import unpickle
 from headrace.data.loader.workers.messages import WorkerDescriptors
 from headrace.data.loader.workers.worker import run_worker
 
@@ -106,10 +106,11 @@ class Forkserver:
             os._exit(status)
 
     def _report_deaths(self) -> None:
-        for process_id, status in _ended_children():
-            number = self._workers.pop(process_id, None)
-            if number is not None:
-                self._control.send(("died", number, os.waitstatus_to_exitcode(status)))
+        with contextlib.suppress(ChildProcessError):  # there are no children
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                number = self._workers.pop(ended[0], None)
+                if number is not None:
+                    self._control.send(("died", number, os.waitstatus_to_exitcode(ended[1])))
 
     def _end_workers(self) -> None:
         for process_id in self._workers:
@@ -120,24 +121,11 @@ class Forkserver:
         self._workers.clear()
 
 
-def _ended_children() -> Iterator[tuple[int, int]]:
-    while True:
-        try:
-            process_id, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return
-        if process_id == 0:
-            return
-        yield process_id, status
-
-
 def main(control_descriptor: int, descriptors: Sequence[Any], modules: list[str]) -> None:
     """Serve the loader at the other end of a control connection, then exit.
 
-    Args:
-        control_descriptor: The control connection.
-        descriptors: The fields of the workers' `WorkerDescriptors`.
-        modules: Modules to import at once. A failure is reported when the loader spec needs one.
+    `descriptors` are the fields of `WorkerDescriptors`. `modules` are imported at once; a failure
+    is reported when the loader spec needs one.
     """
     ignore_group_signals()
     for stream in (sys.stdout, sys.stderr):

@@ -121,20 +121,13 @@ def map_status_table(descriptor: int, workers: int) -> NDArray[np.int64]:
     return np.frombuffer(pages, np.int64).reshape(workers, STATUS_COLUMNS)
 
 
-class FirstBatchEvent:
+class FirstBatchEvent(FileIO):
     """An eventfd, cleared at the start of an iteration and set once; all workers share it."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._file = FileIO(descriptor)
 
     @classmethod
     def new(cls) -> FirstBatchEvent:
         """Return an event that is not set."""
         return cls(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
-
-    def fileno(self) -> int:
-        """Return its descriptor."""
-        return self._file.fileno()
 
     def open(self) -> None:
         """Set the event: nobody waits from now on."""
@@ -149,9 +142,5 @@ class FirstBatchEvent:
     def wait(self, longest_s: float) -> bool:
         """Wait until the event is set, `longest_s` at most; return whether it is."""
         poller = select.poll()
-        poller.register(self._file, select.POLLIN)
+        poller.register(self, select.POLLIN)
         return bool(poller.poll(longest_s * 1000))
-
-    def close(self) -> None:
-        """Close this process's descriptor."""
-        self._file.close()

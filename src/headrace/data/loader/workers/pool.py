@@ -12,8 +12,9 @@ import select
 import socket
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import cloudpickle
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 from headrace.core import env
 from headrace.core.errors import NotSendableError
 from headrace.data.loader.batch_builder import LoaderSpec, PickledLoaderSpec
+from headrace.data.loader.dataset_protocol import NativeDataset
 from headrace.data.loader.failures import BatchFailure
 from headrace.data.loader.workers.child_process import ChildProcess
 from headrace.data.loader.workers.messages import (
@@ -60,7 +62,7 @@ class WorkerPool:
     Args:
         count: Number of workers; where not all start at once, the most there may be.
         slot_descriptors: The slots' files.
-        rank: The rank they work for, for messages.
+        rank: For messages.
         queues: Number of task sockets: 1, or one a worker.
         modules: Modules of the loader spec, imported at once while the script does other things.
         path: The workers' `sys.path`; by default this process's.
@@ -188,14 +190,9 @@ class WorkerPool:
     def wait(
         self, timeout_s: float, also: Sequence[int] = ()
     ) -> tuple[list[AnswerMessage], list[tuple[int, int]]]:
-        """Wait for answers or deaths.
+        """Wait for answers or deaths, or until one of the descriptors in `also` is readable.
 
-        Args:
-            timeout_s: Longest wait, in seconds.
-            also: Descriptors that end the wait, too, once they are readable.
-
-        Returns:
-            Answers, and (worker, exit status) of workers that died; both empty after the timeout.
+        Returns answers, and (worker, exit status) of workers that died; both may be empty.
         """
         self._pump()
         control = self._server.control
@@ -331,3 +328,59 @@ def wait_readable(descriptors: list[int], timeout_s: float) -> bool:
     for descriptor in descriptors:
         poller.register(descriptor, select.POLLIN)
     return bool(poller.poll(timeout_s * 1000))
+
+
+_MOST_OBJECTS = 2000  # inspected, nearest first: a dataset may hold an index of millions
+_MOST_ITEMS = 32  # of a list: one of samples is as long as the dataset
+
+
+def modules_of(dataset: Any, collate_fn: Any) -> list[str]:
+    """Return the modules that a dataset, its transforms and collate_fn are defined in or use.
+
+    Objects defined in the script itself are pickled by value, and workers then import the modules
+    that their code names. That may take seconds, so it starts when the loader is made.
+    """
+    modules: set[str] = set(dataset.modules) if isinstance(dataset, NativeDataset) else set()
+    seen: dict[int, Any] = {}
+    parts = deque([dataset, collate_fn])
+    while parts and len(seen) < _MOST_OBJECTS:
+        part = parts.popleft()
+        if id(part) in seen:
+            continue
+        seen[id(part)] = part  # held, so that no other object gets its id
+        if isinstance(part, ModuleType):
+            modules.add(part.__name__)
+            continue
+        if isinstance(part, type | FunctionType):
+            modules.add(part.__module__)
+        parts.extend(_parts_of(part))
+    return sorted(modules - {"__main__", "builtins"})
+
+
+def _parts_of(part: Any) -> Iterator[Any]:
+    """Yield the objects pickled with an object, as far as they may need modules."""
+    if isinstance(part, list | tuple):
+        yield from part[:_MOST_ITEMS]
+    elif isinstance(part, type):
+        if part.__module__ == "__main__":
+            yield from part.__bases__
+            yield from (value for value in vars(part).values() if isinstance(value, FunctionType))
+    elif isinstance(part, FunctionType):
+        if part.__module__ == "__main__":
+            yield from _globals_named_in(part)
+    elif isinstance(part, MethodType):
+        yield from (part.__func__, part.__self__)
+    elif isinstance(part, functools.partial):
+        yield from (part.func, *part.args, *part.keywords.values())
+    elif type(part).__module__ != "builtins":
+        yield from (type(part), *getattr(part, "__dict__", {}).values())
+
+
+def _globals_named_in(function: FunctionType) -> Iterator[Any]:
+    codes = [function.__code__]
+    while codes:
+        code = codes.pop()
+        codes += [value for value in code.co_consts if isinstance(value, CodeType)]
+        for name in code.co_names:
+            if name in function.__globals__:
+                yield function.__globals__[name]

@@ -17,12 +17,12 @@ from headrace.data.loader.batch_builder import (
     LoaderSpec,
 )
 from headrace.data.loader.failures import BatchFailure, sample_at
-from headrace.data.loader.former_names import unpickle
 from headrace.data.loader.library_state import (
     seed_generators,
     seed_like_torch_worker,
     set_worker_info,
 )
+from headrace.data.loader.serialization import unpickle
 from headrace.data.loader.workers.messages import (
     NO_TASK,
     TASKS_PER_WORKER,
