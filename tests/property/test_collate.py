@@ -11,7 +11,7 @@ from torch.utils.data import default_collate
 
 from headrace.data.loader.collate import collate
 from headrace.data.loader.serialization import decode_batch, encode_batch
-from headrace.data.loader.workers.shared_memory import PlainArena, SlotArena, SlotPool, plain_value
+from headrace.data.loader.workers.shared_memory import PlainArena, SlotArena, SlotPool
 from sample_datasets import assert_same
 
 ARRAYS = hnp.arrays(
@@ -42,7 +42,7 @@ SAMPLES = st.recursive(
 def test_inline_equals_torch(sample: object, count: int):
     arena = PlainArena()
     structure = encode_batch(collate(iter([sample] * count), count, arena), arena)
-    mine = decode_batch(structure, lambda placed: plain_value(arena, placed))
+    mine = decode_batch(structure, arena.value)
     assert_same(mine, default_collate([sample] * count))
 
 

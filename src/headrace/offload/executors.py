@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -12,6 +11,7 @@ from headrace.core.errors import HeadraceError, LoaderError, NotSendableError
 from headrace.core.world import current_world
 from headrace.data.loader.executors.base import Executor
 from headrace.offload.client import OffloadClient, partitions_of_rank
+from headrace.offload.host_status import print_status
 from headrace.offload.hosts_file import HostsFile
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def _exclude_loader(loader: DataLoader, error: Exception) -> None:
 def print_local_only(loader: Any, why: str) -> None:
     """Print that a loader's batches are made on this host alone."""
     kind = type(loader.dataset).__name__
-    sys.stderr.write(f"headrace: batches of {kind} are made on this host alone: {why}\n")
+    print_status(f"batches of {kind} are made on this host alone: {why}")
 
 
 def print_shared(loader: Any, partitions: int) -> None:
@@ -128,7 +128,7 @@ def print_shared(loader: Any, partitions: int) -> None:
         return
     kind = type(loader.dataset).__name__
     of_each = " in each rank" if world.size > 1 else ""
-    sys.stderr.write(
-        f"headrace: {kind} is shared among {here + partitions} workers{of_each}: {here} here, "
-        f"{partitions} on auxiliary hosts\n"
+    print_status(
+        f"{kind} is shared among {here + partitions} workers{of_each}: {here} here, "
+        f"{partitions} on auxiliary hosts"
     )

@@ -45,16 +45,13 @@ class HostsFileWatcher:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostsFile:
-    """The content of a hosts file.
-
-    Attributes:
-        strands: Partitions of an iterable dataset for these hosts, over all ranks: the same as long
-            as the job lasts, whichever hosts come and go.
-    """
+    """The content of a hosts file."""
 
     key: str  # by which servers and ranks authenticate, in hexadecimal digits
     folder: str  # of the job on the rank's host; servers work in their copies of it
     cores: int  # of all hosts, including those whose server is not up yet
+    # Partitions of an iterable dataset for these hosts, over all ranks: the same as long as the job
+    # lasts, whichever hosts come and go.
     strands: int = 0
     coming: int = 0  # number of servers that are starting up
     hosts: tuple[AuxiliaryHost, ...] = ()  # servers that are up

@@ -24,19 +24,14 @@ from headrace.core.errors import LaunchError, LoaderError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderSpecMessage:
-    """A loader spec with what a server needs to load it.
-
-    Attributes:
-        strands: Number of partitions of an iterable dataset, local ones included; 0 for an indexed
-            dataset, of which any worker makes any batch.
-    """
+    """A loader spec with what a server needs to load it."""
 
     rank: int
     loader: int | None = None  # the probe's number; None if workers are not to record
     folder: str  # the rank's working folder, relative to the job's if it is below that
     path: list[str]  # entries of the rank's sys.path below the job's folder, relative to it
     variables: Mapping[str, str | None]  # the rank's own, by `env.own_variables`
-    strands: int = 0
+    strands: int = 0  # partitions of an iterable dataset, local ones included; 0: an indexed one
     content: bytes  # the pickled `LoaderSpec`
 
     def to_bytes(self) -> bytes:

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from headrace.core.process.parent_death import ignore_group_signals
 from headrace.data.loader.failures import BatchFailure
-from headrace.data.loader.workers.messages import Answer, AnswerMessage
+from headrace.data.loader.workers.messages import Answer, AnswerMessage, send_unsent
 from headrace.data.loader.workers.shared_memory import read_at
 from headrace.offload.connection import IncomingFrame, ServerConnection
 from headrace.offload.host_status import (
@@ -71,10 +71,7 @@ class AnswerQueue:
 
     def send(self) -> None:
         """Send what the socket takes; blocking could deadlock with the executor."""
-        with contextlib.suppress(BlockingIOError):
-            while self._unsent:
-                self._socket.send(self._unsent[0], socket.MSG_DONTWAIT)
-                self._unsent.popleft()
+        send_unsent(self._socket, self._unsent)
 
     def clear(self) -> None:
         """Drop the queued answers, and have the room announced again."""

@@ -17,8 +17,13 @@ from pathlib import Path
 from headrace.core.errors import HeadraceError
 from headrace.data.loader.batch_builder import PickledLoaderSpec
 from headrace.data.loader.failures import BatchFailure
-from headrace.data.loader.workers.messages import Answer, AnswerMessage, TaskMessage
-from headrace.data.loader.workers.pool import WorkerPool, wait_readable
+from headrace.data.loader.workers.messages import (
+    Answer,
+    AnswerMessage,
+    TaskMessage,
+    wait_readable,
+)
+from headrace.data.loader.workers.pool import WorkerPool
 from headrace.offload.capacity import SessionSlots, SharedCores
 from headrace.offload.protocol import (
     HEADER_BYTES,
@@ -99,10 +104,7 @@ class ServerSession:
         """Wait for something to do, and do it; return whether the proxy is still connected."""
         also = [self._connection.fileno(), self._wake]
         if self._workers.pool is not None:
-            answers, deaths = self._workers.pool.wait(_POLL_S, also)
-            for answer in answers:
-                self._deliver(answer)
-            self._replace(deaths)
+            self._take_in(*self._workers.pool.wait(_POLL_S, also))
             self._find_unseen()
         else:
             wait_readable(also, _POLL_S)
@@ -229,6 +231,11 @@ class ServerSession:
             self._workers.pool.need(task.partition)
         self._workers.pool.send(message, task.partition)
 
+    def _take_in(self, answers: list[AnswerMessage], deaths: list[tuple[int, int]]) -> None:
+        for answer in answers:
+            self._deliver(answer)
+        self._replace(deaths)
+
     def _deliver(self, answer: AnswerMessage) -> None:
         self._deaths_in_a_row = 0
         if self._queued_at_workers:
@@ -292,10 +299,7 @@ class ServerSession:
         unseen: set[int] = set()
         if self._workers.pool.none_waiting():
             assigned = set().union(*self._workers.pool.assigned_tasks().values())
-            answers, deaths = self._workers.pool.wait(0)
-            for answer in answers:
-                self._deliver(answer)
-            self._replace(deaths)
+            self._take_in(*self._workers.pool.wait(0))
             unseen = self._in_progress.keys() - assigned
         for number in unseen & self._unseen:
             # Its slot is retired: if a worker has the task after all, it may still write there.

@@ -41,25 +41,20 @@ class PickledLoaderSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderSpec:
-    """Everything but the batch specs that a worker needs to make batches.
-
-    Attributes:
-        batch_size: Samples a batch of an iterable dataset; None for single, uncollated samples.
-        torch_seed: The base seed of a torch DataLoader, whose workers seed their generators as
-            torch does; None for our own loader.
-    """
+    """Everything but the batch specs that a worker needs to make batches."""
 
     dataset: Any
     collate_fn: Callable[[list[Any]], Any] | None  # None: torch's `default_collate`
     iterable: bool = False
-    batch_size: int | None = None
+    batch_size: int | None = None  # of an iterable dataset; None: single, uncollated samples
     drop_last: bool = False  # of an iterable dataset
     seed: int = 0
     epoch: int = 0  # of an iterable dataset, whose workers restart each epoch; otherwise 0
     worker_init_fn: Callable[[int], None] | None = None  # called with the worker's number
     rank: int = 0  # iterable datasets of different ranks draw differently
     switches: dict[str, Any] = field(default_factory=library_settings)  # of the script
-    torch_seed: int | None = None
+    # The base seed of a torch DataLoader, whose workers seed their generators as torch does.
+    torch_seed: int | None = None  # None: our own loader
 
     @property
     def draws_only_in_samples(self) -> bool:
@@ -80,21 +75,18 @@ class LoaderSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSpec:
-    """The samples and seeds of one batch.
+    """The samples and seeds of one batch."""
 
-    Attributes:
-        draws: Number that the seed of collate_fn and device transform derives from: the batch's
-            number in its epoch and the rank.
-        place: For an iterable dataset, the batch's number within its worker, from 0; a worker that
-            has made fewer skips up to it. None: the next batch.
-    """
-
+    # What the seed of collate_fn and device transform derives from: the batch's number in its epoch
+    # and the rank.
     draws: int
     epoch: int
     indices: Sequence[Any] = ()  # of the dataset, in this order
     seed_ids: Sequence[int] = ()  # for each sample the number that its seed derives from
     single: bool = False  # the batch is one uncollated sample (`batch_size=None`)
-    place: int | None = None
+    # Of an iterable dataset: the batch's number within its worker, from 0; a worker that has made
+    # fewer skips up to it.
+    place: int | None = None  # None: the next batch
 
     def to_bytes(self) -> bytes:
         """Return the spec pickled."""

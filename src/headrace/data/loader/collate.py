@@ -35,9 +35,8 @@ class BatchColumn(Protocol):
 def collate(samples: Iterator[Any], count: int, arena: Arena) -> Any:
     """Collate `count` samples as they come, writing each to its row in `arena` at once.
 
-    Raises:
-        UnsupportedTypeError: A sample holds a type that only torch's `default_collate` may know.
-        ValueError, TypeError, KeyError: Samples differ in shape, type or fields.
+    Raises UnsupportedTypeError for a type that only torch's `default_collate` may know, and
+    ValueError, TypeError or KeyError where samples differ in shape, type or fields.
     """
     first = next(samples)
     column = column_for(first, count, arena)

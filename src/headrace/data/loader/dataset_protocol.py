@@ -15,17 +15,13 @@ class NativeDataset:
 
     The loader recognises it by type, never by the names of attributes: a user's dataset may have
     an attribute called `prefetch` that means something else.
-
-    Attributes:
-        max_bad_rate: Share of bad samples above which loading stops, from the third one on.
-        modules: Modules that workers import when they read; imported before workers are forked.
     """
 
     fingerprint: str  # of the dataset's content; the order depends on it
     shard_sizes: NDArray[np.int64] | None = None  # [shards], in samples; None without shards
     reads_ahead: bool = False  # reads are worth starting before their samples are needed
-    max_bad_rate: float = 0.001
-    modules: Sequence[str] = ()
+    max_bad_rate: float = 0.001  # above it loading stops, from the third bad sample on
+    modules: Sequence[str] = ()  # needed for reading; imported before workers are forked
 
     def prefetch(self, samples: Sequence[int]) -> None:
         """Start the reads of these samples; does nothing by default."""

@@ -105,7 +105,6 @@ def set_worker_info(number: int, workers: int, seed: int, dataset: Any, *, itera
 
 def seed_like_torch_worker(base_seed: int, number: int) -> None:
     """Seed the global CPU generators as torch does in worker `number` of a loader."""
-    import numpy as np
     import torch
 
     seed = base_seed + number

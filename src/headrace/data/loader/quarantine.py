@@ -48,10 +48,8 @@ class BadSampleBudget:
     Ranks that exchange gradients are never more than one batch apart, so all of them see the stop
     before they receive that batch, and raise the same error there: none waits for another.
 
-    Args:
-        name: Distinguishes this loader's count; the same on every rank.
-        world: This rank's place.
-        dataset: The dataset; only a `NativeDataset` reports bad samples.
+    `name` distinguishes this loader's count, and is the same on every rank. Only a `NativeDataset`
+    reports bad samples.
     """
 
     def __init__(self, name: str, world: World, dataset: Any) -> None:

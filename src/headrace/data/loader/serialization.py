@@ -93,8 +93,7 @@ def place_array(
 def encode_batch(batch: object, arena: Arena) -> bytes:
     """Write the arrays and tensors of `batch` into `arena`; return its pickled structure.
 
-    Raises:
-        pickle.PicklingError, TypeError, AttributeError: Something in the batch cannot be pickled.
+    Raises PicklingError, TypeError or AttributeError for what cannot be pickled.
     """
     buffer = io.BytesIO()
     try:

@@ -20,7 +20,7 @@ from headrace.data.loader.library_state import (
     set_generator_states,
 )
 from headrace.data.loader.serialization import decode_batch
-from headrace.data.loader.workers.shared_memory import PlainArena, plain_value
+from headrace.data.loader.workers.shared_memory import PlainArena
 
 
 class SingleBatchExecutor:
@@ -91,7 +91,7 @@ class InlineExecutor(SingleBatchExecutor):
             index = sample_at(spec.indices, self._done)
             failure = BatchFailure.of(error, self._loader_spec.dataset, index)
             raise failure.in_caller(f"rank {self._rank}, inline") from error
-        content, bad, samples = decode_batch(structure, lambda placed: plain_value(arena, placed))
+        content, bad, samples = decode_batch(structure, arena.value)
         return BuiltBatch(batch=batch, content=content, bad=tuple(bad), samples=samples)
 
     def close(self) -> None:

@@ -20,6 +20,7 @@ import os
 import select
 import socket
 import struct
+from collections import deque
 from contextlib import suppress
 from enum import IntEnum
 from io import FileIO
@@ -107,6 +108,22 @@ def socket_pair() -> tuple[socket.socket, socket.socket]:
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
+def send_unsent(sender: socket.socket, unsent: deque[bytes]) -> None:
+    """Send the messages that a socket has room for; a blocking send could wait for ever."""
+    with suppress(BlockingIOError):
+        while unsent:
+            sender.send(unsent[0], socket.MSG_DONTWAIT)
+            unsent.popleft()
+
+
+def wait_readable(descriptors: list[int], timeout_s: float) -> bool:
+    """Wait until one is readable. Not select, which fails for descriptors of 1024 and above."""
+    poller = select.poll()
+    for descriptor in descriptors:
+        poller.register(descriptor, select.POLLIN)
+    return bool(poller.poll(timeout_s * 1000))
+
+
 def new_status_table(workers: int) -> int:
     """Return the descriptor of a status table for that many workers."""
     descriptor = os.memfd_create("headrace-status", os.MFD_CLOEXEC)
@@ -141,6 +158,4 @@ class FirstBatchEvent(FileIO):
 
     def wait(self, longest_s: float) -> bool:
         """Wait until the event is set, `longest_s` at most; return whether it is."""
-        poller = select.poll()
-        poller.register(self, select.POLLIN)
-        return bool(poller.poll(longest_s * 1000))
+        return wait_readable([self.fileno()], longest_s)

@@ -8,7 +8,6 @@ import hashlib
 import io
 import os
 import pickle
-import select
 import socket
 import sys
 from collections import deque
@@ -36,7 +35,9 @@ from headrace.data.loader.workers.messages import (
     WorkerDescriptors,
     map_status_table,
     new_status_table,
+    send_unsent,
     socket_pair,
+    wait_readable,
 )
 
 _START_DEADLINE_S = 120.0
@@ -131,8 +132,11 @@ class WorkerPool:
         Raises LoaderError where the loader spec cannot be unpickled in the forkserver.
         """
         self._first_batch_event.shut()
-        if loader_spec.variables != self._variables:
-            self._begin_anew(loader_spec.variables)
+        if loader_spec.variables != self._variables:  # modules read them as they are imported
+            self.end_workers()
+            self._server.end()
+            self._server = self._new_server(loader_spec.variables)
+            self._sent_spec_digest, self._imported = b"", False
         content, folder = loader_spec.content, loader_spec.folder
         digest = hashlib.blake2b(content + folder.encode()).digest()
         if self._running and digest == self._sent_spec_digest:
@@ -149,13 +153,6 @@ class WorkerPool:
                 raise failure.in_caller(f"rank {self._rank}, starting workers")
             self._sent_spec_digest = digest
         self.start_workers()
-
-    def _begin_anew(self, variables: Mapping[str, str | None]) -> None:
-        """Replace the forkserver: modules read variables as they are imported."""
-        self.end_workers()
-        self._server.end()
-        self._server = self._new_server(variables)
-        self._sent_spec_digest, self._imported = b"", False
 
     def start_workers(self) -> None:
         """Fork all workers that start at once; none runs."""
@@ -180,12 +177,8 @@ class WorkerPool:
         self._pump()
 
     def _pump(self) -> None:
-        """Send what the sockets have room for; a blocking send could wait for ever."""
         for (sender, _), unsent in zip(self._task_sockets, self._unsent, strict=True):
-            with contextlib.suppress(BlockingIOError):
-                while unsent:
-                    sender.send(unsent[0], socket.MSG_DONTWAIT)
-                    unsent.popleft()
+            send_unsent(sender, unsent)
 
     def wait(
         self, timeout_s: float, also: Sequence[int] = ()
@@ -320,14 +313,6 @@ def _drain(receiver: socket.socket) -> None:
     with contextlib.suppress(BlockingIOError):
         while receiver.recv(64, socket.MSG_DONTWAIT):
             pass
-
-
-def wait_readable(descriptors: list[int], timeout_s: float) -> bool:
-    """Wait until one is readable. Not select, which fails for descriptors of 1024 and above."""
-    poller = select.poll()
-    for descriptor in descriptors:
-        poller.register(descriptor, select.POLLIN)
-    return bool(poller.poll(timeout_s * 1000))
 
 
 _MOST_OBJECTS = 2000  # inspected, nearest first: a dataset may hold an index of millions

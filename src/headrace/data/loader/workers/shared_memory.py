@@ -22,11 +22,6 @@ from numpy.typing import NDArray
 from headrace.data.loader.serialization import ALIGNMENT, PlacedArray, decode_batch
 
 
-def new_slot_file() -> int:
-    """Return the descriptor of a new, empty anonymous file, inherited by nobody by default."""
-    return os.memfd_create("headrace-slot", os.MFD_CLOEXEC)
-
-
 class SlotArena:
     """An arena in a slot, where a worker writes one batch; the file grows as needed."""
 
@@ -61,9 +56,9 @@ class PlainArena:
         source = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else _bytes_of(data)
         self._pieces[offset][start : start + len(source)] = source
 
-    def view(self, offset: int) -> NDArray[np.uint8]:
-        """Return the bytes of a handle."""
-        return self._pieces[offset]
+    def value(self, placed: PlacedArray) -> Any:
+        """Return a placed array, or its tensor."""
+        return _value(_window(self._pieces[placed.offset], placed, 0), placed)
 
 
 class _SlotView(weakref.ref[NDArray[np.uint8]]):
@@ -82,7 +77,8 @@ class SlotPool:
         # An executor that is dropped without being closed leaves no files open.
         self._closer = weakref.finalize(self, _close_files, self.descriptors)
         try:
-            self.descriptors.extend(new_slot_file() for _ in range(count))
+            for _ in range(count):
+                self.descriptors.append(os.memfd_create("headrace-slot", os.MFD_CLOEXEC))
         except OSError:
             self._closer()
             raise
@@ -194,11 +190,6 @@ def read_at(descriptor: int, offset: int, size_bytes: int) -> bytes:
 
 def _bytes_of(array: NDArray[Any]) -> NDArray[np.uint8]:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-
-
-def plain_value(arena: PlainArena, placed: PlacedArray) -> Any:
-    """Return the array or tensor of a placed array that was made inline."""
-    return _value(_window(arena.view(placed.offset), placed, 0), placed)
 
 
 def _dtype_of(placed: PlacedArray) -> np.dtype[Any]:

@@ -107,10 +107,9 @@ class Worker:
                 self._take(wait=False)
 
     def _take(self, *, wait: bool) -> bool:
-        try:
+        packed = b""
+        with contextlib.suppress(BlockingIOError):
             packed = self._task_socket.recv(64, 0 if wait else socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return False
         if not packed:
             return False
         task = TaskMessage.unpack(packed)
