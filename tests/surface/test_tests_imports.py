@@ -18,11 +18,12 @@ FRONTS = """
     bootstrap.override_hooks cli.main cli.progress_display cluster.emulated_cluster
     cluster.ray_node cluster.same_host core.env core.files core.process.mount_namespace
     core.process.sidecar data.channels.mount.mount_program data.loader.arguments
-    data.loader.workers.messages data.loader.workers.worker data.shards.in_place_index
-    data.shards.lint data.shards.reports data.shards.shard_packer data.storage.cache.blocks
-    data.storage.cache.cached_store data.storage.client.subprocess_client
-    data.storage.remote_store data.storage.store data.transforms.decode data.transforms.resize
-    jobs.run_handle jobs.sync.lease jobs.sync.sync_process jobs.tune observe.probe.device_clock
+    data.loader.executors.process data.loader.workers.messages data.loader.workers.worker
+    data.shards.in_place_index data.shards.lint data.shards.reports data.shards.shard_packer
+    data.storage.cache.blocks data.storage.cache.cached_store
+    data.storage.client.subprocess_client data.storage.remote_store data.storage.store
+    data.transforms.decode data.transforms.resize jobs.job_request jobs.run_handle
+    jobs.sync.lease jobs.sync.sync_process jobs.tune observe.probe.device_clock
     observe.whatif.measured_pipeline offload.hosts_file platforms.instance_groups
     platforms.sagemaker.folders records.collector records.compaction records.layout
     records.live_reader records.live_switch records.parquet_tables records.reader records.ring
@@ -35,19 +36,18 @@ PURE = """
     core.errors core.overrides core.source_location data.channels.copy.parallel_fetch
     data.channels.listing data.channels.mount data.channels.sidecar_client data.loader.collate
     data.loader.dataset_protocol data.loader.executors.dispatch data.loader.executors.inline
-    data.loader.executors.iterable data.loader.executors.process
-    data.loader.executors.speculation data.loader.failures data.loader.former_names
-    data.loader.needed_modules data.loader.serialization data.shards.index_rows
-    data.shards.index_writer data.shards.manifest data.shards.members data.shards.pack
-    data.shards.packing_plan data.shards.shard_index data.shards.sources.source_kinds
-    data.shards.sources.tables data.shards.tar data.storage data.storage.byte_ranges
-    data.storage.urls data.transforms data.transforms.augmentation data.transforms.image_window
-    jobs.cli_args jobs.hosts.host_commands jobs.hosts.host_installs jobs.hosts.offload_auto
-    jobs.hosts.ray_hosts jobs.job_request jobs.options jobs.sagemaker_sdk.config
-    jobs.sagemaker_sdk.debugger jobs.sagemaker_sdk.inputs jobs.spec jobs.sync.folder_sync
-    jobs.sync.remote_copy observe.doctor.diagnosis observe.doctor.evidence
-    observe.doctor.findings observe.doctor.leak_candidates observe.doctor.remedies
-    observe.doctor.rules observe.doctor.sagemaker observe.doctor.sagemaker.debugger_metrics
+    data.loader.executors.iterable data.loader.executors.speculation data.loader.failures
+    data.loader.serialization data.shards.index_rows data.shards.index_writer
+    data.shards.manifest data.shards.members data.shards.pack data.shards.packing_plan
+    data.shards.shard_index data.shards.sources.source_kinds data.shards.sources.tables
+    data.shards.tar data.storage data.storage.byte_ranges data.storage.urls data.transforms
+    data.transforms.augmentation data.transforms.image_window jobs.cli_args
+    jobs.hosts.host_commands jobs.hosts.host_installs jobs.hosts.offload_auto
+    jobs.hosts.ray_hosts jobs.options jobs.sagemaker_sdk.config jobs.sagemaker_sdk.debugger
+    jobs.sagemaker_sdk.inputs jobs.spec jobs.sync.folder_sync jobs.sync.remote_copy
+    observe.doctor.diagnosis observe.doctor.evidence observe.doctor.findings
+    observe.doctor.leak_candidates observe.doctor.remedies observe.doctor.rules
+    observe.doctor.sagemaker observe.doctor.sagemaker.debugger_metrics
     observe.doctor.scaling_forecast observe.doctor.stack_samples observe.doctor.verdict
     observe.probe.device_copies observe.probe.gpu_metrics observe.probe.sampling_rates
     observe.probe.segments observe.probe.step_clock observe.whatif.comparison
@@ -67,19 +67,18 @@ INSIDE = """
     cluster.placement cluster.ray_driver cluster.requirements_installer core.process.identity
     core.process.parent_death core.process.process_groups core.process.supervision core.world
     data.channels.pipe.epoch_pipes data.loader.batch_builder data.loader.dataloader
-    data.loader.library_state data.loader.workers.shared_memory data.shards.shard_records
-    data.storage.client.credentials data.storage.client.retries
+    data.loader.library_state data.loader.workers.pool data.loader.workers.shared_memory
+    data.shards.shard_records data.storage.client.credentials data.storage.client.retries
     data.storage.client.subprocess_protocol jobs.environment.script_environment jobs.failure
     jobs.hosts.cluster_join jobs.hosts.driver_protocol jobs.hosts.emulated_hosts
     jobs.hosts.rank_group jobs.output.script_output jobs.output.terminal_output
     jobs.requirements jobs.torchrun_args jobs.torchrun_process observe.doctor.rules.storage
-    observe.probe.batch_recorder observe.probe.event_log observe.probe.file_reads
-    observe.probe.process_usage observe.probe.rank_recorder observe.probe.read_monitor
-    observe.probe.recording_session observe.probe.system_metrics
-    observe.probe.torch_worker_hooks offload.capacity offload.connection offload.protocol
-    offload.proxy offload.server_session offload.worker_records records.system_table
-    report.sections.findings report.top.frame train.checkpoint_store train.state_dicts
-    train.strategies
+    observe.probe.batch_recorder observe.probe.file_reads observe.probe.process_usage
+    observe.probe.rank_recorder observe.probe.read_monitor observe.probe.recording_session
+    observe.probe.system_metrics observe.probe.torch_worker_hooks observe.probe.training_thread
+    offload.capacity offload.connection offload.protocol offload.proxy offload.server_session
+    offload.worker_records records.system_table report.sections.findings report.top.frame
+    train.checkpoint_store train.state_dicts train.strategies
 """.split()  # noqa: SIM905 - names, as a paragraph
 """What unit and property tests look into."""
 IMPURE = {

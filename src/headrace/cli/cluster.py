@@ -41,7 +41,7 @@ def _env(
     script: Annotated[str, typer.Option(help="The script.")] = "train.py",
     json: Annotated[bool, typer.Option("--json", help="Variables and arguments as JSON.")] = False,
 ) -> None:
-    from headrace.jobs.environment.preview import preview_environment
+    from headrace.jobs.environment.host_environment import preview_environment
     from headrace.jobs.options import parse_options
     from headrace.jobs.spec import ContractOptions
     from headrace.platforms.instance_groups import parse_groups

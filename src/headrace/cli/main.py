@@ -51,7 +51,7 @@ def _is_open(descriptor: int) -> bool:
 
 
 VERBS = (
-    "run", "resume", "tune", "doctor", "report", "top", "profile", "compare", "data", "cluster",
+    "run", "tune", "doctor", "report", "top", "profile", "compare", "data", "cluster",
 )  # fmt: skip
 """The modules of the verbs, in the order of the help."""
 

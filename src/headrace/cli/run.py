@@ -1,4 +1,4 @@
-"""The `headrace run` verb: a training script on this host or a cluster."""
+"""The `headrace run` and `headrace resume` verbs: a training script on this host or a cluster."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Example: headrace run --nproc-per-node auto train.py --epochs 3
 
 
 def register(app: typer.Typer) -> None:
-    """Add the verb to the command line."""
+    """Add the verbs to the command line."""
     app.command(
         name="run",
         help=_HELP,
@@ -34,6 +34,7 @@ def register(app: typer.Typer) -> None:
             "allow_interspersed_args": False,
         },
     )(_run)
+    app.command(name="resume")(resume)
 
 
 def _run(context: typer.Context, **options: Any) -> None:
@@ -70,3 +71,20 @@ def _signature() -> inspect.Signature:
 _KEYWORD = inspect.Parameter.POSITIONAL_OR_KEYWORD
 _run.__signature__ = _signature()  # type: ignore[attr-defined]
 _run.__annotations__ = {name: each.annotation for name, each in _signature().parameters.items()}
+
+
+def resume(
+    run: Annotated[str, typer.Argument(help="The run's name, or its folder.")],
+    *,
+    runs_dir: Annotated[str | None, typer.Option(help="Where runs are; ./runs by default.")] = None,
+) -> None:
+    """Start a run's last command again, in its folder, as the next attempt.
+
+    It starts from the folder where it was typed. With --checkpoint-uri the newest checkpoint is
+    there before the script begins.
+
+    Example: [bold]headrace resume train-20261123-101500[/bold]
+    """
+    from headrace.jobs.run import resume_run
+
+    sys.exit(resume_run(run, runs_dir))

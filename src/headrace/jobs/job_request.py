@@ -9,6 +9,7 @@ a launch script only needs another import.
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass
 from enum import Enum
@@ -17,8 +18,11 @@ from pathlib import Path
 from platform import python_version
 from typing import Any
 
+from headrace.core import env
+from headrace.core.console import print_status
 from headrace.core.errors import UsageError, choices_hint, did_you_mean
 from headrace.data.channels.spec import parse_cache_limit
+from headrace.jobs.cli_args import options_by_flag, split_headrace_flags
 from headrace.jobs.option_values import check_metric, hyperparameter_text, parse_max_run
 from headrace.jobs.options import Texts, argument_texts
 from headrace.jobs.sagemaker_sdk.config import InstanceGroup, ProfilerConfig
@@ -35,6 +39,7 @@ from headrace.jobs.sagemaker_sdk.inputs import (
     Input,
     input_notes,
     mode_of,
+    named_inputs,
     read_file_system,
 )
 from headrace.jobs.spec import ENGINES, job_options
@@ -477,3 +482,95 @@ def as_json(value: object) -> object:
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
     return f"<{type(value).__name__}>"
+
+
+_TOML, _YAML = (".toml",), (".yaml", ".yml")
+SUFFIXES = (*_TOML, *_YAML)
+"""Suffixes of job files."""
+_INPUTS = "inputs"
+_DRY_RUN = "dry_run"
+_KEYS_HINT = "Write its keys as docs/estimator.md lists them, such as entry_point: train.py."
+
+
+def with_job_file(argv: Sequence[str]) -> list[str]:
+    """Return the command line that a job file stands for; without a job file, the same one.
+
+    Our flags before the file override the file's; arguments after it go to the script, except
+    --dry-run, which is ours there, too. The arguments of the job are recorded in run.json.
+
+    Args:
+        argv: What follows `headrace run`.
+
+    Raises:
+        UsageError: The file cannot be read or holds an invalid value, which is named with its key;
+            or a flag of ours follows the file.
+    """
+    own, rest = split_headrace_flags(argv)
+    if not rest or not rest[0].endswith(SUFFIXES):
+        return list(argv)
+    behind, arguments = _split_after_file(rest[0], rest[1:])
+    file, where = Path(rest[0]), f"{rest[0]}: "
+    given = _read(file)
+    inputs = named_inputs(given.get(_INPUTS), where)
+    request = request_job(given, inputs, where, more=(_INPUTS,))
+    env.change({**request.variables, env.JOB_REQUEST.name: request.arguments_json()})
+    for note in request.notes:
+        print_status(f"headrace: {where}{note}\n")
+    typed = {**own, **behind}
+    if request.job_name is not None and not own.keys() & {"run_dir", "name"}:
+        typed["name"] = [request.job_name]
+    return [*request.flags(typed), request.script, *arguments]
+
+
+def _split_after_file(file: str, behind: Sequence[str]) -> tuple[Texts, list[str]]:
+    """Split what follows a job file into options of ours and the script's arguments.
+
+    Raises:
+        UsageError: A flag that may be ours or the script's.
+    """
+    end = behind.index("--") if "--" in behind else len(behind)
+    ours: dict[str, list[str]] = {}
+    theirs = list(behind[end + 1 :])
+    for argument in reversed(behind[:end]):
+        flag = argument.partition("=")[0]
+        found = options_by_flag().get(flag)
+        if found is None:
+            theirs.insert(0, argument)
+        elif found.name == _DRY_RUN:
+            ours[_DRY_RUN] = ["true"]
+        else:
+            raise UsageError(
+                f"{flag} stands behind {file}, where the script's arguments are. If it is "
+                f"Headrace's, write it before: headrace run {flag} ... {file}. If it is the "
+                f"script's, write -- first: headrace run {file} -- {flag} ..."
+            )
+    return ours, theirs
+
+
+def _read(file: Path) -> Mapping[str, Any]:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UsageError(f"There is no job file {file} in {Path.cwd()}.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file} cannot be read: {error}.") from error
+    found = _toml(file, text) if file.suffix in _TOML else _yaml(file, text)
+    if not isinstance(found, Mapping) or not found:
+        raise UsageError(f"{file} holds no keys. {_KEYS_HINT}")
+    return found
+
+
+def _toml(file: Path, text: str) -> object:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{file} is no TOML: {error}.") from error
+
+
+def _yaml(file: Path, text: str) -> object:
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise UsageError(f"{file} is no YAML: {' '.join(str(error).split())}.") from error

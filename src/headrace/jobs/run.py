@@ -15,7 +15,7 @@ from headrace.core.errors import UsageError, did_you_mean
 from headrace.core.process.supervision import exit_code_of, signals_blocked, wait_for
 from headrace.jobs.cli_args import direct_job
 from headrace.jobs.failure import describe_exit
-from headrace.jobs.job_file import with_job_file
+from headrace.jobs.job_request import with_job_file
 from headrace.jobs.local import print_outcome, record_end, run_directly
 from headrace.jobs.spec import job_options
 from headrace.jobs.torchrun_process import discard_early, take_or_start

@@ -78,7 +78,7 @@ def has_looked(pid: int) -> bool:
     """Whether the process that looks for changes waits for its standard input once more."""
     for below in descendants(pid):
         with suppress(OSError):
-            if b"channels.change_watch" in Path(f"/proc/{below}/cmdline").read_bytes():
+            if b"channels.listing" in Path(f"/proc/{below}/cmdline").read_bytes():
                 return Path(f"/proc/{below}/syscall").read_text().split()[1:2] == ["0x0"]
     return False
 

@@ -9,8 +9,16 @@ from dataclasses import dataclass
 from headrace.core.console import print_status
 from headrace.core.errors import HeadraceError, NotFoundError, StorageError, UsageError
 from headrace.core.lazy import sha256
-from headrace.data.channels.sidecar_client import ChannelRequest
-from headrace.data.storage import ObjectInfo, StorageConfig, open_store, safe_url, split_url
+from headrace.core.process.sidecar import SidecarParent, run_sidecar
+from headrace.data.channels.sidecar_client import END, ChannelRequest, ChannelsRequest
+from headrace.data.storage import (
+    ObjectInfo,
+    StorageConfig,
+    declare_leaf,
+    open_store,
+    safe_url,
+    split_url,
+)
 from headrace.data.storage.client.retries import NO_FILES_NAME
 from headrace.data.storage.urls import parse_url
 
@@ -192,3 +200,30 @@ def warn_of_unknown_changes(channel: str, error: HeadraceError) -> None:
     print_status(
         f"headrace: channel {channel}: whether it changed meanwhile is not known: {error}\n"
     )
+
+
+_READ = "some of them as they were before, or as they are now"
+
+
+def main(parent: SidecarParent) -> None:
+    """List the channels, wait for the job's end, list them again and report changes."""
+    declare_leaf()
+    request = ChannelsRequest.from_fields(parent.request)
+    config = StorageConfig()
+    before: dict[str, ChannelListing | HeadraceError] = {}
+    for channel in request.channels:
+        try:
+            before[channel.name] = list_channel(channel, config)
+        except HeadraceError as error:
+            before[channel.name] = error
+    if parent.read() == END:
+        for channel in request.channels:
+            listing = before[channel.name]
+            if isinstance(listing, ChannelListing):
+                warn_of_changes(channel, listing, config, read=_READ)
+            else:
+                warn_of_unknown_changes(channel.name, listing)
+
+
+if __name__ == "__main__":
+    run_sidecar(main)

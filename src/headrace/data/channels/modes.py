@@ -44,7 +44,7 @@ class ChannelChangeWatch(ActiveChannels):
     """The watch for changes of mounted channels; nobody waits for its first listing."""
 
     def __init__(self, request: ChannelsRequest) -> None:
-        self._sidecar = ChannelSidecar("change_watch", request)
+        self._sidecar = ChannelSidecar("listing", request)
 
     def end(self, exit_code: int) -> None:
         """Unless the job was stopped, report what has changed meanwhile."""
