@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import torch
 from hypothesis import given
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from torch.utils.data import default_collate
 
-from headrace.data.loader.collate import collate
+from headrace.data.loader.collate import collate, column_for
 from headrace.data.loader.serialization import decode_batch, encode_batch
 from headrace.data.loader.workers.shared_memory import PlainArena, SlotArena, SlotPool
 from sample_datasets import assert_same
@@ -53,6 +55,24 @@ def test_through_a_slot_equals_torch(sample: object, count: int):
     structure = encode_batch(collate(iter([sample] * count), count, arena), arena)
     assert_same(pool.lend(0, structure), default_collate([sample] * count))
     pool.close()
+
+
+class Pair(NamedTuple):
+    image: np.ndarray
+    label: int
+
+
+@given(image=ARRAYS, label=st.integers(-9, 9), count=st.integers(1, 4))
+def test_a_named_tuple_stays_one_and_is_placed_like_others(
+    image: np.ndarray, label: int, count: int
+):
+    sample, arena = Pair(image, label), PlainArena()
+    column = column_for(sample, count, arena)  # raises for what torch's own collating has to take
+    for row in range(count):
+        column.add(row, sample)
+    mine = decode_batch(encode_batch(column.result(), arena), arena.value)
+    assert isinstance(mine, Pair)
+    assert_same(mine, default_collate([sample] * count))
 
 
 @given(batch=SAMPLES)

@@ -184,7 +184,7 @@ class _SequenceColumn:
             for value in example
         ]
         # As in torch, a tuple becomes a list, a named tuple stays one.
-        self._make: Callable[[list[Any]], Any] = getattr(type(example), "_evict", list)
+        self._make: Callable[[list[Any]], Any] = getattr(type(example), "_make", list)
         if self._make is list and type(example) not in {tuple, list}:
             raise UnsupportedTypeError(f"cannot place a {type(example).__name__}")
 
