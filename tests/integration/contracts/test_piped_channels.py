@@ -119,7 +119,7 @@ BOTH_READ = """
 import os, pathlib, sys, time
 def opened(epoch):
     return open(f"{os.environ['SM_CHANNEL_TRAIN']}_{epoch}", "rb")
-mine = pathlib.Path("mine")
+mine, parent = pathlib.Path("mine"), os.getppid()
 before, other = map(int, sys.argv[1:3])
 if os.environ["RANK"] == "0":
     for epoch in range(before):
@@ -127,8 +127,12 @@ if os.environ["RANK"] == "0":
     with opened(before) as pipe:
         pipe.read(1)
         mine.touch()
-        time.sleep(600)
+        while os.getppid() == parent:  # until it is stopped, or the script that started it is
+            time.sleep(0.1)
+        sys.exit()
 while not mine.exists():
+    if os.getppid() != parent:
+        sys.exit()
     time.sleep(0.01)
 print("got", len(opened(other).read()), flush=True)
 """
