@@ -362,6 +362,7 @@ def test_a_killed_job_shows_its_last_state(tmp_path: Path):
     ) as job:
         eventually((tmp_path / "steps").exists, "the first step", START_S)
         eventually(lambda: open_records(path).table("steps").num_rows > 50, "50 steps")
+        os.kill(job.pid, signal.SIGSTOP)  # else it might start another collector meanwhile
         for pid in [*descendants(job.pid), job.pid]:  # all at once, the collector too
             with suppress(ProcessLookupError):  # it ended with one killed before
                 os.kill(pid, signal.SIGKILL)
