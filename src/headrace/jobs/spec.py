@@ -240,8 +240,8 @@ class ContractOptions(OptionGroup):
         check_hyperparameters(self.hyperparameters)
         if self.channels and not self.contracts:
             raise UsageError(
-                f"--channel {next(iter(self.channels))}=...: a script is told by its contract "
-                "where its channels are. Add --contract sagemaker (SM_CHANNEL_...) or --contract "
+                f"--channel {next(iter(self.channels))}=...: a script finds its channels by its "
+                "contract. Add --contract sagemaker (SM_CHANNEL_...) or --contract "
                 "vertex (AIP_..._DATA_URI)."
             )
         check_channels(self.channels, self.input_modes, self.cache_dir, self.cache_limit)

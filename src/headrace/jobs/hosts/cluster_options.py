@@ -71,8 +71,8 @@ def cluster_options(
     for name, flag in _DECIDED_BY_CLUSTER.items():
         if getattr(args, name) != parser.get_default(name):
             raise UsageError(
-                f"{flag} and {_cluster_flag(hosts)}: the cluster decides that. How many hosts is "
-                "told by --group NAME=HOSTS."
+                f"{flag} and {_cluster_flag(hosts)}: the cluster decides that. Give the number of "
+                "hosts by --group NAME=HOSTS."
             )
     is_ray = hosts.engine == "ray"
     address = (hosts.address or env.RAY_ADDRESS.get()) if is_ray else None

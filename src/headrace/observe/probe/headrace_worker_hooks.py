@@ -11,7 +11,8 @@ from headrace.core import env
 from headrace.observe.probe.batch_recorder import BATCH_RECORDER
 from headrace.observe.probe.loaders import LOADER_REGISTRY
 from headrace.observe.probe.recording_session import SESSION, guarded
-from headrace.observe.probe.stack_sampler import start_sampler, stop_sampler
+from headrace.observe.probe.stack_sampler import start_sampler
+from headrace.observe.probe.torch_worker_hooks import end_worker
 from headrace.observe.probe.transform_timer import TRANSFORM_TIMER
 
 
@@ -25,7 +26,7 @@ class OwnBatchObserver:
         try:
             yield
         finally:
-            _end_worker()
+            end_worker()
 
     def make_batch(self, make: Callable[[], tuple[bytes, int]], dataset: Any) -> bytes:
         """Make a batch, and write its row."""
@@ -61,10 +62,3 @@ def _begin_worker(number: int) -> None:
     loader = env.LOADER.get_int(-1)
     SESSION.become_worker(-1 if loader is None else loader, number, SESSION.rank)
     start_sampler(BATCH_RECORDER.request_phase)
-
-
-@guarded
-def _end_worker() -> None:
-    stop_sampler()
-    TRANSFORM_TIMER.flush()
-    SESSION.close()

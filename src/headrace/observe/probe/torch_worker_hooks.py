@@ -44,7 +44,7 @@ class _WorkerLoop:
         try:
             return self._original(*args, **kwargs)
         finally:
-            _end_worker()
+            end_worker()
 
     def __reduce__(self) -> tuple[Callable[[int], Any], tuple[int]]:
         return _worker_loop_of, (STARTING_LOADER.get(),)
@@ -100,7 +100,8 @@ def _begin_worker(loop: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[
 
 
 @guarded
-def _end_worker() -> None:
+def end_worker() -> None:
+    """Close the recording of a worker of either loader."""
     stop_sampler()
     TRANSFORM_TIMER.flush()
     SESSION.close()
