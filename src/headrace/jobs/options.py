@@ -29,7 +29,8 @@ class Kind:
         texts: Returns texts of which `parse` makes an equal value.
         repeats: The flag may be given several times.
         is_switch: The flag takes no value.
-        expects: What job files and the Estimator may give; see `argument_texts`.
+        expects: What job files and the Estimator may give, as their error messages say it.
+        takes_numbers: They may give it as a number, too.
     """
 
     parse: Callable[[Sequence[str], str], Any]
@@ -37,6 +38,7 @@ class Kind:
     repeats: bool = False
     is_switch: bool = False
     expects: str = "a text"
+    takes_numbers: bool = False
 
 
 def last_text(texts: Sequence[str], flag: str) -> str:  # noqa: ARG001 - a Kind's parse
@@ -65,7 +67,9 @@ def number(least: int) -> Kind:
             raise UsageError(f"{flag} {texts[-1]}: give a whole number, {least} or more.")
         return value
 
-    return Kind(parse=parse, texts=lambda value: [str(value)], expects="a whole number")
+    return Kind(
+        parse=parse, texts=lambda value: [str(value)], expects="a whole number", takes_numbers=True
+    )
 
 
 def choice(known: Sequence[str]) -> Kind:
@@ -80,13 +84,18 @@ def choice(known: Sequence[str]) -> Kind:
 
 
 def parsed(
-    parse: Callable[[str], Any], text: Callable[[Any], str] = str, *, expects: str = "a text"
+    parse: Callable[[str], Any],
+    text: Callable[[Any], str] = str,
+    *,
+    expects: str = "a text",
+    takes_numbers: bool = False,
 ) -> Kind:
     """Return the kind of a value that a function reads from one text."""
     return Kind(
         parse=lambda texts, _flag: parse(texts[-1]),
         texts=lambda value: [text(value)],
         expects=expects,
+        takes_numbers=takes_numbers,
     )
 
 
@@ -232,6 +241,6 @@ def argument_texts(found: Option, value: Any, where: str) -> list[str]:
     if isinstance(value, str) and value and not kind.is_switch:
         return [value]
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if is_number and ("number" in kind.expects):
+    if is_number and kind.takes_numbers:
         return [str(value)]
     raise UsageError(f"{where}{found.argument}: {value!r} is not {kind.expects}.")

@@ -132,6 +132,7 @@ class ScriptOptions(OptionGroup):
             parse_max_run,
             lambda value: f"{value:.12g}s",
             expects="a number of seconds, or a text such as 2h",
+            takes_numbers=True,
         ),
         "Run",
         "Longest time that the job may take: 3600 (seconds), 30min, 2h.",
@@ -215,7 +216,7 @@ class ContractOptions(OptionGroup):
     )
     cache_limit: str | None = option(
         "cache_limit",
-        replace(TEXT, expects="a number of bytes, or a text such as 100GB"),
+        replace(TEXT, expects="a number of bytes, or a text such as 100GB", takes_numbers=True),
         "Data",
         "How much a cache of channels may hold, such as 100GB; else the disk does.",
         default=None,
