@@ -16,7 +16,7 @@ from typing import Any
 from headrace.core import env
 from headrace.core.errors import LaunchError, UsageError
 from headrace.core.file_lock import open_lock_file, wait_for_lock
-from headrace.core.files import write_text_atomically
+from headrace.core.files import is_temporary, write_text_atomically
 from headrace.records.launcher import (
     has_ended_on_this_host,
     is_run_locked,
@@ -224,7 +224,9 @@ def open_run_folder(
         path.mkdir(parents=True, exist_ok=True)
         # A run that starts at this moment has a temporary run.json there.
         others = [
-            each for each in path.iterdir() if not each.name.startswith((_RUN_FILE, LAUNCHER_LOG))
+            each
+            for each in path.iterdir()
+            if not each.name.startswith((_RUN_FILE, LAUNCHER_LOG)) and not is_temporary(each.name)
         ]
         if others and not (path / _RUN_FILE).exists():
             raise UsageError(

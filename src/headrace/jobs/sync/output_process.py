@@ -20,6 +20,7 @@ from pathlib import Path
 
 from headrace.core.console import print_status
 from headrace.core.errors import CheckpointError, StorageError, UsageError
+from headrace.core.files import is_temporary
 from headrace.core.process.sidecar import SidecarParent, run_sidecar
 from headrace.data.storage import Store, declare_leaf, open_store
 from headrace.data.storage.byte_ranges import split_span
@@ -40,7 +41,7 @@ def merge_folders(folders: Mapping[str, Path], report: Callable[[str], object]) 
     found: dict[str, Path] = {}
     for host, folder in sorted(folders.items()):
         for path in sorted(folder.rglob("*")):
-            if path.is_dir() or not path.exists():
+            if path.is_dir() or not path.exists() or is_temporary(path.name):
                 continue
             name = path.relative_to(folder).as_posix()
             other = found.get(name)
