@@ -72,7 +72,8 @@ INSIDE = """
     data.storage.client.subprocess_protocol jobs.environment.script_environment jobs.failure
     jobs.hosts.cluster_join jobs.hosts.driver_protocol jobs.hosts.emulated_hosts
     jobs.hosts.rank_group jobs.output.script_output jobs.output.terminal_output
-    jobs.requirements jobs.torchrun_args jobs.torchrun_process observe.doctor.rules.storage
+    jobs.requirements jobs.sync.output_process jobs.torchrun_args jobs.torchrun_process
+    observe.doctor.rules.storage
     observe.probe.batch_recorder observe.probe.file_reads observe.probe.process_usage
     observe.probe.rank_recorder observe.probe.read_monitor observe.probe.recording_session
     observe.probe.system_metrics observe.probe.torch_worker_hooks observe.probe.training_thread

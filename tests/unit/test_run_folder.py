@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.core.errors import LaunchError, UsageError
+from headrace.core.files import temporary_name
 from headrace.records.redaction import redact
 from headrace.records.run_folder import open_run_folder
 
@@ -72,6 +73,12 @@ def test_runs_of_the_same_second_get_folders_of_their_own():
     paths = {open_run_folder(run_dir=None, name=None, script="a/t.py").path for _ in range(3)}
     assert len(paths) == 3
     assert all(path.parent.name == "runs" and path.name.startswith("t-") for path in paths)
+
+
+def test_a_run_json_that_is_just_being_written_is_no_other_file(here: Path):
+    (here / "mine").mkdir()
+    (here / "mine" / temporary_name()).touch()  # before it is renamed to run.json
+    assert start(open_run_folder(run_dir="mine", name=None, script="t.py")).number == 1
 
 
 @pytest.mark.parametrize("name", ["a/b", "..", "", ".hidden"])
