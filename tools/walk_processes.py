@@ -1,4 +1,4 @@
-"""Counts the functions and files of Headrace, in all its processes, that a batch or a timing passes.
+"""Counts the functions and files of Headrace that a batch or a timing passes in all processes.
 
     python tools/walk_processes.py batch
     python tools/walk_processes.py timing
@@ -22,7 +22,7 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[1]
 PACKAGE = f"{os.sep}src{os.sep}headrace{os.sep}"
 
-# Runs in every Python process: notes each function of Headrace that is called while the byte is set.
+# Runs in every Python process: notes functions of Headrace that are called while the byte is set.
 FOLLOWER = f"""
 import mmap, os, sys, threading
 package, own, seen = {PACKAGE!r}, os.path.dirname(__file__), set()
@@ -44,7 +44,8 @@ def note(frame, event, _):
         return
     if (os.getpid(), code) not in seen and not in_import(frame):
         seen.add((os.getpid(), code))
-        line = f"{{os.getpid()}}\\t{{code.co_filename.partition(package)[2]}}\\t{{code.co_qualname}}\\n"
+        file = code.co_filename.partition(package)[2]
+        line = f"{{os.getpid()}}\\t{{file}}\\t{{code.co_qualname}}\\n"
         out = os.open(os.path.join(own, "walk"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         os.write(out, line.encode())
         os.close(out)
