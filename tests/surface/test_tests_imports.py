@@ -16,14 +16,14 @@ SOURCE = TESTS.parent / "src"
 PUBLIC = {"headrace", "headrace.sagemaker", "headrace.train", "headrace.transforms"}
 FRONTS = """
     bootstrap.override_hooks cli.main cli.progress_display cluster.emulated_cluster
-    cluster.ray_node cluster.same_host core.env core.files core.process.mount_namespace
+    cluster.host_identity cluster.ray_node core.env core.files core.process.mount_namespace
     core.process.sidecar data.channels.mount.mount_program data.loader.arguments
     data.loader.executors.process data.loader.workers.messages data.loader.workers.worker
     data.shards.in_place_index data.shards.lint data.shards.reports data.shards.shard_packer
     data.storage.cache.blocks data.storage.cache.cached_store
     data.storage.client.subprocess_client data.storage.remote_store data.storage.store
     data.transforms.decode data.transforms.resize jobs.job_request jobs.run_handle
-    jobs.sync.lease jobs.sync.sync_process jobs.tune observe.probe.device_clock
+    jobs.sync.output_process jobs.sync.sync_process jobs.tune observe.probe.device_clock
     observe.whatif.measured_pipeline offload.hosts_file platforms.instance_groups
     platforms.sagemaker.folders records.collector records.compaction records.layout
     records.live_reader records.live_switch records.parquet_tables records.reader records.ring
@@ -42,9 +42,8 @@ PURE = """
     data.shards.shard_index data.shards.sources.source_kinds data.shards.sources.tables
     data.shards.tar data.storage data.storage.byte_ranges data.storage.urls data.transforms
     data.transforms.augmentation data.transforms.image_window jobs.cli_args
-    jobs.hosts.host_commands jobs.hosts.host_installs jobs.hosts.offload_auto
-    jobs.hosts.ray_hosts jobs.options jobs.sagemaker_sdk.config jobs.sagemaker_sdk.debugger
-    jobs.sagemaker_sdk.inputs jobs.spec jobs.sync.folder_sync jobs.sync.remote_copy
+    jobs.hosts.host_commands jobs.hosts.offload_setup jobs.options jobs.sagemaker_sdk.config
+    jobs.sagemaker_sdk.debugger jobs.sagemaker_sdk.inputs jobs.spec jobs.sync.remote_copy
     observe.doctor.diagnosis observe.doctor.evidence observe.doctor.findings
     observe.doctor.leak_candidates observe.doctor.remedies observe.doctor.rules
     observe.doctor.sagemaker observe.doctor.sagemaker.debugger_metrics
@@ -53,31 +52,28 @@ PURE = """
     observe.probe.segments observe.probe.step_clock observe.whatif.comparison
     observe.whatif.host_usage observe.whatif.prediction observe.whatif.scaling
     observe.whatif.simulation observe.whatif.tables observe.whatif.train_steps
-    offload.host_status offload.partitions offload.scheduler platforms.cluster_hosts
-    platforms.sagemaker.files platforms.sagemaker.variables platforms.training_job
-    platforms.vertex records.data_frames records.redaction report.figures.base
-    report.figures.data_waits report.figures.flame report.figures.heatmap
+    offload.host_status offload.scheduler platforms.cluster_hosts platforms.sagemaker.variables
+    platforms.training_job platforms.vertex records.data_frames records.redaction
+    report.figures.base report.figures.data_waits report.figures.flame report.figures.heatmap
     report.figures.step_phases report.formatting report.markup report.open_run
     report.top.processes report.top.step_rates sampling sampling.lanes sampling.permutation
     sampling.seeds
 """.split()  # noqa: SIM905 - names, as a paragraph
 """No process, thread, socket or file at import or in a signature; `IMPURE` is checked."""
 INSIDE = """
-    bootstrap.ray_hooks cluster.addresses cluster.agent cluster.join_client cluster.join_server
-    cluster.placement cluster.ray_driver cluster.requirements_installer core.process.identity
-    core.process.parent_death core.process.process_groups core.process.supervision core.world
-    data.channels.pipe.epoch_pipes data.loader.batch_builder data.loader.dataloader
-    data.loader.library_state data.loader.workers.pool data.loader.workers.shared_memory
-    data.shards.shard_records data.storage.client.credentials data.storage.client.retries
-    data.storage.client.subprocess_protocol jobs.environment.script_environment jobs.failure
-    jobs.hosts.cluster_join jobs.hosts.driver_protocol jobs.hosts.emulated_hosts
-    jobs.hosts.rank_group jobs.output.script_output jobs.output.terminal_output
-    jobs.requirements jobs.sync.output_process jobs.torchrun_args jobs.torchrun_process
-    observe.doctor.rules.storage
+    bootstrap.ray_hooks cluster.agent cluster.join_connections cluster.ray_cluster
+    cluster.requirements_installer core.process.parent_death core.process.process_groups
+    core.process.supervision core.world data.channels.pipe.epoch_pipes data.loader.batch_builder
+    data.loader.dataloader data.loader.library_state data.loader.workers.pool
+    data.loader.workers.shared_memory data.shards.shard_records data.storage.client.credentials
+    data.storage.client.retries data.storage.client.subprocess_protocol
+    jobs.environment.script_environment jobs.failure jobs.hosts.cluster_join
+    jobs.hosts.driver_protocol jobs.hosts.job_hosts jobs.hosts.rank_group jobs.output
+    jobs.requirements jobs.torchrun_args jobs.torchrun_process observe.doctor.rules.storage
     observe.probe.batch_recorder observe.probe.file_reads observe.probe.process_usage
     observe.probe.rank_recorder observe.probe.read_monitor observe.probe.recording_session
     observe.probe.system_metrics observe.probe.torch_worker_hooks observe.probe.training_thread
-    offload.capacity offload.connection offload.protocol offload.proxy offload.server_session
+    offload.capacity offload.connection offload.protocol offload.proxy offload.server
     offload.worker_records records.system_table report.sections.findings report.top.frame
     train.checkpoint_store train.state_dicts train.strategies
 """.split()  # noqa: SIM905 - names, as a paragraph

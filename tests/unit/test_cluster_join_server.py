@@ -10,9 +10,8 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from headrace.cluster.addresses import find_this_host, head_address, source_address
-from headrace.cluster.join_client import JoinClient
-from headrace.cluster.join_server import JoinServer, JsonLineConnection
+from headrace.cluster.host_identity import find_this_host, head_address, source_address
+from headrace.cluster.join_connections import JoinClient, JoinServer, JsonLineConnection
 from headrace.core.errors import LaunchError, UsageError
 from jobs import eventually
 

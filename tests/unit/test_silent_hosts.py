@@ -11,8 +11,8 @@ import pytest
 
 from headrace.offload.connection import ServerConnection
 from headrace.offload.hosts_file import AuxiliaryHost, HostsFile
-from headrace.offload.partitions import PartitionScheduler
 from headrace.offload.proxy import OffloadProxy
+from headrace.offload.scheduler import PartitionScheduler
 from headrace.offload.worker_records import OffloadRecorder
 
 

@@ -38,7 +38,7 @@ def profile(
     Example: [bold]headrace profile --deep 20s[/bold]
     """
     from headrace.core.units import parse_seconds
-    from headrace.jobs.option_values import check_interval
+    from headrace.jobs.options import check_interval
     from headrace.records.live_switch import LiveSwitch
     from headrace.records.reader import find_run, open_records
 

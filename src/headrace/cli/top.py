@@ -36,7 +36,7 @@ def top(
     """
     from rich.console import Console
 
-    from headrace.jobs.option_values import check_interval
+    from headrace.jobs.options import check_interval
     from headrace.records.reader import find_run, wait_for_records
     from headrace.report.top.run_watcher import RunWatcher
     from headrace.report.top.screen import print_frame, show_frames

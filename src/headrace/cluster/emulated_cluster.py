@@ -19,8 +19,8 @@ from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
 
-from headrace.cluster.addresses import free_port
 from headrace.cluster.agent import HostAgent
+from headrace.cluster.host_identity import free_port
 from headrace.cluster.ray_node import (
     FreeMemory,
     RayNode,

@@ -17,9 +17,14 @@ from difflib import get_close_matches
 from typing import Any
 
 from headrace.cluster.agent import AgentReport, HostFacts, HostProgram
-from headrace.cluster.placement import end_agents, node_affinity, start_agent
-from headrace.cluster.ray_driver import RayHost, living_hosts
-from headrace.cluster.same_host import HostMarker
+from headrace.cluster.host_identity import HostMarker
+from headrace.cluster.ray_cluster import (
+    RayHost,
+    end_agents,
+    living_hosts,
+    node_affinity,
+    start_agent,
+)
 from headrace.core.console import print_status
 from headrace.offload.hosts_file import AuxiliaryHost, HostsFile
 from headrace.platforms.instance_groups import GROUP_LABEL, GroupSpec

@@ -17,8 +17,12 @@ from headrace.data.channels.sizes import ChannelSize, channel_sizes
 from headrace.data.channels.spec import ChannelSpec, read_channels
 from headrace.data.storage import safe_url
 from headrace.jobs.environment.existing_job import ExistingJob, check_variables, find_existing_job
-from headrace.jobs.environment.host_environment import host_resources
-from headrace.jobs.environment.host_layout import HostLayout, layout_hosts, layout_single_host
+from headrace.jobs.environment.host_environment import (
+    HostLayout,
+    host_resources,
+    layout_hosts,
+    layout_single_host,
+)
 from headrace.jobs.environment.script_environment import check_environment
 from headrace.jobs.spec import ContractOptions, JobSpec
 from headrace.platforms.instance_groups import GroupSpec
@@ -26,8 +30,8 @@ from headrace.platforms.sagemaker.folders import DEFAULT_BASE, SageMakerFolders
 from headrace.platforms.script_contract import ScriptContract, script_arguments
 from headrace.platforms.training_job import Distribution, HostResources, TrainingJob
 from headrace.platforms.vertex import vertex_paths
-from headrace.records.launcher import hide_secrets
 from headrace.records.redaction import redact
+from headrace.records.run_folder import hide_secrets
 
 if TYPE_CHECKING:
     from headrace.jobs.torchrun_args import TorchrunJob
@@ -149,11 +153,18 @@ class DryRunJob:
     is_here: bool = True
 
 
-def describe_direct_job(job: JobSpec, script: str, devices: int) -> int:
+def _count_devices() -> int:
+    import torch
+
+    return torch.accelerator.device_count()
+
+
+def describe_direct_job(job: JobSpec, script: str) -> int:
     """Print the dry run of a job of one process; return the exit code."""
     outer = find_existing_job(job.contract)
     if outer is not None:
         return _print_existing_job(outer, script, job, "none: the script runs once")
+    devices = _count_devices()
     plan = _single_host_layout(script, None, devices)
     return _print_job(
         DryRunJob(
@@ -163,7 +174,7 @@ def describe_direct_job(job: JobSpec, script: str, devices: int) -> int:
     )  # fmt: skip
 
 
-def describe_torchrun_job(job: TorchrunJob, devices: int) -> int:
+def describe_torchrun_job(job: TorchrunJob) -> int:
     """Print the dry run of a torchrun job, on one host or several; return the exit code."""
     cluster, spec = job.cluster, job.spec
     named = spec.hosts.groups[0].name if spec.hosts.groups else None
@@ -171,7 +182,7 @@ def describe_torchrun_job(job: TorchrunJob, devices: int) -> int:
     if outer is not None:
         ranks = f"{job.ranks_here} here" if outer.has_local_ranks else "none here: it runs once"
         return _print_existing_job(outer, job.script, spec, ranks)
-    has_contract = set(spec.contract.contracts) - {"torchrun"}
+    has_contract, devices = spec.contract.has_platform, _count_devices()
     if cluster is None:
         plan = _single_host_layout(job.script, job.distribution or "torch_distributed", devices)
         machines, place = _local_resources(plan, devices), "this machine"

@@ -23,14 +23,19 @@ from headrace.core.console import print_status
 from headrace.core.errors import LaunchError, UsageError
 from headrace.core.process.parent_death import parent_bound_command
 from headrace.jobs.job_request import JobRequest, argument_names, as_json, request_job, run_stem
-from headrace.jobs.option_values import check_interval
+from headrace.jobs.options import check_interval
 from headrace.jobs.run_handle import RunHandle
 from headrace.jobs.sagemaker_sdk.config import FrameworkProfile, read_profile
 from headrace.jobs.sagemaker_sdk.debugger import ProfilerRule, ignored_settings, read_rules
 from headrace.jobs.sagemaker_sdk.inputs import Input, named_inputs
-from headrace.records.launcher import hide_secrets
 from headrace.records.redaction import HIDDEN
-from headrace.records.run_folder import LAUNCHER_LOG, Attempt, RunFolder, open_run_folder
+from headrace.records.run_folder import (
+    LAUNCHER_LOG,
+    Attempt,
+    RunFolder,
+    hide_secrets,
+    open_run_folder,
+)
 
 _FIT_KEYS = ("inputs", "notes", "experiment_config", "profiler_updates")
 _IGNORED_FLAGS = ("--run-dir=", "--name=")

@@ -13,8 +13,11 @@ from pathlib import Path
 
 from headrace.core import env
 from headrace.core.errors import LaunchError
-from headrace.jobs.environment.host_environment import host_environment, single_host_environment
-from headrace.jobs.environment.host_layout import HostLayout
+from headrace.jobs.environment.host_environment import (
+    HostLayout,
+    host_environment,
+    single_host_environment,
+)
 from headrace.jobs.environment.script_environment import ScriptEnvironment, join_environments
 from headrace.jobs.hosts.driver_protocol import HostAssignment
 from headrace.jobs.recording import Recording

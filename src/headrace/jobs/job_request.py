@@ -23,16 +23,22 @@ from headrace.core.console import print_status
 from headrace.core.errors import UsageError, choices_hint, did_you_mean
 from headrace.data.channels.spec import parse_cache_limit
 from headrace.jobs.cli_args import options_by_flag, split_headrace_flags
-from headrace.jobs.option_values import check_metric, hyperparameter_text, parse_max_run
-from headrace.jobs.options import Texts, argument_texts
-from headrace.jobs.sagemaker_sdk.config import InstanceGroup, ProfilerConfig
-from headrace.jobs.sagemaker_sdk.debugger import ignored_settings, read_rules
-from headrace.jobs.sagemaker_sdk.distribution import (
+from headrace.jobs.options import (
+    Texts,
+    argument_texts,
+    check_metric,
+    hyperparameter_text,
+    parse_max_run,
+)
+from headrace.jobs.sagemaker_sdk.config import (
+    InstanceGroup,
+    ProfilerConfig,
     RanksSpec,
     distribution_notes,
     ranks_of,
     training_first,
 )
+from headrace.jobs.sagemaker_sdk.debugger import ignored_settings, read_rules
 from headrace.jobs.sagemaker_sdk.inputs import (
     MODES,
     FileSystemInput,
@@ -44,8 +50,7 @@ from headrace.jobs.sagemaker_sdk.inputs import (
 )
 from headrace.jobs.spec import ENGINES, job_options
 from headrace.platforms.instance_groups import DEFAULT_GROUP, LOCAL_TYPES, ONLY_GROUP
-from headrace.platforms.sagemaker.files import check_hyperparameters
-from headrace.platforms.sagemaker.folders import check_checkpoint_path
+from headrace.platforms.sagemaker.folders import check_checkpoint_path, check_hyperparameters
 from headrace.platforms.vertex import experiment_variables
 from headrace.records.redaction import is_secret
 

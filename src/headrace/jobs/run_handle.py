@@ -16,10 +16,9 @@ import psutil
 
 from headrace.core.errors import LaunchError, RecordsError, UsageError
 from headrace.jobs.failure import last_traceback
-from headrace.records.launcher import running_pid
 from headrace.records.live_switch import LiveSwitch
 from headrace.records.reader import Records, find_run, recorded_attempts
-from headrace.records.run_folder import LAUNCHER_LOG, Attempt, RunFolder
+from headrace.records.run_folder import LAUNCHER_LOG, Attempt, RunFolder, running_pid
 
 if TYPE_CHECKING:
     from headrace.report.open_run import ChartedRun

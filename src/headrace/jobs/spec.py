@@ -15,18 +15,6 @@ from headrace.core.errors import UsageError
 from headrace.core.overrides import Override, parse_overrides
 from headrace.core.units import parse_seconds
 from headrace.data.channels.spec import check_channels, read_modes
-from headrace.jobs.option_values import (
-    check_interval,
-    hyperparameter_text,
-    mode_texts,
-    parse_contracts,
-    parse_dependencies,
-    parse_environment,
-    parse_hyperparameter,
-    parse_max_run,
-    parse_metric,
-    parse_sync_url,
-)
 from headrace.jobs.options import (
     SWITCH,
     TEXT,
@@ -34,18 +22,31 @@ from headrace.jobs.options import (
     Option,
     OptionGroup,
     Texts,
+    check_interval,
     choice,
+    hyperparameter_text,
+    mode_texts,
     number,
     option,
     option_texts,
     options_of,
     pairs,
+    parse_contracts,
+    parse_dependencies,
+    parse_environment,
+    parse_hyperparameter,
+    parse_max_run,
+    parse_metric,
     parse_options,
+    parse_sync_url,
     parsed,
 )
 from headrace.platforms.instance_groups import GroupSpec, parse_groups
-from headrace.platforms.sagemaker.files import check_hyperparameters
-from headrace.platforms.sagemaker.folders import CHECKPOINT_PATH_FLAG, check_checkpoint_path
+from headrace.platforms.sagemaker.folders import (
+    CHECKPOINT_PATH_FLAG,
+    check_checkpoint_path,
+    check_hyperparameters,
+)
 from headrace.platforms.script_contract import ContractName
 from headrace.platforms.training_job import Distribution
 
@@ -232,9 +233,9 @@ class ContractOptions(OptionGroup):
     processes_per_host: int | None = None
 
     @property
-    def is_any(self) -> bool:
-        """Whether the script gets anything by these options."""
-        return bool(self.contracts or self.hyperparameters or self.source_dir)
+    def has_platform(self) -> bool:
+        """Whether the script has a contract besides torchrun's variables."""
+        return bool(set(self.contracts) - {"torchrun"})
 
     def checked(self) -> Self:
         """Return the options if they fit together; raises UsageError."""

@@ -53,7 +53,7 @@ from headrace.jobs.hosts.driver_protocol import (
     announce_refusal,
     wait_at_start_barrier,
 )
-from headrace.jobs.output.terminal_output import LogFollower
+from headrace.jobs.output import LogFollower
 from headrace.jobs.spec import JobSpec
 from headrace.jobs.sync.host_sync import extra_grace_s
 from headrace.jobs.torchrun_args import (

@@ -1,19 +1,23 @@
-"""The construction of the script environment on a host, with channels and /gcs mounts.
+"""The hosts of a job as its scripts see them: layout, script environment, channels, /gcs mounts.
 
-On Vertex AI, Cloud Storage FUSE mounts buckets at `/gcs/BUCKET`
-(cloud.google.com/vertex-ai/docs/training, "Mount Cloud Storage"), and scripts name paths there.
-Which buckets a script uses is found in its arguments and its source text.
+The layout has groups, host names and addresses, the same on each host. On Vertex AI, Cloud Storage
+FUSE mounts buckets at `/gcs/BUCKET` (cloud.google.com/vertex-ai/docs/training, "Mount Cloud
+Storage"), and scripts name paths there. Which buckets a script uses is found in its arguments and
+its source text.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+import socket
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -26,12 +30,6 @@ from headrace.data.channels.mount import NoMountError
 from headrace.data.channels.resolve import resolve_channels, script_channels
 from headrace.data.channels.spec import parse_cache_limit, read_channels
 from headrace.jobs.environment.existing_job import check_variables, find_existing_job
-from headrace.jobs.environment.host_layout import (
-    HostLayout,
-    free_master_port,
-    layout_hosts,
-    layout_single_host,
-)
 from headrace.jobs.environment.script_environment import (
     EnvironmentSpec,
     ScriptEnvironment,
@@ -42,11 +40,106 @@ from headrace.jobs.environment.script_environment import (
     with_script_options,
 )
 from headrace.jobs.spec import ContractOptions, JobSpec
-from headrace.platforms.instance_groups import GroupSpec
+from headrace.platforms.instance_groups import ONLY_GROUP, GroupSpec, HostGroup
 from headrace.platforms.sagemaker.folders import DEFAULT_BASE, SageMakerFolders
-from headrace.platforms.script_contract import ScriptContract, script_arguments
+from headrace.platforms.sagemaker.variables import MASTER_PORT as SAGEMAKERS_PORT
+from headrace.platforms.script_contract import ContractName, ScriptContract, script_arguments
 from headrace.platforms.training_job import Distribution, HostResources, TrainingJob
+from headrace.platforms.vertex import MASTER_PORT as VERTEXS_PORT
 from headrace.platforms.vertex import vertex_paths
+
+_ADDRESS = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostLayout:
+    """The hosts of a job, with the names that its scripts see."""
+
+    job: str
+    groups: tuple[HostGroup, ...]
+    addresses: Mapping[str, str]  # by host name
+    distribution: Distribution | None  # how ranks are started; None: the script runs once a host
+    distributed: tuple[str, ...]  # the names of the groups that have ranks
+    can_bind_mount: bool  # processes of each host may have a mount namespace
+    master_port: int = 0  # for the rendezvous of a script's own ranks; 0: the contract's
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The names of all hosts, group by group."""
+        return tuple(host for group in self.groups for host in group.hosts)
+
+    def to_json(self) -> str:
+        """Return a text that `from_json` reads."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> HostLayout:
+        """Return the layout of a `to_json` text."""
+        fields: dict[str, Any] = json.loads(text)
+        groups = tuple(
+            HostGroup(**{**group, "hosts": tuple(group["hosts"])}) for group in fields["groups"]
+        )
+        return cls(**{**fields, "groups": groups, "distributed": tuple(fields["distributed"])})
+
+
+def layout_hosts(
+    job: str,
+    groups: Mapping[str, tuple[str, list[str]]],
+    *,
+    distribution: Distribution | None,
+    distributed: str | None,
+    can_bind_mount: bool,
+    master_port: int = 0,
+) -> HostLayout:
+    """Return the layout of hosts that are known by their addresses.
+
+    Where scripts can get an /etc/hosts of the job's, hosts are called algo-1, algo-2, ... in the
+    order of the groups. Elsewhere nothing would resolve such names, and they are called by address.
+    `groups` has the type and the addresses of the hosts of each group; `distributed` is the group
+    that has ranks, None: none.
+    """
+    addresses: dict[str, str] = {}
+    named = []
+    for group, (kind, hosts) in groups.items():
+        names = [f"algo-{len(addresses) + number}" for number in range(1, len(hosts) + 1)]
+        names = names if can_bind_mount else hosts
+        addresses |= dict(zip(names, hosts, strict=True))
+        named.append(HostGroup(name=group, hosts=tuple(names), instance_type=kind))
+    return HostLayout(
+        job=job,
+        groups=tuple(named),
+        addresses=addresses,
+        distribution=distribution,
+        distributed=(distributed,) if distribution is not None and distributed else (),
+        can_bind_mount=can_bind_mount,
+        master_port=master_port,
+    )
+
+
+def free_master_port(contracts: Sequence[ContractName]) -> int:
+    """Return a free rendezvous port on this machine; 0 where the contracts' own port is free."""
+    usual = SAGEMAKERS_PORT if any(each.startswith("sage") for each in contracts) else VERTEXS_PORT
+    with socket.socket() as probe:
+        try:
+            probe.bind(("", usual))  # on all addresses, as torch's store does
+        except OSError:
+            probe.bind(("", 0))
+            return int(probe.getsockname()[1])
+    return 0
+
+
+def layout_single_host(
+    job: str, *, distribution: Distribution | None, devices: int, can_bind_mount: bool,
+    master_port: int = 0,
+) -> HostLayout:  # fmt: skip
+    """Return the layout of a job on this host alone; see `layout_hosts`."""
+    kind = "local_gpu" if devices else "local"
+    return layout_hosts(
+        job, {ONLY_GROUP: (kind, [_ADDRESS])},
+        distribution=distribution, distributed=ONLY_GROUP, can_bind_mount=can_bind_mount,
+        master_port=master_port,
+    )  # fmt: skip
+
 
 _GCS_ROOT = Path("/gcs")
 # A bucket's name: cloud.google.com/storage/docs/buckets, "Naming". Scripts write /gcs for gs:/.
@@ -101,11 +194,6 @@ def _buckets_of_script(options: ContractOptions, script: str, arguments: Iterabl
     return found
 
 
-def has_platform_contract(options: ContractOptions) -> bool:
-    """Whether the script has a contract besides torchrun's variables."""
-    return bool(set(options.contracts) - {"torchrun"})
-
-
 def _plain_environment(options: ContractOptions) -> ScriptEnvironment:
     """Return the environment of a script that gets only its arguments."""
     arguments = script_arguments((), options.hyperparameters)
@@ -126,7 +214,7 @@ def single_host_environment(
     their number.
     """
     options = job.contract
-    if not has_platform_contract(options):
+    if not options.has_platform:
         return host_environment(job, script, None, "", folder=folder)
     training = job.hosts.groups[0].name if job.hosts.groups else None
     outer = find_existing_job(options, training)
@@ -277,7 +365,7 @@ def _relative_script(code: Path, script: str) -> str:
     return str(path.relative_to(code)) if path.is_relative_to(code) else str(path)
 
 
-_ADDRESS = "127.0.0.{}"
+_PREVIEW_ADDRESS = "127.0.0.{}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -334,7 +422,7 @@ def _layout(job: str, options: ContractOptions, groups: Sequence[GroupSpec]) -> 
         {
             group.name: (
                 group.instance_type or ("local_gpu" if group.gpus else "local"),
-                [_ADDRESS.format(number + 2) for number in range(group.hosts)],
+                [_PREVIEW_ADDRESS.format(number + 2) for number in range(group.hosts)],
             )
             for group in groups
         },

@@ -26,10 +26,9 @@ from headrace.core.process.supervision import exit_code_of, signals_blocked
 from headrace.core.world import World, current_world
 from headrace.jobs.environment.script_environment import ScriptEnvironment
 from headrace.jobs.failure import describe_exit
-from headrace.jobs.output.script_output import run_script, script_command
+from headrace.jobs.output import run_script, script_command
 from headrace.jobs.spec import JobSpec
-from headrace.records.launcher import process_identity, running_pid
-from headrace.records.run_folder import RunFolder
+from headrace.records.run_folder import RunFolder, process_identity, running_pid
 
 _RUN_FILE = "headrace-run.json"  # in the parent of all starts' folders
 _LEADER_FILE, _FOLLOWER_FILE = "headrace.json", "headrace-{}.json"

@@ -15,10 +15,9 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from headrace.cluster.addresses import find_this_host, head_address
-from headrace.cluster.join_client import JoinClient
-from headrace.cluster.join_server import JoinServer
-from headrace.cluster.ray_driver import import_ray
+from headrace.cluster.host_identity import find_this_host, head_address
+from headrace.cluster.join_connections import JoinClient, JoinServer
+from headrace.cluster.ray_cluster import import_ray
 from headrace.cluster.ray_node import (
     AUTH_FILE_HELP,
     FreeMemory,

@@ -13,24 +13,19 @@ from types import ModuleType
 import torch
 
 from headrace.cluster.emulated_cluster import EmulatedCluster
-from headrace.cluster.ray_driver import import_ray, ray_connection
-from headrace.cluster.same_host import HostMarker, host_marker
+from headrace.cluster.host_identity import HostMarker, host_marker
+from headrace.cluster.ray_cluster import import_ray, ray_connection
 from headrace.core import env
 from headrace.core.console import print_status
 from headrace.core.errors import LaunchError
 from headrace.core.process.supervision import STOP_SIGNALS
 from headrace.data.channels.resolve import preflight_channels
-from headrace.jobs.environment.host_environment import has_platform_contract
 from headrace.jobs.hosts.cluster_options import ClusterOptions, print_emulated_types
-from headrace.jobs.hosts.emulated_hosts import EmulatedHosts
-from headrace.jobs.hosts.host_commands import HostCommands, job_working_dir
-from headrace.jobs.hosts.host_installs import HostInstalls
-from headrace.jobs.hosts.offload_auto import OffloadAuto
-from headrace.jobs.hosts.offload_setup import OffloadSetup
-from headrace.jobs.hosts.rank_group import StopRequest
-from headrace.jobs.hosts.ray_hosts import RayHosts
-from headrace.jobs.hosts.restart_loop import HostProvider, RestartLoop
-from headrace.jobs.output.terminal_output import HostOutput
+from headrace.jobs.hosts.host_commands import HostCommands, HostInstalls, job_working_dir
+from headrace.jobs.hosts.job_hosts import EmulatedHosts, RayHosts
+from headrace.jobs.hosts.offload_setup import OffloadAuto, OffloadSetup
+from headrace.jobs.hosts.rank_group import HostProvider, RestartLoop, StopRequest
+from headrace.jobs.output import HostOutput
 from headrace.jobs.requirements import code_folder, find_requirements, install_requirements
 from headrace.jobs.sync.host_sync import OutputUpload, extra_grace_s
 from headrace.jobs.torchrun_args import TorchrunJob
@@ -65,14 +60,7 @@ class _ClusterJob:
         self._groups = self._groups_with_script()
         self._working_dir = job_working_dir(job)
         self._output = HostOutput()
-        self._programs = HostCommands(
-            job,
-            self._groups,
-            self._working_dir,
-            folder,
-            attempt,
-            has_contract=has_platform_contract(job.spec.contract),
-        )
+        self._programs = HostCommands(job, self._groups, self._working_dir, folder, attempt)
 
     def run(self, stop: StopRequest) -> int:
         is_here = self._options.address is None
@@ -100,9 +88,7 @@ class _ClusterJob:
     def _groups_with_script(self) -> list[GroupSpec]:
         """Return the groups whose hosts run the script, and print which groups are not used."""
         options = self._options
-        if has_platform_contract(
-            self._job.spec.contract
-        ):  # as on SageMaker, every host runs the script
+        if self._job.spec.contract.has_platform:  # as on SageMaker, every host runs the script
             rest = [group for group in options.others if group.name != options.offload]
             return [options.training, *rest]
         for group in () if options.driver else options.others:

@@ -35,8 +35,7 @@ from headrace.jobs.hosts.driver_protocol import (
     announce_refusal,
     wait_at_start_barrier,
 )
-from headrace.jobs.output.script_output import script_command
-from headrace.jobs.output.terminal_output import LogFollower
+from headrace.jobs.output import LogFollower, script_command
 from headrace.jobs.spec import JobSpec
 
 

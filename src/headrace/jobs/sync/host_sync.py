@@ -14,7 +14,7 @@ from headrace.core.console import print_status
 from headrace.core.errors import LaunchError, UsageError
 from headrace.core.process.sidecar import RestartedSidecar, Sidecar
 from headrace.data.storage.urls import parse_url
-from headrace.jobs.environment.host_layout import HostLayout
+from headrace.jobs.environment.host_environment import HostLayout
 from headrace.jobs.environment.script_environment import ScriptEnvironment
 from headrace.jobs.failure import describe_exit
 from headrace.jobs.spec import ContractOptions, SyncOptions
@@ -186,7 +186,7 @@ class OutputUpload:
         self._run = run
         self._job = job or run.name
         self._sidecar: Sidecar | None = None
-        if self._url is not None and not set(contract.contracts) - {"torchrun"}:
+        if self._url is not None and not contract.has_platform:
             raise UsageError(
                 "--output-path: no contract tells the script where to leave what it makes. Add "
                 "--contract sagemaker (SM_MODEL_DIR) or --contract vertex (AIP_MODEL_DIR)."

@@ -12,12 +12,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.platforms.sagemaker.files import (
+from headrace.platforms.sagemaker.folders import (
+    SageMakerFolders,
     framework_parameters,
     input_data_config,
     resource_config,
 )
-from headrace.platforms.sagemaker.folders import SageMakerFolders
 from headrace.platforms.training_job import HostResources, TrainingJob
 
 
