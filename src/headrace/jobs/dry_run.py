@@ -135,22 +135,16 @@ _RUN = "RUN"  # stands for the run folder in paths
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DryRunJob:
-    """What is known of a job before it starts.
-
-    Attributes:
-        script: The script's path from here, or a module's name.
-        ranks_per_host: Ranks per training host; None: the script runs once on each host.
-        is_here: The hosts inherit this process's variables.
-    """
+    """What is known of a job before it starts."""
 
     spec: JobSpec
-    script: str
+    script: str  # the script's path from here, or a module's name
     plan: HostLayout
     machines: Mapping[str, HostResources]
-    ranks_per_host: int | None
+    ranks_per_host: int | None  # ranks per training host; None: the script runs once on each host
     restarts: int
     place: str
-    is_here: bool = True
+    is_here: bool = True  # the hosts inherit this process's variables
 
 
 def _count_devices() -> int:

@@ -45,20 +45,14 @@ _Params = ParamSpec("_Params")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedJob:
-    """The job of a run, from its run folder.
-
-    Attributes:
-        inputs: Its channels, by name.
-        experiment_config: SageMaker's; None: there was none.
-        folder: The folder in which it was started, for relative paths; None: the current one.
-        lacks: Why an Estimator cannot start it again; None: it can.
-    """
+    """The job of a run, from its run folder."""
 
     given: Mapping[str, Any]
-    inputs: Mapping[str, Input] = field(default_factory=dict)
-    experiment_config: Mapping[str, str] | None = None
+    inputs: Mapping[str, Input] = field(default_factory=dict)  # its channels, by name
+    experiment_config: Mapping[str, str] | None = None  # SageMaker's; None: there was none
+    # The folder in which it was started, for relative paths; None: the current one
     folder: Path | None = None
-    lacks: str | None = None
+    lacks: str | None = None  # why an Estimator cannot start it again; None: it can
 
 
 def recorded_job(run: RunHandle) -> RecordedJob:
@@ -115,23 +109,15 @@ _UPDATE_PREFIX = "update_profiler: "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfilerUpdate:
-    """A change of a run's recording; None or False: unchanged.
+    """A change of a run's recording; None or False: unchanged."""
 
-    Attributes:
-        rules: Further rules that are checked when the run has ended.
-        system_monitor_interval_millis: Milliseconds between samples of the system.
-        s3_output_path: SageMaker's location of the records; ignored.
-        framework_profile_params: FrameworkProfile: record in depth, for its duration or 20 seconds.
-        disable_framework_metrics: End the recording in depth.
-        deep_s: Record in depth for this many seconds.
-    """
-
-    rules: object | None
-    system_monitor_interval_millis: int | None
-    s3_output_path: str | None
+    rules: object | None  # further rules that are checked when the run has ended
+    system_monitor_interval_millis: int | None  # milliseconds between samples of the system
+    s3_output_path: str | None  # SageMaker's location of the records; ignored
+    # FrameworkProfile: record in depth, for its duration or 20 seconds
     framework_profile_params: object | None
-    disable_framework_metrics: bool
-    deep_s: float | None
+    disable_framework_metrics: bool  # end the recording in depth
+    deep_s: float | None  # record in depth for this many seconds
 
     def apply(self, run: RunHandle) -> None:
         """Change how a run is recorded, and note the change in its folder.

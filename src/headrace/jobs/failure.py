@@ -27,17 +27,12 @@ _EXCERPT_LINES = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFailure:
-    """The failure of one rank.
-
-    Attributes:
-        returncode: Its return code; -n where signal n ended it.
-        seen_s: When torchrun saw it, in seconds since 1970; torchrun notes whole seconds.
-        last_words_s: When its stderr was last written to, in seconds since 1970; 0: unknown.
-    """
+    """The failure of one rank."""
 
     rank: int
-    returncode: int
-    seen_s: float
+    returncode: int  # its return code; -n where signal n ended it
+    seen_s: float  # when torchrun saw it, in seconds since 1970; torchrun notes whole seconds
+    # When its stderr was last written to, in seconds since 1970; 0: unknown
     last_words_s: float = 0.0
 
 

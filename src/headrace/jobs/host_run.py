@@ -35,19 +35,13 @@ from headrace.records.run_folder import Attempt, RunFolder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptEnd:
-    """The end of a host's script or ranks.
+    """The end of a host's script or ranks."""
 
-    Attributes:
-        code: The exit code as a shell has it: 128 + n where signal n ended it.
-        command: What failed, for the platform's failure file.
-        traceback: The last traceback of the one that failed first; "": none is known.
-        is_clean: No rank was killed, possibly while it wrote a file.
-    """
-
+    # The exit code as a shell has it: 128 + n where signal n ended it
     code: int = LaunchError.exit_code
-    command: Sequence[str] = ()
-    traceback: str = ""
-    is_clean: bool = True
+    command: Sequence[str] = ()  # what failed, for the platform's failure file
+    traceback: str = ""  # the last traceback of the one that failed first; "": none is known
+    is_clean: bool = True  # no rank was killed, possibly while it wrote a file
 
 
 class HostRun:

@@ -71,22 +71,16 @@ _UNSUPPORTED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRequest:
-    """A job that arguments ask for.
-
-    Attributes:
-        options: The texts of its options, by option name.
-        job_name: The run's name; None: made of the script's name and the time.
-        variables: Secrets of the script, which no command line should show.
-        notes: Where the job differs from what the arguments ask for.
-    """
+    """A job that arguments ask for."""
 
     script: str
-    options: Texts
+    options: Texts  # the texts of its options, by option name
     torchrun_flags: tuple[str, ...] = ()
-    job_name: str | None = None
+    job_name: str | None = None  # the run's name; None: made of the script's name and the time
+    # Secrets of the script, which no command line should show
     variables: Mapping[str, str] = field(default_factory=dict)
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # where the job differs from what the arguments ask for
 
     def arguments_json(self) -> str:
         """Return the arguments as JSON, without those that are empty."""

@@ -30,23 +30,16 @@ _KEY = "option"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """How the texts of an option become its value, and the value texts again.
+    """How the texts of an option become its value, and the value texts again."""
 
-    Attributes:
-        parse: Returns the value of texts that follow a flag, given both; raises UsageError.
-        texts: Returns texts of which `parse` makes an equal value.
-        repeats: The flag may be given several times.
-        is_switch: The flag takes no value.
-        expects: What job files and the Estimator may give, as their error messages say it.
-        takes_numbers: They may give it as a number, too.
-    """
-
+    # Returns the value of texts that follow a flag, given both; raises UsageError
     parse: Callable[[Sequence[str], str], Any]
-    texts: Callable[[Any], Iterable[str]]
-    repeats: bool = False
-    is_switch: bool = False
+    texts: Callable[[Any], Iterable[str]]  # returns texts of which `parse` makes an equal value
+    repeats: bool = False  # the flag may be given several times
+    is_switch: bool = False  # the flag takes no value
+    # What job files and the Estimator may give, as their error messages say it
     expects: str = "a text"
-    takes_numbers: bool = False
+    takes_numbers: bool = False  # they may give it as a number, too
 
 
 def last_text(texts: Sequence[str], flag: str) -> str:  # noqa: ARG001 - a Kind's parse
@@ -135,23 +128,15 @@ def pairs(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One option of a job.
+    """One option of a job."""
 
-    Attributes:
-        name: Its name in command lines (`max_run` is --max-run) and in texts.
-        panel: The panel of the help that lists it.
-        kind: How texts become its value.
-        argument: Its name in job files and of the Estimator's argument; None: it has none.
-        needs_torchrun: It concerns ranks or several hosts, so torchrun starts the script.
-    """
-
-    name: str
+    name: str  # its name in command lines (`max_run` is --max-run) and in texts
     field: str
-    panel: Panel
+    panel: Panel  # the panel of the help that lists it
     help: str
-    kind: Kind
-    argument: str | None
-    needs_torchrun: bool
+    kind: Kind  # how texts become its value
+    argument: str | None  # its name in job files and of the Estimator's argument; None: it has none
+    needs_torchrun: bool  # it concerns ranks or several hosts, so torchrun starts the script
 
     @property
     def flag(self) -> str:

@@ -37,16 +37,12 @@ _STOP_CODES = (128 + 15, 128 + 2, 128 + 1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunHandle:
-    """One attempt of a run.
-
-    Attributes:
-        begin: Offset in bytes at which the attempt's output begins in the launcher's log.
-        process: The launcher, if this process started it.
-    """
+    """One attempt of a run."""
 
     path: Path
     number: int
-    begin: int = 0
+    begin: int = 0  # offset in bytes at which the attempt's output begins in the launcher's log
+    # The launcher, if this process started it
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     @classmethod

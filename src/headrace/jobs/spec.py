@@ -422,29 +422,17 @@ class SyncOptions(OptionGroup):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """The script of a job.
+    """The script of a job."""
 
-    Attributes:
-        path: Its path as typed, or a module's name.
-        is_module: `path` is a module's name.
-        is_program: It is started as a program, not by Python.
-        arguments: The user's own arguments.
-    """
-
-    path: str
-    is_module: bool = False
-    is_program: bool = False
-    arguments: tuple[str, ...] = ()
+    path: str  # its path as typed, or a module's name
+    is_module: bool = False  # `path` is a module's name
+    is_program: bool = False  # it is started as a program, not by Python
+    arguments: tuple[str, ...] = ()  # the user's own arguments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
-    """A job: the script, its options, and torchrun's flags as typed.
-
-    Attributes:
-        torchrun_flags: Empty: the script runs in one process without torchrun, unless an option
-            needs torchrun.
-    """
+    """A job: the script, its options, and torchrun's flags as typed."""
 
     script: Script
     run: RunOptions = field(default_factory=RunOptions)
@@ -453,6 +441,7 @@ class JobSpec:
     recording: RecordingOptions = field(default_factory=RecordingOptions)
     hosts: HostsOptions = field(default_factory=HostsOptions)
     sync: SyncOptions = field(default_factory=SyncOptions)
+    # Empty: the script runs in one process without torchrun, unless an option needs torchrun
     torchrun_flags: tuple[str, ...] = ()
 
     @classmethod

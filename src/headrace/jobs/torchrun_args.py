@@ -38,27 +38,18 @@ _LOG_FLAGS = ("logs_specs", "redirects", "tee", "duplicate_stdout_filters",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchrunJob:
-    """A job whose script torchrun starts.
+    """A job whose script torchrun starts."""
 
-    Attributes:
-        spec: The job, its script's path as typed.
-        args: torchrun's parsed flags; the script in them is a path from here.
-        emulated_ranks: Ranks of a host whose machine type is emulated; None: it is not emulated.
-        world_size: Ranks on all hosts, of the largest world allowed.
-        keeps_own_logs: The user set torchrun's log flags; the output is left to torchrun.
-        shutdown_s: How long torchrun waits for ranks after a stop signal.
-        asks_for_ranks: A torchrun flag sets the number of ranks.
-        cluster: None: the job runs on this host alone, or on hosts that torchrun's flags name.
-    """
-
-    spec: JobSpec
-    args: argparse.Namespace
+    spec: JobSpec  # the job, its script's path as typed
+    args: argparse.Namespace  # torchrun's parsed flags; the script in them is a path from here
     ranks_here: int
+    # Ranks of a host whose machine type is emulated; None: it is not emulated
     emulated_ranks: int | None
-    world_size: int
-    keeps_own_logs: bool
-    shutdown_s: int
-    asks_for_ranks: bool
+    world_size: int  # ranks on all hosts, of the largest world allowed
+    keeps_own_logs: bool  # the user set torchrun's log flags; the output is left to torchrun
+    shutdown_s: int  # how long torchrun waits for ranks after a stop signal
+    asks_for_ranks: bool  # a torchrun flag sets the number of ranks
+    # None: the job runs on this host alone, or on hosts that torchrun's flags name
     cluster: ClusterOptions | None = None
 
     @property

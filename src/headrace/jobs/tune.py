@@ -25,18 +25,14 @@ _MOST_TRIALS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One run of a tuning.
-
-    Attributes:
-        remedy: The remedy that was added; None for the first run, of the unchanged script.
-        measured: The comparison with the run before; None for the first run.
-    """
+    """One run of a tuning."""
 
     folder: Path
     overrides: tuple[Override, ...]
     diagnosis: Diagnosis
+    # The remedy that was added; None for the first run, of the unchanged script
     remedy: Remedy | None = None
-    measured: Comparison | None = None
+    measured: Comparison | None = None  # the comparison with the run before; None for the first run
 
     @property
     def helped(self) -> bool:
@@ -46,15 +42,11 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedTrial:
-    """A run of a tuning that failed with a remedy, where the script alone did not fail.
-
-    Attributes:
-        reason: How the run ended.
-    """
+    """A run of a tuning that failed with a remedy, where the script alone did not fail."""
 
     folder: Path
     remedy: Remedy
-    reason: str
+    reason: str  # how the run ended
 
 
 def tune(

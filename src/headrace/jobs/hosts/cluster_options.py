@@ -30,26 +30,17 @@ _DECIDED_BY_CLUSTER = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterOptions:
-    """The cluster on which a job runs.
+    """The cluster on which a job runs."""
 
-    Attributes:
-        address: The Ray cluster's address; None: this machine, with emulated hosts.
-        is_ray: The hosts are a Ray cluster's; otherwise they are emulated without Ray.
-        offload: The group whose hosts also make batches; None: none.
-        offload_if_it_helps: Use that group only if it is predicted to help (`--offload auto`).
-        max_preemptions: How often ranks are restarted after the loss of a host; -1: any number.
-        driver: The script uses Ray itself: it runs once, and Ray assigns all resources.
-    """
-
-    address: str | None
-    is_ray: bool
+    address: str | None  # the Ray cluster's address; None: this machine, with emulated hosts
+    is_ray: bool  # the hosts are a Ray cluster's; otherwise they are emulated without Ray
     training: GroupSpec
     others: tuple[GroupSpec, ...]
-    offload: str | None
-    offload_if_it_helps: bool
+    offload: str | None  # the group whose hosts also make batches; None: none
+    offload_if_it_helps: bool  # use that group only if it is predicted to help (`--offload auto`)
     hosts_s: float
-    max_preemptions: int
-    driver: bool
+    max_preemptions: int  # how often ranks are restarted after the loss of a host; -1: any number
+    driver: bool  # the script uses Ray itself: it runs once, and Ray assigns all resources
 
     @property
     def ranks_hosts(self) -> int:

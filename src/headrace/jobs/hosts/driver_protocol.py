@@ -21,41 +21,28 @@ from headrace.core.errors import HeadraceError, LaunchError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostAssignment:
-    """A host's part in the job.
+    """A host's part in the job."""
 
-    Attributes:
-        spec: The job, as JSON of a `JobSpec`, with paths as they are on this host.
-        name: The name of the host's node.
-        prefix: The prefix of output lines, `{rank}` in the place of the rank.
-        restarts: How often the job's ranks were started before.
-        hosts: How many hosts have ranks.
-        number: This host's index among them, or among all hosts where it has none.
-        master_address: The address of host 0.
-        master_port: A free port of host 0.
-        plan: The job's hosts, as JSON of a `HostLayout`; None: no platform contract.
-        ranks: Ranks per host of an emulated machine type; None: as the command line says.
-        sync_name: The name under which this host's checkpoints are synced.
-        all_sync_names: Those names of all hosts.
-        sends_part: This host, which shares no disk with the launcher, uploads its part of the
-            output, for the launcher to merge.
-    """
-
-    spec: Mapping[str, Any]
-    name: str
-    prefix: str
-    restarts: int
-    hosts: int
-    number: int
+    spec: Mapping[str, Any]  # the job, as JSON of a `JobSpec`, with paths as they are on this host
+    name: str  # the name of the host's node
+    prefix: str  # the prefix of output lines, `{rank}` in the place of the rank
+    restarts: int  # how often the job's ranks were started before
+    hosts: int  # how many hosts have ranks
+    number: int  # this host's index among them, or among all hosts where it has none
     address: str
-    master_address: str
-    master_port: int
+    master_address: str  # the address of host 0
+    master_port: int  # a free port of host 0
+    # The job's hosts, as JSON of a `HostLayout`; None: no platform contract
     plan: str | None = None
     host: str = ""
     cores: int = 0
     devices: int = 0
+    # Ranks per host of an emulated machine type; None: as the command line says
     ranks: int | None = None
-    sync_name: str = "host"
-    all_sync_names: tuple[str, ...] = ()
+    sync_name: str = "host"  # the name under which this host's checkpoints are synced
+    all_sync_names: tuple[str, ...] = ()  # those names of all hosts
+    # This host, which shares no disk with the launcher, uploads its part of the output, for the
+    # launcher to merge
     sends_part: bool = False
 
     def to_json(self) -> str:

@@ -34,15 +34,10 @@ from headrace.records.run_folder import Attempt, RunFolder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkingDir:
-    """The folder that is copied to hosts on other machines.
+    """The folder that is copied to hosts on other machines."""
 
-    Attributes:
-        folder: Its copy is the ranks' working directory.
-        scripts: The script's own folder, relative to `folder`; "": the same folder.
-    """
-
-    folder: str
-    scripts: str = ""
+    folder: str  # its copy is the ranks' working directory
+    scripts: str = ""  # the script's own folder, relative to `folder`; "": the same folder
 
     def named(self, script: str) -> str:
         """Return a script's path relative to the folder; a module's name stays as it is."""
