@@ -219,11 +219,8 @@ class AgentPlacement:
     """The agents of some groups, one a host, in a placement group.
 
     The cluster has all hosts of the groups. `agents` are sorted by host name, those on the driver's
-    own machine first.
-
-    Raises:
-        NotPlacedError: Other jobs have the hosts, or one is gone.
-        LaunchError: An agent does not start.
+    own machine first. Raises NotPlacedError (other jobs have the hosts, or one is gone),
+    LaunchError (an agent does not start).
     """
 
     def __init__(

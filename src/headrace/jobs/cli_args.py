@@ -53,8 +53,7 @@ def find_script(script: str, source_dir: str | None) -> str:
         script: The path as typed.
         source_dir: The code folder; None: not given.
 
-    Raises:
-        UsageError: There is no such code folder.
+    Raises UsageError (there is no such code folder).
     """
     if source_dir is None:
         return script
@@ -96,11 +95,8 @@ def option_values(args: argparse.Namespace) -> dict[str, list[str]]:
 def direct_job(argv: Sequence[str]) -> JobSpec | None:
     """Return the job of a command line without torchrun or cluster flags, else None.
 
-    Args:
-        argv: What follows `headrace run`.
-
-    Raises:
-        UsageError: There is no script, or a flag of ours has no value.
+    `argv` is what follows `headrace run`. Raises UsageError (there is no script, or a flag of ours
+    has no value).
     """
     own, rest = split_headrace_flags(argv)
     if rest and rest[0] == "--":

@@ -58,8 +58,7 @@ class RecordedJob:
 def recorded_job(run: RunHandle) -> RecordedJob:
     """Return the job of a run.
 
-    Raises:
-        UsageError: The run has no attempt.
+    Raises UsageError (the run has no attempt).
     """
     attempt = run.attempt
     if attempt is None or not attempt.argv:
@@ -122,9 +121,8 @@ class ProfilerUpdate:
     def apply(self, run: RunHandle) -> None:
         """Change how a run is recorded, and note the change in its folder.
 
-        Raises:
-            UsageError: Nothing is to change, or a value is invalid; the recording stays as it is.
-            RecordsError: The run is not running, or is not recorded.
+        Raises UsageError (nothing is to change, or a value is invalid; the recording stays as it
+        is), RecordsError (the run is not running, or is not recorded).
         """
         millis = self.system_monitor_interval_millis
         interval_s = None if millis is None else check_interval(f"{millis}ms")

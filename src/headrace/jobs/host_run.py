@@ -70,10 +70,9 @@ class HostRun:
     def prepare(self) -> None:
         """Bring here what the script needs: channels, environment, checkpoints.
 
-        Raises:
-            UsageError: A channel or a URL that cannot be used, or contradictory variables.
-            StorageError: A channel or a checkpoint cannot be fetched.
-            LaunchError: A folder cannot be made.
+        Raises UsageError (a channel or a URL that cannot be used, or contradictory variables),
+        StorageError (a channel or a checkpoint cannot be fetched), LaunchError (a folder cannot be
+        made).
         """
         self._output.begin()  # first: fails before any copy where another job writes there
         with finished_on_error(self._output):
@@ -122,9 +121,8 @@ def single_host_run(
         count_devices: Returns this host's device count; called only where the contract tells it.
         is_only_host: No other host has ranks of the job, with a launcher of its own.
 
-    Raises:
-        UsageError: There is no such requirements file, or no contract for the output path.
-        LaunchError: The installation failed.
+    Raises UsageError (there is no such requirements file, or no contract for the output path),
+    LaunchError (the installation failed).
     """
     install_requirements(job.contract, job.environment, folder, attempt)
     run = folder.path

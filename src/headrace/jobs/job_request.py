@@ -115,8 +115,7 @@ def request_job(
         more: Names of further allowed arguments, which are left out.
         experiment_config: SageMaker's.
 
-    Raises:
-        UsageError: An unknown argument (the message names the nearest one), or an invalid value.
+    Raises UsageError (an unknown argument, whose nearest is named, or an invalid value).
     """
     asked = _known_arguments(given, where, more)
     if "entry_point" not in asked:
@@ -495,14 +494,9 @@ def with_job_file(argv: Sequence[str]) -> list[str]:
     """Return the command line that a job file stands for; without a job file, the same one.
 
     Our flags before the file override the file's; arguments after it go to the script, except
-    --dry-run, which is ours there, too. The arguments of the job are recorded in run.json.
-
-    Args:
-        argv: What follows `headrace run`.
-
-    Raises:
-        UsageError: The file cannot be read or holds an invalid value, which is named with its key;
-            or a flag of ours follows the file.
+    --dry-run, which is ours there, too. The arguments of the job are recorded in run.json. `argv`
+    is what follows `headrace run`. Raises UsageError (the file cannot be read or holds an invalid
+    value, which is named with its key; or a flag of ours follows the file).
     """
     own, rest = split_headrace_flags(argv)
     if not rest or not rest[0].endswith(SUFFIXES):
@@ -524,8 +518,7 @@ def with_job_file(argv: Sequence[str]) -> list[str]:
 def _split_after_file(file: str, behind: Sequence[str]) -> tuple[Texts, list[str]]:
     """Split what follows a job file into options of ours and the script's arguments.
 
-    Raises:
-        UsageError: A flag that may be ours or the script's.
+    Raises UsageError (a flag that may be ours or the script's).
     """
     end = behind.index("--") if "--" in behind else len(behind)
     ours: dict[str, list[str]] = {}

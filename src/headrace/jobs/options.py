@@ -201,8 +201,7 @@ def options_of(group: type[OptionGroup]) -> list[Option]:
 def parse_options(group: type[_Group], texts: Texts) -> _Group:
     """Return a group of options whose values are given as texts.
 
-    Raises:
-        UsageError: An invalid value, or values that exclude each other.
+    Raises UsageError (an invalid value, or values that exclude each other).
     """
     values = {
         each.field: each.kind.parse(texts[each.name], each.flag)

@@ -45,8 +45,7 @@ def find_requirements(given: str | None, code: Path | None) -> Path | None:
         given: The file, or `none`; None: the requirements.txt in the code folder, if there is one.
         code: The code folder; None: not searched.
 
-    Raises:
-        UsageError: There is no such file.
+    Raises UsageError (there is no such file).
     """
     if given == _NONE:
         return None
@@ -128,9 +127,7 @@ def install_requirements(
         options: Contract options, which may name the code folder.
         around: Script options, which may name the file.
 
-    Raises:
-        UsageError: There is no such file.
-        LaunchError: The installation failed.
+    Raises UsageError (there is no such file), LaunchError (the installation failed).
     """
     source_dir = Path(options.source_dir) if options.source_dir is not None else None
     file = find_requirements(around.requirements, source_dir)

@@ -230,9 +230,8 @@ def run_job(argv: Sequence[str], *, run_dir: str | None = None) -> int:
             script's arguments.
         run_dir: The run folder; it takes precedence over `argv`.
 
-    Raises:
-        UsageError: Wrong flags, or a script that cannot be run.
-        LaunchError: The run folder is broken.
+    Raises UsageError (wrong flags, or a script that cannot be run), LaunchError (the run folder is
+    broken).
     """
     argv = with_job_file(argv)
     direct = direct_job(argv)
@@ -284,9 +283,8 @@ def resume_run(run: str, runs_dir: str | None = None) -> int:
         run: The run's name or folder.
         runs_dir: The folder of all runs; see `runs_folder`.
 
-    Raises:
-        UsageError: There is no such run, it is running, or its recorded command cannot be repeated.
-        LaunchError: The run folder is broken.
+    Raises UsageError (there is no such run, it is running, or its recorded command cannot be
+    repeated), LaunchError (the run folder is broken).
     """
     path = _find(run, runs_dir)
     attempts = RunFolder(path).attempts()

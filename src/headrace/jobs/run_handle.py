@@ -49,11 +49,8 @@ class RunHandle:
     def of(cls, run: str | Path) -> RunHandle:
         """Return the latest attempt of a run, whatever process started it.
 
-        Args:
-            run: The run folder, or its name in the runs folder.
-
-        Raises:
-            UsageError: There is no such run.
+        `run` is the run folder, or its name in the runs folder. Raises UsageError (there is no such
+        run).
         """
         path = find_run(str(run))
         return cls(path=path, number=len(RunFolder(path).attempts()))
@@ -136,8 +133,7 @@ class RunHandle:
     def switch(self) -> LiveSwitch:
         """Return the live switch that changes the recording of a running job.
 
-        Raises:
-            RecordsError: The job does not run, or is not recorded.
+        Raises RecordsError (the job does not run, or is not recorded).
         """
         deadline = time.monotonic() + _SWITCH_S
         while self._pid() is not None and time.monotonic() < deadline:
@@ -151,9 +147,8 @@ class RunHandle:
     def check(self) -> None:
         """Raise where the attempt failed or was refused.
 
-        Raises:
-            UsageError: It was refused before anything ran.
-            LaunchError: It failed; the message ends with its last output.
+        Raises UsageError (it was refused before anything ran), LaunchError (it failed; the message
+        ends with its last output).
         """
         code, state = self.exit_code, self.state
         if state in {"Completed", "InProgress", "Stopped"}:

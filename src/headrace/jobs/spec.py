@@ -448,8 +448,7 @@ class JobSpec:
     def parse(cls, texts: Texts, script: Script, torchrun_flags: Sequence[str] = ()) -> JobSpec:
         """Return the job whose options are given as texts.
 
-        Raises:
-            UsageError: An invalid value, or values that exclude each other.
+        Raises UsageError (an invalid value, or values that exclude each other).
         """
         groups = {name: parse_options(group, texts) for name, group in _GROUPS.items()}
         return cls(script=script, torchrun_flags=tuple(torchrun_flags), **groups)

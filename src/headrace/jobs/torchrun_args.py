@@ -68,9 +68,8 @@ class TorchrunJob:
 def parse_torchrun_flags(argv: Sequence[str]) -> TorchrunJob:
     """Return the job of a command line with torchrun's flags, in any of their spellings.
 
-    Raises:
-        UsageError: An unknown flag (the message names the nearest one), an invalid value, or a
-            script that cannot be run.
+    Raises UsageError (an unknown flag, whose nearest is named, an invalid value, or a script that
+    cannot be run).
     """
     parser = _parser()
     args = parser.parse_job(argv)

@@ -63,10 +63,8 @@ def tune(
         steps: Training steps of each run, without warm-up.
         applied: Overrides of every run.
 
-    Raises:
-        UsageError: The command line has flags of `headrace run` that name a run.
-        LaunchError: The script failed without any remedy.
-        RecordsError: It takes too few steps for a diagnosis.
+    Raises UsageError (the command line has flags of `headrace run` that name a run), LaunchError
+    (the script failed without any remedy), RecordsError (it takes too few steps for a diagnosis).
     """
     _refuse_run_flags(argv)
     trial = _run(argv, folder / "as-it-is", applied, steps)

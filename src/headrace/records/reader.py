@@ -202,9 +202,8 @@ def open_records(run: str | Path, attempt: int | None = None) -> Records:
         run: The run's folder, or its name below the runs folder.
         attempt: The attempt's number; None: the latest that has records.
 
-    Raises:
-        UsageError: There is no such run.
-        RecordsError: It has no records, or none of this attempt.
+    Raises UsageError (there is no such run), RecordsError (it has no records, or none of this
+    attempt).
     """
     path = find_run(str(run))
     recorded = recorded_attempts(path)

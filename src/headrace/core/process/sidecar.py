@@ -99,8 +99,7 @@ class Sidecar:
         own_session: Signals to this process's group or terminal do not reach it.
         output: Where it writes; None: messages are read here, and other text goes to stderr.
 
-    Raises:
-        OSError: No more processes can be started.
+    Raises OSError (no more processes can be started).
     """
 
     def __init__(

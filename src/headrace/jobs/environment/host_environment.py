@@ -251,10 +251,8 @@ def host_environment(
         script: The script's path, or a module's name.
         cores: This host's CPU cores; None: those that this process may use.
 
-    Raises:
-        UsageError: A missing channel, or contradictory variables, for example.
-        StorageError: A channel cannot be copied.
-        LaunchError: The folders cannot be made.
+    Raises UsageError (a missing channel, or contradictory variables, for example), StorageError (a
+    channel cannot be copied), LaunchError (the folders cannot be made).
     """
     options = job.contract
     if layout is None:

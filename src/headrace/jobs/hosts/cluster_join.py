@@ -168,9 +168,8 @@ _STATUS_EVERY_S = 10.0
 def join_cluster(argv: Sequence[str]) -> int:
     """Run this host's part of a job, and return the job's exit code, or 128 + a signal.
 
-    Raises:
-        UsageError: Wrong flags, or an environment that does not define the hosts.
-        LaunchError: Hosts are missing, the head is lost, or Ray does not start.
+    Raises UsageError (wrong flags, or an environment that does not define the hosts), LaunchError
+    (hosts are missing, the head is lost, or Ray does not start).
     """
     with signals_blocked() as blocked:  # before anything that starts threads is imported
         import_ray()

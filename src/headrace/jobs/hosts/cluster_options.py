@@ -53,8 +53,7 @@ def cluster_options(
 ) -> ClusterOptions | None:
     """Return the cluster of a job; None: it has none.
 
-    Raises:
-        UsageError: Flags that exclude each other.
+    Raises UsageError (flags that exclude each other).
     """
     hosts = spec.hosts
     if hosts.engine == "local" and not hosts.groups:

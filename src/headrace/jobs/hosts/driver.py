@@ -38,9 +38,8 @@ def run_on_cluster(
 ) -> int:
     """Run a job on the hosts of a cluster and return its exit code.
 
-    Raises:
-        UsageError: Ray is not installed.
-        LaunchError: There is no such cluster, it lacks hosts, or an agent does not start.
+    Raises UsageError (Ray is not installed), LaunchError (there is no such cluster, it lacks hosts,
+    or an agent does not start).
     """
     if not options.is_ray:
         install_requirements(job.spec.contract, job.spec.environment, folder, attempt)

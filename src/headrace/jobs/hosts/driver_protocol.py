@@ -77,12 +77,9 @@ READY, REFUSED = "ready", "refused"
 def wait_at_start_barrier(announce_fd: int, go_fd: int) -> None:
     """Report that this host is ready, and return once all hosts are.
 
-    Args:
-        go_fd: The pipe from which a byte is read once all hosts are ready.
-
-    Raises:
-        LaunchError: The agent has ended.
-        SystemExit: On ctrl-C: no script has started, so there is nothing to wait for.
+    `go_fd` is the pipe from which a byte is read once all hosts are ready. Raises LaunchError (the
+    agent has ended), SystemExit (on ctrl-C: no script has started, so there is nothing to wait
+    for).
     """
     os.write(announce_fd, json.dumps({READY: True}).encode() + b"\n")
     try:

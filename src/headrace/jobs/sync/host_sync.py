@@ -40,8 +40,7 @@ class HostSync:
         sync_name: The name under which this host's files are synced.
         all_sync_names: Those names of all hosts of the job; None: unknown.
 
-    Raises:
-        UsageError: The URL is a folder that contains the checkpoints, or lies among them.
+    Raises UsageError (the URL is a folder that contains the checkpoints, or lies among them).
     """
 
     def __init__(
@@ -71,9 +70,8 @@ class HostSync:
     def fetch(self) -> None:
         """Restore the newest checkpoints, before any rank starts.
 
-        Raises:
-            UsageError: The URL cannot be written to.
-            LaunchError: They cannot be fetched; the reason was printed.
+        Raises UsageError (the URL cannot be written to), LaunchError (they cannot be fetched; the
+        reason was printed).
         """
         if self._url is None:
             return
@@ -195,9 +193,8 @@ class OutputUpload:
     def begin(self) -> None:
         """Reserve the output path for this job, before any rank starts.
 
-        Raises:
-            UsageError: Another job writes there, or it cannot be written to.
-            LaunchError: The path could not be checked; the reason was printed.
+        Raises UsageError (another job writes there, or it cannot be written to), LaunchError (the
+        path could not be checked; the reason was printed).
         """
         if self._url is None:
             return

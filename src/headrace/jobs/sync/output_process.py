@@ -76,9 +76,8 @@ class Lease:
     def renew(self) -> None:
         """Renew the lease where that is due.
 
-        Raises:
-            CheckpointError: Another job has taken over.
-            StorageError: The store does not answer.
+        Raises CheckpointError (another job has taken over), StorageError (the store does not
+        answer).
         """
         if time.monotonic() - self._renewed_s < RENEW_AFTER_S:
             return
@@ -228,9 +227,8 @@ class JobOutputs:
     def at_the_end(self, *, of_parts: bool) -> None:
         """Upload everything, with the uploaded parts; or this host's part, for another to merge.
 
-        Raises:
-            StorageError: The store does not answer.
-            OSError: A file cannot be read, or there is no room for the archives.
+        Raises StorageError (the store does not answer), OSError (a file cannot be read, or there is
+        no room for the archives).
         """
         for folder, prefix in {**self._synced_folders(), **self._vertex_folders()}.items():
             self._mirror(folder, prefix).one_pass(at_the_end=True)

@@ -174,9 +174,8 @@ class RemoteCopy:
     def newest(self) -> MergedFiles:
         """Return the files of all hosts by their newest undamaged manifests.
 
-        Raises:
-            StorageError: The store does not answer.
-            CheckpointError: All manifests of a host are damaged.
+        Raises StorageError (the store does not answer), CheckpointError (all manifests of a host
+        are damaged).
         """
         generations = self._generations().items()
         return self._merged(
@@ -190,9 +189,8 @@ class RemoteCopy:
     def publish(self, manifest: SyncManifest) -> SyncManifest:
         """Publish a host's newest manifest; return it, or this process's own earlier one.
 
-        Raises:
-            FencedError: Another process has published one of that number.
-            StorageError: The store does not answer.
+        Raises FencedError (another process has published one of that number), StorageError (the
+        store does not answer).
         """
         path = _manifest_path(manifest.host, manifest.generation)
         if self.store.create(path, manifest.to_json()):

@@ -89,9 +89,8 @@ class FolderSync:
     def begin(self) -> None:
         """Take over from the process that synced this host's files before.
 
-        Raises:
-            CheckpointError: The remote copy is broken, or another process takes over as well.
-            StorageError: The store does not answer.
+        Raises CheckpointError (the remote copy is broken, or another process takes over as well),
+        StorageError (the store does not answer).
         """
         merged = self._remote.newest()
         before = merged.manifests.get(self._host)
@@ -120,10 +119,9 @@ class FolderSync:
             at_the_end: What is closed is complete.
             may_remove: Files that are gone from the folder need not stay listed.
 
-        Raises:
-            CheckpointError: Another process syncs this host's files by now, or the folder is gone.
-            StorageError: The store does not answer; the next pass continues where this one ended.
-            OSError: A file cannot be read.
+        Raises CheckpointError (another process syncs this host's files by now, or the folder is
+        gone), StorageError (the store does not answer; the next pass continues where this one
+        ended), OSError (a file cannot be read).
         """
         if not self._folder.is_dir():
             raise CheckpointError(
