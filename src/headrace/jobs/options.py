@@ -12,7 +12,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeVar, get_args
 
@@ -156,22 +156,22 @@ class Option:
 
 
 def option(
-    name: str, kind: Kind, panel: Panel, help: str, *, default: Any = MISSING,  # noqa: A002
-    default_factory: Any = MISSING, argument: str | None = "",
-    needs_torchrun: bool = False,
+    name: str, kind: Kind, panel: Panel, help: str, *, default: Any = None,  # noqa: A002
+    default_factory: Any = None, argument: str | None = "", needs_torchrun: bool = False,
 ) -> Any:  # fmt: skip
     """Return a dataclass field that is an option of a job; see `Option`.
 
-    Args:
-        name: The option's name.
-        argument: "": the option's name.
-        needs_torchrun: See `Option`.
+    Without a default it is None, and False for a switch; the argument is called like the option.
     """
     found = Option(
         name=name, field="", panel=panel, help=help, kind=kind,
         argument=name if argument == "" else argument, needs_torchrun=needs_torchrun,
     )  # fmt: skip
-    return field(default=default, default_factory=default_factory, metadata={_KEY: found})
+    if default_factory is not None:
+        return field(default_factory=default_factory, metadata={_KEY: found})
+    return field(
+        default=False if kind.is_switch and default is None else default, metadata={_KEY: found}
+    )
 
 
 class OptionGroup:
@@ -179,6 +179,7 @@ class OptionGroup:
 
     __slots__ = ()
     __dataclass_fields__: ClassVar[dict[str, Any]]
+    needs_torchrun: ClassVar[bool] = False  # whether all of its options do; see `Option`
 
     def checked(self) -> Self:
         """Return the options if they fit together; raises UsageError."""
@@ -190,11 +191,16 @@ _Group = TypeVar("_Group", bound=OptionGroup)
 
 def options_of(group: type[OptionGroup]) -> list[Option]:
     """Return the options that are fields of a dataclass."""
-    fields = dataclasses.fields(group)
-    return [
-        dataclasses.replace(each.metadata[_KEY], field=each.name)
-        for each in fields
+    found = {
+        each.name: each.metadata[_KEY]
+        for each in dataclasses.fields(group)
         if _KEY in each.metadata
+    }
+    return [
+        dataclasses.replace(
+            each, field=name, needs_torchrun=each.needs_torchrun or group.needs_torchrun
+        )
+        for name, each in found.items()
     ]
 
 

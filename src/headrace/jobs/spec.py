@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
-from typing import Any, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 from headrace.core.errors import UsageError
 from headrace.core.overrides import Override, parse_overrides
@@ -61,19 +61,13 @@ class RunOptions(OptionGroup):
     """The run folder of a job."""
 
     name: str | None = option(
-        "name",
-        TEXT,
-        "Common",
-        "The run's name, below --runs-dir.",
-        default=None,
-        argument="job_name",
+        "name", TEXT, "Common", "The run's name, below --runs-dir.", argument="job_name"
     )
     dry_run: bool = option(
         "dry_run",
         SWITCH,
         "Common",
         "Print hosts, ranks, variables, arguments and the data to move; start nothing.",
-        default=False,
         argument=None,
     )
     run_dir: str | None = option(
@@ -81,16 +75,10 @@ class RunOptions(OptionGroup):
         TEXT,
         "Run",
         "The run's folder. One that holds a run goes on with it.",
-        default=None,
         argument=None,
     )
     runs_dir: str | None = option(
-        "runs_dir",
-        TEXT,
-        "Run",
-        "Where runs lie; ./runs by default.",
-        default=None,
-        argument=None,
+        "runs_dir", TEXT, "Run", "Where runs lie; ./runs by default.", argument=None
     )
 
 
@@ -125,7 +113,6 @@ class ScriptOptions(OptionGroup):
         "Run",
         "What every host installs by pip first: a file, or none; by default the requirements.txt "
         "beside the script on a cluster, or that of --source-dir.",
-        default=None,
     )
     max_run_s: float | None = option(
         "max_run",
@@ -137,7 +124,6 @@ class ScriptOptions(OptionGroup):
         ),
         "Run",
         "Longest time that the job may take: 3600 (seconds), 30min, 2h.",
-        default=None,
     )
 
 
@@ -185,11 +171,7 @@ class ContractOptions(OptionGroup):
         argument="hyperparameters",
     )
     source_dir: str | None = option(
-        "source_dir",
-        TEXT,
-        "Platform",
-        "The folder of the code; by default the script's own.",
-        default=None,
+        "source_dir", TEXT, "Platform", "The folder of the code; by default the script's own."
     )
     distribution: Distribution | None = option(  # noqa: RUF009
         "distribution",
@@ -197,7 +179,6 @@ class ContractOptions(OptionGroup):
         "Platform",
         "A contract's: torch_distributed, smdistributed, pytorchddp or mpi start a rank on each "
         "device. Without it, or flags of torchrun's, the script runs once on each host.",
-        default=None,
         needs_torchrun=True,
     )
     input_modes: Mapping[str, str] = option(
@@ -213,14 +194,12 @@ class ContractOptions(OptionGroup):
         TEXT,
         "Data",
         "The folder of channels in mode Cache: of this host, or on a network.",
-        default=None,
     )
     cache_limit: str | None = option(
         "cache_limit",
         replace(TEXT, expects="a number of bytes, or a text such as 100GB", takes_numbers=True),
         "Data",
         "How much a cache of channels may hold, such as 100GB; else the disk does.",
-        default=None,
     )
     checkpoint_local_path: str | None = option(
         "checkpoint_local_path",
@@ -228,7 +207,6 @@ class ContractOptions(OptionGroup):
         "Outputs",
         "A folder at which a script for SageMaker finds its checkpoints, too; it looks for them in "
         "/opt/ml/checkpoints anyway.",
-        default=None,
     )
     processes_per_host: int | None = None
 
@@ -314,13 +292,13 @@ class HostsOptions(OptionGroup):
         max_preemptions: How often ranks are restarted after the loss of a host; -1: any number.
     """
 
+    needs_torchrun: ClassVar[bool] = True
     engine: str = option(
         "engine",
         choice(ENGINES),
         "Common",
         "local (the default), or ray: on the hosts of a Ray cluster.",
         default="local",
-        needs_torchrun=True,
     )
     groups: tuple[GroupSpec, ...] = option(
         "group",
@@ -334,7 +312,6 @@ class HostsOptions(OptionGroup):
         "Google, NAME=HOSTSxml.g5.xlarge. The first one trains.",
         default=(),
         argument=None,
-        needs_torchrun=True,
     )
     address: str | None = option(
         "address",
@@ -342,8 +319,6 @@ class HostsOptions(OptionGroup):
         "Cluster",
         "The Ray cluster: HOST:PORT, auto or ray://HOST:PORT. Without it, RAY_ADDRESS; else one "
         "is started on this machine, its hosts emulated.",
-        default=None,
-        needs_torchrun=True,
     )
     offload: str | None = option(
         "offload",
@@ -351,8 +326,6 @@ class HostsOptions(OptionGroup):
         "Cluster",
         "The group whose hosts make batches, too: --group cpu=2 --offload cpu. auto: only if that "
         "is predicted to help.",
-        default=None,
-        needs_torchrun=True,
     )
     hosts_s: float = option(
         "hosts_timeout",
@@ -360,7 +333,6 @@ class HostsOptions(OptionGroup):
         "Cluster",
         "Longest wait for the cluster's hosts; 10m by default.",
         default=600.0,
-        needs_torchrun=True,
     )
     max_preemptions: int = option(
         "max_preemptions",
@@ -368,7 +340,6 @@ class HostsOptions(OptionGroup):
         "Cluster",
         "How often a lost host may restart the ranks; -1, the default: any.",
         default=-1,
-        needs_torchrun=True,
     )
     driver: bool = option(
         "driver",
@@ -376,8 +347,6 @@ class HostsOptions(OptionGroup):
         "Cluster",
         "The script uses Ray itself (Ray Train, Ray Data): it runs once, on one host of the first "
         "group, and all cores and devices are Ray's to give out.",
-        default=False,
-        needs_torchrun=True,
     )
 
     def checked(self) -> Self:
@@ -404,14 +373,9 @@ class SyncOptions(OptionGroup):
         _SYNC_URL,
         "Outputs",
         "URL: checkpoints are copied there while the job runs, and back before it begins.",
-        default=None,
     )
     output_path: str | None = option(
-        "output_path",
-        _SYNC_URL,
-        "Common",
-        "URL: model and output go there when the job has ended.",
-        default=None,
+        "output_path", _SYNC_URL, "Common", "URL: model and output go there when the job has ended."
     )
 
     @property
