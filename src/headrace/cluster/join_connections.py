@@ -227,7 +227,7 @@ class JoinServer:
                     message = connection.receive(_RECEIVE_S)
                     joined.is_up = joined.is_up or bool(message.get("up"))
         except (_RefusedError, UsageError) as refusal:
-            self.print_line(f"headrace: {refusal}\n")
+            self.print_line(str(refusal))
             with suppress(OSError):
                 connection.send(refused=str(refusal))
         except OSError:
@@ -286,7 +286,7 @@ class JoinServer:
                 return
             del self._joined_hosts[name]
         if self._exit_code is None:
-            self.print_line(f"headrace: {name} ({joined.group}) has left\n")
+            self.print_line(f"{name} ({joined.group}) has left")
 
 
 _CONNECT_S = 2.0
@@ -402,7 +402,7 @@ class JoinClient:
                 "too, with the same --port, and let hosts reach one another on all ports."
             )
         if now_s > self._next_status_s:
-            print_status(f"headrace: waiting for the head {self._address}: {reason}\n")
+            print_status(f"waiting for the head {self._address}: {reason}")
             self._next_status_s += _STATUS_INTERVAL_S
         self._pause(_CLIENT_POLL_S)
 

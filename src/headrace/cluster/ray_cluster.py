@@ -140,7 +140,7 @@ def wait_for_hosts(
                 f"what is there: {_describe_hosts(hosts)}."
             )
         if now_s > next_status_s:
-            print_status(f"headrace: waiting for hosts: {missing}\n")
+            print_status(f"waiting for hosts: {missing}")
             next_status_s += _STATUS_INTERVAL_S
         time.sleep(_POLL_S)
 

@@ -145,7 +145,7 @@ class ProfilerUpdate:
         for note in ignored_settings(
             rules=rules, profile=profile, s3_output_path=self.s3_output_path
         ):
-            print_status(f"headrace: {_UPDATE_PREFIX}{note}\n")
+            print_status(f"{_UPDATE_PREFIX}{note}")
 
     def _check(self, profile: object | None) -> None:
         changes = (self.rules, self.system_monitor_interval_millis, self.s3_output_path, profile,
@@ -248,7 +248,7 @@ class Estimator:
         """
         request = self._request(inputs, experiment_config)
         for note in request.notes:
-            print_status(f"headrace: {note}\n")
+            print_status(note)
         self.latest_run = None
         self.latest_run = run = _start_run(
             request, job_name or request.job_name, run_stem(self._given), tied=wait,
@@ -259,7 +259,7 @@ class Estimator:
         try:
             _ = run.logs() if logs else run.wait()
         except KeyboardInterrupt:
-            print_status(f"headrace: {run.name} is asked to stop\n")
+            print_status(f"{run.name} is asked to stop")
             run.stop()
             raise
         _check_run(run)
@@ -417,9 +417,7 @@ def _check_run(run: RunHandle) -> None:
     if run.state == "Stopped":
         attempt = run.attempt
         why = f" ({attempt.reason})" if attempt is not None and attempt.reason else ""
-        print_status(
-            f"headrace: {run.name} was stopped{why}: look whether it did what you expect\n"
-        )
+        print_status(f"{run.name} was stopped{why}: look whether it did what you expect")
 
 
 def _remove_refused(run: RunHandle) -> None:

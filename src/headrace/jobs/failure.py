@@ -159,8 +159,7 @@ class TimeLimit:
     def _end(self) -> None:
         self.is_over = True
         print_status(
-            f"headrace: --max-run: {format_seconds(self._limit_s)} are over, and the job is asked "
-            "to stop\n"
+            f"--max-run: {format_seconds(self._limit_s)} are over, and the job is asked to stop"
         )
         with suppress(OSError, LaunchError):  # a full disk must not keep the job running
             self._folder.note_reason(self._attempt, TIME_LIMIT_REASON)

@@ -508,7 +508,7 @@ def with_job_file(argv: Sequence[str]) -> list[str]:
     request = request_job(given, inputs, where, more=(_INPUTS,))
     env.change({**request.variables, env.JOB_REQUEST.name: request.arguments_json()})
     for note in request.notes:
-        print_status(f"headrace: {where}{note}\n")
+        print_status(f"{where}{note}")
     typed = {**own, **behind}
     if request.job_name is not None and not own.keys() & {"run_dir", "name"}:
         typed["name"] = [request.job_name]

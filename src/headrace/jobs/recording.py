@@ -44,14 +44,14 @@ class CollectorSupervisor:
     def finish(self) -> None:
         """End the collector; where closing the records takes too long, they stay as they are."""
         if self._sidecar.end(patience_s=_CLOSE_S, kills=False) is None:
-            print_status(f"headrace: the records in {self._records} are not closed yet\n")
+            print_status(f"the records in {self._records} are not closed yet")
 
 
 def _print_killed(code: int, has_restarted: bool) -> None:  # noqa: FBT001 - a callback
     what = (
         "another takes over" if has_restarted else "what the job does from now on is not recorded"
     )
-    print_status(f"headrace: the process that collects records was {describe_exit(code)}; {what}\n")
+    print_status(f"the process that collects records was {describe_exit(code)}; {what}")
 
 
 class Recording:
@@ -105,4 +105,4 @@ class Recording:
             applied = {path.name for path in self._applied.glob("*")}
             for each in self._overrides:
                 if each.is_loader_argument and each.mark not in applied:
-                    print_status(f"headrace: {each} was applied to no DataLoader\n")
+                    print_status(f"{each} was applied to no DataLoader")

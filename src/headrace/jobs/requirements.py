@@ -88,23 +88,21 @@ class InstallProgress:
             pip_output = announced["installing"]
             more = f" (pip: {pip_output})" if pip_output and host in self._installing else ""
             self._installing.add(host)
-            print_status(f"headrace: {host} installs {self._file}{more}\n")
+            print_status(f"{host} installs {self._file}{more}")
         elif "installed" in announced:
             if announced["installed"] and not announced["by_another"]:
-                print_status(
-                    f"headrace: {host} has installed {', '.join(announced['installed'])}\n"
-                )
+                print_status(f"{host} has installed {', '.join(announced['installed'])}")
             for conflict in announced.get("conflicts", ()):
-                print_status(f"headrace: {host}: what was there is broken now: {conflict}\n")
+                print_status(f"{host}: what was there is broken now: {conflict}")
             self._note(host, announced["installed"])
         elif "left_out" in announced:
-            print_status(f"headrace: {host} installs no {self._file}: {announced['left_out']}\n")
+            print_status(f"{host} installs no {self._file}: {announced['left_out']}")
         elif "not_installed" in announced:
             why = announced["not_installed"]
             is_known = why in self.why_not.values()
             self.why_not[host] = why
             more = "for the same reason" if is_known else why
-            print_status(f"headrace: {host}: {self._file} cannot be installed: {more}\n")
+            print_status(f"{host}: {self._file} cannot be installed: {more}")
             return False
         return True
 
@@ -112,7 +110,7 @@ class InstallProgress:
         try:
             self._folder.note_installed(self._attempt, host, installed)
         except (OSError, LaunchError) as error:
-            print_status(f"headrace: what {host} has installed cannot be written down: {error}\n")
+            print_status(f"what {host} has installed cannot be written down: {error}")
 
 
 _THIS_HOST = "this host"

@@ -50,9 +50,7 @@ def record_end(folder: RunFolder, attempt: int, exit_code: int) -> None:
     try:
         folder.end_attempt(attempt, exit_code)
     except (OSError, LaunchError) as error:
-        print_status(
-            f"headrace: that the run ended with {exit_code} cannot be written down: {error}\n"
-        )
+        print_status(f"that the run ended with {exit_code} cannot be written down: {error}")
 
 
 def print_outcome(folder: RunFolder, attempt: int) -> None:
@@ -121,10 +119,7 @@ class _LocalRun:
         # closed, the verdict's modules are imported.
         threading.Thread(target=lambda: import_module("headrace.jobs.verdict"), daemon=True).start()
         if returncode != 0:
-            print_status(
-                f"headrace: {self._job.script.path}: {describe_exit(returncode)}; log: {self._log}"
-                "\n"
-            )
+            print_status(f"{self._job.script.path}: {describe_exit(returncode)}; log: {self._log}")
         traceback = last_traceback(self._log) if returncode else ""
         self._run.finish(
             ScriptEnd(
@@ -184,7 +179,7 @@ def _start_attempt(
     attempt = folder.start_attempt(
         command=command, argv=[job.script.path, *job.script.arguments], world_size=ranks
     )
-    print_status(f"headrace: run folder {folder.path}\n")
+    print_status(f"run folder {folder.path}")
     return folder, attempt
 
 
@@ -270,7 +265,7 @@ def _run_torchrun(argv: Sequence[str], run_dir: str | None) -> int:
             folder, attempt = RunFolder(Path(announced["run_dir"])), int(announced["attempt"])
             record_end(folder, attempt, exit_code_of(returncode))
     if returncode < 0:
-        print_status(f"headrace: what ran the job was {describe_exit(returncode)}\n")
+        print_status(f"what ran the job was {describe_exit(returncode)}")
     if announced is not None:
         print_outcome(folder, attempt)
     return exit_code_of(returncode)
@@ -296,10 +291,8 @@ def resume_run(run: str, runs_dir: str | None = None) -> int:
     if last.folder:
         _stand_in(path, last.folder)
     else:
-        print_status(
-            f"headrace: where {path.name} was started was not written down; it goes on from here\n"
-        )
-    print_status(f"headrace: {path.name}, attempt {last.number + 1}: {shlex.join(last.command)}\n")
+        print_status(f"where {path.name} was started was not written down; it goes on from here")
+    print_status(f"{path.name}, attempt {last.number + 1}: {shlex.join(last.command)}")
     # Rules and other arguments of the job hold for the new attempt, too.
     asked = {name: each for name, each in last.asked.items() if name != "profiler_updates"}
     if asked:

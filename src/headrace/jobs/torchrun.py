@@ -33,7 +33,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from headrace.core import env
-from headrace.core.console import print_status
+from headrace.core.console import print_status, write_status
 from headrace.core.errors import HeadraceError, LaunchError, UsageError
 from headrace.core.process.parent_death import die_with_parent
 from headrace.core.process.process_groups import RankProcessGroups
@@ -151,7 +151,7 @@ def main(arguments: Sequence[str]) -> int:
         if "--member" in flags:
             announce_refusal(announce_fd, error)
         else:
-            print_status(f"headrace: {error}\n")
+            print_status(str(error))
         return error.exit_code
 
 
@@ -178,7 +178,7 @@ def _start_attempt(
     os.write(announce_fd, json.dumps(announcement).encode() + b"\n")
     os.set_inheritable(announce_fd, False)
     env.RUN_DIR.set(str(folder.path))
-    print_status(f"headrace: run folder {folder.path}\n")
+    print_status(f"run folder {folder.path}")
     return folder, attempt
 
 
@@ -200,7 +200,7 @@ def _run_on_this_host(
     logs = Path(job.args.log_dir) if job.args.log_dir else folder.logs(attempt.number)
     return _run_to_the_end(
         run, words, lambda report: _run(job, logs, report, run.script_env),
-        lambda failure: print_status(failure.message),
+        lambda failure: write_status(failure.message),
         ended=lambda: os.write(announce_fd, _ENDED),
     )  # fmt: skip
 
@@ -335,8 +335,8 @@ def _choose_threads(job: TorchrunJob) -> None:
     threads = threads_per_rank(job.ranks_here)
     env.OMP_NUM_THREADS.set(str(threads))
     print_status(
-        f"headrace: OMP_NUM_THREADS={threads} for each of {job.ranks_here} ranks (this host's "
-        "cores shared among them); set it yourself to choose otherwise\n"
+        f"OMP_NUM_THREADS={threads} for each of {job.ranks_here} ranks (this host's "
+        "cores shared among them); set it yourself to choose otherwise"
     )
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from headrace.core import env
+from headrace.core.console import print_status
 from headrace.core.errors import HeadraceError, LoaderError, LoaderTimeoutError, NotSendableError
 from headrace.core.world import World, current_world
 from headrace.data.loader.batch_builder import PickledLoaderSpec
@@ -23,7 +24,6 @@ from headrace.data.loader.failures import BatchFailure
 from headrace.data.loader.memory_budget import memory_for_batches
 from headrace.data.loader.workers.child_process import ChildProcess
 from headrace.data.loader.workers.messages import TaskMessage
-from headrace.offload.host_status import print_status
 from headrace.offload.hosts_file import HostsFile
 from headrace.offload.protocol import LoaderSpecMessage
 

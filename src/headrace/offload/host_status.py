@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Callable
-from contextlib import suppress
 
 from headrace.data.loader.failures import BatchFailure
 from headrace.data.loader.workers.messages import Answer
@@ -15,13 +13,6 @@ from headrace.offload.connection import IncomingFrame, ServerConnection
 _PATH_ERRORS = ("FileNotFoundError", "NotADirectoryError", "No such file or directory")
 _IMPORT_ERRORS = ("ModuleNotFoundError", "ImportError")
 _MAX_CHARACTERS = 300  # characters of an exception's text
-
-
-def print_status(line: str) -> None:
-    """Print a status line to stderr."""
-    with suppress(OSError, ValueError):
-        sys.stderr.write(f"headrace: {line}\n")
-        sys.stderr.flush()
 
 
 def refused_line(host: str, failure: BatchFailure) -> str:

@@ -22,6 +22,7 @@ from collections import deque
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from headrace.core.console import print_status
 from headrace.core.process.parent_death import ignore_group_signals
 from headrace.data.loader.failures import BatchFailure
 from headrace.data.loader.workers.messages import Answer, AnswerMessage, send_unsent
@@ -35,7 +36,6 @@ from headrace.offload.connection import (
 from headrace.offload.host_status import (
     is_excluded_after_failure,
     is_excluded_at_first_batch,
-    print_status,
     refused_line,
 )
 from headrace.offload.hosts_file import HostsFile, HostsFileWatcher

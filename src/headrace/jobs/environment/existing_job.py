@@ -120,7 +120,7 @@ def with_detected_contract(options: ContractOptions) -> ContractOptions:
         if job_topology(variables, read_resource_config()) is None:
             return options
     except UsageError as error:
-        print_status(f"headrace: this is taken for no job of SageMaker's or Vertex AI's: {error}\n")
+        print_status(f"this is taken for no job of SageMaker's or Vertex AI's: {error}")
         return options
     name: ContractName = "sagemaker"
     if variables[env.CLUSTER_SPEC.name]:
@@ -128,8 +128,8 @@ def with_detected_contract(options: ContractOptions) -> ContractOptions:
     elif variables[env.SM_HOST_COUNT.name]:  # SDK 2's containers know no such variable
         name = "sagemaker-v3"
     print_status(
-        f"headrace: started within a job of {_SERVICES[name]}, so as with --contract {name}; "
-        "--contract torchrun leaves that job alone\n"
+        f"started within a job of {_SERVICES[name]}, so as with --contract {name}; "
+        "--contract torchrun leaves that job alone"
     )
     return replace(options, contracts=(name,))
 

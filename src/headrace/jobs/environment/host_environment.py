@@ -169,8 +169,8 @@ def mount_buckets(
             bind_mounts[str(path)] = str(_mount_bucket(bucket, path, mounts))
         except (NoMountError, UsageError, OSError) as error:
             print_status(
-                f"headrace: {path} is not there, as it would be on Vertex AI: {error}. Give the "
-                f"data as --channel training=gs://{bucket}/..., and read AIP_TRAINING_DATA_URI.\n"
+                f"{path} is not there, as it would be on Vertex AI: {error}. Give the "
+                f"data as --channel training=gs://{bucket}/..., and read AIP_TRAINING_DATA_URI."
             )
     return bind_mounts, mounts
 
@@ -220,8 +220,8 @@ def single_host_environment(
     outer = find_existing_job(options, training)
     if outer is not None:
         print_status(
-            f"headrace: this is host {outer.topology.here} of a job of "
-            f"{len(outer.topology.hosts)}, whose folders and variables the script gets\n"
+            f"this is host {outer.topology.here} of a job of "
+            f"{len(outer.topology.hosts)}, whose folders and variables the script gets"
         )
         has_ranks = distribution is not None and outer.has_local_ranks
         script_env = existing_job_environment(
@@ -280,8 +280,8 @@ def host_environment(
         channels.piped.serve()
     if script_env.tree is not None and not layout.can_bind_mount:
         print_status(
-            f"headrace: {host}: a process may mount nothing here, so /opt/ml is "
-            f"{script_env.tree.folders.base}; SM_* variables name it\n"
+            f"{host}: a process may mount nothing here, so /opt/ml is "
+            f"{script_env.tree.folders.base}; SM_* variables name it"
         )
     script_env = replace(script_env, channels=(*channels.held, buckets))
     return with_script_options(script_env, job.environment, folder)

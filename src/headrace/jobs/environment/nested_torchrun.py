@@ -71,8 +71,8 @@ class NestedRank:
     def announce_leader(self) -> None:
         """Announce this rank as the leader, before its slow preparations; raises LaunchError."""
         print_status(
-            f"headrace: rank {self.world.rank} of {self.world.size} in a job of torchrun's, whose "
-            "ranks on this host are one run\n"
+            f"rank {self.world.rank} of {self.world.size} in a job of torchrun's, whose "
+            "ranks on this host are one run"
         )
         _write_message(self.start / _LEADER_FILE, {"leader": process_identity(os.getpid())})
 
@@ -154,8 +154,8 @@ def find_nested_rank() -> NestedRank | None:
     start = Path(error_file).parent.parent if error_file else None
     if start is None or not start.is_dir():
         print_status(
-            "headrace: a rank of torchrun's that names no folder of its start "
-            f"({env.ERROR_FILE.name}): it is a run of its own\n"
+            "a rank of torchrun's that names no folder of its start "
+            f"({env.ERROR_FILE.name}): it is a run of its own"
         )
         return None
     return NestedRank(world=current_world(), start=start, command=agent)
@@ -217,5 +217,5 @@ def run_follower(job: JobSpec, script: str, rank: NestedRank) -> int:
         code = exit_code_of(returncode)
         rank.note_end(code)
     if returncode != 0:
-        print_status(f"headrace: {job.script.path}: {describe_exit(returncode)}; log: {log}\n")
+        print_status(f"{job.script.path}: {describe_exit(returncode)}; log: {log}")
     return code

@@ -59,7 +59,7 @@ class ScriptEnvironment:
         failure = self.failure()
         if failure is None:
             return exit_code
-        print_status(f"headrace: {failure}\n")
+        print_status(failure)
         return StorageError.exit_code
 
     def note_end(self, exit_code: int, command: Sequence[str], message: str) -> None:
@@ -70,7 +70,7 @@ class ScriptEnvironment:
             try:
                 self.tree.note_end(exit_code, shlex.join(command), message)
             except OSError as error:  # a full disk must not cost the script's own exit code
-                print_status(f"headrace: {self.tree.folders.failure}: {error}\n")
+                print_status(f"{self.tree.folders.failure}: {error}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

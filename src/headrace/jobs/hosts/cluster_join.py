@@ -266,7 +266,7 @@ class _Head:
                     "reach one another on all ports; or wait longer: --hosts-timeout."
                 )
             if now_s > print_at_s:
-                print_status(f"headrace: waiting for hosts: {missing}\n")
+                print_status(f"waiting for hosts: {missing}")
                 print_at_s += _STATUS_EVERY_S
             self._pause(_POLL_S)
             _check_alive(node)
@@ -275,7 +275,7 @@ class _Head:
         self, groups: Mapping[str, int], node: RayNode, variables: Mapping[str, str | None]
     ) -> int:
         summary = ", ".join(f"{group} {hosts}" for group, hosts in groups.items())
-        print_status(f"headrace: a Ray cluster at {self._ray_address}, hosts: {summary}\n")
+        print_status(f"a Ray cluster at {self._ray_address}, hosts: {summary}")
         command = [
             sys.executable, "-u", "-P", "-m", "headrace.cli.main", "run", "--engine=ray",
             f"--address={self._ray_address}", *self._group_flags(groups), *self._options.run,
@@ -288,9 +288,7 @@ class _Head:
 
         def check_node() -> None:
             if child.poll() is None and node.has_ended():
-                print_status(
-                    f"headrace: Ray has ended on {node.name}. It said:\n{node.last_lines()}\n"
-                )
+                print_status(f"Ray has ended on {node.name}. It said:\n{node.last_lines()}")
                 child.terminate()
 
         # `headrace run` itself kills what does not stop in time.
@@ -319,16 +317,12 @@ def _run_worker_host(
 
             _wait_until_up(node, pause_and_poll)
             client.report_up()
-            print_status(
-                f"headrace: {name} ({cluster_hosts.group}) has joined {cluster_hosts.head}\n"
-            )
+            print_status(f"{name} ({cluster_hosts.group}) has joined {cluster_hosts.head}")
             while client.exit_code is None:
                 _check_alive(node)
                 pause_and_poll(_POLL_S)
     if client.exit_code:
-        print_status(
-            f"headrace: the job has failed on {cluster_hosts.head}: exit code {client.exit_code}\n"
-        )
+        print_status(f"the job has failed on {cluster_hosts.head}: exit code {client.exit_code}")
     return client.exit_code
 
 

@@ -163,8 +163,8 @@ def print_emulated_types(groups: Sequence[GroupSpec], devices: int, ranks_here: 
             continue
         ranks = f"; {ranks_here * group.hosts} ranks share the cores" if group is groups[0] else ""
         print_status(
-            f"headrace: {group.name}: {group.hosts} x {group.instance_type} have {group.gpus} "
-            f"devices each, this machine has {devices}: emulated on its {cores} cores{ranks}\n"
+            f"{group.name}: {group.hosts} x {group.instance_type} have {group.gpus} "
+            f"devices each, this machine has {devices}: emulated on its {cores} cores{ranks}"
         )
 
 

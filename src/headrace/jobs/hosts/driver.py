@@ -80,7 +80,7 @@ class _ClusterJob:
                 groups=self._groups, programs=self._programs, marker=marker, devices=devices
             )
             summary = ", ".join(f"{group.name} {group.hosts}" for group in self._groups)
-            print_status(f"headrace: hosts emulated on this machine: {summary}\n")
+            print_status(f"hosts emulated on this machine: {summary}")
             print_emulated_types(self._groups, len(devices), self._job.ranks_here)
             return self._run(hosts, stop)
 
@@ -92,8 +92,8 @@ class _ClusterJob:
             return [options.training, *rest]
         for group in () if options.driver else options.others:
             if group.name != options.offload:
-                print_status(f"headrace: group {group.name}: its hosts have no part in this job; "
-                     f"--offload {group.name} would have them make batches\n")  # fmt: skip
+                print_status(f"group {group.name}: its hosts have no part in this job; "
+                     f"--offload {group.name} would have them make batches")  # fmt: skip
         return [options.training]
 
     def _on_ray(self, stop: StopRequest, marker: HostMarker) -> int:
@@ -167,7 +167,7 @@ def _cluster_address(options: ClusterOptions) -> Iterator[str]:
         return
     groups = [options.training, *options.others]
     summary = ", ".join(f"{group.name} {group.hosts}" for group in groups)
-    print_status(f"headrace: a Ray cluster on this machine, hosts emulated: {summary}\n")
+    print_status(f"a Ray cluster on this machine, hosts emulated: {summary}")
     try:
         devices = env.visible_devices(torch.accelerator.device_count())
         cluster = EmulatedCluster(groups, devices=devices)

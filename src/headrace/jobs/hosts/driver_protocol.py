@@ -107,7 +107,6 @@ def refusal_messages(refusals: Iterable[tuple[str, str]], hosts: int) -> list[st
     for host, reason in refusals:
         by_reason.setdefault(reason, []).append(host)
     return [
-        f"headrace: {reason}\n" if len(names) == hosts
-        else f"headrace: {', '.join(names)}: {reason}\n"
+        reason if len(names) == hosts else f"{', '.join(names)}: {reason}"
         for reason, names in by_reason.items()
-    ]  # fmt: skip
+    ]

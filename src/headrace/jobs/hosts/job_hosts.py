@@ -243,14 +243,14 @@ def warn_unrecorded_script(agent: PlacedAgent, profile: str) -> None:
     """
     if not agent.facts.is_drivers and profile != "off":
         print_status(
-            f"headrace: the script runs on {agent.host.name}, not where this command does, so "
-            "nothing of it is recorded. Start the job there to have Ray Train's workers recorded.\n"
+            f"the script runs on {agent.host.name}, not where this command does, so "
+            "nothing of it is recorded. Start the job there to have Ray Train's workers recorded."
         )
     elif env.RAY_JOB_CONFIG.get() is not None:
         print_status(
-            "headrace: this is a job of Ray's own (ray job submit), whose working_dir and "
+            "this is a job of Ray's own (ray job submit), whose working_dir and "
             "variables hold for what the script starts: Ray Train's workers are not recorded, and "
-            "Headrace passes no folder on to them\n"
+            "Headrace passes no folder on to them"
         )
 
 
@@ -355,7 +355,7 @@ class RayHosts:
                 # A host may just have been lost, or another job may be about to end.
                 if time.monotonic() > deadline_s and not stop.is_requested():
                     raise
-                print_status(f"headrace: {error} Trying again.\n")
+                print_status(f"{error} Trying again.")
         return None
 
     def _install(

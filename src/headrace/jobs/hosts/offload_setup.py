@@ -88,9 +88,7 @@ class OffloadAuto:
         """Print the result, as the job has ended."""
         self._thread.shutdown(cancel_futures=True)
         if self._forecast is None:
-            self.print_line(
-                f"headrace: --offload auto: group {self.group} was not used: {self._why_not()}\n"
-            )
+            self.print_line(f"--offload auto: group {self.group} was not used: {self._why_not()}")
         elif self._forecast.helps and not self._is_checked:
             measured = _or_none(lambda: measure_offload(self.run, self.attempt))
             if measured is not None:
@@ -123,9 +121,7 @@ class OffloadAuto:
             return
         self._forecast, self._pause_s = found, _FIRST_PAUSE_S
         effect = "makes batches from now on" if found.helps else "is not used"
-        self.print_line(
-            f"headrace: --offload auto: group {self.group} {effect}: {self._summary(found)}\n"
-        )
+        self.print_line(f"--offload auto: group {self.group} {effect}: {self._summary(found)}")
 
     def _result_of(self, call: Callable[[], _T | None], now_s: float) -> _T | None:
         """Start a call in the thread if it is due; return its result once, when it has ended."""
@@ -175,8 +171,8 @@ class OffloadAuto:
         with suppress(OSError):  # a full disk must not stop the job; the result is also printed
             write_checked_prediction(checked, self.run)
         self.print_line(
-            f"headrace: --offload auto: foretold {found.speedup:.2f} times as fast, measured "
-            f"{measured.speedup:.2f} ({measured.low:.2f} to {measured.high:.2f})\n"
+            f"--offload auto: foretold {found.speedup:.2f} times as fast, measured "
+            f"{measured.speedup:.2f} ({measured.low:.2f} to {measured.high:.2f})"
         )
 
 

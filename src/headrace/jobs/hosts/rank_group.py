@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from headrace.cluster.agent import AgentReport, HostProgram, append_growths
 from headrace.cluster.ray_cluster import PlacedAgent
-from headrace.core.console import print_status
+from headrace.core.console import print_status, write_status
 from headrace.core.errors import LaunchError, UsageError
 from headrace.core.process.supervision import STOP_SIGNALS, exit_code_of
 from headrace.jobs.failure import RankFailure, first_failure
@@ -218,9 +218,7 @@ class RankGroup:
             self._kill_s = float("inf")
             self._silent_s = _SILENT_AFTER_KILL_S
             names = ", ".join(agent.host.name for agent in self._waiting.values())
-            print_status(
-                f"headrace: {names} did not stop within {self.grace_s:.0f} s and is killed\n"
-            )
+            print_status(f"{names} did not stop within {self.grace_s:.0f} s and is killed")
             self._send(signal.SIGKILL)
 
     def _send(self, number: int) -> None:
@@ -339,33 +337,29 @@ class RestartLoop:
         if lost:
             names = ", ".join(agent.host.name for agent in lost)
             if not self.preemptions_left:
-                print_status(
-                    f"headrace: {names}: lost, and no preemption is left (--max-preemptions)\n"
-                )
+                print_status(f"{names}: lost, and no preemption is left (--max-preemptions)")
                 return False
             self.preemptions_left -= 1
-            print_status(
-                f"headrace: {names}: lost; all ranks start anew once there are enough hosts\n"
-            )
+            print_status(f"{names}: lost; all ranks start anew once there are enough hosts")
             return True
         for end in silent:
             print_status(
-                f"headrace: {end.host}: its agent failed, though the host lives; often memory ran "
-                f"out: {end.reason}\n"
+                f"{end.host}: its agent failed, though the host lives; often memory ran "
+                f"out: {end.reason}"
             )
         refusals = [(end.host, end.refusal) for end in ends if end.refusal]
         for sentence in refusal_messages(refusals, len(ends)):
             print_status(sentence)
         first = _first_failure(ends)
         if first is not None:
-            print_status(first.message)
+            write_status(first.message)
         refused = [end for end in ends if end.returncode == UsageError.exit_code]
         if any(end.failure is None for end in refused):  # a restart would be refused again
             return False
         if not self.restarts_left:
             return False
         self.restarts_left -= 1
-        print_status(f"headrace: all ranks start anew; {self.restarts_left} restarts are left\n")
+        print_status(f"all ranks start anew; {self.restarts_left} restarts are left")
         return True
 
 

@@ -107,7 +107,7 @@ class HostSync:
         if self._sidecar is not None:
             failure = _failure_to_end(self._sidecar, clean=clean)
             if failure is not None:
-                print_status(f"headrace: the last checkpoints may not be kept: {failure}\n")
+                print_status(f"the last checkpoints may not be kept: {failure}")
 
     def _task(self, verb: Literal["fetch", "keep"]) -> dict[str, Any]:
         assert self._url is not None
@@ -122,9 +122,7 @@ class HostSync:
 
 def _print_killed(code: int, has_restarted: bool) -> None:  # noqa: FBT001 - a callback
     what = "another takes over" if has_restarted else "the next ones are not kept"
-    print_status(
-        f"headrace: the process that keeps checkpoints was {describe_exit(code)}; {what}\n"
-    )
+    print_status(f"the process that keeps checkpoints was {describe_exit(code)}; {what}")
 
 
 def _failure_to_end(sidecar: Sidecar | RestartedSidecar, *, clean: bool) -> str | None:
@@ -217,7 +215,7 @@ class OutputUpload:
         if sidecar is not None:
             failure = _failure_to_end(sidecar, clean=True)
             if failure is not None:
-                print_status(f"headrace: what the job made is not all uploaded: {failure}\n")
+                print_status(f"what the job made is not all uploaded: {failure}")
 
 
 @contextmanager

@@ -368,7 +368,7 @@ def _upload_while_running(outputs: JobOutputs, parent: SidecarParent, lease: Lea
 
 
 def _print_output_status(text: str) -> None:
-    print_status(f"headrace: output: {text}\n")
+    print_status(f"output: {text}")
 
 
 if __name__ == "__main__":

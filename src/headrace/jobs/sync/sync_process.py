@@ -432,7 +432,7 @@ def main(parent: SidecarParent) -> int:
     declare_leaf()
 
     def report(text: str) -> None:
-        print_status(f"headrace: {task.host}: {text}\n")
+        print_status(f"{task.host}: {text}")
 
     work = _fetch if task.verb == "fetch" else _sync
     return exit_code_of_task(lambda: work(task, parent, report), report, task.folder)

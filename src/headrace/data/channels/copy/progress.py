@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 
-from headrace.core.console import print_status
+from headrace.core.console import write_status
 from headrace.core.units import format_bytes, format_seconds
 
 _SILENT_S = 2.0  # shorter copies show no progress
@@ -88,9 +88,9 @@ class CopyProgress(CopyCounts):
     def _write(self, line: str) -> None:
         if self._on_terminal:
             self._line_shown = True
-            print_status(f"\r{line}\x1b[K")
+            write_status(f"\r{line}\x1b[K")
         else:
-            print_status(f"{line}\n")
+            write_status(f"{line}\n")
 
     def _last(self, line: str) -> None:
-        print_status(f"\r\x1b[K{line}" if self._line_shown else line)
+        write_status(f"\r\x1b[K{line}" if self._line_shown else line)
