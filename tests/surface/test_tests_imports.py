@@ -15,20 +15,19 @@ TESTS = Path(__file__).parents[1]
 SOURCE = TESTS.parent / "src"
 PUBLIC = {"headrace", "headrace.sagemaker", "headrace.train", "headrace.transforms"}
 FRONTS = """
-    bootstrap.override_hooks cli.main cli.progress_display cluster.emulated_cluster
-    cluster.host_identity cluster.ray_node core.env core.files core.process.mount_namespace
-    core.process.sidecar data.channels.mount.mount_program data.loader.arguments
-    data.loader.executors.process data.loader.workers.messages data.loader.workers.worker
-    data.shards.in_place_index data.shards.lint data.shards.reports data.shards.shard_packer
-    data.storage.cache.blocks data.storage.cache.cached_store
-    data.storage.client.subprocess_client data.storage.remote_store data.storage.store
-    data.transforms.decode data.transforms.resize jobs.job_request jobs.run_handle
-    jobs.sync.output_process jobs.sync.sync_process jobs.tune observe.probe.device_clock
-    observe.whatif.measured_pipeline offload.hosts_file platforms.instance_groups
-    platforms.sagemaker.folders records.collector records.compaction records.layout
-    records.live_reader records.live_switch records.parquet_tables records.reader records.ring
-    records.run_folder records.schema records.store report.page report.top.run_watcher
-    report.top.state
+    bootstrap.override_hooks cli.main cli.progress_display cluster.host_identity
+    cluster.ray_node core.env core.files core.process.mount_namespace core.process.sidecar
+    data.channels.mount.mount_program data.loader.arguments data.loader.executors.process
+    data.loader.workers.messages data.loader.workers.worker data.shards.in_place_index
+    data.shards.lint data.shards.reports data.shards.shard_packer data.storage.cache.blocks
+    data.storage.cache.cached_store data.storage.client.subprocess_client
+    data.storage.remote_store data.storage.store data.transforms.decode data.transforms.resize
+    jobs.job_request jobs.run_handle jobs.sync.output_process jobs.sync.sync_process jobs.tune
+    observe.probe.device_clock observe.whatif.measured_pipeline offload.hosts_file
+    platforms.instance_groups platforms.sagemaker.folders records.collector records.compaction
+    records.layout records.live_reader records.live_switch records.parquet_tables records.reader
+    records.ring records.run_folder records.schema records.store report.page
+    report.top.run_watcher report.top.state
 """.split()  # noqa: SIM905 - names, as a paragraph
 """What every test may import: what users and other packages call."""
 PURE = """
@@ -51,10 +50,10 @@ PURE = """
     observe.probe.device_copies observe.probe.gpu_metrics observe.probe.sampling_rates
     observe.probe.segments observe.probe.step_clock observe.whatif.comparison
     observe.whatif.host_usage observe.whatif.prediction observe.whatif.scaling
-    observe.whatif.simulation observe.whatif.tables observe.whatif.train_steps
-    offload.host_status offload.scheduler platforms.cluster_hosts platforms.sagemaker.variables
-    platforms.training_job platforms.vertex records.data_frames records.redaction
-    report.figures.base report.figures.data_waits report.figures.flame report.figures.heatmap
+    observe.whatif.simulation observe.whatif.tables observe.whatif.train_steps offload.scheduler
+    platforms.cluster_hosts platforms.sagemaker.variables platforms.training_job
+    platforms.vertex records.data_frames records.redaction report.figures.base
+    report.figures.data_waits report.figures.flame report.figures.heatmap
     report.figures.step_phases report.formatting report.markup report.open_run
     report.top.processes report.top.step_rates sampling sampling.lanes sampling.permutation
     sampling.seeds

@@ -31,12 +31,10 @@ from headrace.offload.connection import (
     ConnectionAttempts,
     IncomingFrame,
     ServerConnection,
-    silence_limit_s,
-)
-from headrace.offload.host_status import (
     is_excluded_after_failure,
     is_excluded_at_first_batch,
     refused_line,
+    silence_limit_s,
 )
 from headrace.offload.hosts_file import HostsFile, HostsFileWatcher
 from headrace.offload.protocol import FrameHeader, FrameKind, encode_frame

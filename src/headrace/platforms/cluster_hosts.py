@@ -14,7 +14,7 @@ from typing import Any
 from headrace.core import env
 from headrace.core.errors import UsageError
 from headrace.platforms.instance_groups import DEFAULT_GROUP, GroupSpec, HostGroup, check_group_name
-from headrace.platforms.topology import (
+from headrace.platforms.training_job import (
     JobTopology,
     describe_groups,
     parse_json_value,

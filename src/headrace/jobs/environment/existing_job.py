@@ -24,7 +24,7 @@ from headrace.platforms.sagemaker.folders import (
 )
 from headrace.platforms.sagemaker.variables import MASTER_PORT as SAGEMAKERS_PORT
 from headrace.platforms.script_contract import ContractName, conflicting_variables
-from headrace.platforms.topology import JobTopology, training_group
+from headrace.platforms.training_job import JobTopology, training_group
 from headrace.platforms.vertex import MASTER_PORT as VERTEXS_PORT
 
 _DEFAULT_ADDRESS = "127.0.0.1"  # torchrun's own default for --master-addr

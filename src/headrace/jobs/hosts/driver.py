@@ -12,15 +12,14 @@ from types import ModuleType
 
 import torch
 
-from headrace.cluster.emulated_cluster import EmulatedCluster
 from headrace.cluster.host_identity import HostMarker, host_marker
 from headrace.cluster.ray_cluster import import_ray, ray_connection
+from headrace.cluster.ray_node import EmulatedCluster
 from headrace.core import env
 from headrace.core.console import print_status
 from headrace.core.errors import LaunchError
 from headrace.core.process.supervision import STOP_SIGNALS
 from headrace.data.channels.resolve import preflight_channels
-from headrace.jobs.hosts.cluster_options import ClusterOptions, print_emulated_types
 from headrace.jobs.hosts.host_commands import HostCommands, HostInstalls, job_working_dir
 from headrace.jobs.hosts.job_hosts import EmulatedHosts, RayHosts
 from headrace.jobs.hosts.offload_setup import OffloadAuto, OffloadSetup
@@ -28,7 +27,7 @@ from headrace.jobs.hosts.rank_group import HostProvider, RestartLoop, StopReques
 from headrace.jobs.output import HostOutput
 from headrace.jobs.requirements import code_folder, find_requirements, install_requirements
 from headrace.jobs.sync.host_sync import OutputUpload, extra_grace_s
-from headrace.jobs.torchrun_args import TorchrunJob
+from headrace.jobs.torchrun_args import ClusterOptions, TorchrunJob, print_emulated_types
 from headrace.platforms.instance_groups import GroupSpec
 from headrace.records.run_folder import Attempt, RunFolder
 

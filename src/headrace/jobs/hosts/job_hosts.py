@@ -24,7 +24,6 @@ from typing import Any, TypeVar
 
 from headrace.bootstrap.ray_hooks import HOOK
 from headrace.cluster.agent import HostProgram
-from headrace.cluster.emulated_cluster import ThreadActor, ThreadCalls
 from headrace.cluster.host_identity import HostMarker, boot_id
 from headrace.cluster.ray_cluster import (
     AgentPlacement,
@@ -36,15 +35,21 @@ from headrace.cluster.ray_cluster import (
     living_hosts,
     wait_for_hosts,
 )
-from headrace.cluster.ray_node import make_node_folder, new_token, write_token_file
+from headrace.cluster.ray_node import (
+    ThreadActor,
+    ThreadCalls,
+    make_node_folder,
+    new_token,
+    write_token_file,
+)
 from headrace.core import env
 from headrace.core.console import print_status
 from headrace.core.process.mount_namespace import can_bind_mount
 from headrace.core.source_location import SITECUSTOMIZE_DIR
-from headrace.jobs.hosts.cluster_options import ClusterOptions, emulated_devices
 from headrace.jobs.hosts.host_commands import HostCommands, HostInstalls, WorkingDir
 from headrace.jobs.hosts.offload_setup import OffloadSetup
 from headrace.jobs.hosts.rank_group import HostExit, RankGroupFactory, StopRequest
+from headrace.jobs.torchrun_args import ClusterOptions, emulated_devices
 from headrace.platforms.instance_groups import GroupSpec
 from headrace.platforms.sagemaker.folders import DEFAULT_BASE
 
