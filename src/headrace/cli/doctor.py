@@ -12,11 +12,6 @@ if TYPE_CHECKING:
     from headrace.observe.doctor.findings import RuleSet
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb to the command line."""
-    app.command(name="doctor")(doctor)
-
-
 def doctor(
     run: Annotated[
         str | None,

@@ -10,11 +10,6 @@ import typer
 from headrace.core.errors import RecordsError, UsageError
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb to the command line."""
-    app.command(name="profile")(profile)
-
-
 def profile(
     run: Annotated[
         str | None,

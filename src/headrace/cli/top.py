@@ -10,11 +10,6 @@ import typer
 _WAITS = "headrace: {} has just begun; waiting for its first records"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb to the command line."""
-    app.command(name="top")(top)
-
-
 def top(
     run: Annotated[
         str | None,

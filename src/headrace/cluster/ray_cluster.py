@@ -134,10 +134,12 @@ def wait_for_hosts(
             return hosts
         now_s = time.monotonic()
         if now_s > deadline_s:
+            named = [f"{host.name} ({host.group or 'no group'})" for host in hosts]
+            there = ", ".join(named) or "none"
             raise LaunchError(
                 f"The cluster has too few hosts after {longest_s:.0f} s: {missing}. A host joins a "
                 f"group by `ray start --labels {GROUP_LABEL}=GROUP`; "
-                f"what is there: {_describe_hosts(hosts)}."
+                f"what is there: {there}."
             )
         if now_s > next_status_s:
             print_status(f"waiting for hosts: {missing}")
@@ -152,10 +154,6 @@ def _describe_missing(groups: Sequence[GroupSpec], hosts: Sequence[RayHost]) -> 
         for group in groups
         if found[group.name] < group.hosts
     )
-
-
-def _describe_hosts(hosts: Sequence[RayHost]) -> str:
-    return ", ".join(f"{host.name} ({host.group or 'no group'})" for host in hosts) or "none"
 
 
 def _first_line(error: Exception) -> str:

@@ -107,7 +107,9 @@ def direct_job(argv: Sequence[str]) -> JobSpec | None:
         )
     is_module = rest[0] in {"-m", "--module"}
     script = rest[1:] if is_module else rest
-    if _torchrun_is_configured() or not script or script[0].startswith("-"):
+    if not script or script[0].startswith("-"):
+        return None
+    if any(name.startswith(_TORCHRUN_PREFIX) for name in env.child_environment()):
         return None
     if any(job_options()[name].needs_torchrun for name in own):
         return None
@@ -135,7 +137,3 @@ def split_headrace_flags(argv: Sequence[str]) -> tuple[Texts, list[str]]:
             value = rest.pop(0)
         own.setdefault(found.name, []).append(value)
     return own, rest
-
-
-def _torchrun_is_configured() -> bool:
-    return any(name.startswith(_TORCHRUN_PREFIX) for name in env.child_environment())

@@ -106,60 +106,38 @@ _DEEP_S = 20.0
 _UPDATE_PREFIX = "update_profiler: "
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProfilerUpdate:
-    """A change of a run's recording; None or False: unchanged."""
-
-    rules: object | None  # further rules that are checked when the run has ended
-    system_monitor_interval_millis: int | None  # milliseconds between samples of the system
-    s3_output_path: str | None  # SageMaker's location of the records; ignored
-    # FrameworkProfile: record in depth, for its duration or 20 seconds
-    framework_profile_params: object | None
-    disable_framework_metrics: bool  # end the recording in depth
-    deep_s: float | None  # record in depth for this many seconds
-
-    def apply(self, run: RunHandle) -> None:
-        """Change how a run is recorded, and note the change in its folder.
-
-        Raises UsageError (nothing is to change, or a value is invalid; the recording stays as it
-        is), RecordsError (the run is not running, or is not recorded).
-        """
-        millis = self.system_monitor_interval_millis
-        interval_s = None if millis is None else check_interval(f"{millis}ms")
-        rules = [] if self.rules is None else read_rules(self.rules, _UPDATE_PREFIX)
-        profile = read_profile(self.framework_profile_params)
-        self._check(profile)
-        switch = run.switch()
-        switch.on = True
-        if interval_s is not None:
-            switch.interval_s = interval_s
-        if self.disable_framework_metrics:
-            switch.end_deep()
-        elif self.deep_s is not None or profile is not None:
-            duration = profile.duration if isinstance(profile, FrameworkProfile) else None
-            switch.go_deep(self.deep_s or duration or _DEEP_S)
-        given = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        update = {name: value for name, value in given.items() if value}
-        changes_json = json.loads(json.dumps({"rules": rules, "update": update}, default=as_json))
-        _record_update(run, hide_secrets(changes_json))
-        for note in ignored_settings(
-            rules=rules, profile=profile, s3_output_path=self.s3_output_path
-        ):
-            print_status(f"{_UPDATE_PREFIX}{note}")
-
-    def _check(self, profile: object | None) -> None:
-        changes = (self.rules, self.system_monitor_interval_millis, self.s3_output_path, profile,
-                   self.disable_framework_metrics, self.deep_s)  # fmt: skip
-        if not any(each is not None and each is not False for each in changes):
-            raise UsageError(
-                f"{_UPDATE_PREFIX}say what is to change, such as "
-                "system_monitor_interval_millis=500."
-            )
-        if self.disable_framework_metrics and (profile is not None or self.deep_s is not None):
-            other = "deep_s" if profile is None else "framework_profile_params"
-            raise UsageError(
-                f"{_UPDATE_PREFIX}disable_framework_metrics and {other}: give one of them."
-            )
+def _update_recording(run: RunHandle, given: Mapping[str, Any]) -> None:
+    """Change how a run is recorded, and note that in its folder; `given` is what is to change."""
+    millis, deep_s = given["system_monitor_interval_millis"], given["deep_s"]
+    ends_deep = given["disable_framework_metrics"]
+    interval_s = None if millis is None else check_interval(f"{millis}ms")
+    rules = [] if given["rules"] is None else read_rules(given["rules"], _UPDATE_PREFIX)
+    profile = read_profile(given["framework_profile_params"])
+    wanted = {**given, "framework_profile_params": profile}.values()
+    if not any(each is not None and each is not False for each in wanted):
+        raise UsageError(
+            f"{_UPDATE_PREFIX}say what is to change, such as system_monitor_interval_millis=500."
+        )
+    if ends_deep and (profile is not None or deep_s is not None):
+        other = "deep_s" if profile is None else "framework_profile_params"
+        raise UsageError(
+            f"{_UPDATE_PREFIX}disable_framework_metrics and {other}: give one of them."
+        )
+    switch = run.switch()
+    switch.on = True
+    if interval_s is not None:
+        switch.interval_s = interval_s
+    if ends_deep:
+        switch.end_deep()
+    elif deep_s is not None or profile is not None:
+        duration = profile.duration if isinstance(profile, FrameworkProfile) else None
+        switch.go_deep(deep_s or duration or _DEEP_S)
+    update = {name: value for name, value in given.items() if value}
+    changes_json = json.loads(json.dumps({"rules": rules, "update": update}, default=as_json))
+    _record_update(run, hide_secrets(changes_json))
+    notes = ignored_settings(rules=rules, profile=profile, s3_output_path=given["s3_output_path"])
+    for note in notes:
+        print_status(f"{_UPDATE_PREFIX}{note}")
 
 
 def _record_update(run: RunHandle, changes_json: dict[str, list[object]]) -> None:
@@ -324,14 +302,15 @@ class Estimator:
             UsageError: Nothing is to change, or a value is invalid.
             RecordsError: The run is not running, or is not recorded.
         """
-        ProfilerUpdate(
-            rules=rules,
-            system_monitor_interval_millis=system_monitor_interval_millis,
-            s3_output_path=s3_output_path,
-            framework_profile_params=framework_profile_params,
-            disable_framework_metrics=disable_framework_metrics,
-            deep_s=deep_s,
-        ).apply(self._run())
+        given = {
+            "rules": rules,
+            "system_monitor_interval_millis": system_monitor_interval_millis,
+            "s3_output_path": s3_output_path,
+            "framework_profile_params": framework_profile_params,
+            "disable_framework_metrics": disable_framework_metrics,
+            "deep_s": deep_s,
+        }
+        _update_recording(self._run(), given)
 
     def disable_profiling(self) -> None:
         """Record nothing of the latest run from now on; raises RecordsError."""

@@ -42,12 +42,8 @@ class Kind:
     takes_numbers: bool = False  # they may give it as a number, too
 
 
-def last_text(texts: Sequence[str], flag: str) -> str:  # noqa: ARG001 - a Kind's parse
-    """Return the last text: a flag that is given again replaces the value before."""
-    return texts[-1]
-
-
-TEXT = Kind(parse=last_text, texts=lambda value: [value])
+# A flag that is given again replaces the value before.
+TEXT = Kind(parse=lambda texts, _flag: texts[-1], texts=lambda value: [value])
 SWITCH = Kind(
     parse=lambda _texts, _flag: True,
     texts=lambda value: ["true"] if value else [],

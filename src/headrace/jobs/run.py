@@ -70,7 +70,7 @@ def run_directly(job: JobSpec, argv: Sequence[str]) -> int:
 
         return describe_direct_job(job, script)
     rank = find_nested_rank()
-    if rank is not None and not rank.is_leader:
+    if rank is not None and rank.world.local_rank:
         return run_follower(job, script, rank)
     folder, attempt = _start_attempt(job, argv, script, rank)
     limit = TimeLimit(  # from here on: the copying of channels counts, as on SageMaker
@@ -252,7 +252,7 @@ def _run_torchrun(argv: Sequence[str], run_dir: str | None) -> int:
     process = take_or_start()
 
     def grace_s() -> float:
-        announced = process.announced()
+        announced = process.announced
         shutdown_s = _GRACE_S if announced is None else float(announced["shutdown_s"])
         return shutdown_s + _TORCHRUN_EXTRA_S
 
@@ -260,7 +260,7 @@ def _run_torchrun(argv: Sequence[str], run_dir: str | None) -> int:
         process.begin(argv, run_dir)
         returncode = wait_for(process.child, blocked, own_session=True, grace_s=grace_s)
         process.ended()
-        announced = process.announced()
+        announced = process.announced
         if announced is not None:
             folder, attempt = RunFolder(Path(announced["run_dir"])), int(announced["attempt"])
             record_end(folder, attempt, exit_code_of(returncode))

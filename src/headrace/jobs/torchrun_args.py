@@ -62,11 +62,6 @@ class ClusterOptions:
     max_preemptions: int  # how often ranks are restarted after the loss of a host; -1: any number
     driver: bool  # the script uses Ray itself: it runs once, and Ray assigns all resources
 
-    @property
-    def ranks_hosts(self) -> int:
-        """How many hosts run the script."""
-        return 1 if self.driver else self.training.hosts
-
 
 def cluster_options(
     spec: JobSpec, args: argparse.Namespace, parser: argparse.ArgumentParser
@@ -80,8 +75,9 @@ def cluster_options(
         return None
     for name, flag in _DECIDED_BY_CLUSTER.items():
         if getattr(args, name) != parser.get_default(name):
+            given = "--engine ray" if hosts.engine == "ray" else f"--group {hosts.groups[0].flag()}"
             raise UsageError(
-                f"{flag} and {_cluster_flag(hosts)}: the cluster decides that. Give the number of "
+                f"{flag} and {given}: the cluster decides that. Give the number of "
                 "hosts by --group NAME=HOSTS."
             )
     is_ray = hosts.engine == "ray"
@@ -101,10 +97,6 @@ def cluster_options(
         max_preemptions=hosts.max_preemptions,
         driver=hosts.driver,
     )
-
-
-def _cluster_flag(hosts: HostsOptions) -> str:
-    return "--engine ray" if hosts.engine == "ray" else f"--group {hosts.groups[0].flag()}"
 
 
 def _chosen_offload(spec: JobSpec) -> str | None:
@@ -288,7 +280,7 @@ def _torchrun_job(spec: JobSpec, args: argparse.Namespace, parser: _Parser) -> T
         args=args,
         ranks_here=ranks_here,
         emulated_ranks=emulated,
-        world_size=ranks_here * (cluster.ranks_hosts if cluster else _max_hosts(args.nnodes)),
+        world_size=ranks_here * _hosts_with_ranks(cluster, args.nnodes),
         keeps_own_logs=any(getattr(args, name, None) not in (None, "0", []) for name in _LOG_FLAGS),
         shutdown_s=_SHUTDOWN_S if shutdown_s is None else int(shutdown_s),
         asks_for_ranks=asks_for_ranks,
@@ -312,7 +304,10 @@ def _existing_job(contract: ContractOptions, cluster: ClusterOptions | None) -> 
         return None
     training = cluster.training.name if cluster is not None else None
     outer = find_existing_job(contract, training)
-    if outer is not None and cluster is not None and not outer.has_group(cluster.training):
+    if outer is None or cluster is None:
+        return outer
+    groups = {each.name: len(each.hosts) for each in outer.topology.groups}
+    if groups.get(cluster.training.name) != cluster.training.hosts:
         raise UsageError(
             f"This is host {outer.topology.here} of a job that has hosts already: "
             f"{', '.join(outer.topology.hosts)}. Leave out --engine and --group, or name a group "
@@ -428,7 +423,9 @@ def _local_ranks(nproc_per_node: str) -> int:
     return ranks
 
 
-def _max_hosts(nnodes: str) -> int:
+def _hosts_with_ranks(cluster: ClusterOptions | None, nnodes: str) -> int:
+    if cluster is not None:
+        return 1 if cluster.driver else cluster.training.hosts
     try:
         fewest, most = torchrun.parse_min_max_nnodes(nnodes)
     except (ValueError, RuntimeError) as error:

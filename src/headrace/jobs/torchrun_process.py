@@ -49,7 +49,7 @@ class TorchrunProcess:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         os.close(request_fd)
         os.close(announce_fd)
-        self._announced: dict[str, Any] | None = None
+        self.announced: dict[str, Any] | None = None  # the run folder; None: not yet
         self._reader = threading.Thread(target=self._read, name="headrace-torchrun", daemon=True)
 
     def begin(self, argv: Sequence[str], run_dir: str | None) -> None:
@@ -71,10 +71,6 @@ class TorchrunProcess:
         self.child.kill()
         self.child.wait()
 
-    def announced(self) -> dict[str, Any] | None:
-        """Return the announcement of the run folder; None: there is none yet."""
-        return self._announced
-
     def ended(self) -> None:
         """Wait for what it announced last, once it has ended."""
         self._reader.join(_READ_S)  # no longer: a process that outlives it might hold the pipe
@@ -82,8 +78,8 @@ class TorchrunProcess:
     def _read(self) -> None:
         with os.fdopen(self._announce_fd, "rb") as pipe:
             for line in pipe:
-                if self._announced is None:
-                    self._announced = json.loads(line)
+                if self.announced is None:
+                    self.announced = json.loads(line)
                 else:  # while the records are closed, the verdict's modules are imported
                     import headrace.jobs.verdict  # noqa: F401
 

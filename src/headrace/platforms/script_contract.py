@@ -35,11 +35,6 @@ class ScriptContract:
     job: TrainingJob
     host: str
 
-    @property
-    def is_sagemakers(self) -> bool:
-        """Whether a contract is SageMaker's."""
-        return "sagemaker" in self.contracts or "sagemaker-v3" in self.contracts
-
     def variables(
         self, folders: SageMakerFolders, paths: VertexPaths, machine: HostResources
     ) -> dict[str, str]:

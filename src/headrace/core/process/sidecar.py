@@ -69,10 +69,7 @@ class MessageReader:
         return True
 
     def read(self) -> dict[str, Any] | None:
-        """Wait for the next message; None at the end. Raises the error that was sent, if it is one.
-
-        Raises HeadraceError (an error was sent).
-        """
+        """Wait for the next message; None at the end. Raises an error that was sent."""
         self.wait()
         end = self._line_end()
         if end < 0:
@@ -137,10 +134,7 @@ class Sidecar:
             write_all(self._process.stdin.fileno(), line.encode())
 
     def receive(self) -> dict[str, Any] | None:
-        """Wait for its next message, without a deadline; None where it has ended.
-
-        Raises HeadraceError (the error that it reports).
-        """
+        """Wait for its next message; None where it has ended. Raises the error that it reports."""
         assert self._messages is not None
         return self._messages.read()
 

@@ -16,7 +16,6 @@ from headrace.core.console import print_status
 from headrace.core.errors import UsageError
 from headrace.jobs.spec import ContractOptions
 from headrace.platforms.cluster_hosts import job_topology
-from headrace.platforms.instance_groups import GroupSpec
 from headrace.platforms.sagemaker.folders import (
     CHECKPOINT_PATH_FLAG,
     DEFAULT_BASE,
@@ -58,13 +57,6 @@ class ExistingJob:
     def has_local_ranks(self) -> bool:
         """Whether this host is one of those that have ranks."""
         return self.topology.here in self.training
-
-    def has_group(self, group: GroupSpec) -> bool:
-        """Whether a group that the command line names is one of the job's."""
-        return any(
-            each.name == group.name and len(each.hosts) == group.hosts
-            for each in self.topology.groups
-        )
 
     def apply(self, args: argparse.Namespace, *, has_ranks: bool) -> None:
         """Set the rendezvous with the job's other hosts in torchrun's arguments, where unset."""

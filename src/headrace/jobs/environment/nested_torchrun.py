@@ -58,11 +58,6 @@ class NestedRank:
     start: Path  # the folder of this start of the ranks, on this host
     command: tuple[str, ...]  # the command line that started all ranks
 
-    @property
-    def is_leader(self) -> bool:
-        """Whether it is the first rank of its host."""
-        return self.world.local_rank == 0
-
     def run_before(self) -> str | None:
         """Return the run folder of an earlier start of the same ranks; None: this is the first."""
         message = _read_message(self.start.parent / _RUN_FILE)

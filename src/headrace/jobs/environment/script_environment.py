@@ -111,7 +111,7 @@ def build_environment(
     script, tree, bind_mounts = spec.script, None, dict(spec.bind_mounts)
     seen = SageMakerFolders()
     environment: dict[str, str] = {}
-    if script.is_sagemakers:
+    if {"sagemaker", "sagemaker-v3"} & set(script.contracts):
         tree = SageMakerTree(spec.base)
         tree.lay_out(script.job, script.host, machine, code=spec.code, channels=spec.channels)
         if can_bind_mount:

@@ -132,7 +132,8 @@ def _split(argv: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
         flag = name.replace("_", "-")
         is_own = flag in _JOIN_FLAGS or flag in _DECIDED
         # `-t 3` has its value in a separate word, `-t3` has not.
-        follows = not equals and word not in without_value and (is_own or _takes_next_word(word))
+        has_word = is_own or word.startswith("--") or len(word) == 2
+        follows = has_word and not equals and word not in without_value
         if follows and not rest:
             raise UsageError(f"{name} needs a value. {_HOW}")
         value = rest.pop(0) if follows else value
@@ -143,10 +144,6 @@ def _split(argv: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
     if not [word for word in rest if word != "--"]:
         raise UsageError(f"No script is named. {_HOW}")
     return own, [*run, *rest]
-
-
-def _takes_next_word(word: str) -> bool:
-    return word.startswith("--") or len(word) == 2
 
 
 def _port(flags: Mapping[str, str]) -> int:

@@ -193,7 +193,7 @@ class HostCommands:
             devices=agent.host.gpus,
             ranks=self._job.emulated_ranks,
             sync_name=self._sync_name(agents, agent),
-            all_sync_names=self._sync_names(agents),
+            all_sync_names=tuple(sorted({self._sync_name(agents, each) for each in agents})),
             sends_part=not agent.facts.is_drivers,
         )
 
@@ -218,9 +218,6 @@ class HostCommands:
         if agent.facts.is_drivers and not own_folder:
             agent = next(each for each in in_order if each.facts.is_drivers)
         return f"host-{in_order.index(agent) + 1}"
-
-    def _sync_names(self, agents: Sequence[PlacedAgent]) -> tuple[str, ...]:
-        return tuple(sorted({self._sync_name(agents, agent) for agent in agents}))
 
     def _name(self, agents: Sequence[PlacedAgent], agent: PlacedAgent) -> str:
         """Return a host's name in the layout, which its scripts see."""

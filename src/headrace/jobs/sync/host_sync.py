@@ -18,7 +18,7 @@ from headrace.jobs.environment.host_environment import HostLayout
 from headrace.jobs.environment.script_environment import ScriptEnvironment
 from headrace.jobs.failure import describe_exit
 from headrace.jobs.spec import ContractOptions, SyncOptions
-from headrace.jobs.sync.sync_messages import OutputTask, SyncTask, job_end
+from headrace.jobs.sync.sync_messages import OutputTask, SyncTask
 
 DEADLINE_S = 300.0
 """How long a job that has ended may upload its last files, in seconds."""
@@ -127,8 +127,7 @@ def _print_killed(code: int, has_restarted: bool) -> None:  # noqa: FBT001 - a c
 
 def _failure_to_end(sidecar: Sidecar | RestartedSidecar, *, clean: bool) -> str | None:
     """Have a process upload the remaining files and end; return how it failed, if it did."""
-    message = job_end(clean=clean, deadline_s=DEADLINE_S)
-    code = sidecar.end(message, patience_s=_KILL_AFTER_S)
+    code = sidecar.end({"clean": clean, "deadline_s": DEADLINE_S}, patience_s=_KILL_AFTER_S)
     if code == 0:
         return None
     return describe_exit(-signal.SIGKILL if code is None else code)

@@ -287,7 +287,8 @@ class RemoteCopy:
         for host, manifest in sorted(manifests.items()):
             for name, file in manifest.files.items():
                 other = files.get(name)
-                if other is not None and _differ(other, file) and name not in self._warned:
+                differs = other and (other.checksum, other.link) != (file.checksum, file.link)
+                if differs and name not in self._warned:
                     self._warned.add(name)
                     self._report(
                         f"{name} was kept by {hosts[name]} and by {host}; the one that was written "
@@ -311,10 +312,6 @@ def adopting_manifest(
             name: file for name, file in merged.files.items() if merged.hosts[name] not in others
         },
     )  # fmt: skip
-
-
-def _differ(one: SyncedFile, other: SyncedFile) -> bool:
-    return (one.checksum, one.link) != (other.checksum, other.link)
 
 
 def _manifest_path(host: str, generation: int) -> str:
