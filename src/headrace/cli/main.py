@@ -90,11 +90,7 @@ def main() -> None:
 
 
 def run_command_line(arguments: Sequence[str] | None = None) -> str | int | None:
-    """Run a command line within this process and return the exit code or message.
-
-    Args:
-        arguments: What follows `headrace`; None: the process's own arguments.
-    """
+    """Run a command line, by default this process's own, and return the exit code or message."""
     try:
         build_app()(arguments, prog_name="headrace")
     except HeadraceError as error:

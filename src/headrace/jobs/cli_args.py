@@ -20,11 +20,9 @@ _JOB_FILES = {".toml", ".yaml", ".yml"}
 
 
 def check_script(script: str, *, runs_itself: bool = False) -> None:
-    """Raise UsageError, with the remedy, where a script cannot be run.
+    """Raise UsageError, with the remedy, where a script, a path as typed, cannot be run.
 
-    Args:
-        script: The path as typed.
-        runs_itself: It is started as a program, not by Python.
+    With `runs_itself` it is started as a program, not by Python.
     """
     path = Path(script)
     if path.suffix in _JOB_FILES and not runs_itself:
@@ -47,13 +45,9 @@ def check_script(script: str, *, runs_itself: bool = False) -> None:
 
 
 def find_script(script: str, source_dir: str | None) -> str:
-    """Return a script's path, below the code folder where it exists there.
+    """Return a script's path, as typed or below the code folder where it exists there.
 
-    Args:
-        script: The path as typed.
-        source_dir: The code folder; None: not given.
-
-    Raises UsageError (there is no such code folder).
+    Without a code folder it is None. Raises UsageError (there is no such code folder).
     """
     if source_dir is None:
         return script

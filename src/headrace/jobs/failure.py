@@ -83,11 +83,9 @@ def last_traceback(log: Path) -> str:
 def failure_message(
     failure: RankFailure, *, total: int, log: Path | None, traceback: str | None = None
 ) -> str:
-    """Return the message at the end of a failed run.
+    """Return the message at the end of a failed run; `log` is the failed rank's stderr, if there.
 
-    Args:
-        log: The failed rank's stderr log, where there is one.
-        traceback: The traceback that the rank itself recorded; None: the last one in the log.
+    Without a traceback that the rank itself recorded, it has the last one in the log.
     """
     which = f"rank {failure.rank} failed first" if total > 1 else f"rank {failure.rank} failed"
     head = f"headrace: {which}: {describe_exit(failure.returncode)}"

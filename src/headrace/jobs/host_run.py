@@ -115,12 +115,8 @@ def single_host_run(
 ) -> HostRun:  # fmt: skip
     """Install the job's requirements, and return its run on this host.
 
-    Args:
-        script: The script's path from here, or a module's name.
-        distribution: How ranks are started; None: the script runs once.
-        count_devices: Returns this host's device count; called only where the contract tells it.
-        is_only_host: No other host has ranks of the job, with a launcher of its own.
-
+    Without a distribution the script runs once. Devices are counted only where the contract needs
+    their number. `is_only_host`: no other host has ranks of the job, with a launcher of its own.
     Raises UsageError (there is no such requirements file, or no contract for the output path),
     LaunchError (the installation failed).
     """
@@ -145,11 +141,7 @@ def single_host_run(
 
 
 def cluster_host_run(job: JobSpec, script: str, assignment: HostAssignment) -> HostRun:
-    """Return the run of a job on one of its hosts; the driver of the cluster records it.
-
-    Args:
-        script: The script's path from here, or a module's name.
-    """
+    """Return the run of a job on one of its hosts; the driver of the cluster records it."""
     run = Path(env.RUN_DIR.get() or ".")
     plan = None if assignment.plan is None else HostLayout.from_json(assignment.plan)
     return HostRun(

@@ -91,8 +91,7 @@ class JobRequest:
     def flags(self, typed: Texts | None = None) -> list[str]:
         """Return what follows `headrace run`, before the script.
 
-        Args:
-            typed: Texts of options that were typed besides; they follow the request's own.
+        The texts of options that were typed besides follow the request's own.
         """
         typed = typed or {}
         ours = [
@@ -107,15 +106,11 @@ def request_job(
     given: Mapping[str, Any], inputs: Mapping[str, Input], where: str, *,
     more: Sequence[str] = (), experiment_config: Mapping[str, str] | None = None,
 ) -> JobRequest:  # fmt: skip
-    """Return the job that arguments ask for.
+    """Return the job that arguments ask for, given by name; None means not given.
 
-    Args:
-        given: The arguments, by name; None means not given.
-        where: Prefix of error messages: who gave the arguments.
-        more: Names of further allowed arguments, which are left out.
-        experiment_config: SageMaker's.
-
-    Raises UsageError (an unknown argument, whose nearest is named, or an invalid value).
+    Error messages begin with `where`, who gave the arguments; those named `more` are allowed, too,
+    and left out. Raises UsageError (an unknown argument, whose nearest is named, or an invalid
+    value).
     """
     asked = _known_arguments(given, where, more)
     if "entry_point" not in asked:

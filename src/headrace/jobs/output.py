@@ -230,10 +230,8 @@ class RawTerminal(Protocol):
 class Tee:
     """A copy of one output stream of a child process to the terminal and into a file.
 
-    Args:
-        source: The read end of the child's stream.
-        terminal: The terminal; after an error there, only the log continues.
-        log: The log file, which is truncated.
+    `source` is the read end of the stream. After an error of the terminal only the log, which is
+    truncated first, continues.
     """
 
     def __init__(self, source: IO[bytes], terminal: RawTerminal, log: Path) -> None:
@@ -247,13 +245,10 @@ class Tee:
         _start_thread(self._show, f"show {log.name}")
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """Wait for the end of the stream, which leftover processes of the child may hold open.
+        """Wait `timeout_s` for the end of the stream, which leftover processes may hold open.
 
         Then wait until everything is shown, even where the terminal blocks (a pager, ctrl-S), or
         until a blocked stop signal is pending.
-
-        Args:
-            timeout_s: Time limit for the end of the stream.
         """
         deadline, shown = time.monotonic() + timeout_s, -1
         while self._reader.is_alive() and time.monotonic() < deadline:
@@ -341,13 +336,9 @@ def run_script(
 ) -> int:
     """Run a script to its end; return its return code, -n for signal n.
 
-    Args:
-        command: Its command line.
-        script_env: The script environment.
-        environment: Variables besides those of this process; None removes one.
-        log: The log of its stderr; the log of its stdout gets the suffix .stdout.
-        blocked: The signals that `signals_blocked` blocks.
-        grace_s: See `wait_for`.
+    The variables are added to those of this process; None removes one. `log` is that of stderr;
+    that of stdout gets the suffix .stdout. For the blocked signals see `signals_blocked`, for
+    `grace_s` see `wait_for`.
     """
     streams = open_stream(sys.stdout.buffer), open_stream(sys.stderr.buffer)
     child = subprocess.Popen(

@@ -41,11 +41,8 @@ def code_folder(job: TorchrunJob) -> Path:
 def find_requirements(given: str | None, code: Path | None) -> Path | None:
     """Return the file to install; None: nothing is installed.
 
-    Args:
-        given: The file, or `none`; None: the requirements.txt in the code folder, if there is one.
-        code: The code folder; None: not searched.
-
-    Raises UsageError (there is no such file).
+    `given` is the file, or `none`; where it is None, it is the requirements.txt in the code folder,
+    if that is known and has one. Raises UsageError (there is no such file).
     """
     if given == _NONE:
         return None
@@ -79,11 +76,7 @@ class InstallProgress:
         self.why_not: dict[str, str] = {}
 
     def handle_message(self, host: str, announced: dict[str, Any]) -> bool:
-        """Handle a host's message, and return whether the job can go on there.
-
-        Args:
-            announced: The message, as cluster/requirements_installer.py writes it.
-        """
+        """Handle a message of a host's installer; return whether the job can go on there."""
         if "installing" in announced:
             pip_output = announced["installing"]
             more = f" (pip: {pip_output})" if pip_output and host in self._installing else ""
@@ -120,10 +113,6 @@ def install_requirements(
     options: ContractOptions, around: ScriptOptions, folder: RunFolder, attempt: Attempt
 ) -> None:
     """Have pip install the requirements of a job on this host, into its Python environment.
-
-    Args:
-        options: Contract options, which may name the code folder.
-        around: Script options, which may name the file.
 
     Raises UsageError (there is no such file), LaunchError (the installation failed).
     """

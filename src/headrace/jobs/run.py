@@ -220,13 +220,9 @@ def run_job(argv: Sequence[str], *, run_dir: str | None = None) -> int:
     With one process and no torchrun flag the script runs directly, and RANK is not set. Otherwise
     torchrun runs it, in a child process. Every process of the job ends when this one does.
 
-    Args:
-        argv: torchrun's flags and ours (--run-dir, --name), the script or a job file, and the
-            script's arguments.
-        run_dir: The run folder; it takes precedence over `argv`.
-
-    Raises UsageError (wrong flags, or a script that cannot be run), LaunchError (the run folder is
-    broken).
+    `argv` has torchrun's flags and ours (--run-dir, --name), the script or a job file, and the
+    script's arguments; a `run_dir` takes precedence over it. Raises UsageError (wrong flags, or a
+    script that cannot be run), LaunchError (the run folder is broken).
     """
     argv = with_job_file(argv)
     direct = direct_job(argv)
@@ -274,12 +270,9 @@ def _run_torchrun(argv: Sequence[str], run_dir: str | None) -> int:
 def resume_run(run: str, runs_dir: str | None = None) -> int:
     """Run a run's last command again, from the folder where it was typed; return the exit code.
 
-    Args:
-        run: The run's name or folder.
-        runs_dir: The folder of all runs; see `runs_folder`.
-
-    Raises UsageError (there is no such run, it is running, or its recorded command cannot be
-    repeated), LaunchError (the run folder is broken).
+    The run is a name or a folder; for `runs_dir` see `runs_folder`. Raises UsageError (there is no
+    such run, it is running, or its recorded command cannot be repeated), LaunchError (the run
+    folder is broken).
     """
     path = _find(run, runs_dir)
     attempts = RunFolder(path).attempts()

@@ -73,13 +73,10 @@ def exit_on_stop_signal(
     first: Callable[[], object],
     code: Callable[[int], int],
 ) -> None:
-    """Have a stop signal end this process, as soon as it has no children left.
+    """Have a stop signal end this process, once it has no children left, after calling `first`.
 
-    Children that serve channels do not count either: they end with this process.
-
-    Args:
-        first: Called before the end.
-        code: Returns this process's exit code for a signal's, 128 + n.
+    Children that serve channels do not count either: they end with this process. `code` returns
+    this process's exit code for a signal's, 128 + n.
     """
     read_fd, write_fd = os.pipe2(os.O_CLOEXEC)
     os.set_blocking(write_fd, False)
@@ -209,12 +206,7 @@ def _run_to_the_end(
     run: HostRun, words: Sequence[str], ranks: Callable[[Callable[[_Failed], None]], int],
     report: Callable[[_Failed], object], *, ended: Callable[[], object] = lambda: None,
 ) -> int:  # fmt: skip
-    """Run a host's ranks, finish the run, and return the exit code.
-
-    Args:
-        ranks: Runs the ranks and returns their exit code; it is given a function for a failure.
-        ended: Called when they have ended, before the run is finished.
-    """
+    """Run a host's ranks, finish the run, and return the exit code."""
     message = ""
 
     def note(failure: _Failed) -> None:

@@ -164,11 +164,7 @@ def emulated_ranks(spec: JobSpec, args: argparse.Namespace) -> int | None:
 
 
 def print_emulated_types(groups: Sequence[GroupSpec], devices: int, ranks_here: int) -> None:
-    """Print which hosts of a machine type are emulated on fewer devices than the type has.
-
-    Args:
-        groups: The groups of emulated hosts, the training group first.
-    """
+    """Print which hosts of a machine type are emulated on fewer devices than the type has."""
     cores = len(os.sched_getaffinity(0))
     for group in groups:
         if not group.gpus or not group.instance_type or group.gpus * group.hosts <= devices:
@@ -183,11 +179,8 @@ def print_emulated_types(groups: Sequence[GroupSpec], devices: int, ranks_here: 
 def emulated_devices(group: GroupSpec, left: Sequence[str], count: int) -> list[str] | None:
     """Return the devices of this machine that an emulated host sees; None: all of them.
 
-    A host of a named machine type sees as many as the type has, or none: ranks index them.
-
-    Args:
-        left: Devices that no other host has.
-        count: How many devices the host has.
+    The host has `count` devices, of those that are left. One of a named machine type sees as many
+    as the type has, or none: ranks index them.
     """
     if not group.instance_type or group.gpus is None:
         return list(left[:count]) or None
@@ -322,11 +315,9 @@ def tie_ranks_to_torchrun(
     pid_pipe: int | None = None,
     restarts: int | None = None,
 ) -> None:
-    """Change torchrun's arguments so that each rank ends when torchrun does.
+    """Change torchrun's arguments so that each rank ends when torchrun does, and reports its pid.
 
-    Args:
-        pid_pipe: The write end of a pipe of this process, into which each rank writes its pid.
-        restarts: How often the ranks were restarted, where torchrun does not count that itself.
+    `restarts` is how often ranks were restarted, where torchrun does not count that itself.
     """
     script = [args.training_script, *script_env.arguments, *args.training_script_args]
     if args.no_python and not args.run_path:

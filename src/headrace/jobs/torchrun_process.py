@@ -55,9 +55,7 @@ class TorchrunProcess:
     def begin(self, argv: Sequence[str], run_dir: str | None) -> None:
         """Have it run a job; call this with signals blocked, as its thread inherits that.
 
-        Args:
-            argv: What follows `headrace run`.
-            run_dir: The run folder; it takes precedence over `argv`.
+        `argv` is what follows `headrace run`; a `run_dir` takes precedence over it.
         """
         request = json.dumps({"argv": list(argv), "run_dir": run_dir}).encode()
         with os.fdopen(self._request_fd, "wb") as pipe:

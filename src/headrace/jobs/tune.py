@@ -55,13 +55,9 @@ def tune(
     """Run a script for some steps, then again with the best remedy, and so on; yield each run.
 
     A remedy that helps stays; one that does not help, or fails, is not tried again. It ends when no
-    remedy is left that is worth a trial, or after four.
-
-    Args:
-        argv: torchrun's flags, the script and its arguments.
-        folder: The parent of the run folders.
-        steps: Training steps of each run, without warm-up.
-        applied: Overrides of every run.
+    remedy is left that is worth a trial, or after four. The run folders are made in `folder`; the
+    steps of each run are counted without warm-up, and the overrides `applied` are those of every
+    run.
 
     Raises UsageError (the command line has flags of `headrace run` that name a run), LaunchError
     (the script failed without any remedy), RecordsError (it takes too few steps for a diagnosis).

@@ -80,9 +80,8 @@ def parent_bound_command(
 ) -> list[str]:
     """Return the command line that runs `command` bound to this process.
 
-    Args:
-        python: The interpreter that runs this file; it needs Headrace alone.
-        pid_pipe: The write end of a pipe of this process, to which the program writes its pid.
+    The interpreter needs Headrace alone. The program writes its pid to `pid_pipe`, the write end of
+    a pipe of this process.
     """
     options = {"parent": os.getpid()} | ({} if pid_pipe is None else {"report": pid_pipe})
     return wrapper_command(python, "headrace.core.process.parent_death", options, command)

@@ -158,13 +158,9 @@ class Sidecar:
     def end(
         self, message: Mapping[str, Any] | None = None, *, patience_s: float, kills: bool = True
     ) -> int | None:
-        """Have it end: send a last message, and close its input.
+        """Have it end: send a last message, and close its input; without `kills` it may go on.
 
-        Args:
-            kills: Kill it then; else it goes on.
-
-        Returns:
-            Its code, -n for signal n; None where it took too long.
+        Returns its code, -n for signal n; None where it took too long.
         """
         if message is not None:
             self.send(message)
@@ -177,14 +173,10 @@ class Sidecar:
 
 
 class RestartedSidecar:
-    """A sidecar that is started again where it is killed, by the OOM killer, say.
+    """A sidecar that is started again, some times at most, where it is killed (out of memory, say).
 
     One that exits by itself has said why, and is not. It must not use a parent-death signal, as
-    threads start it.
-
-    Args:
-        restarts: How often it is started again at most.
-        killed: Called with its code, and whether another one has taken over.
+    threads start it. `killed` is called with its code, and whether another one has taken over.
     """
 
     def __init__(

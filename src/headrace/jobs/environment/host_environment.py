@@ -247,12 +247,9 @@ def host_environment(
 ) -> ScriptEnvironment:  # fmt: skip
     """Return the script environment of one host of a job.
 
-    Args:
-        script: The script's path, or a module's name.
-        cores: This host's CPU cores; None: those that this process may use.
-
-    Raises UsageError (a missing channel, or contradictory variables, for example), StorageError (a
-    channel cannot be copied), LaunchError (the folders cannot be made).
+    Without `cores` the host has those that this process may use. Raises UsageError (a missing
+    channel, or contradictory variables, for example), StorageError (a channel cannot be copied),
+    LaunchError (the folders cannot be made).
     """
     options = job.contract
     if layout is None:

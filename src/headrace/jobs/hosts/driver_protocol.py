@@ -97,11 +97,9 @@ def announce_refusal(announce_fd: int, error: HeadraceError) -> None:
 
 
 def refusal_messages(refusals: Iterable[tuple[str, str]], hosts: int) -> list[str]:
-    """Return one message for each reason why hosts cannot start.
+    """Return one message for each reason why hosts cannot start, of pairs of host name and reason.
 
-    Args:
-        refusals: Pairs of host name and reason.
-        hosts: How many hosts there are; a reason that all have is printed without their names.
+    A reason that all `hosts` have is printed without their names.
     """
     by_reason: dict[str, list[str]] = {}
     for host, reason in refusals:

@@ -92,9 +92,8 @@ class HostCommands:
     def plan(self, agents: Sequence[PlacedAgent], can_bind_mount: Callable[[], bool]) -> None:
         """Set the layout of the hosts, for the commands that follow.
 
-        Args:
-            can_bind_mount: Returns whether processes of all hosts may have a mount namespace;
-                called only under a platform contract.
+        `can_bind_mount`, which says whether processes of all hosts may have a mount namespace, is
+        called only under a platform contract.
         """
         if not self._job.spec.contract.has_platform:
             return
@@ -126,11 +125,9 @@ class HostCommands:
         self, agents: Sequence[PlacedAgent], agent: PlacedAgent, restarts: int, *,
         variables: Mapping[str, str], files: Mapping[str, bytes], version: int,
     ) -> HostProgram:  # fmt: skip
-        """Return the program of a host.
+        """Return the program of a host, whose ranks were started `restarts` times before.
 
-        Args:
-            restarts: How often the job's ranks were started before.
-            variables: Variables of its script, besides those of the recording.
+        The variables are those of its script, besides those of the recording.
         """
         is_here = agent.facts.is_drivers
         logs = str(self._folder.logs(self._attempt.number)) if is_here else "{logs}"

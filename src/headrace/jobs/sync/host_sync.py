@@ -34,11 +34,7 @@ def extra_grace_s(options: SyncOptions) -> float:
 
 
 class HostSync:
-    """The checkpoint sync of a host.
-
-    Args:
-        sync_name: The name under which this host's files are synced.
-        all_sync_names: Those names of all hosts of the job; None: unknown.
+    """The checkpoint sync of a host by its sync name; those of all hosts may be unknown.
 
     Raises UsageError (the URL is a folder that contains the checkpoints, or lies among them).
     """

@@ -115,13 +115,10 @@ class FolderSync:
     def one_pass(self, *, at_the_end: bool = False, may_remove: bool = True) -> SyncPass:
         """Upload complete files that are not in the remote copy, and publish a manifest if needed.
 
-        Args:
-            at_the_end: What is closed is complete.
-            may_remove: Files that are gone from the folder need not stay listed.
-
-        Raises CheckpointError (another process syncs this host's files by now, or the folder is
-        gone), StorageError (the store does not answer; the next pass continues where this one
-        ended), OSError (a file cannot be read).
+        At the end what is closed is complete. With `may_remove`, files that are gone from the
+        folder need not stay listed. Raises CheckpointError (another process syncs this host's files
+        by now, or the folder is gone), StorageError (the store does not answer; the next pass
+        continues where this one ended), OSError (a file cannot be read).
         """
         if not self._folder.is_dir():
             raise CheckpointError(
