@@ -23,8 +23,7 @@ def doctor(
         bool, typer.Option("--backtest", help="Show how far checked predictions were off.")
     ] = False,
     rules: Annotated[
-        str,
-        typer.Option(help="Whose rules: headrace, or sagemaker for SageMaker Debugger's."),
+        str, typer.Option(help="Whose rules: headrace, or sagemaker for SageMaker Debugger's.")
     ] = "headrace",
     ranks: Annotated[
         int | None,

@@ -17,8 +17,7 @@ def profile(
     ] = None,
     *,
     deep: Annotated[
-        str | None,
-        typer.Option(help="Look closer for so long (20s, 2min), and trace a few steps."),
+        str | None, typer.Option(help="Look closer for so long (20s, 2min), and trace a few steps.")
     ] = None,
     interval: Annotated[
         str | None, typer.Option(help="Time between samples of the system: 100ms to 60s.")

@@ -360,8 +360,4 @@ def _contract_variables(
     base = DEFAULT_BASE if plan.can_bind_mount else f"{_RUN}/hosts/{host}/ml"
     return ScriptContract(
         contracts=job.spec.contract.contracts, job=training_job, host=host
-    ).variables(
-        SageMakerFolders(base),
-        vertex_paths(f"{_RUN}/output", data),
-        job.machines[host],
-    )
+    ).variables(SageMakerFolders(base), vertex_paths(f"{_RUN}/output", data), job.machines[host])

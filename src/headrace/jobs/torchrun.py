@@ -69,10 +69,7 @@ _POLL_S = 0.05
 _IDLE_BEFORE_EXIT_S = 2.0  # in which torchrun, if it sees the signal, ends by itself
 
 
-def exit_on_stop_signal(
-    first: Callable[[], object],
-    code: Callable[[int], int],
-) -> None:
+def exit_on_stop_signal(first: Callable[[], object], code: Callable[[int], int]) -> None:
     """Have a stop signal end this process, once it has no children left, after calling `first`.
 
     Children that serve channels do not count either: they end with this process. `code` returns
@@ -87,11 +84,7 @@ def exit_on_stop_signal(
     ).start()
 
 
-def _wait_and_exit(
-    read_fd: int,
-    first: Callable[[], object],
-    code: Callable[[int], int],
-) -> None:
+def _wait_and_exit(read_fd: int, first: Callable[[], object], code: Callable[[int], int]) -> None:
     while (number := os.read(read_fd, 1)[0]) not in STOP_SIGNALS:
         pass
     alone_s = 0.0
@@ -246,10 +239,7 @@ def _run_as_cluster_host(flags: Mapping[str, str], announce_fd: int) -> int:
 
     words = _script_words(job)
     run = cluster_host_run(job.spec, job.script, assignment)
-    exit_on_stop_signal(
-        lambda: run.finish_uploads(clean=True),
-        run.verdict,
-    )
+    exit_on_stop_signal(lambda: run.finish_uploads(clean=True), run.verdict)
     run.prepare()
     wait_at_start_barrier(announce_fd, int(flags["--go"]))
     env.change(run.start())

@@ -27,12 +27,7 @@ from headrace.core.process.parent_death import die_with_parent, read_wrapper_arg
 from headrace.data.loader.batch_builder import PickledLoaderSpec
 from headrace.data.loader.failures import BatchFailure
 from headrace.data.loader.memory_budget import memory_for_batches
-from headrace.data.loader.workers.messages import (
-    Answer,
-    AnswerMessage,
-    TaskMessage,
-    wait_readable,
-)
+from headrace.data.loader.workers.messages import Answer, AnswerMessage, TaskMessage, wait_readable
 from headrace.data.loader.workers.pool import WorkerPool
 from headrace.offload.capacity import SessionSlots, SharedCores
 from headrace.offload.protocol import (

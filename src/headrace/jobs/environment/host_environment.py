@@ -395,8 +395,7 @@ def preview_environment(
     contract = ScriptContract(contracts=options.contracts, job=described, host=here)
     specs = read_channels(options.channels, options.input_modes)
     paths = vertex_paths(
-        str(Path("runs", job, "output").resolve()),
-        {name: spec.uri for name, spec in specs.items()},
+        str(Path("runs", job, "output").resolve()), {name: spec.uri for name, spec in specs.items()}
     )
     machine = host_resources(group.cpus or cores, group.gpus or 0)
     return EnvironmentPreview(

@@ -284,10 +284,7 @@ class RayHosts:
         return self._placed(stop, partial(self._place, stop))
 
     def prepare(
-        self,
-        agents: Sequence[PlacedAgent],
-        rank_group: RankGroupFactory,
-        stop: StopRequest,
+        self, agents: Sequence[PlacedAgent], rank_group: RankGroupFactory, stop: StopRequest
     ) -> list[HostExit]:
         """Install the requirements where the script or Ray runs something; set the layout."""
         if self.requirements is not None:

@@ -252,10 +252,7 @@ class HostProvider(Protocol):
         """Return an agent on each host, as soon as there are enough; None: the job is over."""
 
     def prepare(
-        self,
-        agents: Sequence[PlacedAgent],
-        rank_group: RankGroupFactory,
-        stop: StopRequest,
+        self, agents: Sequence[PlacedAgent], rank_group: RankGroupFactory, stop: StopRequest
     ) -> list[HostExit]:
         """Prepare the hosts; return the ends of hosts on which that failed."""
 
