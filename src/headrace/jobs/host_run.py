@@ -44,25 +44,16 @@ class ScriptEnd:
     is_clean: bool = True  # no rank was killed, possibly while it wrote a file
 
 
+@dataclass(kw_only=True)
 class HostRun:
-    """The run of a job on one host: `prepare`, `start`, the script, `finish`.
+    """The run of a job on one host: `prepare`, `start`, the script, `finish`."""
 
-    Args:
-        build_environment: Returns the script's environment; it copies and mounts channels.
-        make_sync: Returns the sync of this host's checkpoints.
-        output: The upload of what the script leaves in its output folders.
-        record: Starts the recording; None: the driver of a cluster records.
-    """
+    build_environment: Callable[[], ScriptEnvironment]  # it copies and mounts channels
+    make_sync: Callable[[ScriptEnvironment], HostSync]  # of this host's checkpoints
+    output: OutputUpload  # of what the script leaves in its output folders
+    record: Callable[[], Recording] | None = None  # None: the driver of a cluster records
 
-    def __init__(
-        self, *, build_environment: Callable[[], ScriptEnvironment],
-        make_sync: Callable[[ScriptEnvironment], HostSync], output: OutputUpload,
-        record: Callable[[], Recording] | None = None,
-    ) -> None:  # fmt: skip
-        self._build_environment = build_environment
-        self._make_sync = make_sync
-        self._output = output
-        self._record = record
+    def __post_init__(self) -> None:
         self._recording: Recording | None = None
         self._sync: HostSync | None = None
         self.script_env = ScriptEnvironment()
@@ -74,18 +65,18 @@ class HostRun:
         StorageError (a channel or a checkpoint cannot be fetched), LaunchError (a folder cannot be
         made).
         """
-        self._output.begin()  # first: fails before any copy where another job writes there
-        with finished_on_error(self._output):
-            self.script_env = self._build_environment()
-            self._sync = self._make_sync(self.script_env)
+        self.output.begin()  # first: fails before any copy where another job writes there
+        with finished_on_error(self.output):
+            self.script_env = self.build_environment()
+            self._sync = self.make_sync(self.script_env)
             self._sync.fetch()
 
     def start(self) -> dict[str, str | None]:
         """Start recording and sync; return the script's variables, None for one to remove."""
         assert self._sync is not None
         environment = {**self.script_env.environment, **self._sync.environment()}
-        if self._record is not None:
-            self._recording = self._record()
+        if self.record is not None:
+            self._recording = self.record()
         self._sync.start()
         if self._recording is None:
             return dict(environment)
@@ -106,7 +97,7 @@ class HostRun:
         """Upload the last files; `clean`: no rank was killed, possibly while it wrote a file."""
         if self._sync is not None:
             self._sync.finish(clean=clean)
-        self._output.finish()
+        self.output.finish()
 
 
 def single_host_run(

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 
@@ -89,55 +89,55 @@ def run_directly(job: JobSpec, argv: Sequence[str]) -> int:
     return _LocalRun(job, script, folder, attempt, limit, rank, run).to_its_end()
 
 
+@dataclass
 class _LocalRun:
     """One attempt of a job of one process, prepared."""
 
-    def __init__(
-        self, job: JobSpec, script: str, folder: RunFolder, attempt: Attempt, limit: TimeLimit,
-        rank: NestedRank | None, run: HostRun,
-    ) -> None:  # fmt: skip
-        self._job = job
-        self._limit = limit
-        self._folder = folder
-        self._attempt = attempt
-        self._rank = rank
-        self._run = run
-        number = rank.world.rank if rank is not None else 0
-        self._log = folder.logs(attempt.number) / f"rank-{number}.stderr"
-        self._command = script_command(job, script, run.script_env)
+    job: JobSpec
+    script: str
+    folder: RunFolder
+    attempt: Attempt
+    limit: TimeLimit
+    rank: NestedRank | None
+    run: HostRun
+
+    def __post_init__(self) -> None:
+        number = self.rank.world.rank if self.rank is not None else 0
+        self._log = self.folder.logs(self.attempt.number) / f"rank-{number}.stderr"
+        self._command = script_command(self.job, self.script, self.run.script_env)
 
     def to_its_end(self) -> int:
         """Run the script and return the exit code."""
-        number = self._attempt.number
+        number = self.attempt.number
         with signals_blocked() as blocked:
-            self._limit.is_passed_on = True
-            returncode = self._run_script(self._run.start(), blocked)
-            code = self._run.script_env.verdict(exit_code_of(returncode))
-            ended = code if self._rank is None else self._rank.verdict(code)
-            record_end(self._folder, number, ended)
+            self.limit.is_passed_on = True
+            returncode = self._run_script(self.run.start(), blocked)
+            code = self.run.script_env.verdict(exit_code_of(returncode))
+            ended = code if self.rank is None else self.rank.verdict(code)
+            record_end(self.folder, number, ended)
         # Signals are no longer blocked: from here on the user may interrupt. While the records are
         # closed, the verdict's modules are imported.
         threading.Thread(target=lambda: import_module("headrace.jobs.verdict"), daemon=True).start()
         if returncode != 0:
-            print_status(f"{self._job.script.path}: {describe_exit(returncode)}; log: {self._log}")
+            print_status(f"{self.job.script.path}: {describe_exit(returncode)}; log: {self._log}")
         traceback = last_traceback(self._log) if returncode else ""
-        self._run.finish(
+        self.run.finish(
             ScriptEnd(
                 code=code, command=self._command, traceback=traceback, is_clean=returncode >= 0
             )
         )
-        print_outcome(self._folder, number)
+        print_outcome(self.folder, number)
         return code
 
     def _run_script(
         self, environment: dict[str, str | None], blocked: frozenset[signal.Signals]
     ) -> int:
-        environment[env.RUN_DIR.name] = str(self._folder.path)
-        script_env = self._run.script_env
-        if self._rank is not None:
+        environment[env.RUN_DIR.name] = str(self.folder.path)
+        script_env = self.run.script_env
+        if self.rank is not None:
             for name in TORCHRUN_VARIABLES:  # ranks keep torchrun's own rendezvous
                 environment.pop(name, None)
-            self._share_with_followers(self._rank, environment)
+            self._share_with_followers(self.rank, environment)
         # A script may save for minutes after a stop signal, but not after the job's time limit.
         returncode = run_script(
             self._command,
@@ -145,19 +145,17 @@ class _LocalRun:
             environment=environment,
             log=self._log,
             blocked=blocked,
-            grace_s=lambda: (
-                DEFAULT_GRACE_S if self._limit.is_over or script_env.failure() else None
-            ),
+            grace_s=lambda: DEFAULT_GRACE_S if self.limit.is_over or script_env.failure() else None,
         )
-        self._limit.cancel()
+        self.limit.cancel()
         return returncode
 
     def _share_with_followers(
         self, rank: NestedRank, environment: Mapping[str, str | None]
     ) -> None:
-        script_env = self._run.script_env
+        script_env = self.run.script_env
         leader_message = LeaderMessage(
-            run_dir=str(self._folder.path), attempt=self._attempt.number, environment=environment,
+            run_dir=str(self.folder.path), attempt=self.attempt.number, environment=environment,
             arguments=script_env.arguments, folder=script_env.folder,
             bind_mounts=script_env.bind_mounts,
         )  # fmt: skip

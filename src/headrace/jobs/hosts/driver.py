@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import ModuleType
 
 import torch
@@ -47,23 +48,25 @@ def run_on_cluster(
     return _ClusterJob(job, options, folder, attempt).run(stop)
 
 
+@dataclass
 class _ClusterJob:
-    def __init__(
-        self, job: TorchrunJob, options: ClusterOptions, folder: RunFolder, attempt: Attempt
-    ) -> None:
-        self._job = job
-        self._options = options
-        self._folder = folder
-        self._attempt = attempt
+    job: TorchrunJob
+    options: ClusterOptions
+    folder: RunFolder
+    attempt: Attempt
+
+    def __post_init__(self) -> None:
         self._groups = self._groups_with_script()
-        self._working_dir = job_working_dir(job)
+        self._working_dir = job_working_dir(self.job)
         self._output = HostOutput()
-        self._programs = HostCommands(job, self._groups, self._working_dir, folder, attempt)
+        self._programs = HostCommands(
+            self.job, self._groups, self._working_dir, self.folder, self.attempt
+        )
 
     def run(self, stop: StopRequest) -> int:
-        is_here = self._options.address is None
-        preflight_channels(self._job.spec.contract, is_same_machine=is_here)
-        output = OutputUpload(self._job.spec.sync, self._job.spec.contract, self._folder.path)
+        is_here = self.options.address is None
+        preflight_channels(self.job.spec.contract, is_same_machine=is_here)
+        output = OutputUpload(self.job.spec.sync, self.job.spec.contract, self.folder.path)
         output.begin()
         try:
             return self._run_on_hosts(stop)
@@ -71,8 +74,8 @@ class _ClusterJob:
             output.finish()
 
     def _run_on_hosts(self, stop: StopRequest) -> int:
-        with host_marker(self._folder.logs(self._attempt.number)) as marker:
-            if self._options.is_ray:
+        with host_marker(self.folder.logs(self.attempt.number)) as marker:
+            if self.options.is_ray:
                 return self._on_ray(stop, marker)
             devices = env.visible_devices(torch.accelerator.device_count())
             hosts = EmulatedHosts(
@@ -80,13 +83,13 @@ class _ClusterJob:
             )
             summary = ", ".join(f"{group.name} {group.hosts}" for group in self._groups)
             print_status(f"hosts emulated on this machine: {summary}")
-            print_emulated_types(self._groups, len(devices), self._job.ranks_here)
+            print_emulated_types(self._groups, len(devices), self.job.ranks_here)
             return self._run(hosts, stop)
 
     def _groups_with_script(self) -> list[GroupSpec]:
         """Return the groups whose hosts run the script, and print which groups are not used."""
-        options = self._options
-        if self._job.spec.contract.has_platform:  # as on SageMaker, every host runs the script
+        options = self.options
+        if self.job.spec.contract.has_platform:  # as on SageMaker, every host runs the script
             rest = [group for group in options.others if group.name != options.offload]
             return [options.training, *rest]
         for group in () if options.driver else options.others:
@@ -96,10 +99,10 @@ class _ClusterJob:
         return [options.training]
 
     def _on_ray(self, stop: StopRequest, marker: HostMarker) -> int:
-        options = self._options
+        options = self.options
         if not options.address:
             devices = torch.accelerator.device_count()
-            print_emulated_types(self._groups, devices, self._job.ranks_here)
+            print_emulated_types(self._groups, devices, self.job.ranks_here)
         requirements = self._requirements()
         with (
             _cluster_address(options) as address,
@@ -113,7 +116,7 @@ class _ClusterJob:
                 calls=ray, options=options, groups=self._groups, programs=self._programs,
                 working_dir=self._working_dir, marker=marker, requirements=requirements,
                 offloading=self._offloading(ray, marker, requirements),
-                profile=self._job.spec.recording.profile,
+                profile=self.job.spec.recording.profile,
             )  # fmt: skip
             return self._run(hosts, stop)
 
@@ -121,27 +124,27 @@ class _ClusterJob:
         loop = RestartLoop(
             hosts=hosts,
             output=self._output,
-            logs=self._folder.logs(self._attempt.number),
-            grace_s=self._job.shutdown_s + extra_grace_s(self._job.spec.sync),
-            restarts_left=int(self._job.args.max_restarts),
-            preemptions_left=self._options.max_preemptions,
+            logs=self.folder.logs(self.attempt.number),
+            grace_s=self.job.shutdown_s + extra_grace_s(self.job.spec.sync),
+            restarts_left=int(self.job.args.max_restarts),
+            preemptions_left=self.options.max_preemptions,
         )
         return loop.run(stop)
 
     def _requirements(self) -> HostInstalls | None:
-        given = self._job.spec.environment.requirements
-        file = find_requirements(given, code_folder(self._job))
+        given = self.job.spec.environment.requirements
+        file = find_requirements(given, code_folder(self.job))
         if file is None:
             return None
         return HostInstalls(
             file, self._working_dir, is_named=given is not None,
-            is_copied=self._options.address is not None, folder=self._folder, attempt=self._attempt,
+            is_copied=self.options.address is not None, folder=self.folder, attempt=self.attempt,
         )  # fmt: skip
 
     def _offloading(
         self, ray: ModuleType, marker: HostMarker, requirements: HostInstalls | None
     ) -> OffloadSetup | None:
-        options = self._options
+        options = self.options
         if options.offload is None:
             return None
         named = {one.name: one for one in options.others}
@@ -152,11 +155,11 @@ class _ClusterJob:
         )  # fmt: skip
 
     def _offload_choice(self) -> OffloadAuto | None:
-        options = self._options
+        options = self.options
         if options.offload is None or not options.offload_if_it_helps:
             return None
-        ranks = self._job.ranks_here * options.training.hosts
-        return OffloadAuto(self._folder.path, self._attempt.number, options.offload, ranks)
+        ranks = self.job.ranks_here * options.training.hosts
+        return OffloadAuto(self.folder.path, self.attempt.number, options.offload, ranks)
 
 
 @contextmanager

@@ -66,26 +66,17 @@ _PYTHON_MODULE = ("{python}", "-u", "-P", "-m")
 _AGENT_FLAGS = ("--parent", "{parent}", "--announce", "{announce}", "--go", "{go}")
 
 
+@dataclass
 class HostCommands:
-    """The commands of the hosts, for one attempt.
+    """The commands of the hosts, for one attempt."""
 
-    Args:
-        groups: The instance groups whose hosts run something, the training group first.
-    """
+    job: TorchrunJob
+    groups: Sequence[GroupSpec]  # those whose hosts run something, the training group first
+    working_dir: WorkingDir
+    folder: RunFolder
+    attempt: Attempt
 
-    def __init__(
-        self,
-        job: TorchrunJob,
-        groups: Sequence[GroupSpec],
-        working_dir: WorkingDir,
-        folder: RunFolder,
-        attempt: Attempt,
-    ) -> None:
-        self._job = job
-        self._groups = groups
-        self._working_dir = working_dir
-        self._folder = folder
-        self._attempt = attempt
+    def __post_init__(self) -> None:
         self._recording: Recording | None = None
         self._plan: HostLayout | None = None
 
@@ -95,7 +86,7 @@ class HostCommands:
         `can_bind_mount`, which says whether processes of all hosts may have a mount namespace, is
         called only under a platform contract.
         """
-        if not self._job.spec.contract.has_platform:
+        if not self.job.spec.contract.has_platform:
             return
         # Emulated hosts share one address; scripts that listen need one each.
         emulated = len({agent.facts.address for agent in agents}) < len(agents)
@@ -106,19 +97,19 @@ class HostCommands:
             for number, agent in enumerate(self._in_order(agents))
         }
         self._plan = layout_hosts(
-            self._folder.path.name,
+            self.folder.path.name,
             {
                 group.name: (
                     _instance_type(group, agents),
                     [addresses[agent.host.node_id] for agent in _agents_of(group.name, agents)],
                 )
-                for group in self._groups
+                for group in self.groups
             },
-            distribution=self._job.distribution,
-            distributed=self._groups[0].name,
-            can_bind_mount=not is_below_default_base(self._job.spec.contract, self._job.script)
+            distribution=self.job.distribution,
+            distributed=self.groups[0].name,
+            can_bind_mount=not is_below_default_base(self.job.spec.contract, self.job.script)
             and can_bind_mount(),
-            master_port=free_master_port(self._job.spec.contract.contracts) if emulated else 0,
+            master_port=free_master_port(self.job.spec.contract.contracts) if emulated else 0,
         )
 
     def program(
@@ -130,7 +121,7 @@ class HostCommands:
         The variables are those of its script, besides those of the recording.
         """
         is_here = agent.facts.is_drivers
-        logs = str(self._folder.logs(self._attempt.number)) if is_here else "{logs}"
+        logs = str(self.folder.logs(self.attempt.number)) if is_here else "{logs}"
         has_ranks = not self._runs_without_ranks(agent)
         module = "headrace.jobs.torchrun" if has_ranks else "headrace.jobs.hosts.script_runner"
         assignment = self._assignment(agents, agent, restarts, has_ranks=has_ranks)
@@ -154,7 +145,7 @@ class HostCommands:
     def recorded(self) -> dict[str, str | None]:
         """Return the variables that have all ranks on this machine recorded together."""
         if self._recording is None:
-            self._recording = Recording(self._folder, self._attempt, self._job.spec.recording)
+            self._recording = Recording(self.folder, self.attempt, self.job.spec.recording)
         return self._recording.environment()
 
     def finish(self) -> None:
@@ -163,15 +154,15 @@ class HostCommands:
             self._recording.finish()
 
     def _runs_without_ranks(self, agent: PlacedAgent) -> bool:
-        of_training = agent.host.group == self._groups[0].name
+        of_training = agent.host.group == self.groups[0].name
         return not of_training or (
-            self._job.spec.contract.has_platform and self._job.distribution is None
+            self.job.spec.contract.has_platform and self.job.distribution is None
         )
 
     def _assignment(
         self, agents: Sequence[PlacedAgent], agent: PlacedAgent, restarts: int, *, has_ranks: bool
     ) -> HostAssignment:
-        training = _agents_of(self._groups[0].name, agents)
+        training = _agents_of(self.groups[0].name, agents)
         first = training[0].facts
         prefix = f"{agent.host.group}/{agent.host.name}"
         return HostAssignment(
@@ -188,7 +179,7 @@ class HostCommands:
             host=self._name(agents, agent),
             cores=agent.host.cpus,
             devices=agent.host.gpus,
-            ranks=self._job.emulated_ranks,
+            ranks=self.job.emulated_ranks,
             sync_name=self._sync_name(agents, agent),
             all_sync_names=tuple(sorted({self._sync_name(agents, each) for each in agents})),
             sends_part=not agent.facts.is_drivers,
@@ -196,22 +187,22 @@ class HostCommands:
 
     def _spec(self, agent: PlacedAgent) -> JobSpec:
         """Return the job with paths as they are on a host."""
-        spec = self._job.spec
+        spec = self.job.spec
         if agent.facts.is_drivers:
             return spec
-        named = self._working_dir.named
+        named = self.working_dir.named
         is_file = not (spec.script.is_module or spec.script.is_program)
         dependencies = tuple(named(path) for path in spec.environment.dependencies)
         return replace(
             spec,
-            script=replace(spec.script, path=named(self._job.script)) if is_file else spec.script,
+            script=replace(spec.script, path=named(self.job.script)) if is_file else spec.script,
             environment=replace(spec.environment, dependencies=dependencies),
         )
 
     def _sync_name(self, agents: Sequence[PlacedAgent], agent: PlacedAgent) -> str:
         """Return the sync name of a host; hosts that share a checkpoint folder have one name."""
         in_order = self._in_order(agents)
-        own_folder = any(name.startswith("sagemaker") for name in self._job.spec.contract.contracts)
+        own_folder = any(name.startswith("sagemaker") for name in self.job.spec.contract.contracts)
         if agent.facts.is_drivers and not own_folder:
             agent = next(each for each in in_order if each.facts.is_drivers)
         return f"host-{in_order.index(agent) + 1}"
@@ -223,14 +214,14 @@ class HostCommands:
         return self._plan.hosts[self._in_order(agents).index(agent)]
 
     def _in_order(self, agents: Sequence[PlacedAgent]) -> list[PlacedAgent]:
-        return [agent for group in self._groups for agent in _agents_of(group.name, agents)]
+        return [agent for group in self.groups for agent in _agents_of(group.name, agents)]
 
     def _here(self, agents: Sequence[PlacedAgent], variables: Mapping[str, str]) -> dict[str, str]:
         """Return the variables of ranks on this machine, which are recorded together."""
-        variables_here = {**env.whole_environment(), env.RUN_DIR.name: str(self._folder.path)}
+        variables_here = {**env.whole_environment(), env.RUN_DIR.name: str(self.folder.path)}
         recorded = self.recorded()
         here = sum(agent.facts.is_drivers for agent in agents)
-        ranks = self._job.ranks_here * here
+        ranks = self.job.ranks_here * here
         if ranks > 1:  # emulated hosts share the machine's cores
             cores = len(os.sched_getaffinity(0))
             variables_here.setdefault(env.OMP_NUM_THREADS.name, str(max(1, cores // ranks)))
