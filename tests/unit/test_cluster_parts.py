@@ -13,7 +13,7 @@ from headrace.cluster.ray_cluster import PlacedAgent, RayHost, ray_connection
 from headrace.cluster.ray_node import FreeMemory, emulated_store_bytes, object_store_bytes
 from headrace.core import env
 from headrace.core.errors import LaunchError, UsageError
-from headrace.jobs.hosts.driver_protocol import HostAssignment
+from headrace.jobs.host_run import HostAssignment
 from headrace.jobs.hosts.host_commands import HostInstalls, job_working_dir
 from headrace.jobs.hosts.job_hosts import warn_unrecorded_script
 from headrace.jobs.requirements import code_folder, find_requirements

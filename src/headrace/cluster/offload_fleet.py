@@ -26,7 +26,7 @@ from headrace.cluster.ray_cluster import (
     start_agent,
 )
 from headrace.core.console import print_status
-from headrace.offload.hosts_file import AuxiliaryHost, HostsFile
+from headrace.offload.connection import AuxiliaryHost, HostsFile
 from headrace.platforms.instance_groups import GROUP_LABEL, GroupSpec
 
 _PERSISTENCE_S = 15.0  # hosts come and go as a job starts

@@ -26,7 +26,7 @@ from headrace.jobs.environment.host_environment import (
 from headrace.jobs.environment.script_environment import check_environment
 from headrace.jobs.spec import ContractOptions, JobSpec
 from headrace.platforms.instance_groups import GroupSpec
-from headrace.platforms.sagemaker.folders import DEFAULT_BASE, SageMakerFolders
+from headrace.platforms.sagemaker import DEFAULT_BASE, SageMakerFolders
 from headrace.platforms.script_contract import ScriptContract, script_arguments
 from headrace.platforms.training_job import Distribution, HostResources, TrainingJob
 from headrace.platforms.vertex import vertex_paths

@@ -50,7 +50,7 @@ from headrace.jobs.sagemaker_sdk.inputs import (
 )
 from headrace.jobs.spec import ENGINES, job_options
 from headrace.platforms.instance_groups import DEFAULT_GROUP, LOCAL_TYPES, ONLY_GROUP
-from headrace.platforms.sagemaker.folders import check_checkpoint_path, check_hyperparameters
+from headrace.platforms.sagemaker import check_checkpoint_path, check_hyperparameters
 from headrace.platforms.vertex import experiment_variables
 from headrace.records.redaction import is_secret
 

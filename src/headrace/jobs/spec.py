@@ -42,7 +42,7 @@ from headrace.jobs.options import (
     parsed,
 )
 from headrace.platforms.instance_groups import GroupSpec, parse_groups
-from headrace.platforms.sagemaker.folders import (
+from headrace.platforms.sagemaker import (
     CHECKPOINT_PATH_FLAG,
     check_checkpoint_path,
     check_hyperparameters,

@@ -47,10 +47,13 @@ from headrace.jobs.failure import (
     first_failure,
     last_write_s,
 )
-from headrace.jobs.host_run import HostRun, ScriptEnd, cluster_host_run, single_host_run
-from headrace.jobs.hosts.driver_protocol import (
+from headrace.jobs.host_run import (
     HostAssignment,
+    HostRun,
+    ScriptEnd,
     announce_refusal,
+    cluster_host_run,
+    single_host_run,
     wait_at_start_barrier,
 )
 from headrace.jobs.output import LogFollower

@@ -24,7 +24,7 @@ from headrace.data.loader.failures import BatchFailure
 from headrace.data.loader.memory_budget import memory_for_batches
 from headrace.data.loader.workers.child_process import ChildProcess
 from headrace.data.loader.workers.messages import TaskMessage
-from headrace.offload.hosts_file import HostsFile
+from headrace.offload.connection import HostsFile
 from headrace.offload.protocol import LoaderSpecMessage
 
 if TYPE_CHECKING:

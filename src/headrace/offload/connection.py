@@ -1,11 +1,13 @@
-"""The connection of a rank's offload proxy to the server of one auxiliary host.
+"""The auxiliary hosts of a rank: the file that names them, and the connection to the server of one.
 
-Also status lines about hosts, and which failures exclude a host from more batches.
+The file is rewritten as hosts come and go. Also status lines about hosts, and which failures
+exclude a host from more batches.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import queue
 import re
@@ -14,11 +16,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
+from headrace.core.errors import LaunchError
 from headrace.data.loader.failures import BatchFailure
 from headrace.data.loader.workers.messages import Answer
-from headrace.offload.hosts_file import AuxiliaryHost
 from headrace.offload.protocol import (
     HEADER_BYTES,
     FrameHeader,
@@ -27,6 +31,68 @@ from headrace.offload.protocol import (
     configure_socket,
     set_user_timeout,
 )
+
+_POLL_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuxiliaryHost:
+    """The address of an offload server, and its host's name for messages."""
+
+    name: str
+    address: str
+    port: int
+
+
+class HostsFileWatcher:
+    """A hosts file that is read again when it has changed, checked once a second."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._changed_ns = 0
+        self._next_poll_s = 0.0
+
+    def news(self, now_s: float) -> HostsFile | None:
+        """Return the file's content if it has changed, else None."""
+        if now_s < self._next_poll_s:
+            return None
+        self._next_poll_s = now_s + _POLL_S
+        with suppress(OSError, LaunchError):
+            changed_ns = self._path.stat().st_mtime_ns
+            if changed_ns != self._changed_ns:
+                content = HostsFile.read(self._path)
+                self._changed_ns = changed_ns
+                return content
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostsFile:
+    """The content of a hosts file."""
+
+    key: str  # by which servers and ranks authenticate, in hexadecimal digits
+    folder: str  # of the job on the rank's host; servers work in their copies of it
+    cores: int  # of all hosts, including those whose server is not up yet
+    # Partitions of an iterable dataset for these hosts, over all ranks: the same as long as the job
+    # lasts, whichever hosts come and go.
+    strands: int = 0
+    coming: int = 0  # number of servers that are starting up
+    hosts: tuple[AuxiliaryHost, ...] = ()  # servers that are up
+
+    def to_bytes(self) -> bytes:
+        """Return the file's content."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def read(cls, path: Path) -> HostsFile:
+        """Return the content of a file; raises LaunchError where it cannot be read."""
+        try:
+            fields = json.loads(path.read_bytes())
+            hosts = tuple(AuxiliaryHost(**each) for each in fields.pop("hosts"))
+            return cls(**fields, hosts=hosts)
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise LaunchError(f"{path} does not tell of auxiliary hosts: {error}.") from error
+
 
 _CONNECT_S = 5.0
 _RECONNECT_S = 2.0  # between attempts to connect

@@ -29,6 +29,8 @@ from headrace.data.loader.workers.messages import Answer, AnswerMessage, send_un
 from headrace.data.loader.workers.shared_memory import read_at
 from headrace.offload.connection import (
     ConnectionAttempts,
+    HostsFile,
+    HostsFileWatcher,
     IncomingFrame,
     ServerConnection,
     is_excluded_after_failure,
@@ -36,7 +38,6 @@ from headrace.offload.connection import (
     refused_line,
     silence_limit_s,
 )
-from headrace.offload.hosts_file import HostsFile, HostsFileWatcher
 from headrace.offload.protocol import FrameHeader, FrameKind, encode_frame
 from headrace.offload.scheduler import BatchScheduler, PartitionScheduler
 from headrace.offload.worker_records import ArrivalRows, OffloadRecorder

@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 from headrace.core import env
 from headrace.platforms.instance_groups import HostGroup
-from headrace.platforms.sagemaker.folders import SageMakerFolders
-from headrace.platforms.sagemaker.variables import (
+from headrace.platforms.sagemaker import (
+    SageMakerFolders,
     sagemaker_arguments,
     sagemaker_v3_arguments,
     sagemaker_v3_variables,

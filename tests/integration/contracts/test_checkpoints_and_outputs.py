@@ -13,7 +13,7 @@ from headrace.core.errors import UsageError
 from headrace.core.process.mount_namespace import can_bind_mount
 from headrace.data.storage import open_store
 from headrace.jobs.sync.output_process import Lease
-from headrace.platforms.sagemaker.folders import make_checkpoint_path
+from headrace.platforms.sagemaker import make_checkpoint_path
 from jobs import attempts_of, clean_environment, eventually, started
 from jobs_here import run_job, run_verb
 

@@ -16,12 +16,12 @@ from headrace.core.console import print_status
 from headrace.core.errors import UsageError
 from headrace.jobs.spec import ContractOptions
 from headrace.platforms.cluster_hosts import job_topology
-from headrace.platforms.sagemaker.folders import (
+from headrace.platforms.sagemaker import (
     CHECKPOINT_PATH_FLAG,
     DEFAULT_BASE,
     SageMakerFolders,
 )
-from headrace.platforms.sagemaker.variables import MASTER_PORT as SAGEMAKERS_PORT
+from headrace.platforms.sagemaker import MASTER_PORT as SAGEMAKERS_PORT
 from headrace.platforms.script_contract import ContractName, conflicting_variables
 from headrace.platforms.training_job import JobTopology, training_group
 from headrace.platforms.vertex import MASTER_PORT as VERTEXS_PORT

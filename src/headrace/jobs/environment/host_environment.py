@@ -41,8 +41,8 @@ from headrace.jobs.environment.script_environment import (
 )
 from headrace.jobs.spec import ContractOptions, JobSpec
 from headrace.platforms.instance_groups import ONLY_GROUP, GroupSpec, HostGroup
-from headrace.platforms.sagemaker.folders import DEFAULT_BASE, SageMakerFolders
-from headrace.platforms.sagemaker.variables import MASTER_PORT as SAGEMAKERS_PORT
+from headrace.platforms.sagemaker import DEFAULT_BASE, SageMakerFolders
+from headrace.platforms.sagemaker import MASTER_PORT as SAGEMAKERS_PORT
 from headrace.platforms.script_contract import ContractName, ScriptContract, script_arguments
 from headrace.platforms.training_job import Distribution, HostResources, TrainingJob
 from headrace.platforms.vertex import MASTER_PORT as VERTEXS_PORT

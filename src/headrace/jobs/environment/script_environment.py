@@ -18,7 +18,7 @@ from headrace.core.process.mount_namespace import namespace_command
 from headrace.core.source_location import SITECUSTOMIZE_DIR
 from headrace.data.channels.sidecar_client import ActiveChannels
 from headrace.jobs.spec import ScriptOptions
-from headrace.platforms.sagemaker.folders import (
+from headrace.platforms.sagemaker import (
     DEFAULT_BASE,
     SageMakerFolders,
     SageMakerTree,

@@ -22,7 +22,7 @@ from headrace.jobs.environment.host_environment import (
     is_below_default_base,
     layout_hosts,
 )
-from headrace.jobs.hosts.driver_protocol import HostAssignment
+from headrace.jobs.host_run import HostAssignment
 from headrace.jobs.hosts.rank_group import HostExit, RankGroupFactory, StopRequest
 from headrace.jobs.recording import Recording
 from headrace.jobs.requirements import MAX_INSTALL_S, SKIP_HINT, InstallProgress

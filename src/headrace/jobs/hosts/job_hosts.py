@@ -51,7 +51,7 @@ from headrace.jobs.hosts.offload_setup import OffloadSetup
 from headrace.jobs.hosts.rank_group import HostExit, RankGroupFactory, StopRequest
 from headrace.jobs.torchrun_args import ClusterOptions, emulated_devices
 from headrace.platforms.instance_groups import GroupSpec
-from headrace.platforms.sagemaker.folders import DEFAULT_BASE
+from headrace.platforms.sagemaker import DEFAULT_BASE
 
 _TOKEN_VARIABLES = (env.RAY_AUTH_MODE, env.RAY_AUTH_TOKEN, env.RAY_AUTH_TOKEN_PATH)
 # PYTHON_EXEC: another interpreter may not find Headrace, whose hook this needs.

@@ -21,7 +21,7 @@ from headrace.core.console import print_status, write_status
 from headrace.core.errors import LaunchError, UsageError
 from headrace.core.process.supervision import STOP_SIGNALS, exit_code_of
 from headrace.jobs.failure import RankFailure, first_failure
-from headrace.jobs.hosts.driver_protocol import READY, REFUSED, refusal_messages
+from headrace.jobs.host_run import READY, REFUSED, refusal_messages
 from headrace.jobs.output import HostOutput
 
 _MAX_REPORTS = 64  # about a minute's, to follow a clock that drifts or is set
