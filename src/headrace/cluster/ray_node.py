@@ -341,7 +341,10 @@ class EmulatedCluster:
         self.nodes: dict[str, RayNode] = {}  # by host name, such as `cpu-1`
         deadline_s = time.monotonic() + _START_S
         try:
-            self._start(specs[0], self._head_flags())
+            flags = head_flags(int(self.address.rpartition(":")[2]))
+            if find_spec("grpc") is not None:  # then Ray's client server starts, at a fixed port
+                flags.append(f"--ray-client-server-port={free_port(_ADDRESS)}")
+            self._start(specs[0], flags)
             self.nodes[specs[0].name].wait_until_up(deadline_s)
             for spec in specs[1:]:
                 self.add(spec)
@@ -377,12 +380,6 @@ class EmulatedCluster:
         self.nodes[spec.name] = RayNode(spec, [*role_flags, *ports], folder, variables)
         return self.nodes[spec.name]
 
-    def _head_flags(self) -> list[str]:
-        flags = head_flags(int(self.address.rpartition(":")[2]))
-        if find_spec("grpc") is not None:  # then Ray's client server starts, at a fixed port
-            flags.append(f"--ray-client-server-port={free_port(_ADDRESS)}")
-        return flags
-
 
 def _node_specs(groups: Sequence[GroupSpec], devices: int) -> list[RayNodeSpec]:
     hosts = sum(group.hosts for group in groups)
@@ -394,15 +391,9 @@ def _node_specs(groups: Sequence[GroupSpec], devices: int) -> list[RayNodeSpec]:
             name=name,
             address=_ADDRESS,
             cpus=group.cpus or cores,
-            gpus=_device_count(group, devices, is_first=group is groups[0]),
+            gpus=group.gpus_a_host(devices if group is groups[0] else 0),
             store_bytes=store_bytes,
         )
         for group in groups
         for name in group.host_names()
     ]
-
-
-def _device_count(group: GroupSpec, devices: int, *, is_first: bool) -> int:
-    if group.gpus is not None:
-        return group.gpus
-    return devices // group.hosts if is_first else 0

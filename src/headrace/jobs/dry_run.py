@@ -20,7 +20,7 @@ from headrace.jobs.environment.existing_job import ExistingJob, check_variables,
 from headrace.jobs.environment.host_environment import (
     HostLayout,
     host_resources,
-    layout_hosts,
+    layout_emulated_hosts,
     layout_single_host,
 )
 from headrace.jobs.environment.script_environment import check_environment
@@ -184,7 +184,11 @@ def describe_torchrun_job(job: TorchrunJob) -> int:
     else:
         others = [each for each in cluster.others if has_contract and each.name != cluster.offload]
         groups = [cluster.training, *others]
-        plan = _layout_of_groups(groups, job, devices)
+        plan = layout_emulated_hosts(
+            Path(job.script).stem, groups,
+            lambda group: bool(_devices_per_host(group, groups, devices)),
+            distribution=job.distribution, can_bind_mount=can_bind_mount(DEFAULT_BASE),
+        )  # fmt: skip
         machines = _group_resources(groups, plan, devices)
         place = f"the Ray cluster {cluster.address}" if cluster.address else "emulated here"
         ranks_each = None if has_contract and job.distribution is None else job.ranks_here
@@ -204,26 +208,8 @@ def _single_host_layout(script: str, distribution: Distribution | None, devices:
     )  # fmt: skip
 
 
-def _layout_of_groups(groups: Sequence[GroupSpec], job: TorchrunJob, devices: int) -> HostLayout:
-    number = iter(range(2, 2 + sum(group.hosts for group in groups)))
-    types_and_addresses = {
-        group.name: (
-            group.instance_type
-            or ("local_gpu" if _devices_per_host(group, groups, devices) else "local"),
-            [f"127.0.0.{next(number)}" for _ in range(group.hosts)],
-        )
-        for group in groups
-    }
-    return layout_hosts(
-        Path(job.script).stem, types_and_addresses, distribution=job.distribution,
-        distributed=groups[0].name, can_bind_mount=can_bind_mount(DEFAULT_BASE),
-    )  # fmt: skip
-
-
 def _devices_per_host(group: GroupSpec, groups: Sequence[GroupSpec], devices: int) -> int:
-    if group.gpus is not None:
-        return group.gpus
-    return devices // group.hosts if group is groups[0] else 0
+    return group.gpus_a_host(devices if group is groups[0] else 0)
 
 
 def _local_resources(plan: HostLayout, devices: int) -> dict[str, HostResources]:

@@ -33,7 +33,6 @@ from headrace.jobs.options import (
 from headrace.jobs.sagemaker_sdk.config import (
     InstanceGroup,
     ProfilerConfig,
-    RanksSpec,
     distribution_notes,
     ranks_of,
     training_first,
@@ -121,7 +120,9 @@ def request_job(
     ranks = ranks_of(asked.get("distribution", {}), where)
     options = _plain_options(asked, where)
     _read_by_name(options, asked, where)
-    options["group"] = _group_texts(asked, ranks, where)
+    groups = _groups(asked, asked.get("engine", "local"), where)
+    in_order = training_first(groups, ranks, asked.get("offload"), where)
+    options["group"] = [each.flag() for each in in_order]
     _add_inputs(options, asked, inputs, where)
     _add_profile(options, asked, profiler)
     torchrun_flags = []
@@ -174,7 +175,11 @@ def _read_by_name(options: dict[str, list[str]], asked: Mapping[str, Any], where
         address = asked["address"]
         raise UsageError(f'{where}address {address}: it is a Ray cluster\'s: add engine="ray".')
     options["metric"] = _metrics(asked.get("metric_definitions", ()), where)
-    checkpoint_uri = _either(asked, "checkpoint_uri", "checkpoint_s3_uri", where)
+    if "checkpoint_uri" in asked and "checkpoint_s3_uri" in asked:
+        raise UsageError(
+            f"{where}checkpoint_uri and checkpoint_s3_uri mean the same: give one of them."
+        )
+    checkpoint_uri = asked.get("checkpoint_uri", asked.get("checkpoint_s3_uri"))
     options["checkpoint_uri"] = [checkpoint_uri] if checkpoint_uri else []
     if "max_run" in asked:
         options["max_run"] = [f"{_max_run(asked['max_run'], where):.12g}"]
@@ -192,11 +197,6 @@ def _contracts(asked: Mapping[str, Any]) -> tuple[str, ...]:
     contracts = asked.get("contract", "sagemaker")
     names = contracts.split(",") if isinstance(contracts, str) else contracts
     return tuple(name.strip() for name in names)  # checked by `--contract`
-
-
-def _group_texts(asked: Mapping[str, Any], ranks: RanksSpec | None, where: str) -> list[str]:
-    groups = _groups(asked, asked.get("engine", "local"), where)
-    return [each.flag() for each in training_first(groups, ranks, asked.get("offload"), where)]
 
 
 def _groups(asked: Mapping[str, Any], engine: str, where: str) -> list[InstanceGroup]:
@@ -331,13 +331,6 @@ def _experiment(config: Mapping[str, str], options: Texts) -> dict[str, str]:
     if not experiment or "vertex" not in ",".join(options["contract"]).split(","):
         return {}
     return experiment_variables(experiment, config.get("RunName") or config.get("TrialName"))
-
-
-def _either(asked: Mapping[str, Any], name: str, sagemakers: str, where: str) -> str | None:
-    if name in asked and sagemakers in asked:
-        raise UsageError(f"{where}{name} and {sagemakers} mean the same: give one of them.")
-    found: str | None = asked.get(name, asked.get(sagemakers))
-    return found
 
 
 def _choice(value: str | None, known: Sequence[str], where: str) -> str | None:
@@ -541,20 +534,18 @@ def _read(file: Path) -> Mapping[str, Any]:
         raise UsageError(f"There is no job file {file} in {Path.cwd()}.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{file} cannot be read: {error}.") from error
-    found = _toml(file, text) if file.suffix in _TOML else _yaml(file, text)
+    found = _parse(file, text)
     if not isinstance(found, Mapping) or not found:
         raise UsageError(f"{file} holds no keys. {_KEYS_HINT}")
     return found
 
 
-def _toml(file: Path, text: str) -> object:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{file} is no TOML: {error}.") from error
-
-
-def _yaml(file: Path, text: str) -> object:
+def _parse(file: Path, text: str) -> object:
+    if file.suffix in _TOML:
+        try:
+            return tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise UsageError(f"{file} is no TOML: {error}.") from error
     import yaml
 
     try:

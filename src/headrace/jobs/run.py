@@ -64,7 +64,10 @@ def print_outcome(folder: RunFolder, attempt: int) -> None:
 
 def run_directly(job: JobSpec, argv: Sequence[str]) -> int:
     """Run a script and return its exit code, or 128 + a signal."""
-    script = _checked_script(job)
+    script = job.script.path
+    if not job.script.is_module:
+        script = find_script(script, job.contract.source_dir)
+        check_script(script)
     if job.run.dry_run:
         from headrace.jobs.dry_run import describe_direct_job
 
@@ -179,14 +182,6 @@ def _start_attempt(
     )
     print_status(f"run folder {folder.path}")
     return folder, attempt
-
-
-def _checked_script(job: JobSpec) -> str:
-    if job.script.is_module:
-        return job.script.path
-    script = find_script(job.script.path, job.contract.source_dir)
-    check_script(script)
-    return script
 
 
 _DEVICE_FILES = (

@@ -290,7 +290,11 @@ def _run(
     except SignalException as error:
         return 128 + error.sigval
     except (RuntimeError, ValueError, OSError) as error:
-        raise _broken(error) from error
+        raise LaunchError(
+            f"torchrun could not run the job: {type(error).__name__}: {error}. Check the "
+            "rendezvous flags (--rdzv-endpoint, --master-addr, --master-port) and that the hosts "
+            "reach each other."
+        ) from error
     finally:
         if logs is not None:
             logs.close()
@@ -381,13 +385,6 @@ def _recorded_traceback(failure: ProcessFailure) -> str | None:
         return None
     recorded = message.get("extraInfo", {}).get("py_callstack")
     return recorded if isinstance(recorded, str) else None
-
-
-def _broken(error: Exception) -> LaunchError:
-    return LaunchError(
-        f"torchrun could not run the job: {type(error).__name__}: {error}. Check the rendezvous "
-        "flags (--rdzv-endpoint, --master-addr, --master-port) and that the hosts reach each other."
-    )
 
 
 StreamName = Literal["stdout", "stderr"]

@@ -16,6 +16,7 @@ import math
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -333,16 +334,12 @@ def sagemaker_v3_arguments(hyperparameters: Mapping[str, Any]) -> list[str]:
     """
     args = []
     for name, value in hyperparameters.items():
-        read = _parse_json_text(value) if isinstance(value, str) else value
+        read = value
+        if isinstance(value, str):
+            with suppress(json.JSONDecodeError):
+                read = json.loads(value)
         args += [f"--{name}", read if isinstance(read, str) else json.dumps(read)]
     return args
-
-
-def _parse_json_text(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        return text
 
 
 MASTER_PORT = 7777

@@ -116,6 +116,28 @@ def layout_hosts(
     )
 
 
+def layout_emulated_hosts(
+    job: str, groups: Sequence[GroupSpec], has_devices: Callable[[GroupSpec], bool], *,
+    distribution: Distribution | None, can_bind_mount: bool,
+) -> HostLayout:  # fmt: skip
+    """Return the layout of groups of emulated hosts, the training group first; see `layout_hosts`.
+
+    Hosts of a group without a machine type are called local, with devices local_gpu.
+    """
+    number = iter(range(2, 2 + sum(group.hosts for group in groups)))
+    types_and_addresses = {
+        group.name: (
+            group.instance_type or ("local_gpu" if has_devices(group) else "local"),
+            [f"127.0.0.{next(number)}" for _ in range(group.hosts)],
+        )
+        for group in groups
+    }
+    return layout_hosts(
+        job, types_and_addresses, distribution=distribution, distributed=groups[0].name,
+        can_bind_mount=can_bind_mount,
+    )  # fmt: skip
+
+
 def free_master_port(contracts: Sequence[ContractName]) -> int:
     """Return a free rendezvous port on this machine; 0 where the contracts' own port is free."""
     usual = SAGEMAKERS_PORT if any(each.startswith("sage") for each in contracts) else VERTEXS_PORT
@@ -360,9 +382,6 @@ def _relative_script(code: Path, script: str) -> str:
     return str(path.relative_to(code)) if path.is_relative_to(code) else str(path)
 
 
-_PREVIEW_ADDRESS = "127.0.0.{}"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentPreview:
     """The variables and arguments of a script on one host."""
@@ -411,16 +430,7 @@ def _layout(job: str, options: ContractOptions, groups: Sequence[GroupSpec]) -> 
         return layout_single_host(
             job, distribution=options.distribution, devices=0, can_bind_mount=True
         )
-    return layout_hosts(
-        job,
-        {
-            group.name: (
-                group.instance_type or ("local_gpu" if group.gpus else "local"),
-                [_PREVIEW_ADDRESS.format(number + 2) for number in range(group.hosts)],
-            )
-            for group in groups
-        },
-        distribution=options.distribution,
-        distributed=groups[0].name,
+    return layout_emulated_hosts(
+        job, groups, lambda group: bool(group.gpus), distribution=options.distribution,
         can_bind_mount=True,
-    )
+    )  # fmt: skip

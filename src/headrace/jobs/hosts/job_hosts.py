@@ -166,8 +166,7 @@ class _EmulatedAgents:
         self.agents: list[PlacedAgent] = []
         left = list(devices)
         for group in groups:
-            share = len(devices) // group.hosts if group is groups[0] else 0
-            count = share if group.gpus is None else group.gpus
+            count = group.gpus_a_host(len(devices) if group is groups[0] else 0)
             for name in group.host_names():
                 own = emulated_devices(group, left, count)
                 left = left[len(own or ()) :]
@@ -307,7 +306,7 @@ class RayHosts:
             agents, agent, number,
             variables=self._variables(agents, agent),
             files=offloading.files_of(agent) if offloading is not None else {},
-            version=offloading.version if offloading is not None else 0,
+            version=offloading.fleet.version if offloading is not None else 0,
         )  # fmt: skip
 
     def tend(self) -> None:

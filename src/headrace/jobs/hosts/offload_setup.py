@@ -151,12 +151,10 @@ class OffloadAuto:
 
     def _check(self, now_s: float) -> None:
         measured = self._result_of(lambda: measure_offload(self.run, self.attempt), now_s)
-        if measured is not None and self._is_enough(measured):
-            self._save(measured)
-
-    def _is_enough(self, measured: Comparison) -> bool:
-        steps = measured.after_steps / self.ranks
-        return steps >= _FEWEST_STEPS and steps * measured.after_ms * 1e6 >= _SHORTEST_NS
+        if measured is not None:
+            steps = measured.after_steps / self.ranks
+            if steps >= _FEWEST_STEPS and steps * measured.after_ms * 1e6 >= _SHORTEST_NS:
+                self._save(measured)
 
     def _save(self, measured: Comparison) -> None:
         self._is_checked = True
@@ -238,7 +236,7 @@ class OffloadSetup:
         self._agents: Sequence[PlacedAgent] = ()
         self._published_version = -1
         self._publications: list[Any] = []  # pending calls of agents
-        self._fleet = OffloadFleet(
+        self.fleet = OffloadFleet(
             ray=self.ray,
             group=self.group,
             marker=self.marker,
@@ -267,21 +265,16 @@ class OffloadSetup:
         self._agents = agents
 
     def files_of(self, agent: PlacedAgent) -> dict[str, bytes]:
-        """Return the files with which the ranks of an agent start, as of `version`."""
+        """Return the files with which the ranks of an agent start, in their present version."""
         folder = self.working_dir.folder if agent.facts.is_drivers else agent.facts.folder
-        return {_HOSTS_FILE: self._fleet.file_for(folder)}
-
-    @property
-    def version(self) -> int:
-        """The version of the published list of hosts."""
-        return self._fleet.version
+        return {_HOSTS_FILE: self.fleet.file_for(folder)}
 
     def tend(self) -> None:
         """Maintain the offload hosts and the published list; called often."""
-        if self.choice is not None and self.choice.is_yes(self._fleet.cores, time.monotonic()):
-            self._fleet.use()
-        self._fleet.tend()
-        if self._published_version != self.version or self._needs_republishing():
+        if self.choice is not None and self.choice.is_yes(self.fleet.cores, time.monotonic()):
+            self.fleet.use()
+        self.fleet.tend()
+        if self._published_version != self.fleet.version or self._needs_republishing():
             self._publish()
 
     def close(self) -> None:
@@ -289,10 +282,10 @@ class OffloadSetup:
         with suppress(Exception):  # a failed report must not keep the hosts reserved
             if self.choice is not None:
                 self.choice.close()
-        self._fleet.close()
+        self.fleet.close()
 
     def _publish(self) -> None:
-        self._published_version = self.version
+        self._published_version = self.fleet.version
         self._publications = [
             agent.actor.replace_file.remote(name, content, self._published_version)
             for agent in self._agents

@@ -138,7 +138,10 @@ class RankGroup:
             self._poll(agent)
         while self._waiting:
             self._receive_reports()
-            self._release_start_barrier()
+            if len(self._ready) == len(self.agents):  # all programs wait at the start barrier
+                self._ready.clear()
+                for agent in self.agents:
+                    agent.actor.release.remote()
             self._stop_where_needed(stop)
             self.on_poll()
         return self._ends
@@ -197,13 +200,6 @@ class RankGroup:
             refusal=last.get(REFUSED, ""),
         )
         self._ends.append(end)
-
-    def _release_start_barrier(self) -> None:
-        """Release the start barrier once all programs wait at it."""
-        if len(self._ready) == len(self.agents):
-            self._ready.clear()
-            for agent in self.agents:
-                agent.actor.release.remote()
 
     def _stop_where_needed(self, stop: StopRequest) -> None:
         """Send running ranks the stop signal after a failure or a request; kill them at last."""
