@@ -24,11 +24,11 @@ FRONTS = """
     data.storage.client.subprocess_client data.storage.remote_store data.storage.store
     data.transforms.decode data.transforms.resize jobs.job_request jobs.run_handle
     jobs.sync.lease jobs.sync.sync_process jobs.tune observe.probe.device_clock
-    observe.whatif.measured_pipeline offload.hosts_file platforms.instance_groups
-    platforms.sagemaker.folders records.collector records.compaction records.layout
-    records.live_reader records.live_switch records.parquet_tables records.reader records.ring
-    records.run_folder records.schema records.store report.page report.top.run_watcher
-    report.top.state
+    observe.probe.system_metrics observe.whatif.measured_pipeline offload.hosts_file
+    platforms.instance_groups platforms.sagemaker.folders records.collector records.compaction
+    records.layout records.live_reader records.live_switch records.parquet_tables records.reader
+    records.ring records.run_folder records.schema records.store report.page
+    report.top.run_watcher report.top.state
 """.split()  # noqa: SIM905 - names, as a paragraph
 """What every test may import: what users and other packages call."""
 PURE = """
@@ -45,21 +45,17 @@ PURE = """
     jobs.hosts.host_commands jobs.hosts.host_installs jobs.hosts.offload_auto
     jobs.hosts.ray_hosts jobs.options jobs.sagemaker_sdk.config jobs.sagemaker_sdk.debugger
     jobs.sagemaker_sdk.inputs jobs.spec jobs.sync.folder_sync jobs.sync.remote_copy
-    observe.doctor.diagnosis observe.doctor.evidence observe.doctor.findings
-    observe.doctor.leak_candidates observe.doctor.remedies observe.doctor.rules
-    observe.doctor.sagemaker observe.doctor.sagemaker.debugger_metrics
-    observe.doctor.scaling_forecast observe.doctor.stack_samples observe.doctor.verdict
-    observe.probe.device_copies observe.probe.gpu_metrics observe.probe.sampling_rates
-    observe.probe.segments observe.probe.step_clock observe.whatif.comparison
-    observe.whatif.host_usage observe.whatif.prediction observe.whatif.scaling
+    observe.doctor.debugger_metrics observe.doctor.debugger_rules observe.doctor.diagnosis
+    observe.doctor.evidence observe.doctor.findings observe.doctor.leak_candidates
+    observe.doctor.remedies observe.doctor.rules observe.doctor.scaling_forecast
+    observe.doctor.stack_samples observe.probe.device_copies observe.probe.sampling_rates
+    observe.probe.step_clock observe.whatif.comparison observe.whatif.prediction
     observe.whatif.simulation observe.whatif.tables observe.whatif.train_steps
     offload.host_status offload.partitions offload.scheduler platforms.cluster_hosts
     platforms.sagemaker.files platforms.sagemaker.variables platforms.training_job
     platforms.vertex records.data_frames records.redaction report.figures.base
-    report.figures.data_waits report.figures.flame report.figures.heatmap
-    report.figures.step_phases report.formatting report.markup report.open_run
-    report.top.processes report.top.step_rates sampling sampling.lanes sampling.permutation
-    sampling.seeds
+    report.figures.flame report.figures.heatmap report.figures.step_phases report.formatting
+    report.markup report.open_run sampling sampling.lanes sampling.permutation sampling.seeds
 """.split()  # noqa: SIM905 - names, as a paragraph
 """No process, thread, socket or file at import or in a signature; `IMPURE` is checked."""
 INSIDE = """
@@ -73,13 +69,12 @@ INSIDE = """
     jobs.hosts.cluster_join jobs.hosts.driver_protocol jobs.hosts.emulated_hosts
     jobs.hosts.rank_group jobs.output.script_output jobs.output.terminal_output
     jobs.requirements jobs.sync.output_process jobs.torchrun_args jobs.torchrun_process
-    observe.doctor.rules.storage
-    observe.probe.batch_recorder observe.probe.file_reads observe.probe.process_usage
+    observe.doctor.rules.batch_making observe.probe.batch_recorder observe.probe.process_usage
     observe.probe.rank_recorder observe.probe.read_monitor observe.probe.recording_session
-    observe.probe.system_metrics observe.probe.torch_worker_hooks observe.probe.training_thread
-    offload.capacity offload.connection offload.protocol offload.proxy offload.server_session
-    offload.worker_records records.system_table report.sections.findings report.top.frame
-    train.checkpoint_store train.state_dicts train.strategies
+    observe.probe.system_metrics observe.probe.worker_hooks offload.capacity offload.connection
+    offload.protocol offload.proxy offload.server_session offload.worker_records
+    records.system_table report.sections.diagnosis report.top.frame train.checkpoint_store
+    train.state_dicts train.strategies
 """.split()  # noqa: SIM905 - names, as a paragraph
 """What unit and property tests look into."""
 IMPURE = {
