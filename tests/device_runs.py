@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.observe.probe.device_clock import DeviceClock, HostReport
-from headrace.observe.probe.segments import DeviceCopyCounts, RowKind, Segment
-from headrace.observe.probe.step_clock import StepClock
+from headrace.observe.probe.step_clock import DeviceCopyCounts, RowKind, Segment, StepClock
 from headrace.records.collector import Collector
 from headrace.records.ring import RingWriter
 from headrace.records.schema import DEVICE_STEPS, STEPS, TABLES_BY_NAME

@@ -10,7 +10,7 @@ from typing import Any
 
 from cases import Case
 
-from headrace.observe.whatif.backtest import CheckedPrediction
+from headrace.observe.whatif.comparison import CheckedPrediction
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "bench-data" / "predictions"

@@ -34,8 +34,11 @@ from kept import Measured, code, keep, kept  # noqa: E402 - likewise
 from calm import MOST_STOLEN, calmly  # noqa: E402 - stands above this folder
 from headrace.core.env import child_environment  # noqa: E402 - after the path
 from headrace.observe.doctor.evidence import gather_evidence  # noqa: E402
-from headrace.observe.whatif.backtest import CheckedPrediction, error_summary  # noqa: E402
-from headrace.observe.whatif.comparison import compare  # noqa: E402
+from headrace.observe.whatif.comparison import (  # noqa: E402
+    CheckedPrediction,
+    compare,
+    error_summary,
+)
 from headrace.observe.whatif.prediction import Prediction  # noqa: E402
 from headrace.records.reader import Records, open_records  # noqa: E402
 from report import Row, write_section  # noqa: E402

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.observe.doctor.sagemaker import SAGEMAKER_RULES
+from headrace.observe.doctor.debugger_rules import SAGEMAKER_RULES
 from headrace.records.reader import open_records
 from jobs import run_here
 

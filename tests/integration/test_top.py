@@ -29,8 +29,7 @@ from headrace.records.reader import open_records
 from headrace.records.run_folder import RunFolder, open_run_folder
 from headrace.report.page import write_report
 from headrace.report.top.run_watcher import RunWatcher
-from headrace.report.top.state import TopState
-from headrace.report.top.step_rates import TimeWindow
+from headrace.report.top.state import TimeWindow, TopState
 from jobs import DEADLINE_S, clean_environment, descendants, eventually, run_here, started
 from pages import Page, check_alone
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from headrace.observe.probe import device_clock
 from headrace.observe.probe.device_clock import DeviceClock, HostReport
-from headrace.observe.probe.segments import RowKind, Segment
-from headrace.observe.probe.step_clock import StepClock
+from headrace.observe.probe.step_clock import RowKind, Segment, StepClock
 from simulated_device import Device
 
 EPOCH: list[Callable[[StepClock, int], None]] = [

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.observe.probe.segments import DeviceCopyCounts, RowKind, Segment
-from headrace.observe.probe.step_clock import StepClock
+from headrace.observe.probe.step_clock import DeviceCopyCounts, RowKind, Segment, StepClock
 
 
 class Watch:

@@ -12,8 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.observe.whatif.measured_pipeline import measure
-from headrace.observe.whatif.prediction import PipelineChange, Simulator
-from headrace.observe.whatif.scaling import ScaledRun, scale_ranks, with_ranks
+from headrace.observe.whatif.prediction import (
+    PipelineChange,
+    ScaledRun,
+    Simulator,
+    scale_ranks,
+    with_ranks,
+)
 from headrace.observe.whatif.simulation import BatchCosts, Pipeline, delivery_times, simulate
 from run_tables import Run, play
 

@@ -23,11 +23,11 @@ FRONTS = """
     data.storage.cache.cached_store data.storage.client.subprocess_client
     data.storage.remote_store data.storage.store data.transforms.decode data.transforms.resize
     jobs.job_request jobs.run_handle jobs.sync.output_process jobs.sync.sync_process jobs.tune
-    observe.probe.device_clock observe.whatif.measured_pipeline offload.connection
-    platforms.instance_groups platforms.sagemaker records.collector records.compaction
-    records.layout records.live_reader records.live_switch records.parquet_tables records.reader
-    records.ring records.run_folder records.schema records.store report.page
-    report.top.run_watcher report.top.state
+    observe.probe.device_clock observe.probe.system_metrics observe.whatif.measured_pipeline
+    offload.connection platforms.instance_groups platforms.sagemaker records.collector
+    records.compaction records.layout records.live_reader records.live_switch
+    records.parquet_tables records.reader records.ring records.run_folder records.schema
+    records.store report.page report.top.run_watcher report.top.state
 """.split()  # noqa: SIM905 - names, as a paragraph
 """What every test may import: what users and other packages call."""
 PURE = """
@@ -43,19 +43,16 @@ PURE = """
     data.transforms.augmentation data.transforms.image_window jobs.cli_args
     jobs.hosts.host_commands jobs.hosts.offload_setup jobs.options jobs.sagemaker_sdk.config
     jobs.sagemaker_sdk.debugger jobs.sagemaker_sdk.inputs jobs.spec jobs.sync.remote_copy
-    observe.doctor.diagnosis observe.doctor.evidence observe.doctor.findings
-    observe.doctor.leak_candidates observe.doctor.remedies observe.doctor.rules
-    observe.doctor.sagemaker observe.doctor.sagemaker.debugger_metrics
-    observe.doctor.scaling_forecast observe.doctor.stack_samples observe.doctor.verdict
-    observe.probe.device_copies observe.probe.gpu_metrics observe.probe.sampling_rates
-    observe.probe.segments observe.probe.step_clock observe.whatif.comparison
-    observe.whatif.host_usage observe.whatif.prediction observe.whatif.scaling
+    observe.doctor.debugger_metrics observe.doctor.debugger_rules observe.doctor.diagnosis
+    observe.doctor.evidence observe.doctor.findings observe.doctor.leak_candidates
+    observe.doctor.remedies observe.doctor.rules observe.doctor.scaling_forecast
+    observe.doctor.stack_samples observe.probe.device_copies observe.probe.sampling_rates
+    observe.probe.step_clock observe.whatif.comparison observe.whatif.prediction
     observe.whatif.simulation observe.whatif.tables observe.whatif.train_steps offload.scheduler
     platforms.cluster_hosts platforms.training_job platforms.vertex records.data_frames
-    records.redaction report.figures.base report.figures.data_waits report.figures.flame
-    report.figures.heatmap report.figures.step_phases report.formatting report.markup
-    report.open_run report.top.processes report.top.step_rates sampling sampling.lanes
-    sampling.permutation sampling.seeds
+    records.redaction report.figures.base report.figures.flame report.figures.heatmap
+    report.figures.step_phases report.formatting report.markup report.open_run sampling
+    sampling.lanes sampling.permutation sampling.seeds
 """.split()  # noqa: SIM905 - names, as a paragraph
 """No process, thread, socket or file at import or in a signature; `IMPURE` is checked."""
 INSIDE = """
@@ -67,12 +64,11 @@ INSIDE = """
     data.storage.client.retries data.storage.client.subprocess_protocol
     jobs.environment.script_environment jobs.failure jobs.host_run jobs.hosts.cluster_join
     jobs.hosts.job_hosts jobs.hosts.rank_group jobs.output jobs.requirements jobs.torchrun_args
-    jobs.torchrun_process observe.doctor.rules.storage observe.probe.batch_recorder
-    observe.probe.file_reads observe.probe.process_usage observe.probe.rank_recorder
-    observe.probe.read_monitor observe.probe.recording_session observe.probe.system_metrics
-    observe.probe.torch_worker_hooks observe.probe.training_thread offload.capacity
-    offload.protocol offload.proxy offload.server offload.worker_records records.system_table
-    report.sections.findings report.top.frame train.checkpoint_store train.state_dicts
+    jobs.torchrun_process observe.doctor.rules.batch_making observe.probe.batch_recorder
+    observe.probe.process_usage observe.probe.rank_recorder observe.probe.read_monitor
+    observe.probe.recording_session observe.probe.worker_hooks offload.capacity offload.protocol
+    offload.proxy offload.server offload.worker_records records.system_table
+    report.sections.diagnosis report.top.frame train.checkpoint_store train.state_dicts
     train.strategies
 """.split()  # noqa: SIM905 - names, as a paragraph
 """What unit and property tests look into."""

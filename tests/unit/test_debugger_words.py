@@ -12,7 +12,7 @@ from headrace.jobs.job_request import JobRequest, request_job
 from headrace.jobs.sagemaker_sdk.config import read_profile
 from headrace.jobs.sagemaker_sdk.debugger import read_rules
 from headrace.jobs.sagemaker_sdk.inputs import named_inputs
-from headrace.observe.doctor.sagemaker import SAGEMAKER_RULES
+from headrace.observe.doctor.debugger_rules import SAGEMAKER_RULES
 from headrace.sagemaker import (
     DataloaderProfilingConfig,
     FrameworkProfile,

@@ -6,12 +6,10 @@ from typing import Any
 
 import pytest
 
-from headrace.observe.doctor.diagnosis import diagnose
+from headrace.observe.doctor.diagnosis import diagnose, rank_findings
 from headrace.observe.doctor.evidence import Evidence, gather_evidence, gpu_utilisation
 from headrace.observe.doctor.findings import Diagnosis, Finding
-from headrace.observe.doctor.verdict import rank_findings
-from headrace.observe.whatif.host_usage import read_host_usage
-from headrace.observe.whatif.measured_pipeline import measure
+from headrace.observe.whatif.measured_pipeline import measure, read_host_usage
 from headrace.observe.whatif.prediction import PipelineChange, Simulator
 from run_tables import AUGMENT, MS, WORKER_LOOP, Run, RunTables, play, stack
 

@@ -9,7 +9,7 @@ from headrace.observe.doctor.diagnosis import diagnose
 from headrace.observe.doctor.evidence import gather_evidence
 from headrace.observe.doctor.findings import Diagnosis
 from headrace.observe.doctor.remedies import predict_without
-from headrace.observe.doctor.rules import storage
+from headrace.observe.doctor.rules import batch_making
 from headrace.observe.whatif.measured_pipeline import BatchWork
 from run_tables import AUGMENT, MS, PIL, SCRIPT, WORKER_LOOP, Run, RunTables, play, stack
 
@@ -137,11 +137,13 @@ def test_a_run_that_took_no_step_is_told_so():
 def test_the_share_of_timed_reads_leaves_out_batches_without():
     rows = {"read_ns": np.array([-1, 50, -1]), "wall_ns": np.array([100, 100, 300])}
     assert (
-        storage._column_share(BatchWork(rows=rows, cpu_measured=True), "read_ns", "wall_ns") == 0.5
+        batch_making._column_share(BatchWork(rows=rows, cpu_measured=True), "read_ns", "wall_ns")
+        == 0.5
     )
     none = {"read_ns": np.array([-1, -1]), "wall_ns": np.array([100, 100])}
     assert (
-        storage._column_share(BatchWork(rows=none, cpu_measured=True), "read_ns", "wall_ns") is None
+        batch_making._column_share(BatchWork(rows=none, cpu_measured=True), "read_ns", "wall_ns")
+        is None
     )
 
 

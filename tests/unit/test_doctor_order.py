@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.observe.doctor.diagnosis import rank_findings
 from headrace.observe.doctor.evidence import Evidence, gather_evidence
 from headrace.observe.doctor.findings import Fact, Finding, Severity
-from headrace.observe.doctor.verdict import rank_findings
 from run_tables import MS, Run, play
 
 

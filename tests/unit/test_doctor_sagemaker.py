@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.observe.doctor.debugger_metrics import PATIENCE, read_debugger_metrics
+from headrace.observe.doctor.debugger_rules import SAGEMAKER_RULES
 from headrace.observe.doctor.diagnosis import diagnose
 from headrace.observe.doctor.findings import Diagnosis, Finding, NotEvaluated
-from headrace.observe.doctor.sagemaker import SAGEMAKER_RULES
-from headrace.observe.doctor.sagemaker.debugger_metrics import PATIENCE, read_debugger_metrics
 from run_tables import MS, Run, RunTables, play
 
 SAMPLES = 1300

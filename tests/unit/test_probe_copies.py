@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from headrace.observe.probe.device_copies import CopyObserver
-from headrace.observe.probe.segments import DeviceCopyCounts
+from headrace.observe.probe.step_clock import DeviceCopyCounts
 
 
 class Log:

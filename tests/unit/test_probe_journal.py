@@ -8,10 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
+from headrace.observe.probe.rank_recorder import EventLog
 from headrace.observe.probe.recording_session import SESSION
-from headrace.observe.probe.segments import Segment
-from headrace.observe.probe.step_clock import StepClock
-from headrace.observe.probe.training_thread import EventLog
+from headrace.observe.probe.step_clock import Segment, StepClock
 
 WAIT, FORWARD, BACKWARD, OPTIMIZER, REST = 10, 20, 30, 5, 1
 

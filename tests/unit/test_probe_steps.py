@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from headrace.observe.probe.segments import DeviceCopyCounts, Segment
-from headrace.observe.probe.step_clock import StepClock
+from headrace.observe.probe.step_clock import DeviceCopyCounts, Segment, StepClock
 
 
 class Script:

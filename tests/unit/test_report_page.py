@@ -11,15 +11,19 @@ import pytest
 from headrace.observe.doctor.diagnosis import diagnose
 from headrace.records.run_folder import Attempt
 from headrace.report.figures.base import empty_figure, figure_json
-from headrace.report.figures.data_waits import data_waits
 from headrace.report.figures.flame import flame
 from headrace.report.figures.heatmap import MAX_HEATMAP_COLUMNS as MOST_HEATMAP_COLUMNS
 from headrace.report.figures.heatmap import heatmap, read_bands
-from headrace.report.figures.step_phases import MAX_TIMELINE_COLUMNS, phase_bars, timeline
+from headrace.report.figures.step_phases import (
+    MAX_TIMELINE_COLUMNS,
+    data_waits,
+    phase_bars,
+    timeline,
+)
 from headrace.report.formatting import format_fact, format_share
 from headrace.report.markup import Html, element, table
 from headrace.report.page import SECTIONS, PageData, page_of
-from headrace.report.sections.findings import read_excerpt
+from headrace.report.sections.diagnosis import read_excerpt
 from pages import Page, check_alone
 from run_tables import AUGMENT, MS, PIL, WORKER_LOOP, Run, RunTables, play
 

@@ -11,9 +11,18 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from headrace.report.top.frame import PHASE_GLYPHS, render_frame, share_bars, stacked_bar
-from headrace.report.top.processes import ProcessRates
-from headrace.report.top.state import GpuMetrics, HostMetrics, LiveVerdict, RunStatus, TopState
-from headrace.report.top.step_rates import RankRate, StepRates, StepTimes, TimeWindow
+from headrace.report.top.state import (
+    GpuMetrics,
+    HostMetrics,
+    LiveVerdict,
+    ProcessRates,
+    RankRate,
+    RunStatus,
+    StepRates,
+    StepTimes,
+    TimeWindow,
+    TopState,
+)
 
 S = 1_000_000_000
 SENTENCE = (

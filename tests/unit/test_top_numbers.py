@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.report.top.processes import merge_workers, read_processes
-from headrace.report.top.state import read_host_metrics
-from headrace.report.top.step_rates import TimeWindow, read_step_rates
+from headrace.report.top.state import (
+    TimeWindow,
+    merge_workers,
+    read_host_metrics,
+    read_processes,
+    read_step_rates,
+)
 from run_tables import AUGMENT, MS, PIL, WORKER_LOOP, Run, RunTables, play, stack
 
 S = 1000 * MS

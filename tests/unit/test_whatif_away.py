@@ -9,15 +9,16 @@ import pyarrow as pa
 import pytest
 
 from headrace.observe.whatif.comparison import TimeSlice
-from headrace.observe.whatif.host_usage import (
+from headrace.observe.whatif.measured_pipeline import (
     CORES_EVENT,
     LOADER_EVENT,
+    MeasuredPipeline,
     OffloadStats,
     cores_text,
+    loader_rows,
     offload_span_ns,
     read_offload_stats,
 )
-from headrace.observe.whatif.measured_pipeline import MeasuredPipeline, loader_rows
 from headrace.observe.whatif.prediction import PipelineChange, Simulator, with_auxiliary
 from headrace.observe.whatif.simulation import Pipeline
 from headrace.observe.whatif.tables import columns

@@ -16,8 +16,8 @@ from headrace.core.errors import RecordsError, UsageError
 from headrace.observe.doctor.evidence import gather_evidence
 from headrace.observe.doctor.findings import Diagnosis, Fact, Finding, Remedy, Severity
 from headrace.observe.doctor.scaling_forecast import ScalingForecast, forecast_ranks
-from headrace.observe.whatif.backtest import error_summary, read_checked_predictions
-from headrace.observe.whatif.scaling import Estimate, ScaledRun
+from headrace.observe.whatif.comparison import error_summary, read_checked_predictions
+from headrace.observe.whatif.prediction import Estimate, ScaledRun
 from headrace.records.reader import find_run, open_records
 
 _COLOURS: dict[Severity, str] = {

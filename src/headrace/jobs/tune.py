@@ -14,8 +14,12 @@ from headrace.core.overrides import Override
 from headrace.jobs.cli_args import direct_job
 from headrace.observe.doctor.diagnosis import diagnose
 from headrace.observe.doctor.findings import Diagnosis, Remedy
-from headrace.observe.whatif.backtest import CheckedPrediction, write_checked_prediction
-from headrace.observe.whatif.comparison import Comparison, compare
+from headrace.observe.whatif.comparison import (
+    CheckedPrediction,
+    Comparison,
+    compare,
+    write_checked_prediction,
+)
 from headrace.records.reader import open_records
 
 _WARM_UP_STEPS = 12

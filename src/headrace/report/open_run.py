@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 from headrace.observe.whatif.tables import CachedTables, Tables
 from headrace.records import data_frames as records
 from headrace.report.figures.base import Figure, empty_figure
-from headrace.report.figures.data_waits import data_waits
 from headrace.report.figures.flame import flame
 from headrace.report.figures.heatmap import heatmap
-from headrace.report.figures.step_phases import phase_bars, timeline
+from headrace.report.figures.step_phases import data_waits, phase_bars, timeline
 
 if TYPE_CHECKING:
     from headrace.report.phase_table import PhaseTable

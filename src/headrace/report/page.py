@@ -20,11 +20,11 @@ from headrace.report.sections.charts import (
     timeline_section,
     waits_section,
 )
-from headrace.report.sections.facts import facts_section, glossary_section
-from headrace.report.sections.findings import findings_section
-from headrace.report.sections.verdict import verdict_section
-from headrace.report.sections.worker_tables import (
+from headrace.report.sections.diagnosis import findings_section, verdict_section
+from headrace.report.sections.tables import (
     auxiliary_section,
+    facts_section,
+    glossary_section,
     transforms_section,
     workers_section,
 )

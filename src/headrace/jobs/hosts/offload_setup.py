@@ -24,10 +24,19 @@ from headrace.core.console import print_status
 from headrace.core.source_location import SITECUSTOMIZE_DIR
 from headrace.jobs.hosts.host_commands import HostInstalls, WorkingDir
 from headrace.jobs.output import HostOutput
-from headrace.observe.whatif.backtest import CheckedPrediction, write_checked_prediction
-from headrace.observe.whatif.comparison import Comparison, TimeSlice, compare
-from headrace.observe.whatif.host_usage import offload_span_ns, read_offload_stats
-from headrace.observe.whatif.measured_pipeline import main_loader, measure
+from headrace.observe.whatif.comparison import (
+    CheckedPrediction,
+    Comparison,
+    TimeSlice,
+    compare,
+    write_checked_prediction,
+)
+from headrace.observe.whatif.measured_pipeline import (
+    main_loader,
+    measure,
+    offload_span_ns,
+    read_offload_stats,
+)
 from headrace.observe.whatif.prediction import Prediction, Simulator, with_auxiliary
 from headrace.observe.whatif.tables import CachedTables, columns
 from headrace.observe.whatif.train_steps import read_steps

@@ -1,14 +1,313 @@
-"""The diagnosis of a run from its records, and what the records lack."""
+"""The diagnosis of a run: what is wrong, in order, and one sentence about where the time went.
+
+Findings are ordered by seconds lost, with a cause before what it explains. The seconds of three
+kinds cannot be compared with the others':
+
+- Memory growth costs nothing until it ends the run. It counts as serious.
+- Time before the first step does not grow with the run. It never counts as serious.
+- Waits caused by other jobs on the host are no fault of this one. They come last.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 
-from headrace.observe.doctor.evidence import gather_evidence
-from headrace.observe.doctor.findings import Diagnosis, RuleSet
+from headrace.observe.doctor.evidence import (
+    FEWEST_STEPS,
+    SERIOUS,
+    WARNING,
+    Evidence,
+    gather_evidence,
+)
+from headrace.observe.doctor.findings import Bound, Diagnosis, Finding, Remedy, RuleSet, Verdict
 from headrace.observe.doctor.rules import RULES
-from headrace.observe.doctor.verdict import make_verdict, rank_findings
 from headrace.observe.whatif.tables import CachedTables, Columns, Tables, row_count
+
+DATA_RULES = frozenset(
+    {
+        "cpu-bound-worker",
+        "slow-storage",
+        "small-files",
+        "lock-contention",
+        "too-few-workers",
+        "oversubscribed-threads",
+        "workers-restarted",
+        "shallow-prefetch",
+        "slow-collate",
+        "slow-transfer",
+        "cpu-starved-by-ranks",
+    }
+)
+"""Rules that say why data is late: `data-wait` adds nothing to them."""
+_DOMINATES = 0.5
+"""Code with this share of the workers' time is the cause, rather than the number of workers."""
+_EXPLAINS = 0.6
+"""A finding with this share of the seconds of another one explains it."""
+_SOLVES = 0.8
+"""A remedy that removes this share of the wait for data solves it."""
+_LITTLE = 0.01
+"""A finding that explains less of step time than this is left out."""
+
+_SPECIFIC_FIRST = (
+    ("cpu-starved-by-ranks", "cpu-bound-worker"),
+    ("cpu-starved-by-ranks", "too-few-workers"),
+    ("cpu-starved-by-ranks", "oversubscribed-threads"),  # harmless to one rank
+    ("oversubscribed-threads", "cpu-bound-worker"),
+    ("slow-storage", "too-few-workers"),
+    ("small-files", "too-few-workers"),
+    ("slow-collate", "too-few-workers"),
+    ("lock-contention", "too-few-workers"),
+    ("lock-contention", "slow-storage"),
+    ("lock-contention", "small-files"),
+    ("shallow-prefetch", "too-few-workers"),
+    ("cpu-starved-by-ranks", "sync-bound"),  # late data delays the sync
+    ("slow-rank", "cpu-bound-worker"),
+    ("device-sync", "step-outliers"),
+    # Whatever the script waits for, the GPU is used little; `small-batch` counts all of that.
+    ("device-sync", "small-batch"),
+    ("blocking-copy", "small-batch"),
+    ("sync-bound", "small-batch"),
+    ("slow-rank", "small-batch"),
+    ("step-outliers", "small-batch"),
+)
+"""Pairs: if both are found, the first explains the second."""
+
+
+def rank_findings(findings: Sequence[Finding], evidence: Evidence) -> tuple[Finding, ...]:
+    """Return the findings worth reporting, worst first."""
+    relevant = [
+        finding
+        for finding in findings
+        if not (finding.rule in DATA_RULES and _is_little(finding, evidence))
+    ]
+    rules = {finding.rule for finding in relevant if not finding.forecast}
+    ranked = [
+        finding
+        for finding in relevant
+        if not (finding.rule == "data-wait" and (rules & DATA_RULES or _has_waiting_rank(relevant)))
+        and not (finding.rule == "slow-storage" and "small-files" in rules)
+        and not (finding.rule == "compute-bound" and _has_warning(relevant))
+    ]
+    ranked.sort(
+        key=lambda each: (_is_foreign(each, evidence), -_ranking_seconds(each, evidence), each.rule)
+    )
+    pairs = (*_SPECIFIC_FIRST, *_conditional_pairs(ranked, evidence))
+    for _ in ranked:  # moving one may break another pair's order, so repeat until all hold
+        for first, second in pairs:
+            _move_before(ranked, first, second)
+    return tuple(ranked)
+
+
+def _ranking_seconds(finding: Finding, evidence: Evidence) -> float:
+    """Return the seconds by which a finding is ordered."""
+    serious = SERIOUS * evidence.steps.total_seconds
+    if finding.rule == "memory-growth":
+        return serious
+    if finding.rule == "slow-start":
+        return min(finding.seconds_lost, serious)
+    return finding.seconds_lost
+
+
+def _is_foreign(finding: Finding, evidence: Evidence) -> bool:
+    """Return whether the rank waits because other jobs fill the host's cores."""
+    idle = evidence.work is not None and not evidence.workers_busy
+    return finding.rule == "data-wait" and idle and evidence.others_fill_cores
+
+
+def _is_little(finding: Finding, evidence: Evidence) -> bool:
+    if finding.forecast:
+        return False
+    return finding.seconds_lost < _LITTLE * evidence.steps.total_seconds
+
+
+def _has_waiting_rank(findings: Sequence[Finding]) -> bool:
+    """Return whether a finding already reports one rank's wait for data."""
+    return any(
+        finding.rule == "slow-rank" and finding.evidence["phase"] == "data_wait"
+        for finding in findings
+    )
+
+
+def _has_warning(findings: Sequence[Finding]) -> bool:
+    """Return whether anything but the time before training is worth a warning."""
+    return any(finding.severity != "info" and finding.rule != "slow-start" for finding in findings)
+
+
+def _conditional_pairs(findings: Sequence[Finding], evidence: Evidence) -> list[tuple[str, str]]:
+    """Return the pairs that depend on the findings: the first explains the second."""
+    by_rule = {finding.rule: finding for finding in findings}
+    worker, few = by_rule.get("cpu-bound-worker"), by_rule.get("too-few-workers")
+    transfer, collate = by_rule.get("slow-transfer"), by_rule.get("slow-collate")
+    slow, sync = by_rule.get("slow-rank"), by_rule.get("sync-bound")
+    pairs: list[tuple[str, str]] = []
+    # Sync counts as on the rank that waits least, so a much larger part is the network's.
+    if slow and sync and slow.seconds_lost >= _EXPLAINS * sync.seconds_lost:
+        pairs.append(("slow-rank", "sync-bound"))
+    if worker is not None and few is not None:
+        if _wants_workers_first(worker, few, evidence):
+            pairs.append(("too-few-workers", "cpu-bound-worker"))
+        else:
+            pairs.append(("cpu-bound-worker", "too-few-workers"))
+    if transfer and few and transfer.seconds_lost >= _EXPLAINS * few.seconds_lost:
+        pairs.append(("slow-transfer", "too-few-workers"))  # or else batches are still late
+    if evidence.work is not None and evidence.work.has_slow_handoff:
+        pairs.append(("slow-transfer", "cpu-bound-worker"))
+        pairs.append(("slow-transfer", "shallow-prefetch"))  # they run out while sent
+    if worker is not None and collate is not None and _is_collating(worker, collate):
+        pairs.append(("slow-collate", "cpu-bound-worker"))
+    return pairs
+
+
+def _wants_workers_first(worker: Finding, few: Finding, evidence: Evidence) -> bool:
+    """Return whether the number of workers is wrong first, rather than what they do."""
+    if evidence.cores_full:
+        return False
+    if worker.cause is None or worker.cause.share < _DOMINATES:
+        return True
+    # If a second process would solve it, that is easier than changing code.
+    alone = evidence.loader is not None and evidence.loader.workers <= 1
+    return alone and few.seconds_lost >= _SOLVES * evidence.flow_wait_seconds
+
+
+def _is_collating(worker: Finding, collate: Finding) -> bool:
+    """Return whether the workers' hottest code is collating, or takes no more time than it."""
+    cause, share = worker.cause, collate.evidence["collate_share"]
+    if cause is None:
+        return True
+    here = cause.place != "" and collate.cause is not None and cause.place == collate.cause.place
+    larger = isinstance(share, float) and share >= cause.share
+    return here or larger or "collate" in cause.function.lower()
+
+
+def _move_before(findings: list[Finding], first: str, second: str) -> None:
+    places = {finding.rule: place for place, finding in enumerate(findings)}
+    if first in places and second in places and places[first] > places[second]:
+        findings.insert(places[second], findings.pop(places[first]))
+
+
+_BOUNDS: dict[str, Bound] = {
+    "sync-bound": "sync",
+    "slow-rank": "rank",
+    "blocking-copy": "copy",
+    "compute-bound": "compute",
+    "data-wait": "data",
+    **dict.fromkeys(DATA_RULES, "data"),
+}
+_EASY = ("workers", "prefetch", "persistent-workers", "threads", "shards", "outliers")
+"""Remedies that the sentence prefers: they need little or no code."""
+_COSTLY = ("auxiliary-hosts",)
+"""Remedies that the sentence avoids: they cost money."""
+_LEAST_NAMED_SPEEDUP = 1.1
+_PHASES = {
+    "data_wait": "waiting for data",
+    "copy": "copying to the device",
+    "forward": "the forward pass",
+    "backward": "backward",
+    "sync": "gradient sync",
+    "optimizer": "the optimizer",
+    "other": "outside the model: logging, saving and the like",
+}
+"""Descriptions of phases, to be read after "60% is"."""
+
+
+def make_verdict(evidence: Evidence, findings: Sequence[Finding]) -> Verdict:
+    """Return the verdict; findings come worst first."""
+    steps = evidence.steps
+    sentence, bound = _sentence(evidence, findings)
+    return Verdict(
+        sentence=sentence,
+        bound=bound,
+        data_wait_share=evidence.data_wait_share if evidence.enough else None,
+        steps=len(steps),
+        step_ms=float(steps.wall_ns.mean() / 1e6) if len(steps) else None,
+        phase_shares=steps.shares if len(steps) else {},
+        calibration=evidence.simulator.calibration if evidence.simulator is not None else None,
+        device_phase_shares=device_shares(evidence),
+    )
+
+
+def device_shares(evidence: Evidence) -> Mapping[str, float]:
+    """Return the share of each phase by the accelerator's clock; empty if unknown."""
+    device = evidence.steps.device
+    return device.shares if device is not None else {}
+
+
+def _sentence(evidence: Evidence, findings: Sequence[Finding]) -> tuple[str, Bound]:
+    recorded = evidence.steps.recorded
+    if recorded == 0:
+        return "No training step was recorded, so there is nothing to tell.", "unknown"
+    if not evidence.enough:
+        few = f"Too few steps were recorded ({recorded}) to tell"
+        return f"{few}: at least {FEWEST_STEPS} are needed after the warm-up.", "unknown"
+    wrong = [finding for finding in findings if finding.severity != "info"]
+    if wrong:
+        return _faulty_sentence(evidence, wrong[0])
+    return _healthy_sentence(evidence, findings)
+
+
+def _healthy_sentence(evidence: Evidence, findings: Sequence[Finding]) -> tuple[str, Bound]:
+    share = evidence.data_wait_share
+    waits = f"{share:.1%} of step time waits for data"
+    if any(finding.rule == "compute-bound" for finding in findings):
+        return f"The accelerator is the limit: {waits}; nothing to fix.", "compute"
+    if share >= WARNING:
+        why = DATA_RULES | {"data-wait"}
+        known = next((finding for finding in findings if finding.rule in why), None)
+        if known is not None:
+            return f"Nothing to fix: {waits}; {known.title}.", "other"
+        return f"{waits}; the records do not say why.", "data"
+    phase, part = max((device_shares(evidence) or evidence.steps.shares).items(), key=itemgetter(1))
+    return f"Nothing wrong was found: {waits}, {part:.0%} is {_PHASES[phase]}.", "other"
+
+
+def _faulty_sentence(evidence: Evidence, worst: Finding) -> tuple[str, Bound]:
+    bound = _BOUNDS.get(worst.rule, "other")
+    text = worst.title[:1].upper() + worst.title[1:]
+    if bound == "data" and evidence.loader is not None:
+        text = f"{evidence.data_wait_share:.0%} of step time waits for data: {worst.title}"
+    others = ""
+    others_matter = evidence.others_fill_cores or evidence.others_crowd
+    if bound == "data" and others_matter and evidence.others_use not in text:
+        others = f"; {evidence.others_use}"
+    return f"{text}{_remedy_clause(worst)}{others}.", bound
+
+
+def main_remedy(findings: Sequence[Finding]) -> Remedy | None:
+    """Return the remedy that the sentence names; None if nothing is wrong, or none helps much."""
+    worst = next((finding for finding in findings if finding.severity != "info"), None)
+    return _best_remedy(worst) if worst is not None else None
+
+
+def _best_remedy(finding: Finding) -> Remedy | None:
+    """Return the best remedy worth naming, preferring easy ones."""
+    worth = [
+        remedy
+        for remedy in finding.remedies
+        if remedy.predicted_speedup is not None and remedy.predicted_speedup >= _LEAST_NAMED_SPEEDUP
+    ]
+    return max(worth, key=_preference, default=None)
+
+
+def _remedy_clause(finding: Finding) -> str:
+    """Return the effect of the best remedy, to be appended to the sentence."""
+    best = _best_remedy(finding)
+    if best is None:
+        return ""
+    faster = f"{best.predicted_speedup:.1f} times as fast{best.interval}"
+    return f"; {change_phrase(best)} the run would be {faster}"
+
+
+def change_phrase(remedy: Remedy) -> str:
+    """Return the change, to be read on its own: with 4 workers, without the blur."""
+    change = remedy.change.strip(",")
+    return f"without{change.removeprefix('no')}" if change.startswith("no ") else f"with {change}"
+
+
+def _preference(remedy: Remedy) -> tuple[bool, bool, float]:
+    easy, free = remedy.name in _EASY, remedy.name not in _COSTLY
+    return easy, free, remedy.predicted_speedup or 0.0
 
 
 def missing_data(events: Columns) -> tuple[str, ...]:
@@ -76,7 +375,7 @@ def diagnose(records: Tables, rules: RuleSet = "headrace") -> Diagnosis:
     verdict = make_verdict(evidence, findings)
     gaps_found = missing_data(evidence.events)
     if rules == "sagemaker":
-        from headrace.observe.doctor.sagemaker import evaluate  # seldom asked for
+        from headrace.observe.doctor.debugger_rules import evaluate  # seldom asked for
 
         return replace(evaluate(tables, verdict), gaps=gaps_found)
     quiet = tuple(rule for rule, finding in checked.items() if finding is None)

@@ -1,4 +1,4 @@
-"""The evidence that rules evaluate, derived once: loader, steps, cores, GPUs, stacks.
+"""The evidence that rules evaluate, derived once: loader, steps, cores, GPUs, stacks, transforms.
 
 How many threads of the job want a core is estimated from its own processes: `/proc/loadavg` counts,
 in a container, the threads of all jobs on the machine.
@@ -9,35 +9,136 @@ has ranks on the host, the busiest are the run's, one for each rank; otherwise i
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headrace.core.overrides import Override
 from headrace.observe.doctor.findings import Cause, Fact, Finding, Remedy, Severity
-from headrace.observe.doctor.stack_activity import recording_start_s
-from headrace.observe.doctor.stack_samples import StackSample, end_ns_of, read_stack_samples
-from headrace.observe.doctor.transform_shares import TransformShare, transform_shares
-from headrace.observe.whatif.host_usage import (
-    HostUsage,
-    OffloadStats,
-    read_host_usage,
-    read_offload_stats,
+from headrace.observe.doctor.stack_samples import (
+    Hotspot,
+    StackSample,
+    end_ns_of,
+    read_stack_samples,
+    recording_start_s,
 )
 from headrace.observe.whatif.measured_pipeline import (
     BatchWork,
+    HostUsage,
+    OffloadStats,
     loader_rows,
     main_loader,
     measure_from,
     read_batch_work,
+    read_host_usage,
+    read_offload_stats,
 )
 from headrace.observe.whatif.prediction import Prediction, Simulator
 from headrace.observe.whatif.simulation import FULL
-from headrace.observe.whatif.tables import Columns, Flags, Tables, columns, row_count, select_rows
+from headrace.observe.whatif.tables import (
+    Columns,
+    Flags,
+    Tables,
+    columns,
+    row_count,
+    select_rows,
+    sum_rows,
+)
 from headrace.observe.whatif.train_steps import TrainSteps, read_steps
+
+_SAMPLE_CALLS = ("__getitem__", "__getitems__", "__iter__", "__next__")
+"""Calls that contain the others, so that their share has no meaning of its own."""
+_LEAST_AGREEMENT = 0.4
+"""A transform is named for a place if it takes at least this share of the place's time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformShare:
+    """A transform and its share of the time of making batches."""
+
+    name: str
+    file: str  # empty if unknown
+    line: int  # its first
+    share: float
+    cpu_share: float  # CPU time over wall time in it
+
+    def cause(self) -> Cause:
+        """Return the transform as the cause of a finding."""
+        return Cause(file=self.file, line=self.line, transform=self.name, share=self.share)
+
+
+def transform_shares(transforms: Columns, loader: int) -> tuple[TransformShare, ...]:
+    """Return a loader's transforms, the most expensive first, without those that contain others.
+
+    Shares are of `__getitem__` if that was timed, too, and otherwise of all that was timed.
+    """
+    if row_count(transforms) == 0:
+        return ()
+    rows = sum_rows(
+        select_rows(transforms, transforms["loader"] == loader),
+        by=("name", "file", "line", "one_in"),
+        sums=("wall_ns", "cpu_ns"),
+    )
+    names = rows["name"]
+    wall = rows["wall_ns"] * np.maximum(rows["one_in"], 1).astype(np.float64)
+    contains_all = np.array([str(name).endswith(_SAMPLE_CALLS) for name in names], dtype=np.bool_)
+    collates = np.array(["collate" in str(name) for name in names], dtype=np.bool_)
+    total = float(wall[contains_all].sum() + wall[collates].sum())
+    leaves = ~contains_all & ~_container_mask(names)
+    if total <= 0 or not contains_all.any():
+        total = float(wall[leaves].sum())
+    shares = []
+    for name in dict.fromkeys(str(name) for name in names[leaves]):
+        same = names == name
+        at = int(same.nonzero()[0][0])
+        shares.append(
+            TransformShare(
+                name=name,
+                file=str(rows["file"][at]),
+                line=int(rows["line"][at]),
+                share=min(float(wall[same].sum()) / max(total, 1.0), 1.0),
+                cpu_share=float(rows["cpu_ns"][same].sum() / max(rows["wall_ns"][same].sum(), 1)),
+            )
+        )
+    return tuple(sorted(shares, key=lambda transform: -transform.share))
+
+
+def transform_at(place: Hotspot, transforms: tuple[TransformShare, ...]) -> TransformShare | None:
+    """Return the transform that a place belongs to; None if there is none."""
+    before = [
+        transform
+        for transform in transforms
+        if transform.line > 0
+        and Path(transform.file) == Path(place.frame.file)
+        and transform.line <= place.frame.line
+    ]
+    nearest = max(before, key=lambda transform: transform.line, default=None)
+    if nearest is None or nearest.share < _LEAST_AGREEMENT * place.share:
+        return None
+    return nearest
+
+
+def _container_mask(names: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return which names are containers, whose path another name's path continues.
+
+    A name is a path and what is found there: `Faces.transform.transforms[1]: RandomBlur`.
+    """
+    paths = [_path(str(name)) for name in names]
+    known = set(paths)
+    return np.array(
+        [any(other.startswith((f"{path}.", f"{path}[")) for other in known) for path in paths],
+        dtype=np.bool_,
+    )
+
+
+def _path(name: str) -> str:
+    return name.split(": ", maxsplit=1)[0]
 
 
 def are_cores_full(host: HostUsage) -> bool:
@@ -395,3 +496,20 @@ def _mean_utilisation(evidence: Evidence) -> dict[int, float]:
             if len(known):
                 found[int(match[1])] = float(known.mean()) / 100.0
     return found
+
+
+RuleCheck = Callable[[Evidence], Finding | None]
+REGISTERED: dict[str, RuleCheck] = {}
+
+
+def rule(check: RuleCheck) -> RuleCheck:
+    """Register a check_data_wait as the rule data-wait, which its findings then name."""
+    name = check.__name__.removeprefix("check_").replace("_", "-")
+
+    @functools.wraps(check)
+    def named(evidence: Evidence) -> Finding | None:
+        finding = check(evidence)
+        return None if finding is None else replace(finding, rule=name)
+
+    REGISTERED[name] = named
+    return named

@@ -1,4 +1,4 @@
-"""Remedies that several rules propose, with predictions."""
+"""Remedies that rules propose, with predictions: workers, code, threads, hosts, copies, batches."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from dataclasses import replace
 import numpy as np
 
 from headrace.core.overrides import Override
-from headrace.observe.doctor.evidence import CRITICAL, Evidence, TrainingLoader
+from headrace.observe.doctor.evidence import CRITICAL, Evidence, TrainingLoader, transform_at
 from headrace.observe.doctor.findings import Cause, Remedy
-from headrace.observe.doctor.stack_activity import is_lock
-from headrace.observe.doctor.stack_samples import StackSample, find_hotspot, off_cpu_ns
-from headrace.observe.doctor.transform_shares import transform_at
-from headrace.observe.whatif.measured_pipeline import MeasuredPipeline, shard_reading_ns
+from headrace.observe.doctor.stack_samples import StackSample, find_hotspot, is_lock, off_cpu_ns
+from headrace.observe.whatif.measured_pipeline import BatchWork, MeasuredPipeline, shard_reading_ns
 from headrace.observe.whatif.prediction import (
+    MAX_SPIN_FACTOR,
     PipelineChange,
     Prediction,
     Simulator,
     enough_workers,
     interval_width,
+    with_auxiliary,
 )
 from headrace.observe.whatif.simulation import Pipeline
 from headrace.observe.whatif.tables import Floats
+from headrace.observe.whatif.train_steps import fixed_cost_ns
 
 WORTH_IT = 1.05
 """Least predicted speed-up of a remedy that is proposed."""
@@ -261,3 +262,255 @@ def making_cause(
     if evidence.transforms and not evidence.making_samples:
         return evidence.transforms[0].cause()
     return None
+
+
+_CALM_LIMIT = 0.5
+"""If the calmest twentieth of the batches took less than this share of the mean CPU time, the
+excess of the others is spinning, not work. In reference case A it took 0.76 and 0.82 of the mean
+where each thread had a core, and 0.14 to 0.47 where they shared them."""
+_MAX_HOSTS = 4
+_LEAST_GAIN = 1.05
+"""A further host is proposed only if it gives at least this speed-up."""
+_CROWDED_THREADS = 1.5
+"""With more running or waiting threads a core than this, threads spin for others that wait."""
+_RANK_THREADS = 1.2
+"""A rank that keeps more cores busy than this has threads of its own."""
+
+
+def one_thread_a_worker_remedy(evidence: Evidence) -> Remedy | None:
+    """Return what one thread in each worker would give, by `_predict_fewer_threads`."""
+    loader, simulator, work = evidence.loader, evidence.simulator, evidence.work
+    if loader is None or loader.workers == 0 or simulator is None or work is None:
+        return None
+    applies = loader.kind == "torch"
+    calm = calm_share(work)
+    # With more ranks than were measured its threads are assumed to spin for longer.
+    threads = max(work.threads / calm, simulator.spin_factor)
+    prediction, basis = _predict_fewer_threads(
+        evidence, simulator, PipelineChange(threads=1), threads, calm
+    )
+    if prediction.high < WORTH_IT:
+        return None
+    return predicted_remedy(
+        "threads",
+        "one thread a worker",
+        prediction,
+        f"{'headrace run --apply worker_threads=1; or in' if applies else 'In'} the DataLoader's "
+        "worker_init_fn: cv2.setNumThreads(0), and OMP_NUM_THREADS=1 before the start. "
+        f"{basis}",
+        (Override("worker_threads", 1),) if applies else (),
+    )
+
+
+def calm_share(work: BatchWork) -> float:
+    """Return the share of the workers' CPU time that is work, by their calm batches; or 1."""
+    return work.calm_share if work.calm_share < _CALM_LIMIT else 1.0
+
+
+def one_thread_a_rank_remedy(evidence: Evidence) -> Remedy | None:
+    """Return what one thread in each rank would give, if ranks use several."""
+    host, simulator = evidence.host, evidence.simulator
+    if simulator is None or host.rank_cores is None:
+        return None
+    threads = float(simulator.costs.consume_cpu_ns.mean() / simulator.costs.consume_ns.mean())
+    if threads < _RANK_THREADS:
+        return None
+    prediction, basis = _predict_fewer_threads(
+        evidence, simulator, PipelineChange(rank_threads=1), threads
+    )
+    if prediction.speedup < WORTH_IT:
+        return None
+    return predicted_remedy(
+        "rank-threads",
+        "one thread a rank",
+        prediction,
+        "headrace run --apply rank_threads=1, or OMP_NUM_THREADS=1 before the start and "
+        f"torch.set_num_threads(1). {basis}",
+        (Override("rank_threads", 1),),
+    )
+
+
+def _predict_fewer_threads(
+    evidence: Evidence,
+    simulator: Simulator,
+    change: PipelineChange,
+    threads: float,
+    calm: float = 1.0,
+) -> tuple[Prediction, str]:
+    """Return the prediction for fewer threads, where `threads` shared the work, and its basis.
+
+    Threads spin while they wait for each other. All but one may; and if more threads want a core
+    than there are, each spins while those it waits for are not on one, so that only one in `threads
+    a core` makes progress. Workers whose BLAS had two threads took 6 to 8 times the CPU time of one
+    thread where 5 to 10 threads wanted each core.
+
+    At the low end, all of their time is work, or what the calmest batches took (`calm`, a share of
+    the mean). On crowded cores next to nothing is at the high end: how much they spin depends on
+    how short the work is between two waits, which is not recorded.
+    """
+    crowd = _threads_a_core(evidence)
+    spun = max(threads, crowd, 1.0)
+    likely = simulator.predict(replace(change, useful_share=1.0 / spun))
+    least = simulator.predict(replace(change, useful_share=calm))
+    low, high = min(least.low, likely.low), likely.high
+    at_most = spun
+    if crowd > _CROWDED_THREADS:
+        at_most = max(MAX_SPIN_FACTOR, spun)
+        high = max(simulator.predict(replace(change, useful_share=1.0 / at_most)).high, high)
+    all_of_it = "all of it" if calm == 1.0 else f"{calm:.0%}, as in the calmest of the batches,"
+    basis = (
+        f"Of its threads' CPU time {1.0 / spun:.0%} is taken to be work, and the rest waiting for "
+        "each other, spinning, as those of BLAS and OpenMP do on full cores; at the low end "
+        f"{all_of_it} is work, at the high end {1.0 / at_most:.0%}."
+    )
+    return replace(likely, low=low, high=high), basis
+
+
+def _threads_a_core(evidence: Evidence) -> float:
+    """Return how many threads ran or waited for each core, with the cores that others used.
+
+    How many threads of others wait is unknown in a container, which sees those of the whole
+    machine.
+    """
+    host = evidence.host
+    return (evidence.wanted_threads + min(host.foreign_cores, host.cores)) / host.cores
+
+
+def auxiliary_hosts_remedy(evidence: Evidence) -> Remedy | None:
+    """Return the fewest auxiliary hosts like this one that give nearly the most."""
+    if evidence.simulator is None or not np.isfinite(evidence.host.cores):
+        return None
+    hosts, prediction = 1, _predict_with_hosts(evidence, 1)
+    for more in range(2, _MAX_HOSTS + 1):
+        better = _predict_with_hosts(evidence, more)
+        if better.speedup < _LEAST_GAIN * prediction.speedup:
+            break
+        hosts, prediction = more, better
+    if prediction.speedup < WORTH_IT or prediction.low <= 1.0:
+        return None
+    plural = "s" if hosts > 1 else ""
+    used = evidence.offload.hosts if evidence.offload is not None else 0
+    more_word = " more" if used else ""
+    return predicted_remedy(
+        "auxiliary-hosts",
+        f"{hosts}{more_word} auxiliary host{plural} of {evidence.host.cores:g} cores",
+        prediction,
+        "Have CPU hosts beside this one make batches, an instance group of their own: headrace run "
+        f"--engine ray --group gpu=1 --group cpu={used + hosts} --offload cpu (docs/clusters.md). "
+        "Where none helped yet, a core there is taken to do four fifths to five fourths of what "
+        "one here does.",
+    )
+
+
+def _predict_with_hosts(evidence: Evidence, hosts: int) -> Prediction:
+    simulator, host = evidence.simulator, evidence.host
+    assert simulator is not None  # checked by the caller
+    # Auxiliary cores in use already.
+    used = simulator.measured.pipeline.auxiliary * max(simulator.costs.busy_cores, 1.0)
+    return with_auxiliary(simulator, used + hosts * host.cores / host.ranks)
+
+
+_PINNED_SAVES = (1 / 3, 0.8)
+"""Share of a copy from pageable memory that pinned memory saves, at least and at most.
+
+Pageable memory goes through a buffer of the driver: 2 to 10 GB/s, where the link alone does 5 (PCIe
+2) to 50 (PCIe 5)."""
+_OVERLAP_SAVES = (0.5, 1.0)
+"""Share of a copy that overlapping it with the step saves: both use the device's memory."""
+_TWICE = 2.0
+
+
+def faster_copies(
+    evidence: Evidence, at: str, *, pinned: bool, blocking: bool
+) -> tuple[Remedy, ...]:
+    """Return what pinned memory would give, and asynchronous copies in addition.
+
+    `at` is where the script copies, as " at train.py:40", or empty; `pinned`: all that it copies
+    is pinned already; `blocking`: the script waits for some copies, or that is unknown.
+    """
+    remedies: list[Remedy] = []
+    if not pinned:
+        remedies.append(_pinning(evidence, at))
+    if blocking:
+        remedies.append(
+            predicted_remedy(
+                "asynchronous-copies",
+                "asynchronous copies" if pinned else "pinned, asynchronous copies",
+                # At most the rank goes on at once, and the copy is done when it is needed.
+                _predict_less_copying(evidence, (0.0 if pinned else _PINNED_SAVES[0], 1.0)),
+                f"Copy with .to(device, non_blocking=True){at}, from pinned memory.",
+            )
+        )
+    return tuple(remedies)
+
+
+def overlapped_copies(evidence: Evidence, at: str) -> Remedy:
+    """Return what copying the next batch during the device's work on this one would give."""
+    return predicted_remedy(
+        "copies-beside",
+        "copies beside the step",
+        _predict_less_copying(evidence, _OVERLAP_SAVES),
+        f"Copy the next batch{at} on a stream of its own while the device is at this one, as "
+        "headrace.DataLoader(device=...) does. Half to all of the copy is taken to be hidden.",
+    )
+
+
+def _pinning(evidence: Evidence, at: str) -> Remedy:
+    loader = evidence.loader
+    if loader is not None and loader.pinned:
+        loader = None  # what the script copies is not the loader's pinned batch
+    if loader is not None:
+        how = f"Give the DataLoader{loader.place} pin_memory=True."
+    else:
+        how = f"Copy from page-locked memory{at}: .pin_memory() beforehand, in another thread."
+    return predicted_remedy(
+        "pinning",
+        "pinned memory",
+        _predict_less_copying(evidence, _PINNED_SAVES),
+        f"{how} A copy from pinned memory is taken to last 1/5 to 2/3 as long.",
+        loader.overridden("pin_memory", 1) if loader is not None else (),
+    )
+
+
+def bigger_batch_remedy(evidence: Evidence, idle_share: float) -> Remedy:
+    """Return what twice the batch size would give a device that is idle for a share of the steps.
+
+    A step's fixed cost is fitted to steps of different sizes, if there are some; otherwise it is
+    assumed to be half to all of the time in which the device is idle.
+    """
+    fixed = fixed_cost_ns(evidence.steps)
+    basis = "as steps of different sizes tell"
+    if fixed is None:
+        own = evidence.steps.wall_ns - evidence.steps.data_wait_ns
+        idle = float((own / evidence.steps.batches).mean()) * idle_share
+        fixed = (idle / 2, idle)
+        basis = "half to all of the time in which the device is idle"
+    return predicted_remedy(
+        "bigger-batch",
+        "twice the batch size",
+        predict_twice_the_batch(evidence, fixed),
+        "Raise batch_size while memory allows it, or use torch.compile or CUDA graphs. What a step "
+        f"costs whatever its batch is taken to be {fixed[0] / 1e6:.1f} to {fixed[1] / 1e6:.1f} ms, "
+        f"{basis}.",
+    )
+
+
+def predict_twice_the_batch(evidence: Evidence, fixed_ns: tuple[float, float]) -> Prediction:
+    """Return what twice the batch size would give, by a batch's fixed cost, least and most."""
+    if evidence.simulator is None:
+        # Two batches in one pay the fixed cost once.
+        least, most = (evidence.steps.batches * fixed * (1 - 1 / _TWICE) for fixed in fixed_ns)
+        return predict_without(evidence, least, most)
+    least_change, most_change = (
+        PipelineChange(batch_factor=_TWICE, fixed_consume_ns=fixed) for fixed in fixed_ns
+    )
+    return evidence.simulator.predict(least_change, most_change)
+
+
+def _predict_less_copying(evidence: Evidence, saved: tuple[float, float]) -> Prediction:
+    copy = evidence.steps.copy_ns
+    if evidence.simulator is None:
+        return predict_without(evidence, copy * saved[0], copy * saved[1])
+    copy_ns = float((copy / evidence.steps.batches).mean())
+    least, most = (PipelineChange(consume_saved_ns=copy_ns * share) for share in saved)
+    return evidence.simulator.predict(least, most)

@@ -7,19 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from headrace.observe.doctor.cpu_remedies import (
-    auxiliary_hosts_remedy,
-    one_thread_a_rank_remedy,
-    one_thread_a_worker_remedy,
-)
 from headrace.observe.doctor.evidence import SERIOUS, WARNING, Evidence
 from headrace.observe.doctor.findings import Cause, Remedy, as_json, rounded
 from headrace.observe.doctor.remedies import (
+    auxiliary_hosts_remedy,
     faster_code_remedies,
     making_cause,
     more_workers_remedies,
+    one_thread_a_rank_remedy,
+    one_thread_a_worker_remedy,
 )
-from headrace.observe.whatif.scaling import (
+from headrace.observe.whatif.prediction import (
     THREADED_FACTOR,
     Estimate,
     ScaledRun,

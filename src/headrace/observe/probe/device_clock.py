@@ -21,8 +21,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from headrace.observe.probe.recording_session import SESSION
-from headrace.observe.probe.segments import RowCallback, RowKind, Segment
-from headrace.observe.probe.step_clock import StepClock
+from headrace.observe.probe.step_clock import RowCallback, RowKind, Segment, StepClock
 from headrace.records.schema import DEVICE_STEPS
 
 MAX_PENDING_EVENTS = 1024

@@ -13,7 +13,7 @@ from types import MethodType, ModuleType
 from typing import Any
 
 from headrace.core.import_hooks import after_import
-from headrace.observe.probe.segments import DeviceCopyCounts
+from headrace.observe.probe.step_clock import DeviceCopyCounts
 
 _Call = Callable[..., Any]
 

@@ -1,12 +1,15 @@
-"""The recorder of a training process: waits for batches, copies, backward, optimizer steps, sync.
+"""The recorder of a training process, and its thread whose steps are recorded.
 
-What runs at each step is written to cost as little as possible: it is `guarded` by hand, and reads
-the live switch only where a step begins or ends.
+It records waits for batches, copies, backward, optimizer steps and sync. What runs at each step is
+written to cost as little as possible: it is `guarded` by hand, and reads the live switch only where
+a step begins or ends.
 """
 
 from __future__ import annotations
 
 import os
+import threading
+from collections import deque
 from collections.abc import Callable
 from threading import get_ident
 from time import monotonic_ns
@@ -17,12 +20,232 @@ from headrace.observe.probe.gradient_sync import GRADIENT_SYNC
 from headrace.observe.probe.loaders import LOADER_REGISTRY, queue_read_ns, ready_batches, samples_in
 from headrace.observe.probe.profiler_trace import PROFILER_TRACE
 from headrace.observe.probe.recording_session import SESSION, guarded
-from headrace.observe.probe.segments import DeviceCopyCounts
-from headrace.observe.probe.stack_sampler import stop_sampler
-from headrace.observe.probe.step_clock import StepClock
-from headrace.observe.probe.training_thread import TrainingThread
+from headrace.observe.probe.stack_sampler import is_sampled, start_sampler, stop_sampler
+from headrace.observe.probe.step_clock import (
+    DeviceCopyCounts,
+    RowCallback,
+    RowKind,
+    Segment,
+    StepClock,
+)
 from headrace.observe.probe.transform_timer import TRANSFORM_TIMER
-from headrace.records.schema import FETCHES
+from headrace.records.schema import FETCHES, STEPS
+
+_DEEP_CHECK_NS = 50_000_000  # how often deep recording is checked for
+
+
+class TrainingThread:
+    """The one thread that steps the optimizer, and what is under way in it.
+
+    What other threads do, such as fetching batches in the background, is not time of the step.
+    """
+
+    def __init__(self) -> None:
+        self._event_log = EventLog(write_row)
+        self._queue_report = self._event_log.waiting.append
+        self._begin()
+
+    def _begin(self) -> None:
+        self._fetching = False
+        self._copying = False
+        self._was_off = False
+        self._claimed: bool | None = None
+        self._thread: int | None = None  # that steps the optimizer; None before the first step
+        self._seen_threads: set[int] = set()
+        self._live = False  # known and sampled, and recording was on as the step began
+        self._under_way = False  # there is a step, or time between steps, to add to
+        self._backwards = 0
+        self._backward_thread: int | None = None  # that called the outermost backward under way
+        self._deep_checked_ns = 0
+        self._steps_traced = 0  # training steps that the profiler trace has counted
+
+    def _report(self, report: HostReport, at_ns: int | None = None) -> int:
+        """Queue a report of now, or of `at_ns`; return its time by the host's clock."""
+        if not DEVICE_RECORDER.absent:
+            DEVICE_RECORDER.report(report)
+        if at_ns is None:
+            at_ns = monotonic_ns()
+        self._queue_report((report, at_ns))
+        return at_ns
+
+    def _catch_up(self) -> None:
+        """Do what the step's own thread must: poll the device, trace, and limit the backlog."""
+        if not DEVICE_RECORDER.absent:
+            DEVICE_RECORDER.row_ended()
+        self._event_log.limit_backlog()
+        if PROFILER_TRACE.under_way:
+            self._event_log.settle_now()
+            PROFILER_TRACE.steps_ended(self._event_log.steps_ended - self._steps_traced)
+            self._steps_traced = self._event_log.steps_ended
+            return
+        if self._thread is None:  # before the first step there is nothing to trace
+            return
+        now_ns = monotonic_ns()
+        if now_ns - self._deep_checked_ns >= _DEEP_CHECK_NS:
+            self._deep_checked_ns = now_ns
+            if PROFILER_TRACE.is_due:
+                self._event_log.settle_now()
+                self._steps_traced = self._event_log.steps_ended
+                PROFILER_TRACE.begin()
+
+    def _forget(self) -> None:
+        """Drop what is unfinished."""
+        self._report(lambda clock, _: clock.forget())
+        self._fetching = self._copying = self._under_way = False
+        self._backwards = 0
+
+    def _is_off(
+        self, *, asks: bool = False, resumes: bool = False, any_thread: bool = False
+    ) -> bool:
+        """Return whether nothing is recorded: off, not resumed yet, or not the training thread.
+
+        `asks`: read the switch now, not as it was as the step began. `resumes`: recording can be
+        resumed here. `any_thread`: the report counts in whatever thread it is made.
+        """
+        if self._live and get_ident() == self._thread and (not asks or SESSION.on):
+            return False
+        if not SESSION.on:
+            self._switched_off()
+            return True
+        if SESSION.role != "rank" or not self._is_claimed():
+            return True
+        thread = get_ident()
+        if self._thread is None:
+            if not any_thread:
+                self._seen_threads.add(thread)
+        elif thread != self._thread and not any_thread:
+            return True
+        if self._was_off and resumes:
+            self._was_off = False
+            self._forget()  # what happened while recording was off is unknown
+        self._live = not self._was_off and self._thread is not None and is_sampled(self._thread)
+        return self._was_off
+
+    def _switched_off(self) -> None:
+        if PROFILER_TRACE.under_way:
+            PROFILER_TRACE.end()
+        if not self._was_off:
+            self._was_off, self._live = True, False
+            self._event_log.settle_now()
+
+    def _is_outside_steps(self) -> bool:
+        """Return whether this is part of no step, or of a thread that has not trained yet."""
+        unknown = self._thread is None and get_ident() not in self._seen_threads
+        return unknown or not self._under_way
+
+    def _is_claimed(self) -> bool:
+        if self._claimed is None:
+            self._claimed = SESSION.claim_rank()
+        return self._claimed
+
+    def _is_in_backward(self) -> bool:
+        """Return whether this is a thread of torch's that runs a backward of this rank.
+
+        On an accelerator torch runs backward in a thread of its own, and optimizers may step there
+        as gradients become ready.
+        """
+        return self._backwards > 0 and get_ident() != self._backward_thread
+
+    def _trains(self, thread: int | None) -> None:
+        if self._thread != thread:
+            self._thread = thread
+            if self._seen_threads - {thread}:  # a step holds the time of one thread only
+                backwards = self._backwards
+                self._forget()
+                if thread != get_ident():  # the thread whose backward this is
+                    self._backwards = backwards
+            self._seen_threads.clear()
+            if thread == get_ident() and is_sampled() and not is_sampled(thread):
+                self._sample()
+
+    def _start_sampling(self) -> None:
+        """Sample this thread, which asks for batches or runs backward, until another one trains."""
+        known = self._thread if self._thread == get_ident() else None
+        if not self._live and not is_sampled(known):
+            self._sample()
+
+    def _sample(self) -> None:
+        start_sampler(self._event_log.request_phase, self._event_log.settle)
+
+
+# About 40 steps; beyond that, the thread that reports processes some itself.
+_MAX_PENDING_EVENTS = 256
+_EVENTS_A_TURN = 16  # twice the number of reports in a step
+_LONGEST_WAIT_S = 1.0
+_LAST_WAIT_S = 10.0  # at the end there is no later time
+
+
+class EventLog:
+    """The queued reports of a rank, each with its time, and the clock that makes rows of them."""
+
+    def __init__(self, emit: RowCallback) -> None:
+        self._emit = emit
+        self._clock = StepClock(self._emit_row)
+        self._lock = threading.Lock()  # for processing; queueing needs no lock
+        self.waiting: deque[tuple[HostReport, int]] = deque()
+        self.steps_ended = 0
+
+    def forked(self) -> None:
+        """Start again in a forked child; unfinished steps belong to the parent."""
+        self._lock = threading.Lock()
+        self.waiting.clear()
+        self._clock.forget()
+
+    def request_phase(self, receive_phase: Callable[[str], None]) -> None:
+        """Have `receive_phase` called, later, with the rank's phase at this moment."""
+        self.waiting.append((lambda clock, _: receive_phase(clock.phase), 0))
+
+    def settle_now(self) -> None:
+        """Process what is queued, after a thread that is doing so has finished."""
+        self.settle(wait_s=_LONGEST_WAIT_S)
+
+    def limit_backlog(self) -> None:
+        """Process a few reports if too many are queued."""
+        if len(self.waiting) > _MAX_PENDING_EVENTS:
+            self.settle(most=_EVENTS_A_TURN)
+
+    def close(self, at_ns: int, *, recording: bool) -> None:
+        """End the rank's log; if not `recording`, drop what is unfinished."""
+        if not self.settle(wait_s=_LAST_WAIT_S):
+            late = TimeoutError(f"the last steps are lost: not worked out in {_LAST_WAIT_S:.0f} s")
+            SESSION.fault("Journal.close", late)
+            return  # another thread holds the clock
+        if recording:
+            self._clock.close(at_ns)
+        else:
+            self._clock.forget()
+
+    def settle(self, *, most: int | None = None, wait_s: float = 0.0) -> bool:
+        """Process what is queued; return False if another thread did so for too long."""
+        if not self._lock.acquire(timeout=wait_s):
+            return False
+        try:
+            waiting, clock = self.waiting, self._clock
+            count = len(waiting)  # the rank may add more meanwhile
+            for _ in range(count if most is None else min(most, count)):
+                report, at_ns = waiting.popleft()
+                try:
+                    report(clock, at_ns)
+                except Exception as error:  # noqa: BLE001 - the script must not feel it
+                    SESSION.fault("Journal", error)
+        finally:
+            self._lock.release()
+        return True
+
+    def _emit_row(self, kind: RowKind, number: int, segment: Segment) -> None:
+        self._emit(kind, number, segment)
+        self.steps_ended += int(kind == "train")
+
+
+def write_row(kind: RowKind, number: int, segment: Segment) -> None:
+    """Write a row of `steps`."""
+    copies = segment.copies
+    SESSION.write(
+        STEPS, SESSION.rank, number, kind, segment.loader, segment.start_ns, segment.wall_ns,
+        *segment.times_ns(), segment.batches, segment.samples, int(segment.syncs > 0),
+        copies.count, copies.pageable, copies.blocking,
+    )  # fmt: skip
+
 
 _MAX_STEPS_WITHOUT_FETCH = 16
 """After so many steps without asking for a batch, a script has its data from elsewhere."""

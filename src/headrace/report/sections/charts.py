@@ -6,11 +6,12 @@ import numpy as np
 
 from headrace.observe.whatif.tables import Floats, columns
 from headrace.report.figures.base import time_axis
-from headrace.report.figures.data_waits import data_waits, read_waits_ms
 from headrace.report.figures.flame import LIBRARY_COLOUR, USER_COLOUR, ProcessKind, flame
 from headrace.report.figures.heatmap import heatmap
 from headrace.report.figures.step_phases import (
     MAX_TIMELINE_RANKS,
+    data_waits,
+    read_waits_ms,
     steps_a_column,
     steps_above,
     timeline,

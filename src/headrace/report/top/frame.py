@@ -12,9 +12,16 @@ from rich.text import Text
 from headrace.core.units import format_bytes, format_seconds
 from headrace.report.figures.base import PHASE_COLOURS
 from headrace.report.formatting import format_count, format_number, format_share, phase_name
-from headrace.report.top.processes import ProcessRates, merge_workers
-from headrace.report.top.state import GpuMetrics, HostMetrics, RunStatus, TopState
-from headrace.report.top.step_rates import RankRate, StepRates
+from headrace.report.top.state import (
+    GpuMetrics,
+    HostMetrics,
+    ProcessRates,
+    RankRate,
+    RunStatus,
+    StepRates,
+    TopState,
+    merge_workers,
+)
 
 PHASE_GLYPHS = {
     "data_wait": "█",

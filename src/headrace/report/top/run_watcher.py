@@ -25,8 +25,7 @@ from headrace.records.live_reader import StepTotals, recent_rows, row_ends_ns, r
 from headrace.records.live_switch import LiveSwitch
 from headrace.records.reader import Records, open_records
 from headrace.records.run_folder import Attempt, RunFolder
-from headrace.report.top.state import LiveVerdict, RunStatus, TopState, read_state
-from headrace.report.top.step_rates import TimeWindow
+from headrace.report.top.state import LiveVerdict, RunStatus, TimeWindow, TopState, read_state
 
 TableReader = Callable[[str, int, int], pa.Table]
 """Returns a table's rows since a time in ns, and at least a number of the last ones."""

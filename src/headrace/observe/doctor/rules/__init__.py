@@ -9,19 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from headrace.observe.doctor.rule import REGISTERED, RuleCheck
+from headrace.observe.doctor.evidence import REGISTERED, RuleCheck
 from headrace.observe.doctor.rules import (  # noqa: F401 - each registers its rules
-    accelerator_load,
+    accelerator,
     batch_making,
-    cpu_starved_by_ranks,
     data_wait,
-    device_waits,
     memory_growth,
-    rank_imbalance,
-    slow_start,
-    slow_transfer,
-    step_outliers,
-    storage,
+    step_times,
     workers,
 )
 

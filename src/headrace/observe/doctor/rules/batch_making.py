@@ -1,25 +1,32 @@
-"""Rules about the time of making a batch: computing, collating, locks."""
+"""Rules about the time of making a batch: computing, collating, locks, storage, small files."""
 
 from __future__ import annotations
 
 import re
 from itertools import pairwise
 
-from headrace.observe.doctor.cpu_remedies import auxiliary_hosts_remedy
-from headrace.observe.doctor.evidence import CRITICAL, Evidence
-from headrace.observe.doctor.findings import Cause, Finding
+from headrace.observe.doctor.evidence import CRITICAL, Evidence, TransformShare, rule
+from headrace.observe.doctor.findings import Cause, Finding, Remedy
 from headrace.observe.doctor.remedies import (
+    auxiliary_hosts_remedy,
     faster_code_remedies,
     lock_samples,
     lock_wait_share,
     making_cause,
     more_workers_remedies,
+    predict_less_reading,
     predict_less_waiting,
     predicted_remedy,
 )
-from headrace.observe.doctor.rule import rule
-from headrace.observe.doctor.stack_samples import StackSample
-from headrace.observe.doctor.transform_shares import TransformShare
+from headrace.observe.doctor.stack_samples import (
+    StackSample,
+    is_lock,
+    is_reading,
+    is_sleep,
+    off_cpu_ns,
+    reads_own_files,
+)
+from headrace.observe.whatif.measured_pipeline import BatchWork
 from headrace.observe.whatif.prediction import PipelineChange
 
 _CPU_SHARE, _CPU_SHARE_CORES_SHORT = 0.6, 0.3
@@ -184,3 +191,181 @@ def check_lock_contention(evidence: Evidence) -> Finding | None:
         if prediction
         else (),
     )
+
+
+_WAITING_SHARE = 0.4
+_BANDWIDTH_BYTES_PER_S = 50e6
+_READS_BYTES_PER_S = 100e3
+
+
+@rule
+def check_slow_storage(evidence: Evidence) -> Finding | None:
+    """Workers wait for files or the network, and the accelerator for them.
+
+    Fires where data wait is at least 5 % of step time, the workers are busy making batches but
+    off the CPU for at least 40 % of that time in code that reads, and the run itself does not
+    fill the cores (otherwise they wait for those). Libraries may read where the source does not
+    show it: without a line that reads, bytes must, at 100 kB a second or more while they wait
+    (the probe itself reads a twentieth of that), with a core to spare; a line that sleeps or
+    takes a lock is no read. A worker that got less than 50 MB/s while it waited is bound by
+    latency, which more workers hide; above that by bandwidth, which they share.
+    """
+    work = evidence.work
+    if not (evidence.starved and evidence.workers_busy) or work is None or not work.cpu_measured:
+        return None
+    if 1.0 - work.cpu_share < _WAITING_SHARE or evidence.cores_full:
+        return None
+    reading, waiting = _reading_samples(evidence)
+    read_bytes = float(work.column("read_bytes").sum())
+    waited_s = waiting * float(work.column("wall_ns").sum()) / 1e9
+    bytes_per_s = read_bytes / max(waited_s, 1e-9)
+    by_source = any(is_reading(sample) for sample in reading)
+    by_bytes = bytes_per_s >= _READS_BYTES_PER_S and not evidence.cores_short
+    if waiting < _WAITING_SHARE or not (by_source or by_bytes):
+        return None
+    kind = "bandwidth" if bytes_per_s >= _BANDWIDTH_BYTES_PER_S else "latency"
+    cause = making_cause(evidence, reading, off_cpu_only=True)
+    prediction = predict_less_reading(evidence, waiting)
+    seconds = evidence.flow_wait_seconds
+    if prediction is not None:
+        seconds = evidence.waits_solved(prediction)
+    where = f" in {cause}" if cause is not None else ""
+    return evidence.finding(
+        f"workers wait for storage {waiting:.0%} of their time{where}",
+        seconds,
+        {
+            "data_wait_share": evidence.steady_steps.data_wait_share,
+            "worker_waiting_share": waiting,
+            "bound": kind,
+            "read_mb_per_s": bytes_per_s / 1e6,
+            "network_share_of_bytes": _column_share(work, "network_bytes", "read_bytes"),
+            "timed_reads_share": _column_share(work, "read_ns", "wall_ns"),
+            "read_kb_per_sample": read_bytes / max(float(work.column("samples").sum()), 1.0) / 1e3,
+            "batches": len(work),
+        },
+        cause=cause,
+        remedies=_slow_storage_remedies(evidence, waiting, kind),
+    )
+
+
+def _column_share(work: BatchWork, part: str, whole: str) -> float | None:
+    """Return a column's share of another one, in batches that have it; None if none has."""
+    known = work.rows[part] >= 0
+    seen = float(work.column(part)[known].sum())
+    return min(seen / max(float(work.column(whole)[known].sum()), 1.0), 1.0) if seen else None
+
+
+def _reading_samples(evidence: Evidence) -> tuple[tuple[StackSample, ...], float]:
+    """Return samples of reading, or else of possible reading, and their share of waiting time."""
+    if not evidence.making_samples:
+        return (), 1.0 - evidence.work.cpu_share if evidence.work is not None else 0.0
+    total = max(sum(sample.wall_ns for sample in evidence.making_samples), 1.0)
+    others = tuple(
+        sample for sample in evidence.making_samples if not (is_lock(sample) or is_sleep(sample))
+    )
+    reading = tuple(sample for sample in others if is_reading(sample))
+    waiting = off_cpu_ns(reading) / total
+    if waiting >= _WAITING_SHARE:
+        return reading, waiting
+    rest = tuple(sample for sample in others if not is_reading(sample))
+    return rest, off_cpu_ns(rest) / total
+
+
+def _slow_storage_remedies(evidence: Evidence, waiting: float, kind: str) -> tuple[Remedy, ...]:
+    remedies = more_workers_remedies(evidence) if kind == "latency" else ()
+    prediction = predict_less_reading(evidence, waiting)
+    if prediction is None:
+        return remedies
+    shards = predicted_remedy(
+        "shards",
+        "reading shards, or a cache on local disk,",
+        prediction,
+        "Pack the files with `headrace data pack`, or keep a copy on local disk. Reading is taken "
+        "to go as fast as in the fastest batches of this run, or faster.",
+    )
+    return (*remedies, shards)
+
+
+_READ_BYTES, _SAMPLE_BYTES = 256 * 2**10, 2**20
+_READS_A_SAMPLE = 1.0
+
+
+@rule
+def check_small_files(evidence: Evidence) -> Finding | None:
+    """Workers wait for many small files: each costs an open and a read, however little it holds.
+
+    Fires where data wait is at least 5 % of step time and the workers are busy making batches,
+    but off the CPU for at least 40 % of that time in code that opens files and reads them,
+    while the run itself does not fill the cores. The files must be small and many: a read
+    returns less than 256 KiB, a sample takes one or more and has less than 1 MiB. And fewer
+    than 50 MB/s arrive while they wait: then requests take the time, not bytes. All other reads
+    of workers belong to `slow-storage`, which is not reported besides this: big files, one file
+    that is read piece by piece, pipes, sockets.
+
+    Reads are the process's read calls, so the rule does not fire for records without them.
+    """
+    work = evidence.work
+    if not (evidence.starved and evidence.workers_busy) or work is None or not work.cpu_measured:
+        return None
+    calls, samples, read_bytes = (
+        float(work.column(name).sum()) for name in ("reads", "samples", "read_bytes")
+    )
+    if calls <= 0 or samples <= 0 or evidence.cores_full:  # 0: not recorded
+        return None
+    files = _waiting_for_files(evidence)
+    total_ns = sum(sample.wall_ns for sample in evidence.making_samples)
+    waiting = off_cpu_ns(files) / max(total_ns, 1.0)
+    waited_s = waiting * float(work.column("wall_ns").sum()) / 1e9
+    small = read_bytes < min(_READ_BYTES * calls, _SAMPLE_BYTES * samples)
+    bytes_per_s = read_bytes / max(waited_s, 1e-9)
+    if waiting < _WAITING_SHARE or calls < _READS_A_SAMPLE * samples or not small:
+        return None
+    if bytes_per_s >= _BANDWIDTH_BYTES_PER_S:
+        return None
+    cause = making_cause(evidence, files, off_cpu_only=True)
+    where = f" in {cause}" if cause is not None else ""
+    seconds, remedies = _small_files_remedies(evidence, waiting)
+    return evidence.finding(
+        f"workers wait for small files {waiting:.0%} of their time{where}",
+        seconds,
+        {
+            "data_wait_share": evidence.steady_steps.data_wait_share,
+            "worker_waiting_share": waiting,
+            "reads_a_sample": calls / samples,
+            "kb_a_read": read_bytes / calls / 1e3,
+            "read_kb_per_sample": read_bytes / samples / 1e3,
+            "read_mb_per_s": bytes_per_s / 1e6,
+            "batches": len(work),
+        },
+        cause=cause,
+        remedies=remedies,
+    )
+
+
+def _waiting_for_files(evidence: Evidence) -> tuple[StackSample, ...]:
+    return tuple(
+        sample
+        for sample in evidence.making_samples
+        if reads_own_files(sample) and not (is_lock(sample) or is_sleep(sample))
+    )
+
+
+def _small_files_remedies(evidence: Evidence, waiting: float) -> tuple[float, tuple[Remedy, ...]]:
+    """Return the seconds lost, and remedies with predictions.
+
+    A sample takes an open and a read now, at least two requests to the storage. From a shard it is
+    one read of an open file, so at least half of that waiting goes; and later samples are read
+    ahead, so a tenth of it may be all that remains. The gain between these is simulated: service
+    times keep their CPU part, their waiting part shrinks.
+    """
+    prediction = predict_less_waiting(evidence, waiting)
+    others = more_workers_remedies(evidence)
+    if prediction is None:
+        return evidence.flow_wait_seconds * waiting, others
+    shards = predicted_remedy(
+        "shards",
+        "shards instead of single files",
+        prediction,
+        "Pack the files once with `headrace data pack`, and read them with headrace.ShardDataset.",
+    )
+    return evidence.waits_solved(prediction), (shards, *others)

@@ -1,20 +1,135 @@
-"""The rule data-wait: steps wait for data, and no narrower rule says why."""
+"""Rules about waits for data that no worker explains: the handoff of batches, or nothing known.
+
+The handoff of a ready batch is a fixed cost of each batch, however early it was made.
+"""
 
 from __future__ import annotations
 
-from headrace.observe.doctor.batch_handoff import fewer_handoffs_remedies, is_handoff_bound
-from headrace.observe.doctor.evidence import SERIOUS, WARNING, Evidence
+import numpy as np
+
+from headrace.observe.doctor.evidence import SERIOUS, WARNING, Evidence, rule
 from headrace.observe.doctor.findings import Cause, Finding, Remedy
 from headrace.observe.doctor.remedies import (
     WORTH_IT,
     first_loader_remedies,
     making_cause,
+    predict_twice_the_batch,
     predict_without,
     predicted_remedy,
 )
-from headrace.observe.doctor.rule import rule
-from headrace.observe.doctor.stack_activity import is_device_sync, runs_model
-from headrace.observe.doctor.stack_samples import StackSample, find_hotspot
+from headrace.observe.doctor.stack_samples import (
+    StackSample,
+    find_hotspot,
+    is_device_sync,
+    runs_model,
+)
+from headrace.observe.whatif.measured_pipeline import BatchWork, wait_for_ready_ns
+from headrace.observe.whatif.prediction import PipelineChange
+from headrace.observe.whatif.tables import Columns, Floats, select_rows
+
+HANDOFF_NS = 2e6
+"""Largest handoff of a batch of few tensors from a worker: a queue, and for each tensor a handle
+and a mapping. With torch's loader two tensors took 1.6 ms on a slow, calm host; 0.2 ms on fast
+ones."""
+_CALM_PERCENT = 25
+"""Where others use the cores at times, the share of the waits assumed to be free of that."""
+
+
+def ready_handoff_ns(evidence: Evidence) -> tuple[float, float]:
+    """Return the script's and the accelerator's wait in a handoff of a ready batch; 0 if unseen."""
+    loader, steady_steps = evidence.loader, evidence.steady_steps
+    if loader is None:
+        return 0.0, 0.0
+    # The shortest waits count if others may include waiting for a core, as with several workers.
+    workers = max(loader.workers, 2) if evidence.others_crowd else loader.workers
+    taken = wait_for_ready_ns(evidence.fetches, loader.number, workers)
+    if steady_steps.device is None:
+        return taken, taken
+    return taken, min(taken, float((steady_steps.data_wait_ns / steady_steps.batches).mean()))
+
+
+def is_handoff_bound(evidence: Evidence) -> bool:
+    """Return whether workers are idle, and a rank waits no longer than handoffs take.
+
+    Waits beyond that may be 5 % of step time, the lowest threshold of data wait. Where others crowd
+    the cores, rank and worker may wait for a core at each turn of the handoff. There a rank waits
+    for data only while a worker makes a batch: the rest of longer waits does not count if the
+    calmest quarter of the waits is no longer than a handoff.
+    """
+    if evidence.loader is None or evidence.work is None or evidence.workers_busy:
+        return False
+    steps = evidence.steps
+    waited, batches = steps.data_wait_ns, steps.batches
+    excess = np.maximum(waited - HANDOFF_NS * batches, 0.0)
+    if evidence.others_crowd:
+        if np.percentile(waited / batches, _CALM_PERCENT) > HANDOFF_NS:
+            return False
+        excess = np.minimum(excess, _making_wait_ns(evidence))
+    return float(excess.sum()) < WARNING * float(steps.wall_ns.sum())
+
+
+def fewer_handoffs_remedies(evidence: Evidence, hand_over_ns: float) -> tuple[Remedy, ...]:
+    """Return what larger batches would give."""
+    prediction = predict_twice_the_batch(evidence, (hand_over_ns / 2, hand_over_ns))
+    if prediction.speedup < WORTH_IT:
+        return ()
+    how = (
+        "Raise batch_size while memory allows it. Half to all of taking a batch over is taken to "
+        "cost the same whatever its size; all else of a step grows with it."
+    )
+    return (predicted_remedy("bigger-batch", "twice the batch size", prediction, how),)
+
+
+def _making_wait_ns(evidence: Evidence) -> Floats:
+    """Return for each step its rank's wait for batches while one of its workers made one.
+
+    Workers' first batches are not in the evidence: all of the wait for them counts.
+    """
+    steps, fetches = evidence.steps.rows, evidence.fetches
+    work, loader = evidence.work, evidence.loader
+    waited = np.zeros(len(evidence.steps))
+    if work is None or loader is None:
+        return waited
+    for rank in evidence.steps.ranks:
+        places = np.flatnonzero(steps["rank"] == rank)
+        begins = steps["start_ns"][places]
+        mine = select_rows(
+            fetches, (fetches["rank"] == rank) & (fetches["loader"] == loader.number)
+        )
+        asked_ns, had_ns = mine["start_ns"], mine["start_ns"] + mine["wait_ns"]
+        within = np.searchsorted(begins, asked_ns, side="right") - 1
+        counts = (within >= 0) & (asked_ns < (begins + steps["wall_ns"][places])[within])
+        making = _CoveredTime(select_rows(work.rows, work.rows["rank"] == rank))
+        during = np.where(
+            mine["batch"] < loader.workers,
+            had_ns - asked_ns,
+            making.before(had_ns) - making.before(asked_ns),
+        )
+        np.add.at(waited, places[within[counts]], during[counts])
+    return waited
+
+
+class _CoveredTime:
+    """The time covered by the union of some rows, each from `start_ns` for `wall_ns`."""
+
+    def __init__(self, rows: Columns) -> None:
+        order = np.argsort(rows["start_ns"], kind="stable")
+        starts = rows["start_ns"][order]
+        ends = np.maximum.accumulate(starts + rows["wall_ns"][order]) if len(order) else starts
+        # What a row covers that no earlier row does.
+        self._starts = np.maximum(starts, np.concatenate([starts[:1], ends[:-1]]))
+        self._ends = np.maximum(ends, self._starts)
+        self._sums = np.concatenate([[0], np.cumsum(self._ends - self._starts)])
+
+    def before(self, times_ns: Floats) -> Floats:
+        """Return how much of the time before each of `times_ns` is covered."""
+        if len(self._ends) == 0:
+            return np.zeros(len(times_ns))
+        begun = np.searchsorted(self._starts, times_ns, side="right")
+        not_yet = self._ends[np.maximum(begun - 1, 0)] - times_ns
+        covered: Floats = self._sums[begun] - np.where(begun > 0, np.maximum(not_yet, 0), 0)
+        return covered.astype(np.float64)
+
 
 _COMPUTES, _WAITS = 0.3, 0.4
 
@@ -37,7 +152,7 @@ def check_data_wait(evidence: Evidence) -> Finding | None:
     takes long. Where others fill the host's cores meanwhile, the rank waits for a core: nothing
     in the script would change that, so it is a warning however long it takes.
 
-    Handing over a ready batch takes up to 2 ms (see `batch_handoff.py`). Where workers are idle
+    Handing over a ready batch takes up to 2 ms (see `data_wait.py`). Where workers are idle
     and waits exceed that by less than 5 % of step time, the loader keeps up, and its steps are
     short: no fault below 10 % of step time, and a warning above, as larger batches help. Where
     others leave less than one core idle, the handoff waits for a core at times; then only the
@@ -156,3 +271,82 @@ def _is_making_data(sample: StackSample) -> bool:
     if not sample.own_frame.is_user:
         return False
     return not (runs_model(sample) or is_device_sync(sample))
+
+
+_SEND_SHARE = 1.0
+
+
+@rule
+def check_slow_transfer(evidence: Evidence) -> Finding | None:
+    """Handing batches over takes long: pickling, copies to shared memory, unpacking in the rank.
+
+    Fires where data wait is at least 5 % of step time and either a worker takes longer to send
+    a batch than to make one (a thread sends while the next is made, so less does not delay it),
+    and is busy or needs more than 2 ms for it, or a rank that finds a batch ready still waits
+    5 % of a step for it. Tensors go by handle in well under a millisecond; lists of Python
+    objects do not. Where other jobs fill the host's cores, the wait for a ready batch may be
+    one for a core, and does not count; where they leave less than one core idle, the calmest
+    tenth of these waits counts. Where the accelerator's own clock is recorded, such a wait
+    costs no more than the accelerator waits a batch.
+
+    Up to 2 ms a batch is the handoff at its best (see `data_wait.py`): that is reported
+    from 10 % of a step on, and never as more than a warning; below, `data-wait` says that steps
+    are short.
+    """
+    work, loader = evidence.work, evidence.loader
+    if not evidence.starved or work is None or loader is None or loader.workers == 0:
+        return None
+    send = float(work.column("send_ns").sum() / max(work.column("wall_ns").sum(), 1.0))
+    sends_slowly = send >= _SEND_SHARE and (
+        evidence.workers_busy or float(work.column("send_ns").mean()) > HANDOFF_NS
+    )
+    taken_ns, unpack_ns = ready_handoff_ns(evidence)
+    unpack = unpack_ns / max(float(evidence.steady_steps.wall_ns.mean()), 1.0)
+    if evidence.others_fill_cores:
+        unpack = 0.0
+    usual = not sends_slowly and taken_ns <= HANDOFF_NS
+    if not sends_slowly and unpack < (SERIOUS if usual else WARNING):
+        return None
+    by_send = evidence.flow_wait_seconds * (1.0 - 0.5 / send) if sends_slowly else 0.0
+    by_unpack = evidence.steady_steps.total_seconds * unpack if unpack >= WARNING else 0.0
+    seconds = min(max(by_send, by_unpack), evidence.flow_wait_seconds)
+    return evidence.finding(
+        (
+            f"handing a batch to the rank takes {unpack:.0%} of a step, as steps are short"
+            if usual
+            else "handing batches from the workers to the rank takes long"
+        ),
+        seconds,
+        {
+            "send_over_make": send,
+            "send_ms": float(work.column("send_ns").mean() / 1e6),
+            "wait_for_ready_batch_ms": taken_ns / 1e6,
+            "wait_for_ready_batch_share": unpack,
+            **evidence.script_data_wait,
+        },
+        remedies=_tensor_remedies(evidence, work),
+        severity="warning" if usual else evidence.severity(seconds),
+    )
+
+
+def _tensor_remedies(evidence: Evidence, work: BatchWork) -> tuple[Remedy, ...]:
+    """Return the effect of tensors in place of objects: handoffs take at most half as long."""
+    simulator = evidence.simulator
+    if simulator is None:
+        return ()
+    unpack_ns = simulator.measured.taking_ns
+    wall, send = work.column("wall_ns"), work.column("send_ns")
+    waiting = np.maximum(work.service_ns - work.column("cpu_ns"), 0.0)
+    held_up = float(np.maximum(send - wall, 0.0).sum() / max(waiting.sum(), 1.0))
+    half = float(np.maximum(send / 2 - wall, 0.0).mean())
+    prediction = simulator.predict(
+        PipelineChange(capped_share=held_up, capped_ns=half, consume_saved_ns=unpack_ns / 2),
+        PipelineChange(capped_share=held_up, capped_ns=0.0, consume_saved_ns=unpack_ns),
+    )
+    how = (
+        "Hand over few tensors, uint8 rather than float32, and no lists of Python objects. A "
+        "tensor's handle comes from a thread of the worker, which waits while Python code runs "
+        "there: torch.multiprocessing.set_sharing_strategy('file_system') does without, and "
+        "pin_memory=True takes it off the rank. Half to all of the handing over is taken to go."
+    )
+    return (predicted_remedy("tensors", "batches of few tensors", prediction, how),)

@@ -9,12 +9,16 @@ from pathlib import Path
 
 import numpy as np
 
-from headrace.observe.doctor.evidence import Evidence, gpus_of_run
+from headrace.observe.doctor.evidence import Evidence, gpus_of_run, rule
 from headrace.observe.doctor.findings import Cause, Finding, Remedy
 from headrace.observe.doctor.leak_candidates import leak_candidates
-from headrace.observe.doctor.rule import rule
-from headrace.observe.doctor.stack_activity import is_newer, source_lines_as_run
-from headrace.observe.doctor.stack_samples import StackFrame, StackSample, end_ns_of
+from headrace.observe.doctor.stack_samples import (
+    StackFrame,
+    StackSample,
+    end_ns_of,
+    is_newer,
+    source_lines_as_run,
+)
 from headrace.observe.whatif.tables import Columns, Floats, row_count, select_rows
 
 _DEVICE = re.compile(r"gpu_(\d+)_memory_bytes")

@@ -1,0 +1,380 @@
+"""Rules about the time of steps: the first is late, some are slow, or those of a rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from headrace.observe.doctor.evidence import WARNING, Evidence, rule
+from headrace.observe.doctor.findings import Cause, Finding, Remedy
+from headrace.observe.doctor.remedies import predict_without, predicted_remedy
+from headrace.observe.doctor.stack_samples import (
+    StackFrame,
+    StackSample,
+    find_hotspot,
+    samples_during,
+)
+from headrace.observe.whatif.tables import Flags
+from headrace.observe.whatif.train_steps import TrainSteps
+from headrace.records.schema import PHASES
+
+_START_S, _FIRST_BATCH_S = 60.0, 20.0
+_SHORT_RUN_FIRST_BATCH_S, _SHORT_RUN_SHARE = 5.0, 0.1
+_LITTLE = 0.01
+
+
+@rule
+def check_slow_start(evidence: Evidence) -> Finding | None:
+    """It takes long until training begins.
+
+    Fires where more than 60 s pass from a rank's start until its steps have their steady
+    length, without the time of the steps before at that length, or more than 20 s in waiting
+    for its first batch: imports and the start of workers take less. In a short run, such as a
+    trial of a sweep, less counts: 5 s for the first batch if that is a tenth of the run's time.
+    In a run of which it is less than 1 % its severity is "info".
+    """
+    processes, steps = evidence.processes, evidence.steps
+    span = steps.span_ns
+    if not evidence.enough or span is None or not len(processes.get("role", ())):
+        return None
+    ranks = processes["started_ns"][processes["role"] == "rank"]
+    if not len(ranks):
+        return None
+    before_ns = (steps.recorded - len(steps)) / len(steps.ranks) * float(np.median(steps.wall_ns))
+    start_s = max((span[0] - int(ranks.min()) - before_ns) / 1e9, 0.0)
+    first_s, all_s = _first_batch_s(evidence), (span[1] - int(ranks.min())) / 1e9
+    least_first_s = min(_FIRST_BATCH_S, max(_SHORT_RUN_FIRST_BATCH_S, _SHORT_RUN_SHARE * all_s))
+    if start_s < _START_S and first_s < least_first_s:
+        return None
+    seconds = max(start_s, first_s)
+    what = "until the first batch is there" if first_s >= start_s / 2 else "before the first step"
+    return evidence.finding(
+        f"{seconds:.0f} s pass {what}",
+        seconds,
+        {"seconds_to_steady_steps": start_s, "seconds_to_first_batch": first_s},
+        remedies=(_SOONER_FIRST_BATCH if first_s >= start_s / 2 else _LESS_BEFORE_TRAINING,),
+        # Time before training is paid once, so it is never more than a warning.
+        severity="warning" if seconds >= _LITTLE * all_s else "info",
+    )
+
+
+def _first_batch_s(evidence: Evidence) -> float:
+    """Return the wait for the first training batch, in seconds; 0 if not recorded."""
+    fetches, loader = evidence.fetches, evidence.loader
+    if loader is None or not len(fetches.get("batch", ())):
+        return 0.0
+    first = (fetches["batch"] == 0) & (fetches["epoch"] == 0) & (fetches["loader"] == loader.number)
+    return float(fetches["wait_ns"][first].max(initial=0)) / 1e9
+
+
+# Their effect depends on the length of the run, so nothing is predicted.
+_SOONER_FIRST_BATCH = Remedy(
+    name="sooner-first-batch",
+    change="a first batch that comes sooner",
+    how="Pack the data into shards, whose index is read instead of listing files; open files and "
+    "models in worker_init_fn alone; begin with fewer workers, or fork them before the process is "
+    "large.",
+)
+_LESS_BEFORE_TRAINING = Remedy(
+    name="less-before-training",
+    change="less to do before training",
+    how="Keep what is computed before the first step, such as lists of files, statistics, compiled "
+    "models, in files; download weights once a host; import what training does not need later.",
+)
+
+
+_TIMES_MEDIAN, _DEVIATIONS = 1.5, 5.0
+_MODEL_PHASES = ("forward", "backward", "sync", "optimizer")
+_WAITS_FOR_OTHERS = ("backward", "sync")
+"""Phases in which a rank waits for another one."""
+_FEWEST_IN_RHYTHM = 3
+_EXACT_BELOW = 10
+"""A period shorter than this must hold exactly; a longer one may be off by a step."""
+
+
+@rule
+def check_step_outliers(evidence: Evidence) -> Finding | None:
+    """Some steps take far longer than the others: checkpoints, evaluation, garbage collection.
+
+    A step is an outlier when it takes at least 1.5 times the median and is five robust
+    deviations (1.48 times the median deviation) above it; steps in which a loader begins do not
+    count. Fires with at least two of them that cost at least 5 % of all step time. Where others
+    fill the host's cores, they cause irregular outliers in the model's own phases, which are
+    not reported.
+
+    Ranks that sync gradients wait in backward for the one of them that evaluates or saves: the
+    phase, the period and the line are those of the rank that spent most of such steps itself,
+    outside of backward and sync.
+
+    The line is the one that ran then and does not run in every step: an evaluation calls the
+    model, as training does, so the line that calls it is named.
+    """
+    steps = evidence.steps
+    if not evidence.enough or steps.starts_loader.all():
+        return None
+    wall = steps.wall_ns
+    usual = wall[~steps.starts_loader]
+    median = float(np.median(usual))
+    deviation = 1.48 * float(np.median(np.abs(usual - median)))
+    outliers = (wall >= max(_TIMES_MEDIAN * median, median + _DEVIATIONS * deviation)) & (
+        ~steps.starts_loader
+    )
+    excess = np.where(outliers, wall - median, 0.0)
+    share = float(excess.sum() / max(wall.sum(), 1.0))
+    if outliers.sum() < 2 or share < WARNING:
+        return None
+    at_fault = outliers & (steps.rows["rank"] == _rank_at_fault(steps, outliers))
+    phase = _phase(steps, at_fault)
+    if phase == "data_wait":  # other rules look at the loader
+        return None
+    every = _period(steps, at_fault, phase)
+    if every is None and evidence.others_fill_cores and phase in _MODEL_PHASES:
+        return None
+    cause = _outlier_cause(evidence, at_fault, phase)
+    when = f"every {every} steps" if every else "at irregular steps"
+    where = f", {'in' if cause.name else 'at'} {cause}" if cause is not None else ""
+    times = float(wall[outliers].mean() / max(median, 1.0))
+    return evidence.finding(
+        f"{int(outliers.sum()):,} of {len(steps):,} steps take {times:.1f} times as long as "
+        f"the others ({when}{where})",
+        share * steps.total_seconds,
+        {
+            "outliers": int(outliers.sum()),
+            "steps": len(steps),
+            "median_ms": median / 1e6,
+            "outlier_ms": float(wall[outliers].mean() / 1e6),
+            "phase": phase,
+            "every_steps": every,
+        },
+        cause=cause,
+        remedies=(
+            predicted_remedy(
+                "outliers",
+                "no such steps",
+                predict_without(evidence, excess),
+                "Do it less often, or in the background.",
+            ),
+        ),
+    )
+
+
+def _rank_at_fault(steps: TrainSteps, outliers: Flags) -> int:
+    """Return the rank whose own time in such steps is longest, without waits for others."""
+    own = [phase for phase in PHASES if phase not in _WAITS_FOR_OTHERS]
+    spent = np.sum([steps.phase_ns(phase) for phase in own], axis=0)
+    longer = spent - np.median(spent[~outliers])
+    of_rank = {
+        rank: float(longer[outliers & (steps.rows["rank"] == rank)].sum())
+        for rank in steps.of(outliers).ranks
+    }
+    return max(of_rank, key=lambda rank: of_rank[rank])
+
+
+def _phase(steps: TrainSteps, outliers: Flags) -> str:
+    """Return the phase with most of the excess of one rank's outliers."""
+    usual = (steps.rows["rank"] == steps.rows["rank"][outliers][0]) & ~outliers
+    if not usual.any():  # all steps of this rank are long
+        usual = ~steps.starts_loader
+    excess = {
+        phase: float(
+            steps.phase_ns(phase)[outliers].mean() - np.median(steps.phase_ns(phase)[usual])
+        )
+        for phase in PHASES
+    }
+    return max(excess, key=lambda phase: excess[phase])
+
+
+def _period(steps: TrainSteps, outliers: Flags, phase: str) -> int | None:
+    """Return every how many steps one rank's outliers come; None if irregular."""
+    spent = steps.phase_ns(phase)
+    # A step that was slow by chance differs: in another phase, or not as long in this one.
+    late = steps.wall_ns - np.median(steps.wall_ns[~outliers])
+    there = outliers & (spent - np.median(spent[~outliers]) >= 0.5 * late)
+    if there.sum() < _FEWEST_IN_RHYTHM:  # their time is spread over phases
+        there = outliers
+    long = there & (spent >= 0.5 * float(np.median(spent[there])))
+    numbers = steps.rows["step"][long]
+    gaps = np.diff(np.sort(numbers))
+    if len(gaps) < _FEWEST_IN_RHYTHM - 1:
+        return None
+    usual = int(np.median(gaps))
+    # An outlier may be in a step that does not count, so gaps may be several periods.
+    off = np.abs(gaps / max(usual, 1) - np.round(gaps / max(usual, 1))) * usual
+    regular = off <= (1.0 if usual >= _EXACT_BELOW else 0.01)
+    return usual if usual > 1 and bool(np.mean(regular) >= 0.8) else None
+
+
+def _outlier_cause(evidence: Evidence, outliers: Flags, phase: str) -> Cause | None:
+    slow = evidence.steps.of(outliers)
+    times = {rank: slow.times_of(rank) for rank in slow.ranks}
+    in_phase = [sample for sample in evidence.rank_samples if sample.phase == phase]
+    usual = {
+        frame
+        for sample in evidence.rank_samples
+        if sample.phase != phase
+        for frame in sample.frames
+    }
+    seen = samples_during(in_phase, times)
+    place = find_hotspot([_cut_to_special_line(sample, usual) for sample in seen])
+    return place.cause() if place is not None else None
+
+
+def _cut_to_special_line(sample: StackSample, usual: set[StackFrame]) -> StackSample:
+    """Return a sample without the inner lines that run in a step's other phases, too."""
+    if sample.own_frame not in usual:
+        return sample
+    special = [
+        depth
+        for depth, frame in enumerate(sample.frames)
+        if frame.is_user and frame.line and frame not in usual
+    ]
+    if not special:
+        return sample
+    return replace(sample, frames=sample.frames[: special[-1] + 1])
+
+
+_SLOWER = 1.1
+_MATTERS, _ALIKE = 0.05, 0.5
+_COMPUTING = ("forward", "backward", "optimizer", "other")
+_OWN_PHASES = ("data_wait", "copy", "forward", "backward", "optimizer", "other")
+
+
+@rule
+def check_slow_rank(evidence: Evidence) -> Finding | None:
+    """One rank is slower than the others, and all wait for it.
+
+    Fires where a rank's own time in a step (without gradient sync, and without backward where
+    sync was not measured apart, as waiting for others hides there) is at least 10 % above the
+    median of all ranks, and the difference is at least 5 % of step time.
+
+    Its host or its device is at fault where all that it computes takes longer: each phase of
+    these that is a twentieth of its time by at least half of what the rank is slower. Else one
+    phase is, and the line where the rank is then.
+    """
+    steps = evidence.steps
+    if not evidence.enough or len(steps.ranks) < 2:
+        return None
+    measured = steps.rows["sync_measured"] > 0
+    counted = steps.of(measured) if measured.any() else steps
+    phases = [phase for phase in _OWN_PHASES if phase != "backward" or measured.any()]
+    of_rank = {rank: counted.of(counted.rows["rank"] == rank) for rank in counted.ranks}
+    own = {rank: sum(_mean(each, phase) for phase in phases) for rank, each in of_rank.items()}
+    slow = max(own, key=lambda rank: own[rank])
+    usual = float(np.median([value for rank, value in own.items() if rank != slow]))
+    excess = own[slow] - usual
+    step_ns = float(counted.wall_ns.mean())
+    if own[slow] < _SLOWER * usual or excess < WARNING * step_ns:
+        return None
+    excess_of = {
+        phase: _mean(of_rank[slow], phase)
+        - float(np.median([_mean(each, phase) for rank, each in of_rank.items() if rank != slow]))
+        for phase in phases
+    }
+    phase = max(excess_of, key=lambda name: excess_of[name])
+    seconds = excess / step_ns * steps.total_seconds
+    kind = {"data_wait": "data", "copy": "copy"}.get(phase, "compute")
+    means = {phase: _mean(of_rank[slow], phase) for phase in _OWN_PHASES}
+    if kind == "compute" and _all_slower(own[slow], usual, means, excess_of):
+        kind = "host"
+    cause = _slow_rank_cause(evidence, slow, phase) if kind != "host" else None
+    where = f", {'in' if cause.name else 'at'} {cause}" if cause is not None else ""
+    return evidence.finding(
+        f"rank {slow} needs {own[slow] / max(usual, 1.0):.1f} times as long for a step as "
+        f"the others: {_WHAT[kind]}{where}",
+        seconds,
+        {
+            "rank": slow,
+            "own_ms": own[slow] / 1e6,
+            "others_ms": usual / 1e6,
+            "kind": kind,
+            "phase": phase,
+            "phase_excess_ms": excess_of[phase] / 1e6,
+        },
+        cause=cause,
+        remedies=(_even_ranks_remedy(evidence, slow, kind, excess / step_ns),),
+    )
+
+
+_WHAT = {
+    "data": "it waits for data longer",
+    "copy": "it copies to the device longer",
+    "compute": "it computes longer",
+    "host": "all that it computes takes longer, so its host or its device is slower",
+}
+_HOW = {
+    "data": "Look at what its loader reads, and at the disk, the network and the other jobs of its "
+    "host: the other ranks have theirs in time.",
+    "copy": "Look at what it copies, and at its host's link to the device.",
+    "compute": "Look at what it does there and the others do not: longer samples, logging, checks.",
+    "host": "Look at its host and its device: other jobs there, a clock that is throttled, another "
+    "model of either. Leave it out, or give it less to do.",
+}
+
+
+def _all_slower(
+    own: float, usual: float, mean_of: Mapping[str, float], excess_of: Mapping[str, float]
+) -> bool:
+    """Return whether each phase that computes is slower, and by about as much."""
+    slower = own / max(usual, 1.0) - 1.0
+    phases = [name for name in _COMPUTING if mean_of.get(name, 0.0) >= _MATTERS * own]
+    return len(phases) > 1 and all(
+        excess_of.get(name, 0.0) >= _ALIKE * slower * (mean_of[name] - excess_of.get(name, 0.0))
+        for name in phases
+    )
+
+
+def _even_ranks_remedy(evidence: Evidence, rank: int, kind: str, share: float) -> Remedy:
+    # All ranks wait for it, so each step gets shorter by the difference.
+    saved = evidence.steps.wall_ns * min(share, 0.99)
+    change = f"rank {rank} as fast as the others"
+    return predicted_remedy("even-ranks", change, predict_without(evidence, saved), _HOW[kind])
+
+
+def _mean(steps: TrainSteps, phase: str) -> float:
+    return float(steps.phase_ns(phase).mean()) if len(steps) else 0.0
+
+
+def _slow_rank_cause(evidence: Evidence, rank: int, phase: str) -> Cause | None:
+    """Return where the slow rank is in that phase; if it waits for data, where batches are made."""
+    if phase == "data_wait" and evidence.making_samples:
+        place = find_hotspot(sample for sample in evidence.making_samples if sample.rank == rank)
+        return place.cause() if place is not None else None
+    place = find_hotspot(
+        sample for sample in evidence.rank_samples if sample.phase == phase and sample.rank == rank
+    )
+    return place.cause() if place is not None else None
+
+
+_UNEQUAL_STEPS, _UNEQUAL_SHARE = 3, 0.02
+
+
+@rule
+def check_unequal_steps(evidence: Evidence) -> Finding | None:
+    """Ranks take different numbers of steps, so some end while others wait for them.
+
+    Fires where the numbers differ by at least 3 and 2 %: a run that was stopped differs by a step.
+    """
+    steps = evidence.steps
+    if not evidence.enough or len(steps.ranks) < 2:
+        return None
+    _, counts = np.unique(steps.rows["rank"], return_counts=True)
+    most, least = int(counts.max()), int(counts.min())
+    if most - least < max(_UNEQUAL_STEPS, _UNEQUAL_SHARE * most):
+        return None
+    seconds = (most - least) * float(steps.wall_ns.mean()) / 1e9
+    return evidence.finding(
+        f"ranks take between {least:,} and {most:,} steps",
+        seconds,
+        {"fewest_steps": least, "most_steps": most, "ranks": len(steps.ranks)},
+        remedies=(
+            Remedy(
+                name="equal-shares",
+                change="the same number of batches on every rank",
+                how="Use DistributedSampler(drop_last=True), or headrace.DataLoader, which shares "
+                "out the tail.",
+            ),
+        ),
+        severity="warning",
+    )
