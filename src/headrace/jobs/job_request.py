@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass
 from enum import Enum
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from platform import python_version
@@ -20,7 +21,7 @@ from typing import Any
 
 from headrace.core import env
 from headrace.core.console import print_status
-from headrace.core.errors import UsageError, choices_hint, did_you_mean
+from headrace.core.errors import UsageError, check_choices, did_you_mean
 from headrace.data.channels.spec import parse_cache_limit
 from headrace.jobs.cli_args import options_by_flag, split_headrace_flags
 from headrace.jobs.options import (
@@ -34,6 +35,7 @@ from headrace.jobs.sagemaker_sdk.config import (
     InstanceGroup,
     ProfilerConfig,
     distribution_notes,
+    is_whole_number,
     ranks_of,
     training_first,
 )
@@ -266,18 +268,16 @@ def _metrics(definitions: Sequence[Any], where: str) -> list[str]:
             )
         if "=" in each["Name"] or each["Name"] in found:
             raise UsageError(f"{where}metric_definitions: {each['Name']}: name each once, no '='.")
-        check_metric(each["Name"], each["Regex"], f"{where}metric_definitions:")
-        found[each["Name"]] = each["Regex"]
+        found[each["Name"]] = check_metric(
+            each["Name"], each["Regex"], f"{where}metric_definitions:"
+        )
     return [f"{name}={expression}" for name, expression in found.items()]
 
 
 def _profiler(given: object, where: str) -> ProfilerConfig | None:
     if not isinstance(given, Mapping):
         return given if isinstance(given, ProfilerConfig) else None
-    known = list(ProfilerConfig.__dataclass_fields__)
-    for name in given:
-        if name not in known:
-            raise UsageError(f"{where}profiler_config: {name}{choices_hint(str(name), known)}")
+    check_choices(given, list(ProfilerConfig.__dataclass_fields__), f"{where}profiler_config: ")
     return ProfilerConfig(**given)
 
 
@@ -334,8 +334,8 @@ def _experiment(config: Mapping[str, str], options: Texts) -> dict[str, str]:
 
 
 def _choice(value: str | None, known: Sequence[str], where: str) -> str | None:
-    if value is not None and value not in known:
-        raise UsageError(f"{where} {value}{choices_hint(value, known)}")
+    if value is not None:
+        check_choices([value], known, f"{where} ")
     return value
 
 
@@ -369,63 +369,49 @@ def run_stem(given: Mapping[str, Any]) -> str:
     return str(given.get("base_job_name") or Path(given["entry_point"]).stem)
 
 
-_Check = Callable[[object], str | None]
-"""Returns what a value should be; None: it is that."""
+_Check = tuple[Callable[[Any], bool], str]
+"""Whether a value is valid, and what it should be."""
 
 
-def _dict(value: object) -> str | None:
-    is_valid = isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
-    return None if is_valid else "values by names"
-
-
-def _texts_by_name(value: object) -> str | None:
-    if isinstance(value, Mapping) and all(
-        isinstance(each, str) for each in (*value, *value.values())
-    ):
-        return None
-    return "texts by names (numbers in quotes)"
-
-
-def _list(value: object) -> str | None:
-    is_valid = isinstance(value, Sequence) and not isinstance(value, str | bytes)
-    return None if is_valid else "a list"
+def _has_texts(value: object, *, of: Callable[[Mapping[Any, Any]], Iterable[object]]) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(each, str) for each in of(value))
 
 
 def _whole(least: int) -> _Check:
-    def check(value: object) -> str | None:
-        is_valid = isinstance(value, int) and not isinstance(value, bool) and value >= least
-        return None if is_valid else f"a whole number, {least} or more"
-
-    return check
+    return partial(is_whole_number, least=least), f"a whole number, {least} or more"
 
 
 def _instance_of(kinds: tuple[type, ...], wanted: str) -> _Check:
-    def check(value: object) -> str | None:
-        is_valid = (
-            isinstance(value, kinds)
-            and value != ""
-            and (not isinstance(value, bool) or bool in kinds)
-        )
-        return None if is_valid else wanted
+    def is_valid(value: object) -> bool:
+        is_switch = isinstance(value, bool) and bool not in kinds
+        return isinstance(value, kinds) and value != "" and not is_switch
 
-    return check
+    return is_valid, wanted
 
 
+_DICT: _Check = (partial(_has_texts, of=lambda value: value), "values by names")
+_TEXTS: _Check = (
+    partial(_has_texts, of=lambda value: (*value, *value.values())),
+    "texts by names (numbers in quotes)",
+)
+_LIST: _Check = (
+    lambda value: isinstance(value, Sequence) and not isinstance(value, str | bytes), "a list",
+)  # fmt: skip
 _TEXT = _instance_of((str,), "a text")
 _OWN_FORM: dict[str, _Check] = {
     "entry_point": _TEXT,
-    "hyperparameters": _dict,
+    "hyperparameters": _DICT,
     "instance_count": _whole(1),
     "instance_type": _TEXT,
-    "instance_groups": _list,
-    "distribution": _dict,
-    "environment": _texts_by_name,
+    "instance_groups": _LIST,
+    "distribution": _DICT,
+    "environment": _TEXTS,
     "input_mode": _TEXT,
     "cache_dir": _instance_of((str, Mapping, FileSystemInput), "a text, or a FileSystemInput"),
     "engine": _TEXT,
     "max_run": _instance_of((int, float, str), "a number of seconds, or a text such as 2h"),
     "max_restarts": _whole(0),
-    "metric_definitions": _list,
+    "metric_definitions": _LIST,
     "checkpoint_uri": _TEXT,
     "checkpoint_s3_uri": _TEXT,
     "checkpoint_local_path": _TEXT,
@@ -454,9 +440,8 @@ def _known_arguments(given: Mapping[str, Any], where: str, more: Sequence[str]) 
             raise UsageError(f"{where}there is no argument {name}.{meant}")
         if name in _UNSUPPORTED and value is not None:
             raise UsageError(f"{where}{name}: {_UNSUPPORTED[name]}")
-        check = _OWN_FORM.get(name)
-        wanted = None if check is None or value is None else check(value)
-        if wanted is not None:
+        is_valid, wanted = _OWN_FORM.get(name, (None, ""))
+        if is_valid is not None and value is not None and not is_valid(value):
             raise UsageError(f"{where}{name}: {value!r} is not {wanted}.")
     return {name: value for name, value in given.items() if value is not None and name not in more}
 

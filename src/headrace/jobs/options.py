@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeVar, get_args
 
 from headrace.core import env
-from headrace.core.errors import UsageError, choices_hint
+from headrace.core.errors import UsageError, check_choices, choices_hint
 from headrace.core.units import parse_seconds
 from headrace.platforms.script_contract import ContractName
 from headrace.records.layout import STEP_GROUP
@@ -73,8 +73,7 @@ def choice(known: Sequence[str]) -> Kind:
     """Return the kind of one text out of several."""
 
     def parse(texts: Sequence[str], flag: str) -> str:
-        if texts[-1] not in known:
-            raise UsageError(f"{flag} {texts[-1]}{choices_hint(texts[-1], known)}")
+        check_choices([texts[-1]], known, f"{flag} ")
         return texts[-1]
 
     return Kind(parse=parse, texts=lambda value: [value])
@@ -343,8 +342,8 @@ def check_interval(interval: str) -> float:
     return interval_s
 
 
-def check_metric(name: str, expression: str, where: str) -> None:
-    """Raise UsageError unless a regular expression has exactly one value group."""
+def check_metric(name: str, expression: str, where: str = "--metric") -> str:
+    """Return a metric's expression; raises UsageError unless it has exactly one value group."""
     try:
         compiled = re.compile(expression)
     except re.error as error:
@@ -357,11 +356,6 @@ def check_metric(name: str, expression: str, where: str) -> None:
             f"{where} {name}: {expression!r} has {values} groups, and one is the value: "
             r"loss: ([0-9.]+), say. A group (?P<step>...) beside it may tell the step."
         )
-
-
-def parse_metric(name: str, expression: str) -> str:
-    """Return a metric's regular expression; raises UsageError."""
-    check_metric(name, expression, "--metric")
     return expression
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import shutil
 from contextlib import suppress
-from pathlib import Path
 
 from headrace.core import env
 from headrace.core.console import print_status
@@ -27,24 +26,6 @@ from headrace.records.run_folder import Attempt, RunFolder
 _DEEP_S = 365 * 24 * 3600.0  # as long as the run lasts
 _CLOSE_S = 60.0
 _MAX_RESTARTS = 9
-
-
-class CollectorSupervisor:
-    """The collector process of one attempt, restarted when it is killed."""
-
-    def __init__(self, records: Path, attempt: int) -> None:
-        self._records = records
-        self._sidecar = RestartedSidecar(
-            "headrace.observe.probe.collector_process",
-            {"folder": str(records), "attempt": attempt},
-            restarts=_MAX_RESTARTS,
-            killed=_print_killed,
-        )
-
-    def finish(self) -> None:
-        """End the collector; where closing the records takes too long, they stay as they are."""
-        if self._sidecar.end(patience_s=_CLOSE_S, kills=False) is None:
-            print_status(f"the records in {self._records} are not closed yet")
 
 
 def _print_killed(code: int, has_restarted: bool) -> None:  # noqa: FBT001 - a callback
@@ -68,14 +49,19 @@ class Recording:
         if options.metrics:
             logs = folder.logs(attempt.number)
             self._scraper = MetricScraper(logs, folder.path, attempt.number, options.metrics)
-        self._collector: CollectorSupervisor | None = None
+        self._collector: RestartedSidecar | None = None
         if options.profile == "off":
             return
         (self._records / RINGS).mkdir(parents=True, exist_ok=True)
         switch = create_live_switch(self._records, interval_s=options.interval_s)
         if options.profile == "deep":
             switch.go_deep(_DEEP_S)
-        self._collector = CollectorSupervisor(self._records, attempt.number)
+        self._collector = RestartedSidecar(
+            "headrace.observe.probe.collector_process",
+            {"folder": str(self._records), "attempt": attempt.number},
+            restarts=_MAX_RESTARTS,
+            killed=_print_killed,
+        )
 
     def environment(self) -> dict[str, str | None]:
         """Return the variables that have a process of the job recorded, with its overrides."""
@@ -99,8 +85,9 @@ class Recording:
         """
         if self._scraper is not None:
             self._scraper.finish()
-        if self._collector is not None:
-            self._collector.finish()
+        collector = self._collector
+        if collector is not None and collector.end(patience_s=_CLOSE_S, kills=False) is None:
+            print_status(f"the records in {self._records} are not closed yet")
         with suppress(OSError):  # the run has ended, and its disk may be gone
             applied = {path.name for path in self._applied.glob("*")}
             for each in self._overrides:

@@ -23,6 +23,7 @@ from headrace.jobs.options import (
     OptionGroup,
     Texts,
     check_interval,
+    check_metric,
     choice,
     hyperparameter_text,
     mode_texts,
@@ -36,7 +37,6 @@ from headrace.jobs.options import (
     parse_environment,
     parse_hyperparameter,
     parse_max_run,
-    parse_metric,
     parse_options,
     parse_sync_url,
     parsed,
@@ -273,7 +273,7 @@ class RecordingOptions(OptionGroup):
     )
     metrics: Mapping[str, str] = option(
         "metric",
-        pairs("REGEX", parse_metric),
+        pairs("REGEX", check_metric),
         "Recording",
         "NAME=REGEX: a number that ranks print; its group is the value.",
         default_factory=dict,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any, TypeGuard, get_args
 
-from headrace.core.errors import UsageError, choices_hint
+from headrace.core.errors import UsageError, check_choices
 from headrace.platforms.instance_groups import (
     GroupSpec,
     InstanceType,
@@ -167,10 +167,7 @@ def check_range(given: _Range | FrameworkProfile) -> None:
 
 
 def _made(kind: type, arguments: Mapping[str, Any]) -> object:
-    known = [each.name for each in fields(kind)]
-    for name in arguments:
-        if name not in known:
-            raise UsageError(f"{kind.__name__}: {name}{choices_hint(str(name), known)}")
+    check_choices(arguments, [each.name for each in fields(kind)], f"{kind.__name__}: ")
     return kind(**arguments)
 
 
@@ -329,10 +326,7 @@ def ranks_of(given: Mapping[str, Any], where: str) -> RanksSpec | None:
     for name, value in given.items():
         if name in _UNSUPPORTED:
             raise UsageError(f"{prefix}{name}: {_UNSUPPORTED[name]}")
-        if name not in (*known, _WITHOUT_RANKS, _GROUPS):
-            raise UsageError(
-                f"{prefix}{name}{choices_hint(name, [*known, _WITHOUT_RANKS, _GROUPS])}"
-            )
+        check_choices([name], [*known, _WITHOUT_RANKS, _GROUPS], prefix)
         options = _options(name, value, prefix) if name != _GROUPS else {}
         if options.get("enabled", False):
             enabled[name] = options
@@ -397,8 +391,8 @@ def training_first(
                 f'it: "{_GROUPS}": ["{candidates[0]}"].'
             )
         chosen = (candidates or [name for name in names if name != offload] or names)[0]
-    if chosen is not None and chosen not in names:
-        raise UsageError(f"{where}distribution: {_GROUPS}: {chosen}{choices_hint(chosen, names)}")
+    if chosen is not None:
+        check_choices([chosen], names, f"{where}distribution: {_GROUPS}: ")
     return tuple(sorted(groups, key=lambda group: group.name != chosen))
 
 
@@ -412,9 +406,7 @@ def _options(name: str, value: object, prefix: str) -> Mapping[str, Any]:
         value = value["dataparallel"]
     if not isinstance(value, Mapping):
         raise UsageError(f"{prefix}{name} is {value!r}: write it as {how}.")
-    for option in value:
-        if option not in _OPTIONS:
-            raise UsageError(f"{prefix}{name}: {option}{choices_hint(str(option), _OPTIONS)}")
+    check_choices(value, _OPTIONS, f"{prefix}{name}: ")
     if not isinstance(value.get("enabled", False), bool):
         raise UsageError(f"{prefix}{name} is {value!r}: write it as {how}.")
     return value
