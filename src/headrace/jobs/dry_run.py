@@ -67,31 +67,23 @@ def wrapped_text(head: str, text: str) -> str:
 _COPY_MODES = ("File", "Cache")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DryRunChannel:
-    """A channel with its size."""
-
-    spec: ChannelSpec
-    weight: ChannelSize
+SizedChannels = Sequence[tuple[ChannelSpec, ChannelSize]]
 
 
-def dry_run_channels(options: ContractOptions) -> list[DryRunChannel]:
-    """Return the channels of the flags; raises UsageError and StorageError."""
+def sized_channels(options: ContractOptions) -> SizedChannels:
+    """Return the channels of the flags with their sizes; raises UsageError and StorageError."""
     specs = read_channels(options.channels, options.input_modes)
     weights = channel_sizes({name: spec.uri for name, spec in specs.items()})
-    return [DryRunChannel(spec=spec, weight=weights[name]) for name, spec in specs.items()]
+    return [(spec, weights[name]) for name, spec in specs.items()]
 
 
-def channel_lines(
-    channels: Sequence[DryRunChannel], groups: Mapping[str, Sequence[str]]
-) -> Iterator[str]:
+def channel_lines(channels: SizedChannels, groups: Mapping[str, Sequence[str]]) -> Iterator[str]:
     """Yield the lines about channels."""
     if not channels:
         yield "no channels: no data to move"
         return
     yield "channels"
-    for channel in channels:
-        spec, weight = channel.spec, channel.weight
+    for spec, weight in channels:
         yield wrapped_text(f"  {spec.name:<12}", safe_url(spec.uri))
         objects = f"{weight.objects:,} object{'' if weight.objects == 1 else 's'}"
         size = format_bytes(weight.size_bytes)
@@ -252,12 +244,12 @@ def _print_job(job: DryRunJob) -> int:
         variables = _contract_variables(job, (), host)
         check_variables(variables)
         check_environment(job.spec.environment.environment, variables)
-    channels = dry_run_channels(job.spec.contract)
+    channels = sized_channels(job.spec.contract)
     sys.stdout.write("\n".join(_lines(job, channels)) + "\n")
     return 0
 
 
-def _lines(job: DryRunJob, channels: Sequence[DryRunChannel]) -> Iterator[str]:
+def _lines(job: DryRunJob, channels: SizedChannels) -> Iterator[str]:
     yield "Dry run: nothing is started."
     yield ""
     yield from labelled_lines(_facts(job))
@@ -314,7 +306,7 @@ def _hosts_text(count: int) -> str:
     return "the host" if count == 1 else f"each of the {count} hosts"
 
 
-def _variables(job: DryRunJob, channels: Sequence[DryRunChannel], host: str) -> dict[str, Any]:
+def _variables(job: DryRunJob, channels: SizedChannels, host: str) -> dict[str, Any]:
     found: dict[str, Any] = dict(_contract_variables(job, channels, host))
     if job.ranks_per_host is not None:
         ranks = len(job.plan.groups[0].hosts) * job.ranks_per_host
@@ -326,9 +318,7 @@ def _variables(job: DryRunJob, channels: Sequence[DryRunChannel], host: str) -> 
     return dict(sorted({**found, **job.spec.environment.environment}.items()))
 
 
-def _contract_variables(
-    job: DryRunJob, channels: Sequence[DryRunChannel], host: str
-) -> dict[str, str]:
+def _contract_variables(job: DryRunJob, channels: SizedChannels, host: str) -> dict[str, str]:
     """Return the variables that a host's script gets by its contracts."""
     plan = job.plan
     training_job = TrainingJob(
@@ -342,7 +332,7 @@ def _contract_variables(
         hyperparameters=hide_secrets(dict(job.spec.contract.hyperparameters)),
         submitted=job.spec.contract.source_dir or str(Path(job.script).parent),
     )
-    data = {each.spec.name: each.spec.uri for each in channels}
+    data = {spec.name: spec.uri for spec, _ in channels}
     base = DEFAULT_BASE if plan.can_bind_mount else f"{_RUN}/hosts/{host}/ml"
     return ScriptContract(
         contracts=job.spec.contract.contracts, job=training_job, host=host

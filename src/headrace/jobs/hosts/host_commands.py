@@ -22,9 +22,8 @@ from headrace.jobs.environment.host_environment import (
     is_below_default_base,
     layout_hosts,
 )
-from headrace.jobs.host_run import HostAssignment
+from headrace.jobs.host_run import HostAssignment, Recording
 from headrace.jobs.hosts.rank_group import HostExit, RankGroupFactory, StopRequest
-from headrace.jobs.recording import Recording
 from headrace.jobs.requirements import MAX_INSTALL_S, SKIP_HINT, InstallProgress
 from headrace.jobs.spec import JobSpec
 from headrace.jobs.torchrun_args import TorchrunJob
