@@ -41,12 +41,9 @@ def _sentence(comparison: Comparison, after: str) -> str:
     if not comparison.differ:
         return f"No difference beyond noise: {comparison.speedup:.2f}x {interval}."
     word = "faster" if comparison.speedup > 1 else "slower"
-    return f"{after} is {word}: {comparison.speedup:.2f}x the {_rate_name(comparison)} {interval}."
-
-
-def _rate_name(comparison: Comparison) -> str:
     known = comparison.before_samples_per_s and comparison.after_samples_per_s
-    return "samples/s" if known else "steps/s"
+    rate = "samples/s" if known else "steps/s"
+    return f"{after} is {word}: {comparison.speedup:.2f}x the {rate} {interval}."
 
 
 def _numbers(before: float, after: float) -> tuple[str, str, str]:

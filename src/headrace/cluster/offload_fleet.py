@@ -276,32 +276,26 @@ class OffloadFleet:
             self.show(source, prefix + text)
         for announced in report.announced:
             if "port" in announced:
-                self._note_server_up(server, int(announced["port"]), now_s)
+                server.port = int(announced["port"])
+                self._up_since_s[server.host.node_id] = now_s
+                cores = _usable_cores(server.host)
+                print_status(f"{server.host.name} makes batches, on {cores} cores")
             elif not self.on_message(server.host.name, announced):
                 server.is_unfit = True
         if report.returncode is None:
             server.report = server.actor.report.remote()
             return
         if server.is_unfit:
-            self._exclude_server(server)
+            print_status(f"auxiliary host {server.host.name} is left out of this job")
+            self._excluded.add(server.host.node_id)
+            del self._servers[server.host.node_id]
+            self._release(server)
             return
         print_status(
             f"{server.host.name}: what makes batches there ended with "
             f"{report.returncode}; it is started anew"
         )
         server.ended_s, server.port = now_s, None
-
-    def _note_server_up(self, server: _FleetServer, port: int, now_s: float) -> None:
-        server.port = port
-        cores = _usable_cores(server.host)
-        print_status(f"{server.host.name} makes batches, on {cores} cores")
-        self._up_since_s[server.host.node_id] = now_s
-
-    def _exclude_server(self, server: _FleetServer) -> None:
-        print_status(f"auxiliary host {server.host.name} is left out of this job")
-        self._excluded.add(server.host.node_id)
-        del self._servers[server.host.node_id]
-        self._release(server)
 
     def _lose(self, server: _FleetServer, now_s: float, reason: str) -> None:
         node_id = server.host.node_id

@@ -88,8 +88,10 @@ def _check_reachable(address: str) -> None:
 
 
 def _no_cluster(address: str, error: Exception) -> LaunchError:
+    lines = str(error).strip().splitlines()
+    reason = lines[0].rstrip(".") if lines else type(error).__name__
     return LaunchError(
-        f"There is no Ray cluster at {address} that can be used: {_first_line(error)}. Start one "
+        f"There is no Ray cluster at {address} that can be used: {reason}. Start one "
         "(docs/clusters.md), leave out --address to try the job on this machine, or set "
         "RAY_AUTH_TOKEN_PATH to the cluster's token. Where the folder that goes along is meant, "
         "name what stays in .gitignore."
@@ -154,11 +156,6 @@ def _describe_missing(groups: Sequence[GroupSpec], hosts: Sequence[RayHost]) -> 
         for group in groups
         if found[group.name] < group.hosts
     )
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0].rstrip(".") if lines else type(error).__name__
 
 
 _MAX_CONCURRENT_CALLS = 4  # to one agent: `stop` while `report` waits

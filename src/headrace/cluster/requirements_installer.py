@@ -30,7 +30,7 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
-from typing import IO, Any, NoReturn
+from typing import IO, Any
 
 from headrace.core.file_lock import open_lock_file, try_lock
 from headrace.core.process.parent_death import die_with_parent, read_wrapper_arguments
@@ -194,12 +194,10 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     except StoppedError as stopped:
         return 128 + stopped.number
-    return _exec_command(command) if command else 0
-
-
-def _exec_command(command: Sequence[str]) -> NoReturn:
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    os.execv(command[0], list(command))  # noqa: S606 - this process is to become the command
+    if command:
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        os.execv(command[0], command)  # noqa: S606 - this process is to become the command
+    return 0
 
 
 @dataclass(kw_only=True)

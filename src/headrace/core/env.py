@@ -296,16 +296,13 @@ def own_variables() -> dict[str, str | None]:
     now = {name: os.environ.get(name) for name in names}
     changed = {name: value for name, value in now.items() if _INITIAL_VARIABLES.get(name) != value}
     ranks = {each.name: value for each in _RANK_VARIABLES if (value := each.get()) is not None}
-    return {**changed, **ranks, HASH_SEED.name: _workers_hash_seed()}
+    # Forked workers of torch have this process's hash seed, too, if it is known.
+    seed = _OWN_HASH_SEED if _OWN_HASH_SEED.isdecimal() else DEFAULT_HASH_SEED
+    return {**changed, **ranks, HASH_SEED.name: seed}
 
 
 _OWN_HASH_SEED = HASH_SEED.get() or ""
 """Read at start: a value that the script sets later does not affect this process's hashes."""
-
-
-def _workers_hash_seed() -> str:
-    """Return this process's hash seed if it is known, as forked workers of torch have it, too."""
-    return _OWN_HASH_SEED if _OWN_HASH_SEED.isdecimal() else DEFAULT_HASH_SEED
 
 
 _CHILD_OVERRIDES: ContextVar[Mapping[str, str] | None] = ContextVar("for_children", default=None)

@@ -247,7 +247,9 @@ def torchrun_job(spec: JobSpec) -> TorchrunJob:
 
 
 def _torchrun_job(spec: JobSpec, args: argparse.Namespace, parser: _Parser) -> TorchrunJob:
-    contract = replace(spec.contract, processes_per_host=_explicit_ranks(args))
+    given = args.nproc_per_node or ""  # or a word such as auto
+    explicit_ranks = int(given) if given.isdecimal() else None
+    contract = replace(spec.contract, processes_per_host=explicit_ranks)
     if not args.module:
         args.training_script = find_script(args.training_script, contract.source_dir)
         check_script(args.training_script, runs_itself=args.no_python and not args.run_path)
@@ -391,12 +393,6 @@ def _unknown_flag_message(flag: str, spellings: Sequence[str]) -> str:
     nearest = max(spellings, key=likeness)
     near = f" Did you mean {nearest}?" if likeness(nearest) > 0.6 else ""
     return f"There is no flag {name}.{near} {_RUN_SYNTAX}"
-
-
-def _explicit_ranks(args: argparse.Namespace) -> int | None:
-    """Return the user's number of ranks per host; None: none is given, or a word such as auto."""
-    given = args.nproc_per_node or ""
-    return int(given) if given.isdecimal() else None
 
 
 def _local_ranks(nproc_per_node: str) -> int:

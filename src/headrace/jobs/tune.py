@@ -90,8 +90,9 @@ def _with_remedy(
     argv: Sequence[str], folder: Path, before: Trial, remedy: Remedy, steps: int
 ) -> Trial:
     """Run the script with one more remedy, and record prediction and measurement."""
-    overrides = _merge_overrides(before.overrides, remedy.overrides)
-    run = _run(argv, folder, overrides, steps)
+    changed = {(each.name, each.place) for each in remedy.overrides}
+    kept = [each for each in before.overrides if (each.name, each.place) not in changed]
+    run = _run(argv, folder, (*kept, *remedy.overrides), steps)
     measured = compare(open_records(before.folder), open_records(run.folder))
     trial = replace(run, remedy=remedy, measured=measured)
     _record_check(trial)
@@ -145,14 +146,6 @@ def _run(argv: Sequence[str], folder: Path, overrides: tuple[Override, ...], ste
             f"{result.stderr[-2000:]}"
         )
     return Trial(folder=folder, overrides=overrides, diagnosis=diagnose(open_records(folder)))
-
-
-def _merge_overrides(
-    before: tuple[Override, ...], more: tuple[Override, ...]
-) -> tuple[Override, ...]:
-    changed = {(each.name, each.place) for each in more}
-    unchanged = [each for each in before if (each.name, each.place) not in changed]
-    return (*unchanged, *more)
 
 
 def _record_check(trial: Trial) -> None:

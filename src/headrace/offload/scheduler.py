@@ -146,15 +146,12 @@ class BatchScheduler(Scheduler):
             host = self._choose(self._tasks[task])
             if host is None:
                 return assignments
-            for _ in range(self._run_length(host)):
+            load = self._hosts[host]
+            for _ in range(max(1, min(load.free, load.task_limit // _RUNS_PER_HOST))):
                 assignments.append(self._assign_to(self._waiting.popleft(), host, now_s))
                 if not self._waiting or self._is_assigned_to(self._waiting[0], host):
                     break
         return assignments
-
-    def _run_length(self, host: str) -> int:
-        load = self._hosts[host]
-        return max(1, min(load.free, load.task_limit // _RUNS_PER_HOST))
 
     def _is_assigned_to(self, task: int, host: str) -> bool:
         return any(self._assignments[each].host == host for each in self._tasks[task].assignments)
@@ -233,7 +230,9 @@ class BatchScheduler(Scheduler):
         if not counts:  # another's was arriving when this one began, and may be lost since
             self._end_without_batch(assignment, task)
             return None
-        self._drop(assignment.task)
+        del self._tasks[assignment.task]
+        if assignment.task in self._waiting:
+            self._waiting.remove(assignment.task)
         return assignment.task
 
     def returned(self, number: int, host: str) -> None:
@@ -257,11 +256,6 @@ class BatchScheduler(Scheduler):
         """Return an assignment's task; None where that is done, or its number reused."""
         task = self._tasks.get(assignment.task)
         return task if task is not None and assignment.number in task.assignments else None
-
-    def _drop(self, number: int) -> None:
-        del self._tasks[number]
-        if number in self._waiting:
-            self._waiting.remove(number)
 
     def give_back(self) -> list[int]:
         """Return the tasks that no host can take, and drop them."""

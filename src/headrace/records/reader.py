@@ -242,12 +242,8 @@ def find_run(run: str | None = None, runs_dir: str | None = None) -> Path:
 
 def recorded_attempts(run: Path) -> list[int]:
     """Return the numbers of a run's attempts that have records, ascending."""
-    return [number for number in attempts_with_records(run) if _has_records(run, number)]
-
-
-def _has_records(run: Path, attempt: int) -> bool:
-    folder = RunFolder(run).records(attempt)
-    return is_closed(folder) or _has_open(folder)
+    folders = {number: RunFolder(run).records(number) for number in attempts_with_records(run)}
+    return [number for number, each in folders.items() if is_closed(each) or _has_open(each)]
 
 
 def _has_open(folder: Path) -> bool:

@@ -216,12 +216,6 @@ def _buckets_of_script(options: ContractOptions, script: str, arguments: Iterabl
     return found
 
 
-def _plain_environment(options: ContractOptions) -> ScriptEnvironment:
-    """Return the environment of a script that gets only its arguments."""
-    arguments = script_arguments((), options.hyperparameters)
-    return ScriptEnvironment(arguments=tuple(arguments), folder=_code_folder(options))
-
-
 def _code_folder(options: ContractOptions) -> str | None:
     return str(Path(options.source_dir).resolve()) if options.source_dir else None
 
@@ -274,8 +268,10 @@ def host_environment(
     LaunchError (the folders cannot be made).
     """
     options = job.contract
-    if layout is None:
-        return with_script_options(_plain_environment(options), job.environment, folder)
+    if layout is None:  # the script gets only its arguments
+        arguments = tuple(script_arguments((), options.hyperparameters))
+        plain = ScriptEnvironment(arguments=arguments, folder=_code_folder(options))
+        return with_script_options(plain, job.environment, folder)
     spec = _environment_spec(job, layout, host, script, folder)
     machine = host_resources(cores, devices, _interface(layout.addresses[host]))
     variables = variables_before_channels(spec, machine, can_bind_mount=layout.can_bind_mount)

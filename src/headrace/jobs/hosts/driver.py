@@ -148,18 +148,15 @@ class _ClusterJob:
         if options.offload is None:
             return None
         named = {one.name: one for one in options.others}
+        choice = None
+        if options.offload_if_it_helps:
+            ranks = self.job.ranks_here * options.training.hosts
+            choice = OffloadAuto(self.folder.path, self.attempt.number, options.offload, ranks)
         return OffloadSetup(
             ray=ray, group=options.offload, working_dir=self._working_dir, marker=marker,
-            output=self._output, choice=self._offload_choice(), requirements=requirements,
+            output=self._output, choice=choice, requirements=requirements,
             declared=named.get(options.offload), training=options.training.name,
         )  # fmt: skip
-
-    def _offload_choice(self) -> OffloadAuto | None:
-        options = self.options
-        if options.offload is None or not options.offload_if_it_helps:
-            return None
-        ranks = self.job.ranks_here * options.training.hosts
-        return OffloadAuto(self.folder.path, self.attempt.number, options.offload, ranks)
 
 
 @contextmanager

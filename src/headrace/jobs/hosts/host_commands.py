@@ -128,10 +128,11 @@ class HostCommands:
             *_PYTHON_MODULE, module, *_AGENT_FLAGS, "--logs", logs,
             "--member", assignment.to_json(), *(["--"] if has_ranks else []),
         )  # fmt: skip
+        elsewhere = {**env.portable_environment(), env.RUN_DIR.name: "{folder}", **variables}
         return HostProgram(
             command=command,
             folder=str(Path.cwd()) if is_here else None,
-            environment=self._here(agents, variables) if is_here else self._elsewhere(variables),
+            environment=self._here(agents, variables) if is_here else elsewhere,
             is_whole=is_here,
             version=version,
             files=files,
@@ -230,10 +231,6 @@ class HostCommands:
             else:
                 variables_here[name] = value
         return {**variables_here, **variables}
-
-    def _elsewhere(self, variables: Mapping[str, str]) -> dict[str, str]:
-        """Return the variables of ranks on another machine."""
-        return {**env.portable_environment(), env.RUN_DIR.name: "{folder}", **variables}
 
 
 def _agents_of(group: str, agents: Sequence[PlacedAgent]) -> list[PlacedAgent]:

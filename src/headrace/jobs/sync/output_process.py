@@ -230,7 +230,9 @@ class JobOutputs:
         Raises StorageError (the store does not answer), OSError (a file cannot be read, or there is
         no room for the archives).
         """
-        for folder, prefix in {**self._synced_folders(), **self._vertex_folders()}.items():
+        outputs = self._run / "output"
+        of_vertex = {outputs / name: name for name in _VERTEX_FOLDERS if (outputs / name).is_dir()}
+        for folder, prefix in {**self._synced_folders(), **of_vertex}.items():
             self._mirror(folder, prefix).one_pass(at_the_end=True)
         trees = {path.parent.name: path for path in sorted(self._run.glob("hosts/*/ml"))}
         if of_parts:
@@ -298,10 +300,6 @@ class JobOutputs:
         found = dict.fromkeys(folders, f"{self._job}/output/intermediate")
         logs = self._run / "output" / "logs"
         return {**found, logs: "logs"} if logs.is_dir() else found
-
-    def _vertex_folders(self) -> dict[Path, str]:
-        outputs = self._run / "output"
-        return {outputs / name: name for name in _VERTEX_FOLDERS if (outputs / name).is_dir()}
 
     def _mirror(self, folder: Path, prefix: str) -> FolderMirror:
         if folder not in self._mirrors:
