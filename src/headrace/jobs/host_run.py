@@ -32,7 +32,7 @@ from headrace.core import env
 from headrace.core.console import print_status
 from headrace.core.errors import HeadraceError, LaunchError
 from headrace.core.overrides import APPLIED, RANK_THREADS, thread_count
-from headrace.core.process.sidecar import RestartedSidecar
+from headrace.core.process.sidecar import RestartedSidecar, Sidecar
 from headrace.core.source_location import SITECUSTOMIZE_DIR
 from headrace.jobs.environment.host_environment import (
     HostLayout,
@@ -41,7 +41,6 @@ from headrace.jobs.environment.host_environment import (
 )
 from headrace.jobs.environment.script_environment import ScriptEnvironment, join_environments
 from headrace.jobs.failure import describe_exit
-from headrace.jobs.metric_scraper import MetricScraper
 from headrace.jobs.requirements import install_requirements
 from headrace.jobs.spec import JobSpec, RecordingOptions
 from headrace.jobs.sync.host_sync import (
@@ -51,12 +50,12 @@ from headrace.jobs.sync.host_sync import (
     host_output_upload,
 )
 from headrace.platforms.training_job import Distribution
-from headrace.records.layout import RINGS
+from headrace.records.layout import METRICS_FILE, RINGS
 from headrace.records.live_switch import create_live_switch
 from headrace.records.run_folder import Attempt, RunFolder
 
 _DEEP_S = 365 * 24 * 3600.0  # as long as the run lasts
-_CLOSE_S = 60.0
+_CLOSE_S, _SCRAPER_CLOSE_S = 60.0, 20.0  # then a collector goes on, a scraper is killed
 _MAX_RESTARTS = 9
 
 
@@ -77,10 +76,13 @@ class Recording:
         self._applied = folder.path / APPLIED
         if self._overrides:
             shutil.rmtree(self._applied, ignore_errors=True)  # an earlier attempt's
-        self._scraper: MetricScraper | None = None
+        self._scraper: Sidecar | None = None
         if options.metrics:
-            logs = folder.logs(attempt.number)
-            self._scraper = MetricScraper(logs, folder.path, attempt.number, options.metrics)
+            request = {
+                "logs": str(folder.logs(attempt.number)), "file": str(folder.path / METRICS_FILE),
+                "attempt": attempt.number, "metrics": dict(options.metrics),
+            }  # fmt: skip
+            self._scraper = Sidecar("headrace.jobs.metric_scraper", request)
         self._collector: RestartedSidecar | None = None
         if options.profile == "off":
             return
@@ -115,8 +117,8 @@ class Recording:
 
         Where closing takes too long, the records stay as they are.
         """
-        if self._scraper is not None:
-            self._scraper.finish()
+        if self._scraper is not None and self._scraper.end(patience_s=_SCRAPER_CLOSE_S) is None:
+            print_status("--metric: the expressions take too long; some values are missing")
         collector = self._collector
         if collector is not None and collector.end(patience_s=_CLOSE_S, kills=False) is None:
             print_status(f"the records in {self._records} are not closed yet")

@@ -15,29 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from headrace.core.console import print_status
-from headrace.core.process.sidecar import Sidecar, SidecarParent, run_sidecar
-from headrace.records.layout import METRICS_FILE, STEP_GROUP
+from headrace.core.process.sidecar import SidecarParent, run_sidecar
+from headrace.records.layout import STEP_GROUP
 
 _POLL_S = 0.2
-_CLOSE_S = 20.0
 _LONGEST_LINE = 64 * 1024
 _LINE = re.compile(rb"[^\r\n]*[\r\n]")  # \r ends the lines of progress bars
-
-
-class MetricScraper:
-    """The sidecar of one attempt's metrics, which are regular expressions by name."""
-
-    def __init__(self, logs: Path, folder: Path, attempt: int, metrics: Mapping[str, str]) -> None:
-        request = {
-            "logs": str(logs), "file": str(folder / METRICS_FILE), "attempt": attempt,
-            "metrics": dict(metrics),
-        }  # fmt: skip
-        self._sidecar = Sidecar("headrace.jobs.metric_scraper", request)
-
-    def finish(self) -> None:
-        """Have the last lines read and wait; a scraper that takes too long is killed."""
-        if self._sidecar.end(patience_s=_CLOSE_S) is None:
-            print_status("--metric: the expressions take too long; some values are missing")
 
 
 class _Log:
