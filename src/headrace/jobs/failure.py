@@ -117,15 +117,10 @@ TIME_LIMIT_REASON = "MaxRuntimeExceeded"
 
 
 class TimeLimit:
-    """The time limit of an attempt: a timer that sends SIGTERM to `headrace run`.
+    """The time limit of an attempt: a timer that sends SIGTERM to `headrace run`, the launcher.
 
-    Args:
-        limit_s: The time limit, in seconds; None: no limit.
-        launcher: The pid of `headrace run`.
-
-    Attributes:
-        is_passed_on: Whether the launcher passes the signal on to the script. Before, while it
-            copies channels, the signal ends the launcher itself, so the end is recorded here.
+    `is_passed_on` says whether the launcher passes the signal on to the script. Before, while it
+    copies channels, the signal ends the launcher itself, so the end is recorded here.
     """
 
     def __init__(

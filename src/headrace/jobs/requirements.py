@@ -11,6 +11,7 @@ import secrets
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,19 +62,17 @@ def _normalized(file: Path) -> Path:
     return Path(os.path.normpath(file.absolute()))
 
 
+@dataclass
 class InstallProgress:
-    """The progress of one file's installation on all hosts, from the messages of installers.
+    """The progress of one file's installation on all hosts, from the messages of installers."""
 
-    Attributes:
-        why_not: Reasons of failed installations, by host name.
-    """
+    file: str
+    folder: RunFolder
+    attempt: int
+    why_not: dict[str, str] = field(default_factory=dict)  # reasons of failures, by host name
 
-    def __init__(self, file: str, folder: RunFolder, attempt: int) -> None:
-        self._file = file
-        self._folder = folder
-        self._attempt = attempt
+    def __post_init__(self) -> None:
         self._installing: set[str] = set()  # hosts that have announced it
-        self.why_not: dict[str, str] = {}
 
     def handle_message(self, host: str, announced: dict[str, Any]) -> bool:
         """Handle a message of a host's installer; return whether the job can go on there."""
@@ -81,7 +80,7 @@ class InstallProgress:
             pip_output = announced["installing"]
             more = f" (pip: {pip_output})" if pip_output and host in self._installing else ""
             self._installing.add(host)
-            print_status(f"{host} installs {self._file}{more}")
+            print_status(f"{host} installs {self.file}{more}")
         elif "installed" in announced:
             if announced["installed"] and not announced["by_another"]:
                 print_status(f"{host} has installed {', '.join(announced['installed'])}")
@@ -89,19 +88,19 @@ class InstallProgress:
                 print_status(f"{host}: what was there is broken now: {conflict}")
             self._note(host, announced["installed"])
         elif "left_out" in announced:
-            print_status(f"{host} installs no {self._file}: {announced['left_out']}")
+            print_status(f"{host} installs no {self.file}: {announced['left_out']}")
         elif "not_installed" in announced:
             why = announced["not_installed"]
             is_known = why in self.why_not.values()
             self.why_not[host] = why
             more = "for the same reason" if is_known else why
-            print_status(f"{host}: {self._file} cannot be installed: {more}")
+            print_status(f"{host}: {self.file} cannot be installed: {more}")
             return False
         return True
 
     def _note(self, host: str, installed: Sequence[str]) -> None:
         try:
-            self._folder.note_installed(self._attempt, host, installed)
+            self.folder.note_installed(self.attempt, host, installed)
         except (OSError, LaunchError) as error:
             print_status(f"what {host} has installed cannot be written down: {error}")
 

@@ -393,11 +393,8 @@ StreamName = Literal["stdout", "stderr"]
 class RunLogs(LogsSpecs):
     """The log files of a run for torchrun, shown on the terminal as they grow.
 
-    Args:
-        folder: The attempt's logs folder. Restarts use its subfolders `restart-1`, ...
-        prefix: The prefix of shown lines, `{rank}` in the place of the rank; None: no prefix.
-        shown: Local ranks to show; None: all.
-        restarts: How often the ranks were started before.
+    They are in the attempt's logs folder, of restarts in its subfolders `restart-1`, ... Shown
+    lines have the prefix, with `{rank}` in the place of the rank; `shown` has local ranks.
     """
 
     def __init__(

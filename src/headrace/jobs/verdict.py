@@ -38,13 +38,10 @@ def print_verdict(folder: RunFolder, attempt: int) -> None:
     print_status(verdict.sentence)
     for gap in data.diagnosis.gaps:
         print_status(gap)
-    page = (
-        try_to_make("page", lambda: write_page(data, folder.path / REPORT_FILE))
-        if verdict.steps
-        else None
-    )
-    if page is not None:
-        print_status(f"more: headrace doctor {folder.path}, or open {page}")
+    if verdict.steps:
+        page = try_to_make("page", lambda: write_page(data, folder.path / REPORT_FILE))
+        if page is not None:
+            print_status(f"more: headrace doctor {folder.path}, or open {page}")
 
 
 def _wait_until_closed(folder: RunFolder, attempt: int) -> None:

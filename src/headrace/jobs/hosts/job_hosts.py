@@ -232,9 +232,7 @@ def ray_variables(
         variables[env.PYTHONPATH.name] = (
             env.pythonpath_with(SITECUSTOMIZE_DIR) if is_here else "{pythonpath}"
         )
-    if (
-        is_driver and env.RAY_JOB_CONFIG.get() is None
-    ):  # else Ray runs this job, with its own config
+    if is_driver and env.RAY_JOB_CONFIG.get() is None:  # else Ray runs this job by a config
         variables[env.RAY_JOB_CONFIG.name] = json.dumps({"runtime_env": runtime_env})
         variables[env.RAY_JOB_CONFIG_YIELDS.name] = "1"
     return variables
