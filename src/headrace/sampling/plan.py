@@ -14,8 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.core.errors import CheckpointError, DatasetError, UsageError
-from headrace.sampling import global_batches, validation
-from headrace.sampling.global_batches import GlobalBatches, rank_slice
+from headrace.sampling.global_batches import (
+    GlobalBatches,
+    check_counts,
+    check_rank,
+    check_world,
+    checked_shard_sizes,
+    lane_warning,
+    rank_slice,
+    share_in_dataset_order,
+    share_in_lanes,
+    share_of_whole,
+    tail_warning,
+)
 from headrace.sampling.lanes import (
     EpochOrder,
     ShardLanes,
@@ -27,7 +38,6 @@ from headrace.sampling.lanes import (
 )
 from headrace.sampling.permutation import Ints
 from headrace.sampling.seeds import combine, text_key
-from headrace.sampling.validation import lane_warning, tail_warning
 
 STATE_VERSION = 1
 """Raised whenever the same numbers would give another order, or a field changes its meaning."""
@@ -133,7 +143,7 @@ class Plan:
         drop_last: bool = False,
         start: int = 0,
     ) -> None:
-        validation.check_counts(
+        check_counts(
             num_samples=num_samples,
             global_batch=global_batch,
             lanes=lanes,
@@ -141,7 +151,7 @@ class Plan:
             epoch=epoch,
             start=start,
         )
-        sizes = validation.checked_shard_sizes(shard_sizes, num_samples)
+        sizes = checked_shard_sizes(shard_sizes, num_samples)
         if lanes is None:
             lanes = lanes_for(global_batch)
         if window is None:
@@ -214,7 +224,7 @@ class Plan:
             UsageError: The world size does not divide the global batch, or exceeds the number of
                 samples. The message names the nearest numbers that work.
         """
-        validation.check_world(self._batches, world)
+        check_world(self._batches, world)
         warnings = [tail_warning(self._batches, world)]
         if isinstance(self._order, ShardLanes) and world > 1:
             share = self.shards_touched(world // 2, world)
@@ -223,7 +233,7 @@ class Plan:
 
     def num_batches(self, world: int = 1) -> int:
         """Return the number of batches from `start` on, the same for every rank."""
-        validation.check_world(self._batches, world)
+        check_world(self._batches, world)
         return self._batches.count(world)
 
     def batch(self, g: int, rank: int, world: int) -> Ints:
@@ -236,8 +246,8 @@ class Plan:
         Raises:
             UsageError: There is no such batch, rank or world size.
         """
-        validation.check_world(self._batches, world)
-        validation.check_rank(rank, world)
+        check_world(self._batches, world)
+        check_rank(rank, world)
         if not 0 <= g < self._batches.count(world):
             raise UsageError(
                 f"Batch {g} does not exist: from position {self.start} on, the epoch has "
@@ -267,7 +277,7 @@ class Plan:
 
         The world size matters at the end alone, where the tail may have joined the last batch.
         """
-        validation.check_world(self._batches, world)
+        check_world(self._batches, world)
         return self._batches.position_after(g, world)
 
     def state_at(self, position: int) -> PlanState:
@@ -288,13 +298,13 @@ class Plan:
 
         About 1 / world where lanes keep ranks apart; near 1 where the dataset is permuted as one.
         """
-        validation.check_world(self._batches, world)
-        validation.check_rank(rank, world)
+        check_world(self._batches, world)
+        check_rank(rank, world)
         if isinstance(self._order, ShardLanes):
-            return global_batches.share_in_lanes(self._order, self._batches, rank, world)
+            return share_in_lanes(self._order, self._batches, rank, world)
         if isinstance(self._order, WholePermutation):
-            return global_batches.share_of_whole(self._shard_sizes, world)
-        return global_batches.share_in_dataset_order(self._shard_sizes, self._batches, rank, world)
+            return share_of_whole(self._shard_sizes, world)
+        return share_in_dataset_order(self._shard_sizes, self._batches, rank, world)
 
     def _make_order(self) -> EpochOrder:
         if not self.shuffle:

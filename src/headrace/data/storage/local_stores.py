@@ -34,13 +34,13 @@ from headrace.core.files import (
     write_atomically,
 )
 from headrace.core.lazy import blake2b
-from headrace.data.storage.byte_ranges import check_range
 from headrace.data.storage.store import (
     Buffer,
     CacheableStore,
     ObjectInfo,
     Part,
     PutData,
+    check_range,
     done_future,
     pieces_of,
 )

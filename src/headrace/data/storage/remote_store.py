@@ -17,7 +17,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 from headrace.core.errors import ForkedClientError, StorageTimeoutError
-from headrace.data.storage.byte_ranges import check_range, cut_ranges, plan_spans
 from headrace.data.storage.store import (
     Buffer,
     CacheableStore,
@@ -25,7 +24,10 @@ from headrace.data.storage.store import (
     Part,
     PutData,
     StorageConfig,
+    check_range,
+    cut_ranges,
     done_future,
+    plan_spans,
 )
 from headrace.data.storage.urls import Location, check_path
 

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.core.errors import UsageError
-from headrace.data.transforms.image_window import CropWindow, cut_and_resize
-from headrace.data.transforms.resize import resize_image, resize_mask
+from headrace.data.transforms.resize import CropWindow, cut_and_resize, resize_image, resize_mask
 
 # ITU-R BT.601 luma, as Pillow and torchvision weigh the channels to gray.
 _LUMA = np.array([0.299, 0.587, 0.114])

@@ -23,7 +23,7 @@ from headrace.core.files import remove_abandoned_files, temporary_name
 from headrace.core.process.parent_death import die_with_parent
 from headrace.core.process.sidecar import SidecarParent, run_sidecar
 from headrace.data.storage import declare_leaf
-from headrace.data.storage.byte_ranges import split_span
+from headrace.data.storage.store import split_span
 from headrace.jobs.sync.file_groups import is_truncated
 from headrace.jobs.sync.folder_sync import FolderSync, sync_until
 from headrace.jobs.sync.manifest import SyncedFile, file_checksum, new_checksum

@@ -1,4 +1,10 @@
-"""The trees of channels in the cache: made, or reused from another job, locked while in use."""
+"""The trees of channels in the cache: made, or reused from another job, locked while in use.
+
+The sidecar that copies channels answers with the copies' folders; then it waits. On `END` it checks
+whether objects have changed since, and reports that on stderr; where its input ends it exits at
+once. It forks nothing, as the object-store client does not survive a fork: its children are
+programs of their own.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +19,34 @@ from pathlib import Path
 
 from headrace.core.console import print_status
 from headrace.core.errors import StorageError
-from headrace.data.channels.copy.cache_dir import CacheDir, CacheLock, disk_errors, wait_for_lock
-from headrace.data.channels.copy.fetcher import FOLDER, ObjectFetcher
-from headrace.data.channels.copy.object_files import ContentRecords, ObjectFiles, is_unmodified
-from headrace.data.channels.copy.parallel_fetch import (
+from headrace.core.process.sidecar import SidecarParent, run_sidecar
+from headrace.data.channels.copy.cache_dir import (
+    CacheDir,
+    CacheLock,
+    SpaceNeed,
+    disk_errors,
+    make_space,
+    wait_for_lock,
+)
+from headrace.data.channels.copy.fetcher import (
+    FOLDER,
+    MAX_REQUESTS,
+    CopyProgress,
     FetchShare,
+    ObjectFetcher,
     default_processes,
     fetch_in_processes,
     split_objects,
 )
-from headrace.data.channels.copy.progress import CopyProgress
-from headrace.data.channels.copy.space import SpaceNeed, make_space
-from headrace.data.channels.listing import ChannelListing, first_names
-from headrace.data.storage import ObjectInfo, StorageConfig
+from headrace.data.channels.copy.object_files import ContentRecords, ObjectFiles, is_unmodified
+from headrace.data.channels.listing import (
+    ChannelListing,
+    first_names,
+    list_channel,
+    warn_of_changes,
+)
+from headrace.data.channels.sidecar_client import END, ChannelRequest, ChannelsRequest
+from headrace.data.storage import ObjectInfo, StorageConfig, declare_leaf
 from headrace.data.storage.client.requests import submit
 
 _PATIENCE_S = 120.0  # a process that makes a tree updates its heartbeat every second
@@ -237,3 +258,27 @@ def _modified_s(file: Path) -> float:
         return file.stat().st_mtime
     except OSError:
         return 0.0
+
+
+def main(parent: SidecarParent) -> None:
+    """Copy the channels, answer, hold their locks until the job ends, and check for changes."""
+    declare_leaf()
+    request = ChannelsRequest.from_fields(parent.request)
+    config = StorageConfig(in_flight=MAX_REQUESTS)
+    locked: list[tuple[ChannelRequest, LockedTree]] = []
+    try:
+        for channel in request.channels:
+            trees = CacheTrees(CacheDir(Path(channel.folder)), request.limit_bytes, config)
+            listing = list_channel(channel, config)
+            locked.append((channel, trees.hold(channel.name, listing)))
+        parent.send({"folders": {channel.name: str(tree.folder) for channel, tree in locked}})
+        if parent.read() == END:
+            for channel, tree in locked:
+                warn_of_changes(channel, tree.listing, config, read="them as they were before")
+    finally:
+        for _, tree in locked:
+            tree.let_go()
+
+
+if __name__ == "__main__":
+    run_sidecar(main)

@@ -20,7 +20,6 @@ from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
 
 from headrace.core.errors import DeniedError, NotFoundError, UsageError
 from headrace.core.loader_hooks import LOADER_HOOKS
-from headrace.data.storage.byte_ranges import split_span
 from headrace.data.storage.client.credentials import read_settings
 from headrace.data.storage.client.requests import (
     PagedListing,
@@ -43,6 +42,7 @@ from headrace.data.storage.store import (
     is_repeatable,
     pieces_of,
     regrouped,
+    split_span,
 )
 from headrace.data.storage.urls import Location
 
