@@ -35,26 +35,25 @@ PURE = """
     bootstrap.process_start cli.doctor_report cli.report cli.top cluster.offload_fleet
     core.errors core.overrides core.source_location data.channels.listing
     data.channels.sidecar_client data.loader.collate data.loader.dataset_protocol
-    data.loader.executors.dispatch data.loader.executors.inline data.loader.executors.iterable
-    data.loader.executors.speculation data.loader.failures data.loader.serialization
-    data.shards.index_rows data.shards.index_writer data.shards.manifest data.shards.members
-    data.shards.pack data.shards.shard_index data.shards.sources.source_kinds
-    data.shards.sources.tables data.shards.tar data.storage data.storage.urls data.transforms
-    data.transforms.augmentation jobs.cli_args jobs.hosts.host_commands
-    jobs.hosts.host_installs jobs.hosts.offload_auto jobs.hosts.ray_hosts jobs.options
-    jobs.sagemaker_sdk.config jobs.sagemaker_sdk.debugger jobs.sagemaker_sdk.inputs jobs.spec
-    jobs.sync.folder_sync jobs.sync.remote_copy observe.doctor.debugger_metrics
-    observe.doctor.debugger_rules observe.doctor.diagnosis observe.doctor.evidence
-    observe.doctor.findings observe.doctor.leak_candidates observe.doctor.remedies
-    observe.doctor.rules observe.doctor.scaling_forecast observe.doctor.stack_samples
-    observe.probe.device_copies observe.probe.sampling_rates observe.probe.step_clock
-    observe.whatif.comparison observe.whatif.prediction observe.whatif.simulation
-    observe.whatif.tables observe.whatif.train_steps offload.host_status offload.partitions
-    offload.scheduler platforms.cluster_hosts platforms.sagemaker.files
-    platforms.sagemaker.variables platforms.training_job platforms.vertex records.data_frames
-    records.redaction report.figures.base report.figures.flame report.figures.heatmap
-    report.figures.step_phases report.formatting report.markup report.open_run sampling
-    sampling.lanes sampling.permutation sampling.seeds
+    data.loader.executors.base data.loader.executors.dispatch data.loader.executors.iterable
+    data.loader.failures data.loader.serialization data.shards.index_rows
+    data.shards.index_writer data.shards.manifest data.shards.members data.shards.pack
+    data.shards.shard_index data.shards.sources.source_kinds data.shards.sources.tables
+    data.shards.tar data.storage data.storage.urls data.transforms data.transforms.augmentation
+    jobs.cli_args jobs.hosts.host_commands jobs.hosts.host_installs jobs.hosts.offload_auto
+    jobs.hosts.ray_hosts jobs.options jobs.sagemaker_sdk.config jobs.sagemaker_sdk.debugger
+    jobs.sagemaker_sdk.inputs jobs.spec jobs.sync.folder_sync jobs.sync.remote_copy
+    observe.doctor.debugger_metrics observe.doctor.debugger_rules observe.doctor.diagnosis
+    observe.doctor.evidence observe.doctor.findings observe.doctor.leak_candidates
+    observe.doctor.remedies observe.doctor.rules observe.doctor.scaling_forecast
+    observe.doctor.stack_samples observe.probe.device_copies observe.probe.sampling_rates
+    observe.probe.step_clock observe.whatif.comparison observe.whatif.prediction
+    observe.whatif.simulation observe.whatif.tables observe.whatif.train_steps
+    offload.host_status offload.partitions offload.scheduler platforms.cluster_hosts
+    platforms.sagemaker.files platforms.sagemaker.variables platforms.training_job
+    platforms.vertex records.data_frames records.redaction report.figures.base
+    report.figures.flame report.figures.heatmap report.figures.step_phases report.formatting
+    report.markup report.open_run sampling sampling.lanes sampling.seeds
 """.split()  # noqa: SIM905 - names, as a paragraph
 """No process, thread, socket or file at import or in a signature; `IMPURE` is checked."""
 INSIDE = """

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.core.errors import UsageError
-from headrace.sampling.lanes import ShardLanes, lanes_for
-from headrace.sampling.permutation import Ints
+from headrace.sampling.lanes import Ints, ShardLanes, lanes_for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,6 +29,7 @@ from headrace.sampling.global_batches import (
 )
 from headrace.sampling.lanes import (
     EpochOrder,
+    Ints,
     ShardLanes,
     WholePermutation,
     default_window,
@@ -36,7 +37,6 @@ from headrace.sampling.lanes import (
     lanes_for,
     lay_out_shards,
 )
-from headrace.sampling.permutation import Ints
 from headrace.sampling.seeds import combine, text_key
 
 STATE_VERSION = 1

@@ -27,23 +27,13 @@ from headrace.data.loader.arguments import (
     resolve_workers,
 )
 from headrace.data.loader.batch_builder import LoaderSpec
-from headrace.data.loader.batch_specs import (
-    BatchCount,
-    BatchSpecs,
-    IterableBatchSpecs,
-    LoaderState,
-    PlanBatchSpecs,
-    SamplerBatchSpecs,
-    state_from_dict,
-    state_to_dict,
-)
 from headrace.data.loader.executors.base import (
     Executor,
     IdleExecutors,
+    InlineExecutor,
     RemoteWorkers,
     claim_executor,
 )
-from headrace.data.loader.executors.inline import InlineExecutor
 from headrace.data.loader.executors.iterable import IterableExecutor
 from headrace.data.loader.executors.process import ProcessExecutor
 from headrace.data.loader.executors.ray_data import (
@@ -53,10 +43,18 @@ from headrace.data.loader.executors.ray_data import (
     is_ray_dataset,
 )
 from headrace.data.loader.iteration import (
+    BatchCount,
+    BatchSpecs,
     BatchStream,
     DeviceTransfer,
+    IterableBatchSpecs,
     IterationProgress,
+    LoaderState,
     LoaderStats,
+    PlanBatchSpecs,
+    SamplerBatchSpecs,
+    state_from_dict,
+    state_to_dict,
 )
 from headrace.data.loader.quarantine import BadSampleBudget
 from headrace.data.loader.workers.pool import modules_of

@@ -16,9 +16,8 @@ from dataclasses import replace
 from headrace.core.errors import LoaderError, WorkerError
 from headrace.data.loader.batch_builder import SKIPPED_BATCHES, BatchSpec
 from headrace.data.loader.executors.base import BuiltBatch, RemoteWorkers
-from headrace.data.loader.executors.dispatch import BatchTask
+from headrace.data.loader.executors.dispatch import BatchTask, is_partition_overdue
 from headrace.data.loader.executors.process import ProcessExecutor, describe_exit
-from headrace.data.loader.executors.speculation import is_partition_overdue
 from headrace.data.loader.workers.messages import TASKS_PER_WORKER, Answer, AnswerMessage
 from headrace.data.loader.workers.pool import WorkerPool
 

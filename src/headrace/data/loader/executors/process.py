@@ -10,8 +10,7 @@ from contextlib import ExitStack
 from headrace.core.errors import LoaderError, LoaderTimeoutError
 from headrace.data.loader.batch_builder import BatchSpec, LoaderSpec
 from headrace.data.loader.executors.base import BuiltBatch, RemoteWorkers
-from headrace.data.loader.executors.dispatch import BatchTask, Dispatch
-from headrace.data.loader.executors.speculation import LocalDuration, RemoteTasks
+from headrace.data.loader.executors.dispatch import BatchTask, Dispatch, LocalDuration, RemoteTasks
 from headrace.data.loader.failures import BatchFailure, describe_sample, sample_at
 from headrace.data.loader.workers.messages import (
     TASKS_PER_WORKER,

@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from headrace.core.errors import DatasetError, LoaderTimeoutError, UsageError
 from headrace.core.world import World
 from headrace.data.loader.batch_builder import LoaderSpec
-from headrace.data.loader.executors.base import BuiltBatch
-from headrace.data.loader.executors.inline import SingleBatchExecutor
+from headrace.data.loader.executors.base import BuiltBatch, SingleBatchExecutor
 from headrace.data.loader.failures import BatchFailure
 from headrace.sampling.seeds import batch_seed
 
