@@ -186,21 +186,11 @@ class Plan:
         global_batch: int | None = None,
         drop_last: bool = False,
     ) -> Plan:
-        """Return the plan that continues from a state.
+        """Return the plan that continues from a state of this process or another.
 
-        Args:
-            state: From `state_at`, of this process or another.
-            fingerprint: The fingerprint of the dataset that is open now.
-            num_samples: As for `Plan`.
-            shard_sizes: As for `Plan`.
-            global_batch: The global batch from now on; None takes the state's. Batches equal those
-                of the uninterrupted epoch only if it is the same; each sample comes once in any
-                case.
-            drop_last: As for `Plan`.
-
-        Raises:
-            DatasetError: The state was written over another dataset.
-            UsageError: As for `Plan`.
+        The other arguments are those of `Plan`, of the dataset that is open now. A `global_batch`
+        of None is the state's: batches equal those of the uninterrupted epoch only if it is the
+        same; each sample comes once in any case. DatasetError: the state is another dataset's.
         """
         state.check_dataset(fingerprint)
         return cls(
@@ -220,9 +210,8 @@ class Plan:
     def check(self, world: int) -> tuple[str, ...]:
         """Return warnings for training at this world size, one text each.
 
-        Raises:
-            UsageError: The world size does not divide the global batch, or exceeds the number of
-                samples. The message names the nearest numbers that work.
+        UsageError: it does not divide the global batch, or exceeds the number of samples. The
+        message names the nearest numbers that work.
         """
         check_world(self._batches, world)
         warnings = [tail_warning(self._batches, world)]
@@ -241,10 +230,7 @@ class Plan:
 
         Only in the last batch, where it holds a tail, may ranks differ, by one sample. Concatenated
         in rank order, the parts are the same global batch for every world size (except for a tail
-        that is smaller than one of them).
-
-        Raises:
-            UsageError: There is no such batch, rank or world size.
+        that is smaller than one of them). UsageError: there is no such batch, rank or world size.
         """
         check_world(self._batches, world)
         check_rank(rank, world)

@@ -24,8 +24,7 @@ import google_crc32c
 
 from headrace.core.errors import CheckpointError, HeadraceError, NotFoundError
 from headrace.core.file_lock import try_lock
-from headrace.data.storage import Store
-from headrace.data.storage.store import pieces_of
+from headrace.data.storage import Store, pieces_of
 
 COMMIT_FILE = "commit.json"
 _FORMAT_VERSION = 1

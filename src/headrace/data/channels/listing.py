@@ -16,11 +16,11 @@ from headrace.data.storage import (
     StorageConfig,
     declare_leaf,
     open_store,
+    parse_url,
     safe_url,
     split_url,
 )
 from headrace.data.storage.client.retries import NO_FILES_NAME
-from headrace.data.storage.urls import parse_url
 
 _MOST_NAMED = 5
 
@@ -64,11 +64,9 @@ def content_key(info: ObjectInfo) -> tuple[str, str, int]:
 
 
 def list_channel(channel: ChannelRequest, config: StorageConfig) -> ChannelListing:
-    """List a channel's share for this host.
+    """List a channel's share for this host; StorageError: it cannot be listed.
 
-    Raises:
-        UsageError: There are no objects, or one cannot be a file in a folder.
-        StorageError: It cannot be listed.
+    UsageError: there are no objects, or one cannot be a file in a folder.
     """
     base, found = _list_objects(channel, config)
     named = f"--channel {channel.name}={safe_url(channel.url)}"

@@ -31,16 +31,27 @@ from headrace.data.channels.spec import (
     parse_cache_limit,
     read_channels,
 )
-from headrace.data.storage import open_store
-from headrace.data.storage.urls import safe_url
+from headrace.data.storage import open_store, safe_url
 from headrace.platforms.training_job import Channel, TrainingJob
 
 
-class ChannelCopies(ActiveChannels):
-    """Channels that are copied to this host."""
+class ChannelChangeWatch(ActiveChannels):
+    """The watch for changes of mounted channels; nobody waits for its first listing."""
+
+    _sidecar_module = "listing"
 
     def __init__(self, request: ChannelsRequest) -> None:
-        self._sidecar = ChannelSidecar("copy.trees", request)
+        self._sidecar = ChannelSidecar(self._sidecar_module, request)
+
+    def end(self, exit_code: int) -> None:
+        """End it; unless the job was stopped, report what has changed meanwhile."""
+        self._sidecar.end_with_change_check(exit_code)
+
+
+class ChannelCopies(ChannelChangeWatch):
+    """Channels that are copied to this host, and watched for changes."""
+
+    _sidecar_module = "copy.trees"
 
     def make(self) -> dict[str, str]:
         """Wait for the copies and return their folders by name; see `ChannelSidecar.answer`.
@@ -48,21 +59,6 @@ class ChannelCopies(ActiveChannels):
         There is no deadline for the whole copy; each request has one.
         """
         return dict(self._sidecar.answer()["folders"])
-
-    def end(self, exit_code: int) -> None:
-        """Release the copies; unless the job was stopped, report what has changed meanwhile."""
-        self._sidecar.end_with_change_check(exit_code)
-
-
-class ChannelChangeWatch(ActiveChannels):
-    """The watch for changes of mounted channels; nobody waits for its first listing."""
-
-    def __init__(self, request: ChannelsRequest) -> None:
-        self._sidecar = ChannelSidecar("listing", request)
-
-    def end(self, exit_code: int) -> None:
-        """Unless the job was stopped, report what has changed meanwhile."""
-        self._sidecar.end_with_change_check(exit_code)
 
 
 _SHARE_OF_DISK = 0.5  # of the free disk, for the cache of all that was read
@@ -77,9 +73,9 @@ class ChannelMounts(ActiveChannels):
         self._mounts: list[Mount] = []
 
     def show(self, spec: ChannelSpec) -> Path | None:
-        """Mount a channel and return its folder; None where that is impossible, which is reported.
+        """Mount a channel and return its folder; None, with a report, where that is impossible.
 
-        Raises UsageError (there is nothing below its URL).
+        UsageError: there is nothing below its URL.
         """
         try:
             mount = self._show(spec.uri, spec.name)
@@ -258,17 +254,9 @@ def resolve_channels(
 ) -> ResolvedChannels:
     """Make the channels of a host available on it.
 
-    Args:
-        options: The job's channel options.
-        job: Which hosts get which channels.
-        host: This host.
-        folder: Folder of this host's own files.
-        pipes: The future folder of pipes.
-
-    Raises:
-        UsageError: A channel is empty or unreadable.
-        StorageError: A channel cannot be copied.
-        LaunchError: A share of a channel cannot be made.
+    The job says which hosts get which channels. `folder` holds this host's own files, `pipes` is
+    the future folder of pipes. UsageError: a channel is empty or unreadable. StorageError: it
+    cannot be copied. LaunchError: a share of it cannot be made.
     """
     resolver = _Resolver(options, folder, pipes)
     try:

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -80,9 +81,8 @@ def index_tars(
         faults.extend(tar.faults)
         for name in tar.ignored:
             listing.ignore(f"{tar.path}:{name}")
-        spool.add(
-            ShardRecord.build(tar.rows, number=number, name=tar.path, size_bytes=tar.size_bytes)
-        )
+        record = ShardRecord.build(tar.rows, number=number, size_bytes=tar.size_bytes)
+        spool.add(replace(record, name=tar.path))
         tally.add(len(tar.rows), tar.size_bytes, 0)
     if faults:
         raise DatasetError(
@@ -114,11 +114,8 @@ def index_objects(
             group = _ObjectGroup(table.take(rows), tally)
             group.read(reader)
             templates |= group.templates
-            spool.add(
-                ShardRecord.build(
-                    group.rows, number=number, size_bytes=group.size_bytes, bad=tuple(group.bad)
-                )
-            )
+            record = ShardRecord.build(group.rows, number=number, size_bytes=group.size_bytes)
+            spool.add(replace(record, bad=tuple(group.bad)))
     finally:
         reader.close()
     return DatasetDescription(

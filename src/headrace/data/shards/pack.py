@@ -52,8 +52,7 @@ from headrace.data.shards.sources.sample_table import SampleTable, SourceSample,
 from headrace.data.shards.sources.source_kinds import list_source
 from headrace.data.shards.tar import BLOCK_BYTES
 from headrace.data.shards.task_pool import TaskPool, map_in_order, wait_for_result
-from headrace.data.storage import Store, open_store
-from headrace.data.storage.urls import parse_url
+from headrace.data.storage import Store, open_store, parse_url
 
 # Weyl increment and mixing constants of SplitMix64 (Steele, Lea, Flood: "Fast splittable
 # pseudorandom number generators", OOPSLA 2014), implemented here because NumPy does not promise

@@ -36,8 +36,7 @@ from headrace.data.shards.members import (
     split_name,
     verify,
 )
-from headrace.data.storage import StorageConfig, Store, join_url, open_store
-from headrace.data.storage.urls import parse_url
+from headrace.data.storage import StorageConfig, Store, join_url, open_store, parse_url
 
 
 class ShardRows:

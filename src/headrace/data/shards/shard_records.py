@@ -57,27 +57,13 @@ class ShardRecord:
     batch: pa.RecordBatch  # the rows
 
     @classmethod
-    def build(
-        cls,
-        rows: IndexRowBuilder,
-        *,
-        number: int,
-        name: str = "",
-        size_bytes: int,
-        recoded: int = 0,
-        bad: tuple[BadFile, ...] = (),
-        key: str = "",
-    ) -> Self:
+    def build(cls, rows: IndexRowBuilder, *, number: int, size_bytes: int) -> Self:
         """Return the record of collected rows."""
         kinds, batch = rows.kinds(), rows.batch()
         return cls(
             number=number,
-            name=name,
             size_bytes=size_bytes,
             num_members=rows.num_members,
-            recoded=recoded,
-            bad=bad,
-            key=key,
             digest=digest_of(batch, kinds),
             kinds=kinds,
             batch=batch,

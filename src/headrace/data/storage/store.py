@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol, TypeAlias, TypeVar
 
 from headrace.core.errors import HeadraceError, UsageError
+from headrace.data.storage.urls import Location
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,19 +115,15 @@ class Store(Protocol):
     @property
     def url(self) -> str:
         """The URL as given, normalised; holds no credentials and no query."""
-        ...
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Yield the objects below a folder, at any depth, sorted by path; none if it is missing."""
-        ...
 
     def head(self, path: str) -> ObjectInfo:
         """Return an object's description without reading it."""
-        ...
 
     def get(self, path: str) -> Buffer:
         """Return a whole object."""
-        ...
 
     def get_range(self, path: str, start: int, length: int) -> Buffer:
         """Return bytes [start, start + length) of an object."""
@@ -134,15 +131,12 @@ class Store(Protocol):
 
     def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[Buffer]:
         """Return several (start, length) ranges as ordered; adjacent ones share a request."""
-        ...
 
     def submit_range(self, path: str, start: int, length: int) -> Future[Buffer]:
         """Start reading a range and return at once; many may be in flight."""
-        ...
 
     def put(self, path: str, data: PutData) -> None:
         """Write an object; it appears complete or not at all, replacing an existing one."""
-        ...
 
     def create(self, path: str, data: bytes) -> bool:
         """Write a small object unless it exists; return whether it was written.
@@ -151,19 +145,15 @@ class Store(Protocol):
         ignores conditions. After a lost answer all may get False: read the object to see whose it
         is.
         """
-        ...
 
     def delete(self, path: str) -> None:
         """Remove an object; a missing one is no error."""
-        ...
 
     def forget(self, path: str, start: int, length: int) -> None:
         """Drop a range from a cache, if any: its next read goes to the store."""
-        ...
 
     def close(self) -> None:
-        """Release connections and files. A closed store may be used again."""
-        ...
+        """Release connections and files, if any. A closed store may be used again."""
 
 
 class CacheableStore(Store, Protocol):
@@ -171,11 +161,27 @@ class CacheableStore(Store, Protocol):
 
     def submit_head(self, path: str) -> Future[ObjectInfo]:
         """Request an object's description."""
-        ...
 
     def submit_part(self, path: str, start: int, length: int) -> Future[Part]:
         """Start reading a range that may reach beyond the object's end; it stops there."""
-        ...
+
+
+class LocatedStore(CacheableStore):
+    """The base of stores at a location: without a cache, and with nothing to close."""
+
+    def __init__(self, location: Location) -> None:
+        self._location = location
+
+    @property
+    def url(self) -> str:
+        """The URL as given, normalised, without credentials and query; a folder's absolute path."""
+        return self._location.url
+
+    def forget(self, path: str, start: int, length: int) -> None:
+        """Do nothing: there is no cache."""
+
+    def close(self) -> None:
+        """Do nothing: there are no connections."""
 
 
 _T = TypeVar("_T")

@@ -35,10 +35,7 @@ _RETRY_EVERY_S = 0.1
 
 
 def default_cache_dir() -> Path:
-    """Return the cache folder unless one is named.
-
-    Raises UsageError (it is below the system's temporary folder, and another user's).
-    """
+    """Return the cache folder unless one is named; UsageError: it is another user's."""
     chosen = env.CACHE_DIR.get()
     if chosen:
         return Path(chosen).absolute() / "channels"
@@ -134,15 +131,9 @@ def wait_for_lock(
 ) -> bool:
     """Wait for a lock for this process alone; return False where `until` became true first.
 
-    Args:
-        lock: The lock.
-        first: Called once with the holder's name, if there is one.
-        alive: Returns when the holder last showed activity, in seconds since 1970.
-        patience_s: Longest time without activity.
-        until: Called every 0.1 s: the wait ends without the lock when it is true.
-
-    Raises:
-        StorageError: The holder was inactive for longer.
+    `until` is called every 0.1 s, `first` once with the holder's name, if there is one. `alive`
+    returns when the holder last showed activity, in seconds since 1970. StorageError: it showed
+    none for longer than `patience_s`.
     """
     has_reported = False
     began_s = time.time()
@@ -200,9 +191,7 @@ class SpaceNeed:
 def make_space(folders: CacheDir, need: SpaceNeed, limit_bytes: int | None) -> None:
     """Remove trees that no job uses, the least recently used first, until there is room.
 
-    The cache has a limit, None for the disk's.
-
-    Raises NoSpaceError (removing all of them is not enough).
+    A limit of None is the disk's. NoSpaceError: removing all of them is not enough.
     """
     if limit_bytes is not None and need.size_bytes > limit_bytes:
         raise NoSpaceError(

@@ -36,7 +36,7 @@ from headrace.data.channels.copy.object_files import (
     content_name,
 )
 from headrace.data.channels.listing import check_unchanged
-from headrace.data.storage import ObjectInfo, StorageConfig, declare_leaf
+from headrace.data.storage import ObjectInfo, Part, StorageConfig, declare_leaf, parse_url
 from headrace.data.storage.client.direct import DirectClient
 from headrace.data.storage.client.requests import (
     all_or_none,
@@ -46,8 +46,6 @@ from headrace.data.storage.client.requests import (
     submit,
 )
 from headrace.data.storage.client.subprocess_protocol import object_of_row, object_row
-from headrace.data.storage.store import Part
-from headrace.data.storage.urls import parse_url
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -154,15 +152,9 @@ _MD5 = re.compile(r"[0-9a-f]{32}")
 
 
 class ObjectFetcher:
-    """Fetches objects into a tree. All its coroutines run on one loop.
+    """Fetches objects, whose paths are below the URL `base`, into a tree whose folders exist.
 
-    Args:
-        base: The URL that the objects' paths are below.
-        tree: The folder of the tree; its folders exist.
-        folders: The cache's folders.
-        known: Gets the contents.
-        counts: Counts the objects.
-        config: The settings of requests.
+    `known` gets their contents, `counts` counts them. All its coroutines run on one loop.
     """
 
     def __init__(
@@ -182,10 +174,7 @@ class ObjectFetcher:
         self._tags_are_md5 = True
 
     async def fetch(self, infos: Sequence[ObjectInfo]) -> None:
-        """Fetch objects.
-
-        Raises StorageError (an object cannot be fetched, has changed, or cannot be written).
-        """
+        """Fetch objects; StorageError: one cannot be fetched or written, or has changed."""
         small = iter([info for info in infos if info.size_bytes <= SMALL_BYTES])
         large = [info for info in infos if info.size_bytes > SMALL_BYTES]
         parts: _Parts = asyncio.Queue(MAX_PART_REQUESTS)
@@ -380,13 +369,8 @@ def fetch_in_processes(
 ) -> Iterator[list[Future[None]]]:
     """Fetch each share in a process of its own; leaving the block ends the processes.
 
-    Call it in the main thread: the processes end with the thread that started them.
-
-    Yields:
-        A future for each process; its error is the process's.
-
-    Raises:
-        StorageError: No more processes can be started.
+    Yields a future for each, with its error. Call it in the main thread: the processes end with the
+    thread that started them. StorageError: no more processes can be started.
     """
     with ExitStack() as ending:
         pool = ThreadPoolExecutor(max(1, len(shares)), thread_name_prefix="headrace-share")

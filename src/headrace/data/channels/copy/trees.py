@@ -88,9 +88,7 @@ class CacheTrees:
     def hold(self, name: str, listing: ChannelListing) -> LockedTree:
         """Return the tree of a channel's listing, made if needed, and locked.
 
-        Raises:
-            StorageError: An object cannot be fetched, or the disk cannot store it.
-            UsageError: The disk has no locks.
+        StorageError: an object cannot be fetched or stored. UsageError: the disk has no locks.
         """
         first = listing.identity()
         for identity in chain([first], (f"{first}-{number}" for number in count(2))):
@@ -235,10 +233,7 @@ def _is_missing(place: str, info: ObjectInfo) -> bool:
 
 
 def _show_until(futures: Sequence[Future[None]], progress: CopyProgress, heartbeat: Path) -> None:
-    """Wait for futures, showing the progress; their requests have deadlines.
-
-    Raises the first error of a future.
-    """
+    """Wait for futures, whose requests have deadlines; raises the first error of one."""
     heartbeat_s = 0.0
     while True:
         now = time.monotonic()

@@ -29,7 +29,7 @@ from headrace.data.channels.mount.mount_program import (
     is_mounted,
     unmount,
 )
-from headrace.data.storage.urls import parse_url
+from headrace.data.storage import parse_url
 
 
 class MountCache:
@@ -64,7 +64,7 @@ _LAST_BYTES = 2000  # of the program's output
 class Mount:
     """A URL that a FUSE program shows as a folder, reading some bytes before the script needs them.
 
-    Raises NoMountError (the program ended, or mounted nothing within a minute).
+    NoMountError: the program ended, or mounted nothing within a minute.
     """
 
     def __init__(
@@ -126,20 +126,12 @@ def mount_url(
 ) -> Mount:
     """Mount a URL as a folder, read only.
 
-    The program and its command line are written beside the folder, as NAME.json; its output, as
-    NAME.log.
+    The folder is created if needed; a killed job's mount there is ended. The program and its
+    command line are written beside it, as NAME.json; its output, as NAME.log. Later jobs with the
+    same URL reuse its cache in `caches`; while another mount uses that, this one has its own, as no
+    program shares its cache. `reads_ahead` fetches files before the script needs them.
 
-    Args:
-        url: A URL of an object store.
-        folder: The mount point, created if needed; a killed job's mount there is ended.
-        caches: Parent of cache folders, which later jobs with the same URL reuse. While another
-            mount uses the URL's, this one has its own, as no program shares its cache.
-        cache_bytes: Limit of the cache.
-        reads_ahead: Fetch files before the script needs them.
-
-    Raises:
-        NoMountError: Nothing can be mounted here.
-        UsageError: An invalid URL, or invalid settings of the store.
+    NoMountError: nothing can be mounted here. UsageError: an invalid URL, or settings of the store.
     """
     unmount(folder)
     folder.mkdir(parents=True, exist_ok=True)

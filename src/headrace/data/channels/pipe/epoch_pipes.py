@@ -33,8 +33,7 @@ from headrace.core.errors import HeadraceError, StorageError, UsageError
 from headrace.core.process.sidecar import SidecarParent, run_sidecar
 from headrace.data.channels.listing import ChannelListing, check_unchanged, list_channel
 from headrace.data.channels.sidecar_client import SERVE, ChannelsRequest
-from headrace.data.storage import ObjectInfo, StorageConfig, declare_leaf, open_store
-from headrace.data.storage.store import Part
+from headrace.data.storage import ObjectInfo, Part, StorageConfig, declare_leaf, open_store
 
 PIECE_BYTES = 2**23
 _AHEAD_BYTES = 2**26
@@ -139,10 +138,7 @@ _PIPE_BYTES = 2**20  # the most that an unprivileged process may request, <man 7
 
 
 class EpochPipes:
-    """The pipes of one channel, in an existing folder.
-
-    The script that reads them is a descendant of the process `readers_below`.
-    """
+    """The pipes of one channel; their reader is a descendant of the process `readers_below`."""
 
     def __init__(self, name: str, folder: Path, stream: ChannelStream, readers_below: int) -> None:
         self.name = name
@@ -155,9 +151,8 @@ class EpochPipes:
     def serve(self) -> NoReturn:
         """Write epochs to the readers of their pipes, as long as this process lives.
 
-        Raises:
-            StorageError: Fetching failed; the reader does not see an end of the pipe.
-            UsageError: A pipe has two readers.
+        StorageError: fetching failed; the reader does not see an end of the pipe. UsageError: a
+        pipe has two readers.
         """
         while True:
             epoch, descriptor = self._opened()
@@ -241,10 +236,7 @@ class EpochPipes:
 
 
 class _PipeReader:
-    """The reader of a pipe, by our non-blocking descriptor of it.
-
-    `meanwhile` is called every 0.1 s during waits, and may raise.
-    """
+    """The reader of a pipe; `meanwhile` is called every 0.1 s during waits, and may raise."""
 
     def __init__(self, descriptor: int, meanwhile: Callable[[], None]) -> None:
         self._descriptor = descriptor

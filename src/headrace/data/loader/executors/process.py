@@ -36,8 +36,9 @@ class ProcessExecutor:
     those of dataset and transforms, imported early.
     """
 
-    restarts_workers = False  # with each iteration, remote workers too
-    _remote_numbers = range(0)  # numbers of the partitions of remote workers
+    # Whether each worker, and remote ones, too, iterates its own partition of the dataset: it has a
+    # queue for it, and restarts with each iteration.
+    has_partitions = False
 
     def __init__(
         self,
@@ -48,14 +49,25 @@ class ProcessExecutor:
         modules: Sequence[str] = (),
         remote_workers: RemoteWorkers | None = None,
     ) -> None:
-        self.workers = workers
+        remote = 0
+        if self.has_partitions and remote_workers is not None:
+            remote = remote_workers.partitions
+        self._remote_numbers = range(workers, workers + remote)  # of their partitions
+        self.workers = self._remote_numbers.stop
         self._depth = max(prefetch_batches, workers)
         self._rank = rank
         self._remote_tasks = RemoteTasks(remote_workers)
         with ExitStack() as opened:  # closed where a later part fails
             self._slots = SlotPool(self._most_ahead() + _SPARE_SLOTS)
             opened.callback(self._slots.close)
-            self._worker_pool = self._new_worker_pool(modules)
+            self._worker_pool = WorkerPool(
+                self.workers,
+                self._slots.descriptors,
+                rank=rank,
+                queues=self.workers if self.has_partitions else 1,
+                modules=modules,
+                beginning=workers,
+            )
             opened.callback(self._worker_pool.close)
             if remote_workers is not None:
                 opened.callback(remote_workers.close)
@@ -65,11 +77,6 @@ class ProcessExecutor:
         self._loader_spec: LoaderSpec | None = None
         self._pace = LocalDuration()
         self._reset()
-
-    def _new_worker_pool(self, modules: Sequence[str]) -> WorkerPool:
-        return WorkerPool(
-            self.workers, self._slots.descriptors, rank=self._rank, queues=1, modules=modules
-        )
 
     def _most_ahead(self) -> int:
         return self._remote_tasks.slots_for(self._depth)
@@ -87,10 +94,10 @@ class ProcessExecutor:
     def start(self, loader_spec: LoaderSpec) -> None:
         """Prepare for an iteration; raises LoaderError where the loader spec cannot be sent."""
         pickled_spec = pickle_loader_spec(loader_spec)
-        if not self._clean or self.restarts_workers:
+        if not self._clean or self.has_partitions:
             is_at_work = self._open_here > 0  # computed before remote tasks are dropped
             self._remote_tasks.forget()
-            if is_at_work or self.restarts_workers:
+            if is_at_work or self.has_partitions:
                 self._worker_pool.end_workers()
             self._worker_pool.forget_answers()
             self._slots.reclaim()

@@ -52,7 +52,7 @@ from headrace.data.loader.workers.messages import (
     map_status_table,
 )
 from headrace.data.loader.workers.shared_memory import SlotArena, read_at
-from headrace.data.storage.remote_store import declare_leaf
+from headrace.data.storage import declare_leaf
 
 _FIRST_BATCH_WAIT_S = 2.0  # the first batch's worker may have died, or wait for a slow read
 

@@ -54,7 +54,7 @@ class DamagedBlockError(Exception):
 def load_block(file: str, start: int, length: int) -> Block:
     """Return the verified bytes [start, start + length) of a block, fewer at its end.
 
-    FileNotFoundError: there is no such block. DamagedBlockError: the file is damaged.
+    FileNotFoundError, DamagedBlockError: there is no such block, or its file is damaged.
     """
     descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
     try:

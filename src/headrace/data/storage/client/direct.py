@@ -124,10 +124,7 @@ _CONCURRENT_PARTS = 8  # of one object: some 400 MB/s where one connection reach
 
 
 class DirectClient:
-    """Requests through obstore in this process, which must not fork afterwards.
-
-    Raises UsageError (invalid connection settings).
-    """
+    """Requests through obstore in this process, which must not fork; UsageError: bad settings."""
 
     def __init__(self, location: Location, config: StorageConfig) -> None:
         enter_client()
