@@ -159,11 +159,7 @@ class ExecutorIterator(_BaseDataLoaderIter):
 
     def __reduce__(self) -> Any:
         """Pickle as None: a loader's dataset or functions may hold the iterator."""
-        return _none, ()
-
-
-def _none() -> None:
-    return None
+        return type(None), ()
 
 
 def _loader_spec_of(loader: DataLoader[Any], world: World, seed: int) -> LoaderSpec:

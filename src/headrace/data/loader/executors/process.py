@@ -84,7 +84,7 @@ class ProcessExecutor:
     def _reset(self) -> None:
         self._dispatch = Dispatch()
         self._batch_specs: dict[int, BatchSpec] = {}
-        self._results = _BatchResults(self._slots, self._rank)
+        self._answers: dict[int, AnswerMessage] = {}  # by task, for batches not delivered yet
         self._missing: set[int] = set()
         self._checked_s = self._rebalanced_s = 0.0
         self._deaths_in_a_row = 0
@@ -245,17 +245,26 @@ class ProcessExecutor:
         if superfluous is not None:
             self._slots.give(superfluous.slot)
             return False
-        self._results.add(answer)
+        self._answers[answer.number] = answer
         return True
 
     def _delivered(self, task: BatchTask) -> BuiltBatch:
         del self._batch_specs[task.batch]
         # Batches in flight must find free slots even if the script keeps every batch.
         lends = self._slots.free_count() + self._in_flight >= self._depth
-        built = self._results.take(task, lends=lends)
-        if not built.exhausted:
-            self._remote_tasks.note_built_locally(task.batch)
-        return built
+        answer = self._answers.pop(task.number)
+        if answer.answer is Answer.EXHAUSTED:
+            self._slots.give(answer.slot)
+            return BuiltBatch(batch=task.batch, exhausted=True)
+        structure = self._slots.read(answer.slot, answer.offset, answer.size_bytes)
+        if answer.answer is Answer.FAILED:
+            self._slots.give(answer.slot)
+            where = f"rank {self._rank}, worker {answer.worker}"
+            raise BatchFailure.from_bytes(structure).in_caller(where)
+        read = self._slots.lend if lends else self._slots.copy_out
+        content, bad, samples = read(answer.slot, structure)
+        self._remote_tasks.note_built_locally(task.batch)
+        return BuiltBatch(batch=task.batch, content=content, bad=tuple(bad), samples=samples)
 
     def _replace_dead(self, deaths: list[tuple[int, int]]) -> None:
         held = self._worker_pool.assigned_tasks()
@@ -365,31 +374,3 @@ def _not_begun_error(rank: int, batch: int, timeout_s: float, workers: int) -> L
         f"rank {rank}: batch {batch} did not arrive within {timeout_s:g} s and no worker has begun "
         f"it: all {workers} are still starting or busy with earlier batches."
     )
-
-
-class _BatchResults:
-    """The answers for batches of an iteration that are not delivered yet."""
-
-    def __init__(self, slots: SlotPool, rank: int) -> None:
-        self._slots = slots
-        self._rank = rank
-        self._answers: dict[int, AnswerMessage] = {}
-
-    def add(self, answer: AnswerMessage) -> None:
-        """Keep an answer for its delivery."""
-        self._answers[answer.number] = answer
-
-    def take(self, task: BatchTask, *, lends: bool) -> BuiltBatch:
-        """Return a finished task's batch, as views of its slot or as copies; raises user errors."""
-        answer = self._answers.pop(task.number)
-        if answer.answer is Answer.EXHAUSTED:
-            self._slots.give(answer.slot)
-            return BuiltBatch(batch=task.batch, exhausted=True)
-        structure = self._slots.read(answer.slot, answer.offset, answer.size_bytes)
-        if answer.answer is Answer.FAILED:
-            self._slots.give(answer.slot)
-            where = f"rank {self._rank}, worker {answer.worker}"
-            raise BatchFailure.from_bytes(structure).in_caller(where)
-        read = self._slots.lend if lends else self._slots.copy_out
-        content, bad, samples = read(answer.slot, structure)
-        return BuiltBatch(batch=task.batch, content=content, bad=tuple(bad), samples=samples)

@@ -97,6 +97,12 @@ async def part_of(store: ObjectStore, key: str, start: int, length: int) -> Part
     return Part(data=checked_range(data, end - start), info=info_of(result.meta))
 
 
+async def range_of(store: ObjectStore, key: str, start: int, length: int) -> Buffer:
+    """Return bytes [start, start + length) of an object; raises as `part_of`."""
+    data = await obstore.get_range_async(store, key, start=start, length=length)
+    return checked_range(memoryview(data), length)
+
+
 def checked_range(data: Buffer, length: int) -> Buffer:
     """Return `data`; raises WrongAnswerError where its length differs."""
     if len(data) != length:
