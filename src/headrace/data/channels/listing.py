@@ -53,14 +53,9 @@ class ChannelListing:
         return [info.path for info in earlier.objects if content_key(info) not in now]
 
 
-def version_of(info: ObjectInfo) -> str:
-    """Return an object's ETag, or where there is none its modification time."""
-    return info.etag or f"@{info.modified_s}"
-
-
 def content_key(info: ObjectInfo) -> tuple[str, str, int]:
-    """Return what changes when an object's content does: path, version and size in bytes."""
-    return info.path, version_of(info), info.size_bytes
+    """Return what changes when an object's content does: path, ETag or time, and size in bytes."""
+    return info.path, info.etag or f"@{info.modified_s}", info.size_bytes
 
 
 def list_channel(channel: ChannelRequest, config: StorageConfig) -> ChannelListing:

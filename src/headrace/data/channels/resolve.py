@@ -297,7 +297,10 @@ class _Resolver:
             if path is not None:
                 self._mounted.append(_channel_request(spec, spec.uri, path, number, of))
         if path is None:
-            cache = _cache_folder(self._options, spec)
+            if spec.mode == "Cache" and self._options.cache_dir is not None:
+                cache = Path(self._options.cache_dir).expanduser().absolute()
+            else:
+                cache = default_cache_dir()
             self._copied.append(_channel_request(spec, spec.uri, cache, number, of))
             return
         share = self._folder / "shares" / name
@@ -338,12 +341,6 @@ def _channel_request(
     spec: ChannelSpec, url: str, folder: Path, number: int, of: int
 ) -> ChannelRequest:
     return ChannelRequest(name=spec.name, url=url, folder=str(folder), number=number, of=of)
-
-
-def _cache_folder(options: ChannelOptions, spec: ChannelSpec) -> Path:
-    if spec.mode == "Cache" and options.cache_dir is not None:
-        return Path(options.cache_dir).expanduser().absolute()
-    return default_cache_dir()
 
 
 def _local_path(spec: ChannelSpec) -> Path:

@@ -72,11 +72,6 @@ def shuffled_rows(num_samples: int, seed: int) -> NDArray[np.int64]:
     return np.argsort(keys, kind="stable").astype(np.int64)
 
 
-def tar_bytes(file_bytes: NDArray[np.int64], files_per_sample: int) -> NDArray[np.int64]:
-    """Return samples' sizes in a tar: content, headers, on average half a block of padding."""
-    return file_bytes + files_per_sample * (BLOCK_BYTES + BLOCK_BYTES // 2)
-
-
 def shard_bounds(sample_bytes: NDArray[np.int64], shard_bytes: int) -> NDArray[np.int64]:
     """Return the first sample of each shard: int64[shards + 1], from 0 to the number of samples.
 
@@ -161,11 +156,6 @@ class PackingPlan:
     scale: SizeScale  # measured once, so that a resumed packing cuts the samples in the same way
 
 
-def packing_key(listing: str, described: Mapping[str, Any]) -> str:
-    """Return the key of a packing."""
-    return hashlib.sha256(json.dumps([listing, described], sort_keys=True).encode()).hexdigest()
-
-
 def finished_manifest(
     store: Store, described: Mapping[str, Any], listing: str
 ) -> DatasetManifest | None:
@@ -207,13 +197,6 @@ def resume_plan(store: Store, key: str) -> PackingPlan | None:
             "what is there."
         )
     return plan
-
-
-def claim_destination(store: Store, plan: PackingPlan) -> PackingPlan:
-    """Claim the destination; return the plan to use, which may be a concurrent claim's."""
-    store.create(_PLAN_NAME, json.dumps(asdict(plan)).encode())
-    # Read back in any case: the answer may be lost, or the server may ignore conditions.
-    return resume_plan(store, plan.key) or plan
 
 
 def refuse_foreign_records(
@@ -330,10 +313,13 @@ def pack(
         return PackReport(url=store.url, manifest=manifest, already=True)
     if not options.keep_order:
         table = table.take(shuffled_rows(len(table), options.seed))
-    plan = _plan(store, table, packing_key(table.source.listing, options_entry), recode)
+    what = json.dumps([table.source.listing, options_entry], sort_keys=True)
+    plan = _plan(store, table, hashlib.sha256(what.encode()).hexdigest(), recode)
     files = 1 if table.masks is None else 2
     packed = plan.scale.packed_bytes(table.known_bytes())
-    bounds = shard_bounds(tar_bytes(packed, files), options.shard_bytes)
+    # In a tar each file has a header, and on average half a block of padding.
+    sample_bytes = packed + files * (BLOCK_BYTES + BLOCK_BYTES // 2)
+    bounds = shard_bounds(sample_bytes, options.shard_bytes)
     job = ShardPacker(
         source_url=table.url, destination_url=destination, recode=recode, check=check, key=plan.key
     )
@@ -360,7 +346,10 @@ def _plan(store: Store, table: SampleTable, key: str, recode: RecodeFunction | N
     plan = resume_plan(store, key)
     if plan is None:
         plan = PackingPlan(key=key, source_url=table.url, scale=measure_scale(table, recode))
-        plan = claim_destination(store, plan)
+        store.create(_PLAN_NAME, json.dumps(asdict(plan)).encode())
+        # Read back in any case: the answer may be lost, or the server may ignore conditions; and
+        # the plan to use may be that of a concurrent packing.
+        plan = resume_plan(store, key) or plan
     return plan
 
 

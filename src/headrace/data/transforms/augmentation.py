@@ -128,10 +128,7 @@ class RandomResizedCrop:
                 top = random.randint(0, height - crop_height)
                 left = random.randint(0, width - crop_width)
                 return CropWindow(top, left, crop_height, crop_width)
-        return self._central(height, width)
-
-    def _central(self, height: int, width: int) -> CropWindow:
-        """Return the largest centred window with an allowed ratio."""
+        # The largest centred window with an allowed ratio.
         aspect = min(max(width / height, self.ratio[0]), self.ratio[1])
         size = round(width / aspect), round(height * aspect)
         return CropWindow.central((height, width), *size)

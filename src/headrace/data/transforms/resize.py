@@ -94,24 +94,19 @@ class Recode:
             return _encode_png(resize_mask(_palette_indices(data), height, width))
         if factor == 1.0:
             return bytes(data)
-        image = decode_image(data, shrink=_shrink_for_factor(factor))
+        # Decoding at a fraction of the size leaves the image at least as large as needed.
+        shrink = max(each for each in (1, 2, 4, 8) if each == 1 or each * factor <= 1)
+        image = decode_image(data, shrink=shrink)
         if last == "png":
             resize = resize_mask if is_mask else shrink_image
             return _encode_png(resize(image, height, width))
-        if last in {"jpg", "jpeg"}:
-            return self._encode_jpeg(shrink_image(image, height, width))
-        return bytes(data)
-
-    def _encode_jpeg(self, image: NDArray[np.uint8]) -> bytes:
+        if last not in {"jpg", "jpeg"}:
+            return bytes(data)
+        image = shrink_image(image, height, width)
         if image.shape[2] == 1:  # a gray PNG with a JPEG's extension
             image = np.repeat(image, 3, axis=2)
         pixels = np.ascontiguousarray(image)
         return bytes(simplejpeg.encode_jpeg(pixels, quality=self.quality, colorsubsampling="420"))
-
-
-def _shrink_for_factor(factor: float) -> int:
-    """Return the scaled decoding that leaves the image at least as large as needed."""
-    return max(shrink for shrink in (1, 2, 4, 8) if shrink == 1 or shrink * factor <= 1)
 
 
 def _palette_indices(data: bytes | memoryview) -> NDArray[np.uint8]:

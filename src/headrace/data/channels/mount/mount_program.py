@@ -70,19 +70,16 @@ def choose_programs(
     builders = _PROGRAMS.get(location.kind, {})
     if not builders:
         raise NoMountError(f"no program shows {location.url} as a folder")
+    beside = str(Path(sys.executable).parent)
     found = [
         build(program, location, folder, cache, cache_bytes)
         for name, build in builders.items()
-        if (program := _program_path(name)) is not None
+        # On PATH, or installed beside this Python.
+        if (program := shutil.which(name) or shutil.which(name, path=beside)) is not None
     ]
     if not found:
         raise NoMountError(f"none of {', '.join(builders)} is on this host")
     return found
-
-
-def _program_path(name: str) -> str | None:
-    """Return a program found on PATH, or installed beside this Python."""
-    return shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
 
 
 def is_mounted(folder: Path) -> bool:

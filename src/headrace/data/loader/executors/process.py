@@ -307,19 +307,28 @@ class ProcessExecutor:
         self._deaths_in_a_row += 1
         if self._deaths_in_a_row >= _MAX_DEATHS_IN_A_ROW * self.workers:
             at = self._sample_at(lost[0], worker) if lost else "the start"
-            raise _deaths_error(self._rank, self._deaths_in_a_row, status, at)
+            raise LoaderError(
+                f"rank {self._rank}: {self._deaths_in_a_row} workers in turn ended without making "
+                f"a batch, the last with {describe_exit(status)} at {at}. SIGKILL often means that "
+                "memory ran out; SIGSEGV is a crash in native code that the dataset calls."
+            )
 
     def _overdue(self, timeout_s: float) -> LoaderTimeoutError:
-        waited = self._rank, self._dispatch.next_delivery, timeout_s
+        late = f"rank {self._rank}: batch {self._dispatch.next_delivery} did not arrive"
+        within = f"within {timeout_s:g} s"
+        advice = "Raise timeout_s if the work really takes that long."
         held = self._worker_pool.assigned_tasks()
         for task in self._dispatch.tasks_for(self._dispatch.next_delivery):
             if task.number in self._remote_tasks.numbers:
-                return _overdue_error(*waited, source=" from the auxiliary hosts")
+                return LoaderTimeoutError(f"{late} from the auxiliary hosts {within}. {advice}")
             for worker, numbers in held.items():
                 if task.number in numbers:
-                    at = f" Worker {worker} is at {self._sample_at(task, worker)}."
-                    return _overdue_error(*waited, at=at)
-        return _not_begun_error(*waited, self.workers)
+                    at = f"Worker {worker} is at {self._sample_at(task, worker)}."
+                    return LoaderTimeoutError(f"{late} {within}. {at} {advice}")
+        return LoaderTimeoutError(
+            f"{late} {within} and no worker has begun it: all {self.workers} are still starting or "
+            "busy with earlier batches."
+        )
 
     def _sample_at(self, task: BatchTask, worker: int) -> str:
         progress = int(self._worker_pool.status_table[worker][TASKS_PER_WORKER])
@@ -350,27 +359,3 @@ class ProcessExecutor:
 def describe_exit(status: int) -> str:
     """Return how a process ended, from its exit status."""
     return f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
-
-
-def _deaths_error(rank: int, deaths: int, status: int, at: str) -> LoaderError:
-    return LoaderError(
-        f"rank {rank}: {deaths} workers in turn ended without making a batch, the last with "
-        f"{describe_exit(status)} at {at}. SIGKILL often means that memory ran out; SIGSEGV is a "
-        "crash in native code that the dataset calls."
-    )
-
-
-def _overdue_error(
-    rank: int, batch: int, timeout_s: float, *, source: str = "", at: str = ""
-) -> LoaderTimeoutError:
-    return LoaderTimeoutError(
-        f"rank {rank}: batch {batch} did not arrive{source} within {timeout_s:g} s.{at} Raise "
-        "timeout_s if the work really takes that long."
-    )
-
-
-def _not_begun_error(rank: int, batch: int, timeout_s: float, workers: int) -> LoaderTimeoutError:
-    return LoaderTimeoutError(
-        f"rank {rank}: batch {batch} did not arrive within {timeout_s:g} s and no worker has begun "
-        f"it: all {workers} are still starting or busy with earlier batches."
-    )

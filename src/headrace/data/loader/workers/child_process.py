@@ -66,8 +66,9 @@ class ChildProcess:
         ours, theirs = socket.socketpair()
         module, _, function = main.partition(":")
         call_arguments = ", ".join(map(repr, [theirs.fileno(), *arguments]))
+        search = [str(Path.cwd()) if entry == "" else entry for entry in path or sys.path]
         code = (
-            f"import sys; sys.path[:] = {_absolute(path or sys.path)!r}; "
+            f"import sys; sys.path[:] = {search!r}; "
             f"from {module} import {function}; {function}({call_arguments})"
         )
         self._process = subprocess.Popen(
@@ -139,7 +140,3 @@ class ChildProcess:
             f"{self.name} ended with exit status {status}. "
             f"Its last words are above; a status of -9 often means that memory ran out."
         )
-
-
-def _absolute(path: Sequence[str]) -> list[str]:
-    return [str(Path.cwd()) if entry == "" else entry for entry in path]

@@ -99,7 +99,9 @@ class Worker:
                 return
             self._work(*self._tasks[0])
             self._tasks.popleft()
-            self._note_assigned()
+            for place in range(TASKS_PER_WORKER):
+                task = self._tasks[place][0].number if place < len(self._tasks) else NO_TASK
+                self._status_row[place] = task
 
     def _prepare(self) -> None:
         """Run the user's worker_init_fn; where it fails, each task is answered with its error."""
@@ -178,11 +180,6 @@ class Worker:
     def _note_progress(self, samples_done: int) -> None:
         self._status_row[TASKS_PER_WORKER] = samples_done
         self._prefetch_next_task()
-
-    def _note_assigned(self) -> None:
-        for place in range(TASKS_PER_WORKER):
-            task = self._tasks[place][0].number if place < len(self._tasks) else NO_TASK
-            self._status_row[place] = task
 
 
 def run_worker(number: int, descriptors: WorkerDescriptors, loader_spec: LoaderSpec) -> None:

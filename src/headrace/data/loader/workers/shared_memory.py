@@ -189,17 +189,13 @@ def _bytes_of(array: NDArray[Any]) -> NDArray[np.uint8]:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
-def _dtype_of(placed: PlacedArray) -> np.dtype[Any]:
-    if not placed.dtype.startswith("torch:"):
-        return np.dtype(placed.dtype)
-    return np.dtype(np.int16 if placed.dtype == "torch:bfloat16" else np.uint8)
-
-
 def _value(
     memory: NDArray[np.uint8], placed: PlacedArray, offset: int, *, copied: bool = False
 ) -> Any:
     """Return the array or tensor whose bytes begin at `offset`: a view of `memory`, or a copy."""
-    dtype = _dtype_of(placed)
+    is_torchs = placed.dtype.startswith("torch:")
+    bits = np.int16 if placed.dtype == "torch:bfloat16" else np.uint8
+    dtype = np.dtype(bits if is_torchs else placed.dtype)
     size_bytes = dtype.itemsize * int(np.prod(placed.shape, dtype=np.int64))
     array = memory[offset : offset + size_bytes].view(dtype).reshape(placed.shape)
     array = array.copy() if copied else array
@@ -208,6 +204,6 @@ def _value(
     import torch
 
     tensor = torch.from_numpy(array)
-    if placed.dtype.startswith("torch:"):
+    if is_torchs:
         return tensor.view(getattr(torch, placed.dtype.removeprefix("torch:")))
     return tensor

@@ -325,18 +325,13 @@ def list_source(
     if options.image_glob is not None and options.mask_glob is not None:
         _refuse_classes(options.classes)
         return list_pairs(store, on_listed, options.image_glob, options.mask_glob)
-    if all(has_objects(store, folder) for folder in CITYSCAPES_FOLDERS):
+    if all(next(store.list(folder), None) is not None for folder in CITYSCAPES_FOLDERS):
         _refuse_classes(options.classes)
         return list_pairs(store, on_listed, *cityscapes_globs(options.split))
     if options.split is not None:
         url = join_url(url, options.split)
         store = open_store(url)
     return list_class_folders(store, on_listed, options.classes)
-
-
-def has_objects(store: Store, folder: str) -> bool:
-    """Return whether a store has objects below a folder."""
-    return next(store.list(folder), None) is not None
 
 
 def _refuse_classes(classes: Sequence[str]) -> None:
