@@ -244,10 +244,7 @@ class Plan:
         return self._order.samples_at(ordered[rank_slice(last - first, rank, world)])
 
     def samples(self, first: int, last: int) -> Ints:
-        """Return the samples at positions [first, last) of the epoch: int64[last - first].
-
-        Raises UsageError unless 0 <= first <= last <= num_samples.
-        """
+        """Return the samples at positions [first, last) of the epoch: int64[last - first]."""
         if not 0 <= first <= last <= self.num_samples:
             raise UsageError(
                 f"Positions {first} to {last}: an epoch has 0 to {self.num_samples}, in order."

@@ -308,7 +308,6 @@ class _Resolver:
         self._places[name] = str(path)
 
     def done(self) -> ResolvedChannels:
-        """Copy the channels that are copied, and return all channels."""
         piped = None
         if self._mounted:
             self._active.append(ChannelChangeWatch(ChannelsRequest(channels=tuple(self._mounted))))
@@ -324,7 +323,6 @@ class _Resolver:
         return ResolvedChannels(places=self._places, held=tuple(self._active), piped=piped)
 
     def give_up(self) -> None:
-        """Release what was resolved, after a failure."""
         for each in self._active:
             each.end(_STOPPED_CODE)
 

@@ -389,9 +389,8 @@ class DataLoader(BatchOrder):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Make the next iteration continue where `state_dict()` was taken.
 
-        Raises:
-            CheckpointError: The state is damaged, or of a loader of another kind.
-            DatasetError: It belongs to another dataset.
+        CheckpointError: the state is damaged, or of a loader of another kind. DatasetError: of
+        another dataset.
         """
         state = state_from_dict(state_dict, planned=self._planned)
         if isinstance(state, PlanState):

@@ -140,7 +140,6 @@ class _ObjectGroup:
         self._columns = [table.images] if table.masks is None else [table.images, table.masks]
 
     def read(self, reader: SourceReader) -> None:
-        """Read all files and record their sizes and checksums."""
         stems = texts(self._table.stems)
         samples = samples_of(self._table)
         for row, (sample, contents) in enumerate(reader.read(samples)):
@@ -191,18 +190,15 @@ def index_in_place(
     and pairs are recognised as in packing.
 
     Args:
-        url: The folder.
         destination: Folder of index and manifest, if not the folder itself (which may be someone
             else's, and read-only).
         source: How to read loose objects.
         max_bad: Number of unreadable or empty objects that may be left out.
-        progress: Called with the progress.
 
     Raises:
         DatasetError: Nothing to index, a dataset exists already, or tars have faults: all are
             named.
         TooManyBadSamplesError: More unreadable objects than `max_bad`; all are named.
-        StorageError: A folder cannot be read or written.
     """
     on_progress = progress or (lambda _: None)
     options = source or SourceOptions()

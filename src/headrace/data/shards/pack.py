@@ -291,11 +291,9 @@ def pack(
     Args:
         source: A folder of class folders, pairs or images, or a table; see `sources.source_kinds`.
         destination: A folder that is empty, or holds this same packing.
-        options: The packing options.
         recode: Changes members; must pickle.
         check: Decodes each unchanged member and raises BadSampleError where it cannot; must pickle.
             The manifest records that it ran, and readers may then rely on decodable files.
-        progress: Called with the progress.
 
     Raises:
         DatasetError: Nothing to pack, a source that does not fit, or a destination in use.

@@ -214,15 +214,9 @@ def open_index(
     batches are read, by range, while a thread copies it. Copies are named by fingerprint and shared
     by all jobs of the host.
 
-    Args:
-        url: The dataset's folder.
-        cache_dir: Folder for the copy of a remote index; None: HEADRACE_CACHE_DIR, or a folder
-            below the system's temporary one.
-        config: The settings of a remote store.
-
-    Raises:
-        DatasetError: There is no dataset, it is damaged, or its index belongs to another.
-        StorageError: It cannot be read.
+    `cache_dir` is for the copy of a remote index; None: HEADRACE_CACHE_DIR, or a folder below the
+    system's temporary one. `config` are the settings of a remote store. DatasetError: there is no
+    dataset, it is damaged, or its index belongs to another. StorageError: it cannot be read.
     """
     store = open_store(url, config=config)
     data = read_manifest_bytes(store)

@@ -169,7 +169,6 @@ class _ByteBudget:
         self._lock = Lock()
 
     def take(self, count: int) -> bool:
-        """Subtract bytes, and return whether any are left."""
         with self._lock:
             self._left -= count
             return self._left > 0

@@ -154,11 +154,8 @@ def is_partition_overdue(
     A worker here has to iterate it again from the start. Waiting as long as that takes before doing
     so costs at most twice the best choice. A partition that is slow again and again moves, too.
 
-    Args:
-        waited_s: Time that the script waited for its current batch alone.
-        held_up_s: Time that the script waited for its batches alone, in all.
-        places: Batches of it that were made before.
-        local, remote: Duration of a batch on a worker here; on remote ones, from when it is sent.
+    The script waited `waited_s` for its current batch alone, `held_up_s` for all its batches alone;
+    `places` of them were made before. Remote durations are from when a batch is sent.
     """
     one_s = next((pace.usual_s for pace in (local, remote) if pace.usual_s is not None), 0.0)
     long_s = (_LONG_S if places else _LONG_FIRST_S) + _LOCAL_FACTOR * one_s

@@ -304,7 +304,6 @@ class _BatchThread:
         return taken
 
     def leave(self) -> None:
-        """Stop, and release Ray's iterator."""
         self._stopped = True
         self._permits.release()
         self._thread.join(_STOP_TIMEOUT_S)  # one that is stuck in Ray ends with the process

@@ -47,7 +47,6 @@ class ChildProcess:
         name: For messages: "rank 0: the workers' forkserver".
         main: Its entry, "module:function"; called with the connection's descriptor and `arguments`.
         arguments: Numbers, texts, lists and tuples of them.
-        descriptors: It inherits these.
         path: Its `sys.path`; by default this process's.
     """
 

@@ -60,7 +60,7 @@ class Connections:
 
     Making one takes some 10 ms: the hedge and the writer, which a reading worker hardly ever needs,
     are made at their first use. The reader, for all other requests, never retries by itself.
-    Raises UsageError for invalid settings in the environment or in a profile.
+    UsageError: invalid settings in the environment or in a profile.
     """
 
     def __init__(self, location: Location, config: StorageConfig) -> None:

@@ -130,7 +130,6 @@ class _ServerProcess:
                 self._channel.shut_down()
 
     def stop(self) -> None:
-        """End the subprocess and wait for its end."""
         self._channel.shut_down()
         self._thread.join(timeout=5)
 
