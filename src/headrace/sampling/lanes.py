@@ -140,11 +140,6 @@ def default_window(num_samples: int, num_shards: int) -> int:
     return max(SMALLEST_DEFAULT_WINDOW, -(-num_samples // num_shards))
 
 
-def fits_one_window(num_samples: int, lanes: int, window: int) -> bool:
-    """Return whether no lane is longer than one window, so that all may be permuted as one."""
-    return -(-num_samples // lanes) <= window
-
-
 def places_of_lanes(lanes: int) -> Ints:
     """Return each lane's place along the concatenation: int64[lanes], lane number to place.
 

@@ -33,7 +33,6 @@ from headrace.sampling.lanes import (
     ShardLanes,
     WholePermutation,
     default_window,
-    fits_one_window,
     lanes_for,
     lay_out_shards,
 )
@@ -293,7 +292,8 @@ class Plan:
         if not self.shuffle:
             return EpochOrder()
         key = combine(text_key(self.fingerprint), self.seed, self.epoch)
-        if self._shard_sizes is None or fits_one_window(self.num_samples, self.lanes, self.window):
+        longest_lane = -(-self.num_samples // self.lanes)
+        if self._shard_sizes is None or longest_lane <= self.window:
             return WholePermutation(num_samples=self.num_samples, key=key)
         return lay_out_shards(
             shard_sizes=self._shard_sizes, lanes=self.lanes, window=self.window, key=key

@@ -68,12 +68,13 @@ class ShardRows:
 
     def find(self, key: str) -> int | None:
         """Return the row with this key, or None."""
-        encoded = key.encode()
+        encoded, ends = key.encode(), self._key_ends
         text = self._keys.tobytes()
         start = text.find(encoded)
         while start >= 0:
-            row = _row_at_offset(self._key_ends, start)
-            if row is not None and self._key_ends[row + 1] == start + len(encoded):
+            # Empty keys share their start with the next row; the last of them is the one with text.
+            row = bisect_right(ends, start) - 1
+            if row + 1 < len(ends) and (ends[row], ends[row + 1]) == (start, start + len(encoded)):
                 return row
             start = text.find(encoded, start + 1)
         return None
@@ -94,12 +95,6 @@ class ShardRows:
                 data = str(first).encode()
                 members.append(Member(name, "", 0, len(data), checksum(data), data))
         return tuple(members)
-
-
-def _row_at_offset(ends: memoryview[int], start: int) -> int | None:
-    # Empty keys share their start with the next row; the last of them is the one with text.
-    row = bisect_right(ends, start) - 1
-    return row if row + 1 < len(ends) and ends[row] == start else None
 
 
 _MAPPED_VIEWS = 4096  # each about 3 kB: the batches themselves are in the mapping

@@ -236,7 +236,7 @@ def done_future(work: Callable[[], _T]) -> Future[_T]:
     return future
 
 
-Span = tuple[int, int]
+Span = tuple[int, int]  # (start, length), like a range; one request reads it
 
 
 def plan_spans(ranges: Sequence[Span], *, coalesce_bytes: int, most_bytes: int) -> list[Span]:

@@ -96,14 +96,16 @@ class CacheTrees:
                 lock = self._folders.lock(identity)
                 if not self._lock_exclusively(name, identity, lock):
                     if self._is_intact(identity, listing):
-                        return self._held(name, identity, listing, lock)
+                        progress = CopyProgress(name, len(listing.objects), listing.size_bytes)
+                        progress.end(listing.url)
+                        return self._held(identity, listing, lock)
                     lock.close()
                     break  # a running job has changed its files: make another tree
                 if not self._is_intact(identity, listing):
                     self._make(name, identity, listing)
                 # Converting the lock is not atomic: where another process took it, start again.
                 if lock.take(alone=False) and self._folders.complete(identity).exists():
-                    return self._held(name, identity, listing, lock, has_reported=True)
+                    return self._held(identity, listing, lock)
                 lock.close()
         raise AssertionError
 
@@ -127,20 +129,9 @@ class CacheTrees:
             until=is_shared,
         )
 
-    def _held(
-        self,
-        name: str,
-        identity: str,
-        listing: ChannelListing,
-        lock: CacheLock,
-        *,
-        has_reported: bool = False,
-    ) -> LockedTree:
+    def _held(self, identity: str, listing: ChannelListing, lock: CacheLock) -> LockedTree:
         complete = self._folders.complete(identity)
         os.utime(complete)
-        if not has_reported:
-            progress = CopyProgress(name, len(listing.objects), listing.size_bytes)
-            progress.end(listing.url)
         folder = self._folders.tree(identity) / "data"
         return LockedTree(folder=folder, listing=listing, lock=lock, used=complete)
 
