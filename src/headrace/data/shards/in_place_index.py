@@ -81,8 +81,9 @@ def index_tars(
         faults.extend(tar.faults)
         for name in tar.ignored:
             listing.ignore(f"{tar.path}:{name}")
-        record = ShardRecord.build(tar.rows, number=number, size_bytes=tar.size_bytes)
-        spool.add(replace(record, name=tar.path))
+        spool.add(
+            ShardRecord.build(tar.rows, number=number, name=tar.path, size_bytes=tar.size_bytes)
+        )
         tally.add(len(tar.rows), tar.size_bytes, 0)
     if faults:
         raise DatasetError(

@@ -166,8 +166,12 @@ class ShardPacker:
         if len(writer.rows) == 0:
             store.delete(shard_name(task.number))
         record = replace(
-            ShardRecord.build(writer.rows, number=task.number, size_bytes=writer.size_bytes),
-            name=shard_name(task.number),
+            ShardRecord.build(
+                writer.rows,
+                number=task.number,
+                name=shard_name(task.number),
+                size_bytes=writer.size_bytes,
+            ),
             recoded=content.recoded,
             bad=tuple(content.bad),
             key=self.key,

@@ -57,11 +57,12 @@ class ShardRecord:
     batch: pa.RecordBatch  # the rows
 
     @classmethod
-    def build(cls, rows: IndexRowBuilder, *, number: int, size_bytes: int) -> Self:
+    def build(cls, rows: IndexRowBuilder, *, number: int, name: str = "", size_bytes: int) -> Self:
         """Return the record of collected rows."""
         kinds, batch = rows.kinds(), rows.batch()
         return cls(
             number=number,
+            name=name,
             size_bytes=size_bytes,
             num_members=rows.num_members,
             digest=digest_of(batch, kinds),
