@@ -9,7 +9,7 @@ from pathlib import Path
 from headrace.core.errors import LaunchError
 from headrace.observe.doctor.diagnosis import diagnose
 from headrace.observe.doctor.findings import Diagnosis
-from headrace.observe.whatif.tables import CachedTables, Tables, columns, row_count
+from headrace.observe.whatif.tables import CachedTables, Tables, columns
 from headrace.records.reader import Records
 from headrace.records.run_folder import Attempt, RunFolder
 
@@ -35,7 +35,7 @@ class PageData:
     @property
     def has_steps(self) -> bool:
         """Whether any step was recorded."""
-        return row_count(columns(self.tables, "steps")) > 0
+        return columns(self.tables, "steps").count > 0
 
 
 def read_page_data(records: Records) -> PageData:

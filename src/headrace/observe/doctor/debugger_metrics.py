@@ -23,8 +23,6 @@ from headrace.observe.whatif.tables import (
     Ints,
     Tables,
     columns,
-    row_count,
-    select_rows,
 )
 
 PATIENCE = 1000
@@ -93,7 +91,7 @@ class DebuggerMetrics:
 def read_debugger_metrics(tables: Tables) -> DebuggerMetrics:
     """Return the recorded metrics of a run."""
     system = columns(tables, "system")
-    system = select_rows(system, np.argsort(system["t_ns"], kind="stable"))
+    system = system.where(np.argsort(system["t_ns"], kind="stable"))
     numbers = sorted(
         int(match[1])
         for name in system
@@ -158,7 +156,7 @@ def quantile(values: Floats, share: float) -> float:
 
 def _stacked_columns(system: Columns, names: Sequence[str]) -> Floats:
     if not names:
-        return np.zeros((row_count(system), 0))
+        return np.zeros((system.count, 0))
     return np.column_stack([system[name].astype(np.float64) for name in names])
 
 

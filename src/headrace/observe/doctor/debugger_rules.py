@@ -33,8 +33,6 @@ from headrace.observe.whatif.tables import (
     Floats,
     Ints,
     Tables,
-    row_count,
-    select_rows,
 )
 from headrace.records.schema import PHASES
 
@@ -54,7 +52,7 @@ def check_dataloader(recorded: DebuggerMetrics) -> Finding | str | None:
     cores = recorded.cores.shape[1]
     if not cores:
         return "no core was recorded"
-    if row_count(recorded.batches) == 0:
+    if recorded.batches.count == 0:
         return "no batch of a loader was recorded"
     at_once = _processes_a_second(recorded.batches)
     if len(at_once) <= _FEWEST_SECONDS:
@@ -102,7 +100,7 @@ def check_max_initialization_time(recorded: DebuggerMetrics) -> Finding | str | 
     started_ns, steps = recorded.started_ns, recorded.steps
     if started_ns is None:
         return "nothing was recorded"
-    train = steps["start_ns"][steps["kind"] == "train"] if row_count(steps) else np.zeros(0)
+    train = steps["start_ns"][steps["kind"] == "train"] if steps.count else np.zeros(0)
     if len(train):
         minutes = (int(train.min()) - started_ns) / 60e9
         title = f"{minutes:.0f} minutes pass before the first step"
@@ -131,7 +129,7 @@ def check_step_outlier(recorded: DebuggerMetrics) -> Finding | str | None:
     steps = recorded.steps
     most = 0
     for kind, name in _KINDS.items():
-        of_kind = steps["kind"] == kind if row_count(steps) else np.zeros(0, dtype=np.bool_)
+        of_kind = steps["kind"] == kind if steps.count else np.zeros(0, dtype=np.bool_)
         most = max(most, int(of_kind.sum()))
         if of_kind.sum() <= _FEWEST_STEPS:
             continue
@@ -164,7 +162,7 @@ def check_overall_framework_metrics(recorded: DebuggerMetrics) -> Finding | str 
     training steps.
     """
     steps, started_ns = recorded.steps, recorded.started_ns
-    if row_count(steps) == 0 or started_ns is None:
+    if steps.count == 0 or started_ns is None:
         return "no step was recorded"
     ranks = len(np.unique(steps["rank"]))
     ends = steps["start_ns"] + steps["wall_ns"]
@@ -182,7 +180,7 @@ def check_overall_framework_metrics(recorded: DebuggerMetrics) -> Finding | str 
         "evaluation_share": shares["eval"],
         "else_share": rest,
     }
-    train = select_rows(steps, steps["kind"] == "train")
+    train = steps.having(kind="train")
     train_ns = max(float(train["wall_ns"].sum()), 1.0)
     for phase in PHASES:
         evidence[f"step_{phase}_share"] = (

@@ -23,7 +23,7 @@ from headrace.observe.doctor.evidence import (
 )
 from headrace.observe.doctor.findings import Bound, Diagnosis, Finding, Remedy, RuleSet, Verdict
 from headrace.observe.doctor.rules import RULES
-from headrace.observe.whatif.tables import CachedTables, Columns, Tables, row_count
+from headrace.observe.whatif.tables import CachedTables, Columns, Tables
 
 DATA_RULES = frozenset(
     {
@@ -312,7 +312,7 @@ def _preference(remedy: Remedy) -> tuple[bool, bool, float]:
 
 def missing_data(events: Columns) -> tuple[str, ...]:
     """Return a sentence for each kind of data that was not recorded, or fault of the recording."""
-    if row_count(events) == 0:
+    if events.count == 0:
         return ()
     by_kind: dict[str, list[tuple[str, float]]] = {kind: [] for kind in _SENTENCES}
     for kind, text, value in zip(events["kind"], events["text"], events["value"], strict=True):

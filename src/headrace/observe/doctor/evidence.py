@@ -46,9 +46,6 @@ from headrace.observe.whatif.tables import (
     Flags,
     Tables,
     columns,
-    row_count,
-    select_rows,
-    sum_rows,
 )
 from headrace.observe.whatif.train_steps import TrainSteps, read_steps
 
@@ -78,12 +75,10 @@ def transform_shares(transforms: Columns, loader: int) -> tuple[TransformShare, 
 
     Shares are of `__getitem__` if that was timed, too, and otherwise of all that was timed.
     """
-    if row_count(transforms) == 0:
+    if transforms.count == 0:
         return ()
-    rows = sum_rows(
-        select_rows(transforms, transforms["loader"] == loader),
-        by=("name", "file", "line", "one_in"),
-        sums=("wall_ns", "cpu_ns"),
+    rows = transforms.having(loader=loader).summed(
+        by=("name", "file", "line", "one_in"), sums=("wall_ns", "cpu_ns")
     )
     names = rows["name"]
     wall = rows["wall_ns"] * np.maximum(rows["one_in"], 1).astype(np.float64)
@@ -180,7 +175,7 @@ def rank_thread_demand(
 
 def mean_threads(usage: Columns, processes: Columns, role: str) -> float:
     """Return the mean number of threads of a role's processes; infinite if not recorded."""
-    if row_count(usage) == 0 or row_count(processes) == 0:
+    if usage.count == 0 or processes.count == 0:
         return float("inf")
     pids = processes["pid"][processes["role"].astype(str) == role]
     threads = usage["threads"][np.isin(usage["pid"], pids)]
@@ -396,7 +391,7 @@ def gather_evidence(tables: Tables) -> Evidence:
     )
     loader = _training_loader(loader_columns) if loader_columns is not None else None
     since_s = recording_start_s(columns(tables, "hosts"), processes)
-    in_ranks = stacks["worker"] < 0 if row_count(stacks) else np.zeros(0, dtype=np.bool_)
+    in_ranks = stacks["worker"] < 0 if stacks.count else np.zeros(0, dtype=np.bool_)
     rank_samples = read_stack_samples(stacks, in_ranks, since_s)
     workers = loader.workers if loader is not None else 0
     waits = steps.share("data_wait") if workers else 0.0
@@ -426,14 +421,14 @@ def gather_evidence(tables: Tables) -> Evidence:
 def _stacks_in_steps(tables: Tables, steps: TrainSteps) -> Columns:
     """Return the table `stacks` without samples before and after the steps that count."""
     stacks, span = columns(tables, "stacks"), steps.span_ns
-    if span is None or row_count(stacks) == 0:
+    if span is None or stacks.count == 0:
         return stacks
-    return select_rows(stacks, (end_ns_of(stacks) >= span[0]) & (stacks["start_ns"] <= span[1]))
+    return stacks.where((end_ns_of(stacks) >= span[0]) & (stacks["start_ns"] <= span[1]))
 
 
 def _making_rows(stacks: Columns, loader: TrainingLoader | None) -> Flags:
-    if loader is None or row_count(stacks) == 0:
-        return np.zeros(row_count(stacks), dtype=np.bool_)
+    if loader is None or stacks.count == 0:
+        return np.zeros(stacks.count, dtype=np.bool_)
     if loader.workers == 0:  # the rank makes its batches while it waits for them
         inline: Flags = (stacks["worker"] < 0) & np.isin(
             stacks["phase"].astype(str), ("wait", "data_wait", "work")
@@ -457,7 +452,7 @@ def _training_loader(rows: Columns) -> TrainingLoader:
         persistent=bool(rows["persistent"][0] > 0),
         file=str(rows["file"][0]),
         line=int(rows["line"][0]),
-        constructed=row_count(rows),
+        constructed=rows.count,
     )
 
 
@@ -484,7 +479,7 @@ def gpus_of_run(evidence: Evidence) -> tuple[int, ...] | None:
 def _mean_utilisation(evidence: Evidence) -> dict[int, float]:
     """Return the mean utilisation of each of the host's GPUs while steps ran, if recorded."""
     system, span = evidence.system, evidence.steps.span_ns
-    if row_count(system) == 0 or span is None:
+    if system.count == 0 or span is None:
         return {}
     inside = (system["t_ns"] >= span[0]) & (system["t_ns"] <= span[1])
     found = {}

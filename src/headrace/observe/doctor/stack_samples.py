@@ -19,7 +19,7 @@ import numpy as np
 
 from headrace.core.source_location import is_library
 from headrace.observe.doctor.findings import Cause
-from headrace.observe.whatif.tables import Columns, Flags, Ints, group_rows, row_count, select_rows
+from headrace.observe.whatif.tables import Columns, Flags, Ints
 
 _ONE_LINE = 0.5
 _LINE = re.compile(r"[0-9]+|None|-1|")
@@ -86,7 +86,7 @@ class StackSample:
 
     def only(self, where: Flags) -> StackSample:
         """Return the sample restricted to some of its rows."""
-        rows = select_rows(self.rows, where)
+        rows = self.rows.where(where)
         wall_ns, cpu_ns = _sums(rows)
         return replace(self, rows=rows, wall_ns=wall_ns, cpu_ns=cpu_ns)
 
@@ -116,11 +116,11 @@ def read_stack_samples(
     stacks: Columns, where: Flags, ran_since_s: float | None = None
 ) -> tuple[StackSample, ...]:
     """Return every stack of some rows of `stacks` once for each rank and phase, if readable."""
-    rows = select_rows(stacks, where)
+    rows = stacks.where(where)
     frames_of: dict[str, tuple[StackFrame, ...]] = {}
     found: list[StackSample] = []
-    for places in group_rows(rows, ("stack", "rank", "phase")):
-        same = select_rows(rows, places)
+    for places in rows.group("stack", "rank", "phase"):
+        same = rows.where(places)
         text = str(same["stack"][0])
         if text not in frames_of:
             parsed = (_frame(line) for line in text.split("\n"))
@@ -257,7 +257,7 @@ def recording_start_s(hosts: Columns, processes: Columns) -> float | None:
     Each host has its own clock, and no record says which host a process is on; so with several
     hosts it is the earliest possible time.
     """
-    if row_count(hosts) == 0 or row_count(processes) == 0:
+    if hosts.count == 0 or processes.count == 0:
         return None
     offset_ns, started_ns = int(hosts["unix_offset_ns"].min()), int(processes["started_ns"].min())
     return (offset_ns + started_ns) / 1e9 if offset_ns > 0 else None

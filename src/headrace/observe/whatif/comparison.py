@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from headrace.core.errors import RecordsError
 from headrace.core.files import write_text_atomically
 from headrace.observe.whatif.measured_pipeline import main_loader
-from headrace.observe.whatif.tables import Floats, Tables, columns, row_count
+from headrace.observe.whatif.tables import Floats, Tables, columns
 from headrace.observe.whatif.train_steps import TrainSteps, read_steps
 from headrace.records.schema import PHASES
 
@@ -208,7 +208,7 @@ def _settings(tables: Tables, steps: TrainSteps) -> dict[str, str]:
     """Return a run's settings, as far as runs may differ in them."""
     settings = {"ranks": str(len(steps.ranks))}
     loaders = columns(tables, "loaders")
-    if row_count(loaders):
+    if loaders.count:
         for place in np.flatnonzero(loaders["loader"] == main_loader(steps))[:1]:
             settings |= {label: str(loaders[name][place]) for name, label in _SETTINGS.items()}
     return settings

@@ -20,9 +20,7 @@ from headrace.observe.whatif.tables import (
     Ints,
     Tables,
     columns,
-    group_rows,
     row_count,
-    select_rows,
 )
 from headrace.observe.whatif.train_steps import TrainSteps, read_steps
 
@@ -57,11 +55,11 @@ class HostUsage:
 def read_host_usage(tables: Tables, span_ns: tuple[int, int] | None = None) -> HostUsage:
     """Return the host's cores and how busy they were, in all of the run by default."""
     hosts, processes = columns(tables, "hosts"), columns(tables, "processes")
-    known = hosts["cores"] if row_count(hosts) else np.array([float("inf")])
+    known = hosts["cores"] if hosts.count else np.array([float("inf")])
     ranks = 1
-    if row_count(processes):
+    if processes.count:
         ranks = len(np.unique(processes["rank"][processes["role"] == "rank"]))
-    distinct = len(np.unique(hosts["host"])) if row_count(hosts) else 1
+    distinct = len(np.unique(hosts["host"])) if hosts.count else 1
     system = columns(tables, "system")
     busy = _busy_cores(system, span_ns)
     usage = columns(tables, "process_usage")
@@ -104,8 +102,8 @@ def _busy_cores(system: Columns, span_ns: tuple[int, int] | None) -> float | Non
 
 def _inside(samples: Columns, span_ns: tuple[int, int] | None) -> Flags:
     """Return which samples lie between two times."""
-    if span_ns is None or row_count(samples) == 0:
-        return np.ones(row_count(samples), dtype=np.bool_)
+    if span_ns is None or samples.count == 0:
+        return np.ones(samples.count, dtype=np.bool_)
     inside: Flags = (samples["t_ns"] >= span_ns[0]) & (samples["t_ns"] <= span_ns[1])
     return inside
 
@@ -114,12 +112,12 @@ def _used_cores(
     usage: Columns, processes: Columns, span_ns: tuple[int, int] | None, role: str = ""
 ) -> float | None:
     """Return the mean number of cores used by the processes of a role, or by all."""
-    if row_count(usage) == 0 or row_count(processes) == 0:
+    if usage.count == 0 or processes.count == 0:
         return None
     wanted = set((processes["pid"][processes["role"] == role] if role else usage["pid"]).tolist())
-    samples = select_rows(usage, _inside(usage, span_ns))
+    samples = usage.where(_inside(usage, span_ns))
     # Each process is sampled at its own times, so the intervals are taken for each.
-    by_process = [select_rows(samples, places) for places in group_rows(samples, ("pid",))]
+    by_process = [samples.where(places) for places in samples.group("pid")]
     if max(map(row_count, by_process), default=0) < _FEWEST_LOOKS:
         return None
     usual_ns = float(np.median(np.concatenate([np.diff(mine["t_ns"]) for mine in by_process])))
@@ -154,12 +152,12 @@ def read_offload_stats(
     arrivals, events = columns(tables, "arrivals"), columns(tables, "events")
     if span_ns is None or not _is_offloaded(events, loader):
         return None
-    if row_count(arrivals) == 0:
+    if arrivals.count == 0:
         return OffloadStats()
     within = (arrivals["loader"] == loader) & (arrivals["start_ns"] >= span_ns[0])
     within &= arrivals["start_ns"] <= span_ns[1]
-    mine = select_rows(arrivals, within)
-    if row_count(mine) == 0:
+    mine = arrivals.where(within)
+    if mine.count == 0:
         return OffloadStats()
     cores = _mean_cores(_core_events_of(events, loader), span_ns) / len(np.unique(mine["rank"]))
     return OffloadStats(
@@ -181,10 +179,10 @@ def cores_text(loader: int, host: str) -> str:
 
 def _core_events_of(events: Columns, loader: int) -> Columns:
     """Return the events about the cores that a loader may use."""
-    cores = select_rows(events, events["kind"] == CORES_EVENT)
+    cores = events.having(kind=CORES_EVENT)
     begin = cores_text(loader, "")
     mine = [str(text).startswith(begin) for text in cores["text"]]
-    return select_rows(cores, np.array(mine, dtype=np.bool_))
+    return cores.where(np.array(mine, dtype=np.bool_))
 
 
 def _mean_cores(core_events: Columns, span_ns: tuple[int, int]) -> float:
@@ -193,9 +191,7 @@ def _mean_cores(core_events: Columns, span_ns: tuple[int, int]) -> float:
     total = 0.0
     for rank in np.unique(core_events["rank"]):
         for host in np.unique(core_events["text"][core_events["rank"] == rank].astype(str)):
-            mine = select_rows(
-                core_events, (core_events["rank"] == rank) & (core_events["text"] == host)
-            )
+            mine = core_events.having(rank=rank, text=host)
             order: Ints = np.argsort(mine["at_ns"], kind="stable")
             at_ns = np.clip(mine["at_ns"][order], begin_ns, end_ns)
             lasted: Floats = np.diff(at_ns, append=end_ns).astype(np.float64)
@@ -206,10 +202,10 @@ def _mean_cores(core_events: Columns, span_ns: tuple[int, int]) -> float:
 def offload_span_ns(events: Columns, loader: int) -> tuple[int, int] | None:
     """Return when the first and last host began to make a loader's batches; None if none did."""
     cores = _core_events_of(events, loader)
-    cores = select_rows(cores, cores["value"] > 0)
-    if row_count(cores) == 0:
+    cores = cores.where(cores["value"] > 0)
+    if cores.count == 0:
         return None
-    firsts = [cores["at_ns"][places].min() for places in group_rows(cores, ("rank", "text"))]
+    firsts = [cores["at_ns"][places].min() for places in cores.group("rank", "text")]
     return int(min(firsts)), int(max(firsts))
 
 
@@ -235,7 +231,7 @@ class BatchWork:
 
     def __len__(self) -> int:
         """Return the number of batches."""
-        return row_count(self.rows)
+        return self.rows.count
 
     def column(self, name: str) -> Floats:
         """Return a column as floats, with 0 for unknown values."""
@@ -318,13 +314,13 @@ def main_loader(steps: TrainSteps) -> int:
 def read_batch_work(tables: Tables, loader: int) -> BatchWork | None:
     """Return the batches made for a loader; None if none were recorded."""
     batches = columns(tables, "batches")
-    if row_count(batches) == 0:
+    if batches.count == 0:
         return None
-    batches = select_rows(batches, batches["loader"] == loader)
+    batches = batches.having(loader=loader)
     later: Flags = batches["batch"] > 0
     if later.sum() >= FEWEST_BATCHES:  # a worker's first batch includes imports and cold caches
-        batches = select_rows(batches, later)
-    if row_count(batches) == 0:
+        batches = batches.where(later)
+    if batches.count == 0:
         return None
     return BatchWork(rows=batches, cpu_measured=bool(batches["cpu_ns"].sum() > 0))
 
@@ -406,10 +402,10 @@ def loader_rows(
 
     If batches are offloaded, a loader without workers counts as one with a single worker.
     """
-    rows = select_rows(loaders, loaders["loader"] == number) if row_count(loaders) else loaders
-    if not row_count(rows):
+    rows = loaders.having(loader=number) if loaders.count else loaders
+    if not rows.count:
         return None
-    rows = select_rows(rows, rows["rank"] == rows["rank"][0])
+    rows = rows.having(rank=rows["rank"][0])
     if offload is None:
         return rows
     without = rows["workers"] == 0
@@ -439,12 +435,12 @@ def handoff_ns(fetches: Columns, loader: int, workers: int) -> float:
     idle worker's time to answer, plus the rest of the waits for ready batches. Otherwise it is
     known only from waits for ready batches.
     """
-    if row_count(fetches) == 0:
+    if fetches.count == 0:
         return 0.0
     timed = (fetches["loader"] == loader) & (fetches["ended"] == 0)
     timed &= (fetches["receive_ns"] >= 0) & (fetches["receive_cpu_ns"] >= 0)
-    received = select_rows(fetches, timed & (fetches["batch"] > 0))
-    if row_count(received) < FEWEST_BATCHES:
+    received = fetches.where(timed & (fetches["batch"] > 0))
+    if received.count < FEWEST_BATCHES:
         return wait_for_ready_ns(fetches, loader, workers)
     # If workers need not answer, all of it is CPU time.
     answered_ns = float(received["receive_cpu_ns"].mean()) * _ANSWER_FACTOR
@@ -455,7 +451,7 @@ def handoff_ns(fetches: Columns, loader: int, workers: int) -> float:
 
 def wait_for_ready_ns(fetches: Columns, loader: int, workers: int) -> float:
     """Return the wait for a batch that is ready, in ns; 0 if none was seen."""
-    if row_count(fetches) == 0:
+    if fetches.count == 0:
         return 0.0
     at_hand = (fetches["loader"] == loader) & (fetches["ready"] > 0) & (fetches["ended"] == 0)
     return _calm_ns(fetches["wait_ns"][at_hand & (fetches["batch"] > 0)], workers)

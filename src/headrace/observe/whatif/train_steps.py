@@ -24,8 +24,6 @@ from headrace.observe.whatif.tables import (
     Ints,
     Tables,
     columns,
-    row_count,
-    select_rows,
 )
 from headrace.records.data_frames import device_row_numbers
 from headrace.records.schema import PHASES
@@ -83,7 +81,7 @@ class DeviceSteps:
 def read_device_steps(tables: Tables, steps: Columns) -> DeviceSteps | None:
     """Return rows of `steps` by the device's clock; None if too few of them are known."""
     rows = columns(tables, "device_steps")
-    if row_count(rows) == 0 or row_count(steps) == 0:
+    if rows.count == 0 or steps.count == 0:
         return None
     device = DeviceSteps(rows=rows, places=device_row_numbers(steps, rows))
     return device if device.known.mean() >= _LEAST_DEVICE_SHARE else None
@@ -107,7 +105,7 @@ class TrainSteps:
 
     def __len__(self) -> int:
         """Return the number of steps, over all ranks."""
-        return row_count(self.rows)
+        return self.rows.count
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -207,7 +205,7 @@ class TrainSteps:
     def of(self, where: Flags) -> TrainSteps:
         """Return the steps selected by a mask."""
         return TrainSteps(
-            rows=select_rows(self.rows, where),
+            rows=self.rows.where(where),
             starts_loader=self.starts_loader[where],
             recorded=self.recorded,
             device=self.device.of(where) if self.device is not None else None,
@@ -222,12 +220,12 @@ class TrainSteps:
 def read_steps(tables: Tables) -> TrainSteps:
     """Return the training steps of a run without the warm-up."""
     steps = columns(tables, "steps")
-    if row_count(steps) == 0:
+    if steps.count == 0:
         return TrainSteps(rows=steps, starts_loader=np.zeros(0, dtype=np.bool_), recorded=0)
-    steps = select_rows(steps, steps["kind"] == "train")
-    steps = select_rows(steps, np.lexsort((steps["start_ns"], steps["rank"])))
-    recorded = row_count(steps)
-    steps = select_rows(steps, _counted_rows(steps))
+    steps = steps.having(kind="train")
+    steps = steps.where(np.lexsort((steps["start_ns"], steps["rank"])))
+    recorded = steps.count
+    steps = steps.where(_counted_rows(steps))
     return TrainSteps(
         rows=steps,
         starts_loader=_loader_start_mask(steps, columns(tables, "fetches")),
@@ -237,7 +235,7 @@ def read_steps(tables: Tables) -> TrainSteps:
 
 
 def _counted_rows(steps: Columns) -> Flags:
-    counted = np.ones(row_count(steps), dtype=np.bool_)
+    counted = np.ones(steps.count, dtype=np.bool_)
     for rank in np.unique(steps["rank"]):
         places = np.flatnonzero(steps["rank"] == rank)
         wall = steps["wall_ns"][places].astype(np.float64)
@@ -250,10 +248,10 @@ def _counted_rows(steps: Columns) -> Flags:
 
 
 def _loader_start_mask(steps: Columns, fetches: Columns) -> Flags:
-    starts = np.zeros(row_count(steps), dtype=np.bool_)
-    if row_count(fetches) == 0:
+    starts = np.zeros(steps.count, dtype=np.bool_)
+    if fetches.count == 0:
         return starts
-    first = select_rows(fetches, (fetches["batch"] == 0) & (fetches["ended"] == 0))
+    first = fetches.having(batch=0, ended=0)
     for rank in np.unique(steps["rank"]):
         places = np.flatnonzero(steps["rank"] == rank)
         begins: Ints = np.sort(first["start_ns"][first["rank"] == rank])

@@ -10,7 +10,7 @@ from typing import Literal
 
 from headrace.core.source_location import PACKAGE
 from headrace.observe.doctor.stack_samples import StackFrame, StackSample, read_stack_samples
-from headrace.observe.whatif.tables import Tables, columns, row_count
+from headrace.observe.whatif.tables import Tables, columns
 from headrace.report.figures.base import Figure, figure
 
 USER_COLOUR, LIBRARY_COLOUR, ROOT_COLOUR = "#f2a65a", "#b4c2d6", "#d5dbe3"
@@ -85,7 +85,7 @@ def flame(tables: Tables, where: ProcessKind = "workers") -> Figure | None:
 def read_calls(tables: Tables, where: ProcessKind) -> CallNode | None:
     """Return the sampled calls as a tree; None if there are none."""
     stacks = columns(tables, "stacks")
-    if row_count(stacks) == 0:
+    if stacks.count == 0:
         return None
     in_worker = stacks["worker"] >= 0
     wanted = in_worker & (stacks["phase"] == "work") if where == "workers" else ~in_worker

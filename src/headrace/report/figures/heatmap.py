@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.observe.whatif.tables import Columns, Floats, Tables, columns, row_count, select_rows
+from headrace.observe.whatif.tables import Columns, Floats, Tables, columns
 from headrace.report.figures.base import (
     TIME_MARGIN,
     Figure,
@@ -113,15 +113,15 @@ def _edges(clock: TimeAxis) -> Floats:
 
 def _ranks(steps: Columns, edges: Floats) -> Iterable[tuple[str, Floats]]:
     """Yield each rank's share of its steps without data wait, the lowest in a column."""
-    for rank in np.unique(steps["rank"]) if row_count(steps) else ():
-        of_rank = select_rows(steps, steps["rank"] == rank)
+    for rank in np.unique(steps["rank"]) if steps.count else ():
+        of_rank = steps.having(rank=rank)
         start, wall = of_rank["start_ns"].astype(np.float64), of_rank["wall_ns"].astype(np.float64)
         at_work = 1.0 - np.clip(of_rank["data_wait_ns"] / np.maximum(wall, 1.0), 0.0, 1.0)
         yield f"rank {rank}", pool_intervals(start, start + wall, at_work, edges, "min")
 
 
 def _workers(batches: Columns, edges: Floats) -> Iterable[tuple[str, Floats]]:
-    if row_count(batches) == 0:
+    if batches.count == 0:
         return
     known = np.unique(
         np.column_stack((batches["rank"], batches["loader"], batches["worker"])), axis=0
@@ -129,12 +129,7 @@ def _workers(batches: Columns, edges: Floats) -> Iterable[tuple[str, Floats]]:
     several_ranks = len(np.unique(known[:, 0])) > 1
     several_loaders = len(np.unique(known[known[:, 2] >= 0][:, 1])) > 1
     for rank, loader, worker in known[known[:, 2] >= 0]:
-        of_worker = select_rows(
-            batches,
-            (batches["rank"] == rank)
-            & (batches["loader"] == loader)
-            & (batches["worker"] == worker),
-        )
+        of_worker = batches.having(rank=rank, loader=loader, worker=worker)
         start = of_worker["start_ns"].astype(np.float64)
         end = start + of_worker["wall_ns"]
         # Workers may restart in each epoch: in between there is no worker, rather than an idle one.
@@ -150,7 +145,7 @@ def _ticks(
     system: Columns, edges: Floats, pattern: re.Pattern[str], noun: str
 ) -> Iterable[tuple[str, Floats]]:
     names = [(int(match[1]), name) for name in system if (match := pattern.fullmatch(name))]
-    if row_count(system) == 0 or not names:
+    if system.count == 0 or not names:
         return
     order = np.argsort(system["t_ns"])
     end = system["t_ns"][order].astype(np.float64)

@@ -15,8 +15,6 @@ from headrace.observe.whatif.tables import (
     Ints,
     Tables,
     columns,
-    row_count,
-    select_rows,
 )
 from headrace.observe.whatif.train_steps import DeviceSteps, TrainSteps, read_steps
 from headrace.records.schema import PHASES
@@ -98,7 +96,7 @@ _TALL = 5.0
 def timeline(tables: Tables) -> Figure | None:
     """Return the phases of every step over time, one row a rank; None without steps."""
     steps = columns(tables, "steps")
-    if row_count(steps) == 0:
+    if steps.count == 0:
         return None
     clock, ranks = time_axis(tables), shown_ranks(steps)
     traces: list[dict[str, Any]] = []
@@ -115,12 +113,12 @@ def timeline(tables: Tables) -> Figure | None:
         },
         "margin": TIME_MARGIN,
     }
-    if shapes := _evaluations(select_rows(steps, steps["rank"] == ranks[0]), clock):
+    if shapes := _evaluations(steps.having(rank=ranks[0]), clock):
         layout["shapes"] = shapes
     top = axis_top_ms(steps)
     for row, rank in enumerate(ranks):
-        of_rank = select_rows(steps, steps["rank"] == rank)
-        of_rank = select_rows(of_rank, np.argsort(of_rank["start_ns"], kind="stable"))
+        of_rank = steps.having(rank=rank)
+        of_rank = of_rank.where(np.argsort(of_rank["start_ns"], kind="stable"))
         axis = f"y{row + 1}" if row else "y"
         traces += _traces(of_rank, clock, axis, first=row == 0)
         height = 1.0 / len(ranks)
@@ -165,8 +163,8 @@ def steps_a_column(steps: Columns) -> int:
 
 
 def _traces(steps: Columns, clock: TimeAxis, axis: str, *, first: bool) -> list[dict[str, Any]]:
-    groups = group_offsets(row_count(steps), MAX_TIMELINE_COLUMNS)
-    last = np.append(groups[1:], row_count(steps)) - 1
+    groups = group_offsets(steps.count, MAX_TIMELINE_COLUMNS)
+    last = np.append(groups[1:], steps.count) - 1
     end_ns = steps["start_ns"] + steps["wall_ns"]
     begins, ends = steps["start_ns"][groups], end_ns[last]
     x, value_at = _outline(clock.read(begins), clock.read(ends))
@@ -224,7 +222,7 @@ _SHORTEST_MS = 0.01
 def read_waits_ms(tables: Tables) -> Floats | None:
     """Return the waits for batches of the loader that feeds training, ascending, if any."""
     fetches = columns(tables, "fetches")
-    if row_count(fetches) == 0:
+    if fetches.count == 0:
         return None
     loader = main_loader(read_steps(tables))
     of_training = (fetches["ended"] == 0) & ((fetches["loader"] == loader) | (loader < 0))

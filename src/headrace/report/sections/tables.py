@@ -14,10 +14,6 @@ from headrace.observe.whatif.tables import (
     Columns,
     Flags,
     columns,
-    group_rows,
-    row_count,
-    select_rows,
-    sum_rows,
 )
 from headrace.records.run_folder import Attempt
 from headrace.report.formatting import (
@@ -52,7 +48,7 @@ def workers_section(data: PageData) -> Section:
     """Return the section with a row for each worker."""
     batches = columns(data.tables, "batches")
     title = "Workers"
-    if row_count(batches) == 0:
+    if batches.count == 0:
         return section(
             "workers", title, note("No batch was seen being made: no data loader is known.")
         )
@@ -76,10 +72,7 @@ def workers_section(data: PageData) -> Section:
 
 
 def _worker_row(batches: Columns, rank: int, loader: int, worker: int) -> tuple[Child, ...]:
-    own = select_rows(
-        batches,
-        (batches["rank"] == rank) & (batches["loader"] == loader) & (batches["worker"] == worker),
-    )
+    own = batches.having(rank=rank, loader=loader, worker=worker)
     wall = own["wall_ns"]
     total = wall + np.maximum(own["idle_ns"], 0) + np.maximum(own["send_ns"], 0)
     busy = format_share(float(wall.sum()) / max(float(total.sum()), 1.0)) if worker >= 0 else "-"
@@ -87,7 +80,7 @@ def _worker_row(batches: Columns, rank: int, loader: int, worker: int) -> tuple[
         str(rank),
         str(loader),
         "the rank" if worker < 0 else str(worker),
-        f"{row_count(own):,}",
+        f"{own.count:,}",
         format_milliseconds(wall.mean()),
         format_milliseconds(_mean(own["cpu_ns"])),
         format_milliseconds(_mean(own["collate_ns"])),
@@ -111,12 +104,10 @@ def transforms_section(data: PageData) -> Section:
     """Return the section with a row for each transform, the most expensive first."""
     rows = columns(data.tables, "transforms")
     title = "Transforms"
-    if row_count(rows) == 0:
+    if rows.count == 0:
         return section("transforms", title, note("No transform of a dataset was timed."))
-    rows = sum_rows(
-        rows,
-        by=("loader", "name", "file", "line", "one_in"),
-        sums=("calls", "wall_ns", "cpu_ns"),
+    rows = rows.summed(
+        by=("loader", "name", "file", "line", "one_in"), sums=("calls", "wall_ns", "cpu_ns")
     )
     total = _whole_ns(rows)
     timed = []
@@ -193,7 +184,7 @@ _AUXILIARY_TRANSFORM_HEAD = ("Host", "What", "Time a call", "On a CPU", "Calls t
 def auxiliary_section(data: PageData) -> Section | None:
     """Return the section on auxiliary hosts; None if none made batches."""
     arrivals = columns(data.tables, "arrivals")
-    if row_count(arrivals) == 0:
+    if arrivals.count == 0:
         return None
     batches = columns(data.tables, "auxiliary_batches")
     timed = columns(data.tables, "auxiliary_transforms")
@@ -238,8 +229,8 @@ def _grouped_rows(
 ) -> list[tuple[Child, ...]]:
     """Return a row of texts for each group with equal values in some columns, in their order."""
     cells = {}
-    for places in group_rows(rows, by):
-        own = select_rows(rows, places)
+    for places in rows.group(*by):
+        own = rows.where(places)
         cells[tuple(own[name][0] for name in by)] = format_cells(own)
     return [(*map(str, key), *cells[key]) for key in sorted(cells)]
 
@@ -248,7 +239,7 @@ def _arrival_cells(own: Columns) -> tuple[str, ...]:
     under_way_ns = own["wall_ns"] - own["queued_ns"] - own["making_ns"]
     seconds = max(float(own["receive_ns"].sum()) / 1e9, 1e-9)
     return (
-        f"{row_count(own):,}",
+        f"{own.count:,}",
         f"{int((own['counted'] == 0).sum()):,}",
         *(format_milliseconds(own[f"{name}_ns"].mean()) for name in ("wall", "queued", "making")),
         format_milliseconds(under_way_ns.mean()),
@@ -260,7 +251,7 @@ def _arrival_cells(own: Columns) -> tuple[str, ...]:
 
 def _auxiliary_worker_cells(own: Columns) -> tuple[str, ...]:
     return (
-        f"{row_count(own):,}",
+        f"{own.count:,}",
         *(
             format_milliseconds(own[f"{name}_ns"].mean())
             for name in ("wall", "cpu", "collate", "idle")
@@ -320,7 +311,7 @@ def _end(attempt: Attempt, *, live: bool) -> str:
 
 def _hosts(data: PageData) -> Iterable[tuple[str, Child]]:
     hosts = columns(data.tables, "hosts")
-    for at in range(row_count(hosts)):
+    for at in range(hosts.count):
         memory = format_bytes(float(hosts["memory_bytes"][at]))
         has = f"{hosts['cores'][at]:g} cores and {memory} of memory that the run may use"
         yield "Host", f"{hosts['host'][at]}: {has}"
@@ -335,11 +326,11 @@ def _recorded(data: PageData) -> Iterable[tuple[str, Child]]:
     counts = [
         format_count(count, noun, "evaluation batches" if kind == "eval" else "")
         for kind, noun in kinds.items()
-        if row_count(steps) and (count := int((steps["kind"] == kind).sum()))
+        if steps.count and (count := int((steps["kind"] == kind).sum()))
     ]
     yield "Recorded", format_list(counts) or "no steps"
     processes = columns(data.tables, "processes")
-    if row_count(processes):
+    if processes.count:
         ranks = len(np.unique(processes["rank"][processes["role"] == "rank"]))
         workers = int((processes["role"] == "worker").sum())
         yield (
@@ -369,10 +360,10 @@ def _attempts(data: PageData) -> Html | None:
 
 def _loaders(data: PageData) -> Html:
     loaders = columns(data.tables, "loaders")
-    if row_count(loaders) == 0:
+    if loaders.count == 0:
         return join_html(element("h3", "Data loaders"), note("No data loader was seen."))
     rows = []
-    for places in group_rows(loaders, ("rank", "loader")):
+    for places in loaders.group("rank", "loader"):
         at, made = int(places[0]), len(places)
         file, line = str(loaders["file"][at]), int(loaders["line"][at])
         batch_size = int(loaders["batch_size"][at])
@@ -408,13 +399,13 @@ def _start(method: str, workers: int) -> str:
 
 def _events(data: PageData) -> Html | None:
     events = columns(data.tables, "events")
-    if row_count(events) == 0:
+    if events.count == 0:
         return None
     rows = [
         (str(events["kind"][at]), str(events["text"][at]), f"{events['value'][at]:g}")
-        for at in range(min(row_count(events), _MOST_EVENTS))
+        for at in range(min(events.count, _MOST_EVENTS))
     ]
-    left = row_count(events) - len(rows)
+    left = events.count - len(rows)
     return join_html(
         element("h3", "Events"),
         table(("Kind", "What", "Value"), rows, numbers=1),

@@ -23,7 +23,6 @@ from headrace.observe.doctor.stack_samples import (
     overlaps,
     runs_model,
 )
-from headrace.observe.whatif.tables import row_count
 from headrace.observe.whatif.train_steps import DeviceSteps, TrainSteps
 from headrace.records.schema import PHASES
 
@@ -289,7 +288,7 @@ def _samples_in_steps(evidence: Evidence) -> list[StackSample]:
         for sample in evidence.rank_samples
         if sample.rank in times
     ]
-    return [sample for sample in seen if row_count(sample.rows)]
+    return [sample for sample in seen if sample.rows.count]
 
 
 def _computes_there(evidence: Evidence, waits: Sequence[StackSample]) -> bool:

@@ -25,7 +25,7 @@ from headrace.observe.doctor.stack_samples import (
 )
 from headrace.observe.whatif.measured_pipeline import BatchWork, wait_for_ready_ns
 from headrace.observe.whatif.prediction import PipelineChange
-from headrace.observe.whatif.tables import Columns, Floats, select_rows
+from headrace.observe.whatif.tables import Columns, Floats
 
 HANDOFF_NS = 2e6
 """Largest handoff of a batch of few tensors from a worker: a queue, and for each tensor a handle
@@ -93,13 +93,11 @@ def _making_wait_ns(evidence: Evidence) -> Floats:
     for rank in evidence.steps.ranks:
         places = np.flatnonzero(steps["rank"] == rank)
         begins = steps["start_ns"][places]
-        mine = select_rows(
-            fetches, (fetches["rank"] == rank) & (fetches["loader"] == loader.number)
-        )
+        mine = fetches.having(rank=rank, loader=loader.number)
         asked_ns, had_ns = mine["start_ns"], mine["start_ns"] + mine["wait_ns"]
         within = np.searchsorted(begins, asked_ns, side="right") - 1
         counts = (within >= 0) & (asked_ns < (begins + steps["wall_ns"][places])[within])
-        making = _CoveredTime(select_rows(work.rows, work.rows["rank"] == rank))
+        making = _CoveredTime(work.rows.having(rank=rank))
         during = np.where(
             mine["batch"] < loader.workers,
             had_ns - asked_ns,
