@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 from headrace.core.import_hooks import after_import
 from headrace.core.loader_hooks import LOADER_HOOKS
 from headrace.observe.probe.recording_session import SESSION
-from headrace.observe.probe.sampling_rates import TimingBudget, TimingRate
+from headrace.observe.probe.transform_timer import TimingBudget, TimingRate
 
 _READ_MODES = {"r", "rt", "tr", "rb", "br"}
 _OS_READS = ("read", "pread", "readv", "preadv")
