@@ -216,17 +216,10 @@ def check_dataloader(recorded: DebuggerMetrics) -> Finding | str | None:
 
 def _processes_a_second(batches: Columns) -> Ints:
     """Return for each second in which a batch began the number of processes that began one."""
-    begun = np.column_stack(
-        [
-            batches["start_ns"] // 1_000_000_000,
-            batches["rank"],
-            batches["loader"],
-            batches["worker"],
-        ]
-    )
+    makers = [batches[name] for name in ("rank", "loader", "worker")]
+    begun = np.column_stack([batches["start_ns"] // 1_000_000_000, *makers])
     seconds = np.unique(begun, axis=0)[:, 0]
-    counts: Ints = np.unique(seconds, return_counts=True)[1]
-    return counts
+    return np.asarray(np.unique(seconds, return_counts=True)[1])
 
 
 _INITIALIZATION_MINUTES = 20.0
@@ -242,7 +235,7 @@ def check_max_initialization_time(recorded: DebuggerMetrics) -> Finding | str | 
     started_ns, steps = recorded.started_ns, recorded.steps
     if started_ns is None:
         return "nothing was recorded"
-    train = steps["start_ns"][steps["kind"] == "train"] if steps.count else np.zeros(0)
+    train = steps.having(kind="train")["start_ns"]
     if len(train):
         minutes = (int(train.min()) - started_ns) / 60e9
         title = f"{minutes:.0f} minutes pass before the first step"
@@ -271,15 +264,15 @@ def check_step_outlier(recorded: DebuggerMetrics) -> Finding | str | None:
     steps = recorded.steps
     most = 0
     for kind, name in _KINDS.items():
-        of_kind = steps["kind"] == kind if steps.count else np.zeros(0, dtype=np.bool_)
-        most = max(most, int(of_kind.sum()))
-        if of_kind.sum() <= _FEWEST_STEPS:
+        of_kind = steps.having(kind=kind)
+        most = max(most, of_kind.count)
+        if of_kind.count <= _FEWEST_STEPS:
             continue
-        wall = steps["wall_ns"][of_kind].astype(np.float64)
+        wall = of_kind["wall_ns"].astype(np.float64)
         limit = float(wall.mean() + _DEVIATIONS * wall.std())
         outliers = wall[wall > limit]
         if len(outliers) > _FEWEST_OUTLIERS:
-            ranks = len(np.unique(steps["rank"][of_kind]))
+            ranks = len(np.unique(of_kind["rank"]))
             return debugger_finding(
                 f"{len(outliers):,} of {len(wall):,} {name} steps take longer than "
                 f"{limit / 1e6:,.0f} ms, the mean and three standard deviations",
@@ -314,29 +307,26 @@ def check_overall_framework_metrics(recorded: DebuggerMetrics) -> Finding | str 
         for kind in ("train", "eval")
     }
     before = max(float(steps["start_ns"].min()) - started_ns, 0.0) / whole_ns
-    rest = max(1.0 - before - shares["train"] - shares["eval"], 0.0)
-    evidence: dict[str, Fact] = {
-        "minutes": whole_ns / 60e9,
-        "before_first_step_share": before,
-        "training_share": shares["train"],
-        "evaluation_share": shares["eval"],
-        "else_share": rest,
-    }
     train = steps.having(kind="train")
     train_ns = max(float(train["wall_ns"].sum()), 1.0)
-    for phase in PHASES:
-        evidence[f"step_{phase}_share"] = (
-            float(np.maximum(train[f"{phase}_ns"], 0).sum()) / train_ns
-        )
     return debugger_report(
         f"{before:.0%} of the time passed before the first step, {shares['train']:.0%} in "
         f"training steps, {shares['eval']:.0%} in evaluation",
-        evidence,
+        {
+            "minutes": whole_ns / 60e9,
+            "before_first_step_share": before,
+            "training_share": shares["train"],
+            "evaluation_share": shares["eval"],
+            "else_share": max(1.0 - before - shares["train"] - shares["eval"], 0.0),
+            **{
+                f"step_{phase}_share": float(train[f"{phase}_ns"].clip(0).sum()) / train_ns
+                for phase in PHASES
+            },
+        },
     )
 
 
-_BATCH_SIZE_CPU, _BATCH_SIZE_GPU, _BATCH_SIZE_MEMORY = 70.0, 70.0, 70.0
-_BATCH_SIZE_QUANTILE = 0.95
+_BATCH_SIZE_PERCENT, _BATCH_SIZE_QUANTILE = 70.0, 0.95
 
 
 @debugger_rule("BatchSize", gpus=1)
@@ -359,11 +349,7 @@ def check_batch_size(recorded: DebuggerMetrics) -> Finding | str | None:
         for place, gpu in enumerate(recorded.gpu_numbers):
             used = quantile(recorded.gpus[window, place], _BATCH_SIZE_QUANTILE)
             memory = quantile(recorded.gpu_memory[window, place], _BATCH_SIZE_QUANTILE)
-            if (
-                cpu_used < _BATCH_SIZE_CPU
-                and used < _BATCH_SIZE_GPU
-                and memory < _BATCH_SIZE_MEMORY
-            ):
+            if all(part < _BATCH_SIZE_PERCENT for part in (cpu_used, used, memory)):
                 return debugger_finding(
                     f"the cores, GPU {gpu} and its memory are used little: {cpu_used:.0f}%, "
                     f"{used:.0f}% and {memory:.0f}% at the 95th percentile",
@@ -492,8 +478,7 @@ def _memory_increase(used: Floats) -> Floats:
     ends = np.arange(_MEMORY_WINDOW + 1, len(used) + 1)
     last = (sums[ends] - sums[ends - _MEMORY_WINDOW]) / _MEMORY_WINDOW
     before = (sums[ends - 2] - sums[ends - _MEMORY_WINDOW - 1]) / (_MEMORY_WINDOW - 1)
-    increase: Floats = last - before
-    return increase
+    return np.asarray(last - before)
 
 
 _DISTANCE_LIMIT = 0.5
@@ -531,8 +516,7 @@ def check_load_balancing(recorded: DebuggerMetrics) -> Finding | str | None:
 
 def _histogram(used: Floats) -> Floats:
     counts, _ = np.histogram(used[np.isfinite(used)], bins=_HISTOGRAM_EDGES)
-    shares: Floats = counts / max(counts.sum(), 1)
-    return shares
+    return np.asarray(counts / max(counts.sum(), 1))
 
 
 def _distance(one: Floats, other: Floats) -> float:

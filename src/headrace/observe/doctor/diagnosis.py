@@ -77,19 +77,25 @@ _SPECIFIC_FIRST = (
 
 def rank_findings(findings: Sequence[Finding], evidence: Evidence) -> tuple[Finding, ...]:
     """Return the findings worth reporting, worst first."""
+    little = _LITTLE * evidence.steps.total_seconds
     relevant = [
-        finding
-        for finding in findings
-        if not (finding.rule in DATA_RULES and _is_little(finding, evidence))
+        each
+        for each in findings
+        if each.rule not in DATA_RULES or each.forecast or each.seconds_lost >= little
     ]
-    rules = {finding.rule for finding in relevant if not finding.forecast}
-    ranked = [
-        finding
-        for finding in relevant
-        if not (finding.rule == "data-wait" and (rules & DATA_RULES or _has_waiting_rank(relevant)))
-        and not (finding.rule == "slow-storage" and "small-files" in rules)
-        and not (finding.rule == "compute-bound" and _has_warning(relevant))
-    ]
+    rules = {each.rule for each in relevant if not each.forecast}
+    # One rank's wait for data may be reported already.
+    explained = rules & DATA_RULES or any(
+        each.rule == "slow-rank" and each.evidence["phase"] == "data_wait" for each in relevant
+    )
+    # The time before training counts for nothing here.
+    warned = any(each.severity != "info" and each.rule != "slow-start" for each in relevant)
+    left_out = {
+        *(("data-wait",) if explained else ()),
+        *(("slow-storage",) if "small-files" in rules else ()),
+        *(("compute-bound",) if warned else ()),
+    }
+    ranked = [each for each in relevant if each.rule not in left_out]
     ranked.sort(
         key=lambda each: (_is_foreign(each, evidence), -_ranking_seconds(each, evidence), each.rule)
     )
@@ -114,25 +120,6 @@ def _is_foreign(finding: Finding, evidence: Evidence) -> bool:
     """Return whether the rank waits because other jobs fill the host's cores."""
     idle = evidence.work is not None and not evidence.workers_busy
     return finding.rule == "data-wait" and idle and evidence.others_fill_cores
-
-
-def _is_little(finding: Finding, evidence: Evidence) -> bool:
-    if finding.forecast:
-        return False
-    return finding.seconds_lost < _LITTLE * evidence.steps.total_seconds
-
-
-def _has_waiting_rank(findings: Sequence[Finding]) -> bool:
-    """Return whether a finding already reports one rank's wait for data."""
-    return any(
-        finding.rule == "slow-rank" and finding.evidence["phase"] == "data_wait"
-        for finding in findings
-    )
-
-
-def _has_warning(findings: Sequence[Finding]) -> bool:
-    """Return whether anything but the time before training is worth a warning."""
-    return any(finding.severity != "info" and finding.rule != "slow-start" for finding in findings)
 
 
 def _conditional_pairs(findings: Sequence[Finding], evidence: Evidence) -> list[tuple[str, str]]:
@@ -271,7 +258,11 @@ def _faulty_sentence(evidence: Evidence, worst: Finding) -> tuple[str, Bound]:
     others_matter = evidence.others_fill_cores or evidence.others_crowd
     if bound == "data" and others_matter and evidence.others_use not in text:
         others = f"; {evidence.others_use}"
-    return f"{text}{_remedy_clause(worst)}{others}.", bound
+    best = _best_remedy(worst)
+    if best is not None:
+        faster = f"{best.predicted_speedup:.1f} times as fast{best.interval}"
+        text += f"; {change_phrase(best)} the run would be {faster}"
+    return f"{text}{others}.", bound
 
 
 def main_remedy(findings: Sequence[Finding]) -> Remedy | None:
@@ -290,15 +281,6 @@ def _best_remedy(finding: Finding) -> Remedy | None:
     return max(worth, key=_preference, default=None)
 
 
-def _remedy_clause(finding: Finding) -> str:
-    """Return the effect of the best remedy, to be appended to the sentence."""
-    best = _best_remedy(finding)
-    if best is None:
-        return ""
-    faster = f"{best.predicted_speedup:.1f} times as fast{best.interval}"
-    return f"; {change_phrase(best)} the run would be {faster}"
-
-
 def change_phrase(remedy: Remedy) -> str:
     """Return the change, to be read on its own: with 4 workers, without the blur."""
     change = remedy.change.strip(",")
@@ -312,46 +294,30 @@ def _preference(remedy: Remedy) -> tuple[bool, bool, float]:
 
 def missing_data(events: Columns) -> tuple[str, ...]:
     """Return a sentence for each kind of data that was not recorded, or fault of the recording."""
-    if events.count == 0:
-        return ()
     by_kind: dict[str, list[tuple[str, float]]] = {kind: [] for kind in _SENTENCES}
     for kind, text, value in zip(events["kind"], events["text"], events["value"], strict=True):
         if kind in by_kind and (kind, text) != ("switched", "on"):
             by_kind[kind].append((str(text), float(value)))
-    return tuple(_SENTENCES[kind](rows) for kind, rows in by_kind.items() if rows)
-
-
-def _dropped(rows: list[tuple[str, float]]) -> str:
-    lost = sum(count for _, count in rows)
-    return f"{lost:,.0f} records were lost: they came faster than they could be collected."
-
-
-def _faults(rows: list[tuple[str, float]]) -> str:
-    times = "once" if len(rows) == 1 else f"{len(rows)} times"
-    return f"Recording failed {times}, and left that out; first: {rows[0][0]}."
-
-
-def _stopped(rows: list[tuple[str, float]]) -> str:
-    who = "A process" if len(rows) == 1 else f"{len(rows)} processes"
-    return f"{who} recorded no more after a hundred faults of the probe."
-
-
-def _device_steps(rows: list[tuple[str, float]]) -> str:
-    lost = sum(count for _, count in rows)
-    return f"{lost:,.0f} steps have no row by the accelerator's clock: the others stand for them."
-
-
-def _switched(rows: list[tuple[str, float]]) -> str:
-    times = "once" if len(rows) == 1 else f"{len(rows)} times"
-    return f"Recording was switched off {times}: what ran then is not in the figures."
+    return tuple(
+        _SENTENCES[kind].format(
+            lost=sum(count for _, count in rows),
+            times="once" if len(rows) == 1 else f"{len(rows)} times",
+            who="A process" if len(rows) == 1 else f"{len(rows)} processes",
+            first=rows[0][0],
+        )
+        for kind, rows in by_kind.items()
+        if rows
+    )
 
 
 _SENTENCES = {
-    "dropped-records": _dropped,
-    "probe-fault": _faults,
-    "recording-stopped": _stopped,
-    "device-steps-lost": _device_steps,
-    "switched": _switched,
+    "dropped-records": "{lost:,.0f} records were lost: they came faster than they could be "
+    "collected.",
+    "probe-fault": "Recording failed {times}, and left that out; first: {first}.",
+    "recording-stopped": "{who} recorded no more after a hundred faults of the probe.",
+    "device-steps-lost": "{lost:,.0f} steps have no row by the accelerator's clock: the others "
+    "stand for them.",
+    "switched": "Recording was switched off {times}: what ran then is not in the figures.",
 }
 """By the kind of the event; the text of `switched` is "on" or "off"."""
 

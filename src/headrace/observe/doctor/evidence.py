@@ -75,8 +75,6 @@ def transform_shares(transforms: Columns, loader: int) -> tuple[TransformShare, 
 
     Shares are of `__getitem__` if that was timed, too, and otherwise of all that was timed.
     """
-    if transforms.count == 0:
-        return ()
     rows = transforms.having(loader=loader).summed(
         by=("name", "file", "line", "one_in"), sums=("wall_ns", "cpu_ns")
     )
@@ -175,9 +173,7 @@ def rank_thread_demand(
 
 def mean_threads(usage: Columns, processes: Columns, role: str) -> float:
     """Return the mean number of threads of a role's processes; infinite if not recorded."""
-    if usage.count == 0 or processes.count == 0:
-        return float("inf")
-    pids = processes["pid"][processes["role"].astype(str) == role]
+    pids = processes.having(role=role)["pid"]
     threads = usage["threads"][np.isin(usage["pid"], pids)]
     return float(threads[threads > 0].mean()) if (threads > 0).any() else float("inf")
 
@@ -349,7 +345,12 @@ class Evidence:
 
     def severity(self, seconds_lost: float) -> Severity:
         """Return the severity of losing so many seconds of a rank's steps."""
-        return severity_of(seconds_lost / max(self.steps.total_seconds, 1e-9))
+        share = seconds_lost / max(self.steps.total_seconds, 1e-9)
+        if share >= CRITICAL:
+            return "critical"
+        if share >= SERIOUS:
+            return "serious"
+        return "warning" if share >= WARNING else "info"
 
     def waits_solved(self, prediction: Prediction) -> float:
         """Return how many seconds of data wait a predicted change would remove."""
@@ -364,15 +365,6 @@ class Evidence:
         """Seconds of data wait because making batches takes too long, by simulation."""
         simulated = self.simulator.before.wait_share if self.simulator is not None else 1.0
         return self.steady_steps.total_seconds * min(simulated, self.steady_steps.data_wait_share)
-
-
-def severity_of(share: float) -> Severity:
-    """Return the severity of losing a share of step time."""
-    if share >= CRITICAL:
-        return "critical"
-    if share >= SERIOUS:
-        return "serious"
-    return "warning" if share >= WARNING else "info"
 
 
 def gather_evidence(tables: Tables) -> Evidence:
@@ -391,8 +383,7 @@ def gather_evidence(tables: Tables) -> Evidence:
     )
     loader = _training_loader(loader_columns) if loader_columns is not None else None
     since_s = recording_start_s(columns(tables, "hosts"), processes)
-    in_ranks = stacks["worker"] < 0 if stacks.count else np.zeros(0, dtype=np.bool_)
-    rank_samples = read_stack_samples(stacks, in_ranks, since_s)
+    rank_samples = read_stack_samples(stacks, stacks["worker"] < 0, since_s)
     workers = loader.workers if loader is not None else 0
     waits = steps.share("data_wait") if workers else 0.0
     wanted = rank_thread_demand(rank_samples, waits, host, mean_threads(usage, processes, "rank"))
@@ -421,38 +412,29 @@ def gather_evidence(tables: Tables) -> Evidence:
 def _stacks_in_steps(tables: Tables, steps: TrainSteps) -> Columns:
     """Return the table `stacks` without samples before and after the steps that count."""
     stacks, span = columns(tables, "stacks"), steps.span_ns
-    if span is None or stacks.count == 0:
+    if span is None:
         return stacks
     return stacks.where((end_ns_of(stacks) >= span[0]) & (stacks["start_ns"] <= span[1]))
 
 
 def _making_rows(stacks: Columns, loader: TrainingLoader | None) -> Flags:
-    if loader is None or stacks.count == 0:
+    if loader is None:
         return np.zeros(stacks.count, dtype=np.bool_)
+    phase = stacks["phase"].astype(str)
     if loader.workers == 0:  # the rank makes its batches while it waits for them
-        inline: Flags = (stacks["worker"] < 0) & np.isin(
-            stacks["phase"].astype(str), ("wait", "data_wait", "work")
-        )
-        return inline
-    busy: Flags = (
-        (stacks["worker"] >= 0) & (stacks["loader"] == loader.number) & (stacks["phase"] == "work")
-    )
-    return busy
+        return np.asarray((stacks["worker"] < 0) & np.isin(phase, ("wait", "data_wait", "work")))
+    of_workers = (stacks["worker"] >= 0) & (stacks["loader"] == loader.number)
+    return np.asarray(of_workers & (phase == "work"))
 
 
 def _training_loader(rows: Columns) -> TrainingLoader:
+    same = ("kind", "style", "workers", "prefetch_factor", "batch_size", "file", "line")
     return TrainingLoader(
         number=int(rows["loader"][0]),
-        kind=str(rows["kind"][0]),
-        style=str(rows["style"][0]),
-        workers=int(rows["workers"][0]),
-        prefetch_factor=int(rows["prefetch_factor"][0]),
-        batch_size=int(rows["batch_size"][0]),
         pinned=bool(rows["pinned"][0] > 0),
         persistent=bool(rows["persistent"][0] > 0),
-        file=str(rows["file"][0]),
-        line=int(rows["line"][0]),
         constructed=rows.count,
+        **{name: rows[name].tolist()[0] for name in same},
     )
 
 
@@ -479,7 +461,7 @@ def gpus_of_run(evidence: Evidence) -> tuple[int, ...] | None:
 def _mean_utilisation(evidence: Evidence) -> dict[int, float]:
     """Return the mean utilisation of each of the host's GPUs while steps ran, if recorded."""
     system, span = evidence.system, evidence.steps.span_ns
-    if system.count == 0 or span is None:
+    if span is None:
         return {}
     inside = (system["t_ns"] >= span[0]) & (system["t_ns"] <= span[1])
     found = {}

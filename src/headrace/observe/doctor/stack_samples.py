@@ -35,6 +35,10 @@ _CALLS_MANY = re.compile(
 functions the whole time counts, at the hottest line: two lines of a loop are one fault."""
 
 
+# Stacks share most of their lines, and a live view reads them each second.
+_is_library = lru_cache(maxsize=4096)(is_library)
+
+
 @dataclass(frozen=True, slots=True)
 class StackFrame:
     """A frame of a stack; its line is 0 if the interpreter was between lines."""
@@ -215,6 +219,12 @@ def find_hotspot(
     )
 
 
+def find_cause(samples: Iterable[StackSample]) -> Cause | None:
+    """Return the place that took the most time as a cause; None if nothing was sampled."""
+    place = find_hotspot(samples)
+    return place.cause() if place is not None else None
+
+
 def off_cpu_ns(samples: Iterable[StackSample]) -> float:
     """Return the time off the CPU that the samples represent."""
     return sum(max(sample.wall_ns - sample.cpu_ns, 0.0) for sample in samples)
@@ -229,11 +239,6 @@ def _most_called(there: list[tuple[StackSample, float]]) -> str:
 
 def _sums(rows: Columns) -> tuple[float, float]:
     return float(rows["wall_ns"].sum()), float(rows["cpu_ns"].sum())
-
-
-@lru_cache(maxsize=4096)
-def _is_library(file: str) -> bool:
-    return is_library(file)
 
 
 @lru_cache(maxsize=65_536)
@@ -257,7 +262,7 @@ def recording_start_s(hosts: Columns, processes: Columns) -> float | None:
     Each host has its own clock, and no record says which host a process is on; so with several
     hosts it is the earliest possible time.
     """
-    if hosts.count == 0 or processes.count == 0:
+    if not hosts.count or not processes.count:
         return None
     offset_ns, started_ns = int(hosts["unix_offset_ns"].min()), int(processes["started_ns"].min())
     return (offset_ns + started_ns) / 1e9 if offset_ns > 0 else None

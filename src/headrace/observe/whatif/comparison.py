@@ -207,18 +207,16 @@ def _samples_per_s(steps: TrainSteps) -> float | None:
 def _settings(tables: Tables, steps: TrainSteps) -> dict[str, str]:
     """Return a run's settings, as far as runs may differ in them."""
     settings = {"ranks": str(len(steps.ranks))}
-    loaders = columns(tables, "loaders")
+    loaders = columns(tables, "loaders").having(loader=main_loader(steps))
     if loaders.count:
-        for place in np.flatnonzero(loaders["loader"] == main_loader(steps))[:1]:
-            settings |= {label: str(loaders[name][place]) for name, label in _SETTINGS.items()}
+        settings |= {label: str(loaders[name][0]) for name, label in _SETTINGS.items()}
     return settings
 
 
 def _changed_settings(before: dict[str, str], after: dict[str, str]) -> tuple[SettingChange, ...]:
-    names = list(dict.fromkeys([*before, *after]))
     return tuple(
         SettingChange(setting=name, before=before.get(name, "-"), after=after.get(name, "-"))
-        for name in names
+        for name in {**before, **after}
         if before.get(name) != after.get(name)
     )
 

@@ -20,7 +20,6 @@ from headrace.observe.whatif.tables import (
     Ints,
     Tables,
     columns,
-    row_count,
 )
 from headrace.observe.whatif.train_steps import TrainSteps, read_steps
 
@@ -56,10 +55,8 @@ def read_host_usage(tables: Tables, span_ns: tuple[int, int] | None = None) -> H
     """Return the host's cores and how busy they were, in all of the run by default."""
     hosts, processes = columns(tables, "hosts"), columns(tables, "processes")
     known = hosts["cores"] if hosts.count else np.array([float("inf")])
-    ranks = 1
-    if processes.count:
-        ranks = len(np.unique(processes["rank"][processes["role"] == "rank"]))
-    distinct = len(np.unique(hosts["host"])) if hosts.count else 1
+    ranks = len(np.unique(processes.having(role="rank")["rank"]))
+    distinct = max(len(np.unique(hosts["host"])), 1)
     system = columns(tables, "system")
     busy = _busy_cores(system, span_ns)
     usage = columns(tables, "process_usage")
@@ -102,10 +99,9 @@ def _busy_cores(system: Columns, span_ns: tuple[int, int] | None) -> float | Non
 
 def _inside(samples: Columns, span_ns: tuple[int, int] | None) -> Flags:
     """Return which samples lie between two times."""
-    if span_ns is None or samples.count == 0:
+    if span_ns is None:
         return np.ones(samples.count, dtype=np.bool_)
-    inside: Flags = (samples["t_ns"] >= span_ns[0]) & (samples["t_ns"] <= span_ns[1])
-    return inside
+    return np.asarray((samples["t_ns"] >= span_ns[0]) & (samples["t_ns"] <= span_ns[1]))
 
 
 def _used_cores(
@@ -118,7 +114,7 @@ def _used_cores(
     samples = usage.where(_inside(usage, span_ns))
     # Each process is sampled at its own times, so the intervals are taken for each.
     by_process = [samples.where(places) for places in samples.group("pid")]
-    if max(map(row_count, by_process), default=0) < _FEWEST_LOOKS:
+    if max((each.count for each in by_process), default=0) < _FEWEST_LOOKS:
         return None
     usual_ns = float(np.median(np.concatenate([np.diff(mine["t_ns"]) for mine in by_process])))
     used_ns, watched_ns = 0.0, 1.0
@@ -150,13 +146,10 @@ def read_offload_stats(
 ) -> OffloadStats | None:
     """Return the work of auxiliary hosts for a loader; None if its batches are not offloaded."""
     arrivals, events = columns(tables, "arrivals"), columns(tables, "events")
-    if span_ns is None or not _is_offloaded(events, loader):
+    if span_ns is None or not events.having(kind=LOADER_EVENT, value=loader).count:
         return None
-    if arrivals.count == 0:
-        return OffloadStats()
-    within = (arrivals["loader"] == loader) & (arrivals["start_ns"] >= span_ns[0])
-    within &= arrivals["start_ns"] <= span_ns[1]
-    mine = arrivals.where(within)
+    began_ns = arrivals["start_ns"]
+    mine = arrivals.where((began_ns >= span_ns[0]) & (began_ns <= span_ns[1])).having(loader=loader)
     if mine.count == 0:
         return OffloadStats()
     cores = _mean_cores(_core_events_of(events, loader), span_ns) / len(np.unique(mine["rank"]))
@@ -165,11 +158,6 @@ def read_offload_stats(
         making_ns=float(mine["making_ns"].mean()),
         hosts=len(np.unique(mine["host"].astype(str))),
     )
-
-
-def _is_offloaded(events: Columns, loader: int) -> bool:
-    announced = (events["kind"] == LOADER_EVENT) & (events["value"] == loader)
-    return bool(announced.any())
 
 
 def cores_text(loader: int, host: str) -> str:
@@ -189,13 +177,10 @@ def _mean_cores(core_events: Columns, span_ns: tuple[int, int]) -> float:
     """Return the mean number of cores that all ranks together could use."""
     begin_ns, end_ns = span_ns
     total = 0.0
-    for rank in np.unique(core_events["rank"]):
-        for host in np.unique(core_events["text"][core_events["rank"] == rank].astype(str)):
-            mine = core_events.having(rank=rank, text=host)
-            order: Ints = np.argsort(mine["at_ns"], kind="stable")
-            at_ns = np.clip(mine["at_ns"][order], begin_ns, end_ns)
-            lasted: Floats = np.diff(at_ns, append=end_ns).astype(np.float64)
-            total += float((mine["value"][order] * lasted).sum())
+    core_events = core_events.where(np.argsort(core_events["at_ns"], kind="stable"))
+    for places in core_events.group("rank", "text"):
+        at_ns = np.clip(core_events["at_ns"][places], begin_ns, end_ns)
+        total += float((core_events["value"][places] * np.diff(at_ns, append=end_ns)).sum())
     return total / max(end_ns - begin_ns, 1)
 
 
@@ -230,7 +215,6 @@ class BatchWork:
     cpu_measured: bool
 
     def __len__(self) -> int:
-        """Return the number of batches."""
         return self.rows.count
 
     def column(self, name: str) -> Floats:
@@ -313,10 +297,7 @@ def main_loader(steps: TrainSteps) -> int:
 
 def read_batch_work(tables: Tables, loader: int) -> BatchWork | None:
     """Return the batches made for a loader; None if none were recorded."""
-    batches = columns(tables, "batches")
-    if batches.count == 0:
-        return None
-    batches = batches.having(loader=loader)
+    batches = columns(tables, "batches").having(loader=loader)
     later: Flags = batches["batch"] > 0
     if later.sum() >= FEWEST_BATCHES:  # a worker's first batch includes imports and cold caches
         batches = batches.where(later)
@@ -371,7 +352,9 @@ def measure_from(
         pipeline=Pipeline(
             workers=workers,
             prefetch_factor=max(int(loader["prefetch_factor"][0]), 1),
-            takes_next=_takes_next(loader) or offload is not None,
+            takes_next=offload is not None
+            or str(loader["kind"][0]) == "headrace"
+            or int(loader["in_order"][0]) == 0,
             # Cores used by other programs are not available, but they never take all.
             cores=max(host.cores - host.foreign_cores, host.cores / 2) / ranks,
             auxiliary=offload.workers if offload is not None else 0,
@@ -391,10 +374,6 @@ def measure_from(
     )
 
 
-def _takes_next(loader: Columns) -> bool:
-    return str(loader["kind"][0]) == "headrace" or int(loader["in_order"][0]) == 0
-
-
 def loader_rows(
     loaders: Columns, number: int, offload: OffloadStats | None = None
 ) -> Columns | None:
@@ -402,18 +381,15 @@ def loader_rows(
 
     If batches are offloaded, a loader without workers counts as one with a single worker.
     """
-    rows = loaders.having(loader=number) if loaders.count else loaders
+    rows = loaders.having(loader=number)
     if not rows.count:
         return None
     rows = rows.having(rank=rows["rank"][0])
     if offload is None:
         return rows
-    without = rows["workers"] == 0
-    return {
-        **{name: rows[name] for name in rows},
-        "workers": np.maximum(rows["workers"], 1),
-        "prefetch_factor": np.where(without, _USUAL_PREFETCH, rows["prefetch_factor"]),
-    }
+    prefetch = np.where(rows["workers"] == 0, _USUAL_PREFETCH, rows["prefetch_factor"])
+    workers = np.maximum(rows["workers"], 1)
+    return Columns({**rows, "workers": workers, "prefetch_factor": prefetch})
 
 
 def _other_cpu_ns(host: HostUsage, period: float, demand: float, *, inline: bool) -> float:
@@ -435,8 +411,6 @@ def handoff_ns(fetches: Columns, loader: int, workers: int) -> float:
     idle worker's time to answer, plus the rest of the waits for ready batches. Otherwise it is
     known only from waits for ready batches.
     """
-    if fetches.count == 0:
-        return 0.0
     timed = (fetches["loader"] == loader) & (fetches["ended"] == 0)
     timed &= (fetches["receive_ns"] >= 0) & (fetches["receive_cpu_ns"] >= 0)
     received = fetches.where(timed & (fetches["batch"] > 0))
@@ -451,8 +425,6 @@ def handoff_ns(fetches: Columns, loader: int, workers: int) -> float:
 
 def wait_for_ready_ns(fetches: Columns, loader: int, workers: int) -> float:
     """Return the wait for a batch that is ready, in ns; 0 if none was seen."""
-    if fetches.count == 0:
-        return 0.0
     at_hand = (fetches["loader"] == loader) & (fetches["ready"] > 0) & (fetches["ended"] == 0)
     return _calm_ns(fetches["wait_ns"][at_hand & (fetches["batch"] > 0)], workers)
 

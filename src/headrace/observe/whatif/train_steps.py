@@ -81,7 +81,7 @@ class DeviceSteps:
 def read_device_steps(tables: Tables, steps: Columns) -> DeviceSteps | None:
     """Return rows of `steps` by the device's clock; None if too few of them are known."""
     rows = columns(tables, "device_steps")
-    if rows.count == 0 or steps.count == 0:
+    if not rows.count or not steps.count:
         return None
     device = DeviceSteps(rows=rows, places=device_row_numbers(steps, rows))
     return device if device.known.mean() >= _LEAST_DEVICE_SHARE else None
@@ -104,7 +104,6 @@ class TrainSteps:
     device: DeviceSteps | None = None  # the same steps by the accelerator's clock; None if unknown
 
     def __len__(self) -> int:
-        """Return the number of steps, over all ranks."""
         return self.rows.count
 
     @property
@@ -134,12 +133,15 @@ class TrainSteps:
 
     def share(self, phase: str) -> float:
         """Return the share of all step time in a phase, 0 to 1."""
-        total = float(self.wall_ns.sum())
-        return float(self.phase_ns(phase).sum()) / total if total > 0 else 0.0
+        return self._share(self.phase_ns(phase))
 
-    def seconds(self, phase: str) -> float:
-        """Return a rank's seconds in a phase, as the mean over the ranks."""
-        return float(self.phase_ns(phase).sum()) / max(len(self.ranks), 1) / 1e9
+    def _share(self, spent_ns: Floats) -> float:
+        total = float(self.wall_ns.sum())
+        return float(spent_ns.sum()) / total if total > 0 else 0.0
+
+    def _seconds(self, spent_ns: Floats) -> float:
+        """Return seconds as the mean over the ranks."""
+        return float(spent_ns.sum()) / max(len(self.ranks), 1) / 1e9
 
     @property
     def data_wait_ns(self) -> Floats:
@@ -162,13 +164,12 @@ class TrainSteps:
     @property
     def data_wait_share(self) -> float:
         """The share of step time for which the accelerator waited for data, 0 to 1."""
-        total = float(self.wall_ns.sum())
-        return float(self.data_wait_ns.sum()) / total if total > 0 else 0.0
+        return self._share(self.data_wait_ns)
 
     @property
     def data_wait_seconds(self) -> float:
         """Seconds for which an accelerator waited for data, as the mean over the ranks."""
-        return float(self.data_wait_ns.sum()) / max(len(self.ranks), 1) / 1e9
+        return self._seconds(self.data_wait_ns)
 
     @property
     def copy_ns(self) -> Floats:
@@ -187,7 +188,7 @@ class TrainSteps:
     @property
     def total_seconds(self) -> float:
         """Seconds of a rank's steps, as the mean over the ranks."""
-        return float(self.wall_ns.sum()) / max(len(self.ranks), 1) / 1e9
+        return self._seconds(self.wall_ns)
 
     @property
     def span_ns(self) -> tuple[int, int] | None:
@@ -219,10 +220,7 @@ class TrainSteps:
 
 def read_steps(tables: Tables) -> TrainSteps:
     """Return the training steps of a run without the warm-up."""
-    steps = columns(tables, "steps")
-    if steps.count == 0:
-        return TrainSteps(rows=steps, starts_loader=np.zeros(0, dtype=np.bool_), recorded=0)
-    steps = steps.having(kind="train")
+    steps = columns(tables, "steps").having(kind="train")
     steps = steps.where(np.lexsort((steps["start_ns"], steps["rank"])))
     recorded = steps.count
     steps = steps.where(_counted_rows(steps))
@@ -249,8 +247,6 @@ def _counted_rows(steps: Columns) -> Flags:
 
 def _loader_start_mask(steps: Columns, fetches: Columns) -> Flags:
     starts = np.zeros(steps.count, dtype=np.bool_)
-    if fetches.count == 0:
-        return starts
     first = fetches.having(batch=0, ended=0)
     for rank in np.unique(steps["rank"]):
         places = np.flatnonzero(steps["rank"] == rank)

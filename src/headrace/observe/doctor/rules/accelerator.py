@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from headrace.observe.doctor.evidence import SERIOUS, WARNING, Evidence, gpu_utilisation, rule
-from headrace.observe.doctor.findings import Cause, Finding
+from headrace.observe.doctor.findings import Finding
 from headrace.observe.doctor.remedies import (
     bigger_batch_remedy,
     faster_copies,
@@ -18,6 +18,7 @@ from headrace.observe.doctor.remedies import (
 )
 from headrace.observe.doctor.stack_samples import (
     StackSample,
+    find_cause,
     find_hotspot,
     is_device_sync,
     overlaps,
@@ -29,15 +30,8 @@ from headrace.records.schema import PHASES
 
 def sync_share(evidence: Evidence) -> float | None:
     """Return the least exposed sync of all ranks over step time; None if not measured."""
-    steps = evidence.steps
-    if len(steps) == 0:
-        return None
-    measured = steps.rows["sync_measured"] > 0
-    shares = [
-        steps.of(measured & (steps.rows["rank"] == rank)).share("sync")
-        for rank in steps.ranks
-        if (measured & (steps.rows["rank"] == rank)).any()
-    ]
+    steps = evidence.steps.of(evidence.steps.rows["sync_measured"] > 0)
+    shares = (steps.of(steps.rows["rank"] == rank).share("sync") for rank in steps.ranks)
     return min(shares, default=None)
 
 
@@ -195,8 +189,7 @@ def check_blocking_copy(evidence: Evidence) -> Finding | None:
     if in_line and device is None:
         return None
     pinned = pageable == 0 if copies else loader is not None and loader.pinned
-    place = find_hotspot(sample for sample in evidence.rank_samples if sample.phase == "copy")
-    cause: Cause | None = place.cause() if place is not None else None
+    cause = find_cause(sample for sample in evidence.rank_samples if sample.phase == "copy")
     seconds = share * steps.total_seconds
     at = f" at {cause.place}" if cause is not None else ""
     whom = "the script" if device is None else "the accelerator"

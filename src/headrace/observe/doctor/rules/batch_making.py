@@ -312,7 +312,11 @@ def check_small_files(evidence: Evidence) -> Finding | None:
     )
     if calls <= 0 or samples <= 0 or evidence.cores_full:  # 0: not recorded
         return None
-    files = _waiting_for_files(evidence)
+    files = tuple(
+        sample
+        for sample in evidence.making_samples
+        if reads_own_files(sample) and not (is_lock(sample) or is_sleep(sample))
+    )
     total_ns = sum(sample.wall_ns for sample in evidence.making_samples)
     waiting = off_cpu_ns(files) / max(total_ns, 1.0)
     waited_s = waiting * float(work.column("wall_ns").sum()) / 1e9
@@ -339,14 +343,6 @@ def check_small_files(evidence: Evidence) -> Finding | None:
         },
         cause=cause,
         remedies=remedies,
-    )
-
-
-def _waiting_for_files(evidence: Evidence) -> tuple[StackSample, ...]:
-    return tuple(
-        sample
-        for sample in evidence.making_samples
-        if reads_own_files(sample) and not (is_lock(sample) or is_sleep(sample))
     )
 
 

@@ -90,22 +90,21 @@ def check_memory_growth(evidence: Evidence) -> Finding | None:
 def _series(evidence: Evidence) -> Iterator[tuple[_MemoryOwner, Floats, Floats]]:
     """Yield the series that may grow: owner, times in ns, bytes in use."""
     usage, system = evidence.usage, evidence.system
-    for pid in np.unique(usage["pid"]) if usage.count else ():
+    for pid in np.unique(usage["pid"]):
         rows = usage.having(pid=pid)
         yield _memory_owner(evidence.processes, int(pid)), rows["t_ns"], rows["resident_bytes"]
     ours = gpus_of_run(evidence)
-    for name in system if system.count else ():
+    for name in system if ours is not None and system.count else ():
         match = _DEVICE.fullmatch(name)
-        if match and ours is not None and (not ours or int(match[1]) in ours):
+        if match and (not ours or int(match[1]) in ours):
             yield _MemoryOwner(name=f"GPU {match[1]}", is_device=True), system["t_ns"], system[name]
 
 
 def _memory_owner(processes: Columns, pid: int) -> _MemoryOwner:
-    places = np.flatnonzero(processes["pid"] == pid).tolist() if processes.count else []
-    if not places:
+    rows = processes.having(pid=pid)
+    if not rows.count:
         return _MemoryOwner(name=f"process {pid}")
-    row = places[-1]
-    rank, worker = int(processes["rank"][row]), int(processes["worker"][row])
+    rank, worker = int(rows["rank"][-1]), int(rows["worker"][-1])
     name = f"rank {rank}" if worker < 0 else f"worker {worker} of rank {rank}"
     return _MemoryOwner(name=name, rank=rank, worker=worker)
 

@@ -13,7 +13,7 @@ from headrace.observe.doctor.remedies import predict_without, predicted_remedy
 from headrace.observe.doctor.stack_samples import (
     StackFrame,
     StackSample,
-    find_hotspot,
+    find_cause,
     samples_during,
 )
 from headrace.observe.whatif.tables import Flags
@@ -37,10 +37,8 @@ def check_slow_start(evidence: Evidence) -> Finding | None:
     """
     processes, steps = evidence.processes, evidence.steps
     span = steps.span_ns
-    if not evidence.enough or span is None or not len(processes.get("role", ())):
-        return None
-    ranks = processes["started_ns"][processes["role"] == "rank"]
-    if not len(ranks):
+    ranks = processes.having(role="rank")["started_ns"]
+    if not evidence.enough or span is None or not len(ranks):
         return None
     before_ns = (steps.recorded - len(steps)) / len(steps.ranks) * float(np.median(steps.wall_ns))
     start_s = max((span[0] - int(ranks.min()) - before_ns) / 1e9, 0.0)
@@ -62,11 +60,10 @@ def check_slow_start(evidence: Evidence) -> Finding | None:
 
 def _first_batch_s(evidence: Evidence) -> float:
     """Return the wait for the first training batch, in seconds; 0 if not recorded."""
-    fetches, loader = evidence.fetches, evidence.loader
-    if loader is None or not len(fetches.get("batch", ())):
+    if evidence.loader is None:
         return 0.0
-    first = (fetches["batch"] == 0) & (fetches["epoch"] == 0) & (fetches["loader"] == loader.number)
-    return float(fetches["wait_ns"][first].max(initial=0)) / 1e9
+    first = evidence.fetches.having(batch=0, epoch=0, loader=evidence.loader.number)
+    return float(first["wait_ns"].max(initial=0)) / 1e9
 
 
 # Their effect depends on the length of the run, so nothing is predicted.
@@ -217,8 +214,7 @@ def _outlier_cause(evidence: Evidence, outliers: Flags, phase: str) -> Cause | N
         for frame in sample.frames
     }
     seen = samples_during(in_phase, times)
-    place = find_hotspot([_cut_to_special_line(sample, usual) for sample in seen])
-    return place.cause() if place is not None else None
+    return find_cause([_cut_to_special_line(sample, usual) for sample in seen])
 
 
 def _cut_to_special_line(sample: StackSample, usual: set[StackFrame]) -> StackSample:
@@ -227,12 +223,10 @@ def _cut_to_special_line(sample: StackSample, usual: set[StackFrame]) -> StackSa
         return sample
     special = [
         depth
-        for depth, frame in enumerate(sample.frames)
+        for depth, frame in enumerate(sample.frames, start=1)
         if frame.is_user and frame.line and frame not in usual
     ]
-    if not special:
-        return sample
-    return replace(sample, frames=sample.frames[: special[-1] + 1])
+    return replace(sample, frames=sample.frames[: special[-1]]) if special else sample
 
 
 _SLOWER = 1.1
@@ -339,12 +333,10 @@ def _mean(steps: TrainSteps, phase: str) -> float:
 def _slow_rank_cause(evidence: Evidence, rank: int, phase: str) -> Cause | None:
     """Return where the slow rank is in that phase; if it waits for data, where batches are made."""
     if phase == "data_wait" and evidence.making_samples:
-        place = find_hotspot(sample for sample in evidence.making_samples if sample.rank == rank)
-        return place.cause() if place is not None else None
-    place = find_hotspot(
+        return find_cause(sample for sample in evidence.making_samples if sample.rank == rank)
+    return find_cause(
         sample for sample in evidence.rank_samples if sample.phase == phase and sample.rank == rank
     )
-    return place.cause() if place is not None else None
 
 
 _UNEQUAL_STEPS, _UNEQUAL_SHARE = 3, 0.02

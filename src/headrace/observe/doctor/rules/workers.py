@@ -140,13 +140,8 @@ def check_workers_restarted(evidence: Evidence) -> Finding | None:
     loader, steps, rows = evidence.loader, evidence.steps, evidence.processes
     if not evidence.enough or loader is None or loader.persistent or loader.workers == 0:
         return None
-    if not len(rows.get("role", ())):
-        return None
-    workers = (rows["role"] == "worker") & (rows["loader"] == loader.number)
-    starts = [
-        int(((rows["rank"] == rank) & (rows["worker"] == 0) & workers).sum())
-        for rank in steps.ranks
-    ]
+    first_workers = rows.having(role="worker", loader=loader.number, worker=0)
+    starts = [first_workers.having(rank=rank).count for rank in steps.ranks]
     if min(starts, default=0) < 2 or not steps.starts_loader.any():
         return None
     wait = steps.data_wait_ns
