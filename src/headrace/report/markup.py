@@ -6,7 +6,7 @@ Text is escaped unless it is HTML already, so that records cannot inject any.
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -63,6 +63,12 @@ def table(head: Iterable[Child], rows: Iterable[Iterable[Child]], *, numbers: in
     body = join_html(*(element("tr", cells("td", row)) for row in rows))
     inside = join_html(element("thead", element("tr", cells("th", titles))), element("tbody", body))
     return element("div", element("table", inside), class_="wide")
+
+
+def definitions(texts: Mapping[str, str], *, class_: str) -> Html:
+    """Return a list of terms with their texts."""
+    parts = (element("dt", term) + element("dd", text) for term, text in texts.items())
+    return element("dl", Html("".join(parts)), class_=class_)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,14 +23,7 @@ from typing import TypeAlias
 import numpy as np
 
 from headrace.observe.doctor.findings import Diagnosis, Fact, Finding, NotEvaluated, Verdict
-from headrace.observe.whatif.tables import (
-    Columns,
-    Flags,
-    Floats,
-    Ints,
-    Tables,
-    columns,
-)
+from headrace.observe.whatif.tables import Columns, Flags, Floats, Ints, Tables, columns
 from headrace.records.schema import PHASES
 
 PATIENCE = 1000

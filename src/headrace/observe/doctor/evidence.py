@@ -41,12 +41,7 @@ from headrace.observe.whatif.measured_pipeline import (
 )
 from headrace.observe.whatif.prediction import Prediction, Simulator
 from headrace.observe.whatif.simulation import FULL
-from headrace.observe.whatif.tables import (
-    Columns,
-    Flags,
-    Tables,
-    columns,
-)
+from headrace.observe.whatif.tables import Columns, Flags, Tables, columns
 from headrace.observe.whatif.train_steps import TrainSteps, read_steps
 
 _SAMPLE_CALLS = ("__getitem__", "__getitems__", "__iter__", "__next__")

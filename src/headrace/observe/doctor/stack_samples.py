@@ -147,8 +147,7 @@ def read_stack_samples(
 
 def end_ns_of(stacks: Columns) -> Ints:
     """Return when the time of each row ended; an older version did not record it."""
-    ends: Ints = np.maximum(stacks["end_ns"], stacks["start_ns"] + _SECOND_NS)
-    return ends
+    return np.asarray(np.maximum(stacks["end_ns"], stacks["start_ns"] + _SECOND_NS))
 
 
 def samples_during(
@@ -176,8 +175,7 @@ def overlaps(sample: StackSample, begin_ns: Ints, end_ns: Ints) -> Flags:
     # Only the first time that ends after a row's start matters.
     first = np.searchsorted(end_ns, sample.rows["start_ns"])
     starts = np.append(begin_ns, np.iinfo(np.int64).max)
-    inside: Flags = starts[first] <= end_ns_of(sample.rows)
-    return inside
+    return np.asarray(starts[first] <= end_ns_of(sample.rows))
 
 
 def find_hotspot(

@@ -40,10 +40,7 @@ class BatchRecorder:
     def _begin(self) -> None:
         self.phase = "idle"
         self._batch_lock = threading.Lock()  # held while a batch is recorded
-        self.collate_ns = 0
-        self.send_ns = 0
-        self._number = 0
-        self._ended_ns = 0
+        self.collate_ns = self.send_ns = self._number = self._ended_ns = 0
         self._read_bytes = self._reads = self._io_reads = self._io_read_ns = 0
         self._received: ReceivedTotals | None = None
         self._owner = os.getpid()
@@ -284,12 +281,9 @@ def _time_sending() -> None:
 
 
 def _hook_fetchers(module: Any) -> None:
-    _hook_construction(module._BaseDatasetFetcher)  # noqa: SLF001
     _hook_fetch(module._MapDatasetFetcher)  # noqa: SLF001
     _hook_fetch(module._IterableDatasetFetcher)  # noqa: SLF001
-
-
-def _hook_construction(fetcher_class: Any) -> None:
+    fetcher_class = module._BaseDatasetFetcher  # noqa: SLF001
     original = fetcher_class.__init__
 
     @functools.wraps(original)
@@ -310,10 +304,7 @@ def _hook_fetch(fetcher_class: Any) -> None:
         if began is None:
             return original(fetcher, possibly_batched_index)
         try:
-            if TRANSFORM_TIMER.is_due(loader):
-                with TRANSFORM_TIMER.timing(fetcher.dataset, loader):
-                    batch = original(fetcher, possibly_batched_index)
-            else:
+            with TRANSFORM_TIMER.timing_if_due(fetcher.dataset, loader):
                 batch = original(fetcher, possibly_batched_index)
             samples = _batch_size(fetcher, possibly_batched_index, batch)
         except BaseException:
@@ -334,9 +325,7 @@ def _batch_size(fetcher: Any, possibly_batched_index: Any, batch: Any) -> int:
 
 
 def _loader_at_work() -> int:
-    if SESSION.role == "worker":
-        return SESSION.loader
-    return LOADER_REGISTRY.asked
+    return SESSION.loader if SESSION.role == "worker" else LOADER_REGISTRY.asked
 
 
 class OwnBatchObserver:
@@ -353,15 +342,12 @@ class OwnBatchObserver:
 
     def make_batch(self, make: Callable[[], tuple[bytes, int]], dataset: Any) -> bytes:
         """Make a batch, and write its row."""
-        loader = SESSION.loader if SESSION.role == "worker" else LOADER_REGISTRY.asked
+        loader = _loader_at_work()
         began = BATCH_RECORDER.began(loader)
         if began is None:
             return make()[0]
         try:
-            if TRANSFORM_TIMER.is_due(loader):
-                with TRANSFORM_TIMER.timing(dataset, loader):
-                    content, samples = make()
-            else:
+            with TRANSFORM_TIMER.timing_if_due(dataset, loader):
                 content, samples = make()
         except BaseException:
             BATCH_RECORDER.failed()

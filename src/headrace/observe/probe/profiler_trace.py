@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 from threading import get_ident
 from typing import Any
 
@@ -89,7 +88,8 @@ class ProfilerTrace:
 
     def _keep(self, profiler: Any) -> None:
         profiler.stop()
-        path = self._path()
+        name = f"rank-{SESSION.rank}-{time.strftime('%H%M%S')}-{SESSION.deep_count}.json.gz"
+        path = SESSION.folder.parents[1] / _FOLDER / name
         path.parent.mkdir(parents=True, exist_ok=True)
         profiler.export_chrome_trace(str(path))
         size = path.stat().st_size
@@ -132,12 +132,6 @@ class ProfilerTrace:
         for name, original in originals.items():
             setattr(module, name, ending_trace(original))
         return unwatch
-
-    @staticmethod
-    def _path() -> Path:
-        run = SESSION.folder.parents[1]
-        name = f"rank-{SESSION.rank}-{time.strftime('%H%M%S')}-{SESSION.deep_count}.json.gz"
-        return run / _FOLDER / name
 
 
 PROFILER_TRACE = ProfilerTrace()

@@ -40,11 +40,11 @@ class CopyObserver:
 
     def hook(self, torch: ModuleType) -> None:
         """Hook the methods of torch.Tensor."""
-        tensor, methods = torch.Tensor, _CopyMethods(torch, self)
-        originals = {name: getattr(tensor, name) for name in ("to", "cuda", "copy_")}
-        tensor.to = _WatchedMethod(originals["to"], methods.to(originals["to"]))
-        tensor.cuda = _WatchedMethod(originals["cuda"], methods.cuda(originals["cuda"]))
-        tensor.copy_ = _WatchedMethod(originals["copy_"], methods.copy_(originals["copy_"]))
+        methods = _CopyMethods(torch, self)
+        originals = {name: getattr(torch.Tensor, name) for name in ("to", "cuda", "copy_")}
+        for name, original in originals.items():
+            watched = getattr(methods, name)(original)
+            setattr(torch.Tensor, name, _WatchedMethod(original, watched))
         after_import("torch._dynamo.variables.tensor", lambda module: _restore(module, originals))
 
 
@@ -202,36 +202,24 @@ class RecordedRayIterator:
         return getattr(self._batches, name)
 
 
-class _LoadersByLine:
-    """Ray Data loaders by the line that asks for batches, which is the same in each epoch."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[tuple[str, int], int] = {}
-
-    @guarded
-    def number(self, kwargs: dict[str, Any]) -> int | None:
-        """Return the number of the loader at the script's line; None if this is no rank."""
-        if SESSION.role != "rank":
-            return None
-        place = script_location()
-        if place not in self._numbers:
-            size = kwargs.get("batch_size", _BATCH_SIZE)
-            self._numbers[place] = LOADER_REGISTRY.add(
-                "ray",
-                "Dataset",
-                "iterable",
-                0,
-                int(kwargs.get("prefetch_batches", _PREFETCH_BATCHES)),
-                -1 if size is None else int(size),
-                int(bool(kwargs.get("pin_memory", False))),
-                0,
-                1,
-                "",
-            )
-        return self._numbers[place]
+_LOADERS_BY_LINE: dict[tuple[str, int], int] = {}
+"""Numbers of Ray Data's loaders by the line that asks for batches, the same in each epoch."""
 
 
-_LOADERS_BY_LINE = _LoadersByLine()
+@guarded
+def _ray_loader_number(kwargs: dict[str, Any]) -> int | None:
+    """Return the number of the loader at the script's line; None if this is no rank."""
+    if SESSION.role != "rank":
+        return None
+    place = script_location()
+    if place not in _LOADERS_BY_LINE:
+        size = kwargs.get("batch_size", _BATCH_SIZE)
+        prefetched = int(kwargs.get("prefetch_batches", _PREFETCH_BATCHES))
+        batch_size = -1 if size is None else int(size)
+        pinned = int(bool(kwargs.get("pin_memory", False)))
+        description = ("ray", "Dataset", "iterable", 0, prefetched, batch_size, pinned, 0, 1, "")
+        _LOADERS_BY_LINE[place] = LOADER_REGISTRY.add(*description)
+    return _LOADERS_BY_LINE[place]
 
 
 def hook_ray_data(module: ModuleType) -> None:
@@ -241,10 +229,11 @@ def hook_ray_data(module: ModuleType) -> None:
     @functools.wraps(original)
     def iter_torch_batches(*args: Any, **kwargs: Any) -> Any:
         batches = original(*args, **kwargs)
-        number = _LOADERS_BY_LINE.number(kwargs)
+        number = _ray_loader_number(kwargs)
         return batches if number is None else RecordedRayBatches(batches, number)
 
     module.DataIterator.iter_torch_batches = iter_torch_batches
+    _hook_next(RecordedRayIterator)
 
 
 _EXIT_PRIORITY = 100
@@ -258,15 +247,11 @@ def hook_rank() -> None:
 
     RANK_RECORDER.grad_is_on = torch.is_grad_enabled
     LOADER_REGISTRY.on_iterator = RANK_RECORDER.iterating
-    COPY_OBSERVER.on_begin, COPY_OBSERVER.on_end = (
-        RANK_RECORDER.copy_began,
-        RANK_RECORDER.copy_ended,
-    )
+    COPY_OBSERVER.on_begin = RANK_RECORDER.copy_began
+    COPY_OBSERVER.on_end = RANK_RECORDER.copy_ended
     COPY_OBSERVER.hook(torch)
-    SHARDED_SYNC.on_host_wait, SHARDED_SYNC.on_device_wait = (
-        RANK_RECORDER.host_waits,
-        RANK_RECORDER.device_waits,
-    )
+    SHARDED_SYNC.on_host_wait = RANK_RECORDER.host_waits
+    SHARDED_SYNC.on_device_wait = RANK_RECORDER.device_waits
     SHARDED_SYNC.prepare()
     optimizer.register_optimizer_step_pre_hook(_eager_hook(torch, RANK_RECORDER.optimizer_began))
     optimizer.register_optimizer_step_post_hook(_eager_hook(torch, RANK_RECORDER.optimizer_ended))
@@ -274,7 +259,7 @@ def hook_rank() -> None:
     after_import("torch.utils.data.dataloader", _hook_torch_loader)
     after_import("torch.nn.parallel.distributed", GRADIENT_SYNC.hook)
     LOADER_HOOKS.loaders = OwnLoaderObserver()
-    after_import("ray.data.iterator", _hook_ray)
+    after_import("ray.data.iterator", hook_ray_data)
     atexit.register(RANK_RECORDER.close)
     # A child that multiprocessing forks does not run atexit, and may train as a rank of its own.
     util.register_after_fork(RANK_RECORDER, _close_forked)
@@ -333,16 +318,9 @@ class OwnLoaderObserver:
 
     def __init__(self) -> None:
         self.construct, self.iterate = LOADER_REGISTRY.construct_own, LOADER_REGISTRY.iterate
-        self.fetch_began, self.fetch_ended, self.fetch_failed = (
-            RANK_RECORDER.fetch_began,
-            RANK_RECORDER.fetch_ended,
-            RANK_RECORDER.fetch_failed,
-        )
-
-
-def _hook_ray(module: ModuleType) -> None:
-    hook_ray_data(module)
-    _hook_next(RecordedRayIterator)
+        self.fetch_began = RANK_RECORDER.fetch_began
+        self.fetch_ended = RANK_RECORDER.fetch_ended
+        self.fetch_failed = RANK_RECORDER.fetch_failed
 
 
 def _hook_next(iterator_class: Any) -> None:

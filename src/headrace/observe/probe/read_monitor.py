@@ -288,7 +288,9 @@ class ReadMonitor:
         if not self._hooked:
             self._hooked = True
             after_import("socket", self._hook_sockets)
-            after_import("ssl", self._hook_tls)
+            after_import(
+                "ssl", lambda ssl: self._hook_socket(ssl.SSLSocket, "read", _size_of, counted=True)
+            )
             LOADER_HOOKS.reads = self
             self._file_reads = FileReads(self.timed, self._is_at_work)
         self._timing = False
@@ -348,9 +350,6 @@ class ReadMonitor:
     def _hook_sockets(self, module: ModuleType) -> None:
         for name, size_of in _SIZE_OF_ANSWER.items():
             self._hook_socket(module.socket, name, size_of, counted=False)
-
-    def _hook_tls(self, module: ModuleType) -> None:
-        self._hook_socket(module.SSLSocket, "read", _size_of, counted=True)
 
     def _hook_socket(
         self, kind: Any, name: str, size_of: Callable[[Any], int], *, counted: bool

@@ -18,7 +18,7 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -127,6 +127,10 @@ class TransformTimer:
         """Return whether to time the batch of a loader that begins."""
         return self._timing_rates[loader].is_due(on=SESSION.on, deep=SESSION.deep)
 
+    def timing_if_due(self, dataset: Any, loader: int) -> AbstractContextManager[None]:
+        """Return a context for making a batch, in which calls are timed if that is due."""
+        return self.timing(dataset, loader) if self.is_due(loader) else nullcontext()
+
     @contextmanager
     def timing(self, dataset: Any, loader: int) -> Iterator[None]:
         """Time the calls of a dataset's transforms inside the block."""
@@ -225,8 +229,8 @@ class TransformTimer:
                 self._search_chain(attributes, name, where, undo, depth)
             elif type(value) in {list, tuple, dict}:
                 self._search_held(value, where, undo, depth)
-            elif _is_function(value):
-                attributes[name] = self.wrapped(value, f"{where}: {_name_of(value)}")
+            elif inspect.isfunction(value):
+                attributes[name] = _TimedFunction(self, value, f"{where}: {_name_of(value)}")
                 undo.append(partial(_restore, attributes, name, attributes[name], value))
             else:
                 self._search_value(value, where, undo, depth)
@@ -244,7 +248,7 @@ class TransformTimer:
             self._search_stage(value, place, undo, depth)
 
     def _search_value(self, value: Any, where: str, undo: list[Undo], depth: int) -> None:
-        if _is_function(value):
+        if inspect.isfunction(value):
             return
         if _is_transform(value):
             self._wrap_object(value, where, undo, depth)
@@ -279,15 +283,15 @@ class TransformTimer:
         chain, timed = attributes[name], []
         for number, item in enumerate(chain):
             place = f"{where}[{number}]"
-            if _is_function(item):
-                timed.append(self.wrapped(item, f"{place}: {_name_of(item)}"))
+            if inspect.isfunction(item):
+                timed.append(_TimedFunction(self, item, f"{place}: {_name_of(item)}"))
                 continue
             timed.append(item)
             if _is_transform(item):
                 self._wrap_object(item, place, undo, depth)
             else:
                 self._search_stage(item, place, undo, depth)
-        if any(_is_function(item) for item in chain):
+        if any(inspect.isfunction(item) for item in chain):
             attributes[name] = type(chain)(timed)
             undo.append(partial(_restore, attributes, name, attributes[name], chain))
 
@@ -331,10 +335,6 @@ class TransformTimer:
         timed._headrace_times = method  # type: ignore[attr-defined]  # noqa: SLF001
         return timed
 
-    def wrapped(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
-        """Return the function, timed under this name."""
-        return _TimedFunction(self, function, name)
-
 
 class _TimedFunction:
     """Replacement of a function that a dataset holds; it pickles as that function."""
@@ -357,7 +357,7 @@ def _cost_of_a_call_ns() -> float:
     """Return the cost of timing a call, in nanoseconds."""
     timer = TransformTimer()
     timer.active = True
-    timed = timer.wrapped(lambda: None, "")
+    timed = _TimedFunction(timer, lambda: None, "")
     timed()  # the first call looks up its location
     began_ns = time.monotonic_ns()
     for _ in range(_TRIAL_CALLS):
@@ -386,10 +386,6 @@ def _restore_method(kind: type, method: str, own: Any) -> None:
         delattr(kind, method)
     else:
         setattr(kind, method, own)
-
-
-def _is_function(value: Any) -> bool:
-    return inspect.isfunction(value)
 
 
 def _is_transform(value: Any) -> bool:

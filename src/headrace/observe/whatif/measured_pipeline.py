@@ -13,14 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from headrace.observe.whatif.simulation import Pipeline
-from headrace.observe.whatif.tables import (
-    Columns,
-    Flags,
-    Floats,
-    Ints,
-    Tables,
-    columns,
-)
+from headrace.observe.whatif.tables import Columns, Flags, Floats, Ints, Tables, columns
 from headrace.observe.whatif.train_steps import TrainSteps, read_steps
 
 _CORE = re.compile(r"core_\d+_percent")

@@ -17,14 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.observe.whatif.tables import (
-    Columns,
-    Flags,
-    Floats,
-    Ints,
-    Tables,
-    columns,
-)
+from headrace.observe.whatif.tables import Columns, Flags, Floats, Ints, Tables, columns
 from headrace.records.data_frames import device_row_numbers
 from headrace.records.schema import PHASES
 

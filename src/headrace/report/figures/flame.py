@@ -85,8 +85,6 @@ def flame(tables: Tables, where: ProcessKind = "workers") -> Figure | None:
 def read_calls(tables: Tables, where: ProcessKind) -> CallNode | None:
     """Return the sampled calls as a tree; None if there are none."""
     stacks = columns(tables, "stacks")
-    if stacks.count == 0:
-        return None
     in_worker = stacks["worker"] >= 0
     wanted = in_worker & (stacks["phase"] == "work") if where == "workers" else ~in_worker
     tree = CallNode(None)

@@ -113,7 +113,7 @@ def _edges(clock: TimeAxis) -> Floats:
 
 def _ranks(steps: Columns, edges: Floats) -> Iterable[tuple[str, Floats]]:
     """Yield each rank's share of its steps without data wait, the lowest in a column."""
-    for rank in np.unique(steps["rank"]) if steps.count else ():
+    for rank in np.unique(steps["rank"]):
         of_rank = steps.having(rank=rank)
         start, wall = of_rank["start_ns"].astype(np.float64), of_rank["wall_ns"].astype(np.float64)
         at_work = 1.0 - np.clip(of_rank["data_wait_ns"] / np.maximum(wall, 1.0), 0.0, 1.0)

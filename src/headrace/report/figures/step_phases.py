@@ -9,13 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.observe.whatif.measured_pipeline import main_loader
-from headrace.observe.whatif.tables import (
-    Columns,
-    Floats,
-    Ints,
-    Tables,
-    columns,
-)
+from headrace.observe.whatif.tables import Columns, Floats, Ints, Tables, columns
 from headrace.observe.whatif.train_steps import DeviceSteps, TrainSteps, read_steps
 from headrace.records.schema import PHASES
 from headrace.report.figures.base import (
@@ -32,6 +26,7 @@ from headrace.report.figures.base import (
 from headrace.report.formatting import phase_name
 
 _MAX_BAR_RANKS = 64
+_LEGEND_ABOVE = {"orientation": "h", "y": 1.0, "yanchor": "bottom"}
 
 
 def phase_bars(tables: Tables) -> Figure | None:
@@ -75,7 +70,7 @@ def phase_bars(tables: Tables) -> Figure | None:
             "bargap": 0.3,
             "xaxis": {"title": {"text": "mean time of a step (ms)"}, "zeroline": False},
             "yaxis": {"autorange": "reversed", "type": "category"},
-            "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom", "traceorder": "normal"},
+            "legend": {**_LEGEND_ABOVE, "traceorder": "normal"},
             **wide,
         },
     )
@@ -104,13 +99,7 @@ def timeline(tables: Tables) -> Figure | None:
         "height": 90 + (_ROW_PX * len(ranks) if len(ranks) > 1 else _ONLY_ROW_PX),
         "xaxis": {**clock.axis(), "anchor": "free", "position": 0.0},
         "hovermode": "x",
-        "legend": {
-            "orientation": "h",
-            "y": 1.0,
-            "yanchor": "bottom",
-            "x": 0,
-            "traceorder": "normal",
-        },
+        "legend": {**_LEGEND_ABOVE, "x": 0, "traceorder": "normal"},
         "margin": TIME_MARGIN,
     }
     if shapes := _evaluations(steps.having(rank=ranks[0]), clock):
@@ -222,8 +211,6 @@ _SHORTEST_MS = 0.01
 def read_waits_ms(tables: Tables) -> Floats | None:
     """Return the waits for batches of the loader that feeds training, ascending, if any."""
     fetches = columns(tables, "fetches")
-    if fetches.count == 0:
-        return None
     loader = main_loader(read_steps(tables))
     of_training = (fetches["ended"] == 0) & ((fetches["loader"] == loader) | (loader < 0))
     wait_ms = np.sort(fetches["wait_ns"][of_training].astype(np.float64) / 1e6)
@@ -260,7 +247,7 @@ def data_waits(tables: Tables) -> Figure | None:
                 "zeroline": False,
             },
             "yaxis": {"title": {"text": "share"}, "ticksuffix": "%", "rangemode": "tozero"},
-            "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom"},
+            "legend": _LEGEND_ABOVE,
             "margin": {"l": 64, "r": 32, "t": 32, "b": 44},
             "bargap": 0.15,
             "bargroupgap": 0.0,

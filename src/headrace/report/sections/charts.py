@@ -29,24 +29,16 @@ from headrace.report.markup import (
 )
 from headrace.report.page_data import PageData
 
-_TIMELINE_EXPLANATION = (
-    "Each step stands where it happened; its height is how long it took, its colours what it did. "
-    "Orange is time without data. Drag to zoom in, double-click to see all."
-)
-
 
 def timeline_section(data: PageData) -> Section:
     """Return the section with every step over time."""
-    figure = timeline(data.tables)
+    figure, title = timeline(data.tables), "Steps over time"
     if figure is None:
-        return section(
-            "timeline",
-            "Steps over time",
-            note("No step was recorded: a step is counted at each call of an optimizer's step()."),
-        )
+        why = "No step was recorded: a step is counted at each call of an optimizer's step()."
+        return section("timeline", title, note(why))
     return section(
         "timeline",
-        "Steps over time",
+        title,
         explanation(_timeline_explanation(data)),
         chart("timeline", figure, "Phases of every step over time, a row for each rank"),
     )
@@ -54,7 +46,9 @@ def timeline_section(data: PageData) -> Section:
 
 def _timeline_explanation(data: PageData) -> str:
     steps = columns(data.tables, "steps")
-    sentences = [_TIMELINE_EXPLANATION]
+    shown = "Each step stands where it happened; its height is how long it took, its colours what"
+    sentences = [f"{shown} it did. Orange is time without data."]
+    sentences.append("Drag to zoom in, double-click to see all.")
     if (steps["kind"] == "eval").any():
         sentences.append("Behind grey shades the model was evaluated, not trained.")
     a_column = steps_a_column(steps)
@@ -107,9 +101,7 @@ def heatmap_section(data: PageData) -> Section:
             f"{meanings[:1].upper()}{meanings[1:]}.{gpus}"
         ),
         chart(
-            "heatmap",
-            figure,
-            "Share of time busy of every rank, GPU, worker and core over time",
+            "heatmap", figure, "Share of time busy of every rank, GPU, worker and core over time"
         ),
     )
 
@@ -119,14 +111,8 @@ def waits_section(data: PageData) -> Section:
     waits_ms, figure = read_waits_ms(data.tables), data_waits(data.tables)
     title = "Waits for data"
     if waits_ms is None or figure is None:
-        return section(
-            "waits",
-            title,
-            note(
-                "No wait for a batch was recorded: the script uses no data loader that is known, "
-                "or it took no batch."
-            ),
-        )
+        why = "the script uses no data loader that is known, or it took no batch."
+        return section("waits", title, note(f"No wait for a batch was recorded: {why}"))
     return section(
         "waits",
         title,
@@ -185,12 +171,10 @@ def _flame_chart(data: PageData, where: ProcessKind) -> Html | None:
     figure = flame(data.tables, where)
     if figure is None:
         return None
+    title = _FLAME_TITLES[where]
     return join_html(
-
-            element("h3", _FLAME_TITLES[where]),
-            chart(f"flame-{where}", figure, f"{_FLAME_TITLES[where]}: functions by time"),
-
-    )  # fmt: skip
+        element("h3", title), chart(f"flame-{where}", figure, f"{title}: functions by time")
+    )
 
 
 def _swatch(colour: str) -> Html:

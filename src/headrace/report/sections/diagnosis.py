@@ -26,6 +26,7 @@ from headrace.report.markup import (
     Html,
     Section,
     chart,
+    definitions,
     element,
     explanation,
     join_html,
@@ -117,15 +118,13 @@ def _tiles(data: PageData) -> Html | None:
         who = "the accelerator waits" if verdict.device_phase_shares else "waits"
         tiles.append(_tile(format_share(verdict.data_wait_share), f"of step time {who} for data"))
     if verdict.step_ms is not None:
-        tiles.append(
-            _tile(f"{format_number(verdict.step_ms)} ms", "a training step takes, on average")
-        )
+        step = f"{format_number(verdict.step_ms)} ms"
+        tiles.append(_tile(step, "a training step takes, on average"))
         tiles.append(_tile(f"{verdict.steps:,}", "training steps looked at, without the first few"))
     best = main_remedy(data.diagnosis.findings)
     if best is not None:
-        tiles.append(
-            _tile(f"{best.predicted_speedup:.1f}x", f"as fast, predicted, {change_phrase(best)}")
-        )
+        faster = f"{best.predicted_speedup:.1f}x"
+        tiles.append(_tile(faster, f"as fast, predicted, {change_phrase(best)}"))
     return element("div", *tiles, class_="tiles") if tiles else None
 
 
@@ -157,17 +156,12 @@ def _phases(data: PageData) -> Html | None:
 
 def _meanings(data: PageData) -> Html:
     shares = data.diagnosis.verdict.phase_shares
-    meanings = join_html(
-        *(
-            join_html(
-                element("dt", phase_name(phase)),
-                element("dd", f"{PHASE_MEANINGS[phase]}: {format_share(part)}"),
-            )
-            for phase, part in shares.items()
-            if part > 0
-        )
-    )
-    return element("dl", meanings, class_="phases")
+    meanings = {
+        phase_name(phase): f"{PHASE_MEANINGS[phase]}: {format_share(part)}"
+        for phase, part in shares.items()
+        if part > 0
+    }
+    return definitions(meanings, class_="phases")
 
 
 _LINES_AROUND = 4
@@ -249,22 +243,14 @@ def findings_section(data: PageData) -> Section:
 
 
 def _finding(place: int, finding: Finding, began_s: float | None) -> Html:
-    lost = (
-        f"{format_seconds(finding.seconds_lost)} of each rank's time lost"
-        if finding.seconds_lost >= 0.05
-        else None
-    )
+    lost = f" · {format_seconds(finding.seconds_lost)} of each rank's time lost"
     head = element(
         "header",
         element("span", finding.severity, class_=f"badge {finding.severity}"),
         element("h3", f"{place}. {finding.title[:1].upper()}{finding.title[1:]}"),
     )
-    small = element(
-        "p",
-        element("code", finding.rule),
-        f" · {lost}" if lost else None,
-        class_="small",
-    )
+    shown = lost if finding.seconds_lost >= 0.05 else None
+    small = element("p", element("code", finding.rule), shown, class_="small")
     return element(
         "article",
         head,
@@ -327,16 +313,11 @@ def _remedies(finding: Finding) -> Html | None:
     times = "times that of such a run" if finding.forecast else "times today's"
     least = min(0.95, *(remedy.low or 1.0 for remedy in remedies))
     most = max(1.5, *(remedy.high or 1.0 for remedy in remedies))
-    rows = [
-        (
-            join_html(
-                element("b", remedy.change or remedy.name),
-                element("div", remedy.how, class_="how"),
-            ),
-            _speedup(remedy, least, most),
-        )
-        for remedy in remedies
-    ]
+    rows = []
+    for remedy in remedies:
+        how = element("div", remedy.how, class_="how")
+        change = join_html(element("b", remedy.change or remedy.name), how)
+        rows.append((change, _speedup(remedy, least, most)))
     return join_html(
         element("p", element("b", "What would help")),
         table(("Change, and how to make it", f"Predicted speed, {times}"), rows),
@@ -361,9 +342,5 @@ def _speedup(remedy: Remedy, least: float, most: float) -> Html:
         role="img",
         aria_label="the interval on a scale; the thin line is today's speed",
     )
-    return join_html(
-        element("b", f"{remedy.predicted_speedup:.1f}x"),
-        remedy.interval,
-        element("br"),
-        bar,
-    )
+    speed = element("b", f"{remedy.predicted_speedup:.1f}x")
+    return join_html(speed, remedy.interval, element("br"), bar)

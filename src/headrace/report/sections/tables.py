@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -10,11 +11,7 @@ from typing import Any
 import numpy as np
 
 from headrace.core.units import format_bytes, format_seconds
-from headrace.observe.whatif.tables import (
-    Columns,
-    Flags,
-    columns,
-)
+from headrace.observe.whatif.tables import Columns, Flags, columns
 from headrace.records.run_folder import Attempt
 from headrace.report.formatting import (
     UNKNOWN,
@@ -28,6 +25,7 @@ from headrace.report.markup import (
     Child,
     Html,
     Section,
+    definitions,
     element,
     explanation,
     join_html,
@@ -49,14 +47,12 @@ def workers_section(data: PageData) -> Section:
     batches = columns(data.tables, "batches")
     title = "Workers"
     if batches.count == 0:
-        return section(
-            "workers", title, note("No batch was seen being made: no data loader is known.")
-        )
+        why = "No batch was seen being made: no data loader is known."
+        return section("workers", title, note(why))
     workers = np.unique(
         np.column_stack((batches["rank"], batches["loader"], batches["worker"])), axis=0
     )
     rows = [_worker_row(batches, *map(int, worker)) for worker in workers[:_MAX_WORKERS]]
-    left = len(workers) - len(rows)
     return section(
         "workers",
         title,
@@ -67,7 +63,7 @@ def workers_section(data: PageData) -> Section:
             "idle is waiting for something to do; read is how many bytes a batch took."
         ),
         table(_WORKER_HEAD, rows, numbers=len(_WORKER_HEAD) - 3),
-        note(f"{left} more are left out.") if left else None,
+        _left_out(len(workers) - len(rows)),
     )
 
 
@@ -97,6 +93,7 @@ def _mean(values: Any) -> float:
 
 
 _MAX_TRANSFORMS = 60
+_OUTER = ("__getitem__", "__getitems__", "__iter__", "__next__")
 _TRANSFORM_HEAD = ("What", "Where", "Time a call", "On a CPU", "Share of the time", "Calls timed")
 
 
@@ -125,10 +122,12 @@ def transforms_section(data: PageData) -> Section:
             "making samples and batches of the same loader."
         ),
         table(_TRANSFORM_HEAD, [row for _, row in timed[:_MAX_TRANSFORMS]], numbers=4),
-        note(f"{len(timed) - _MAX_TRANSFORMS} more are left out.")
-        if len(timed) > _MAX_TRANSFORMS
-        else None,
+        _left_out(len(timed) - _MAX_TRANSFORMS),
     )
+
+
+def _left_out(count: int) -> Html | None:
+    return note(f"{count} more are left out.") if count > 0 else None
 
 
 def _transform_row(
@@ -157,14 +156,11 @@ def _estimate_ns(rows: Columns, own: Flags) -> float:
 def _whole_ns(rows: Columns) -> dict[int, float]:
     """Return for each loader the time of making its samples and batches."""
     whole = {}
+    outer = np.array(
+        [name.endswith(_OUTER) or "collate" in name for name in map(str, rows["name"])]
+    )
     for loader in np.unique(rows["loader"]):
         own = rows["loader"] == loader
-        names = [str(name) for name in rows["name"]]
-        outer = np.array(
-            [name.endswith(("__getitem__", "__getitems__", "__iter__", "__next__"))
-             or "collate" in name for name in names],
-            dtype=np.bool_,
-        )  # fmt: skip
         whole[int(loader)] = _estimate_ns(rows, own & outer) or _estimate_ns(rows, own)
     return whole
 
@@ -188,7 +184,9 @@ def auxiliary_section(data: PageData) -> Section | None:
         return None
     batches = columns(data.tables, "auxiliary_batches")
     timed = columns(data.tables, "auxiliary_transforms")
+    arrived = _grouped_rows(arrivals, ("host", "rank", "loader"), _arrival_cells)
     workers = _grouped_rows(batches, ("host", "rank", "loader", "worker"), _auxiliary_worker_cells)
+    transforms = _grouped_rows(timed, ("host", "name"), _auxiliary_transform_cells)
     return section(
         "auxiliary",
         "Auxiliary hosts",
@@ -199,28 +197,16 @@ def auxiliary_section(data: PageData) -> Section | None:
             "bytes came. A batch is not needed where a worker elsewhere was asked too, and was "
             "done first."
         ),
-        table(
-            _ARRIVAL_HEAD,
-            _grouped_rows(arrivals, ("host", "rank", "loader"), _arrival_cells),
-            numbers=len(_ARRIVAL_HEAD) - 3,
-        ),
+        table(_ARRIVAL_HEAD, arrived, numbers=len(_ARRIVAL_HEAD) - 3),
         element("h3", "Workers there"),
         table(
             _AUXILIARY_WORKER_HEAD,
             workers[:_MAX_AUXILIARY_ROWS],
             numbers=len(_AUXILIARY_WORKER_HEAD) - 4,
         ),
-        note(f"{len(workers) - _MAX_AUXILIARY_ROWS} more are left out.")
-        if len(workers) > _MAX_AUXILIARY_ROWS
-        else None,
+        _left_out(len(workers) - _MAX_AUXILIARY_ROWS),
         element("h3", "Transforms there"),
-        table(
-            _AUXILIARY_TRANSFORM_HEAD,
-            _grouped_rows(timed, ("host", "name"), _auxiliary_transform_cells)[
-                :_MAX_AUXILIARY_ROWS
-            ],
-            numbers=3,
-        ),
+        table(_AUXILIARY_TRANSFORM_HEAD, transforms[:_MAX_AUXILIARY_ROWS], numbers=3),
     )
 
 
@@ -315,8 +301,8 @@ def _hosts(data: PageData) -> Iterable[tuple[str, Child]]:
         memory = format_bytes(float(hosts["memory_bytes"][at]))
         has = f"{hosts['cores'][at]:g} cores and {memory} of memory that the run may use"
         yield "Host", f"{hosts['host'][at]}: {has}"
-    gpus = [name for name in columns(data.tables, "system") if name.endswith("_memory_bytes")]
-    gpus = [name for name in gpus if name.startswith("gpu_")]
+    system = columns(data.tables, "system")
+    gpus = [name for name in system if re.fullmatch("gpu_.*_memory_bytes", name)]
     yield "GPUs", format_count(len(gpus), "GPU") if gpus else "none recorded"
 
 
@@ -333,10 +319,8 @@ def _recorded(data: PageData) -> Iterable[tuple[str, Child]]:
     if processes.count:
         ranks = len(np.unique(processes["rank"][processes["role"] == "rank"]))
         workers = int((processes["role"] == "worker").sum())
-        yield (
-            "Processes",
-            f"{format_count(ranks, 'rank')}, {format_count(workers, 'worker')} started",
-        )
+        started = f"{format_count(ranks, 'rank')}, {format_count(workers, 'worker')} started"
+        yield "Processes", started
     yield "Page made", format_time(data.read_s)
 
 
@@ -405,11 +389,10 @@ def _events(data: PageData) -> Html | None:
         (str(events["kind"][at]), str(events["text"][at]), f"{events['value'][at]:g}")
         for at in range(min(events.count, _MOST_EVENTS))
     ]
-    left = events.count - len(rows)
     return join_html(
         element("h3", "Events"),
         table(("Kind", "What", "Value"), rows, numbers=1),
-        note(f"{left} more are left out.") if left else None,
+        _left_out(events.count - len(rows)),
     )
 
 
@@ -427,10 +410,4 @@ _GLOSSARY = {
 
 def glossary_section(_material: PageData) -> Section:
     """Return the section that explains the terms of the page."""
-    entries = join_html(
-        *(
-            join_html(element("dt", word), element("dd", meaning))
-            for word, meaning in _GLOSSARY.items()
-        )
-    )
-    return section("words", "Words on this page", element("dl", entries, class_="words"))
+    return section("words", "Words on this page", definitions(_GLOSSARY, class_="words"))

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
 
 from headrace.observe.doctor.stack_samples import find_hotspot, read_stack_samples
-from headrace.observe.whatif.tables import (
-    Columns,
-    Flags,
-    Floats,
-    Tables,
-    columns,
-)
+from headrace.observe.whatif.tables import Columns, Flags, Floats, Tables, columns
 from headrace.records.schema import PHASES
 
 _LATE_FACTOR, _LATE_NS = 3.0, 2e9
@@ -117,8 +111,6 @@ class StepRates:
 def read_step_rates(tables: Tables, window: TimeWindow) -> StepRates:
     """Return the rates of the steps in the window, and of the last few of each rank."""
     rows = columns(tables, "steps")
-    if rows.count == 0:
-        return StepRates()
     rows = rows.where(rows["start_ns"] + rows["wall_ns"] <= window.until_ns)
     train, evaluation = (rows.having(kind=kind) for kind in ("train", "eval"))
     current = _current(train, window)
@@ -172,14 +164,8 @@ def _step_times(rows: Columns) -> StepTimes | None:
     if rows.count == 0:
         return None
     wall = rows["wall_ns"].astype(np.float64)
-    median, p90, p99 = np.percentile(wall, (50, 90, 99))
-    return StepTimes(
-        count=len(wall),
-        median_ns=float(median),
-        p90_ns=float(p90),
-        p99_ns=float(p99),
-        longest_ns=float(wall.max()),
-    )
+    median, p90, p99, longest = map(float, np.percentile(wall, (50, 90, 99, 100)))
+    return StepTimes(count=len(wall), median_ns=median, p90_ns=p90, p99_ns=p99, longest_ns=longest)
 
 
 def _evaluated_per_s(rows: Columns, window: TimeWindow) -> float:
@@ -238,7 +224,7 @@ def read_processes(tables: Tables, window: TimeWindow) -> tuple[ProcessRates, ..
         known = (
             _rank_rates(steps, key, window) if key[2] < 0 else _worker_rates(batches, key, window)
         )
-        own = stacks.where(_rows_of(stacks, key))
+        own = _rows_of(stacks, key)
         found.append(_with_code(known, own, _cpu(usage.where(np.isin(usage["pid"], pids)), window)))
     return tuple(found)
 
@@ -303,12 +289,11 @@ def _alive(
         yield from map(int, pids[(at_ns >= new_ns) & (at_ns <= window.until_ns)])
 
 
-def _rows_of(rows: Columns, key: Key) -> Flags:
+def _rows_of(rows: Columns, key: Key) -> Columns:
     rank, loader, worker = key
-    own: Flags = rows["rank"] == rank
     if worker < 0:
-        return np.asarray(own & (rows["worker"] < 0))
-    return np.asarray(own & (rows["loader"] == loader) & (rows["worker"] == worker))
+        return rows.where((rows["rank"] == rank) & (rows["worker"] < 0))
+    return rows.having(rank=rank, loader=loader, worker=worker)
 
 
 def _rank_rates(steps: Columns, key: Key, window: TimeWindow) -> ProcessRates:
@@ -326,7 +311,7 @@ def _rank_rates(steps: Columns, key: Key, window: TimeWindow) -> ProcessRates:
 
 
 def _worker_rates(batches: Columns, key: Key, window: TimeWindow) -> ProcessRates:
-    own = batches.where(_rows_of(batches, key))
+    own = _rows_of(batches, key)
     known = ProcessRates(rank=key[0], loader=key[1], worker=key[2])
     if own.count == 0:
         return known
@@ -348,15 +333,14 @@ def _with_code(known: ProcessRates, stacks: Columns, cpu: float | None) -> Proce
         known = replace(known, busy=float(stacks["wall_ns"][at_work].sum()) / total)
     if place is None:
         return replace(known, cpu=cpu)
-    cause = place.cause()
-    words: Sequence[str] = (cause.place, cause.name)
-    return replace(known, cpu=cpu, doing=" ".join(filter(None, words)), doing_share=place.share)
+    words = filter(None, (place.cause().place, place.cause().name))
+    return replace(known, cpu=cpu, doing=" ".join(words), doing_share=place.share)
 
 
 def _cpu(usage: Columns, window: TimeWindow) -> float | None:
-    latest = usage["cpu_percent"][usage["t_ns"] > window.since_ns]
-    if len(latest) == 0:
-        latest = usage["cpu_percent"][-1:]
+    percent = usage["cpu_percent"]
+    latest = percent[usage["t_ns"] > window.since_ns]
+    latest = latest if len(latest) else percent[-1:]
     return float(latest.mean()) / 100.0 if len(latest) else None
 
 

@@ -45,24 +45,20 @@ def check_sync_bound(evidence: Evidence) -> Finding | None:
     share = sync_share(evidence)
     if not evidence.enough or share is None or share < SERIOUS:
         return None
-    seconds = share * evidence.steps.total_seconds
+    prediction = predict_without(evidence, evidence.steps.wall_ns * share / 2)
+    how = (
+        "Accumulate gradients of two batches under no_sync(), sync in bfloat16 with a "
+        "communication hook, or double the batch size."
+    )
     return evidence.finding(
         f"gradient sync takes {share:.0%} of step time beyond what backward hides",
-        seconds,
+        share * evidence.steps.total_seconds,
         {
             "sync_share": share,
             "measured_steps": int((evidence.steps.rows["sync_measured"] > 0).sum()),
             "ranks": len(evidence.steps.ranks),
         },
-        remedies=(
-            predicted_remedy(
-                "sync-less",
-                "half the syncs",
-                predict_without(evidence, evidence.steps.wall_ns * share / 2),
-                "Accumulate gradients of two batches under no_sync(), sync in bfloat16 with a "
-                "communication hook, or double the batch size.",
-            ),
-        ),
+        remedies=(predicted_remedy("sync-less", "half the syncs", prediction, how),),
     )
 
 

@@ -76,11 +76,7 @@ def check_memory_growth(evidence: Evidence) -> Finding | None:
     return evidence.finding(
         f"memory of {owner.name} grows by {rate * 60 / 2**20:,.0f} MiB a minute{where}",
         0.0,
-        {
-            "growth_mb_per_min": rate * 60 / 1e6,
-            "watched_s": watched_s,
-            "line_at_fault": certainty,
-        },
+        {"growth_mb_per_min": rate * 60 / 1e6, "watched_s": watched_s, "line_at_fault": certainty},
         cause=cause,
         remedies=(Remedy(name="keep-less", change="", how=_advice(owner, what, newer)),),
         severity="serious",

@@ -133,6 +133,7 @@ def check_step_outliers(evidence: Evidence) -> Finding | None:
     when = f"every {every} steps" if every else "at irregular steps"
     where = f", {'in' if cause.name else 'at'} {cause}" if cause is not None else ""
     times = float(wall[outliers].mean() / max(median, 1.0))
+    gain, how = predict_without(evidence, excess), "Do it less often, or in the background."
     return evidence.finding(
         f"{int(outliers.sum()):,} of {len(steps):,} steps take {times:.1f} times as long as "
         f"the others ({when}{where})",
@@ -146,14 +147,7 @@ def check_step_outliers(evidence: Evidence) -> Finding | None:
             "every_steps": every,
         },
         cause=cause,
-        remedies=(
-            predicted_remedy(
-                "outliers",
-                "no such steps",
-                predict_without(evidence, excess),
-                "Do it less often, or in the background.",
-            ),
-        ),
+        remedies=(predicted_remedy("outliers", "no such steps", gain, how),),
     )
 
 
@@ -340,6 +334,12 @@ def _slow_rank_cause(evidence: Evidence, rank: int, phase: str) -> Cause | None:
 
 
 _UNEQUAL_STEPS, _UNEQUAL_SHARE = 3, 0.02
+_EQUAL_SHARES = Remedy(
+    name="equal-shares",
+    change="the same number of batches on every rank",
+    how="Use DistributedSampler(drop_last=True), or headrace.DataLoader, which shares out the "
+    "tail.",
+)
 
 
 @rule
@@ -360,13 +360,6 @@ def check_unequal_steps(evidence: Evidence) -> Finding | None:
         f"ranks take between {least:,} and {most:,} steps",
         seconds,
         {"fewest_steps": least, "most_steps": most, "ranks": len(steps.ranks)},
-        remedies=(
-            Remedy(
-                name="equal-shares",
-                change="the same number of batches on every rank",
-                how="Use DistributedSampler(drop_last=True), or headrace.DataLoader, which shares "
-                "out the tail.",
-            ),
-        ),
+        remedies=(_EQUAL_SHARES,),
         severity="warning",
     )

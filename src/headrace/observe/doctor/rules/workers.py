@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from headrace.observe.doctor.evidence import WARNING, Evidence, TrainingLoader, rule
+from headrace.observe.doctor.evidence import WARNING, Evidence, rule
 from headrace.observe.doctor.findings import Finding, Remedy
 from headrace.observe.doctor.remedies import (
     WORTH_IT,
@@ -119,15 +119,11 @@ def _thread_remedies(evidence: Evidence, *, threaded: bool) -> tuple[Remedy, ...
         remedy = one_thread_a_worker_remedy(evidence)
         return (remedy,) if remedy is not None else ()
     fewer = max(int(evidence.host.cores // evidence.host.ranks), 1)
-    return (
-        predicted_remedy(
-            "workers",
-            f"{fewer} workers instead of {loader.workers}",
-            with_workers(simulator, fewer),
-            f"Give the DataLoader{loader.place} num_workers={fewer}.",
-            loader.overridden("num_workers", fewer),
-        ),
-    )
+    change = f"{fewer} workers instead of {loader.workers}"
+    how = f"Give the DataLoader{loader.place} num_workers={fewer}."
+    overrides = loader.overridden("num_workers", fewer)
+    prediction = with_workers(simulator, fewer)
+    return (predicted_remedy("workers", change, prediction, how, overrides),)
 
 
 @rule
@@ -151,6 +147,12 @@ def check_workers_restarted(evidence: Evidence) -> Finding | None:
     if share < WARNING:
         return None
     is_made_anew = loader.constructed > max(starts) / 2
+    how = f"Give the DataLoader{loader.place} persistent_workers=True."
+    if is_made_anew:
+        how = (
+            f"Construct the DataLoader{loader.place} once, before the epochs begin, and give it "
+            f"persistent_workers=True: it is constructed {loader.constructed} times."
+        )
     each = float(saved[steps.starts_loader].mean()) / 1e9
     return evidence.finding(
         f"starting the workers again takes {each:.1f} s an epoch, {share:.0%} of step time",
@@ -167,19 +169,10 @@ def check_workers_restarted(evidence: Evidence) -> Finding | None:
                 "persistent-workers",
                 "persistent workers",
                 predict_without(evidence, saved),
-                _persistence_advice(loader, is_made_anew=is_made_anew),
+                how,
                 () if is_made_anew else loader.overridden("persistent_workers", 1),
             ),
         ),
-    )
-
-
-def _persistence_advice(loader: TrainingLoader, *, is_made_anew: bool) -> str:
-    if not is_made_anew:
-        return f"Give the DataLoader{loader.place} persistent_workers=True."
-    return (
-        f"Construct the DataLoader{loader.place} once, before the epochs begin, and give it "
-        f"persistent_workers=True: it is constructed {loader.constructed} times."
     )
 
 
@@ -214,10 +207,12 @@ def check_shallow_prefetch(evidence: Evidence) -> Finding | None:
         return None
     factor, prediction = next(each for each in tried if each[1].speedup >= 0.98 * best)
     depth = loader.prefetch_factor * factor
-    seconds = evidence.waits_solved(prediction)
+    change = f"a prefetch_factor of {depth} instead of {loader.prefetch_factor}"
+    how = f"Give the DataLoader{loader.place} prefetch_factor={depth}."
+    overrides = loader.overridden("prefetch_factor", depth)
     return evidence.finding(
         "batches vary so much in cost that the ones made ahead run out",
-        seconds,
+        evidence.waits_solved(prediction),
         {
             "data_wait_share": evidence.steady_steps.data_wait_share,
             "batch_wall_ms": service / 1e6,
@@ -225,15 +220,7 @@ def check_shallow_prefetch(evidence: Evidence) -> Finding | None:
             "workers": loader.workers,
             "prefetch_factor": loader.prefetch_factor,
         },
-        remedies=(
-            predicted_remedy(
-                "prefetch",
-                f"a prefetch_factor of {depth} instead of {loader.prefetch_factor}",
-                prediction,
-                f"Give the DataLoader{loader.place} prefetch_factor={depth}.",
-                loader.overridden("prefetch_factor", depth),
-            ),
-        ),
+        remedies=(predicted_remedy("prefetch", change, prediction, how, overrides),),
     )
 
 
