@@ -53,9 +53,8 @@ PURE = """
     observe.whatif.train_steps offload.host_status offload.partitions offload.scheduler
     platforms.cluster_hosts platforms.sagemaker.files platforms.sagemaker.variables
     platforms.training_job platforms.vertex records.data_frames records.redaction
-    report.figures.base report.figures.flame report.figures.heatmap report.figures.step_phases
-    report.formatting report.markup report.open_run sampling sampling.lanes sampling.permutation
-    sampling.seeds
+    report.figures.activity report.figures.base report.figures.step_phases report.formatting
+    report.markup report.open_run sampling sampling.lanes sampling.permutation sampling.seeds
 """.split()  # noqa: SIM905 - names, as a paragraph
 """No process, thread, socket or file at import or in a signature; `IMPURE` is checked."""
 INSIDE = """
@@ -71,7 +70,7 @@ INSIDE = """
     jobs.requirements jobs.sync.output_process jobs.torchrun_args jobs.torchrun_process
     observe.doctor.rules.batch_making observe.probe.batch_recorder observe.probe.process_usage
     observe.probe.rank_hooks observe.probe.rank_recorder observe.probe.read_monitor
-    observe.probe.recording_session observe.probe.stack_sampler observe.probe.system_metrics
+    observe.probe.recording_session observe.probe.stack_sampler
     offload.capacity offload.connection offload.protocol offload.proxy offload.server_session
     offload.worker_records records.system_table report.sections.diagnosis report.top.screen
     train.checkpoint_store train.state_dicts train.strategies

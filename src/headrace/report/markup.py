@@ -79,11 +79,6 @@ class Section:
     title: str
     body: Html
 
-    @property
-    def html(self) -> Html:
-        """The section as an element of the page."""
-        return element("section", element("h2", self.title), self.body, id=self.id)
-
 
 def section(name: str, title: str, *parts: Child) -> Section:
     """Return a section; plain text is escaped, None left out."""

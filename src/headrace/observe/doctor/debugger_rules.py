@@ -215,9 +215,6 @@ def _processes_a_second(batches: Columns) -> Ints:
     return np.asarray(np.unique(seconds, return_counts=True)[1])
 
 
-_INITIALIZATION_MINUTES = 20.0
-
-
 @debugger_rule("MaxInitializationTime")
 def check_max_initialization_time(recorded: DebuggerMetrics) -> Finding | str | None:
     """The first step is late.
@@ -235,7 +232,7 @@ def check_max_initialization_time(recorded: DebuggerMetrics) -> Finding | str | 
     else:
         minutes = (int(recorded.t_ns[-1]) - started_ns) / 60e9 if len(recorded.t_ns) else 0.0
         title = f"{minutes:.0f} minutes have passed without a step"
-    if minutes > _INITIALIZATION_MINUTES:
+    if minutes > 20.0:
         return debugger_finding(title, seconds_lost=minutes * 60, minutes=minutes)
     return None if len(train) else "no training step was recorded"
 
@@ -355,10 +352,6 @@ def check_batch_size(recorded: DebuggerMetrics) -> Finding | str | None:
     return None
 
 
-_BOTTLENECK_SHARE, _IDLE_GPU_PERCENT = 0.5, 10.0
-_BUSY_CORE_PERCENT, _IO_WAIT_PERCENT = 90.0, 50.0
-
-
 @debugger_rule("CPUBottleneck", gpus=1)
 def check_cpu_bottleneck(recorded: DebuggerMetrics) -> Finding | str | None:
     """A GPU has little to do while a core is busy: the CPU holds it up.
@@ -370,7 +363,7 @@ def check_cpu_bottleneck(recorded: DebuggerMetrics) -> Finding | str | None:
     """
     if not recorded.cores.shape[1]:
         return "no core was recorded"
-    busy: Flags = np.any(recorded.cores > _BUSY_CORE_PERCENT, axis=1)
+    busy: Flags = np.any(recorded.cores > 90.0, axis=1)
     return _bottleneck(recorded, busy, "a core is above 90%")
 
 
@@ -386,15 +379,15 @@ def check_io_bottleneck(recorded: DebuggerMetrics) -> Finding | str | None:
     """
     if recorded.io_wait is None:
         return "no I/O wait was recorded"
-    busy: Flags = recorded.io_wait * max(recorded.cores.shape[1], 1) > _IO_WAIT_PERCENT
+    busy: Flags = recorded.io_wait * max(recorded.cores.shape[1], 1) > 50.0
     return _bottleneck(recorded, busy, "I/O wait is above 50% of a core")
 
 
 def _bottleneck(recorded: DebuggerMetrics, busy: Flags, what: str) -> Finding | None:
     """Return a finding if something is busy while a GPU is not, in most samples so far."""
-    low: Flags = np.any(recorded.gpus < _IDLE_GPU_PERCENT, axis=1)
+    low: Flags = np.any(recorded.gpus < 10.0, axis=1)
     both = low & busy
-    count = recorded.first_above(_BOTTLENECK_SHARE, both)
+    count = recorded.first_above(0.5, both)
     if count is None:
         return None
     share = float(both[:count].mean())
@@ -474,10 +467,6 @@ def _memory_increase(used: Floats) -> Floats:
     return np.asarray(last - before)
 
 
-_DISTANCE_LIMIT = 0.5
-_HISTOGRAM_EDGES = np.arange(0.0, 101.0, 2.0)
-
-
 @debugger_rule("LoadBalancing", gpus=2)
 def check_load_balancing(recorded: DebuggerMetrics) -> Finding | str | None:
     """The GPUs of a host are not used alike.
@@ -492,7 +481,7 @@ def check_load_balancing(recorded: DebuggerMetrics) -> Finding | str | None:
         (_distance(shares[one], shares[other]), one, other)
         for one, other in combinations(range(len(shares)), 2)
     )
-    if distance <= _DISTANCE_LIMIT:
+    if distance <= 0.5:
         return None
     names = recorded.gpu_numbers[one], recorded.gpu_numbers[other]
     means = [float(np.nanmean(recorded.gpus[:, place])) for place in (one, other)]
@@ -508,7 +497,7 @@ def check_load_balancing(recorded: DebuggerMetrics) -> Finding | str | None:
 
 
 def _histogram(used: Floats) -> Floats:
-    counts, _ = np.histogram(used[np.isfinite(used)], bins=_HISTOGRAM_EDGES)
+    counts, _ = np.histogram(used[np.isfinite(used)], bins=np.arange(0.0, 101.0, 2.0))
     return np.asarray(counts / max(counts.sum(), 1))
 
 
@@ -521,9 +510,6 @@ def _distance(one: Floats, other: Floats) -> float:
 def _entropy(shares: Floats, of: Floats) -> float:
     there = shares > 0
     return float((shares[there] * np.log(shares[there] / of[there])).sum())
-
-
-_PERCENTILES = (50, 95, 99)
 
 
 @debugger_rule("OverallSystemUsage")
@@ -544,7 +530,7 @@ def check_overall_system_usage(recorded: DebuggerMetrics) -> Finding | str | Non
     evidence: dict[str, Fact] = {
         f"{name}_p{percentile}_percent": quantile(values, percentile / 100)
         for name, values in series.items()
-        for percentile in _PERCENTILES
+        for percentile in (50, 95, 99)
     }
     medians = [f"the cores {quantile(series['cpu'], 0.5):.0f}%"]
     medians += [

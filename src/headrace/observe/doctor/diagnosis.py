@@ -10,7 +10,7 @@ kinds cannot be compared with the others':
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from operator import itemgetter
 
@@ -96,30 +96,28 @@ def rank_findings(findings: Sequence[Finding], evidence: Evidence) -> tuple[Find
         *(("compute-bound",) if warned else ()),
     }
     ranked = [each for each in relevant if each.rule not in left_out]
+    # Whether a rank waits because other jobs fill the host's cores.
+    idle = evidence.work is not None and not evidence.workers_busy
+    foreign = {"data-wait"} if idle and evidence.others_fill_cores else set()
     ranked.sort(
-        key=lambda each: (_is_foreign(each, evidence), -_ranking_seconds(each, evidence), each.rule)
+        key=lambda each: (each.rule in foreign, -_ranking_seconds(each, evidence), each.rule)
     )
     pairs = (*_SPECIFIC_FIRST, *_conditional_pairs(ranked, evidence))
     for _ in ranked:  # moving one may break another pair's order, so repeat until all hold
         for first, second in pairs:
-            _move_before(ranked, first, second)
+            places = {finding.rule: place for place, finding in enumerate(ranked)}
+            if places.get(first, -1) > places.get(second, len(ranked)):
+                ranked.insert(places[second], ranked.pop(places[first]))
     return tuple(ranked)
 
 
 def _ranking_seconds(finding: Finding, evidence: Evidence) -> float:
-    """Return the seconds by which a finding is ordered."""
     serious = SERIOUS * evidence.steps.total_seconds
     if finding.rule == "memory-growth":
         return serious
     if finding.rule == "slow-start":
         return min(finding.seconds_lost, serious)
     return finding.seconds_lost
-
-
-def _is_foreign(finding: Finding, evidence: Evidence) -> bool:
-    """Return whether the rank waits because other jobs fill the host's cores."""
-    idle = evidence.work is not None and not evidence.workers_busy
-    return finding.rule == "data-wait" and idle and evidence.others_fill_cores
 
 
 def _conditional_pairs(findings: Sequence[Finding], evidence: Evidence) -> list[tuple[str, str]]:
@@ -139,7 +137,8 @@ def _conditional_pairs(findings: Sequence[Finding], evidence: Evidence) -> list[
             pairs.append(("cpu-bound-worker", "too-few-workers"))
     if transfer and few and transfer.seconds_lost >= _EXPLAINS * few.seconds_lost:
         pairs.append(("slow-transfer", "too-few-workers"))  # or else batches are still late
-    if evidence.work is not None and evidence.work.has_slow_handoff:
+    work = evidence.work
+    if work is not None and work.column("send_ns").sum() > work.column("wall_ns").sum():
         pairs.append(("slow-transfer", "cpu-bound-worker"))
         pairs.append(("slow-transfer", "shallow-prefetch"))  # they run out while sent
     if worker is not None and collate is not None and _is_collating(worker, collate):
@@ -166,12 +165,6 @@ def _is_collating(worker: Finding, collate: Finding) -> bool:
     here = cause.place != "" and collate.cause is not None and cause.place == collate.cause.place
     larger = isinstance(share, float) and share >= cause.share
     return here or larger or "collate" in cause.function.lower()
-
-
-def _move_before(findings: list[Finding], first: str, second: str) -> None:
-    places = {finding.rule: place for place, finding in enumerate(findings)}
-    if first in places and second in places and places[first] > places[second]:
-        findings.insert(places[second], findings.pop(places[first]))
 
 
 _BOUNDS: dict[str, Bound] = {
@@ -206,19 +199,13 @@ def make_verdict(evidence: Evidence, findings: Sequence[Finding]) -> Verdict:
     return Verdict(
         sentence=sentence,
         bound=bound,
-        data_wait_share=evidence.data_wait_share if evidence.enough else None,
+        data_wait_share=evidence.steps.data_wait_share if evidence.enough else None,
         steps=len(steps),
         step_ms=float(steps.wall_ns.mean() / 1e6) if len(steps) else None,
         phase_shares=steps.shares if len(steps) else {},
         calibration=evidence.simulator.calibration if evidence.simulator is not None else None,
-        device_phase_shares=device_shares(evidence),
+        device_phase_shares=steps.device.shares if steps.device is not None else {},
     )
-
-
-def device_shares(evidence: Evidence) -> Mapping[str, float]:
-    """Return the share of each phase by the accelerator's clock; empty if unknown."""
-    device = evidence.steps.device
-    return device.shares if device is not None else {}
 
 
 def _sentence(evidence: Evidence, findings: Sequence[Finding]) -> tuple[str, Bound]:
@@ -235,7 +222,7 @@ def _sentence(evidence: Evidence, findings: Sequence[Finding]) -> tuple[str, Bou
 
 
 def _healthy_sentence(evidence: Evidence, findings: Sequence[Finding]) -> tuple[str, Bound]:
-    share = evidence.data_wait_share
+    share = evidence.steps.data_wait_share
     waits = f"{share:.1%} of step time waits for data"
     if any(finding.rule == "compute-bound" for finding in findings):
         return f"The accelerator is the limit: {waits}; nothing to fix.", "compute"
@@ -245,7 +232,8 @@ def _healthy_sentence(evidence: Evidence, findings: Sequence[Finding]) -> tuple[
         if known is not None:
             return f"Nothing to fix: {waits}; {known.title}.", "other"
         return f"{waits}; the records do not say why.", "data"
-    phase, part = max((device_shares(evidence) or evidence.steps.shares).items(), key=itemgetter(1))
+    steps = evidence.steps.device or evidence.steps
+    phase, part = max(steps.shares.items(), key=itemgetter(1))
     return f"Nothing wrong was found: {waits}, {part:.0%} is {_PHASES[phase]}.", "other"
 
 
@@ -253,7 +241,7 @@ def _faulty_sentence(evidence: Evidence, worst: Finding) -> tuple[str, Bound]:
     bound = _BOUNDS.get(worst.rule, "other")
     text = worst.title[:1].upper() + worst.title[1:]
     if bound == "data" and evidence.loader is not None:
-        text = f"{evidence.data_wait_share:.0%} of step time waits for data: {worst.title}"
+        text = f"{evidence.steps.data_wait_share:.0%} of step time waits for data: {worst.title}"
     others = ""
     others_matter = evidence.others_fill_cores or evidence.others_crowd
     if bound == "data" and others_matter and evidence.others_use not in text:
@@ -278,18 +266,21 @@ def _best_remedy(finding: Finding) -> Remedy | None:
         for remedy in finding.remedies
         if remedy.predicted_speedup is not None and remedy.predicted_speedup >= _LEAST_NAMED_SPEEDUP
     ]
-    return max(worth, key=_preference, default=None)
+    return max(
+        worth,
+        key=lambda each: (
+            each.name in _EASY,
+            each.name not in _COSTLY,
+            each.predicted_speedup or 0.0,
+        ),
+        default=None,
+    )
 
 
 def change_phrase(remedy: Remedy) -> str:
     """Return the change, to be read on its own: with 4 workers, without the blur."""
     change = remedy.change.strip(",")
     return f"without{change.removeprefix('no')}" if change.startswith("no ") else f"with {change}"
-
-
-def _preference(remedy: Remedy) -> tuple[bool, bool, float]:
-    easy, free = remedy.name in _EASY, remedy.name not in _COSTLY
-    return easy, free, remedy.predicted_speedup or 0.0
 
 
 def missing_data(events: Columns) -> tuple[str, ...]:

@@ -40,7 +40,6 @@ from headrace.observe.whatif.measured_pipeline import (
     read_offload_stats,
 )
 from headrace.observe.whatif.prediction import Prediction, Simulator
-from headrace.observe.whatif.simulation import FULL
 from headrace.observe.whatif.tables import Columns, Flags, Tables, columns
 from headrace.observe.whatif.train_steps import TrainSteps, read_steps
 
@@ -129,11 +128,6 @@ def _path(name: str) -> str:
     return name.split(": ", maxsplit=1)[0]
 
 
-def are_cores_full(host: HostUsage) -> bool:
-    """Return whether a host has no core to spare, whoever uses them."""
-    return host.busy_share is not None and host.busy_share >= FULL
-
-
 def worker_thread_demand(
     work: BatchWork, workers: int, host: HostUsage, most_threads: float
 ) -> float:
@@ -144,7 +138,7 @@ def worker_thread_demand(
     """
     if not work.cpu_measured:
         return 0.0
-    threads = min(work.threads, most_threads) * (1.0 if are_cores_full(host) else work.cpu_share)
+    threads = min(work.threads, most_threads) * (1.0 if host.is_full else work.cpu_share)
     return host.ranks * workers * (1.0 - work.idle_share) * threads
 
 
@@ -160,7 +154,7 @@ def rank_thread_demand(
         return 0.0
     wall_ns = sum(sample.wall_ns for sample in seen)
     main_share = sum(sample.cpu_ns for sample in seen) / max(wall_ns, 1.0)
-    if not are_cores_full(host) or main_share <= 0:
+    if not host.is_full or main_share <= 0:
         return host.rank_cores
     threads = min(host.rank_cores / host.ranks / main_share, most_threads)
     return max(host.rank_cores, host.ranks * threads * (1.0 - wait_share))
@@ -168,8 +162,7 @@ def rank_thread_demand(
 
 def mean_threads(usage: Columns, processes: Columns, role: str) -> float:
     """Return the mean number of threads of a role's processes; infinite if not recorded."""
-    pids = processes.having(role=role)["pid"]
-    threads = usage["threads"][np.isin(usage["pid"], pids)]
+    threads = usage["threads"][np.isin(usage["pid"], processes.having(role=role)["pid"])]
     return float(threads[threads > 0].mean()) if (threads > 0).any() else float("inf")
 
 
@@ -248,11 +241,6 @@ class Evidence:
         return len(self.steps) >= FEWEST_STEPS
 
     @property
-    def data_wait_share(self) -> float:
-        """Data wait over step time, with loader starts: the accelerator's if known."""
-        return self.steps.data_wait_share
-
-    @property
     def script_data_wait(self) -> Mapping[str, float]:
         """The script's share of data wait as evidence, if the accelerator's differs from it."""
         known = self.steps.device is not None
@@ -284,7 +272,7 @@ class Evidence:
     @property
     def cores_short(self) -> bool:
         """Whether the host has no core to spare, whoever uses them: workers wait for one, too."""
-        return are_cores_full(self.host)
+        return self.host.is_full
 
     @property
     def cores_full(self) -> bool:
@@ -310,10 +298,8 @@ class Evidence:
     @property
     def others_use(self) -> str:
         """How many cores of the host other programs use, in words."""
-        return (
-            f"other processes use {self.host.foreign_cores:.1f} of the host's "
-            f"{self.host.cores:g} cores"
-        )
+        used, cores = self.host.foreign_cores, self.host.cores
+        return f"other processes use {used:.1f} of the host's {cores:g} cores"
 
     def finding(
         self,
@@ -440,8 +426,7 @@ _IN_USE = 0.05
 def gpu_utilisation(evidence: Evidence) -> float | None:
     """Return the mean utilisation of the run's GPUs while steps ran, 0 to 1; None if unknown."""
     means = _mean_utilisation(evidence)
-    ours = gpus_of_run(evidence)
-    used = [means[gpu] for gpu in ours or () if gpu in means]
+    used = [means[gpu] for gpu in gpus_of_run(evidence) or () if gpu in means]
     return float(np.mean(used)) if used else None
 
 

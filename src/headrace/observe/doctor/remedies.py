@@ -28,8 +28,6 @@ WORTH_IT = 1.05
 """Least predicted speed-up of a remedy that is proposed."""
 _MAX_WORKERS = 32
 _COUNTS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 28, 32)
-COLLATE_NAME = "collate_fn"
-"""Name of collating in the table `transforms`."""
 _DRAWINGS, _SEED = 200, 21
 _DEVICE_FASTER = (20.0, 100.0)
 """Speed of a device at a transform over that of one core, at least and at most."""
@@ -151,7 +149,7 @@ def faster_code_remedies(evidence: Evidence, cause: Cause, name: str = "") -> tu
         predicted_remedy("faster-code", f"{name} twice as fast", half, cheaper),
         predicted_remedy("move-code", f"no {name} in the workers", none, earlier),
     ]
-    if cause.transform and cause.transform != COLLATE_NAME:
+    if cause.transform and cause.transform != "collate_fn":
         change = f"{name} on the accelerator"
         how = (
             f"Do it on whole batches after the copy{where}: "

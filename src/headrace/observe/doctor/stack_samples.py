@@ -21,7 +21,6 @@ from headrace.core.source_location import is_library
 from headrace.observe.doctor.findings import Cause
 from headrace.observe.whatif.tables import Columns, Flags, Ints
 
-_ONE_LINE = 0.5
 _LINE = re.compile(r"[0-9]+|None|-1|")
 """A recorded line number; not a number if the interpreter had none: between two lines of a loop,
 and in generated code."""
@@ -201,7 +200,7 @@ def find_hotspot(
         key=lambda line: (line.line > 0, lines[line]),
     )
     calls_many = _CALLS_MANY.search(frame.function) is not None
-    by_line = calls_many and lines[frame] >= _ONE_LINE * functions[function]
+    by_line = calls_many and lines[frame] >= 0.5 * functions[function]
     there = [
         (sample, weight)
         for sample, weight in seen
@@ -313,9 +312,7 @@ _OPEN_SOURCE = re.compile(
     r"\bopen\(|\bimread\(|\.read_(bytes|text)\(|\b(read_image|read_file|fromfile|load_file)\("
     r"|\b(np|numpy|torch|torchaudio)\.load\(|\b(sf|soundfile)\.read\("
 )
-_SEVERAL_SAMPLES = ("__iter__", "__next__")
 _TORCH = re.compile(r"-packages/torch/(?!utils/data)|/torch/nn/|/torch/autograd/")
-_MODEL_PHASES = ("backward", "optimizer", "sync", "copy")
 _SLEEP_SOURCE = re.compile(r"\bsleep\(")
 _SYNC_FRAME = re.compile(
     r"torch/cuda/__init__\.py:synchronize|torch/_tensor(_str)?\.py:(\w+\.)*(__repr__|__format__|_str)"
@@ -349,7 +346,8 @@ def reads_own_files(sample: StackSample) -> bool:
 def runs_model(sample: StackSample) -> bool:
     """Return whether a rank runs its model, trains it, or copies to the device."""
     # The model runs through torch's own frames; the other phases are recorded.
-    return sample.phase in _MODEL_PHASES or sample.passes(_TORCH)
+    recorded = sample.phase in {"backward", "optimizer", "sync", "copy"}
+    return recorded or sample.passes(_TORCH)
 
 
 def is_device_sync(sample: StackSample) -> bool:
@@ -373,7 +371,7 @@ def _function_source_until(sample: StackSample) -> str:
     frame = sample.own_frame
     lines = source_lines_as_run(frame.file, sample.ran_since_s)[: frame.line]
     name = frame.function.rsplit(".", 1)[-1]
-    if name not in _SEVERAL_SAMPLES:  # these may read an opened file for many samples
+    if name not in {"__iter__", "__next__"}:  # these may read an opened file for many samples
         for head in reversed(range(len(lines))):
             if lines[head].lstrip().startswith(f"def {name}("):
                 return "".join(lines[head:])

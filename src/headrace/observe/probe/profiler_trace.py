@@ -95,9 +95,8 @@ class ProfilerTrace:
         size = path.stat().st_size
         if size > MAX_TRACE_BYTES:
             path.unlink()
-            SESSION.event(
-                "trace-dropped", f"{path.name}: larger than {MAX_TRACE_BYTES} bytes", size
-            )
+            text = f"{path.name}: larger than {MAX_TRACE_BYTES} bytes"
+            SESSION.event("trace-dropped", text, size)
         else:
             SESSION.event("trace", str(path), size)
             complete = max(STEPS - self._steps_left - 1, 0)  # the last one counted was incomplete

@@ -24,7 +24,7 @@ from headrace.core.loader_hooks import LOADER_HOOKS
 from headrace.core.source_location import script_location
 from headrace.observe.probe.gradient_sync import GRADIENT_SYNC, SHARDED_SYNC
 from headrace.observe.probe.loaders import LOADER_REGISTRY, time_queue_reads
-from headrace.observe.probe.rank_recorder import RANK_RECORDER, RankRecorder
+from headrace.observe.probe.rank_recorder import RANK_RECORDER
 from headrace.observe.probe.recording_session import SESSION, guarded
 from headrace.observe.probe.step_clock import DeviceCopyCounts
 
@@ -43,8 +43,7 @@ class CopyObserver:
         methods = _CopyMethods(torch, self)
         originals = {name: getattr(torch.Tensor, name) for name in ("to", "cuda", "copy_")}
         for name, original in originals.items():
-            watched = getattr(methods, name)(original)
-            setattr(torch.Tensor, name, _WatchedMethod(original, watched))
+            setattr(torch.Tensor, name, _WatchedMethod(original, getattr(methods, name)(original)))
         after_import("torch._dynamo.variables.tensor", lambda module: _restore(module, originals))
 
 
@@ -262,11 +261,10 @@ def hook_rank() -> None:
     after_import("ray.data.iterator", hook_ray_data)
     atexit.register(RANK_RECORDER.close)
     # A child that multiprocessing forks does not run atexit, and may train as a rank of its own.
-    util.register_after_fork(RANK_RECORDER, _close_forked)
-
-
-def _close_forked(recorder: RankRecorder) -> None:
-    util.Finalize(recorder, recorder.close, exitpriority=_EXIT_PRIORITY)
+    util.register_after_fork(
+        RANK_RECORDER,
+        lambda recorder: util.Finalize(recorder, recorder.close, exitpriority=_EXIT_PRIORITY),
+    )
 
 
 def _eager_hook(torch: ModuleType, hook: Callable[[Any], None]) -> Callable[..., None]:

@@ -90,7 +90,6 @@ class TrainingThread:
                 PROFILER_TRACE.begin()
 
     def _forget(self) -> None:
-        """Drop what is unfinished."""
         self._report(lambda clock, _: clock.forget())
         self._fetching = self._copying = self._under_way = False
         self._backwards = 0

@@ -160,15 +160,12 @@ def _timed_raw_class(timed: TimedCall) -> type[io.FileIO]:
         """A raw file whose reads are timed."""
 
         def readinto(self, buffer: Any) -> Any:
-            """Read as the original does."""
             return timed(super().readinto, buffer)
 
         def readall(self) -> Any:
-            """Read as the original does."""
             return timed(super().readall)
 
         def read(self, size: int | None = -1) -> Any:
-            """Read as the original does."""
             return timed(super().read, size)
 
     return FileIO

@@ -64,11 +64,9 @@ class SamplingRate:
 
     def pause_s(self, *, deep: bool) -> float:
         """Return the pause until the next sample, in seconds."""
-        period_s, share = (
-            (DEEP_SAMPLING_PERIOD_S, _DEEP_SAMPLING_SHARE)
-            if deep
-            else (SAMPLING_PERIOD_S, _SAMPLING_SHARE)
-        )
+        period_s, share = SAMPLING_PERIOD_S, _SAMPLING_SHARE
+        if deep:
+            period_s, share = DEEP_SAMPLING_PERIOD_S, _DEEP_SAMPLING_SHARE
         if self._samples < _FULL_RATE_SAMPLES:
             return period_s
         return min(max(self._cost_ns / 1e9 / share, period_s), _LONGEST_PERIOD_S)
@@ -251,7 +249,8 @@ class StackSampler(threading.Thread):
             return 0.0
         cpu_ns = cpu_now_ns - self._sampled_cpu_ns
         if self._lines is None or cpu_ns:
-            self._lines = self._lines_now()
+            frame = sys._current_frames().get(self.watched)  # noqa: SLF001 - documented
+            self._lines = None if frame is None else _Lines(frame)
         if self._lines is not None:
             self._request_phase(
                 partial(self._sums.add, self._lines, now_ns - self._sampled_ns, cpu_ns)
@@ -277,10 +276,6 @@ class StackSampler(threading.Thread):
         self._sampled_ns = self._flushed_ns = self._settled_ns = time.monotonic_ns()
         self._sampled_cpu_ns = self._cpu_ns()
         self._lines = None
-
-    def _lines_now(self) -> _Lines | None:
-        frame = sys._current_frames().get(self.watched)  # noqa: SLF001 - documented
-        return None if frame is None else _Lines(frame)
 
     def _cpu_ns(self) -> int | None:
         """Return the CPU time of the sampled thread; None if it has ended."""

@@ -354,7 +354,6 @@ class _TimedFunction:
 
 
 def _cost_of_a_call_ns() -> float:
-    """Return the cost of timing a call, in nanoseconds."""
     timer = TransformTimer()
     timer.active = True
     timed = _TimedFunction(timer, lambda: None, "")

@@ -31,25 +31,23 @@ _TIMED = {"steps": "wall_ns", "fetches": "wait_ns", "batches": "wall_ns", "arriv
 """Tables of which only rows that began and ended in the slice count, with their duration column."""
 
 
+@dataclass(frozen=True, slots=True)
 class TimeSlice:
     """The records of a run between two moments by the host's clock; None: its start or its end."""
 
-    def __init__(
-        self, tables: Tables, *, begin_ns: int | None = None, end_ns: int | None = None
-    ) -> None:
-        self._tables = tables
-        self._begin_ns = begin_ns
-        self._end_ns = end_ns
+    tables: Tables
+    begin_ns: int | None = None
+    end_ns: int | None = None
 
     def table(self, name: str) -> pa.Table:
         """Return a table of `headrace.records.schema`, or `system`."""
-        found = self._tables.table(name)
+        found = self.tables.table(name)
         if name not in _TIMED:
             return found
-        if self._begin_ns is not None:
-            found = found.filter(pc.field("start_ns") >= self._begin_ns)
-        if self._end_ns is not None:
-            found = found.filter(pc.field("start_ns") + pc.field(_TIMED[name]) <= self._end_ns)
+        if self.begin_ns is not None:
+            found = found.filter(pc.field("start_ns") >= self.begin_ns)
+        if self.end_ns is not None:
+            found = found.filter(pc.field("start_ns") + pc.field(_TIMED[name]) <= self.end_ns)
         return found
 
 
@@ -280,8 +278,7 @@ class CheckedPrediction:
 
 def write_checked_prediction(checked: CheckedPrediction, run: Path) -> None:
     """Write a checked prediction into the folder of the run that checked it."""
-    text = json.dumps(asdict(checked), indent=2) + "\n"
-    write_text_atomically(run / PREDICTION_FILE, text)
+    write_text_atomically(run / PREDICTION_FILE, json.dumps(asdict(checked), indent=2) + "\n")
 
 
 def read_checked_predictions(runs: Path) -> dict[Path, CheckedPrediction]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from headrace.observe.whatif.simulation import Pipeline
+from headrace.observe.whatif.simulation import FULL, Pipeline
 from headrace.observe.whatif.tables import Columns, Flags, Floats, Ints, Tables, columns
 from headrace.observe.whatif.train_steps import TrainSteps, read_steps
 
@@ -39,9 +39,9 @@ class HostUsage:
         return None if self.busy_cores is None else max(self.cores - self.busy_cores, 0.0)
 
     @property
-    def busy_share(self) -> float | None:
-        """The share of the cores that was busy, 0 to 1; None if not recorded."""
-        return None if self.busy_cores is None else min(self.busy_cores / self.cores, 1.0)
+    def is_full(self) -> bool:
+        """Whether it had no core to spare, whoever used them."""
+        return self.busy_cores is not None and self.busy_cores >= FULL * self.cores
 
 
 def read_host_usage(tables: Tables, span_ns: tuple[int, int] | None = None) -> HostUsage:
@@ -91,7 +91,6 @@ def _busy_cores(system: Columns, span_ns: tuple[int, int] | None) -> float | Non
 
 
 def _inside(samples: Columns, span_ns: tuple[int, int] | None) -> Flags:
-    """Return which samples lie between two times."""
     if span_ns is None:
         return np.ones(samples.count, dtype=np.bool_)
     return np.asarray((samples["t_ns"] >= span_ns[0]) & (samples["t_ns"] <= span_ns[1]))
@@ -187,7 +186,6 @@ def offload_span_ns(events: Columns, loader: int) -> tuple[int, int] | None:
     return int(min(firsts)), int(max(firsts))
 
 
-_USUAL_PREFETCH = 2
 FEWEST_BATCHES = 5
 """With fewer batches or steps nothing is predicted."""
 _ANSWER_FACTOR = 1.5
@@ -248,11 +246,6 @@ class BatchWork:
             return 1.0
         calm = [np.percentile(each, _CALM_PERCENT) / max(each.mean(), 1.0) for each in by_rank]
         return min(float(np.mean(calm)), 1.0)
-
-    @property
-    def has_slow_handoff(self) -> bool:
-        """Whether sending a batch takes longer than making one."""
-        return float(self.column("send_ns").sum()) > float(self.column("wall_ns").sum())
 
     @property
     def idle_share(self) -> float:
@@ -339,7 +332,7 @@ def measure_from(
     service = work.service_ns
     cpu = np.minimum(work.column("cpu_ns"), service)
     demand = np.maximum(work.column("process_cpu_ns"), cpu)
-    ranks = host.ranks
+    ranks, away = host.ranks, offload or OffloadStats()
     other_cpu = _other_cpu_ns(host, float(period.mean()), float(demand.mean()), inline=not workers)
     return MeasuredPipeline(
         pipeline=Pipeline(
@@ -350,7 +343,7 @@ def measure_from(
             or int(loader["in_order"][0]) == 0,
             # Cores used by other programs are not available, but they never take all.
             cores=max(host.cores - host.foreign_cores, host.cores / 2) / ranks,
-            auxiliary=offload.workers if offload is not None else 0,
+            auxiliary=away.workers,
         ),
         service_ns=service,
         service_cpu_ns=cpu,
@@ -361,9 +354,7 @@ def measure_from(
         period_ns=period,
         ranks=ranks,
         persistent=bool(loader["persistent"][0]),
-        auxiliary_factor=offload.making_ns / float(service.mean())
-        if offload and offload.workers
-        else 1.0,
+        auxiliary_factor=away.making_ns / float(service.mean()) if away.workers else 1.0,
     )
 
 
@@ -380,9 +371,8 @@ def loader_rows(
     rows = rows.having(rank=rows["rank"][0])
     if offload is None:
         return rows
-    prefetch = np.where(rows["workers"] == 0, _USUAL_PREFETCH, rows["prefetch_factor"])
-    workers = np.maximum(rows["workers"], 1)
-    return Columns({**rows, "workers": workers, "prefetch_factor": prefetch})
+    prefetch = np.where(rows["workers"] == 0, 2, rows["prefetch_factor"])
+    return Columns({**rows, "workers": np.maximum(rows["workers"], 1), "prefetch_factor": prefetch})
 
 
 def _other_cpu_ns(host: HostUsage, period: float, demand: float, *, inline: bool) -> float:

@@ -136,11 +136,10 @@ class CachedTables:
         if name not in self._known:
             source = self._source
             stored = source.by_column(name) if isinstance(source, ColumnSource) else None
-            self._known[name] = (
-                _all_columns(source, name)
-                if stored is None
-                else Columns(_StoredColumns(name, stored, self._recent))
-            )
+            if stored is None:
+                self._known[name] = _all_columns(source, name)
+            else:
+                self._known[name] = Columns(_StoredColumns(name, stored, self._recent))
         return self._known[name]
 
 
@@ -174,6 +173,19 @@ class _StoredColumns(Mapping[str, NDArray[Any]]):
 
     def __contains__(self, name: object) -> bool:
         return name in self._stored
+
+
+def covered_before(start: Floats, end: Floats, times: Floats) -> Floats:
+    """Return how much of the time before each moment is covered by the union of intervals."""
+    if len(start) == 0:
+        return np.zeros(len(times))
+    order = np.argsort(start, kind="stable")
+    start, end = start[order], np.maximum.accumulate(end[order])
+    start = np.maximum(start, np.append(start[:1], end[:-1]))  # overlaps count once
+    end = np.maximum(start, end)
+    done = np.append(0.0, np.cumsum(end - start))
+    bounds = np.column_stack((start, end)).ravel()
+    return np.interp(times, bounds, np.column_stack((done[:-1], done[1:])).ravel())
 
 
 def columns(tables: Tables, name: str) -> Columns:

@@ -67,8 +67,7 @@ class DeviceSteps:
         return DeviceSteps(rows=self.rows, places=places) if (places >= 0).any() else None
 
     def _column(self, name: str) -> Floats:
-        values = self.rows[name][self.places[self.known]]
-        return np.maximum(values.astype(np.float64), 0.0)
+        return np.maximum(self.rows[name][self.places[self.known]].astype(np.float64), 0.0)
 
 
 def read_device_steps(tables: Tables, steps: Columns) -> DeviceSteps | None:
@@ -254,7 +253,6 @@ _FIT_FEWEST_STEPS = 20
 _FIT_SPREAD = 0.1
 """Least standard deviation of the samples of a step, as a share of their mean, for a fit."""
 _FIT_DRAWINGS, _FIT_SEED = 200, 23
-_FIT_INTERVAL = (5.0, 95.0)  # percent
 
 
 def fixed_cost_ns(steps: TrainSteps) -> tuple[float, float] | None:
@@ -270,5 +268,5 @@ def fixed_cost_ns(steps: TrainSteps) -> tuple[float, float] | None:
     deviation = x - x.mean(axis=1, keepdims=True)
     slope = (deviation * y).sum(axis=1) / np.maximum((deviation**2).sum(axis=1), 1e-9)
     fixed = np.clip(y.mean(axis=1) - slope * x.mean(axis=1), 0.0, y.mean(axis=1))
-    low, high = np.percentile(fixed, _FIT_INTERVAL)
+    low, high = np.percentile(fixed, (5, 95))
     return float(low), float(high)

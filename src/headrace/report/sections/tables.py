@@ -329,8 +329,7 @@ def _attempts(data: PageData) -> Html | None:
         return None
     rows = [
         (
-            f"{attempt.number}, this page" if attempt.number == data.attempt
-            else str(attempt.number),
+            f"{attempt.number}{', this page' if attempt.number == data.attempt else ''}",
             format_time(attempt.started_s),
             format_time(attempt.ended_s) if attempt.ended_s is not None else UNKNOWN,
             UNKNOWN if attempt.exit_code is None else str(attempt.exit_code),

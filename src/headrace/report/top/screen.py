@@ -156,7 +156,7 @@ def rate_lines(state: TopState, width: int) -> list[Text]:
     steps = state.steps
     if not steps.ranks:
         return [_line("no training step yet"), *_evaluation(steps)]
-    when = f"in the last {state.window.seconds:.0f} s"
+    when = f"in the last {(state.window.until_ns - state.window.since_ns) / 1e9:.0f} s"
     first = _line().append(f"{format_number(steps.steps_per_s)} steps/s", "bold")
     if steps.samples_per_s is not None:
         first.append(f"{_GAP}{format_number(steps.samples_per_s)} samples/s", "bold")
@@ -171,12 +171,8 @@ def rate_lines(state: TopState, width: int) -> list[Text]:
         text = f"step {_ms(times.median_ns)} ms median"
         for words, value_ns in (("p90", times.p90_ns), ("p99", times.p99_ns)):
             text += f"{_GAP}{words} {_ms(value_ns)}"
-        lines.append(
-            _line(
-                f"{text}{_GAP}longest "
-                f"{_ms(times.longest_ns)}{_GAP}{format_count(times.count, 'step')}"
-            )
-        )
+        text += f"{_GAP}longest {_ms(times.longest_ns)}{_GAP}{format_count(times.count, 'step')}"
+        lines.append(_line(text))
     return lines
 
 
@@ -237,12 +233,8 @@ def _by_rank(ranks: Sequence[RankRate], width: int) -> Text:
 
 
 def _rank_rate(rate_of_rank: RankRate) -> str:
-    rate = format_number(rate_of_rank.steps_per_s)
-    return (
-        rate
-        if rate_of_rank.samples_per_s is None
-        else f"{rate}, {format_number(rate_of_rank.samples_per_s)}"
-    )
+    rates = (rate_of_rank.steps_per_s, rate_of_rank.samples_per_s)
+    return ", ".join(format_number(rate) for rate in rates if rate is not None)
 
 
 def _memory_and_rates(host: HostMetrics) -> list[Text]:
@@ -260,9 +252,8 @@ def _memory_and_rates(host: HostMetrics) -> list[Text]:
 
 def _gpus(gpus: Sequence[GpuMetrics], width: int, *, roomy: bool) -> list[Text]:
     if not roomy and len(gpus) > 2:
-        found = share_bars(
-            [(each.number, each.utilisation) for each in gpus], width - 5, most_lines=1
-        )
+        shares = [(each.number, each.utilisation) for each in gpus]
+        found = share_bars(shares, width - 5, most_lines=1)
         return [_line("GPUs ").append_text(line) for line in found]
     lines = []
     for each in gpus:
@@ -295,9 +286,7 @@ def _line(text: str = "") -> Text:
 
 _ROOMY_LINES = 36
 _MOST_VERDICT_LINES = 3
-_FEWEST_ROWS = 2
 _TABLE_HEAD = ("role", "rank", "loader", "worker", "batches/s", "busy", "CPU")
-_KEYS_LINE = "q leaves   p pauses and goes on"
 
 
 def render_frame(
@@ -316,8 +305,8 @@ def render_frame(
     bottom = _verdict(state, console, None if roomy else _MOST_VERDICT_LINES)
     if height is None:
         return Group(*top, *_table(state.processes, None), Text(""), *bottom)
-    bottom.append(Text(_KEYS_LINE, style="bright_black", no_wrap=True))
-    room = max(height - len(top) - len(bottom), _FEWEST_ROWS)
+    bottom.append(Text("q leaves   p pauses and goes on", style="bright_black", no_wrap=True))
+    room = max(height - len(top) - len(bottom), 2)
     if len(state.processes) + 1 < room:
         bottom.insert(0, Text(""))
     return Group(*top, *_table(state.processes, room), *bottom)
@@ -348,9 +337,8 @@ def _table(processes: Sequence[ProcessRates], room: int | None) -> list[Table | 
 
 def _row(each: ProcessRates) -> tuple[Text | str, ...]:
     worker = "-" if each.worker is None else str(each.worker)
-    doing = (
-        f"{format_percent(each.doing_share):>5}  {printable(each.doing)}" if each.doing else "    -"
-    )
+    share = format_percent(each.doing_share)
+    doing = f"{share:>5}  {printable(each.doing)}" if each.doing else "    -"
     return (
         each.role,
         str(each.rank),

@@ -24,11 +24,6 @@ class TimeWindow:
     since_ns: int
     until_ns: int
 
-    @property
-    def seconds(self) -> float:
-        """Its length."""
-        return (self.until_ns - self.since_ns) / 1e9
-
 
 def quiet_s(start: Floats, end: Floats, window: TimeWindow) -> float:
     """Return the time since the last of consecutive events if the next one is late, otherwise 0.

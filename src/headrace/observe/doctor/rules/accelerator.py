@@ -79,7 +79,7 @@ def check_compute_bound(evidence: Evidence) -> Finding | None:
     phase: it must be at the model for 80 % of its time, and used for half of it where a GPU's
     utilisation is recorded, as gaps between kernels are no work.
     """
-    if not evidence.enough or evidence.data_wait_share >= WARNING:
+    if not evidence.enough or evidence.steps.data_wait_share >= WARNING:
         return None
     if (sync_share(evidence) or 0.0) >= SERIOUS:
         return None
@@ -87,10 +87,10 @@ def check_compute_bound(evidence: Evidence) -> Finding | None:
     if not _is_busy(evidence):
         return None
     return evidence.finding(
-        f"the accelerator is the limit: {evidence.data_wait_share:.1%} waits for data",
+        f"the accelerator is the limit: {evidence.steps.data_wait_share:.1%} waits for data",
         0.0,
         {
-            "data_wait_share": evidence.data_wait_share,
+            "data_wait_share": evidence.steps.data_wait_share,
             **evidence.script_data_wait,
             **({} if device is None else {"device_model_share": device.model_share}),
             "step_ms": float(steps.wall_ns.mean() / 1e6),
@@ -118,9 +118,6 @@ def _model_share(evidence: Evidence) -> float:
     return sum(wall_ns for wall_ns, inside in seen if inside) / max(total, 1.0)
 
 
-_SMALL_UTILISATION, _SHORT_STEP_NS = 0.5, 50e6
-
-
 @rule
 def check_small_batch(evidence: Evidence) -> Finding | None:
     """Batches are too small to fill the device.
@@ -136,16 +133,15 @@ def check_small_batch(evidence: Evidence) -> Finding | None:
     used = gpu_utilisation(evidence)
     device = evidence.steps.device if evidence.loader is not None else None
     at_model = device.model_share if device is not None else 1.0
-    if not evidence.enough or used is None or used >= _SMALL_UTILISATION * at_model:
+    if not evidence.enough or used is None or used >= 0.5 * at_model:
         return None
     median = float(np.median(evidence.steps.wall_ns))
-    if evidence.data_wait_share >= WARNING or median >= _SHORT_STEP_NS:
+    if evidence.steps.data_wait_share >= WARNING or median >= 50e6:
         return None
-    seconds = (at_model - used) * evidence.steps.total_seconds
     samples = evidence.steps.rows["samples"]
     return evidence.finding(
         f"steps of {median / 1e6:.1f} ms use the GPU only {used:.0%}",
-        seconds,
+        (at_model - used) * evidence.steps.total_seconds,
         {
             "gpu_utilisation": used,
             **({} if device is None else {"device_model_share": device.model_share}),
@@ -186,13 +182,12 @@ def check_blocking_copy(evidence: Evidence) -> Finding | None:
         return None
     pinned = pageable == 0 if copies else loader is not None and loader.pinned
     cause = find_cause(sample for sample in evidence.rank_samples if sample.phase == "copy")
-    seconds = share * steps.total_seconds
     at = f" at {cause.place}" if cause is not None else ""
     whom = "the script" if device is None else "the accelerator"
     remedies = faster_copies(evidence, at, pinned=pinned, blocking=blocking > 0 or not copies)
     return evidence.finding(
         f"copies to the device{at} hold {whom} up for {share:.0%} of step time",
-        seconds,
+        share * steps.total_seconds,
         {
             "copy_share": share,
             **({} if device is None else {"script_copy_share": steps.share("copy")}),
@@ -202,10 +197,6 @@ def check_blocking_copy(evidence: Evidence) -> Finding | None:
         cause=cause,
         remedies=(overlapped_copies(evidence, at),) if in_line else remedies,
     )
-
-
-_DEVICE_BUSY = 0.8
-_COMPUTES = 0.5
 
 
 @rule
@@ -242,23 +233,20 @@ def check_device_sync(evidence: Evidence) -> Finding | None:
     known = used is not None or device is not None
     if not known and _computes_there(evidence, waits):
         return None
-    if place is None or share < SERIOUS or (used is not None and used >= _DEVICE_BUSY):
+    if place is None or share < SERIOUS or (used is not None and used >= _GPU_BUSY):
         return None
     cause = place.cause()
-    seconds = share * evidence.steps.total_seconds
     how = "Keep the value on the device and read it every so many steps; print it then."
     saved = np.full(len(evidence.steps), share) * evidence.steps.wall_ns
     # Within a phase the device's clock cannot tell work from waiting for the script; and if
     # nothing is known of the device, it may have worked all the time.
-    spared = known and device is None
-    gain = (
-        predict_without(evidence, saved)
-        if spared
-        else predict_without(evidence, np.zeros_like(saved), saved)
-    )
+    if known and device is None:
+        gain = predict_without(evidence, saved)
+    else:
+        gain = predict_without(evidence, np.zeros_like(saved), saved)
     return evidence.finding(
         f"the script waits for the device at {cause.place} for {waited:.0%} of the time",
-        seconds,
+        share * evidence.steps.total_seconds,
         {
             "share_of_step_time": waited,
             **({} if device is None else {"device_idle_share": share}),
@@ -284,7 +272,7 @@ def _computes_there(evidence: Evidence, waits: Sequence[StackSample]) -> bool:
     """Return whether a rank without a known device computes in such lines itself."""
     on_cpu = sum(sample.cpu_ns for sample in waits)
     waited = sum(sample.wall_ns for sample in waits)
-    return not evidence.steps.share("copy") and on_cpu >= _COMPUTES * waited
+    return not evidence.steps.share("copy") and on_cpu >= 0.5 * waited
 
 
 def _device_idle_share(
@@ -298,9 +286,5 @@ def _device_idle_share(
     waited: defaultdict[str, float] = defaultdict(float)
     for sample in waits:
         waited[sample.phase] += sample.wall_ns / max(total, 1.0)
-    return sum(
-        max(share - max(steps.share(phase) - device.share(phase), 0.0), 0.0)
-        if phase in PHASES
-        else share
-        for phase, share in waited.items()
-    )
+    earlier = {phase: max(steps.share(phase) - device.share(phase), 0.0) for phase in PHASES}
+    return sum(max(share - earlier.get(phase, 0.0), 0.0) for phase, share in waited.items())

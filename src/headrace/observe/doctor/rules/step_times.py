@@ -20,10 +20,6 @@ from headrace.observe.whatif.tables import Flags
 from headrace.observe.whatif.train_steps import TrainSteps
 from headrace.records.schema import PHASES
 
-_START_S, _FIRST_BATCH_S = 60.0, 20.0
-_SHORT_RUN_FIRST_BATCH_S, _SHORT_RUN_SHARE = 5.0, 0.1
-_LITTLE = 0.01
-
 
 @rule
 def check_slow_start(evidence: Evidence) -> Finding | None:
@@ -43,8 +39,8 @@ def check_slow_start(evidence: Evidence) -> Finding | None:
     before_ns = (steps.recorded - len(steps)) / len(steps.ranks) * float(np.median(steps.wall_ns))
     start_s = max((span[0] - int(ranks.min()) - before_ns) / 1e9, 0.0)
     first_s, all_s = _first_batch_s(evidence), (span[1] - int(ranks.min())) / 1e9
-    least_first_s = min(_FIRST_BATCH_S, max(_SHORT_RUN_FIRST_BATCH_S, _SHORT_RUN_SHARE * all_s))
-    if start_s < _START_S and first_s < least_first_s:
+    least_first_s = min(20.0, max(5.0, 0.1 * all_s))
+    if start_s < 60.0 and first_s < least_first_s:
         return None
     seconds = max(start_s, first_s)
     what = "until the first batch is there" if first_s >= start_s / 2 else "before the first step"
@@ -54,7 +50,7 @@ def check_slow_start(evidence: Evidence) -> Finding | None:
         {"seconds_to_steady_steps": start_s, "seconds_to_first_batch": first_s},
         remedies=(_SOONER_FIRST_BATCH if first_s >= start_s / 2 else _LESS_BEFORE_TRAINING,),
         # Time before training is paid once, so it is never more than a warning.
-        severity="warning" if seconds >= _LITTLE * all_s else "info",
+        severity="warning" if seconds >= 0.01 * all_s else "info",
     )
 
 
@@ -82,7 +78,6 @@ _LESS_BEFORE_TRAINING = Remedy(
 )
 
 
-_TIMES_MEDIAN, _DEVIATIONS = 1.5, 5.0
 _MODEL_PHASES = ("forward", "backward", "sync", "optimizer")
 _WAITS_FOR_OTHERS = ("backward", "sync")
 """Phases in which a rank waits for another one."""
@@ -115,9 +110,7 @@ def check_step_outliers(evidence: Evidence) -> Finding | None:
     usual = wall[~steps.starts_loader]
     median = float(np.median(usual))
     deviation = 1.48 * float(np.median(np.abs(usual - median)))
-    outliers = (wall >= max(_TIMES_MEDIAN * median, median + _DEVIATIONS * deviation)) & (
-        ~steps.starts_loader
-    )
+    outliers = (wall >= max(1.5 * median, median + 5.0 * deviation)) & (~steps.starts_loader)
     excess = np.where(outliers, wall - median, 0.0)
     share = float(excess.sum() / max(wall.sum(), 1.0))
     if outliers.sum() < 2 or share < WARNING:
@@ -223,7 +216,6 @@ def _cut_to_special_line(sample: StackSample, usual: set[StackFrame]) -> StackSa
     return replace(sample, frames=sample.frames[: special[-1]]) if special else sample
 
 
-_SLOWER = 1.1
 _MATTERS, _ALIKE = 0.05, 0.5
 _COMPUTING = ("forward", "backward", "optimizer", "other")
 _OWN_PHASES = ("data_wait", "copy", "forward", "backward", "optimizer", "other")
@@ -253,7 +245,7 @@ def check_slow_rank(evidence: Evidence) -> Finding | None:
     usual = float(np.median([value for rank, value in own.items() if rank != slow]))
     excess = own[slow] - usual
     step_ns = float(counted.wall_ns.mean())
-    if own[slow] < _SLOWER * usual or excess < WARNING * step_ns:
+    if own[slow] < 1.1 * usual or excess < WARNING * step_ns:
         return None
     excess_of = {
         phase: _mean(of_rank[slow], phase)
@@ -261,7 +253,6 @@ def check_slow_rank(evidence: Evidence) -> Finding | None:
         for phase in phases
     }
     phase = max(excess_of, key=lambda name: excess_of[name])
-    seconds = excess / step_ns * steps.total_seconds
     kind = {"data_wait": "data", "copy": "copy"}.get(phase, "compute")
     means = {phase: _mean(of_rank[slow], phase) for phase in _OWN_PHASES}
     if kind == "compute" and _all_slower(own[slow], usual, means, excess_of):
@@ -271,7 +262,7 @@ def check_slow_rank(evidence: Evidence) -> Finding | None:
     return evidence.finding(
         f"rank {slow} needs {own[slow] / max(usual, 1.0):.1f} times as long for a step as "
         f"the others: {_WHAT[kind]}{where}",
-        seconds,
+        excess / step_ns * steps.total_seconds,
         {
             "rank": slow,
             "own_ms": own[slow] / 1e6,
@@ -333,7 +324,6 @@ def _slow_rank_cause(evidence: Evidence, rank: int, phase: str) -> Cause | None:
     )
 
 
-_UNEQUAL_STEPS, _UNEQUAL_SHARE = 3, 0.02
 _EQUAL_SHARES = Remedy(
     name="equal-shares",
     change="the same number of batches on every rank",
@@ -353,12 +343,11 @@ def check_unequal_steps(evidence: Evidence) -> Finding | None:
         return None
     _, counts = np.unique(steps.rows["rank"], return_counts=True)
     most, least = int(counts.max()), int(counts.min())
-    if most - least < max(_UNEQUAL_STEPS, _UNEQUAL_SHARE * most):
+    if most - least < max(3, 0.02 * most):
         return None
-    seconds = (most - least) * float(steps.wall_ns.mean()) / 1e9
     return evidence.finding(
         f"ranks take between {least:,} and {most:,} steps",
-        seconds,
+        (most - least) * float(steps.wall_ns.mean()) / 1e9,
         {"fewest_steps": least, "most_steps": most, "ranks": len(steps.ranks)},
         remedies=(_EQUAL_SHARES,),
         severity="warning",

@@ -47,7 +47,6 @@ def check_too_few_workers(evidence: Evidence) -> Finding | None:
     if found is None:
         return None
     remedy, prediction = found
-    seconds = evidence.waits_solved(prediction)
     if loader.workers == 0:
         title = "the rank makes its batches itself while the accelerator waits: no workers"
     else:
@@ -55,7 +54,7 @@ def check_too_few_workers(evidence: Evidence) -> Finding | None:
         title = f"{loader.workers} worker{plural} too few for the loader{loader.place}"
     return evidence.finding(
         title,
-        seconds,
+        evidence.waits_solved(prediction),
         {
             "data_wait_share": evidence.steady_steps.data_wait_share,
             "workers": loader.workers,
@@ -70,9 +69,6 @@ def check_too_few_workers(evidence: Evidence) -> Finding | None:
     )
 
 
-_WORKERS_A_CORE = 2.0
-
-
 @rule
 def check_oversubscribed_threads(evidence: Evidence) -> Finding | None:
     """Workers and their threads ask for more cores than there are.
@@ -84,7 +80,7 @@ def check_oversubscribed_threads(evidence: Evidence) -> Finding | None:
     work, loader = evidence.work, evidence.loader
     if not evidence.starved or work is None or loader is None or not work.cpu_measured:
         return None
-    crowded = loader.workers * evidence.host.ranks > _WORKERS_A_CORE * evidence.host.cores
+    crowded = loader.workers * evidence.host.ranks > 2.0 * evidence.host.cores
     threaded = work.threads >= THREADED_FACTOR and loader.workers > 0
     if not evidence.cores_full or not (crowded or threaded):
         return None
@@ -122,8 +118,7 @@ def _thread_remedies(evidence: Evidence, *, threaded: bool) -> tuple[Remedy, ...
     change = f"{fewer} workers instead of {loader.workers}"
     how = f"Give the DataLoader{loader.place} num_workers={fewer}."
     overrides = loader.overridden("num_workers", fewer)
-    prediction = with_workers(simulator, fewer)
-    return (predicted_remedy("workers", change, prediction, how, overrides),)
+    return (predicted_remedy("workers", change, with_workers(simulator, fewer), how, overrides),)
 
 
 @rule
@@ -176,10 +171,6 @@ def check_workers_restarted(evidence: Evidence) -> Finding | None:
     )
 
 
-_SPARE_SERVICE = 0.9
-_DEEPER_FACTORS = (2, 4, 8)
-
-
 @rule
 def check_shallow_prefetch(evidence: Evidence) -> Finding | None:
     """Batches differ in cost: those made ahead run out, although there are enough workers.
@@ -196,11 +187,11 @@ def check_shallow_prefetch(evidence: Evidence) -> Finding | None:
         return None
     measured = simulator.measured
     service, consume = float(measured.service_ns.mean()), float(measured.consume_ns.mean())
-    if service / loader.workers > _SPARE_SERVICE * consume or evidence.cores_short:
+    if service / loader.workers > 0.9 * consume or evidence.cores_short:
         return None
     tried = [
         (factor, simulator.predict(PipelineChange(prefetch_factor=loader.prefetch_factor * factor)))
-        for factor in _DEEPER_FACTORS
+        for factor in (2, 4, 8)
     ]
     best = max(prediction.speedup for _, prediction in tried)
     if best < WORTH_IT:
@@ -249,10 +240,9 @@ def check_cpu_starved_by_ranks(evidence: Evidence) -> Finding | None:
     if alone.wait_share > simulator.before.wait_share / 2:
         return None
     cause = making_cause(evidence, evidence.making_samples)
-    seconds = evidence.waits_solved(alone)
     return evidence.finding(
         f"{host.ranks} ranks starve on {host.cores:g} cores, where one alone would be fed",
-        seconds,
+        evidence.waits_solved(alone),
         {
             "ranks": host.ranks,
             "cores": host.cores,
