@@ -70,8 +70,8 @@ INSIDE = """
     jobs.requirements jobs.sync.output_process jobs.torchrun_args jobs.torchrun_process
     observe.doctor.rules.batch_making observe.probe.batch_recorder observe.probe.process_usage
     observe.probe.rank_hooks observe.probe.rank_recorder observe.probe.read_monitor
-    observe.probe.recording_session observe.probe.stack_sampler
-    offload.capacity offload.connection offload.protocol offload.proxy offload.server_session
+    observe.probe.recording_session observe.probe.stack_sampler offload.capacity
+    offload.connection offload.protocol offload.proxy offload.server_session
     offload.worker_records records.system_table report.sections.diagnosis report.top.screen
     train.checkpoint_store train.state_dicts train.strategies
 """.split()  # noqa: SIM905 - names, as a paragraph

@@ -17,7 +17,7 @@ import operator
 import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any, NamedTuple
@@ -225,7 +225,8 @@ class TransformTimer:
             return
         for name, value in list(attributes.items()):
             where = f"{path}.{name}"
-            if type(value) in {list, tuple} and value and _is_chain(value):
+            is_sequence = type(value) in {list, tuple}
+            if is_sequence and all(map(callable, value)) and any(map(_is_transform, value)):
                 self._search_chain(attributes, name, where, undo, depth)
             elif type(value) in {list, tuple, dict}:
                 self._search_held(value, where, undo, depth)
@@ -406,11 +407,6 @@ def _is_stage(value: Any) -> bool:
         return False
     is_other = _is_transform(value) or hasattr(type(value), "__getitem__")
     return callable(value) and not is_other
-
-
-def _is_chain(values: Sequence[Any]) -> bool:
-    """Return whether these are callables, some of them transforms."""
-    return all(map(callable, values)) and any(map(_is_transform, values))
 
 
 def _name_of(value: Any) -> str:

@@ -185,7 +185,8 @@ def covered_before(start: Floats, end: Floats, times: Floats) -> Floats:
     end = np.maximum(start, end)
     done = np.append(0.0, np.cumsum(end - start))
     bounds = np.column_stack((start, end)).ravel()
-    return np.interp(times, bounds, np.column_stack((done[:-1], done[1:])).ravel())
+    covered = np.column_stack((done[:-1], done[1:])).ravel()
+    return np.asarray(np.interp(times, bounds, covered))
 
 
 def columns(tables: Tables, name: str) -> Columns:

@@ -155,7 +155,13 @@ def _phases(data: PageData) -> Html | None:
     if figure is None:
         return None
     steps = read_steps(data.tables)
-    details, by = _meanings(data), "a bar for each rank"
+    shares, by = data.diagnosis.verdict.phase_shares, "a bar for each rank"
+    meanings = {
+        phase_name(phase): f"{PHASE_MEANINGS[phase]}: {format_share(part)}"
+        for phase, part in shares.items()
+        if part > 0
+    }
+    details = definitions(meanings, class_="phases")
     if steps.device is not None:
         details = both_clocks(steps, steps.device)
         by = "a bar for each rank, and one for its accelerator by its own clock"
@@ -170,16 +176,6 @@ def _phases(data: PageData) -> Html | None:
         chart("phases", figure, f"Mean time of a step by phase, {by}"),
         details,
     )
-
-
-def _meanings(data: PageData) -> Html:
-    shares = data.diagnosis.verdict.phase_shares
-    meanings = {
-        phase_name(phase): f"{PHASE_MEANINGS[phase]}: {format_share(part)}"
-        for phase, part in shares.items()
-        if part > 0
-    }
-    return definitions(meanings, class_="phases")
 
 
 _LINES_AROUND = 4

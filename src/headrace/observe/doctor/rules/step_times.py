@@ -258,6 +258,9 @@ def check_slow_rank(evidence: Evidence) -> Finding | None:
     if kind == "compute" and _all_slower(own[slow], usual, means, excess_of):
         kind = "host"
     cause = _slow_rank_cause(evidence, slow, phase) if kind != "host" else None
+    # All ranks wait for it, so each step gets shorter by the difference.
+    gain = predict_without(evidence, steps.wall_ns * min(excess / step_ns, 0.99))
+    change = f"rank {slow} as fast as the others"
     where = f", {'in' if cause.name else 'at'} {cause}" if cause is not None else ""
     return evidence.finding(
         f"rank {slow} needs {own[slow] / max(usual, 1.0):.1f} times as long for a step as "
@@ -272,7 +275,7 @@ def check_slow_rank(evidence: Evidence) -> Finding | None:
             "phase_excess_ms": excess_of[phase] / 1e6,
         },
         cause=cause,
-        remedies=(_even_ranks_remedy(evidence, slow, kind, excess / step_ns),),
+        remedies=(predicted_remedy("even-ranks", change, gain, _HOW[kind]),),
     )
 
 
@@ -302,13 +305,6 @@ def _all_slower(
         excess_of.get(name, 0.0) >= _ALIKE * slower * (mean_of[name] - excess_of.get(name, 0.0))
         for name in phases
     )
-
-
-def _even_ranks_remedy(evidence: Evidence, rank: int, kind: str, share: float) -> Remedy:
-    # All ranks wait for it, so each step gets shorter by the difference.
-    saved = evidence.steps.wall_ns * min(share, 0.99)
-    change = f"rank {rank} as fast as the others"
-    return predicted_remedy("even-ranks", change, predict_without(evidence, saved), _HOW[kind])
 
 
 def _mean(steps: TrainSteps, phase: str) -> float:
