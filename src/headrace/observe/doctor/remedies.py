@@ -253,7 +253,7 @@ def one_thread_a_worker_remedy(evidence: Evidence) -> Remedy | None:
     loader, simulator, work = evidence.loader, evidence.simulator, evidence.work
     if loader is None or loader.workers == 0 or simulator is None or work is None:
         return None
-    torch, calm = loader.kind == "torch", calm_share(work)
+    is_torch, calm = loader.kind == "torch", calm_share(work)
     # With more ranks than were measured its threads are assumed to spin for longer.
     threads = max(work.threads / calm, simulator.spin_factor)
     change = PipelineChange(threads=1)
@@ -264,10 +264,10 @@ def one_thread_a_worker_remedy(evidence: Evidence) -> Remedy | None:
         "threads",
         "one thread a worker",
         prediction,
-        f"{'headrace run --apply worker_threads=1; or in' if torch else 'In'} the DataLoader's "
+        f"{'headrace run --apply worker_threads=1; or in' if is_torch else 'In'} the DataLoader's "
         "worker_init_fn: cv2.setNumThreads(0), and OMP_NUM_THREADS=1 before the start. "
         f"{basis}",
-        (Override("worker_threads", 1),) if torch else (),
+        (Override("worker_threads", 1),) if is_torch else (),
     )
 
 

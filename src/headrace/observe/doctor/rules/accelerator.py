@@ -136,7 +136,7 @@ def check_small_batch(evidence: Evidence) -> Finding | None:
     if not evidence.enough or used is None or used >= 0.5 * at_model:
         return None
     median = float(np.median(evidence.steps.wall_ns))
-    if evidence.steps.data_wait_share >= WARNING or median >= 50e6:
+    if evidence.steps.data_wait_share >= WARNING or median >= 50e6:  # 50 ms
         return None
     samples = evidence.steps.rows["samples"]
     return evidence.finding(
