@@ -43,16 +43,15 @@ PURE = """
     jobs.cli_args jobs.hosts.host_commands jobs.hosts.host_installs jobs.hosts.offload_auto
     jobs.hosts.ray_hosts jobs.options jobs.sagemaker_sdk.config jobs.sagemaker_sdk.debugger
     jobs.sagemaker_sdk.inputs jobs.spec jobs.sync.folder_sync jobs.sync.remote_copy
-    observe.doctor.debugger_metrics observe.doctor.debugger_rules observe.doctor.diagnosis
-    observe.doctor.evidence observe.doctor.findings observe.doctor.leak_candidates
-    observe.doctor.remedies observe.doctor.rules observe.doctor.scaling_forecast
-    observe.doctor.stack_samples observe.probe.device_copies observe.probe.sampling_rates
-    observe.probe.step_clock observe.whatif.comparison observe.whatif.prediction
-    observe.whatif.simulation observe.whatif.tables observe.whatif.train_steps
-    offload.host_status offload.partitions offload.scheduler platforms.cluster_hosts
-    platforms.sagemaker.files platforms.sagemaker.variables platforms.training_job
-    platforms.vertex records.data_frames records.redaction report.figures.base
-    report.figures.flame report.figures.heatmap report.figures.step_phases report.formatting
+    observe.doctor.debugger_rules observe.doctor.diagnosis observe.doctor.evidence
+    observe.doctor.findings observe.doctor.leak_candidates observe.doctor.remedies
+    observe.doctor.rules observe.doctor.scaling_forecast observe.doctor.stack_samples
+    observe.probe.step_clock observe.probe.transform_timer observe.whatif.comparison
+    observe.whatif.prediction observe.whatif.simulation observe.whatif.tables
+    observe.whatif.train_steps offload.host_status offload.partitions offload.scheduler
+    platforms.cluster_hosts platforms.sagemaker.files platforms.sagemaker.variables
+    platforms.training_job platforms.vertex records.data_frames records.redaction
+    report.figures.activity report.figures.base report.figures.step_phases report.formatting
     report.markup report.open_run sampling sampling.lanes sampling.seeds
 """.split()  # noqa: SIM905 - names, as a paragraph
 """No process, thread, socket or file at import or in a signature; `IMPURE` is checked."""
@@ -68,11 +67,11 @@ INSIDE = """
     jobs.hosts.rank_group jobs.output.script_output jobs.output.terminal_output
     jobs.requirements jobs.sync.output_process jobs.torchrun_args jobs.torchrun_process
     observe.doctor.rules.batch_making observe.probe.batch_recorder observe.probe.process_usage
-    observe.probe.rank_recorder observe.probe.read_monitor observe.probe.recording_session
-    observe.probe.system_metrics observe.probe.worker_hooks offload.capacity offload.connection
-    offload.protocol offload.proxy offload.server_session offload.worker_records
-    records.system_table report.sections.diagnosis report.top.frame train.checkpoint_store
-    train.state_dicts train.strategies
+    observe.probe.rank_hooks observe.probe.rank_recorder observe.probe.read_monitor
+    observe.probe.recording_session observe.probe.stack_sampler offload.capacity
+    offload.connection offload.protocol offload.proxy offload.server_session
+    offload.worker_records records.system_table report.sections.diagnosis report.top.screen
+    train.checkpoint_store train.state_dicts train.strategies
 """.split()  # noqa: SIM905 - names, as a paragraph
 """What unit and property tests look into."""
 IMPURE = {
