@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from headrace.core.source_location import SITECUSTOMIZE_DIR
-from headrace.offload.hosts_file import AuxiliaryHost, HostsFile
+from headrace.offload.connection import AuxiliaryHost, HostsFile
 from jobs import clean_environment
 
 _ADDRESS = "127.0.0.1"

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from headrace.core.errors import CheckpointError
-from headrace.jobs.sync.folder_sync import FolderSync
 from headrace.jobs.sync.remote_copy import FencedError, RemoteCopy
-from headrace.jobs.sync.sync_process import restore
+from headrace.jobs.sync.sync_process import FolderSync, restore
 
 
 class Host:

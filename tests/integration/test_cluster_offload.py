@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cluster.emulated_cluster import EmulatedCluster
-from headrace.cluster.ray_node import RayNodeSpec
+from headrace.cluster.ray_node import EmulatedCluster, RayNodeSpec
 from headrace.platforms.instance_groups import GroupSpec
 from jobs import DEADLINE_S, attempts_of, clean_environment, eventually, started
 from jobs_here import run_job

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 from psutil import process_iter
 
-from headrace.cluster.emulated_cluster import EmulatedCluster
-from headrace.cluster.ray_node import RayNodeSpec
+from headrace.cluster.ray_node import EmulatedCluster, RayNodeSpec
 from headrace.platforms.instance_groups import GroupSpec
 from jobs import DEADLINE_S, alive, attempts_of, eventually, on_two_hosts, run, started
 from network_hosts import NetworkHost, network_hosts, ray_folders, why_not

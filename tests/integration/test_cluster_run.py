@@ -11,8 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headrace.cluster.emulated_cluster import EmulatedCluster
-from headrace.cluster.ray_node import RayNodeSpec
+from headrace.cluster.ray_node import EmulatedCluster, RayNodeSpec
 from headrace.platforms.instance_groups import GroupSpec
 from headrace.records.reader import open_records
 from jobs import DEADLINE_S, alive, attempts_of, descendants, eventually, pids_in, run, started

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace.bootstrap.process_start import is_on_another_machine
-from headrace.cluster.same_host import boot_id
+from headrace.cluster.host_identity import boot_id
 from headrace.core.source_location import SITECUSTOMIZE_DIR
 from headrace.records.layout import RINGS
 from headrace.records.live_switch import create_live_switch

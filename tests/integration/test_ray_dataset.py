@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from headrace import DataLoader
 from headrace.bootstrap.override_hooks import _is_applicable
-from headrace.cluster.emulated_cluster import EmulatedCluster
+from headrace.cluster.ray_node import EmulatedCluster
 from headrace.core.errors import CheckpointError, DatasetError, UsageError, WorkerError
 from headrace.core.overrides import parse_overrides
 from headrace.platforms.instance_groups import GroupSpec

@@ -14,13 +14,11 @@ from hypothesis import strategies as st
 from headrace.core.errors import UsageError
 from headrace.platforms.cluster_hosts import ClusterHostFlags, find_cluster_hosts
 from headrace.platforms.instance_groups import HostGroup
-from headrace.platforms.sagemaker.files import (
+from headrace.platforms.sagemaker import (
+    SageMakerFolders,
     check_hyperparameters,
     hyperparameters_file,
     resource_config,
-)
-from headrace.platforms.sagemaker.folders import SageMakerFolders
-from headrace.platforms.sagemaker.variables import (
     sagemaker_arguments,
     sagemaker_v3_arguments,
     sagemaker_v3_variables,

@@ -17,8 +17,7 @@ from headrace.data.loader.batch_builder import (
     LoaderSpec,
 )
 from headrace.data.loader.workers.shared_memory import PlainArena
-from headrace.offload.partitions import PartitionScheduler, assign_partitions
-from headrace.offload.scheduler import Assignment
+from headrace.offload.scheduler import Assignment, PartitionScheduler, assign_partitions
 
 HOSTS = ["a", "b", "c"]
 STRANDS = range(2, 7)

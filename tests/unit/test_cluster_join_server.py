@@ -10,9 +10,8 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from headrace.cluster.addresses import find_this_host, head_address, source_address
-from headrace.cluster.join_client import JoinClient
-from headrace.cluster.join_server import JoinServer, JsonLineConnection
+from headrace.cluster.host_identity import find_this_host, head_address, source_address
+from headrace.cluster.join_connections import JoinClient, JoinServer, JsonLineConnection
 from headrace.core.errors import LaunchError, UsageError
 from jobs import eventually
 
@@ -148,7 +147,7 @@ def test_once_all_are_there_the_token_is_kept_and_a_host_that_has_it_may_come_ba
         with closing(one.client()) as client:
             client.request_join(OTHER, "cpu", None)
             one.server.withhold_token()
-        eventually(lambda: one.lines == [f"headrace: {OTHER} (cpu) has left\n"], "that it left")
+        eventually(lambda: one.lines == [f"{OTHER} (cpu) has left"], "that it left")
         with (
             closing(one.client()) as client,
             pytest.raises(LaunchError, match="not all hosts have"),

@@ -7,17 +7,15 @@ from pathlib import Path
 import pytest
 
 from headrace.cluster.agent import FolderTail, HostAgent, HostFacts, append_growths
+from headrace.cluster.host_identity import host_marker, is_same_host
 from headrace.cluster.offload_fleet import PersistentNotices, group_shortages, partitions_of_job
-from headrace.cluster.placement import PlacedAgent
-from headrace.cluster.ray_driver import RayHost, ray_connection
+from headrace.cluster.ray_cluster import PlacedAgent, RayHost, ray_connection
 from headrace.cluster.ray_node import FreeMemory, emulated_store_bytes, object_store_bytes
-from headrace.cluster.same_host import host_marker, is_same_host
 from headrace.core import env
 from headrace.core.errors import LaunchError, UsageError
-from headrace.jobs.hosts.driver_protocol import HostAssignment
-from headrace.jobs.hosts.host_commands import job_working_dir
-from headrace.jobs.hosts.host_installs import HostInstalls
-from headrace.jobs.hosts.ray_hosts import warn_unrecorded_script
+from headrace.jobs.host_run import HostAssignment
+from headrace.jobs.hosts.host_commands import HostInstalls, job_working_dir
+from headrace.jobs.hosts.job_hosts import warn_unrecorded_script
 from headrace.jobs.requirements import code_folder, find_requirements
 from headrace.jobs.spec import JobSpec
 from headrace.jobs.torchrun_args import parse_torchrun_flags, torchrun_job

@@ -12,9 +12,7 @@ import pytest
 from headrace.data.loader.failures import BatchFailure
 from headrace.data.loader.workers.messages import Answer, AnswerMessage
 from headrace.data.loader.workers.shared_memory import SlotPool
-from headrace.offload.connection import ServerConnection
-from headrace.offload.host_status import missing_path
-from headrace.offload.hosts_file import AuxiliaryHost, HostsFile
+from headrace.offload.connection import AuxiliaryHost, HostsFile, ServerConnection, missing_path
 from headrace.offload.protocol import HEADER_BYTES, FrameHeader, FrameKind, encode_frame
 from headrace.offload.proxy import OffloadProxy
 from headrace.offload.worker_records import OffloadRecorder

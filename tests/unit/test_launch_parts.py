@@ -24,8 +24,7 @@ from headrace.jobs.failure import (
     last_traceback,
 )
 from headrace.jobs.hosts.rank_group import ClockOffset
-from headrace.jobs.output.script_output import Tee
-from headrace.jobs.output.terminal_output import LogFollower
+from headrace.jobs.output import LogFollower, Tee
 from headrace.jobs.spec import Script
 from headrace.jobs.torchrun_process import TorchrunProcess, looks_like_torchruns
 from jobs import eventually

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.jobs.hosts.offload_auto import OffloadAuto, OffloadPrediction
+from headrace.jobs.hosts.offload_setup import OffloadAuto, OffloadPrediction
 from headrace.observe.whatif.prediction import Prediction
 
 

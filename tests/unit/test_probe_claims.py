@@ -11,14 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from headrace.core.process.identity import since_boot_ns
 from headrace.observe.probe.recording_session import (
     RecordingSession,
     claim_rank_file,
     is_file_claimed_by_another,
 )
 from headrace.records.live_switch import create_live_switch
-from headrace.records.ring import RingReader
+from headrace.records.ring import RingReader, since_boot_ns
 from headrace.records.schema import LOADERS
 from jobs import eventually
 

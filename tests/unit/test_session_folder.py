@@ -17,7 +17,7 @@ from headrace.offload.protocol import (
     LoaderSpecMessage,
     encode_frame,
 )
-from headrace.offload.server_session import ServerSession
+from headrace.offload.server import ServerSession
 
 
 def answer_to(connection: socket.socket, recipe: LoaderSpecMessage) -> tuple[FrameHeader, bytes]:

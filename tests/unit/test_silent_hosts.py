@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.offload.connection import ServerConnection
-from headrace.offload.hosts_file import AuxiliaryHost, HostsFile
-from headrace.offload.partitions import PartitionScheduler
+from headrace.offload.connection import AuxiliaryHost, HostsFile, ServerConnection
 from headrace.offload.proxy import OffloadProxy
+from headrace.offload.scheduler import PartitionScheduler
 from headrace.offload.worker_records import OffloadRecorder
 
 

@@ -30,7 +30,7 @@ def prepare_offload() -> None:
 
 
 def _register_executors(hosts_file: Path) -> None:
-    from headrace.offload.executors import OffloadExecutors
+    from headrace.offload.client import OffloadExecutors
 
     LOADER_HOOKS.executors = OffloadExecutors(hosts_file)
 
@@ -49,33 +49,32 @@ def _hook_torch(module: ModuleType, hosts_file: Path) -> None:
             is_iterable_loader,
             unsupported_reason,
         )
-        from headrace.offload import executors
-        from headrace.offload.client import OffloadClient
+        from headrace.offload import client
 
         if loader in local_only:
             return original(loader)
-        factory, world_size = executors.OffloadExecutors(hosts_file), current_world().size
+        factory, world_size = client.OffloadExecutors(hosts_file), current_world().size
         reason = unsupported_reason(loader)
         if not reason and is_iterable_loader(loader):
             reason = factory.local_only_reason(loader.num_workers, world_size)
         if reason:
             local_only.add(loader)
-            executors.print_local_only(loader, reason)
+            client.print_local_only(loader, reason)
             return original(loader)
         generator = loader.generator or torch.default_generator
         before = generator.get_state()
         try:
-            iterator = ExecutorIterator(loader, functools.partial(OffloadClient, hosts_file))
+            iterator = ExecutorIterator(loader, functools.partial(client.OffloadClient, hosts_file))
         except (HeadraceError, OSError) as error:  # torch's own iterator may still work
-            if is_iterable_loader(loader) and not executors.is_same_on_all_ranks(error):
+            if is_iterable_loader(loader) and not client.is_same_on_all_ranks(error):
                 raise
             local_only.add(loader)
-            executors.print_local_only(loader, str(error))
+            client.print_local_only(loader, str(error))
             generator.set_state(before)  # the seed is drawn once, as without the hook
             return original(loader)
         if is_iterable_loader(loader) and loader not in printed:
             printed.add(loader)
-            executors.print_shared(loader, factory.partitions(world_size))
+            client.print_shared(loader, factory.partitions(world_size))
         return iterator
 
     module.DataLoader._get_iterator = _get_iterator  # noqa: SLF001 - as above

@@ -23,18 +23,15 @@ def is_on_another_machine() -> bool:
     boot = env.RECORDS_BOOT.get()
     if boot is None:
         return False
-    from headrace.cluster.same_host import boot_id
+    from headrace.cluster.host_identity import boot_id
 
     # A container on the same machine has the same boot id, but not the run's files.
     return boot != boot_id() or not Path(env.RECORDS_DIR.get() or "").is_dir()
 
 
-def warn_unrecorded_rank() -> None:
+def _warn_at_first_step(module: ModuleType) -> None:
     """Print that this process is not recorded, as soon as it trains."""
-    after_import("torch.optim.optimizer", _hook_first_step)
 
-
-def _hook_first_step(module: ModuleType) -> None:
     def warn(_optimizer: Any, *_: Any) -> None:
         handle.remove()
         sys.stderr.write(
@@ -90,7 +87,7 @@ def prepare_process() -> None:
         prepare_offload()
     if env.RECORDS_DIR.get():
         if is_on_another_machine():
-            warn_unrecorded_rank()
+            after_import("torch.optim.optimizer", _warn_at_first_step)
         else:
             from headrace.observe.probe import install_hooks
 

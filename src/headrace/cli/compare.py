@@ -7,11 +7,6 @@ from typing import Annotated
 import typer
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb to the command line."""
-    app.command(name="compare")(compare)
-
-
 def compare(
     before: Annotated[str, typer.Argument(help="A run's name or folder.")],
     after: Annotated[str, typer.Argument(help="The run to compare it with.")],

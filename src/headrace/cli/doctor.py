@@ -12,11 +12,6 @@ if TYPE_CHECKING:
     from headrace.observe.doctor.findings import RuleSet
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb to the command line."""
-    app.command(name="doctor")(doctor)
-
-
 def doctor(
     run: Annotated[
         str | None,
@@ -28,8 +23,7 @@ def doctor(
         bool, typer.Option("--backtest", help="Show how far checked predictions were off.")
     ] = False,
     rules: Annotated[
-        str,
-        typer.Option(help="Whose rules: headrace, or sagemaker for SageMaker Debugger's."),
+        str, typer.Option(help="Whose rules: headrace, or sagemaker for SageMaker Debugger's.")
     ] = "headrace",
     ranks: Annotated[
         int | None,

@@ -146,9 +146,8 @@ def print_forecast(forecast: ScalingForecast, console: Console) -> None:
     """Print a run as measured, with another number of ranks, and what would help then."""
     then = forecast.then
     console.print(
-        f"[bold]At {_ranks(then.ranks)}: {_rate(forecast, then)}, "
-        f"scaling efficiency {_percent(then.efficiency)}, "
-        f"data wait {_percent(then.wait_share)}.[/bold]"
+        f"[bold]At {_ranks(then.ranks)}: {_rate(forecast, then)}, scaling efficiency "
+        f"{_percent(then.efficiency)}, data wait {_percent(then.wait_share)}.[/bold]"
     )
     console.print(
         f"Measured at {_ranks(forecast.now.ranks)}: "

@@ -1,9 +1,10 @@
 """The `headrace` command: its verbs, its standard streams, and how an error ends it.
 
-A verb is a file of this package with `register(app)`, listed once in `VERBS`: they are
-imported late, after the torchrun process of a job was started. A verb raises
-HeadraceError and never prints one: here it becomes one message and an exit code (2 for wrong use, 1
-for a fault, 130 for ctrl-C). A standard stream that is closed, as by `>&-`, becomes /dev/null.
+A verb is a file of this package, listed once in `VERBS`, with a function of its name, or with
+`register(app)` where that is not all. They are imported late, after the torchrun process of a job
+was started. A verb raises HeadraceError and never prints one: here it becomes one message and an
+exit code (2 for wrong use, 1 for a fault, 130 for ctrl-C). A standard stream that is closed, as by
+`>&-`, becomes /dev/null.
 """
 
 from __future__ import annotations
@@ -69,7 +70,11 @@ def build_app() -> typer.Typer:
     )
     app.callback()(_root)
     for verb in VERBS:
-        import_module(f"headrace.cli.{verb}").register(app)
+        module = import_module(f"headrace.cli.{verb}")
+        if hasattr(module, "register"):
+            module.register(app)
+        else:
+            app.command()(getattr(module, verb))
     return app
 
 
@@ -85,11 +90,7 @@ def main() -> None:
 
 
 def run_command_line(arguments: Sequence[str] | None = None) -> str | int | None:
-    """Run a command line within this process and return the exit code or message.
-
-    Args:
-        arguments: What follows `headrace`; None: the process's own arguments.
-    """
+    """Run a command line, by default this process's own, and return the exit code or message."""
     try:
         build_app()(arguments, prog_name="headrace")
     except HeadraceError as error:

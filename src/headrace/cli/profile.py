@@ -10,11 +10,6 @@ import typer
 from headrace.core.errors import RecordsError, UsageError
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb to the command line."""
-    app.command(name="profile")(profile)
-
-
 def profile(
     run: Annotated[
         str | None,
@@ -22,8 +17,7 @@ def profile(
     ] = None,
     *,
     deep: Annotated[
-        str | None,
-        typer.Option(help="Look closer for so long (20s, 2min), and trace a few steps."),
+        str | None, typer.Option(help="Look closer for so long (20s, 2min), and trace a few steps.")
     ] = None,
     interval: Annotated[
         str | None, typer.Option(help="Time between samples of the system: 100ms to 60s.")
@@ -38,7 +32,7 @@ def profile(
     Example: [bold]headrace profile --deep 20s[/bold]
     """
     from headrace.core.units import parse_seconds
-    from headrace.jobs.option_values import check_interval
+    from headrace.jobs.options import check_interval
     from headrace.records.live_switch import LiveSwitch
     from headrace.records.reader import find_run, open_records
 

@@ -10,11 +10,6 @@ import typer
 _WAITS = "headrace: {} has just begun; waiting for its first records"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb to the command line."""
-    app.command(name="top")(top)
-
-
 def top(
     run: Annotated[
         str | None,
@@ -36,7 +31,7 @@ def top(
     """
     from rich.console import Console
 
-    from headrace.jobs.option_values import check_interval
+    from headrace.jobs.options import check_interval
     from headrace.records.reader import find_run, wait_for_records
     from headrace.report.top.run_watcher import RunWatcher
     from headrace.report.top.screen import print_frame, show_frames

@@ -22,8 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from headrace.cluster.addresses import free_port
-from headrace.cluster.same_host import HostMarker, is_same_host
+from headrace.cluster.host_identity import HostMarker, free_port, is_same_host
 from headrace.core import env
 from headrace.core.process.mount_namespace import can_bind_mount
 from headrace.core.source_location import SITECUSTOMIZE_DIR

@@ -17,11 +17,16 @@ from difflib import get_close_matches
 from typing import Any
 
 from headrace.cluster.agent import AgentReport, HostFacts, HostProgram
-from headrace.cluster.placement import end_agents, node_affinity, start_agent
-from headrace.cluster.ray_driver import RayHost, living_hosts
-from headrace.cluster.same_host import HostMarker
+from headrace.cluster.host_identity import HostMarker
+from headrace.cluster.ray_cluster import (
+    RayHost,
+    end_agents,
+    living_hosts,
+    node_affinity,
+    start_agent,
+)
 from headrace.core.console import print_status
-from headrace.offload.hosts_file import AuxiliaryHost, HostsFile
+from headrace.offload.connection import AuxiliaryHost, HostsFile
 from headrace.platforms.instance_groups import GROUP_LABEL, GroupSpec
 
 _PERSISTENCE_S = 15.0  # hosts come and go as a job starts
@@ -59,20 +64,20 @@ def group_shortages(
     if not present:
         hint = _suggest_group(name, training, hosts)
         lines.append(
-            f"headrace: group {name} has no host, and training goes on without; the cluster has "
+            f"group {name} has no host, and training goes on without; the cluster has "
             f"{_count_groups(hosts)}.{hint} Hosts that come later are used: `ray start --labels "
-            f"{GROUP_LABEL}={name}`\n"
+            f"{GROUP_LABEL}={name}`"
         )
     elif declared is not None and present < declared.hosts:
         lines.append(
-            f"headrace: group {name} has {present} of {declared.hosts} hosts; training goes on "
-            "without the others, and they are used once they come\n"
+            f"group {name} has {present} of {declared.hosts} hosts; training goes on "
+            "without the others, and they are used once they come"
         )
     if busy:
         names = ", ".join(sorted(host.name for host in busy))
         lines.append(
-            f"headrace: group {name}: busy with other jobs: {names}; training goes on without, and "
-            "a host makes batches once all of its cores are free\n"
+            f"group {name}: busy with other jobs: {names}; training goes on without, and "
+            "a host makes batches once all of its cores are free"
         )
     return lines
 
@@ -281,19 +286,19 @@ class OffloadFleet:
             self._exclude_server(server)
             return
         print_status(
-            f"headrace: {server.host.name}: what makes batches there ended with "
-            f"{report.returncode}; it is started anew\n"
+            f"{server.host.name}: what makes batches there ended with "
+            f"{report.returncode}; it is started anew"
         )
         server.ended_s, server.port = now_s, None
 
     def _note_server_up(self, server: _FleetServer, port: int, now_s: float) -> None:
         server.port = port
         cores = _usable_cores(server.host)
-        print_status(f"headrace: {server.host.name} makes batches, on {cores} cores\n")
+        print_status(f"{server.host.name} makes batches, on {cores} cores")
         self._up_since_s[server.host.node_id] = now_s
 
     def _exclude_server(self, server: _FleetServer) -> None:
-        print_status(f"headrace: auxiliary host {server.host.name} is left out of this job\n")
+        print_status(f"auxiliary host {server.host.name} is left out of this job")
         self._excluded.add(server.host.node_id)
         del self._servers[server.host.node_id]
         self._release(server)
@@ -302,7 +307,7 @@ class OffloadFleet:
         node_id = server.host.node_id
         if reason:
             first_line = next(iter(reason.strip().splitlines()), "nobody knows why")
-            print_status(f"headrace: auxiliary host {server.host.name} is lost: {first_line}\n")
+            print_status(f"auxiliary host {server.host.name} is lost: {first_line}")
         self._servers.pop(node_id, None)
         up_s = self._up_since_s.pop(node_id, None)
         was_stable = up_s is not None and now_s - up_s > _MAX_RESTART_S

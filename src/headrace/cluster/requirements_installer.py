@@ -33,10 +33,9 @@ from threading import Thread
 from typing import IO, Any, NoReturn
 
 from headrace.core.file_lock import open_lock_file, try_lock
-from headrace.core.process.parent_death import die_with_parent
+from headrace.core.process.parent_death import die_with_parent, read_wrapper_arguments
 from headrace.core.process.process_groups import session_command
 from headrace.core.process.supervision import STOP_SIGNALS, StoppedError, pause
-from headrace.core.process.wrapper import read_wrapper_arguments
 from headrace.records.redaction import hide_url_users
 
 _LOCK_FILE = ".headrace-requirements"

@@ -142,6 +142,13 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {lower[near[0]]}?" if near else ""
 
 
+def check_choices(names: Iterable[object], known: Sequence[str], where: str) -> None:
+    """Raise UsageError, which begins with `where`, for the first of the names that is not known."""
+    for name in names:
+        if name not in known:
+            raise UsageError(f"{where}{name}{choices_hint(str(name), known)}")
+
+
 def choices_hint(name: str, known: Sequence[str]) -> str:
     """Return the end of a message about a wrong name: the known names, and the closest one."""
     return f": it is one of {', '.join(known)}.{did_you_mean(name, known)}"

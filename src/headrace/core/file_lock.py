@@ -19,10 +19,8 @@ def open_lock_file(path: Path | str, mode: int = 0o644) -> int:
 def try_lock(descriptor: int, *, shared: bool = False, required: bool = True) -> bool:
     """Lock an open file until it is closed, or convert its lock; False if another process has it.
 
-    Args:
-        descriptor: The file.
-        shared: Any number of processes may hold it together.
-        required: Raise OSError where the file system has no locks; else return True there.
+    Any number of processes may hold a shared lock together. Where the file system has no locks,
+    raise OSError if it is required, else return True.
     """
     try:
         fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
@@ -45,10 +43,9 @@ def lock_within(descriptor: int, wait_s: float, *, required: bool = True) -> boo
 
 
 def is_locked(path: Path, *, unknown: bool) -> bool:
-    """Whether a process has locked a file; False if there is no such file.
+    """Whether a process has locked a file, `unknown` where the file system has no locks.
 
-    Args:
-        unknown: The answer where the file system has no locks.
+    False if there is no such file.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -36,8 +36,7 @@ def write_atomically(
         durable: Flush file and folder to the disk, so that it survives a power cut.
         temporary_dir: Folder of the same file system for the temporary file; None: that of `file`.
 
-    Raises:
-        OSError: The disk is full, read-only, or gone; nothing is left behind.
+    Raises OSError (the disk is full, read-only, or gone; nothing is left behind).
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     temporary, out = _open_temporary(temporary_dir or file.parent)

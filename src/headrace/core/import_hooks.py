@@ -17,7 +17,7 @@ FAILED_HOOKS: list[str] = []
 def after_import(name: str, hook: Hook) -> None:
     """Call `hook` with the module `name` at once if it is imported, else after its import."""
     module = sys.modules.get(name)
-    if module is not None and not _is_being_imported(module):
+    if module is not None and not getattr(module.__spec__, "_initializing", False):
         _call_hook(hook, module)
         return
     finder = next((each for each in sys.meta_path if isinstance(each, _HookFinder)), None)
@@ -33,10 +33,6 @@ def _call_hook(hook: Hook, module: ModuleType) -> None:
         hook(module)
     except Exception as error:  # noqa: BLE001 - such as a hook for another version of torch
         FAILED_HOOKS.append(f"{module.__name__}: {type(error).__name__}: {error}")
-
-
-def _is_being_imported(module: ModuleType) -> bool:
-    return bool(getattr(module.__spec__, "_initializing", False))
 
 
 class _HookFinder(MetaPathFinder):

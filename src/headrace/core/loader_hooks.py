@@ -37,12 +37,7 @@ class BatchObserver(Protocol):
         """Return a context for the whole life of worker `number`, in its process."""
 
     def make_batch(self, make: Callable[[], tuple[bytes, int]], dataset: Any) -> bytes:
-        """Call `make`, which makes a batch of a dataset; return the first of its results.
-
-        Args:
-            make: Returns the batch's content and the number of its samples.
-            dataset: The dataset.
-        """
+        """Return the first result of `make`: a batch's content, and how many samples it has."""
 
     def make_sample(self, make: Callable[[Any, int], Any], index: Any, seed: int) -> Any:
         """Return what `make` returns for a sample's index and seed."""

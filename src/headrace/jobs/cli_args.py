@@ -20,11 +20,9 @@ _JOB_FILES = {".toml", ".yaml", ".yml"}
 
 
 def check_script(script: str, *, runs_itself: bool = False) -> None:
-    """Raise UsageError, with the remedy, where a script cannot be run.
+    """Raise UsageError, with the remedy, where a script, a path as typed, cannot be run.
 
-    Args:
-        script: The path as typed.
-        runs_itself: It is started as a program, not by Python.
+    With `runs_itself` it is started as a program, not by Python.
     """
     path = Path(script)
     if path.suffix in _JOB_FILES and not runs_itself:
@@ -47,14 +45,9 @@ def check_script(script: str, *, runs_itself: bool = False) -> None:
 
 
 def find_script(script: str, source_dir: str | None) -> str:
-    """Return a script's path, below the code folder where it exists there.
+    """Return a script's path, as typed or below the code folder where it exists there.
 
-    Args:
-        script: The path as typed.
-        source_dir: The code folder; None: not given.
-
-    Raises:
-        UsageError: There is no such code folder.
+    Without a code folder it is None. Raises UsageError (there is no such code folder).
     """
     if source_dir is None:
         return script
@@ -96,11 +89,8 @@ def option_values(args: argparse.Namespace) -> dict[str, list[str]]:
 def direct_job(argv: Sequence[str]) -> JobSpec | None:
     """Return the job of a command line without torchrun or cluster flags, else None.
 
-    Args:
-        argv: What follows `headrace run`.
-
-    Raises:
-        UsageError: There is no script, or a flag of ours has no value.
+    `argv` is what follows `headrace run`. Raises UsageError (there is no script, or a flag of ours
+    has no value).
     """
     own, rest = split_headrace_flags(argv)
     if rest and rest[0] == "--":
@@ -111,7 +101,9 @@ def direct_job(argv: Sequence[str]) -> JobSpec | None:
         )
     is_module = rest[0] in {"-m", "--module"}
     script = rest[1:] if is_module else rest
-    if _torchrun_is_configured() or not script or script[0].startswith("-"):
+    if not script or script[0].startswith("-"):
+        return None
+    if any(name.startswith(_TORCHRUN_PREFIX) for name in env.child_environment()):
         return None
     if any(job_options()[name].needs_torchrun for name in own):
         return None
@@ -139,7 +131,3 @@ def split_headrace_flags(argv: Sequence[str]) -> tuple[Texts, list[str]]:
             value = rest.pop(0)
         own.setdefault(found.name, []).append(value)
     return own, rest
-
-
-def _torchrun_is_configured() -> bool:
-    return any(name.startswith(_TORCHRUN_PREFIX) for name in env.child_environment())

@@ -17,17 +17,21 @@ from headrace.data.channels.sizes import ChannelSize, channel_sizes
 from headrace.data.channels.spec import ChannelSpec, read_channels
 from headrace.data.storage import safe_url
 from headrace.jobs.environment.existing_job import ExistingJob, check_variables, find_existing_job
-from headrace.jobs.environment.host_environment import host_resources
-from headrace.jobs.environment.host_layout import HostLayout, layout_hosts, layout_single_host
+from headrace.jobs.environment.host_environment import (
+    HostLayout,
+    host_resources,
+    layout_emulated_hosts,
+    layout_single_host,
+)
 from headrace.jobs.environment.script_environment import check_environment
 from headrace.jobs.spec import ContractOptions, JobSpec
 from headrace.platforms.instance_groups import GroupSpec
-from headrace.platforms.sagemaker.folders import DEFAULT_BASE, SageMakerFolders
+from headrace.platforms.sagemaker import DEFAULT_BASE, SageMakerFolders
 from headrace.platforms.script_contract import ScriptContract, script_arguments
 from headrace.platforms.training_job import Distribution, HostResources, TrainingJob
 from headrace.platforms.vertex import vertex_paths
-from headrace.records.launcher import hide_secrets
 from headrace.records.redaction import redact
+from headrace.records.run_folder import hide_secrets
 
 if TYPE_CHECKING:
     from headrace.jobs.torchrun_args import TorchrunJob
@@ -63,31 +67,23 @@ def wrapped_text(head: str, text: str) -> str:
 _COPY_MODES = ("File", "Cache")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DryRunChannel:
-    """A channel with its size."""
-
-    spec: ChannelSpec
-    weight: ChannelSize
+SizedChannels = Sequence[tuple[ChannelSpec, ChannelSize]]
 
 
-def dry_run_channels(options: ContractOptions) -> list[DryRunChannel]:
-    """Return the channels of the flags; raises UsageError and StorageError."""
+def sized_channels(options: ContractOptions) -> SizedChannels:
+    """Return the channels of the flags with their sizes; raises UsageError and StorageError."""
     specs = read_channels(options.channels, options.input_modes)
     weights = channel_sizes({name: spec.uri for name, spec in specs.items()})
-    return [DryRunChannel(spec=spec, weight=weights[name]) for name, spec in specs.items()]
+    return [(spec, weights[name]) for name, spec in specs.items()]
 
 
-def channel_lines(
-    channels: Sequence[DryRunChannel], groups: Mapping[str, Sequence[str]]
-) -> Iterator[str]:
+def channel_lines(channels: SizedChannels, groups: Mapping[str, Sequence[str]]) -> Iterator[str]:
     """Yield the lines about channels."""
     if not channels:
         yield "no channels: no data to move"
         return
     yield "channels"
-    for channel in channels:
-        spec, weight = channel.spec, channel.weight
+    for spec, weight in channels:
         yield wrapped_text(f"  {spec.name:<12}", safe_url(spec.uri))
         objects = f"{weight.objects:,} object{'' if weight.objects == 1 else 's'}"
         size = format_bytes(weight.size_bytes)
@@ -131,29 +127,30 @@ _RUN = "RUN"  # stands for the run folder in paths
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DryRunJob:
-    """What is known of a job before it starts.
-
-    Attributes:
-        script: The script's path from here, or a module's name.
-        ranks_per_host: Ranks per training host; None: the script runs once on each host.
-        is_here: The hosts inherit this process's variables.
-    """
+    """What is known of a job before it starts."""
 
     spec: JobSpec
-    script: str
+    script: str  # the script's path from here, or a module's name
     plan: HostLayout
     machines: Mapping[str, HostResources]
-    ranks_per_host: int | None
+    ranks_per_host: int | None  # ranks per training host; None: the script runs once on each host
     restarts: int
     place: str
-    is_here: bool = True
+    is_here: bool = True  # the hosts inherit this process's variables
 
 
-def describe_direct_job(job: JobSpec, script: str, devices: int) -> int:
+def _count_devices() -> int:
+    import torch
+
+    return torch.accelerator.device_count()
+
+
+def describe_direct_job(job: JobSpec, script: str) -> int:
     """Print the dry run of a job of one process; return the exit code."""
     outer = find_existing_job(job.contract)
     if outer is not None:
         return _print_existing_job(outer, script, job, "none: the script runs once")
+    devices = _count_devices()
     plan = _single_host_layout(script, None, devices)
     return _print_job(
         DryRunJob(
@@ -163,7 +160,7 @@ def describe_direct_job(job: JobSpec, script: str, devices: int) -> int:
     )  # fmt: skip
 
 
-def describe_torchrun_job(job: TorchrunJob, devices: int) -> int:
+def describe_torchrun_job(job: TorchrunJob) -> int:
     """Print the dry run of a torchrun job, on one host or several; return the exit code."""
     cluster, spec = job.cluster, job.spec
     named = spec.hosts.groups[0].name if spec.hosts.groups else None
@@ -171,7 +168,7 @@ def describe_torchrun_job(job: TorchrunJob, devices: int) -> int:
     if outer is not None:
         ranks = f"{job.ranks_here} here" if outer.has_local_ranks else "none here: it runs once"
         return _print_existing_job(outer, job.script, spec, ranks)
-    has_contract = set(spec.contract.contracts) - {"torchrun"}
+    has_contract, devices = spec.contract.has_platform, _count_devices()
     if cluster is None:
         plan = _single_host_layout(job.script, job.distribution or "torch_distributed", devices)
         machines, place = _local_resources(plan, devices), "this machine"
@@ -179,7 +176,11 @@ def describe_torchrun_job(job: TorchrunJob, devices: int) -> int:
     else:
         others = [each for each in cluster.others if has_contract and each.name != cluster.offload]
         groups = [cluster.training, *others]
-        plan = _layout_of_groups(groups, job, devices)
+        plan = layout_emulated_hosts(
+            Path(job.script).stem, groups,
+            lambda group: bool(_devices_per_host(group, groups, devices)),
+            distribution=job.distribution, can_bind_mount=can_bind_mount(DEFAULT_BASE),
+        )  # fmt: skip
         machines = _group_resources(groups, plan, devices)
         place = f"the Ray cluster {cluster.address}" if cluster.address else "emulated here"
         ranks_each = None if has_contract and job.distribution is None else job.ranks_here
@@ -199,26 +200,8 @@ def _single_host_layout(script: str, distribution: Distribution | None, devices:
     )  # fmt: skip
 
 
-def _layout_of_groups(groups: Sequence[GroupSpec], job: TorchrunJob, devices: int) -> HostLayout:
-    number = iter(range(2, 2 + sum(group.hosts for group in groups)))
-    types_and_addresses = {
-        group.name: (
-            group.instance_type
-            or ("local_gpu" if _devices_per_host(group, groups, devices) else "local"),
-            [f"127.0.0.{next(number)}" for _ in range(group.hosts)],
-        )
-        for group in groups
-    }
-    return layout_hosts(
-        Path(job.script).stem, types_and_addresses, distribution=job.distribution,
-        distributed=groups[0].name, can_bind_mount=can_bind_mount(DEFAULT_BASE),
-    )  # fmt: skip
-
-
 def _devices_per_host(group: GroupSpec, groups: Sequence[GroupSpec], devices: int) -> int:
-    if group.gpus is not None:
-        return group.gpus
-    return devices // group.hosts if group is groups[0] else 0
+    return group.gpus_a_host(devices if group is groups[0] else 0)
 
 
 def _local_resources(plan: HostLayout, devices: int) -> dict[str, HostResources]:
@@ -261,12 +244,12 @@ def _print_job(job: DryRunJob) -> int:
         variables = _contract_variables(job, (), host)
         check_variables(variables)
         check_environment(job.spec.environment.environment, variables)
-    channels = dry_run_channels(job.spec.contract)
+    channels = sized_channels(job.spec.contract)
     sys.stdout.write("\n".join(_lines(job, channels)) + "\n")
     return 0
 
 
-def _lines(job: DryRunJob, channels: Sequence[DryRunChannel]) -> Iterator[str]:
+def _lines(job: DryRunJob, channels: SizedChannels) -> Iterator[str]:
     yield "Dry run: nothing is started."
     yield ""
     yield from labelled_lines(_facts(job))
@@ -323,7 +306,7 @@ def _hosts_text(count: int) -> str:
     return "the host" if count == 1 else f"each of the {count} hosts"
 
 
-def _variables(job: DryRunJob, channels: Sequence[DryRunChannel], host: str) -> dict[str, Any]:
+def _variables(job: DryRunJob, channels: SizedChannels, host: str) -> dict[str, Any]:
     found: dict[str, Any] = dict(_contract_variables(job, channels, host))
     if job.ranks_per_host is not None:
         ranks = len(job.plan.groups[0].hosts) * job.ranks_per_host
@@ -335,9 +318,7 @@ def _variables(job: DryRunJob, channels: Sequence[DryRunChannel], host: str) -> 
     return dict(sorted({**found, **job.spec.environment.environment}.items()))
 
 
-def _contract_variables(
-    job: DryRunJob, channels: Sequence[DryRunChannel], host: str
-) -> dict[str, str]:
+def _contract_variables(job: DryRunJob, channels: SizedChannels, host: str) -> dict[str, str]:
     """Return the variables that a host's script gets by its contracts."""
     plan = job.plan
     training_job = TrainingJob(
@@ -351,12 +332,8 @@ def _contract_variables(
         hyperparameters=hide_secrets(dict(job.spec.contract.hyperparameters)),
         submitted=job.spec.contract.source_dir or str(Path(job.script).parent),
     )
-    data = {each.spec.name: each.spec.uri for each in channels}
+    data = {spec.name: spec.uri for spec, _ in channels}
     base = DEFAULT_BASE if plan.can_bind_mount else f"{_RUN}/hosts/{host}/ml"
     return ScriptContract(
         contracts=job.spec.contract.contracts, job=training_job, host=host
-    ).variables(
-        SageMakerFolders(base),
-        vertex_paths(f"{_RUN}/output", data),
-        job.machines[host],
-    )
+    ).variables(SageMakerFolders(base), vertex_paths(f"{_RUN}/output", data), job.machines[host])

@@ -23,14 +23,19 @@ from headrace.core.console import print_status
 from headrace.core.errors import LaunchError, UsageError
 from headrace.core.process.parent_death import parent_bound_command
 from headrace.jobs.job_request import JobRequest, argument_names, as_json, request_job, run_stem
-from headrace.jobs.option_values import check_interval
+from headrace.jobs.options import check_interval
 from headrace.jobs.run_handle import RunHandle
 from headrace.jobs.sagemaker_sdk.config import FrameworkProfile, read_profile
 from headrace.jobs.sagemaker_sdk.debugger import ProfilerRule, ignored_settings, read_rules
 from headrace.jobs.sagemaker_sdk.inputs import Input, named_inputs
-from headrace.records.launcher import hide_secrets
 from headrace.records.redaction import HIDDEN
-from headrace.records.run_folder import LAUNCHER_LOG, Attempt, RunFolder, open_run_folder
+from headrace.records.run_folder import (
+    LAUNCHER_LOG,
+    Attempt,
+    RunFolder,
+    hide_secrets,
+    open_run_folder,
+)
 
 _FIT_KEYS = ("inputs", "notes", "experiment_config", "profiler_updates")
 _IGNORED_FLAGS = ("--run-dir=", "--name=")
@@ -40,27 +45,20 @@ _Params = ParamSpec("_Params")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedJob:
-    """The job of a run, from its run folder.
-
-    Attributes:
-        inputs: Its channels, by name.
-        experiment_config: SageMaker's; None: there was none.
-        folder: The folder in which it was started, for relative paths; None: the current one.
-        lacks: Why an Estimator cannot start it again; None: it can.
-    """
+    """The job of a run, from its run folder."""
 
     given: Mapping[str, Any]
-    inputs: Mapping[str, Input] = field(default_factory=dict)
-    experiment_config: Mapping[str, str] | None = None
+    inputs: Mapping[str, Input] = field(default_factory=dict)  # its channels, by name
+    experiment_config: Mapping[str, str] | None = None  # SageMaker's; None: there was none
+    # The folder in which it was started, for relative paths; None: the current one
     folder: Path | None = None
-    lacks: str | None = None
+    lacks: str | None = None  # why an Estimator cannot start it again; None: it can
 
 
 def recorded_job(run: RunHandle) -> RecordedJob:
     """Return the job of a run.
 
-    Raises:
-        UsageError: The run has no attempt.
+    Raises UsageError (the run has no attempt).
     """
     attempt = run.attempt
     if attempt is None or not attempt.argv:
@@ -108,69 +106,38 @@ _DEEP_S = 20.0
 _UPDATE_PREFIX = "update_profiler: "
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProfilerUpdate:
-    """A change of a run's recording; None or False: unchanged.
-
-    Attributes:
-        rules: Further rules that are checked when the run has ended.
-        system_monitor_interval_millis: Milliseconds between samples of the system.
-        s3_output_path: SageMaker's location of the records; ignored.
-        framework_profile_params: FrameworkProfile: record in depth, for its duration or 20 seconds.
-        disable_framework_metrics: End the recording in depth.
-        deep_s: Record in depth for this many seconds.
-    """
-
-    rules: object | None
-    system_monitor_interval_millis: int | None
-    s3_output_path: str | None
-    framework_profile_params: object | None
-    disable_framework_metrics: bool
-    deep_s: float | None
-
-    def apply(self, run: RunHandle) -> None:
-        """Change how a run is recorded, and note the change in its folder.
-
-        Raises:
-            UsageError: Nothing is to change, or a value is invalid; the recording stays as it is.
-            RecordsError: The run is not running, or is not recorded.
-        """
-        millis = self.system_monitor_interval_millis
-        interval_s = None if millis is None else check_interval(f"{millis}ms")
-        rules = [] if self.rules is None else read_rules(self.rules, _UPDATE_PREFIX)
-        profile = read_profile(self.framework_profile_params)
-        self._check(profile)
-        switch = run.switch()
-        switch.on = True
-        if interval_s is not None:
-            switch.interval_s = interval_s
-        if self.disable_framework_metrics:
-            switch.end_deep()
-        elif self.deep_s is not None or profile is not None:
-            duration = profile.duration if isinstance(profile, FrameworkProfile) else None
-            switch.go_deep(self.deep_s or duration or _DEEP_S)
-        given = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        update = {name: value for name, value in given.items() if value}
-        changes_json = json.loads(json.dumps({"rules": rules, "update": update}, default=as_json))
-        _record_update(run, hide_secrets(changes_json))
-        for note in ignored_settings(
-            rules=rules, profile=profile, s3_output_path=self.s3_output_path
-        ):
-            print_status(f"headrace: {_UPDATE_PREFIX}{note}\n")
-
-    def _check(self, profile: object | None) -> None:
-        changes = (self.rules, self.system_monitor_interval_millis, self.s3_output_path, profile,
-                   self.disable_framework_metrics, self.deep_s)  # fmt: skip
-        if not any(each is not None and each is not False for each in changes):
-            raise UsageError(
-                f"{_UPDATE_PREFIX}say what is to change, such as "
-                "system_monitor_interval_millis=500."
-            )
-        if self.disable_framework_metrics and (profile is not None or self.deep_s is not None):
-            other = "deep_s" if profile is None else "framework_profile_params"
-            raise UsageError(
-                f"{_UPDATE_PREFIX}disable_framework_metrics and {other}: give one of them."
-            )
+def _update_recording(run: RunHandle, given: Mapping[str, Any]) -> None:
+    """Change how a run is recorded, and note that in its folder; `given` is what is to change."""
+    millis, deep_s = given["system_monitor_interval_millis"], given["deep_s"]
+    ends_deep = given["disable_framework_metrics"]
+    interval_s = None if millis is None else check_interval(f"{millis}ms")
+    rules = [] if given["rules"] is None else read_rules(given["rules"], _UPDATE_PREFIX)
+    profile = read_profile(given["framework_profile_params"])
+    wanted = {**given, "framework_profile_params": profile}.values()
+    if not any(each is not None and each is not False for each in wanted):
+        raise UsageError(
+            f"{_UPDATE_PREFIX}say what is to change, such as system_monitor_interval_millis=500."
+        )
+    if ends_deep and (profile is not None or deep_s is not None):
+        other = "deep_s" if profile is None else "framework_profile_params"
+        raise UsageError(
+            f"{_UPDATE_PREFIX}disable_framework_metrics and {other}: give one of them."
+        )
+    switch = run.switch()
+    switch.on = True
+    if interval_s is not None:
+        switch.interval_s = interval_s
+    if ends_deep:
+        switch.end_deep()
+    elif deep_s is not None or profile is not None:
+        duration = profile.duration if isinstance(profile, FrameworkProfile) else None
+        switch.go_deep(deep_s or duration or _DEEP_S)
+    update = {name: value for name, value in given.items() if value}
+    changes_json = json.loads(json.dumps({"rules": rules, "update": update}, default=as_json))
+    _record_update(run, hide_secrets(changes_json))
+    notes = ignored_settings(rules=rules, profile=profile, s3_output_path=given["s3_output_path"])
+    for note in notes:
+        print_status(f"{_UPDATE_PREFIX}{note}")
 
 
 def _record_update(run: RunHandle, changes_json: dict[str, list[object]]) -> None:
@@ -259,7 +226,7 @@ class Estimator:
         """
         request = self._request(inputs, experiment_config)
         for note in request.notes:
-            print_status(f"headrace: {note}\n")
+            print_status(note)
         self.latest_run = None
         self.latest_run = run = _start_run(
             request, job_name or request.job_name, run_stem(self._given), tied=wait,
@@ -270,7 +237,7 @@ class Estimator:
         try:
             _ = run.logs() if logs else run.wait()
         except KeyboardInterrupt:
-            print_status(f"headrace: {run.name} is asked to stop\n")
+            print_status(f"{run.name} is asked to stop")
             run.stop()
             raise
         _check_run(run)
@@ -335,14 +302,15 @@ class Estimator:
             UsageError: Nothing is to change, or a value is invalid.
             RecordsError: The run is not running, or is not recorded.
         """
-        ProfilerUpdate(
-            rules=rules,
-            system_monitor_interval_millis=system_monitor_interval_millis,
-            s3_output_path=s3_output_path,
-            framework_profile_params=framework_profile_params,
-            disable_framework_metrics=disable_framework_metrics,
-            deep_s=deep_s,
-        ).apply(self._run())
+        given = {
+            "rules": rules,
+            "system_monitor_interval_millis": system_monitor_interval_millis,
+            "s3_output_path": s3_output_path,
+            "framework_profile_params": framework_profile_params,
+            "disable_framework_metrics": disable_framework_metrics,
+            "deep_s": deep_s,
+        }
+        _update_recording(self._run(), given)
 
     def disable_profiling(self) -> None:
         """Record nothing of the latest run from now on; raises RecordsError."""
@@ -428,9 +396,7 @@ def _check_run(run: RunHandle) -> None:
     if run.state == "Stopped":
         attempt = run.attempt
         why = f" ({attempt.reason})" if attempt is not None and attempt.reason else ""
-        print_status(
-            f"headrace: {run.name} was stopped{why}: look whether it did what you expect\n"
-        )
+        print_status(f"{run.name} was stopped{why}: look whether it did what you expect")
 
 
 def _remove_refused(run: RunHandle) -> None:

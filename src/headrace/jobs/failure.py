@@ -27,17 +27,12 @@ _EXCERPT_LINES = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFailure:
-    """The failure of one rank.
-
-    Attributes:
-        returncode: Its return code; -n where signal n ended it.
-        seen_s: When torchrun saw it, in seconds since 1970; torchrun notes whole seconds.
-        last_words_s: When its stderr was last written to, in seconds since 1970; 0: unknown.
-    """
+    """The failure of one rank."""
 
     rank: int
-    returncode: int
-    seen_s: float
+    returncode: int  # its return code; -n where signal n ended it
+    seen_s: float  # when torchrun saw it, in seconds since 1970; torchrun notes whole seconds
+    # When its stderr was last written to, in seconds since 1970; 0: unknown
     last_words_s: float = 0.0
 
 
@@ -88,11 +83,9 @@ def last_traceback(log: Path) -> str:
 def failure_message(
     failure: RankFailure, *, total: int, log: Path | None, traceback: str | None = None
 ) -> str:
-    """Return the message at the end of a failed run.
+    """Return the message at the end of a failed run; `log` is the failed rank's stderr, if there.
 
-    Args:
-        log: The failed rank's stderr log, where there is one.
-        traceback: The traceback that the rank itself recorded; None: the last one in the log.
+    Without a traceback that the rank itself recorded, it has the last one in the log.
     """
     which = f"rank {failure.rank} failed first" if total > 1 else f"rank {failure.rank} failed"
     head = f"headrace: {which}: {describe_exit(failure.returncode)}"
@@ -164,8 +157,7 @@ class TimeLimit:
     def _end(self) -> None:
         self.is_over = True
         print_status(
-            f"headrace: --max-run: {format_seconds(self._limit_s)} are over, and the job is asked "
-            "to stop\n"
+            f"--max-run: {format_seconds(self._limit_s)} are over, and the job is asked to stop"
         )
         with suppress(OSError, LaunchError):  # a full disk must not keep the job running
             self._folder.note_reason(self._attempt, TIME_LIMIT_REASON)

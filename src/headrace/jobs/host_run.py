@@ -1,25 +1,49 @@
-"""The run of a job on one host, from its channels to its last upload.
+"""The run of a job on one host, from its channels to its last upload, and its recording.
 
 Every job comes through here: a script that runs directly, torchrun's ranks on this host, and each
 host of a cluster, with ranks or without.
+
+The collector of a recording gathers what ranks and workers write and samples the system. It ends
+when its standard input closes, also where its parent was killed; then it closes the records. Where
+the collector itself is killed, another takes over; meanwhile the job's events wait in its rings,
+which hold a few seconds of them.
+
+Each host of a cluster prepares itself, reports to the job's driver that it is ready, and waits for
+all others. So no script starts anywhere if one host lacks what it needs, and no rank waits at a
+rendezvous, which has a timeout, for a host that still copies data.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
+import os
+import shutil
+import signal
 import socket
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from headrace.core import env
-from headrace.core.errors import LaunchError
-from headrace.jobs.environment.host_environment import host_environment, single_host_environment
-from headrace.jobs.environment.host_layout import HostLayout
+from headrace.core.console import print_status
+from headrace.core.errors import HeadraceError, LaunchError
+from headrace.core.overrides import APPLIED, RANK_THREADS, thread_count
+from headrace.core.process.sidecar import RestartedSidecar
+from headrace.core.source_location import SITECUSTOMIZE_DIR
+from headrace.jobs.environment.host_environment import (
+    HostLayout,
+    host_environment,
+    single_host_environment,
+)
 from headrace.jobs.environment.script_environment import ScriptEnvironment, join_environments
-from headrace.jobs.hosts.driver_protocol import HostAssignment
-from headrace.jobs.recording import Recording
+from headrace.jobs.failure import describe_exit
+from headrace.jobs.metric_scraper import MetricScraper
 from headrace.jobs.requirements import install_requirements
-from headrace.jobs.spec import JobSpec
+from headrace.jobs.spec import JobSpec, RecordingOptions
 from headrace.jobs.sync.host_sync import (
     HostSync,
     OutputUpload,
@@ -27,45 +51,194 @@ from headrace.jobs.sync.host_sync import (
     host_output_upload,
 )
 from headrace.platforms.training_job import Distribution
+from headrace.records.layout import RINGS
+from headrace.records.live_switch import create_live_switch
 from headrace.records.run_folder import Attempt, RunFolder
+
+_DEEP_S = 365 * 24 * 3600.0  # as long as the run lasts
+_CLOSE_S = 60.0
+_MAX_RESTARTS = 9
+
+
+def _print_killed(code: int, has_restarted: bool) -> None:  # noqa: FBT001 - a callback
+    what = (
+        "another takes over" if has_restarted else "what the job does from now on is not recorded"
+    )
+    print_status(f"the process that collects records was {describe_exit(code)}; {what}")
+
+
+class Recording:
+    """The recording of one attempt."""
+
+    def __init__(self, folder: RunFolder, attempt: Attempt, options: RecordingOptions) -> None:
+        self._number = attempt.number
+        self._records = folder.records(attempt.number)
+        self._overrides = options.overrides
+        self._applied = folder.path / APPLIED
+        if self._overrides:
+            shutil.rmtree(self._applied, ignore_errors=True)  # an earlier attempt's
+        self._scraper: MetricScraper | None = None
+        if options.metrics:
+            logs = folder.logs(attempt.number)
+            self._scraper = MetricScraper(logs, folder.path, attempt.number, options.metrics)
+        self._collector: RestartedSidecar | None = None
+        if options.profile == "off":
+            return
+        (self._records / RINGS).mkdir(parents=True, exist_ok=True)
+        switch = create_live_switch(self._records, interval_s=options.interval_s)
+        if options.profile == "deep":
+            switch.go_deep(_DEEP_S)
+        self._collector = RestartedSidecar(
+            "headrace.observe.probe.collector_process",
+            {"folder": str(self._records), "attempt": attempt.number},
+            restarts=_MAX_RESTARTS,
+            killed=_print_killed,
+        )
+
+    def environment(self) -> dict[str, str | None]:
+        """Return the variables that have a process of the job recorded, with its overrides."""
+        found: dict[str, str | None] = {env.RECORDS_DIR.name: None, env.APPLY.name: None}
+        if self._collector is not None:
+            found[env.RECORDS_DIR.name] = str(self._records)
+            found[env.ATTEMPT.name] = str(self._number)
+        if self._overrides:
+            found[env.APPLY.name] = ",".join(map(str, self._overrides))
+        threads = thread_count(self._overrides, RANK_THREADS)
+        if threads is not None:
+            found |= env.thread_variables(threads)
+        if self._collector is not None or self._overrides:
+            found[env.PYTHONPATH.name] = env.pythonpath_with(SITECUSTOMIZE_DIR)
+        return found
+
+    def finish(self) -> None:
+        """Close the records, and print which overrides no loader used.
+
+        Where closing takes too long, the records stay as they are.
+        """
+        if self._scraper is not None:
+            self._scraper.finish()
+        collector = self._collector
+        if collector is not None and collector.end(patience_s=_CLOSE_S, kills=False) is None:
+            print_status(f"the records in {self._records} are not closed yet")
+        with suppress(OSError):  # the run has ended, and its disk may be gone
+            applied = {path.name for path in self._applied.glob("*")}
+            for each in self._overrides:
+                if each.is_loader_argument and each.mark not in applied:
+                    print_status(f"{each} was applied to no DataLoader")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostAssignment:
+    """A host's part in the job."""
+
+    spec: Mapping[str, Any]  # the job, as JSON of a `JobSpec`, with paths as they are on this host
+    name: str  # the name of the host's node
+    prefix: str  # the prefix of output lines, `{rank}` in the place of the rank
+    restarts: int  # how often the job's ranks were started before
+    hosts: int  # how many hosts have ranks
+    number: int  # this host's index among them, or among all hosts where it has none
+    address: str
+    master_address: str  # the address of host 0
+    master_port: int  # a free port of host 0
+    # The job's hosts, as JSON of a `HostLayout`; None: no platform contract
+    plan: str | None = None
+    host: str = ""
+    cores: int = 0
+    devices: int = 0
+    # Ranks per host of an emulated machine type; None: as the command line says
+    ranks: int | None = None
+    sync_name: str = "host"  # the name under which this host's checkpoints are synced
+    all_sync_names: tuple[str, ...] = ()  # those names of all hosts
+    # This host, which shares no disk with the launcher, uploads its part of the output, for the
+    # launcher to merge
+    sends_part: bool = False
+
+    def to_json(self) -> str:
+        """Return a text that `from_json` reads, for a command line."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> HostAssignment:
+        """Return the assignment of a `to_json` text."""
+        fields: dict[str, Any] = json.loads(text)
+        return cls(**fields)
+
+    def apply(self, args: argparse.Namespace) -> None:
+        """Set torchrun's rendezvous with the other hosts; the driver does the restarts."""
+        args.nnodes = str(self.hosts)
+        args.node_rank = self.number
+        args.local_addr = self.address
+        args.master_addr = self.master_address
+        args.master_port = self.master_port
+        args.max_restarts = 0
+        if self.ranks is not None:
+            args.nproc_per_node = str(self.ranks)
+        # PET_* variables of the host may set these.
+        args.rdzv_backend, args.rdzv_endpoint, args.rdzv_id = "static", "", "none"
+        args.standalone = False
+
+
+READY, REFUSED = "ready", "refused"
+"""The keys of a host's messages: it may start, or the reason why it cannot."""
+
+
+def wait_at_start_barrier(announce_fd: int, go_fd: int) -> None:
+    """Report that this host is ready, and return once all hosts are.
+
+    `go_fd` is the pipe from which a byte is read once all hosts are ready. Raises LaunchError (the
+    agent has ended), SystemExit (on ctrl-C: no script has started, so there is nothing to wait
+    for).
+    """
+    os.write(announce_fd, json.dumps({READY: True}).encode() + b"\n")
+    try:
+        go = os.read(go_fd, 1)
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
+    os.close(go_fd)
+    if not go:
+        raise LaunchError("The agent of this host has ended; look at what the launcher said.")
+
+
+def announce_refusal(announce_fd: int, error: HeadraceError) -> None:
+    """Report to the launcher why this host cannot start."""
+    os.write(announce_fd, json.dumps({REFUSED: str(error)}).encode() + b"\n")
+
+
+def refusal_messages(refusals: Iterable[tuple[str, str]], hosts: int) -> list[str]:
+    """Return one message for each reason why hosts cannot start, of pairs of host name and reason.
+
+    A reason that all `hosts` have is printed without their names.
+    """
+    by_reason: dict[str, list[str]] = {}
+    for host, reason in refusals:
+        by_reason.setdefault(reason, []).append(host)
+    return [
+        reason if len(names) == hosts else f"{', '.join(names)}: {reason}"
+        for reason, names in by_reason.items()
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptEnd:
-    """The end of a host's script or ranks.
+    """The end of a host's script or ranks."""
 
-    Attributes:
-        code: The exit code as a shell has it: 128 + n where signal n ended it.
-        command: What failed, for the platform's failure file.
-        traceback: The last traceback of the one that failed first; "": none is known.
-        is_clean: No rank was killed, possibly while it wrote a file.
-    """
-
+    # The exit code as a shell has it: 128 + n where signal n ended it
     code: int = LaunchError.exit_code
-    command: Sequence[str] = ()
-    traceback: str = ""
-    is_clean: bool = True
+    command: Sequence[str] = ()  # what failed, for the platform's failure file
+    traceback: str = ""  # the last traceback of the one that failed first; "": none is known
+    is_clean: bool = True  # no rank was killed, possibly while it wrote a file
 
 
+@dataclass(kw_only=True)
 class HostRun:
-    """The run of a job on one host: `prepare`, `start`, the script, `finish`.
+    """The run of a job on one host: `prepare`, `start`, the script, `finish`."""
 
-    Args:
-        build_environment: Returns the script's environment; it copies and mounts channels.
-        make_sync: Returns the sync of this host's checkpoints.
-        output: The upload of what the script leaves in its output folders.
-        record: Starts the recording; None: the driver of a cluster records.
-    """
+    build_environment: Callable[[], ScriptEnvironment]  # it copies and mounts channels
+    make_sync: Callable[[ScriptEnvironment], HostSync]  # of this host's checkpoints
+    output: OutputUpload  # of what the script leaves in its output folders
+    record: Callable[[], Recording] | None = None  # None: the driver of a cluster records
 
-    def __init__(
-        self, *, build_environment: Callable[[], ScriptEnvironment],
-        make_sync: Callable[[ScriptEnvironment], HostSync], output: OutputUpload,
-        record: Callable[[], Recording] | None = None,
-    ) -> None:  # fmt: skip
-        self._build_environment = build_environment
-        self._make_sync = make_sync
-        self._output = output
-        self._record = record
+    def __post_init__(self) -> None:
         self._recording: Recording | None = None
         self._sync: HostSync | None = None
         self.script_env = ScriptEnvironment()
@@ -73,23 +246,22 @@ class HostRun:
     def prepare(self) -> None:
         """Bring here what the script needs: channels, environment, checkpoints.
 
-        Raises:
-            UsageError: A channel or a URL that cannot be used, or contradictory variables.
-            StorageError: A channel or a checkpoint cannot be fetched.
-            LaunchError: A folder cannot be made.
+        Raises UsageError (a channel or a URL that cannot be used, or contradictory variables),
+        StorageError (a channel or a checkpoint cannot be fetched), LaunchError (a folder cannot be
+        made).
         """
-        self._output.begin()  # first: fails before any copy where another job writes there
-        with finished_on_error(self._output):
-            self.script_env = self._build_environment()
-            self._sync = self._make_sync(self.script_env)
+        self.output.begin()  # first: fails before any copy where another job writes there
+        with finished_on_error(self.output):
+            self.script_env = self.build_environment()
+            self._sync = self.make_sync(self.script_env)
             self._sync.fetch()
 
     def start(self) -> dict[str, str | None]:
         """Start recording and sync; return the script's variables, None for one to remove."""
         assert self._sync is not None
         environment = {**self.script_env.environment, **self._sync.environment()}
-        if self._record is not None:
-            self._recording = self._record()
+        if self.record is not None:
+            self._recording = self.record()
         self._sync.start()
         if self._recording is None:
             return dict(environment)
@@ -110,7 +282,7 @@ class HostRun:
         """Upload the last files; `clean`: no rank was killed, possibly while it wrote a file."""
         if self._sync is not None:
             self._sync.finish(clean=clean)
-        self._output.finish()
+        self.output.finish()
 
 
 def single_host_run(
@@ -119,15 +291,10 @@ def single_host_run(
 ) -> HostRun:  # fmt: skip
     """Install the job's requirements, and return its run on this host.
 
-    Args:
-        script: The script's path from here, or a module's name.
-        distribution: How ranks are started; None: the script runs once.
-        count_devices: Returns this host's device count; called only where the contract tells it.
-        is_only_host: No other host has ranks of the job, with a launcher of its own.
-
-    Raises:
-        UsageError: There is no such requirements file, or no contract for the output path.
-        LaunchError: The installation failed.
+    Without a distribution the script runs once. Devices are counted only where the contract needs
+    their number. `is_only_host`: no other host has ranks of the job, with a launcher of its own.
+    Raises UsageError (there is no such requirements file, or no contract for the output path),
+    LaunchError (the installation failed).
     """
     install_requirements(job.contract, job.environment, folder, attempt)
     run = folder.path
@@ -150,11 +317,7 @@ def single_host_run(
 
 
 def cluster_host_run(job: JobSpec, script: str, assignment: HostAssignment) -> HostRun:
-    """Return the run of a job on one of its hosts; the driver of the cluster records it.
-
-    Args:
-        script: The script's path from here, or a module's name.
-    """
+    """Return the run of a job on one of its hosts; the driver of the cluster records it."""
     run = Path(env.RUN_DIR.get() or ".")
     plan = None if assignment.plan is None else HostLayout.from_json(assignment.plan)
     return HostRun(

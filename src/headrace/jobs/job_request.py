@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass
 from enum import Enum
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from platform import python_version
@@ -20,19 +21,25 @@ from typing import Any
 
 from headrace.core import env
 from headrace.core.console import print_status
-from headrace.core.errors import UsageError, choices_hint, did_you_mean
+from headrace.core.errors import UsageError, check_choices, did_you_mean
 from headrace.data.channels.spec import parse_cache_limit
 from headrace.jobs.cli_args import options_by_flag, split_headrace_flags
-from headrace.jobs.option_values import check_metric, hyperparameter_text, parse_max_run
-from headrace.jobs.options import Texts, argument_texts
-from headrace.jobs.sagemaker_sdk.config import InstanceGroup, ProfilerConfig
-from headrace.jobs.sagemaker_sdk.debugger import ignored_settings, read_rules
-from headrace.jobs.sagemaker_sdk.distribution import (
-    RanksSpec,
+from headrace.jobs.options import (
+    Texts,
+    argument_texts,
+    check_metric,
+    hyperparameter_text,
+    parse_max_run,
+)
+from headrace.jobs.sagemaker_sdk.config import (
+    InstanceGroup,
+    ProfilerConfig,
     distribution_notes,
+    is_whole_number,
     ranks_of,
     training_first,
 )
+from headrace.jobs.sagemaker_sdk.debugger import ignored_settings, read_rules
 from headrace.jobs.sagemaker_sdk.inputs import (
     MODES,
     FileSystemInput,
@@ -44,8 +51,7 @@ from headrace.jobs.sagemaker_sdk.inputs import (
 )
 from headrace.jobs.spec import ENGINES, job_options
 from headrace.platforms.instance_groups import DEFAULT_GROUP, LOCAL_TYPES, ONLY_GROUP
-from headrace.platforms.sagemaker.files import check_hyperparameters
-from headrace.platforms.sagemaker.folders import check_checkpoint_path
+from headrace.platforms.sagemaker import check_checkpoint_path, check_hyperparameters
 from headrace.platforms.vertex import experiment_variables
 from headrace.records.redaction import is_secret
 
@@ -66,22 +72,16 @@ _UNSUPPORTED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRequest:
-    """A job that arguments ask for.
-
-    Attributes:
-        options: The texts of its options, by option name.
-        job_name: The run's name; None: made of the script's name and the time.
-        variables: Secrets of the script, which no command line should show.
-        notes: Where the job differs from what the arguments ask for.
-    """
+    """A job that arguments ask for."""
 
     script: str
-    options: Texts
+    options: Texts  # the texts of its options, by option name
     torchrun_flags: tuple[str, ...] = ()
-    job_name: str | None = None
+    job_name: str | None = None  # the run's name; None: made of the script's name and the time
+    # Secrets of the script, which no command line should show
     variables: Mapping[str, str] = field(default_factory=dict)
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # where the job differs from what the arguments ask for
 
     def arguments_json(self) -> str:
         """Return the arguments as JSON, without those that are empty."""
@@ -92,8 +92,7 @@ class JobRequest:
     def flags(self, typed: Texts | None = None) -> list[str]:
         """Return what follows `headrace run`, before the script.
 
-        Args:
-            typed: Texts of options that were typed besides; they follow the request's own.
+        The texts of options that were typed besides follow the request's own.
         """
         typed = typed or {}
         ours = [
@@ -108,16 +107,11 @@ def request_job(
     given: Mapping[str, Any], inputs: Mapping[str, Input], where: str, *,
     more: Sequence[str] = (), experiment_config: Mapping[str, str] | None = None,
 ) -> JobRequest:  # fmt: skip
-    """Return the job that arguments ask for.
+    """Return the job that arguments ask for, given by name; None means not given.
 
-    Args:
-        given: The arguments, by name; None means not given.
-        where: Prefix of error messages: who gave the arguments.
-        more: Names of further allowed arguments, which are left out.
-        experiment_config: SageMaker's.
-
-    Raises:
-        UsageError: An unknown argument (the message names the nearest one), or an invalid value.
+    Error messages begin with `where`, who gave the arguments; those named `more` are allowed, too,
+    and left out. Raises UsageError (an unknown argument, whose nearest is named, or an invalid
+    value).
     """
     asked = _known_arguments(given, where, more)
     if "entry_point" not in asked:
@@ -128,7 +122,9 @@ def request_job(
     ranks = ranks_of(asked.get("distribution", {}), where)
     options = _plain_options(asked, where)
     _read_by_name(options, asked, where)
-    options["group"] = _group_texts(asked, ranks, where)
+    groups = _groups(asked, asked.get("engine", "local"), where)
+    in_order = training_first(groups, ranks, asked.get("offload"), where)
+    options["group"] = [each.flag() for each in in_order]
     _add_inputs(options, asked, inputs, where)
     _add_profile(options, asked, profiler)
     torchrun_flags = []
@@ -181,7 +177,11 @@ def _read_by_name(options: dict[str, list[str]], asked: Mapping[str, Any], where
         address = asked["address"]
         raise UsageError(f'{where}address {address}: it is a Ray cluster\'s: add engine="ray".')
     options["metric"] = _metrics(asked.get("metric_definitions", ()), where)
-    checkpoint_uri = _either(asked, "checkpoint_uri", "checkpoint_s3_uri", where)
+    if "checkpoint_uri" in asked and "checkpoint_s3_uri" in asked:
+        raise UsageError(
+            f"{where}checkpoint_uri and checkpoint_s3_uri mean the same: give one of them."
+        )
+    checkpoint_uri = asked.get("checkpoint_uri", asked.get("checkpoint_s3_uri"))
     options["checkpoint_uri"] = [checkpoint_uri] if checkpoint_uri else []
     if "max_run" in asked:
         options["max_run"] = [f"{_max_run(asked['max_run'], where):.12g}"]
@@ -199,11 +199,6 @@ def _contracts(asked: Mapping[str, Any]) -> tuple[str, ...]:
     contracts = asked.get("contract", "sagemaker")
     names = contracts.split(",") if isinstance(contracts, str) else contracts
     return tuple(name.strip() for name in names)  # checked by `--contract`
-
-
-def _group_texts(asked: Mapping[str, Any], ranks: RanksSpec | None, where: str) -> list[str]:
-    groups = _groups(asked, asked.get("engine", "local"), where)
-    return [each.flag() for each in training_first(groups, ranks, asked.get("offload"), where)]
 
 
 def _groups(asked: Mapping[str, Any], engine: str, where: str) -> list[InstanceGroup]:
@@ -273,18 +268,16 @@ def _metrics(definitions: Sequence[Any], where: str) -> list[str]:
             )
         if "=" in each["Name"] or each["Name"] in found:
             raise UsageError(f"{where}metric_definitions: {each['Name']}: name each once, no '='.")
-        check_metric(each["Name"], each["Regex"], f"{where}metric_definitions:")
-        found[each["Name"]] = each["Regex"]
+        found[each["Name"]] = check_metric(
+            each["Name"], each["Regex"], f"{where}metric_definitions:"
+        )
     return [f"{name}={expression}" for name, expression in found.items()]
 
 
 def _profiler(given: object, where: str) -> ProfilerConfig | None:
     if not isinstance(given, Mapping):
         return given if isinstance(given, ProfilerConfig) else None
-    known = list(ProfilerConfig.__dataclass_fields__)
-    for name in given:
-        if name not in known:
-            raise UsageError(f"{where}profiler_config: {name}{choices_hint(str(name), known)}")
+    check_choices(given, list(ProfilerConfig.__dataclass_fields__), f"{where}profiler_config: ")
     return ProfilerConfig(**given)
 
 
@@ -340,16 +333,9 @@ def _experiment(config: Mapping[str, str], options: Texts) -> dict[str, str]:
     return experiment_variables(experiment, config.get("RunName") or config.get("TrialName"))
 
 
-def _either(asked: Mapping[str, Any], name: str, sagemakers: str, where: str) -> str | None:
-    if name in asked and sagemakers in asked:
-        raise UsageError(f"{where}{name} and {sagemakers} mean the same: give one of them.")
-    found: str | None = asked.get(name, asked.get(sagemakers))
-    return found
-
-
 def _choice(value: str | None, known: Sequence[str], where: str) -> str | None:
-    if value is not None and value not in known:
-        raise UsageError(f"{where} {value}{choices_hint(value, known)}")
+    if value is not None:
+        check_choices([value], known, f"{where} ")
     return value
 
 
@@ -383,63 +369,49 @@ def run_stem(given: Mapping[str, Any]) -> str:
     return str(given.get("base_job_name") or Path(given["entry_point"]).stem)
 
 
-_Check = Callable[[object], str | None]
-"""Returns what a value should be; None: it is that."""
+_Check = tuple[Callable[[Any], bool], str]
+"""Whether a value is valid, and what it should be."""
 
 
-def _dict(value: object) -> str | None:
-    is_valid = isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
-    return None if is_valid else "values by names"
-
-
-def _texts_by_name(value: object) -> str | None:
-    if isinstance(value, Mapping) and all(
-        isinstance(each, str) for each in (*value, *value.values())
-    ):
-        return None
-    return "texts by names (numbers in quotes)"
-
-
-def _list(value: object) -> str | None:
-    is_valid = isinstance(value, Sequence) and not isinstance(value, str | bytes)
-    return None if is_valid else "a list"
+def _has_texts(value: object, *, of: Callable[[Mapping[Any, Any]], Iterable[object]]) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(each, str) for each in of(value))
 
 
 def _whole(least: int) -> _Check:
-    def check(value: object) -> str | None:
-        is_valid = isinstance(value, int) and not isinstance(value, bool) and value >= least
-        return None if is_valid else f"a whole number, {least} or more"
-
-    return check
+    return partial(is_whole_number, least=least), f"a whole number, {least} or more"
 
 
 def _instance_of(kinds: tuple[type, ...], wanted: str) -> _Check:
-    def check(value: object) -> str | None:
-        is_valid = (
-            isinstance(value, kinds)
-            and value != ""
-            and (not isinstance(value, bool) or bool in kinds)
-        )
-        return None if is_valid else wanted
+    def is_valid(value: object) -> bool:
+        is_switch = isinstance(value, bool) and bool not in kinds
+        return isinstance(value, kinds) and value != "" and not is_switch
 
-    return check
+    return is_valid, wanted
 
 
+_DICT: _Check = (partial(_has_texts, of=lambda value: value), "values by names")
+_TEXTS: _Check = (
+    partial(_has_texts, of=lambda value: (*value, *value.values())),
+    "texts by names (numbers in quotes)",
+)
+_LIST: _Check = (
+    lambda value: isinstance(value, Sequence) and not isinstance(value, str | bytes), "a list",
+)  # fmt: skip
 _TEXT = _instance_of((str,), "a text")
 _OWN_FORM: dict[str, _Check] = {
     "entry_point": _TEXT,
-    "hyperparameters": _dict,
+    "hyperparameters": _DICT,
     "instance_count": _whole(1),
     "instance_type": _TEXT,
-    "instance_groups": _list,
-    "distribution": _dict,
-    "environment": _texts_by_name,
+    "instance_groups": _LIST,
+    "distribution": _DICT,
+    "environment": _TEXTS,
     "input_mode": _TEXT,
     "cache_dir": _instance_of((str, Mapping, FileSystemInput), "a text, or a FileSystemInput"),
     "engine": _TEXT,
     "max_run": _instance_of((int, float, str), "a number of seconds, or a text such as 2h"),
     "max_restarts": _whole(0),
-    "metric_definitions": _list,
+    "metric_definitions": _LIST,
     "checkpoint_uri": _TEXT,
     "checkpoint_s3_uri": _TEXT,
     "checkpoint_local_path": _TEXT,
@@ -468,9 +440,8 @@ def _known_arguments(given: Mapping[str, Any], where: str, more: Sequence[str]) 
             raise UsageError(f"{where}there is no argument {name}.{meant}")
         if name in _UNSUPPORTED and value is not None:
             raise UsageError(f"{where}{name}: {_UNSUPPORTED[name]}")
-        check = _OWN_FORM.get(name)
-        wanted = None if check is None or value is None else check(value)
-        if wanted is not None:
+        is_valid, wanted = _OWN_FORM.get(name, (None, ""))
+        if is_valid is not None and value is not None and not is_valid(value):
             raise UsageError(f"{where}{name}: {value!r} is not {wanted}.")
     return {name: value for name, value in given.items() if value is not None and name not in more}
 
@@ -496,14 +467,9 @@ def with_job_file(argv: Sequence[str]) -> list[str]:
     """Return the command line that a job file stands for; without a job file, the same one.
 
     Our flags before the file override the file's; arguments after it go to the script, except
-    --dry-run, which is ours there, too. The arguments of the job are recorded in run.json.
-
-    Args:
-        argv: What follows `headrace run`.
-
-    Raises:
-        UsageError: The file cannot be read or holds an invalid value, which is named with its key;
-            or a flag of ours follows the file.
+    --dry-run, which is ours there, too. The arguments of the job are recorded in run.json. `argv`
+    is what follows `headrace run`. Raises UsageError (the file cannot be read or holds an invalid
+    value, which is named with its key; or a flag of ours follows the file).
     """
     own, rest = split_headrace_flags(argv)
     if not rest or not rest[0].endswith(SUFFIXES):
@@ -515,7 +481,7 @@ def with_job_file(argv: Sequence[str]) -> list[str]:
     request = request_job(given, inputs, where, more=(_INPUTS,))
     env.change({**request.variables, env.JOB_REQUEST.name: request.arguments_json()})
     for note in request.notes:
-        print_status(f"headrace: {where}{note}\n")
+        print_status(f"{where}{note}")
     typed = {**own, **behind}
     if request.job_name is not None and not own.keys() & {"run_dir", "name"}:
         typed["name"] = [request.job_name]
@@ -525,8 +491,7 @@ def with_job_file(argv: Sequence[str]) -> list[str]:
 def _split_after_file(file: str, behind: Sequence[str]) -> tuple[Texts, list[str]]:
     """Split what follows a job file into options of ours and the script's arguments.
 
-    Raises:
-        UsageError: A flag that may be ours or the script's.
+    Raises UsageError (a flag that may be ours or the script's).
     """
     end = behind.index("--") if "--" in behind else len(behind)
     ours: dict[str, list[str]] = {}
@@ -554,20 +519,18 @@ def _read(file: Path) -> Mapping[str, Any]:
         raise UsageError(f"There is no job file {file} in {Path.cwd()}.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{file} cannot be read: {error}.") from error
-    found = _toml(file, text) if file.suffix in _TOML else _yaml(file, text)
+    found = _parse(file, text)
     if not isinstance(found, Mapping) or not found:
         raise UsageError(f"{file} holds no keys. {_KEYS_HINT}")
     return found
 
 
-def _toml(file: Path, text: str) -> object:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{file} is no TOML: {error}.") from error
-
-
-def _yaml(file: Path, text: str) -> object:
+def _parse(file: Path, text: str) -> object:
+    if file.suffix in _TOML:
+        try:
+            return tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise UsageError(f"{file} is no TOML: {error}.") from error
     import yaml
 
     try:

@@ -37,9 +37,7 @@ class MetricScraper:
     def finish(self) -> None:
         """Have the last lines read and wait; a scraper that takes too long is killed."""
         if self._sidecar.end(patience_s=_CLOSE_S) is None:
-            print_status(
-                "headrace: --metric: the expressions take too long; some values are missing\n"
-            )
+            print_status("--metric: the expressions take too long; some values are missing")
 
 
 class _Log:
@@ -87,14 +85,11 @@ class _LogScanner:
         seen = {name for name, _ in self._counts}
         for name, expression in self._metrics.items():
             if name not in seen:
-                print_status(
-                    f"headrace: --metric {name}: no rank printed what {expression.pattern!r} "
-                    "finds\n"
-                )
+                print_status(f"--metric {name}: no rank printed what {expression.pattern!r} finds")
             if self._not_numeric[name]:
                 print_status(
-                    f"headrace: --metric {name}: {self._not_numeric[name]} values are no numbers, "
-                    "and left out\n"
+                    f"--metric {name}: {self._not_numeric[name]} values are no numbers, "
+                    "and left out"
                 )
 
     def _matches(self, source: str, line: str) -> Iterator[dict[str, Any]]:
@@ -132,7 +127,7 @@ def main(parent: SidecarParent) -> None:
     try:
         scanner.look(to_the_end=True)
     except OSError as error:
-        print_status(f"headrace: --metric: what ranks printed last cannot be kept: {error}\n")
+        print_status(f"--metric: what ranks printed last cannot be kept: {error}")
     scanner.report_missing()
 
 

@@ -41,12 +41,8 @@ def code_folder(job: TorchrunJob) -> Path:
 def find_requirements(given: str | None, code: Path | None) -> Path | None:
     """Return the file to install; None: nothing is installed.
 
-    Args:
-        given: The file, or `none`; None: the requirements.txt in the code folder, if there is one.
-        code: The code folder; None: not searched.
-
-    Raises:
-        UsageError: There is no such file.
+    `given` is the file, or `none`; where it is None, it is the requirements.txt in the code folder,
+    if that is known and has one. Raises UsageError (there is no such file).
     """
     if given == _NONE:
         return None
@@ -80,32 +76,26 @@ class InstallProgress:
         self.why_not: dict[str, str] = {}
 
     def handle_message(self, host: str, announced: dict[str, Any]) -> bool:
-        """Handle a host's message, and return whether the job can go on there.
-
-        Args:
-            announced: The message, as cluster/requirements_installer.py writes it.
-        """
+        """Handle a message of a host's installer; return whether the job can go on there."""
         if "installing" in announced:
             pip_output = announced["installing"]
             more = f" (pip: {pip_output})" if pip_output and host in self._installing else ""
             self._installing.add(host)
-            print_status(f"headrace: {host} installs {self._file}{more}\n")
+            print_status(f"{host} installs {self._file}{more}")
         elif "installed" in announced:
             if announced["installed"] and not announced["by_another"]:
-                print_status(
-                    f"headrace: {host} has installed {', '.join(announced['installed'])}\n"
-                )
+                print_status(f"{host} has installed {', '.join(announced['installed'])}")
             for conflict in announced.get("conflicts", ()):
-                print_status(f"headrace: {host}: what was there is broken now: {conflict}\n")
+                print_status(f"{host}: what was there is broken now: {conflict}")
             self._note(host, announced["installed"])
         elif "left_out" in announced:
-            print_status(f"headrace: {host} installs no {self._file}: {announced['left_out']}\n")
+            print_status(f"{host} installs no {self._file}: {announced['left_out']}")
         elif "not_installed" in announced:
             why = announced["not_installed"]
             is_known = why in self.why_not.values()
             self.why_not[host] = why
             more = "for the same reason" if is_known else why
-            print_status(f"headrace: {host}: {self._file} cannot be installed: {more}\n")
+            print_status(f"{host}: {self._file} cannot be installed: {more}")
             return False
         return True
 
@@ -113,7 +103,7 @@ class InstallProgress:
         try:
             self._folder.note_installed(self._attempt, host, installed)
         except (OSError, LaunchError) as error:
-            print_status(f"headrace: what {host} has installed cannot be written down: {error}\n")
+            print_status(f"what {host} has installed cannot be written down: {error}")
 
 
 _THIS_HOST = "this host"
@@ -124,13 +114,7 @@ def install_requirements(
 ) -> None:
     """Have pip install the requirements of a job on this host, into its Python environment.
 
-    Args:
-        options: Contract options, which may name the code folder.
-        around: Script options, which may name the file.
-
-    Raises:
-        UsageError: There is no such file.
-        LaunchError: The installation failed.
+    Raises UsageError (there is no such file), LaunchError (the installation failed).
     """
     source_dir = Path(options.source_dir) if options.source_dir is not None else None
     file = find_requirements(around.requirements, source_dir)

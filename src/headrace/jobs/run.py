@@ -1,26 +1,207 @@
-"""The `headrace run` and `headrace resume` of one job, from command line to exit code."""
+"""The `headrace run` and `headrace resume` of one job, from command line to exit code.
+
+A job of one process runs on this host without torchrun.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import shlex
-from collections.abc import Sequence
-from dataclasses import replace
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 
 from headrace.core import env
 from headrace.core.console import print_status
-from headrace.core.errors import UsageError, did_you_mean
-from headrace.core.process.supervision import exit_code_of, signals_blocked, wait_for
-from headrace.jobs.cli_args import direct_job
-from headrace.jobs.failure import describe_exit
+from headrace.core.errors import HeadraceError, LaunchError, UsageError, did_you_mean
+from headrace.core.process.supervision import (
+    DEFAULT_GRACE_S,
+    exit_code_of,
+    signals_blocked,
+    wait_for,
+)
+from headrace.jobs.cli_args import check_script, direct_job, find_script
+from headrace.jobs.environment.existing_job import TORCHRUN_VARIABLES
+from headrace.jobs.environment.nested_torchrun import (
+    LeaderMessage,
+    NestedRank,
+    find_nested_rank,
+    run_follower,
+)
+from headrace.jobs.failure import TimeLimit, describe_exit, last_traceback
+from headrace.jobs.host_run import HostRun, ScriptEnd, single_host_run
 from headrace.jobs.job_request import with_job_file
-from headrace.jobs.local import print_outcome, record_end, run_directly
-from headrace.jobs.spec import job_options
+from headrace.jobs.output import run_script, script_command
+from headrace.jobs.spec import JobSpec, job_options
 from headrace.jobs.torchrun_process import discard_early, take_or_start
 from headrace.records.redaction import HIDDEN
-from headrace.records.run_folder import Attempt, RunFolder, runs_folder
+from headrace.records.run_folder import Attempt, RunFolder, open_run_folder, runs_folder
+
+
+def record_end(folder: RunFolder, attempt: int, exit_code: int) -> None:
+    """Record how an attempt ended, or print why that failed."""
+    # A full disk or a removed run folder must not replace the script's own exit code.
+    try:
+        folder.end_attempt(attempt, exit_code)
+    except (OSError, LaunchError) as error:
+        print_status(f"that the run ended with {exit_code} cannot be written down: {error}")
+
+
+def print_outcome(folder: RunFolder, attempt: int) -> None:
+    """Print the verdict of an ended attempt, and the findings of the rules it was given."""
+    # Imported after the job has ended: NumPy starts threads (see `signals_blocked`).
+    from headrace.jobs.verdict import print_rules, print_verdict
+
+    print_verdict(folder, attempt)
+    print_rules(folder, attempt)
+
+
+def run_directly(job: JobSpec, argv: Sequence[str]) -> int:
+    """Run a script and return its exit code, or 128 + a signal."""
+    script = job.script.path
+    if not job.script.is_module:
+        script = find_script(script, job.contract.source_dir)
+        check_script(script)
+    if job.run.dry_run:
+        from headrace.jobs.dry_run import describe_direct_job
+
+        return describe_direct_job(job, script)
+    rank = find_nested_rank()
+    if rank is not None and rank.world.local_rank:
+        return run_follower(job, script, rank)
+    folder, attempt = _start_attempt(job, argv, script, rank)
+    limit = TimeLimit(  # from here on: the copying of channels counts, as on SageMaker
+        job.environment.max_run_s, launcher=os.getpid(), folder=folder, attempt=attempt.number,
+        is_passed_on=False,
+    )  # fmt: skip
+    try:
+        run = single_host_run(
+            job, script, folder, attempt, distribution=None, count_devices=_count_devices,
+            is_only_host=rank is None or rank.world.size == rank.world.local_size,
+        )  # fmt: skip
+        run.prepare()
+    except HeadraceError as error:
+        record_end(folder, attempt.number, error.exit_code)
+        raise
+    return _LocalRun(job, script, folder, attempt, limit, rank, run).to_its_end()
+
+
+@dataclass
+class _LocalRun:
+    """One attempt of a job of one process, prepared."""
+
+    job: JobSpec
+    script: str
+    folder: RunFolder
+    attempt: Attempt
+    limit: TimeLimit
+    rank: NestedRank | None
+    run: HostRun
+
+    def __post_init__(self) -> None:
+        number = self.rank.world.rank if self.rank is not None else 0
+        self._log = self.folder.logs(self.attempt.number) / f"rank-{number}.stderr"
+        self._command = script_command(self.job, self.script, self.run.script_env)
+
+    def to_its_end(self) -> int:
+        """Run the script and return the exit code."""
+        number = self.attempt.number
+        with signals_blocked() as blocked:
+            self.limit.is_passed_on = True
+            returncode = self._run_script(self.run.start(), blocked)
+            code = self.run.script_env.verdict(exit_code_of(returncode))
+            ended = code if self.rank is None else self.rank.verdict(code)
+            record_end(self.folder, number, ended)
+        # Signals are no longer blocked: from here on the user may interrupt. While the records are
+        # closed, the verdict's modules are imported.
+        threading.Thread(target=lambda: import_module("headrace.jobs.verdict"), daemon=True).start()
+        if returncode != 0:
+            print_status(f"{self.job.script.path}: {describe_exit(returncode)}; log: {self._log}")
+        traceback = last_traceback(self._log) if returncode else ""
+        self.run.finish(
+            ScriptEnd(
+                code=code, command=self._command, traceback=traceback, is_clean=returncode >= 0
+            )
+        )
+        print_outcome(self.folder, number)
+        return code
+
+    def _run_script(
+        self, environment: dict[str, str | None], blocked: frozenset[signal.Signals]
+    ) -> int:
+        environment[env.RUN_DIR.name] = str(self.folder.path)
+        script_env = self.run.script_env
+        if self.rank is not None:
+            for name in TORCHRUN_VARIABLES:  # ranks keep torchrun's own rendezvous
+                environment.pop(name, None)
+            self._share_with_followers(self.rank, environment)
+        # A script may save for minutes after a stop signal, but not after the job's time limit.
+        returncode = run_script(
+            self._command,
+            script_env=script_env,
+            environment=environment,
+            log=self._log,
+            blocked=blocked,
+            grace_s=lambda: DEFAULT_GRACE_S if self.limit.is_over or script_env.failure() else None,
+        )
+        self.limit.cancel()
+        return returncode
+
+    def _share_with_followers(
+        self, rank: NestedRank, environment: Mapping[str, str | None]
+    ) -> None:
+        script_env = self.run.script_env
+        leader_message = LeaderMessage(
+            run_dir=str(self.folder.path), attempt=self.attempt.number, environment=environment,
+            arguments=script_env.arguments, folder=script_env.folder,
+            bind_mounts=script_env.bind_mounts,
+        )  # fmt: skip
+        rank.share_with_followers(leader_message)
+
+
+def _start_attempt(
+    job: JobSpec, argv: Sequence[str], script: str, rank: NestedRank | None
+) -> tuple[RunFolder, Attempt]:
+    """Start the attempt, of this process alone or of the ranks of a surrounding torchrun."""
+    run_dir, command, ranks = job.run.run_dir, ("headrace", "run", *argv), 1
+    if rank is not None:
+        rank.announce_leader()
+        run_dir = run_dir or (None if job.run.name else rank.run_before())
+        command, ranks = rank.command, rank.world.size
+    folder = open_run_folder(
+        run_dir=run_dir, name=job.run.name, script=script, runs_dir=job.run.runs_dir
+    )
+    attempt = folder.start_attempt(
+        command=command, argv=[job.script.path, *job.script.arguments], world_size=ranks
+    )
+    print_status(f"run folder {folder.path}")
+    return folder, attempt
+
+
+_DEVICE_FILES = (
+    "nvidia[0-9]*", "nvhost*", "nvmap",  # NVIDIA: cards, Jetson
+    "dxg",  # within Windows
+    "kfd", "dri/renderD*",  # AMD, Intel
+    "accel*", "davinci*", "hl*", "mlu*", "neuron*",
+)  # fmt: skip
+"""Files in /dev by which Linux shows accelerators. A host without any of them has no device, and
+needs no torch to say so: its import takes one to three seconds."""
+
+
+def _count_devices() -> int:
+    """Return this host's device count, from a child process: importing torch starts threads."""
+    if not any(any(Path("/dev").glob(name)) for name in _DEVICE_FILES):
+        return 0
+    code = "import torch; print(torch.accelerator.device_count())"
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).stdout
+    return int(output) if output.strip().isdigit() else 0
+
 
 _GRACE_S = 30.0  # what torchrun gives its ranks unless --shutdown-timeout says otherwise
 _TORCHRUN_EXTRA_S = 10.0  # torchrun needs some time itself after its ranks have ended
@@ -32,14 +213,9 @@ def run_job(argv: Sequence[str], *, run_dir: str | None = None) -> int:
     With one process and no torchrun flag the script runs directly, and RANK is not set. Otherwise
     torchrun runs it, in a child process. Every process of the job ends when this one does.
 
-    Args:
-        argv: torchrun's flags and ours (--run-dir, --name), the script or a job file, and the
-            script's arguments.
-        run_dir: The run folder; it takes precedence over `argv`.
-
-    Raises:
-        UsageError: Wrong flags, or a script that cannot be run.
-        LaunchError: The run folder is broken.
+    `argv` has torchrun's flags and ours (--run-dir, --name), the script or a job file, and the
+    script's arguments; a `run_dir` takes precedence over it. Raises UsageError (wrong flags, or a
+    script that cannot be run), LaunchError (the run folder is broken).
     """
     argv = with_job_file(argv)
     direct = direct_job(argv)
@@ -54,22 +230,18 @@ def run_job(argv: Sequence[str], *, run_dir: str | None = None) -> int:
 
 def _describe(argv: Sequence[str]) -> int | None:
     """Print the dry run of a torchrun job; None: the --dry-run is among the script's arguments."""
-    import torch
-
     from headrace.jobs.dry_run import describe_torchrun_job
     from headrace.jobs.torchrun_args import parse_torchrun_flags
 
     job = parse_torchrun_flags(argv)
-    if not job.spec.run.dry_run:
-        return None
-    return describe_torchrun_job(job, torch.accelerator.device_count())
+    return describe_torchrun_job(job) if job.spec.run.dry_run else None
 
 
 def _run_torchrun(argv: Sequence[str], run_dir: str | None) -> int:
     process = take_or_start()
 
     def grace_s() -> float:
-        announced = process.announced()
+        announced = process.announced
         shutdown_s = _GRACE_S if announced is None else float(announced["shutdown_s"])
         return shutdown_s + _TORCHRUN_EXTRA_S
 
@@ -77,12 +249,12 @@ def _run_torchrun(argv: Sequence[str], run_dir: str | None) -> int:
         process.begin(argv, run_dir)
         returncode = wait_for(process.child, blocked, own_session=True, grace_s=grace_s)
         process.ended()
-        announced = process.announced()
+        announced = process.announced
         if announced is not None:
             folder, attempt = RunFolder(Path(announced["run_dir"])), int(announced["attempt"])
             record_end(folder, attempt, exit_code_of(returncode))
     if returncode < 0:
-        print_status(f"headrace: what ran the job was {describe_exit(returncode)}\n")
+        print_status(f"what ran the job was {describe_exit(returncode)}")
     if announced is not None:
         print_outcome(folder, attempt)
     return exit_code_of(returncode)
@@ -91,13 +263,9 @@ def _run_torchrun(argv: Sequence[str], run_dir: str | None) -> int:
 def resume_run(run: str, runs_dir: str | None = None) -> int:
     """Run a run's last command again, from the folder where it was typed; return the exit code.
 
-    Args:
-        run: The run's name or folder.
-        runs_dir: The folder of all runs; see `runs_folder`.
-
-    Raises:
-        UsageError: There is no such run, it is running, or its recorded command cannot be repeated.
-        LaunchError: The run folder is broken.
+    The run is a name or a folder; for `runs_dir` see `runs_folder`. Raises UsageError (there is no
+    such run, it is running, or its recorded command cannot be repeated), LaunchError (the run
+    folder is broken).
     """
     path = _find(run, runs_dir)
     attempts = RunFolder(path).attempts()
@@ -109,10 +277,8 @@ def resume_run(run: str, runs_dir: str | None = None) -> int:
     if last.folder:
         _stand_in(path, last.folder)
     else:
-        print_status(
-            f"headrace: where {path.name} was started was not written down; it goes on from here\n"
-        )
-    print_status(f"headrace: {path.name}, attempt {last.number + 1}: {shlex.join(last.command)}\n")
+        print_status(f"where {path.name} was started was not written down; it goes on from here")
+    print_status(f"{path.name}, attempt {last.number + 1}: {shlex.join(last.command)}")
     # Rules and other arguments of the job hold for the new attempt, too.
     asked = {name: each for name, each in last.asked.items() if name != "profiler_updates"}
     if asked:

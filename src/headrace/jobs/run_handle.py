@@ -16,10 +16,9 @@ import psutil
 
 from headrace.core.errors import LaunchError, RecordsError, UsageError
 from headrace.jobs.failure import last_traceback
-from headrace.records.launcher import running_pid
 from headrace.records.live_switch import LiveSwitch
 from headrace.records.reader import Records, find_run, recorded_attempts
-from headrace.records.run_folder import LAUNCHER_LOG, Attempt, RunFolder
+from headrace.records.run_folder import LAUNCHER_LOG, Attempt, RunFolder, running_pid
 
 if TYPE_CHECKING:
     from headrace.report.open_run import ChartedRun
@@ -38,27 +37,20 @@ _STOP_CODES = (128 + 15, 128 + 2, 128 + 1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunHandle:
-    """One attempt of a run.
-
-    Attributes:
-        begin: Offset in bytes at which the attempt's output begins in the launcher's log.
-        process: The launcher, if this process started it.
-    """
+    """One attempt of a run."""
 
     path: Path
     number: int
-    begin: int = 0
+    begin: int = 0  # offset in bytes at which the attempt's output begins in the launcher's log
+    # The launcher, if this process started it
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, run: str | Path) -> RunHandle:
         """Return the latest attempt of a run, whatever process started it.
 
-        Args:
-            run: The run folder, or its name in the runs folder.
-
-        Raises:
-            UsageError: There is no such run.
+        `run` is the run folder, or its name in the runs folder. Raises UsageError (there is no such
+        run).
         """
         path = find_run(str(run))
         return cls(path=path, number=len(RunFolder(path).attempts()))
@@ -141,8 +133,7 @@ class RunHandle:
     def switch(self) -> LiveSwitch:
         """Return the live switch that changes the recording of a running job.
 
-        Raises:
-            RecordsError: The job does not run, or is not recorded.
+        Raises RecordsError (the job does not run, or is not recorded).
         """
         deadline = time.monotonic() + _SWITCH_S
         while self._pid() is not None and time.monotonic() < deadline:
@@ -156,9 +147,8 @@ class RunHandle:
     def check(self) -> None:
         """Raise where the attempt failed or was refused.
 
-        Raises:
-            UsageError: It was refused before anything ran.
-            LaunchError: It failed; the message ends with its last output.
+        Raises UsageError (it was refused before anything ran), LaunchError (it failed; the message
+        ends with its last output).
         """
         code, state = self.exit_code, self.state
         if state in {"Completed", "InProgress", "Stopped"}:

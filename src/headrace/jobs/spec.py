@@ -9,24 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
-from typing import Any, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 from headrace.core.errors import UsageError
 from headrace.core.overrides import Override, parse_overrides
 from headrace.core.units import parse_seconds
 from headrace.data.channels.spec import check_channels, read_modes
-from headrace.jobs.option_values import (
-    check_interval,
-    hyperparameter_text,
-    mode_texts,
-    parse_contracts,
-    parse_dependencies,
-    parse_environment,
-    parse_hyperparameter,
-    parse_max_run,
-    parse_metric,
-    parse_sync_url,
-)
 from headrace.jobs.options import (
     SWITCH,
     TEXT,
@@ -34,18 +22,31 @@ from headrace.jobs.options import (
     Option,
     OptionGroup,
     Texts,
+    check_interval,
+    check_metric,
     choice,
+    hyperparameter_text,
+    mode_texts,
     number,
     option,
     option_texts,
     options_of,
     pairs,
+    parse_contracts,
+    parse_dependencies,
+    parse_environment,
+    parse_hyperparameter,
+    parse_max_run,
     parse_options,
+    parse_sync_url,
     parsed,
 )
 from headrace.platforms.instance_groups import GroupSpec, parse_groups
-from headrace.platforms.sagemaker.files import check_hyperparameters
-from headrace.platforms.sagemaker.folders import CHECKPOINT_PATH_FLAG, check_checkpoint_path
+from headrace.platforms.sagemaker import (
+    CHECKPOINT_PATH_FLAG,
+    check_checkpoint_path,
+    check_hyperparameters,
+)
 from headrace.platforms.script_contract import ContractName
 from headrace.platforms.training_job import Distribution
 
@@ -60,19 +61,13 @@ class RunOptions(OptionGroup):
     """The run folder of a job."""
 
     name: str | None = option(
-        "name",
-        TEXT,
-        "Common",
-        "The run's name, below --runs-dir.",
-        default=None,
-        argument="job_name",
+        "name", TEXT, "Common", "The run's name, below --runs-dir.", argument="job_name"
     )
     dry_run: bool = option(
         "dry_run",
         SWITCH,
         "Common",
         "Print hosts, ranks, variables, arguments and the data to move; start nothing.",
-        default=False,
         argument=None,
     )
     run_dir: str | None = option(
@@ -80,16 +75,10 @@ class RunOptions(OptionGroup):
         TEXT,
         "Run",
         "The run's folder. One that holds a run goes on with it.",
-        default=None,
         argument=None,
     )
     runs_dir: str | None = option(
-        "runs_dir",
-        TEXT,
-        "Run",
-        "Where runs lie; ./runs by default.",
-        default=None,
-        argument=None,
+        "runs_dir", TEXT, "Run", "Where runs lie; ./runs by default.", argument=None
     )
 
 
@@ -124,7 +113,6 @@ class ScriptOptions(OptionGroup):
         "Run",
         "What every host installs by pip first: a file, or none; by default the requirements.txt "
         "beside the script on a cluster, or that of --source-dir.",
-        default=None,
     )
     max_run_s: float | None = option(
         "max_run",
@@ -136,7 +124,6 @@ class ScriptOptions(OptionGroup):
         ),
         "Run",
         "Longest time that the job may take: 3600 (seconds), 30min, 2h.",
-        default=None,
     )
 
 
@@ -184,11 +171,7 @@ class ContractOptions(OptionGroup):
         argument="hyperparameters",
     )
     source_dir: str | None = option(
-        "source_dir",
-        TEXT,
-        "Platform",
-        "The folder of the code; by default the script's own.",
-        default=None,
+        "source_dir", TEXT, "Platform", "The folder of the code; by default the script's own."
     )
     distribution: Distribution | None = option(  # noqa: RUF009
         "distribution",
@@ -196,7 +179,6 @@ class ContractOptions(OptionGroup):
         "Platform",
         "A contract's: torch_distributed, smdistributed, pytorchddp or mpi start a rank on each "
         "device. Without it, or flags of torchrun's, the script runs once on each host.",
-        default=None,
         needs_torchrun=True,
     )
     input_modes: Mapping[str, str] = option(
@@ -212,14 +194,12 @@ class ContractOptions(OptionGroup):
         TEXT,
         "Data",
         "The folder of channels in mode Cache: of this host, or on a network.",
-        default=None,
     )
     cache_limit: str | None = option(
         "cache_limit",
         replace(TEXT, expects="a number of bytes, or a text such as 100GB", takes_numbers=True),
         "Data",
         "How much a cache of channels may hold, such as 100GB; else the disk does.",
-        default=None,
     )
     checkpoint_local_path: str | None = option(
         "checkpoint_local_path",
@@ -227,14 +207,13 @@ class ContractOptions(OptionGroup):
         "Outputs",
         "A folder at which a script for SageMaker finds its checkpoints, too; it looks for them in "
         "/opt/ml/checkpoints anyway.",
-        default=None,
     )
     processes_per_host: int | None = None
 
     @property
-    def is_any(self) -> bool:
-        """Whether the script gets anything by these options."""
-        return bool(self.contracts or self.hyperparameters or self.source_dir)
+    def has_platform(self) -> bool:
+        """Whether the script has a contract besides torchrun's variables."""
+        return bool(set(self.contracts) - {"torchrun"})
 
     def checked(self) -> Self:
         """Return the options if they fit together; raises UsageError."""
@@ -294,7 +273,7 @@ class RecordingOptions(OptionGroup):
     )
     metrics: Mapping[str, str] = option(
         "metric",
-        pairs("REGEX", parse_metric),
+        pairs("REGEX", check_metric),
         "Recording",
         "NAME=REGEX: a number that ranks print; its group is the value.",
         default_factory=dict,
@@ -313,13 +292,13 @@ class HostsOptions(OptionGroup):
         max_preemptions: How often ranks are restarted after the loss of a host; -1: any number.
     """
 
+    needs_torchrun: ClassVar[bool] = True
     engine: str = option(
         "engine",
         choice(ENGINES),
         "Common",
         "local (the default), or ray: on the hosts of a Ray cluster.",
         default="local",
-        needs_torchrun=True,
     )
     groups: tuple[GroupSpec, ...] = option(
         "group",
@@ -333,7 +312,6 @@ class HostsOptions(OptionGroup):
         "Google, NAME=HOSTSxml.g5.xlarge. The first one trains.",
         default=(),
         argument=None,
-        needs_torchrun=True,
     )
     address: str | None = option(
         "address",
@@ -341,8 +319,6 @@ class HostsOptions(OptionGroup):
         "Cluster",
         "The Ray cluster: HOST:PORT, auto or ray://HOST:PORT. Without it, RAY_ADDRESS; else one "
         "is started on this machine, its hosts emulated.",
-        default=None,
-        needs_torchrun=True,
     )
     offload: str | None = option(
         "offload",
@@ -350,8 +326,6 @@ class HostsOptions(OptionGroup):
         "Cluster",
         "The group whose hosts make batches, too: --group cpu=2 --offload cpu. auto: only if that "
         "is predicted to help.",
-        default=None,
-        needs_torchrun=True,
     )
     hosts_s: float = option(
         "hosts_timeout",
@@ -359,7 +333,6 @@ class HostsOptions(OptionGroup):
         "Cluster",
         "Longest wait for the cluster's hosts; 10m by default.",
         default=600.0,
-        needs_torchrun=True,
     )
     max_preemptions: int = option(
         "max_preemptions",
@@ -367,7 +340,6 @@ class HostsOptions(OptionGroup):
         "Cluster",
         "How often a lost host may restart the ranks; -1, the default: any.",
         default=-1,
-        needs_torchrun=True,
     )
     driver: bool = option(
         "driver",
@@ -375,8 +347,6 @@ class HostsOptions(OptionGroup):
         "Cluster",
         "The script uses Ray itself (Ray Train, Ray Data): it runs once, on one host of the first "
         "group, and all cores and devices are Ray's to give out.",
-        default=False,
-        needs_torchrun=True,
     )
 
     def checked(self) -> Self:
@@ -403,14 +373,9 @@ class SyncOptions(OptionGroup):
         _SYNC_URL,
         "Outputs",
         "URL: checkpoints are copied there while the job runs, and back before it begins.",
-        default=None,
     )
     output_path: str | None = option(
-        "output_path",
-        _SYNC_URL,
-        "Common",
-        "URL: model and output go there when the job has ended.",
-        default=None,
+        "output_path", _SYNC_URL, "Common", "URL: model and output go there when the job has ended."
     )
 
     @property
@@ -421,29 +386,17 @@ class SyncOptions(OptionGroup):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """The script of a job.
+    """The script of a job."""
 
-    Attributes:
-        path: Its path as typed, or a module's name.
-        is_module: `path` is a module's name.
-        is_program: It is started as a program, not by Python.
-        arguments: The user's own arguments.
-    """
-
-    path: str
-    is_module: bool = False
-    is_program: bool = False
-    arguments: tuple[str, ...] = ()
+    path: str  # its path as typed, or a module's name
+    is_module: bool = False  # `path` is a module's name
+    is_program: bool = False  # it is started as a program, not by Python
+    arguments: tuple[str, ...] = ()  # the user's own arguments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
-    """A job: the script, its options, and torchrun's flags as typed.
-
-    Attributes:
-        torchrun_flags: Empty: the script runs in one process without torchrun, unless an option
-            needs torchrun.
-    """
+    """A job: the script, its options, and torchrun's flags as typed."""
 
     script: Script
     run: RunOptions = field(default_factory=RunOptions)
@@ -452,14 +405,14 @@ class JobSpec:
     recording: RecordingOptions = field(default_factory=RecordingOptions)
     hosts: HostsOptions = field(default_factory=HostsOptions)
     sync: SyncOptions = field(default_factory=SyncOptions)
+    # Empty: the script runs in one process without torchrun, unless an option needs torchrun
     torchrun_flags: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, texts: Texts, script: Script, torchrun_flags: Sequence[str] = ()) -> JobSpec:
         """Return the job whose options are given as texts.
 
-        Raises:
-            UsageError: An invalid value, or values that exclude each other.
+        Raises UsageError (an invalid value, or values that exclude each other).
         """
         groups = {name: parse_options(group, texts) for name, group in _GROUPS.items()}
         return cls(script=script, torchrun_flags=tuple(torchrun_flags), **groups)

@@ -33,7 +33,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from headrace.core import env
-from headrace.core.console import print_status
+from headrace.core.console import print_status, write_status
 from headrace.core.errors import HeadraceError, LaunchError, UsageError
 from headrace.core.process.parent_death import die_with_parent
 from headrace.core.process.process_groups import RankProcessGroups
@@ -47,13 +47,16 @@ from headrace.jobs.failure import (
     first_failure,
     last_write_s,
 )
-from headrace.jobs.host_run import HostRun, ScriptEnd, cluster_host_run, single_host_run
-from headrace.jobs.hosts.driver_protocol import (
+from headrace.jobs.host_run import (
     HostAssignment,
+    HostRun,
+    ScriptEnd,
     announce_refusal,
+    cluster_host_run,
+    single_host_run,
     wait_at_start_barrier,
 )
-from headrace.jobs.output.terminal_output import LogFollower
+from headrace.jobs.output import LogFollower
 from headrace.jobs.spec import JobSpec
 from headrace.jobs.sync.host_sync import extra_grace_s
 from headrace.jobs.torchrun_args import (
@@ -69,17 +72,11 @@ _POLL_S = 0.05
 _IDLE_BEFORE_EXIT_S = 2.0  # in which torchrun, if it sees the signal, ends by itself
 
 
-def exit_on_stop_signal(
-    first: Callable[[], object],
-    code: Callable[[int], int],
-) -> None:
-    """Have a stop signal end this process, as soon as it has no children left.
+def exit_on_stop_signal(first: Callable[[], object], code: Callable[[int], int]) -> None:
+    """Have a stop signal end this process, once it has no children left, after calling `first`.
 
-    Children that serve channels do not count either: they end with this process.
-
-    Args:
-        first: Called before the end.
-        code: Returns this process's exit code for a signal's, 128 + n.
+    Children that serve channels do not count either: they end with this process. `code` returns
+    this process's exit code for a signal's, 128 + n.
     """
     read_fd, write_fd = os.pipe2(os.O_CLOEXEC)
     os.set_blocking(write_fd, False)
@@ -90,11 +87,7 @@ def exit_on_stop_signal(
     ).start()
 
 
-def _wait_and_exit(
-    read_fd: int,
-    first: Callable[[], object],
-    code: Callable[[int], int],
-) -> None:
+def _wait_and_exit(read_fd: int, first: Callable[[], object], code: Callable[[int], int]) -> None:
     while (number := os.read(read_fd, 1)[0]) not in STOP_SIGNALS:
         pass
     alone_s = 0.0
@@ -151,7 +144,7 @@ def main(arguments: Sequence[str]) -> int:
         if "--member" in flags:
             announce_refusal(announce_fd, error)
         else:
-            print_status(f"headrace: {error}\n")
+            print_status(str(error))
         return error.exit_code
 
 
@@ -178,7 +171,7 @@ def _start_attempt(
     os.write(announce_fd, json.dumps(announcement).encode() + b"\n")
     os.set_inheritable(announce_fd, False)
     env.RUN_DIR.set(str(folder.path))
-    print_status(f"headrace: run folder {folder.path}\n")
+    print_status(f"run folder {folder.path}")
     return folder, attempt
 
 
@@ -200,7 +193,7 @@ def _run_on_this_host(
     logs = Path(job.args.log_dir) if job.args.log_dir else folder.logs(attempt.number)
     return _run_to_the_end(
         run, words, lambda report: _run(job, logs, report, run.script_env),
-        lambda failure: print_status(failure.message),
+        lambda failure: write_status(failure.message),
         ended=lambda: os.write(announce_fd, _ENDED),
     )  # fmt: skip
 
@@ -209,12 +202,7 @@ def _run_to_the_end(
     run: HostRun, words: Sequence[str], ranks: Callable[[Callable[[_Failed], None]], int],
     report: Callable[[_Failed], object], *, ended: Callable[[], object] = lambda: None,
 ) -> int:  # fmt: skip
-    """Run a host's ranks, finish the run, and return the exit code.
-
-    Args:
-        ranks: Runs the ranks and returns their exit code; it is given a function for a failure.
-        ended: Called when they have ended, before the run is finished.
-    """
+    """Run a host's ranks, finish the run, and return the exit code."""
     message = ""
 
     def note(failure: _Failed) -> None:
@@ -254,10 +242,7 @@ def _run_as_cluster_host(flags: Mapping[str, str], announce_fd: int) -> int:
 
     words = _script_words(job)
     run = cluster_host_run(job.spec, job.script, assignment)
-    exit_on_stop_signal(
-        lambda: run.finish_uploads(clean=True),
-        run.verdict,
-    )
+    exit_on_stop_signal(lambda: run.finish_uploads(clean=True), run.verdict)
     run.prepare()
     wait_at_start_barrier(announce_fd, int(flags["--go"]))
     env.change(run.start())
@@ -305,7 +290,11 @@ def _run(
     except SignalException as error:
         return 128 + error.sigval
     except (RuntimeError, ValueError, OSError) as error:
-        raise _broken(error) from error
+        raise LaunchError(
+            f"torchrun could not run the job: {type(error).__name__}: {error}. Check the "
+            "rendezvous flags (--rdzv-endpoint, --master-addr, --master-port) and that the hosts "
+            "reach each other."
+        ) from error
     finally:
         if logs is not None:
             logs.close()
@@ -335,8 +324,8 @@ def _choose_threads(job: TorchrunJob) -> None:
     threads = threads_per_rank(job.ranks_here)
     env.OMP_NUM_THREADS.set(str(threads))
     print_status(
-        f"headrace: OMP_NUM_THREADS={threads} for each of {job.ranks_here} ranks (this host's "
-        "cores shared among them); set it yourself to choose otherwise\n"
+        f"OMP_NUM_THREADS={threads} for each of {job.ranks_here} ranks (this host's "
+        "cores shared among them); set it yourself to choose otherwise"
     )
 
 
@@ -396,13 +385,6 @@ def _recorded_traceback(failure: ProcessFailure) -> str | None:
         return None
     recorded = message.get("extraInfo", {}).get("py_callstack")
     return recorded if isinstance(recorded, str) else None
-
-
-def _broken(error: Exception) -> LaunchError:
-    return LaunchError(
-        f"torchrun could not run the job: {type(error).__name__}: {error}. Check the rendezvous "
-        "flags (--rdzv-endpoint, --master-addr, --master-port) and that the hosts reach each other."
-    )
 
 
 StreamName = Literal["stdout", "stderr"]

@@ -1,4 +1,7 @@
-"""The command line of `headrace run` with torchrun's flags, parsed by torchrun's own parser."""
+"""The command line of `headrace run` with torchrun's flags, parsed by torchrun's own parser.
+
+Also the cluster of a job, from its options, and hosts of emulated machine types.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ import torch
 from torch.distributed import run as torchrun
 
 from headrace.core import env
+from headrace.core.console import print_status
 from headrace.core.errors import UsageError
 from headrace.core.process.parent_death import parent_bound_command
 from headrace.jobs.cli_args import add_options, check_script, find_script, option_values
@@ -25,9 +29,163 @@ from headrace.jobs.environment.existing_job import (
     with_detected_contract,
 )
 from headrace.jobs.environment.script_environment import ScriptEnvironment, program_command
-from headrace.jobs.hosts.cluster_options import ClusterOptions, cluster_options, emulated_ranks
-from headrace.jobs.spec import ContractOptions, JobSpec, Script
+from headrace.jobs.spec import AUTO_OFFLOAD, ContractOptions, HostsOptions, JobSpec, Script
+from headrace.platforms.instance_groups import DEFAULT_GROUP, GroupSpec
 from headrace.platforms.training_job import Distribution
+
+# The cluster determines the number of hosts, their ranks, and the rendezvous.
+_DECIDED_BY_CLUSTER = {
+    "nnodes": "--nnodes",
+    "node_rank": "--node-rank",
+    "rdzv_backend": "--rdzv-backend",
+    "rdzv_endpoint": "--rdzv-endpoint",
+    "rdzv_id": "--rdzv-id",
+    "standalone": "--standalone",
+    "master_addr": "--master-addr",
+    "master_port": "--master-port",
+    "local_addr": "--local-addr",
+    "log_dir": "--log-dir",  # the run folder
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterOptions:
+    """The cluster on which a job runs."""
+
+    address: str | None  # the Ray cluster's address; None: this machine, with emulated hosts
+    is_ray: bool  # the hosts are a Ray cluster's; otherwise they are emulated without Ray
+    training: GroupSpec
+    others: tuple[GroupSpec, ...]
+    offload: str | None  # the group whose hosts also make batches; None: none
+    offload_if_it_helps: bool  # use that group only if it is predicted to help (`--offload auto`)
+    hosts_s: float
+    max_preemptions: int  # how often ranks are restarted after the loss of a host; -1: any number
+    driver: bool  # the script uses Ray itself: it runs once, and Ray assigns all resources
+
+
+def cluster_options(
+    spec: JobSpec, args: argparse.Namespace, parser: argparse.ArgumentParser
+) -> ClusterOptions | None:
+    """Return the cluster of a job; None: it has none.
+
+    Raises UsageError (flags that exclude each other).
+    """
+    hosts = spec.hosts
+    if hosts.engine == "local" and not hosts.groups:
+        return None
+    for name, flag in _DECIDED_BY_CLUSTER.items():
+        if getattr(args, name) != parser.get_default(name):
+            given = "--engine ray" if hosts.engine == "ray" else f"--group {hosts.groups[0].flag()}"
+            raise UsageError(
+                f"{flag} and {given}: the cluster decides that. Give the number of "
+                "hosts by --group NAME=HOSTS."
+            )
+    is_ray = hosts.engine == "ray"
+    address = (hosts.address or env.RAY_ADDRESS.get()) if is_ray else None
+    training = hosts.groups[0] if hosts.groups else GroupSpec(name=DEFAULT_GROUP, hosts=1)
+    offload = _chosen_offload(spec)
+    _check_offload(offload, training, hosts.groups, address)
+    _check_driver(hosts, args)
+    return ClusterOptions(
+        address=address,
+        is_ray=is_ray,
+        training=training,
+        others=hosts.groups[1:],
+        offload=offload,
+        offload_if_it_helps=hosts.offload == AUTO_OFFLOAD,
+        hosts_s=hosts.hosts_s,
+        max_preemptions=hosts.max_preemptions,
+        driver=hosts.driver,
+    )
+
+
+def _chosen_offload(spec: JobSpec) -> str | None:
+    """Return the offload group; `auto` stands for the only group that does not train."""
+    others = spec.hosts.groups[1:]
+    if spec.hosts.offload != AUTO_OFFLOAD:
+        return spec.hosts.offload
+    if len(others) != 1:
+        names = ", ".join(group.name for group in others) or "none"
+        raise UsageError(
+            f"--offload auto is about the one group beside the one that trains; there are: {names}."
+            " Name it by --group NAME=HOSTS, and several by --offload NAME."
+        )
+    if spec.recording.profile == "off":
+        raise UsageError(
+            "--offload auto goes by what is recorded, and --profile off records nothing. Leave one "
+            "of them out, or name the group: --offload NAME."
+        )
+    return others[0].name
+
+
+def _check_driver(hosts: HostsOptions, args: argparse.Namespace) -> None:
+    if not hosts.driver:
+        return
+    if args.nproc_per_node != "1":
+        raise UsageError(
+            f"--nproc-per-node {args.nproc_per_node} and --driver: such a script runs once, and "
+            "says itself how many workers Ray is to start."
+        )
+    if hosts.offload is not None:
+        raise UsageError(
+            f"--offload {hosts.offload} and --driver: Ray spreads the work of such a script over "
+            "all hosts by itself. Leave one of them out."
+        )
+
+
+def _check_offload(
+    name: str | None, training: GroupSpec, groups: tuple[GroupSpec, ...], address: str | None
+) -> None:
+    if name is None:
+        return
+    if name == training.name:
+        raise UsageError(
+            f"--offload {name}: that group trains, being the first --group. Name another one, "
+            f"such as --group gpu=1 --group {name}=2 --offload {name}."
+        )
+    if address is None and name not in {group.name for group in groups}:
+        raise UsageError(
+            f"--offload {name}: hosts are emulated here, and none is of that group. Add --group "
+            f"{name}=1:cpus=4, say, or name the cluster by --address."
+        )
+
+
+def emulated_ranks(spec: JobSpec, args: argparse.Namespace) -> int | None:
+    """Return how many ranks a training host's machine type has; None: the type is not emulated."""
+    hosts = spec.hosts
+    if args.nproc_per_node != "auto" or not hosts.groups:
+        return None
+    if hosts.engine == "ray" and (hosts.address or env.RAY_ADDRESS.get()):
+        return None  # real hosts: their devices count
+    training = hosts.groups[0]
+    if not training.instance_type or training.gpus is None:
+        return None
+    return training.gpus or 1
+
+
+def print_emulated_types(groups: Sequence[GroupSpec], devices: int, ranks_here: int) -> None:
+    """Print which hosts of a machine type are emulated on fewer devices than the type has."""
+    cores = len(os.sched_getaffinity(0))
+    for group in groups:
+        if not group.gpus or not group.instance_type or group.gpus * group.hosts <= devices:
+            continue
+        ranks = f"; {ranks_here * group.hosts} ranks share the cores" if group is groups[0] else ""
+        print_status(
+            f"{group.name}: {group.hosts} x {group.instance_type} have {group.gpus} "
+            f"devices each, this machine has {devices}: emulated on its {cores} cores{ranks}"
+        )
+
+
+def emulated_devices(group: GroupSpec, left: Sequence[str], count: int) -> list[str] | None:
+    """Return the devices of this machine that an emulated host sees; None: all of them.
+
+    The host has `count` devices, of those that are left. One of a named machine type sees as many
+    as the type has, or none: ranks index them.
+    """
+    if not group.instance_type or group.gpus is None:
+        return list(left[:count]) or None
+    return list(left[:count]) if len(left) >= count else []
+
 
 _SHUTDOWN_S = 30  # torchrun's own default for --shutdown-timeout
 _RANK_FLAGS = ("nnodes", "standalone", "rdzv_backend", "rdzv_endpoint")
@@ -38,27 +196,18 @@ _LOG_FLAGS = ("logs_specs", "redirects", "tee", "duplicate_stdout_filters",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchrunJob:
-    """A job whose script torchrun starts.
+    """A job whose script torchrun starts."""
 
-    Attributes:
-        spec: The job, its script's path as typed.
-        args: torchrun's parsed flags; the script in them is a path from here.
-        emulated_ranks: Ranks of a host whose machine type is emulated; None: it is not emulated.
-        world_size: Ranks on all hosts, of the largest world allowed.
-        keeps_own_logs: The user set torchrun's log flags; the output is left to torchrun.
-        shutdown_s: How long torchrun waits for ranks after a stop signal.
-        asks_for_ranks: A torchrun flag sets the number of ranks.
-        cluster: None: the job runs on this host alone, or on hosts that torchrun's flags name.
-    """
-
-    spec: JobSpec
-    args: argparse.Namespace
+    spec: JobSpec  # the job, its script's path as typed
+    args: argparse.Namespace  # torchrun's parsed flags; the script in them is a path from here
     ranks_here: int
+    # Ranks of a host whose machine type is emulated; None: it is not emulated
     emulated_ranks: int | None
-    world_size: int
-    keeps_own_logs: bool
-    shutdown_s: int
-    asks_for_ranks: bool
+    world_size: int  # ranks on all hosts, of the largest world allowed
+    keeps_own_logs: bool  # the user set torchrun's log flags; the output is left to torchrun
+    shutdown_s: int  # how long torchrun waits for ranks after a stop signal
+    asks_for_ranks: bool  # a torchrun flag sets the number of ranks
+    # None: the job runs on this host alone, or on hosts that torchrun's flags name
     cluster: ClusterOptions | None = None
 
     @property
@@ -77,9 +226,8 @@ class TorchrunJob:
 def parse_torchrun_flags(argv: Sequence[str]) -> TorchrunJob:
     """Return the job of a command line with torchrun's flags, in any of their spellings.
 
-    Raises:
-        UsageError: An unknown flag (the message names the nearest one), an invalid value, or a
-            script that cannot be run.
+    Raises UsageError (an unknown flag, whose nearest is named, an invalid value, or a script that
+    cannot be run).
     """
     parser = _parser()
     args = parser.parse_job(argv)
@@ -125,7 +273,7 @@ def _torchrun_job(spec: JobSpec, args: argparse.Namespace, parser: _Parser) -> T
         args=args,
         ranks_here=ranks_here,
         emulated_ranks=emulated,
-        world_size=ranks_here * (cluster.ranks_hosts if cluster else _max_hosts(args.nnodes)),
+        world_size=ranks_here * _hosts_with_ranks(cluster, args.nnodes),
         keeps_own_logs=any(getattr(args, name, None) not in (None, "0", []) for name in _LOG_FLAGS),
         shutdown_s=_SHUTDOWN_S if shutdown_s is None else int(shutdown_s),
         asks_for_ranks=asks_for_ranks,
@@ -149,7 +297,10 @@ def _existing_job(contract: ContractOptions, cluster: ClusterOptions | None) -> 
         return None
     training = cluster.training.name if cluster is not None else None
     outer = find_existing_job(contract, training)
-    if outer is not None and cluster is not None and not outer.has_group(cluster.training):
+    if outer is None or cluster is None:
+        return outer
+    groups = {each.name: len(each.hosts) for each in outer.topology.groups}
+    if groups.get(cluster.training.name) != cluster.training.hosts:
         raise UsageError(
             f"This is host {outer.topology.here} of a job that has hosts already: "
             f"{', '.join(outer.topology.hosts)}. Leave out --engine and --group, or name a group "
@@ -164,11 +315,9 @@ def tie_ranks_to_torchrun(
     pid_pipe: int | None = None,
     restarts: int | None = None,
 ) -> None:
-    """Change torchrun's arguments so that each rank ends when torchrun does.
+    """Change torchrun's arguments so that each rank ends when torchrun does, and reports its pid.
 
-    Args:
-        pid_pipe: The write end of a pipe of this process, into which each rank writes its pid.
-        restarts: How often the ranks were restarted, where torchrun does not count that itself.
+    `restarts` is how often ranks were restarted, where torchrun does not count that itself.
     """
     script = [args.training_script, *script_env.arguments, *args.training_script_args]
     if args.no_python and not args.run_path:
@@ -265,7 +414,9 @@ def _local_ranks(nproc_per_node: str) -> int:
     return ranks
 
 
-def _max_hosts(nnodes: str) -> int:
+def _hosts_with_ranks(cluster: ClusterOptions | None, nnodes: str) -> int:
+    if cluster is not None:
+        return 1 if cluster.driver else cluster.training.hosts
     try:
         fewest, most = torchrun.parse_min_max_nnodes(nnodes)
     except (ValueError, RuntimeError) as error:

@@ -49,15 +49,13 @@ class TorchrunProcess:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         os.close(request_fd)
         os.close(announce_fd)
-        self._announced: dict[str, Any] | None = None
+        self.announced: dict[str, Any] | None = None  # the run folder; None: not yet
         self._reader = threading.Thread(target=self._read, name="headrace-torchrun", daemon=True)
 
     def begin(self, argv: Sequence[str], run_dir: str | None) -> None:
         """Have it run a job; call this with signals blocked, as its thread inherits that.
 
-        Args:
-            argv: What follows `headrace run`.
-            run_dir: The run folder; it takes precedence over `argv`.
+        `argv` is what follows `headrace run`; a `run_dir` takes precedence over it.
         """
         request = json.dumps({"argv": list(argv), "run_dir": run_dir}).encode()
         with os.fdopen(self._request_fd, "wb") as pipe:
@@ -71,10 +69,6 @@ class TorchrunProcess:
         self.child.kill()
         self.child.wait()
 
-    def announced(self) -> dict[str, Any] | None:
-        """Return the announcement of the run folder; None: there is none yet."""
-        return self._announced
-
     def ended(self) -> None:
         """Wait for what it announced last, once it has ended."""
         self._reader.join(_READ_S)  # no longer: a process that outlives it might hold the pipe
@@ -82,8 +76,8 @@ class TorchrunProcess:
     def _read(self) -> None:
         with os.fdopen(self._announce_fd, "rb") as pipe:
             for line in pipe:
-                if self._announced is None:
-                    self._announced = json.loads(line)
+                if self.announced is None:
+                    self.announced = json.loads(line)
                 else:  # while the records are closed, the verdict's modules are imported
                     import headrace.jobs.verdict  # noqa: F401
 

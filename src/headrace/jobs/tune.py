@@ -29,18 +29,14 @@ _MOST_TRIALS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One run of a tuning.
-
-    Attributes:
-        remedy: The remedy that was added; None for the first run, of the unchanged script.
-        measured: The comparison with the run before; None for the first run.
-    """
+    """One run of a tuning."""
 
     folder: Path
     overrides: tuple[Override, ...]
     diagnosis: Diagnosis
+    # The remedy that was added; None for the first run, of the unchanged script
     remedy: Remedy | None = None
-    measured: Comparison | None = None
+    measured: Comparison | None = None  # the comparison with the run before; None for the first run
 
     @property
     def helped(self) -> bool:
@@ -50,15 +46,11 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedTrial:
-    """A run of a tuning that failed with a remedy, where the script alone did not fail.
-
-    Attributes:
-        reason: How the run ended.
-    """
+    """A run of a tuning that failed with a remedy, where the script alone did not fail."""
 
     folder: Path
     remedy: Remedy
-    reason: str
+    reason: str  # how the run ended
 
 
 def tune(
@@ -67,18 +59,12 @@ def tune(
     """Run a script for some steps, then again with the best remedy, and so on; yield each run.
 
     A remedy that helps stays; one that does not help, or fails, is not tried again. It ends when no
-    remedy is left that is worth a trial, or after four.
+    remedy is left that is worth a trial, or after four. The run folders are made in `folder`; the
+    steps of each run are counted without warm-up, and the overrides `applied` are those of every
+    run.
 
-    Args:
-        argv: torchrun's flags, the script and its arguments.
-        folder: The parent of the run folders.
-        steps: Training steps of each run, without warm-up.
-        applied: Overrides of every run.
-
-    Raises:
-        UsageError: The command line has flags of `headrace run` that name a run.
-        LaunchError: The script failed without any remedy.
-        RecordsError: It takes too few steps for a diagnosis.
+    Raises UsageError (the command line has flags of `headrace run` that name a run), LaunchError
+    (the script failed without any remedy), RecordsError (it takes too few steps for a diagnosis).
     """
     _refuse_run_flags(argv)
     trial = _run(argv, folder / "as-it-is", applied, steps)

@@ -35,16 +35,16 @@ def print_verdict(folder: RunFolder, attempt: int) -> None:
     if data is None:
         return
     verdict = data.diagnosis.verdict
-    print_status(f"headrace: {verdict.sentence}\n")
+    print_status(verdict.sentence)
     for gap in data.diagnosis.gaps:
-        print_status(f"headrace: {gap}\n")
+        print_status(gap)
     page = (
         try_to_make("page", lambda: write_page(data, folder.path / REPORT_FILE))
         if verdict.steps
         else None
     )
     if page is not None:
-        print_status(f"headrace: more: headrace doctor {folder.path}, or open {page}\n")
+        print_status(f"more: headrace doctor {folder.path}, or open {page}")
 
 
 def _wait_until_closed(folder: RunFolder, attempt: int) -> None:
@@ -67,9 +67,9 @@ def try_to_make(what: str, make: Callable[[], _Made]) -> _Made | None:
     try:
         return make()
     except HeadraceError as error:
-        print_status(f"headrace: no {what}: {error}\n")
+        print_status(f"no {what}: {error}")
     except Exception as error:  # noqa: BLE001 - a fault of ours must not become the run's
-        print_status(f"headrace: no {what}: {type(error).__name__}: {error}\n")
+        print_status(f"no {what}: {type(error).__name__}: {error}")
     return None
 
 
@@ -79,7 +79,7 @@ def print_rules(folder: RunFolder, number: int) -> None:
     Broken records do not change the run's exit code.
     """
     for line in try_to_make("rules", lambda: _rule_lines(folder, number)) or ():
-        print_status(f"headrace: {line}\n")
+        print_status(line)
 
 
 def _rule_lines(folder: RunFolder, number: int) -> list[str]:

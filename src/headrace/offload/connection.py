@@ -1,18 +1,28 @@
-"""The connection of a rank's offload proxy to the server of one auxiliary host."""
+"""The auxiliary hosts of a rank: the file that names them, and the connection to the server of one.
+
+The file is rewritten as hosts come and go. Also status lines about hosts, and which failures
+exclude a host from more batches.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import queue
+import re
 import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
-from headrace.offload.hosts_file import AuxiliaryHost
+from headrace.core.errors import LaunchError
+from headrace.data.loader.failures import BatchFailure
+from headrace.data.loader.workers.messages import Answer
 from headrace.offload.protocol import (
     HEADER_BYTES,
     FrameHeader,
@@ -21,6 +31,68 @@ from headrace.offload.protocol import (
     configure_socket,
     set_user_timeout,
 )
+
+_POLL_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuxiliaryHost:
+    """The address of an offload server, and its host's name for messages."""
+
+    name: str
+    address: str
+    port: int
+
+
+class HostsFileWatcher:
+    """A hosts file that is read again when it has changed, checked once a second."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._changed_ns = 0
+        self._next_poll_s = 0.0
+
+    def news(self, now_s: float) -> HostsFile | None:
+        """Return the file's content if it has changed, else None."""
+        if now_s < self._next_poll_s:
+            return None
+        self._next_poll_s = now_s + _POLL_S
+        with suppress(OSError, LaunchError):
+            changed_ns = self._path.stat().st_mtime_ns
+            if changed_ns != self._changed_ns:
+                content = HostsFile.read(self._path)
+                self._changed_ns = changed_ns
+                return content
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostsFile:
+    """The content of a hosts file."""
+
+    key: str  # by which servers and ranks authenticate, in hexadecimal digits
+    folder: str  # of the job on the rank's host; servers work in their copies of it
+    cores: int  # of all hosts, including those whose server is not up yet
+    # Partitions of an iterable dataset for these hosts, over all ranks: the same as long as the job
+    # lasts, whichever hosts come and go.
+    strands: int = 0
+    coming: int = 0  # number of servers that are starting up
+    hosts: tuple[AuxiliaryHost, ...] = ()  # servers that are up
+
+    def to_bytes(self) -> bytes:
+        """Return the file's content."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def read(cls, path: Path) -> HostsFile:
+        """Return the content of a file; raises LaunchError where it cannot be read."""
+        try:
+            fields = json.loads(path.read_bytes())
+            hosts = tuple(AuxiliaryHost(**each) for each in fields.pop("hosts"))
+            return cls(**fields, hosts=hosts)
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise LaunchError(f"{path} does not tell of auxiliary hosts: {error}.") from error
+
 
 _CONNECT_S = 5.0
 _RECONNECT_S = 2.0  # between attempts to connect
@@ -239,3 +311,89 @@ def _open_connection(host: AuxiliaryHost, key: bytes) -> socket.socket:
         connection.close()
         raise
     return connection
+
+
+_PATH_ERRORS = ("FileNotFoundError", "NotADirectoryError", "No such file or directory")
+_IMPORT_ERRORS = ("ModuleNotFoundError", "ImportError")
+_MAX_CHARACTERS = 300  # characters of an exception's text
+
+
+def refused_line(host: str, failure: BatchFailure) -> str:
+    """Return the line about a host that cannot load the dataset."""
+    return (
+        f"auxiliary host {host} cannot load the dataset, and is not asked: "
+        f"{_shorten(failure.summary)}.{_remedy(failure.summary)}"
+    )
+
+
+def failed_line(host: str, summary: str, *, is_last: bool) -> str:
+    """Return the line about a batch that failed on a host, maybe its last, and was made here."""
+    then = "It is asked no more." if is_last else "It was made here."
+    return f"a batch failed on auxiliary host {host}: {_shorten(summary)}. {then}{_remedy(summary)}"
+
+
+def _shorten(summary: str) -> str:
+    line = " ".join(summary.split()).rstrip(".")
+    return line if len(line) <= _MAX_CHARACTERS else f"{line[:_MAX_CHARACTERS]}..."
+
+
+def _remedy(summary: str) -> str:
+    if any(each in summary for each in _PATH_ERRORS):
+        return (
+            " The dataset reads paths that this host has and that one has not: mount them there at "
+            "the same place, or read from object storage (headrace data pack), which keeps a cache "
+            "on each host."
+        )
+    if any(each in summary for each in _IMPORT_ERRORS):
+        return " Install it on that host: name it in a requirements.txt beside the script."
+    return ""
+
+
+_MAX_FAILURES = 3
+_MISSING_PATH = re.compile(
+    r"(?:No such file or directory|Not a directory): (['\"])(?P<path>.+?)\1"
+    r"|name = '(?P<named>.+?)', errno = 2\b"  # HDF5's wording
+)
+
+
+def is_excluded_at_first_batch(
+    server: ServerConnection, frame: IncomingFrame, print_line: Callable[[str], None]
+) -> bool:
+    """Whether a host is excluded because its first batch failed for a path that exists here.
+
+    Other failures may be the sample's: they count once the batch was made locally.
+    """
+    head = frame.head
+    if head.a != Answer.FAILED or server.loaded in {server.proven, server.refused}:
+        return False
+    summary = missing_path(BatchFailure.from_bytes(bytes(frame.body[head.c :])))
+    if summary is None:
+        return False
+    print_line(failed_line(server.host.name, summary, is_last=True))
+    return True
+
+
+def is_excluded_after_failure(
+    server: ServerConnection, number: int, summary: str, print_line: Callable[[str], None]
+) -> bool:
+    """Note a batch that failed on a host and was made locally; whether the host is excluded."""
+    if server.refused == number:  # excluded already
+        return False
+    server.failures += 1
+    is_last = server.failures >= _MAX_FAILURES
+    if server.failures == 1 or is_last:
+        print_line(failed_line(server.host.name, summary, is_last=is_last))
+    return is_last
+
+
+def missing_path(failure: BatchFailure) -> str | None:
+    """Return the line of a failure about a path that is missing there and exists here, or None.
+
+    The path may be in the exception, or in one from which it was raised.
+    """
+    for line in (failure.summary, *failure.traceback.splitlines()):
+        for match in _MISSING_PATH.finditer(line):
+            if os.path.exists(match["path"] or match["named"]):  # noqa: PTH110 - never raises
+                is_first = line is failure.summary
+                return line if is_first else f"{failure.summary} ({line.strip()})"
+    return None

@@ -2,7 +2,8 @@
 
 `python -m headrace.offload.server --parent PID --announce FD --key FILE --address HOST --cores N`
 starts in the job's folder, writes its port as a line of JSON to FD, and ends with its parent. FILE
-holds the job's key.
+holds the job's key. Each loader of a rank has a session: a worker pool that makes batches of batch
+specs.
 """
 
 from __future__ import annotations
@@ -10,19 +11,471 @@ from __future__ import annotations
 import json
 import os
 import socket
+import struct
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from headrace.core.errors import HeadraceError
 from headrace.core.files import raise_open_file_limit
-from headrace.core.process.parent_death import die_with_parent
-from headrace.core.process.wrapper import read_wrapper_arguments
+from headrace.core.process.parent_death import die_with_parent, read_wrapper_arguments
+from headrace.data.loader.batch_builder import PickledLoaderSpec
+from headrace.data.loader.failures import BatchFailure
 from headrace.data.loader.memory_budget import memory_for_batches
-from headrace.offload.capacity import SharedCores
-from headrace.offload.protocol import AuthenticationError, authenticate_client, configure_socket
-from headrace.offload.server_session import ServerSession
+from headrace.data.loader.workers.messages import Answer, AnswerMessage, TaskMessage, wait_readable
+from headrace.data.loader.workers.pool import WorkerPool
+from headrace.offload.capacity import SessionSlots, SharedCores
+from headrace.offload.protocol import (
+    HEADER_BYTES,
+    AuthenticationError,
+    FrameHeader,
+    FrameKind,
+    LoaderSpecMessage,
+    authenticate_client,
+    configure_socket,
+    encode_frame,
+    send_file,
+    set_user_timeout,
+)
+from headrace.offload.worker_records import WorkerRecords
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class SessionTask:
+    """A task that a rank's proxy has assigned to this host."""
+
+    assignment: int  # its number
+    payload: bytes  # the pickled `BatchSpec`
+    partition: int  # of an iterable dataset
+    slot: int = -1  # for its batch; -1 until a worker gets the task
+    deaths: int = 0  # of workers at it
+    came_ns: int = field(default_factory=time.monotonic_ns)
+    begun_ns: int = 0  # when a worker took it
+
+
+_POLL_S = 0.5
+_MAX_DEATHS = 3  # of workers in a row at the same task
+
+
+class ServerSession:
+    """The server's side of a connection to an authenticated proxy; `run` in a thread of its own."""
+
+    def __init__(self, connection: socket.socket, cores: SharedCores, folder: Path) -> None:
+        self._connection = SessionConnection(connection)
+        self._cores = cores
+        self._session_id = id(self)
+        slots = 2 * (cores.count + cores.count // 2 + 2)
+        self._slots = SessionSlots(slots, lambda: cores.memory_of(self._session_id))
+        self._workers = SessionWorkers(cores.count, self._slots.descriptors, folder)
+        self._waiting: deque[SessionTask] = deque()
+        self._in_progress: dict[int, SessionTask] = {}  # by the number that workers know
+        self._queued_at_workers: deque[SessionTask] = deque()  # of these, not begun yet
+        self._sent: dict[int, int] = {}  # assignment -> slot, until the rank has received it
+        self._next_task = 0
+        self._is_first = True
+        self._loader_spec = 0
+        self._sent_share = 0, 0
+        self._wake_lock = threading.Lock()
+        self._deaths_in_a_row = 0
+        self._unseen: set[int] = set()  # tasks that no worker had at the last check
+        self._last_check_s = time.monotonic()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def run(self) -> None:
+        """Serve until the proxy is gone."""
+        self._cores.join(self._session_id, self._wake_up)
+        try:
+            self._connection.open()
+            with suppress(OSError, ValueError, HeadraceError):  # the proxy reconnects
+                while self._step():
+                    pass
+        finally:
+            self._cores.leave(self._session_id)
+            self._connection.close()
+            self._workers.close()
+            self._slots.close()
+            with self._wake_lock:
+                os.close(self._wake)
+                self._wake = -1
+
+    def _wake_up(self) -> None:
+        with self._wake_lock, suppress(BlockingIOError):
+            if self._wake != -1:
+                os.eventfd_write(self._wake, 1)
+
+    def _step(self) -> bool:
+        """Wait for something to do, and do it; return whether the proxy is still connected."""
+        also = [self._connection.fileno(), self._wake]
+        if self._workers.pool is not None:
+            self._take_in(*self._workers.pool.wait(_POLL_S, also))
+            self._find_unseen()
+        else:
+            wait_readable(also, _POLL_S)
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._wake)
+        frames = self._connection.receive()
+        for frame in frames or ():
+            self._handle_message(*frame)
+        self._send_share()
+        self._send_rows()
+        self._start_tasks()
+        return frames is not None
+
+    def _send_share(self) -> None:
+        self._slots.trim()
+        cores, limit = self._cores.share_of(self._session_id)
+        share = cores, self._slots.task_limit_within(limit)
+        if share != self._sent_share:
+            self._sent_share = share
+            self._connection.send(encode_frame(FrameKind.SHARE, a=share[1], b=cores))
+
+    def _send_rows(self, *, at_once: bool = False) -> None:
+        if (rows := self._workers.new_rows(at_once=at_once)) is not None:
+            self._connection.send(encode_frame(FrameKind.ROWS, rows))
+
+    # --- frames of the proxy
+
+    def _handle_message(self, head: FrameHeader, body: bytes) -> None:
+        match head.kind:
+            case FrameKind.LOADER_SPEC:
+                self._load(head.a, LoaderSpecMessage.from_bytes(body))
+            case FrameKind.BATCH_SPEC:
+                self._waiting.append(
+                    SessionTask(assignment=head.assignment, payload=body, partition=head.a)
+                )
+            case FrameKind.RECEIVED:
+                self._slots.give(self._sent.pop(head.assignment))
+            case FrameKind.WANTED_BATCHES:
+                self._cores.want(self._session_id, head.a)
+            case FrameKind.FORGET:
+                self._return_waiting_tasks()
+            case FrameKind.RECORD:
+                self._workers.turn_recording(on=bool(head.a))
+            case _:
+                raise ValueError(f"a proxy does not send {head.kind.name}")
+
+    def _load(self, number: int, spec: LoaderSpecMessage) -> None:
+        """Have the workers make batches of another loader spec."""
+        self._return_all_tasks()
+        self._loader_spec = number
+        self._is_first = True
+        self._deaths_in_a_row = 0
+        try:
+            if spec.strands:  # its rank tolerates a longer silence, too
+                self._connection.tolerate_silence()
+            self._workers.load(spec)
+        except Exception as error:  # noqa: BLE001 - loading user code may raise anything
+            self._refuse(error)
+        else:
+            self._connection.send(encode_frame(FrameKind.READY, a=number))
+
+    def _refuse(self, error: Exception) -> None:
+        """End the pool, and refuse the loader spec."""
+        failure = BatchFailure.of(error).to_bytes()
+        self._workers.end()
+        self._connection.send(encode_frame(FrameKind.REFUSED, failure, a=self._loader_spec))
+
+    def _return_waiting_tasks(self) -> None:
+        for task in self._waiting:
+            self._return_task(task)
+        self._waiting.clear()
+
+    def _return_task(self, task: SessionTask) -> None:
+        head = FrameHeader(FrameKind.BATCH, task.assignment, Answer.RETURNED)
+        self._connection.send(head.pack())
+
+    def _return_all_tasks(self) -> None:
+        for task in self._in_progress.values():
+            self._slots.give(task.slot)
+            self._cores.give(self._session_id)
+        self._waiting.extend(self._in_progress.values())
+        self._in_progress.clear()
+        self._queued_at_workers.clear()
+        self._return_waiting_tasks()
+
+    # --- tasks and workers
+
+    def _start_tasks(self) -> None:
+        """Send waiting tasks to workers, within the limits of cores and memory."""
+        while self._workers.pool is not None and (startable := self._startable_tasks()):
+            if not self._slots.has_room:
+                return
+            if not self._cores.take(self._session_id, waiting=len(startable)):
+                return
+            task = startable[0]
+            self._waiting.remove(task)
+            task.slot = self._slots.take()
+            self._send_to_worker(task)
+
+    def _startable_tasks(self) -> Sequence[SessionTask]:
+        """Return the waiting tasks that may be started: one of a partition at a time."""
+        if not self._workers.partitions:
+            return self._waiting
+        first: dict[int, SessionTask] = {}
+        for task in self._waiting:
+            first.setdefault(task.partition, task)
+        for task in self._in_progress.values():
+            first.pop(task.partition, None)
+        return list(first.values())
+
+    def _send_to_worker(self, task: SessionTask) -> None:
+        assert self._workers.pool is not None
+        self._slots.write(task.slot, task.payload)
+        number = self._next_task
+        self._next_task += 1
+        self._in_progress[number] = task
+        task.begun_ns = time.monotonic_ns()
+        # A partition has a worker of its own, which begins at once.
+        if not self._workers.partitions and len(self._in_progress) > self._cores.count:
+            self._queued_at_workers.append(task)
+        message = TaskMessage(number, task.slot, len(task.payload), self._is_first)
+        self._is_first = False
+        if self._workers.partitions:
+            self._workers.pool.need(task.partition)
+        self._workers.pool.send(message, task.partition)
+
+    def _take_in(self, answers: list[AnswerMessage], deaths: list[tuple[int, int]]) -> None:
+        for answer in answers:
+            self._deliver(answer)
+        self._replace(deaths)
+
+    def _deliver(self, answer: AnswerMessage) -> None:
+        self._deaths_in_a_row = 0
+        if self._queued_at_workers:
+            self._queued_at_workers.popleft().begun_ns = time.monotonic_ns()
+        task = self._in_progress.pop(answer.number, None)
+        if task is None:
+            return  # of an earlier loader spec
+        self._cores.give(self._session_id)
+        if not self._in_progress and not self._waiting:
+            self._send_rows(at_once=True)  # the rank may end once it has this batch
+        self._send_batch(task, answer)
+
+    def _send_batch(self, task: SessionTask, answer: AnswerMessage) -> None:
+        size = answer.offset + answer.size_bytes
+        if answer.answer is Answer.MADE:
+            self._slots.note(size)
+        head = FrameHeader(
+            FrameKind.BATCH,
+            task.assignment,
+            a=answer.answer,
+            b=answer.worker,
+            c=answer.offset,
+            d=task.begun_ns - task.came_ns,
+            e=time.monotonic_ns() - task.begun_ns,
+            body_bytes=size,
+        )
+        self._sent[task.assignment] = task.slot
+        self._connection.send(head.pack(), self._slots.descriptors[task.slot], size)
+
+    def _replace(self, deaths: list[tuple[int, int]]) -> None:
+        """Replace dead workers, and send their tasks to workers again."""
+        if not deaths or self._workers.pool is None:
+            return
+        assigned = self._workers.pool.assigned_tasks()
+        self._deaths_in_a_row += len(deaths)
+        if self._deaths_in_a_row > _MAX_DEATHS * self._cores.count:
+            self._return_all_tasks()
+            self._refuse(
+                HeadraceError(
+                    f"{self._deaths_in_a_row} workers in turn ended without making a batch, the "
+                    f"last with status {deaths[-1][1]}"
+                )
+            )
+            return
+        for worker, status in deaths:
+            self._workers.pool.fork(worker)
+            for number in sorted(assigned[worker] & self._in_progress.keys()):
+                task = self._in_progress.pop(number)
+                task.deaths += 1
+                if task.deaths < _MAX_DEATHS:
+                    self._send_to_worker(task)
+                else:
+                    self._give_up(task, worker, status)
+
+    def _find_unseen(self) -> None:
+        """Return tasks to the rank that a worker took and died before it could report that."""
+        now_s = time.monotonic()
+        if self._workers.pool is None or now_s - self._last_check_s < _POLL_S:
+            return
+        self._last_check_s = now_s
+        unseen: set[int] = set()
+        if self._workers.pool.none_waiting():
+            assigned = set().union(*self._workers.pool.assigned_tasks().values())
+            self._take_in(*self._workers.pool.wait(0))
+            unseen = self._in_progress.keys() - assigned
+        for number in unseen & self._unseen:
+            # Its slot is retired: if a worker has the task after all, it may still write there.
+            task = self._in_progress.pop(number)
+            self._slots.leave(task.slot)
+            self._cores.give(self._session_id)
+            self._return_task(task)
+        self._unseen = unseen
+
+    def _give_up(self, task: SessionTask, worker: int, status: int) -> None:
+        error = HeadraceError(
+            f"{task.deaths} workers in turn ended at this batch, the last with status {status}; "
+            "-9 often means that memory ran out."
+        )
+        content = BatchFailure.of(error).to_bytes()
+        self._slots.write(task.slot, content)
+        self._cores.give(self._session_id)
+        self._send_batch(task, AnswerMessage(Answer.FAILED, worker, 0, task.slot, 0, len(content)))
+
+
+_HEARTBEAT_S = 0.5
+_SEND_TIMEOUT_S = 60  # a rank that reads nothing for so long is gone or stopped; it reconnects
+_RECEIVE_BYTES = 1 << 20
+
+
+class SessionConnection:
+    """The connection of a session; heartbeats go out also while the session imports or sends."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._received = bytearray()
+        self._send_lock = threading.Lock()
+        self._is_over = threading.Event()
+        self._heartbeats: threading.Thread | None = None
+
+    def open(self) -> None:
+        """Begin; raises OSError."""
+        self._socket.settimeout(None)
+        longest = struct.pack("ll", _SEND_TIMEOUT_S, 0)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, longest)
+        self._heartbeats = threading.Thread(target=self._send_heartbeats, name="beat", daemon=True)
+        self._heartbeats.start()
+
+    def fileno(self) -> int:
+        """Return its descriptor."""
+        return self._socket.fileno()
+
+    def tolerate_silence(self) -> None:
+        """Raise the kernel's send timeout: the rank tolerates a longer silence, too."""
+        set_user_timeout(self._socket, _SEND_TIMEOUT_S)
+
+    def send(self, content: bytes, descriptor: int = -1, size_bytes: int = 0) -> None:
+        """Send a frame, whose body may be the start of a file; raises OSError."""
+        with self._send_lock:
+            self._socket.sendall(content)
+            if size_bytes:
+                send_file(self._socket, descriptor, size_bytes)
+
+    def receive(self) -> list[tuple[FrameHeader, bytes]] | None:
+        """Return the frames that have arrived, with their bodies; None if the proxy is gone."""
+        with suppress(BlockingIOError):
+            while piece := self._socket.recv(_RECEIVE_BYTES, socket.MSG_DONTWAIT):
+                self._received += piece
+            return None
+        frames = []
+        while len(self._received) >= HEADER_BYTES:
+            head = FrameHeader.unpack(self._received[:HEADER_BYTES])
+            end = HEADER_BYTES + head.body_bytes
+            if len(self._received) < end:
+                break
+            frames.append((head, bytes(self._received[HEADER_BYTES:end])))
+            del self._received[:end]
+        return frames
+
+    def close(self) -> None:
+        """End the heartbeats, and close the connection."""
+        self._is_over.set()
+        if self._heartbeats is not None:
+            self._heartbeats.join()
+        self._socket.close()
+
+    def _send_heartbeats(self) -> None:
+        while not self._is_over.wait(_HEARTBEAT_S):
+            if self._send_lock.acquire(blocking=False):  # else it is sending something just now
+                try:
+                    self._socket.sendall(encode_frame(FrameKind.HEARTBEAT))
+                except OSError:
+                    with suppress(OSError):  # half a frame may be sent: the connection is useless
+                        self._socket.shutdown(socket.SHUT_RDWR)
+                finally:
+                    self._send_lock.release()
+
+
+class SessionWorkers:
+    """The worker pool of a session: as many workers as cores, or one a partition."""
+
+    def __init__(self, cores: int, slots: list[int], folder: Path) -> None:
+        # None before the first loader spec, and after one that could not be loaded.
+        self.pool: WorkerPool | None = None
+        self.partitions = 0  # of an iterable dataset; 0 for a map-style one
+        self._cores = cores
+        self._slots = slots
+        self._folder = folder
+        self._pool_arguments: object = None  # the pool's path, variables and partitions
+        self._records: WorkerRecords | None = None
+        self._is_recording = True  # by the proxy's last message
+
+    def load(self, spec: LoaderSpecMessage) -> None:
+        """Start workers with a loader spec; raises any error of the user's code."""
+        root = Path.cwd()
+        folder = spec.folder_below(root)
+        variables = {**spec.variables, **self._record_variables(spec.loader)}
+        pool_arguments = spec.path, variables, spec.strands
+        if self.pool is not None and not (
+            pool_arguments == self._pool_arguments and self.pool.usable
+        ):
+            self.end()
+        if self.pool is None:
+            self._pool_arguments, self.partitions = pool_arguments, spec.strands
+            # Each partition of an iterable dataset has a worker, started with its first task.
+            self.pool = WorkerPool(
+                spec.strands or self._cores,
+                self._slots,
+                rank=spec.rank,
+                queues=spec.strands or 1,
+                beginning=0 if spec.strands else None,
+                path=[*(str(root / entry) for entry in spec.path), *sys.path],
+                variables=variables,
+            )
+        self.pool.end_workers()  # so that none writes to the slots of returned tasks
+        self.pool.start(
+            PickledLoaderSpec(content=spec.content, folder=str(folder), variables=variables)
+        )
+
+    def _record_variables(self, loader: int | None) -> dict[str, str]:
+        """Return the variables with which workers record; empty if they are not to."""
+        if loader is None:
+            return {}
+        if self._records is None:
+            try:
+                self._records = WorkerRecords(loader, self._folder)
+            except OSError:  # no room: batches matter more
+                return {}
+            self._records.turn(on=self._is_recording)
+        return self._records.variables
+
+    def turn_recording(self, *, on: bool) -> None:
+        """Turn the workers' recording on or off."""
+        self._is_recording = on
+        if self._records is not None:
+            self._records.turn(on=on)
+
+    def new_rows(self, *, at_once: bool = False) -> bytes | None:
+        """Return what workers have recorded since; see `WorkerRecords.due`."""
+        return None if self._records is None else self._records.due(at_once=at_once)
+
+    def end(self) -> None:
+        """End the pool."""
+        if self.pool is not None:
+            self.pool.close()
+            self.pool = None
+
+    def close(self) -> None:
+        """End the pool, and drop the records that were not sent."""
+        self.end()
+        if self._records is not None:
+            self._records.close()
+
 
 _AUTHENTICATION_S = 10.0
 _MAX_UNAUTHENTICATED = 64  # connections that have not proved the key yet

@@ -101,6 +101,10 @@ class GroupSpec:
         shape = ",".join(f"{name}={value}" for name, value in given.items() if value is not None)
         return f"{self.name}={self.hosts}{kind}" + (f":{shape}" if shape else "")
 
+    def gpus_a_host(self, devices: int) -> int:
+        """Return how many devices an emulated host has, of those that the group's hosts share."""
+        return devices // self.hosts if self.gpus is None else self.gpus
+
     def host_names(self) -> list[str]:
         """Return the names of its emulated hosts: `gpu-0`, `gpu-1`, ..."""
         return [f"{self.name}-{number}" for number in range(self.hosts)]

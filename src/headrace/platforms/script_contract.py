@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 from headrace.core import env
 from headrace.platforms.instance_groups import HostGroup
-from headrace.platforms.sagemaker.folders import SageMakerFolders
-from headrace.platforms.sagemaker.variables import (
+from headrace.platforms.sagemaker import (
+    SageMakerFolders,
     sagemaker_arguments,
     sagemaker_v3_arguments,
     sagemaker_v3_variables,
@@ -34,11 +34,6 @@ class ScriptContract:
     contracts: Sequence[ContractName]  # torchrun itself fulfils its own
     job: TrainingJob
     host: str
-
-    @property
-    def is_sagemakers(self) -> bool:
-        """Whether a contract is SageMaker's."""
-        return "sagemaker" in self.contracts or "sagemaker-v3" in self.contracts
 
     def variables(
         self, folders: SageMakerFolders, paths: VertexPaths, machine: HostResources

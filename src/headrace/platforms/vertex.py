@@ -14,8 +14,13 @@ from typing import Any
 
 from headrace.core import env
 from headrace.core.errors import UsageError
-from headrace.platforms.topology import JobTopology, parse_json_value, parse_names
-from headrace.platforms.training_job import Channel, TrainingJob
+from headrace.platforms.training_job import (
+    Channel,
+    JobTopology,
+    TrainingJob,
+    parse_json_value,
+    parse_names,
+)
 
 MASTER_PORT = 3333
 VERTEX_FOLDERS = ("model", "checkpoints", "logs")

@@ -121,9 +121,8 @@ class RollUp:
         # Merged rows are appended in order of time, above `top`: readers of new rows skip them.
         merged_rows = self._connection.execute(
             f"INSERT INTO {self._name} ({', '.join(columns)})"  # noqa: S608
-            f" SELECT {', '.join(merged)} FROM {self._name}"
-            f" WHERE rowid > ? AND rowid <= ? GROUP BY {', '.join([*same, f'{time_column} / ?'])}"
-            " ORDER BY MIN(rowid)",
+            f" SELECT {', '.join(merged)} FROM {self._name} WHERE rowid > ? AND rowid <= ? GROUP "
+            f"BY {', '.join([*same, f'{time_column} / ?'])} ORDER BY MIN(rowid)",
             (unchanged, top, period_ns),
         ).rowcount
         self._connection.execute(

@@ -196,15 +196,10 @@ def _stored_position(
 
 
 def open_records(run: str | Path, attempt: int | None = None) -> Records:
-    """Open a run's records, read-only.
+    """Open a run's records, read-only: of an attempt, or of the latest that has some.
 
-    Args:
-        run: The run's folder, or its name below the runs folder.
-        attempt: The attempt's number; None: the latest that has records.
-
-    Raises:
-        UsageError: There is no such run.
-        RecordsError: It has no records, or none of this attempt.
+    The run is its folder, or its name below the runs folder. Raises UsageError (there is no such
+    run), RecordsError (it has no records, or none of this attempt).
     """
     path = find_run(str(run))
     recorded = recorded_attempts(path)
@@ -223,9 +218,8 @@ def open_records(run: str | Path, attempt: int | None = None) -> Records:
 def find_run(run: str | None = None, runs_dir: str | None = None) -> Path:
     """Return the folder of a run, absolute; raises UsageError if there is no such run.
 
-    Args:
-        run: Its name, or a path to it; None: the run that started last.
-        runs_dir: The runs folder; None: that of HEADRACE_RUNS_DIR, else `./runs`.
+    The run is its name, or a path to it; None: the run that started last. Without `runs_dir` the
+    runs folder is that of HEADRACE_RUNS_DIR, else `./runs`.
     """
     runs = runs_folder(runs_dir)
     if run is None:

@@ -12,8 +12,8 @@ import pytest
 from headrace.core.errors import UsageError
 from headrace.core.process.mount_namespace import can_bind_mount
 from headrace.data.storage import open_store
-from headrace.jobs.sync.lease import Lease
-from headrace.platforms.sagemaker.folders import make_checkpoint_path
+from headrace.jobs.sync.output_process import Lease
+from headrace.platforms.sagemaker import make_checkpoint_path
 from jobs import attempts_of, clean_environment, eventually, started
 from jobs_here import run_job, run_verb
 
@@ -181,7 +181,7 @@ def test_a_lease_whose_process_has_ended_is_taken_over(s3_url: str) -> None:
 TAKES = """
 import os, sys
 from headrace.data.storage import declare_leaf, open_store
-from headrace.jobs.sync.lease import Lease
+from headrace.jobs.sync.output_process import Lease
 declare_leaf()
 Lease(open_store(sys.argv[1]), "a").take()
 os._exit(0)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cluster.emulated_cluster import EmulatedCluster
+from headrace.cluster.ray_node import EmulatedCluster
 from headrace.data.storage import open_store
 from headrace.platforms.instance_groups import GroupSpec
 from jobs_here import run_job, run_verb

@@ -12,8 +12,11 @@ from subprocess import CompletedProcess
 import pytest
 
 from headrace.platforms.instance_groups import HostGroup
-from headrace.platforms.sagemaker.folders import SageMakerTree
-from headrace.platforms.sagemaker.variables import sagemaker_v3_variables, sagemaker_variables
+from headrace.platforms.sagemaker import (
+    SageMakerTree,
+    sagemaker_v3_variables,
+    sagemaker_variables,
+)
 from headrace.platforms.training_job import Channel, HostResources, TrainingJob
 from headrace.platforms.vertex import VertexPaths, vertex_variables
 from jobs import DEADLINE_S, clean_environment, headrace

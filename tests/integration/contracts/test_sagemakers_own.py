@@ -16,8 +16,9 @@ import pytest
 
 from headrace.core.process.mount_namespace import namespace_command
 from headrace.platforms.instance_groups import HostGroup
-from headrace.platforms.sagemaker.folders import SageMakerFolders, SageMakerTree
-from headrace.platforms.sagemaker.variables import (
+from headrace.platforms.sagemaker import (
+    SageMakerFolders,
+    SageMakerTree,
     sagemaker_arguments,
     sagemaker_v3_arguments,
     sagemaker_v3_variables,

@@ -21,8 +21,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from headrace.core.errors import LaunchError
-from headrace.core.process.parent_death import die_with_parent
-from headrace.core.process.wrapper import become, read_wrapper_arguments, wrapper_command
+from headrace.core.process.parent_death import (
+    become,
+    die_with_parent,
+    read_wrapper_arguments,
+    wrapper_command,
+)
 
 MOUNT_FAILED = 125
 """The exit code if a mount fails."""

@@ -1,9 +1,10 @@
-"""Processes that end with their parent, and the program that binds a command to its parent.
+"""Processes that end with their parent, and programs that prepare their process for a command.
 
-`python -m headrace.core.process.parent_death --parent PID [--report FD] -- command...` asks for a
-parent-death signal and executes the command, so that a script is `__main__` of its own interpreter
-and its tracebacks are free of Headrace. The setting survives the exec. The program writes its pid
-to FD, a pipe of the parent.
+`python -P -m MODULE --name value ... -- command...` is such a wrapper: it then runs the command, or
+becomes it. `python -m headrace.core.process.parent_death --parent PID [--report FD] -- command...`
+asks for a parent-death signal and executes the command, so that a script is `__main__` of its own
+interpreter and its tracebacks are free of Headrace. The setting survives the exec. The program
+writes its pid to FD, a pipe of the parent.
 """
 
 from __future__ import annotations
@@ -12,11 +13,36 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import NoReturn
 
-from headrace.core.process.wrapper import become, read_wrapper_arguments, wrapper_command
+
+def wrapper_command(
+    python: str, module: str, options: Mapping[str, object], command: Sequence[str]
+) -> list[str]:
+    """Return the command line of a wrapper; the interpreter needs Headrace alone."""
+    flags = [text for name, value in options.items() for text in (f"--{name}", str(value))]
+    # -P: a folder named headrace in the working folder must not be imported.
+    return [python, "-P", "-m", module, *flags, "--", *command]
+
+
+def read_wrapper_arguments(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Return the options by name, and the command, if there is one."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    names = [name.removeprefix("--") for name in arguments[:end:2]]
+    return dict(zip(names, arguments[1:end:2], strict=True)), list(arguments[end + 1 :])
+
+
+def become(command: list[str]) -> NoReturn:
+    """Execute a command in place of this program; exit 127 where there is none."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and exec would pass that on
+    try:
+        os.execvp(command[0], command)  # noqa: S606 - this process is to become the command
+    except OSError as error:
+        sys.stderr.write(f"headrace: {command[0]} cannot be started: {error.strerror}\n")
+        sys.exit(127 if isinstance(error, FileNotFoundError) else 126)
+
 
 _PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 
@@ -54,9 +80,8 @@ def parent_bound_command(
 ) -> list[str]:
     """Return the command line that runs `command` bound to this process.
 
-    Args:
-        python: The interpreter that runs this file; it needs Headrace alone.
-        pid_pipe: The write end of a pipe of this process, to which the program writes its pid.
+    The interpreter needs Headrace alone. The program writes its pid to `pid_pipe`, the write end of
+    a pipe of this process.
     """
     options = {"parent": os.getpid()} | ({} if pid_pipe is None else {"report": pid_pipe})
     return wrapper_command(python, "headrace.core.process.parent_death", options, command)

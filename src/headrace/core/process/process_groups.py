@@ -22,8 +22,12 @@ from pathlib import Path
 
 import psutil
 
-from headrace.core.process.parent_death import die_with_parent, parent_bound_command
-from headrace.core.process.wrapper import read_wrapper_arguments, wrapper_command
+from headrace.core.process.parent_death import (
+    die_with_parent,
+    parent_bound_command,
+    read_wrapper_arguments,
+    wrapper_command,
+)
 
 _GRACE_S = 6.0
 _HANDLED_SIGNALS = {signal.SIGTERM, signal.SIGCHLD}

@@ -69,10 +69,7 @@ class MessageReader:
         return True
 
     def read(self) -> dict[str, Any] | None:
-        """Wait for the next message; None at the end. Raises the error that was sent, if it is one.
-
-        Raises HeadraceError (an error was sent).
-        """
+        """Wait for the next message; None at the end. Raises an error that was sent."""
         self.wait()
         end = self._line_end()
         if end < 0:
@@ -99,8 +96,7 @@ class Sidecar:
         own_session: Signals to this process's group or terminal do not reach it.
         output: Where it writes; None: messages are read here, and other text goes to stderr.
 
-    Raises:
-        OSError: No more processes can be started.
+    Raises OSError (no more processes can be started).
     """
 
     def __init__(
@@ -138,10 +134,7 @@ class Sidecar:
             write_all(self._process.stdin.fileno(), line.encode())
 
     def receive(self) -> dict[str, Any] | None:
-        """Wait for its next message, without a deadline; None where it has ended.
-
-        Raises HeadraceError (the error that it reports).
-        """
+        """Wait for its next message; None where it has ended. Raises the error that it reports."""
         assert self._messages is not None
         return self._messages.read()
 
@@ -165,13 +158,9 @@ class Sidecar:
     def end(
         self, message: Mapping[str, Any] | None = None, *, patience_s: float, kills: bool = True
     ) -> int | None:
-        """Have it end: send a last message, and close its input.
+        """Have it end: send a last message, and close its input; without `kills` it may go on.
 
-        Args:
-            kills: Kill it then; else it goes on.
-
-        Returns:
-            Its code, -n for signal n; None where it took too long.
+        Returns its code, -n for signal n; None where it took too long.
         """
         if message is not None:
             self.send(message)
@@ -184,14 +173,10 @@ class Sidecar:
 
 
 class RestartedSidecar:
-    """A sidecar that is started again where it is killed, by the OOM killer, say.
+    """A sidecar that is started again, some times at most, where it is killed (out of memory, say).
 
     One that exits by itself has said why, and is not. It must not use a parent-death signal, as
-    threads start it.
-
-    Args:
-        restarts: How often it is started again at most.
-        killed: Called with its code, and whether another one has taken over.
+    threads start it. `killed` is called with its code, and whether another one has taken over.
     """
 
     def __init__(

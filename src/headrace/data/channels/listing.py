@@ -182,17 +182,15 @@ def warn_of_changes(
     if changed:
         these = "object was" if len(changed) == 1 else "objects were"
         print_status(
-            f"headrace: warning: channel {channel.name}: {len(changed):,} {these} replaced or "
+            f"warning: channel {channel.name}: {len(changed):,} {these} replaced or "
             f"removed at {before.url} while the job ran, which has read {read}: "
-            f"{first_names(changed)}\n"
+            f"{first_names(changed)}"
         )
 
 
 def warn_of_unknown_changes(channel: str, error: HeadraceError) -> None:
     """Warn that it is unknown whether a channel changed."""
-    print_status(
-        f"headrace: channel {channel}: whether it changed meanwhile is not known: {error}\n"
-    )
+    print_status(f"channel {channel}: whether it changed meanwhile is not known: {error}")
 
 
 _READ = "some of them as they were before, or as they are now"

@@ -81,8 +81,7 @@ class ChannelMounts(ActiveChannels):
             mount = self._show(spec.uri, spec.name)
         except NoMountError as error:
             print_status(
-                f"headrace: channel {spec.name} is copied (mode File), as it cannot be mounted "
-                f"here: {error}\n"
+                f"channel {spec.name} is copied (mode File), as it cannot be mounted here: {error}"
             )
             return None
         try:

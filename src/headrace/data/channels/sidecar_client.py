@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from headrace.core.console import print_status
+from headrace.core.console import print_status, write_status
 from headrace.core.errors import LaunchError
 from headrace.core.process.sidecar import Sidecar
 
@@ -42,7 +42,7 @@ class ChannelSidecar(Sidecar):
             answer = self.receive()
         except KeyboardInterrupt:
             self.kill()
-            print_status(
+            write_status(
                 "\nheadrace: interrupted while channels were copied; what is whole stays\n"
             )
             sys.exit(130)
@@ -55,9 +55,7 @@ class ChannelSidecar(Sidecar):
     def end_with_change_check(self, exit_code: int) -> None:
         """End it; unless the job was stopped, let it report changes first."""
         if self.end(END if exit_code < 128 else None, patience_s=_LISTING_S) is None:
-            print_status(
-                "headrace: whether channels changed meanwhile is not known: no answer in time\n"
-            )
+            print_status("whether channels changed meanwhile is not known: no answer in time")
 
 
 END = {"job": "ended"}

@@ -16,15 +16,14 @@ from headrace.core.console import print_status
 from headrace.core.errors import UsageError
 from headrace.jobs.spec import ContractOptions
 from headrace.platforms.cluster_hosts import job_topology
-from headrace.platforms.instance_groups import GroupSpec
-from headrace.platforms.sagemaker.folders import (
+from headrace.platforms.sagemaker import (
     CHECKPOINT_PATH_FLAG,
     DEFAULT_BASE,
     SageMakerFolders,
 )
-from headrace.platforms.sagemaker.variables import MASTER_PORT as SAGEMAKERS_PORT
+from headrace.platforms.sagemaker import MASTER_PORT as SAGEMAKERS_PORT
 from headrace.platforms.script_contract import ContractName, conflicting_variables
-from headrace.platforms.topology import JobTopology, training_group
+from headrace.platforms.training_job import JobTopology, training_group
 from headrace.platforms.vertex import MASTER_PORT as VERTEXS_PORT
 
 _DEFAULT_ADDRESS = "127.0.0.1"  # torchrun's own default for --master-addr
@@ -58,13 +57,6 @@ class ExistingJob:
     def has_local_ranks(self) -> bool:
         """Whether this host is one of those that have ranks."""
         return self.topology.here in self.training
-
-    def has_group(self, group: GroupSpec) -> bool:
-        """Whether a group that the command line names is one of the job's."""
-        return any(
-            each.name == group.name and len(each.hosts) == group.hosts
-            for each in self.topology.groups
-        )
 
     def apply(self, args: argparse.Namespace, *, has_ranks: bool) -> None:
         """Set the rendezvous with the job's other hosts in torchrun's arguments, where unset."""
@@ -120,7 +112,7 @@ def with_detected_contract(options: ContractOptions) -> ContractOptions:
         if job_topology(variables, read_resource_config()) is None:
             return options
     except UsageError as error:
-        print_status(f"headrace: this is taken for no job of SageMaker's or Vertex AI's: {error}\n")
+        print_status(f"this is taken for no job of SageMaker's or Vertex AI's: {error}")
         return options
     name: ContractName = "sagemaker"
     if variables[env.CLUSTER_SPEC.name]:
@@ -128,8 +120,8 @@ def with_detected_contract(options: ContractOptions) -> ContractOptions:
     elif variables[env.SM_HOST_COUNT.name]:  # SDK 2's containers know no such variable
         name = "sagemaker-v3"
     print_status(
-        f"headrace: started within a job of {_SERVICES[name]}, so as with --contract {name}; "
-        "--contract torchrun leaves that job alone\n"
+        f"started within a job of {_SERVICES[name]}, so as with --contract {name}; "
+        "--contract torchrun leaves that job alone"
     )
     return replace(options, contracts=(name,))
 

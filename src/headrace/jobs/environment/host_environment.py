@@ -1,19 +1,23 @@
-"""The construction of the script environment on a host, with channels and /gcs mounts.
+"""The hosts of a job as its scripts see them: layout, script environment, channels, /gcs mounts.
 
-On Vertex AI, Cloud Storage FUSE mounts buckets at `/gcs/BUCKET`
-(cloud.google.com/vertex-ai/docs/training, "Mount Cloud Storage"), and scripts name paths there.
-Which buckets a script uses is found in its arguments and its source text.
+The layout has groups, host names and addresses, the same on each host. On Vertex AI, Cloud Storage
+FUSE mounts buckets at `/gcs/BUCKET` (cloud.google.com/vertex-ai/docs/training, "Mount Cloud
+Storage"), and scripts name paths there. Which buckets a script uses is found in its arguments and
+its source text.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+import socket
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -25,12 +29,6 @@ from headrace.data.channels.mount.mount_program import NoMountError
 from headrace.data.channels.resolve import ChannelMounts, resolve_channels, script_channels
 from headrace.data.channels.spec import parse_cache_limit, read_channels
 from headrace.jobs.environment.existing_job import check_variables, find_existing_job
-from headrace.jobs.environment.host_layout import (
-    HostLayout,
-    free_master_port,
-    layout_hosts,
-    layout_single_host,
-)
 from headrace.jobs.environment.script_environment import (
     EnvironmentSpec,
     ScriptEnvironment,
@@ -41,11 +39,128 @@ from headrace.jobs.environment.script_environment import (
     with_script_options,
 )
 from headrace.jobs.spec import ContractOptions, JobSpec
-from headrace.platforms.instance_groups import GroupSpec
-from headrace.platforms.sagemaker.folders import DEFAULT_BASE, SageMakerFolders
-from headrace.platforms.script_contract import ScriptContract, script_arguments
+from headrace.platforms.instance_groups import ONLY_GROUP, GroupSpec, HostGroup
+from headrace.platforms.sagemaker import DEFAULT_BASE, SageMakerFolders
+from headrace.platforms.sagemaker import MASTER_PORT as SAGEMAKERS_PORT
+from headrace.platforms.script_contract import ContractName, ScriptContract, script_arguments
 from headrace.platforms.training_job import Distribution, HostResources, TrainingJob
+from headrace.platforms.vertex import MASTER_PORT as VERTEXS_PORT
 from headrace.platforms.vertex import vertex_paths
+
+_ADDRESS = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostLayout:
+    """The hosts of a job, with the names that its scripts see."""
+
+    job: str
+    groups: tuple[HostGroup, ...]
+    addresses: Mapping[str, str]  # by host name
+    distribution: Distribution | None  # how ranks are started; None: the script runs once a host
+    distributed: tuple[str, ...]  # the names of the groups that have ranks
+    can_bind_mount: bool  # processes of each host may have a mount namespace
+    master_port: int = 0  # for the rendezvous of a script's own ranks; 0: the contract's
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The names of all hosts, group by group."""
+        return tuple(host for group in self.groups for host in group.hosts)
+
+    def to_json(self) -> str:
+        """Return a text that `from_json` reads."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> HostLayout:
+        """Return the layout of a `to_json` text."""
+        fields: dict[str, Any] = json.loads(text)
+        groups = tuple(
+            HostGroup(**{**group, "hosts": tuple(group["hosts"])}) for group in fields["groups"]
+        )
+        return cls(**{**fields, "groups": groups, "distributed": tuple(fields["distributed"])})
+
+
+def layout_hosts(
+    job: str,
+    groups: Mapping[str, tuple[str, list[str]]],
+    *,
+    distribution: Distribution | None,
+    distributed: str | None,
+    can_bind_mount: bool,
+    master_port: int = 0,
+) -> HostLayout:
+    """Return the layout of hosts that are known by their addresses.
+
+    Where scripts can get an /etc/hosts of the job's, hosts are called algo-1, algo-2, ... in the
+    order of the groups. Elsewhere nothing would resolve such names, and they are called by address.
+    `groups` has the type and the addresses of the hosts of each group; `distributed` is the group
+    that has ranks, None: none.
+    """
+    addresses: dict[str, str] = {}
+    named = []
+    for group, (kind, hosts) in groups.items():
+        names = [f"algo-{len(addresses) + number}" for number in range(1, len(hosts) + 1)]
+        names = names if can_bind_mount else hosts
+        addresses |= dict(zip(names, hosts, strict=True))
+        named.append(HostGroup(name=group, hosts=tuple(names), instance_type=kind))
+    return HostLayout(
+        job=job,
+        groups=tuple(named),
+        addresses=addresses,
+        distribution=distribution,
+        distributed=(distributed,) if distribution is not None and distributed else (),
+        can_bind_mount=can_bind_mount,
+        master_port=master_port,
+    )
+
+
+def layout_emulated_hosts(
+    job: str, groups: Sequence[GroupSpec], has_devices: Callable[[GroupSpec], bool], *,
+    distribution: Distribution | None, can_bind_mount: bool,
+) -> HostLayout:  # fmt: skip
+    """Return the layout of groups of emulated hosts, the training group first; see `layout_hosts`.
+
+    Hosts of a group without a machine type are called local, with devices local_gpu.
+    """
+    number = iter(range(2, 2 + sum(group.hosts for group in groups)))
+    types_and_addresses = {
+        group.name: (
+            group.instance_type or ("local_gpu" if has_devices(group) else "local"),
+            [f"127.0.0.{next(number)}" for _ in range(group.hosts)],
+        )
+        for group in groups
+    }
+    return layout_hosts(
+        job, types_and_addresses, distribution=distribution, distributed=groups[0].name,
+        can_bind_mount=can_bind_mount,
+    )  # fmt: skip
+
+
+def free_master_port(contracts: Sequence[ContractName]) -> int:
+    """Return a free rendezvous port on this machine; 0 where the contracts' own port is free."""
+    usual = SAGEMAKERS_PORT if any(each.startswith("sage") for each in contracts) else VERTEXS_PORT
+    with socket.socket() as probe:
+        try:
+            probe.bind(("", usual))  # on all addresses, as torch's store does
+        except OSError:
+            probe.bind(("", 0))
+            return int(probe.getsockname()[1])
+    return 0
+
+
+def layout_single_host(
+    job: str, *, distribution: Distribution | None, devices: int, can_bind_mount: bool,
+    master_port: int = 0,
+) -> HostLayout:  # fmt: skip
+    """Return the layout of a job on this host alone; see `layout_hosts`."""
+    kind = "local_gpu" if devices else "local"
+    return layout_hosts(
+        job, {ONLY_GROUP: (kind, [_ADDRESS])},
+        distribution=distribution, distributed=ONLY_GROUP, can_bind_mount=can_bind_mount,
+        master_port=master_port,
+    )  # fmt: skip
+
 
 _GCS_ROOT = Path("/gcs")
 # A bucket's name: cloud.google.com/storage/docs/buckets, "Naming". Scripts write /gcs for gs:/.
@@ -75,8 +190,8 @@ def mount_buckets(
             bind_mounts[str(path)] = str(_mount_bucket(bucket, path, mounts))
         except (NoMountError, UsageError, OSError) as error:
             print_status(
-                f"headrace: {path} is not there, as it would be on Vertex AI: {error}. Give the "
-                f"data as --channel training=gs://{bucket}/..., and read AIP_TRAINING_DATA_URI.\n"
+                f"{path} is not there, as it would be on Vertex AI: {error}. Give the "
+                f"data as --channel training=gs://{bucket}/..., and read AIP_TRAINING_DATA_URI."
             )
     return bind_mounts, mounts
 
@@ -100,11 +215,6 @@ def _buckets_of_script(options: ContractOptions, script: str, arguments: Iterabl
     return found
 
 
-def has_platform_contract(options: ContractOptions) -> bool:
-    """Whether the script has a contract besides torchrun's variables."""
-    return bool(set(options.contracts) - {"torchrun"})
-
-
 def _plain_environment(options: ContractOptions) -> ScriptEnvironment:
     """Return the environment of a script that gets only its arguments."""
     arguments = script_arguments((), options.hyperparameters)
@@ -125,14 +235,14 @@ def single_host_environment(
     their number.
     """
     options = job.contract
-    if not has_platform_contract(options):
+    if not options.has_platform:
         return host_environment(job, script, None, "", folder=folder)
     training = job.hosts.groups[0].name if job.hosts.groups else None
     outer = find_existing_job(options, training)
     if outer is not None:
         print_status(
-            f"headrace: this is host {outer.topology.here} of a job of "
-            f"{len(outer.topology.hosts)}, whose folders and variables the script gets\n"
+            f"this is host {outer.topology.here} of a job of "
+            f"{len(outer.topology.hosts)}, whose folders and variables the script gets"
         )
         has_ranks = distribution is not None and outer.has_local_ranks
         script_env = existing_job_environment(
@@ -158,14 +268,9 @@ def host_environment(
 ) -> ScriptEnvironment:  # fmt: skip
     """Return the script environment of one host of a job.
 
-    Args:
-        script: The script's path, or a module's name.
-        cores: This host's CPU cores; None: those that this process may use.
-
-    Raises:
-        UsageError: A missing channel, or contradictory variables, for example.
-        StorageError: A channel cannot be copied.
-        LaunchError: The folders cannot be made.
+    Without `cores` the host has those that this process may use. Raises UsageError (a missing
+    channel, or contradictory variables, for example), StorageError (a channel cannot be copied),
+    LaunchError (the folders cannot be made).
     """
     options = job.contract
     if layout is None:
@@ -193,8 +298,8 @@ def host_environment(
         channels.piped.serve()
     if script_env.tree is not None and not layout.can_bind_mount:
         print_status(
-            f"headrace: {host}: a process may mount nothing here, so /opt/ml is "
-            f"{script_env.tree.folders.base}; SM_* variables name it\n"
+            f"{host}: a process may mount nothing here, so /opt/ml is "
+            f"{script_env.tree.folders.base}; SM_* variables name it"
         )
     script_env = replace(script_env, channels=(*channels.held, buckets))
     return with_script_options(script_env, job.environment, folder)
@@ -276,9 +381,6 @@ def _relative_script(code: Path, script: str) -> str:
     return str(path.relative_to(code)) if path.is_relative_to(code) else str(path)
 
 
-_ADDRESS = "127.0.0.{}"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentPreview:
     """The variables and arguments of a script on one host."""
@@ -311,8 +413,7 @@ def preview_environment(
     contract = ScriptContract(contracts=options.contracts, job=described, host=here)
     specs = read_channels(options.channels, options.input_modes)
     paths = vertex_paths(
-        str(Path("runs", job, "output").resolve()),
-        {name: spec.uri for name, spec in specs.items()},
+        str(Path("runs", job, "output").resolve()), {name: spec.uri for name, spec in specs.items()}
     )
     machine = host_resources(group.cpus or cores, group.gpus or 0)
     return EnvironmentPreview(
@@ -328,16 +429,7 @@ def _layout(job: str, options: ContractOptions, groups: Sequence[GroupSpec]) -> 
         return layout_single_host(
             job, distribution=options.distribution, devices=0, can_bind_mount=True
         )
-    return layout_hosts(
-        job,
-        {
-            group.name: (
-                group.instance_type or ("local_gpu" if group.gpus else "local"),
-                [_ADDRESS.format(number + 2) for number in range(group.hosts)],
-            )
-            for group in groups
-        },
-        distribution=options.distribution,
-        distributed=groups[0].name,
+    return layout_emulated_hosts(
+        job, groups, lambda group: bool(group.gpus), distribution=options.distribution,
         can_bind_mount=True,
-    )
+    )  # fmt: skip

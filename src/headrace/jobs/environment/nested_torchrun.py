@@ -26,10 +26,9 @@ from headrace.core.process.supervision import exit_code_of, signals_blocked
 from headrace.core.world import World, current_world
 from headrace.jobs.environment.script_environment import ScriptEnvironment
 from headrace.jobs.failure import describe_exit
-from headrace.jobs.output.script_output import run_script, script_command
+from headrace.jobs.output import run_script, script_command
 from headrace.jobs.spec import JobSpec
-from headrace.records.launcher import process_identity, running_pid
-from headrace.records.run_folder import RunFolder
+from headrace.records.run_folder import RunFolder, process_identity, running_pid
 
 _RUN_FILE = "headrace-run.json"  # in the parent of all starts' folders
 _LEADER_FILE, _FOLLOWER_FILE = "headrace.json", "headrace-{}.json"
@@ -59,11 +58,6 @@ class NestedRank:
     start: Path  # the folder of this start of the ranks, on this host
     command: tuple[str, ...]  # the command line that started all ranks
 
-    @property
-    def is_leader(self) -> bool:
-        """Whether it is the first rank of its host."""
-        return self.world.local_rank == 0
-
     def run_before(self) -> str | None:
         """Return the run folder of an earlier start of the same ranks; None: this is the first."""
         message = _read_message(self.start.parent / _RUN_FILE)
@@ -72,8 +66,8 @@ class NestedRank:
     def announce_leader(self) -> None:
         """Announce this rank as the leader, before its slow preparations; raises LaunchError."""
         print_status(
-            f"headrace: rank {self.world.rank} of {self.world.size} in a job of torchrun's, whose "
-            "ranks on this host are one run\n"
+            f"rank {self.world.rank} of {self.world.size} in a job of torchrun's, whose "
+            "ranks on this host are one run"
         )
         _write_message(self.start / _LEADER_FILE, {"leader": process_identity(os.getpid())})
 
@@ -155,8 +149,8 @@ def find_nested_rank() -> NestedRank | None:
     start = Path(error_file).parent.parent if error_file else None
     if start is None or not start.is_dir():
         print_status(
-            "headrace: a rank of torchrun's that names no folder of its start "
-            f"({env.ERROR_FILE.name}): it is a run of its own\n"
+            "a rank of torchrun's that names no folder of its start "
+            f"({env.ERROR_FILE.name}): it is a run of its own"
         )
         return None
     return NestedRank(world=current_world(), start=start, command=agent)
@@ -218,5 +212,5 @@ def run_follower(job: JobSpec, script: str, rank: NestedRank) -> int:
         code = exit_code_of(returncode)
         rank.note_end(code)
     if returncode != 0:
-        print_status(f"headrace: {job.script.path}: {describe_exit(returncode)}; log: {log}\n")
+        print_status(f"{job.script.path}: {describe_exit(returncode)}; log: {log}")
     return code

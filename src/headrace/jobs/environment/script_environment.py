@@ -18,7 +18,7 @@ from headrace.core.process.mount_namespace import namespace_command
 from headrace.core.source_location import SITECUSTOMIZE_DIR
 from headrace.data.channels.sidecar_client import ActiveChannels
 from headrace.jobs.spec import ScriptOptions
-from headrace.platforms.sagemaker.folders import (
+from headrace.platforms.sagemaker import (
     DEFAULT_BASE,
     SageMakerFolders,
     SageMakerTree,
@@ -59,7 +59,7 @@ class ScriptEnvironment:
         failure = self.failure()
         if failure is None:
             return exit_code
-        print_status(f"headrace: {failure}\n")
+        print_status(failure)
         return StorageError.exit_code
 
     def note_end(self, exit_code: int, command: Sequence[str], message: str) -> None:
@@ -70,7 +70,7 @@ class ScriptEnvironment:
             try:
                 self.tree.note_end(exit_code, shlex.join(command), message)
             except OSError as error:  # a full disk must not cost the script's own exit code
-                print_status(f"headrace: {self.tree.folders.failure}: {error}\n")
+                print_status(f"{self.tree.folders.failure}: {error}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +111,7 @@ def build_environment(
     script, tree, bind_mounts = spec.script, None, dict(spec.bind_mounts)
     seen = SageMakerFolders()
     environment: dict[str, str] = {}
-    if script.is_sagemakers:
+    if {"sagemaker", "sagemaker-v3"} & set(script.contracts):
         tree = SageMakerTree(spec.base)
         tree.lay_out(script.job, script.host, machine, code=spec.code, channels=spec.channels)
         if can_bind_mount:

@@ -15,10 +15,9 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from headrace.cluster.addresses import find_this_host, head_address
-from headrace.cluster.join_client import JoinClient
-from headrace.cluster.join_server import JoinServer
-from headrace.cluster.ray_driver import import_ray
+from headrace.cluster.host_identity import find_this_host, head_address
+from headrace.cluster.join_connections import JoinClient, JoinServer
+from headrace.cluster.ray_cluster import import_ray
 from headrace.cluster.ray_node import (
     AUTH_FILE_HELP,
     FreeMemory,
@@ -133,7 +132,8 @@ def _split(argv: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
         flag = name.replace("_", "-")
         is_own = flag in _JOIN_FLAGS or flag in _DECIDED
         # `-t 3` has its value in a separate word, `-t3` has not.
-        follows = not equals and word not in without_value and (is_own or _takes_next_word(word))
+        has_word = is_own or word.startswith("--") or len(word) == 2
+        follows = has_word and not equals and word not in without_value
         if follows and not rest:
             raise UsageError(f"{name} needs a value. {_HOW}")
         value = rest.pop(0) if follows else value
@@ -144,10 +144,6 @@ def _split(argv: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
     if not [word for word in rest if word != "--"]:
         raise UsageError(f"No script is named. {_HOW}")
     return own, [*run, *rest]
-
-
-def _takes_next_word(word: str) -> bool:
-    return word.startswith("--") or len(word) == 2
 
 
 def _port(flags: Mapping[str, str]) -> int:
@@ -169,9 +165,8 @@ _STATUS_EVERY_S = 10.0
 def join_cluster(argv: Sequence[str]) -> int:
     """Run this host's part of a job, and return the job's exit code, or 128 + a signal.
 
-    Raises:
-        UsageError: Wrong flags, or an environment that does not define the hosts.
-        LaunchError: Hosts are missing, the head is lost, or Ray does not start.
+    Raises UsageError (wrong flags, or an environment that does not define the hosts), LaunchError
+    (hosts are missing, the head is lost, or Ray does not start).
     """
     with signals_blocked() as blocked:  # before anything that starts threads is imported
         import_ray()
@@ -268,7 +263,7 @@ class _Head:
                     "reach one another on all ports; or wait longer: --hosts-timeout."
                 )
             if now_s > print_at_s:
-                print_status(f"headrace: waiting for hosts: {missing}\n")
+                print_status(f"waiting for hosts: {missing}")
                 print_at_s += _STATUS_EVERY_S
             self._pause(_POLL_S)
             _check_alive(node)
@@ -277,7 +272,7 @@ class _Head:
         self, groups: Mapping[str, int], node: RayNode, variables: Mapping[str, str | None]
     ) -> int:
         summary = ", ".join(f"{group} {hosts}" for group, hosts in groups.items())
-        print_status(f"headrace: a Ray cluster at {self._ray_address}, hosts: {summary}\n")
+        print_status(f"a Ray cluster at {self._ray_address}, hosts: {summary}")
         command = [
             sys.executable, "-u", "-P", "-m", "headrace.cli.main", "run", "--engine=ray",
             f"--address={self._ray_address}", *self._group_flags(groups), *self._options.run,
@@ -290,9 +285,7 @@ class _Head:
 
         def check_node() -> None:
             if child.poll() is None and node.has_ended():
-                print_status(
-                    f"headrace: Ray has ended on {node.name}. It said:\n{node.last_lines()}\n"
-                )
+                print_status(f"Ray has ended on {node.name}. It said:\n{node.last_lines()}")
                 child.terminate()
 
         # `headrace run` itself kills what does not stop in time.
@@ -321,16 +314,12 @@ def _run_worker_host(
 
             _wait_until_up(node, pause_and_poll)
             client.report_up()
-            print_status(
-                f"headrace: {name} ({cluster_hosts.group}) has joined {cluster_hosts.head}\n"
-            )
+            print_status(f"{name} ({cluster_hosts.group}) has joined {cluster_hosts.head}")
             while client.exit_code is None:
                 _check_alive(node)
                 pause_and_poll(_POLL_S)
     if client.exit_code:
-        print_status(
-            f"headrace: the job has failed on {cluster_hosts.head}: exit code {client.exit_code}\n"
-        )
+        print_status(f"the job has failed on {cluster_hosts.head}: exit code {client.exit_code}")
     return client.exit_code
 
 

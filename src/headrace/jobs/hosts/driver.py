@@ -8,32 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import ModuleType
 
 import torch
 
-from headrace.cluster.emulated_cluster import EmulatedCluster
-from headrace.cluster.ray_driver import import_ray, ray_connection
-from headrace.cluster.same_host import HostMarker, host_marker
+from headrace.cluster.host_identity import HostMarker, host_marker
+from headrace.cluster.ray_cluster import import_ray, ray_connection
+from headrace.cluster.ray_node import EmulatedCluster
 from headrace.core import env
 from headrace.core.console import print_status
 from headrace.core.errors import LaunchError
 from headrace.core.process.supervision import STOP_SIGNALS
 from headrace.data.channels.resolve import preflight_channels
-from headrace.jobs.environment.host_environment import has_platform_contract
-from headrace.jobs.hosts.cluster_options import ClusterOptions, print_emulated_types
-from headrace.jobs.hosts.emulated_hosts import EmulatedHosts
-from headrace.jobs.hosts.host_commands import HostCommands, job_working_dir
-from headrace.jobs.hosts.host_installs import HostInstalls
-from headrace.jobs.hosts.offload_auto import OffloadAuto
-from headrace.jobs.hosts.offload_setup import OffloadSetup
-from headrace.jobs.hosts.rank_group import StopRequest
-from headrace.jobs.hosts.ray_hosts import RayHosts
-from headrace.jobs.hosts.restart_loop import HostProvider, RestartLoop
-from headrace.jobs.output.terminal_output import HostOutput
+from headrace.jobs.hosts.host_commands import HostCommands, HostInstalls, job_working_dir
+from headrace.jobs.hosts.job_hosts import EmulatedHosts, RayHosts
+from headrace.jobs.hosts.offload_setup import OffloadAuto, OffloadSetup
+from headrace.jobs.hosts.rank_group import HostProvider, RestartLoop, StopRequest
+from headrace.jobs.output import HostOutput
 from headrace.jobs.requirements import code_folder, find_requirements, install_requirements
 from headrace.jobs.sync.host_sync import OutputUpload, extra_grace_s
-from headrace.jobs.torchrun_args import TorchrunJob
+from headrace.jobs.torchrun_args import ClusterOptions, TorchrunJob, print_emulated_types
 from headrace.platforms.instance_groups import GroupSpec
 from headrace.records.run_folder import Attempt, RunFolder
 
@@ -43,9 +38,8 @@ def run_on_cluster(
 ) -> int:
     """Run a job on the hosts of a cluster and return its exit code.
 
-    Raises:
-        UsageError: Ray is not installed.
-        LaunchError: There is no such cluster, it lacks hosts, or an agent does not start.
+    Raises UsageError (Ray is not installed), LaunchError (there is no such cluster, it lacks hosts,
+    or an agent does not start).
     """
     if not options.is_ray:
         install_requirements(job.spec.contract, job.spec.environment, folder, attempt)
@@ -54,30 +48,25 @@ def run_on_cluster(
     return _ClusterJob(job, options, folder, attempt).run(stop)
 
 
+@dataclass
 class _ClusterJob:
-    def __init__(
-        self, job: TorchrunJob, options: ClusterOptions, folder: RunFolder, attempt: Attempt
-    ) -> None:
-        self._job = job
-        self._options = options
-        self._folder = folder
-        self._attempt = attempt
+    job: TorchrunJob
+    options: ClusterOptions
+    folder: RunFolder
+    attempt: Attempt
+
+    def __post_init__(self) -> None:
         self._groups = self._groups_with_script()
-        self._working_dir = job_working_dir(job)
+        self._working_dir = job_working_dir(self.job)
         self._output = HostOutput()
         self._programs = HostCommands(
-            job,
-            self._groups,
-            self._working_dir,
-            folder,
-            attempt,
-            has_contract=has_platform_contract(job.spec.contract),
+            self.job, self._groups, self._working_dir, self.folder, self.attempt
         )
 
     def run(self, stop: StopRequest) -> int:
-        is_here = self._options.address is None
-        preflight_channels(self._job.spec.contract, is_same_machine=is_here)
-        output = OutputUpload(self._job.spec.sync, self._job.spec.contract, self._folder.path)
+        is_here = self.options.address is None
+        preflight_channels(self.job.spec.contract, is_same_machine=is_here)
+        output = OutputUpload(self.job.spec.sync, self.job.spec.contract, self.folder.path)
         output.begin()
         try:
             return self._run_on_hosts(stop)
@@ -85,37 +74,35 @@ class _ClusterJob:
             output.finish()
 
     def _run_on_hosts(self, stop: StopRequest) -> int:
-        with host_marker(self._folder.logs(self._attempt.number)) as marker:
-            if self._options.is_ray:
+        with host_marker(self.folder.logs(self.attempt.number)) as marker:
+            if self.options.is_ray:
                 return self._on_ray(stop, marker)
             devices = env.visible_devices(torch.accelerator.device_count())
             hosts = EmulatedHosts(
                 groups=self._groups, programs=self._programs, marker=marker, devices=devices
             )
             summary = ", ".join(f"{group.name} {group.hosts}" for group in self._groups)
-            print_status(f"headrace: hosts emulated on this machine: {summary}\n")
-            print_emulated_types(self._groups, len(devices), self._job.ranks_here)
+            print_status(f"hosts emulated on this machine: {summary}")
+            print_emulated_types(self._groups, len(devices), self.job.ranks_here)
             return self._run(hosts, stop)
 
     def _groups_with_script(self) -> list[GroupSpec]:
         """Return the groups whose hosts run the script, and print which groups are not used."""
-        options = self._options
-        if has_platform_contract(
-            self._job.spec.contract
-        ):  # as on SageMaker, every host runs the script
+        options = self.options
+        if self.job.spec.contract.has_platform:  # as on SageMaker, every host runs the script
             rest = [group for group in options.others if group.name != options.offload]
             return [options.training, *rest]
         for group in () if options.driver else options.others:
             if group.name != options.offload:
-                print_status(f"headrace: group {group.name}: its hosts have no part in this job; "
-                     f"--offload {group.name} would have them make batches\n")  # fmt: skip
+                print_status(f"group {group.name}: its hosts have no part in this job; "
+                     f"--offload {group.name} would have them make batches")  # fmt: skip
         return [options.training]
 
     def _on_ray(self, stop: StopRequest, marker: HostMarker) -> int:
-        options = self._options
+        options = self.options
         if not options.address:
             devices = torch.accelerator.device_count()
-            print_emulated_types(self._groups, devices, self._job.ranks_here)
+            print_emulated_types(self._groups, devices, self.job.ranks_here)
         requirements = self._requirements()
         with (
             _cluster_address(options) as address,
@@ -129,7 +116,7 @@ class _ClusterJob:
                 calls=ray, options=options, groups=self._groups, programs=self._programs,
                 working_dir=self._working_dir, marker=marker, requirements=requirements,
                 offloading=self._offloading(ray, marker, requirements),
-                profile=self._job.spec.recording.profile,
+                profile=self.job.spec.recording.profile,
             )  # fmt: skip
             return self._run(hosts, stop)
 
@@ -137,27 +124,27 @@ class _ClusterJob:
         loop = RestartLoop(
             hosts=hosts,
             output=self._output,
-            logs=self._folder.logs(self._attempt.number),
-            grace_s=self._job.shutdown_s + extra_grace_s(self._job.spec.sync),
-            restarts_left=int(self._job.args.max_restarts),
-            preemptions_left=self._options.max_preemptions,
+            logs=self.folder.logs(self.attempt.number),
+            grace_s=self.job.shutdown_s + extra_grace_s(self.job.spec.sync),
+            restarts_left=int(self.job.args.max_restarts),
+            preemptions_left=self.options.max_preemptions,
         )
         return loop.run(stop)
 
     def _requirements(self) -> HostInstalls | None:
-        given = self._job.spec.environment.requirements
-        file = find_requirements(given, code_folder(self._job))
+        given = self.job.spec.environment.requirements
+        file = find_requirements(given, code_folder(self.job))
         if file is None:
             return None
         return HostInstalls(
             file, self._working_dir, is_named=given is not None,
-            is_copied=self._options.address is not None, folder=self._folder, attempt=self._attempt,
+            is_copied=self.options.address is not None, folder=self.folder, attempt=self.attempt,
         )  # fmt: skip
 
     def _offloading(
         self, ray: ModuleType, marker: HostMarker, requirements: HostInstalls | None
     ) -> OffloadSetup | None:
-        options = self._options
+        options = self.options
         if options.offload is None:
             return None
         named = {one.name: one for one in options.others}
@@ -168,11 +155,11 @@ class _ClusterJob:
         )  # fmt: skip
 
     def _offload_choice(self) -> OffloadAuto | None:
-        options = self._options
+        options = self.options
         if options.offload is None or not options.offload_if_it_helps:
             return None
-        ranks = self._job.ranks_here * options.training.hosts
-        return OffloadAuto(self._folder.path, self._attempt.number, options.offload, ranks)
+        ranks = self.job.ranks_here * options.training.hosts
+        return OffloadAuto(self.folder.path, self.attempt.number, options.offload, ranks)
 
 
 @contextmanager
@@ -182,7 +169,7 @@ def _cluster_address(options: ClusterOptions) -> Iterator[str]:
         return
     groups = [options.training, *options.others]
     summary = ", ".join(f"{group.name} {group.hosts}" for group in groups)
-    print_status(f"headrace: a Ray cluster on this machine, hosts emulated: {summary}\n")
+    print_status(f"a Ray cluster on this machine, hosts emulated: {summary}")
     try:
         devices = env.visible_devices(torch.accelerator.device_count())
         cluster = EmulatedCluster(groups, devices=devices)

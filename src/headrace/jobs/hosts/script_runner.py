@@ -29,14 +29,15 @@ from headrace.core.process.supervision import (
 from headrace.jobs.cli_args import find_script
 from headrace.jobs.environment.script_environment import ScriptEnvironment, program_command
 from headrace.jobs.failure import RankFailure, describe_exit, last_traceback, last_write_s
-from headrace.jobs.host_run import HostRun, ScriptEnd, cluster_host_run
-from headrace.jobs.hosts.driver_protocol import (
+from headrace.jobs.host_run import (
     HostAssignment,
+    HostRun,
+    ScriptEnd,
     announce_refusal,
+    cluster_host_run,
     wait_at_start_barrier,
 )
-from headrace.jobs.output.script_output import script_command
-from headrace.jobs.output.terminal_output import LogFollower
+from headrace.jobs.output import LogFollower, script_command
 from headrace.jobs.spec import JobSpec
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
-from headrace.core.errors import UsageError, choices_hint
+from headrace.core.errors import UsageError, check_choices
 from headrace.jobs.sagemaker_sdk import rule_configs
 from headrace.jobs.sagemaker_sdk.config import FrameworkProfile
 
@@ -116,14 +116,10 @@ def _rule(given: object, prefix: str) -> _Rule:
     if isinstance(given, _Rule):
         return given
     if isinstance(given, str):
-        if given not in _CHECKED:
-            raise UsageError(f"{prefix}{given}{choices_hint(given, _CHECKED)}")
+        check_choices([given], _CHECKED, prefix)
         return ProfilerRule(given, given)
     if isinstance(given, Mapping) and "name" in given:
-        known = [each.name for each in fields(_Rule)]
-        for name in given:
-            if name not in known:
-                raise UsageError(f"{prefix}{name}{choices_hint(str(name), known)}")
+        check_choices(given, [each.name for each in fields(_Rule)], prefix)
         return ProfilerRule(**given)
     raise UsageError(
         f"{prefix}{given!r} is no rule: write ProfilerRule.sagemaker(rule_configs.CPUBottleneck())."

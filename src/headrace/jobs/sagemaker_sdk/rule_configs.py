@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.core.errors import UsageError, choices_hint
+from headrace.core.errors import UsageError, check_choices, choices_hint
 
 _SCAN = {"scan_interval_us": 60_000_000}
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
@@ -56,9 +56,7 @@ def _of_profiler(rule: str) -> Callable[..., RuleConfig]:
 
     def make(*values: object, **parameters: object) -> RuleConfig:
         given = {**dict(zip(known, values, strict=False)), **parameters}
-        for name in given:
-            if name not in known:
-                raise UsageError(f"rule_configs.{rule}: {name}{choices_hint(name, known)}")
+        check_choices(given, known, f"rule_configs.{rule}: ")
         return RuleConfig(rule, given)
 
     return make
@@ -73,14 +71,11 @@ def _report(**parameters: object) -> RuleConfig:
     rules = {rule.lower(): rule for rule in DEFAULTS}
     for name in parameters:
         rule, _, parameter = name.partition("_")
-        if rule.lower() not in rules:
-            raise UsageError(
-                f"rule_configs.{REPORT}: {name}: {rule}{choices_hint(rule, list(DEFAULTS))}"
-            )
+        where = f"rule_configs.{REPORT}: {name}: "
+        check_choices([rules.get(rule.lower(), rule)], list(DEFAULTS), where)
         known = list(DEFAULTS[rules[rule.lower()]])
         if parameter.lower() not in known:
-            raise UsageError(f"rule_configs.{REPORT}: {name}: {parameter}"
-                             f"{choices_hint(parameter, known)}")  # fmt: skip
+            raise UsageError(f"{where}{parameter}{choices_hint(parameter, known)}")
     return RuleConfig(REPORT, parameters)
 
 

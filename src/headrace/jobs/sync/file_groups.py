@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.core.files import is_temporary
-from headrace.jobs.sync.manifest import is_outside_folder
+from headrace.jobs.sync.remote_copy import is_outside_folder
 
 _ZIP = b"PK\x03\x04"
 _LONGEST_HEADER = 100_000_000  # the limit of safetensors itself

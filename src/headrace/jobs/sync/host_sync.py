@@ -14,11 +14,11 @@ from headrace.core.console import print_status
 from headrace.core.errors import LaunchError, UsageError
 from headrace.core.process.sidecar import RestartedSidecar, Sidecar
 from headrace.data.storage.urls import parse_url
-from headrace.jobs.environment.host_layout import HostLayout
+from headrace.jobs.environment.host_environment import HostLayout
 from headrace.jobs.environment.script_environment import ScriptEnvironment
 from headrace.jobs.failure import describe_exit
 from headrace.jobs.spec import ContractOptions, SyncOptions
-from headrace.jobs.sync.sync_messages import OutputTask, SyncTask, job_end
+from headrace.jobs.sync.sync_messages import OutputTask, SyncTask
 
 DEADLINE_S = 300.0
 """How long a job that has ended may upload its last files, in seconds."""
@@ -34,14 +34,9 @@ def extra_grace_s(options: SyncOptions) -> float:
 
 
 class HostSync:
-    """The checkpoint sync of a host.
+    """The checkpoint sync of a host by its sync name; those of all hosts may be unknown.
 
-    Args:
-        sync_name: The name under which this host's files are synced.
-        all_sync_names: Those names of all hosts of the job; None: unknown.
-
-    Raises:
-        UsageError: The URL is a folder that contains the checkpoints, or lies among them.
+    Raises UsageError (the URL is a folder that contains the checkpoints, or lies among them).
     """
 
     def __init__(
@@ -71,9 +66,8 @@ class HostSync:
     def fetch(self) -> None:
         """Restore the newest checkpoints, before any rank starts.
 
-        Raises:
-            UsageError: The URL cannot be written to.
-            LaunchError: They cannot be fetched; the reason was printed.
+        Raises UsageError (the URL cannot be written to), LaunchError (they cannot be fetched; the
+        reason was printed).
         """
         if self._url is None:
             return
@@ -109,7 +103,7 @@ class HostSync:
         if self._sidecar is not None:
             failure = _failure_to_end(self._sidecar, clean=clean)
             if failure is not None:
-                print_status(f"headrace: the last checkpoints may not be kept: {failure}\n")
+                print_status(f"the last checkpoints may not be kept: {failure}")
 
     def _task(self, verb: Literal["fetch", "keep"]) -> dict[str, Any]:
         assert self._url is not None
@@ -124,15 +118,12 @@ class HostSync:
 
 def _print_killed(code: int, has_restarted: bool) -> None:  # noqa: FBT001 - a callback
     what = "another takes over" if has_restarted else "the next ones are not kept"
-    print_status(
-        f"headrace: the process that keeps checkpoints was {describe_exit(code)}; {what}\n"
-    )
+    print_status(f"the process that keeps checkpoints was {describe_exit(code)}; {what}")
 
 
 def _failure_to_end(sidecar: Sidecar | RestartedSidecar, *, clean: bool) -> str | None:
     """Have a process upload the remaining files and end; return how it failed, if it did."""
-    message = job_end(clean=clean, deadline_s=DEADLINE_S)
-    code = sidecar.end(message, patience_s=_KILL_AFTER_S)
+    code = sidecar.end({"clean": clean, "deadline_s": DEADLINE_S}, patience_s=_KILL_AFTER_S)
     if code == 0:
         return None
     return describe_exit(-signal.SIGKILL if code is None else code)
@@ -186,7 +177,7 @@ class OutputUpload:
         self._run = run
         self._job = job or run.name
         self._sidecar: Sidecar | None = None
-        if self._url is not None and not set(contract.contracts) - {"torchrun"}:
+        if self._url is not None and not contract.has_platform:
             raise UsageError(
                 "--output-path: no contract tells the script where to leave what it makes. Add "
                 "--contract sagemaker (SM_MODEL_DIR) or --contract vertex (AIP_MODEL_DIR)."
@@ -195,9 +186,8 @@ class OutputUpload:
     def begin(self) -> None:
         """Reserve the output path for this job, before any rank starts.
 
-        Raises:
-            UsageError: Another job writes there, or it cannot be written to.
-            LaunchError: The path could not be checked; the reason was printed.
+        Raises UsageError (another job writes there, or it cannot be written to), LaunchError (the
+        path could not be checked; the reason was printed).
         """
         if self._url is None:
             return
@@ -220,7 +210,7 @@ class OutputUpload:
         if sidecar is not None:
             failure = _failure_to_end(sidecar, clean=True)
             if failure is not None:
-                print_status(f"headrace: what the job made is not all uploaded: {failure}\n")
+                print_status(f"what the job made is not all uploaded: {failure}")
 
 
 @contextmanager

@@ -2,19 +2,133 @@
 
 URL/manifests/<host>/<generation>.json: the last two generations of each host
 URL/files/<name>@<host>.<owner>.<number>: file contents; an object is never written twice
+
+A host's manifest is written after its files. A restarted job reads only files in manifests, so it
+sees a checkpoint of several files whole or not at all. Manifests are numbered; of two writers of
+one number, the store accepts one.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 from headrace.core.errors import CheckpointError, NotFoundError, StorageError, UsageError
+from headrace.core.lazy import blake2b
 from headrace.data.storage import Store, open_store
-from headrace.jobs.sync.manifest import SyncedFile, SyncManifest
+from headrace.data.storage.urls import check_path
+
+_PIECE_BYTES = 4 * 1024 * 1024
+_SIZE_BYTES = 16
+
+
+def new_checksum() -> hashlib.blake2b:
+    """Return the state of a new checksum."""
+    return hashlib.blake2b(digest_size=_SIZE_BYTES)
+
+
+def file_checksum(path: Path) -> str:
+    """Return a file's checksum in hexadecimal digits; raises OSError."""
+    digest = new_checksum()
+    with path.open("rb", buffering=0) as file:
+        while piece := file.read(_PIECE_BYTES):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+_FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncedFile:
+    """One synced file of a host."""
+
+    name: str  # its path relative to the synced folder, with "/" between folders
+    size_bytes: int
+    checksum: str  # BLAKE2b of its bytes, 16 bytes long, in hexadecimal digits
+    mtime_ns: int
+    stored_as: str  # the object that holds its bytes, relative to the URL; "" for a link
+    link: str = ""  # the target of a link, relative to its own folder; "": it is a file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncManifest:
+    """All files of one host at one moment."""
+
+    host: str
+    generation: int  # 1 for the host's first manifest, increased by one for each
+    owner: str  # a unique name of the process that wrote it
+    saved_s: float  # when it was written, in seconds since 1970 (UTC)
+    files: Mapping[str, SyncedFile]  # by name
+
+    def to_json(self) -> bytes:
+        """Return the manifest as an object's bytes."""
+        fields = {
+            "version": _FORMAT_VERSION, "host": self.host, "generation": self.generation,
+            "owner": self.owner, "saved_s": self.saved_s,
+            "files": [asdict(self.files[name]) for name in sorted(self.files)],
+        }  # fmt: skip
+        return json.dumps({**fields, "checksum": _checksum(fields)}, indent=1).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes, url: str) -> SyncManifest:
+        """Return the manifest in an object's bytes.
+
+        Raises CheckpointError (they are no manifest, damaged, or of a later format).
+        """
+        try:
+            fields = json.loads(data)
+            checksum = fields.pop("checksum")
+            if fields["version"] != _FORMAT_VERSION:
+                raise CheckpointError(
+                    f"{url} has format {fields['version']}; this Headrace reads {_FORMAT_VERSION}. "
+                    "Install the version that wrote it, or a newer one."
+                )
+            if checksum != _checksum(fields):
+                raise CheckpointError(f"{url} is damaged: its checksum differs.")
+            files = {file["name"]: SyncedFile(**file) for file in fields["files"]}
+            for file in files.values():
+                _check_file(file)
+            return cls(
+                host=str(fields["host"]), generation=int(fields["generation"]),
+                owner=str(fields["owner"]), saved_s=float(fields["saved_s"]), files=files,
+            )  # fmt: skip
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CheckpointError(f"{url} is no manifest of a kept folder: {error}.") from error
+
+
+def is_outside_folder(name: str, link: str) -> bool:
+    """Whether a link of this name leads out of the synced folder."""
+    if PurePosixPath(link).is_absolute():
+        return True
+    depth = len(PurePosixPath(name).parts) - 1
+    for part in PurePosixPath(link).parts:
+        depth += -1 if part == ".." else 1
+        if depth < 0:
+            return True
+    return False
+
+
+def _check_file(file: SyncedFile) -> None:
+    check_path(file.name)
+    if file.link:
+        if is_outside_folder(file.name, file.link):
+            raise UsageError(f"the link {file.name} leads out of its folder")
+    else:
+        check_path(file.stored_as)
+
+
+def _checksum(fields: Mapping[str, Any]) -> str:
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
+    return blake2b(text.encode(), _SIZE_BYTES).hex()
+
 
 _MANIFESTS = "manifests"
 _FILES = "files"
@@ -60,9 +174,8 @@ class RemoteCopy:
     def newest(self) -> MergedFiles:
         """Return the files of all hosts by their newest undamaged manifests.
 
-        Raises:
-            StorageError: The store does not answer.
-            CheckpointError: All manifests of a host are damaged.
+        Raises StorageError (the store does not answer), CheckpointError (all manifests of a host
+        are damaged).
         """
         generations = self._generations().items()
         return self._merged(
@@ -76,9 +189,8 @@ class RemoteCopy:
     def publish(self, manifest: SyncManifest) -> SyncManifest:
         """Publish a host's newest manifest; return it, or this process's own earlier one.
 
-        Raises:
-            FencedError: Another process has published one of that number.
-            StorageError: The store does not answer.
+        Raises FencedError (another process has published one of that number), StorageError (the
+        store does not answer).
         """
         path = _manifest_path(manifest.host, manifest.generation)
         if self.store.create(path, manifest.to_json()):
@@ -175,7 +287,8 @@ class RemoteCopy:
         for host, manifest in sorted(manifests.items()):
             for name, file in manifest.files.items():
                 other = files.get(name)
-                if other is not None and _differ(other, file) and name not in self._warned:
+                differs = other and (other.checksum, other.link) != (file.checksum, file.link)
+                if differs and name not in self._warned:
                     self._warned.add(name)
                     self._report(
                         f"{name} was kept by {hosts[name]} and by {host}; the one that was written "
@@ -199,10 +312,6 @@ def adopting_manifest(
             name: file for name, file in merged.files.items() if merged.hosts[name] not in others
         },
     )  # fmt: skip
-
-
-def _differ(one: SyncedFile, other: SyncedFile) -> bool:
-    return (one.checksum, one.link) != (other.checksum, other.link)
 
 
 def _manifest_path(host: str, generation: int) -> str:

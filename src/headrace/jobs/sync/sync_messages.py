@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from headrace.core.errors import HeadraceError
 from headrace.core.process.sidecar import SidecarParent
@@ -36,16 +36,6 @@ class OutputTask:
     url: str
     job: str
     run: str  # the run folder on this host
-
-
-def job_end(*, clean: bool, deadline_s: float) -> dict[str, Any]:
-    """Return the message that the job has ended.
-
-    Args:
-        clean: No rank was killed, possibly while it wrote a file.
-        deadline_s: How long the upload of the remaining files may take.
-    """
-    return {"clean": clean, "deadline_s": deadline_s}
 
 
 def read_job_end(parent: SidecarParent) -> tuple[bool, bool, float]:

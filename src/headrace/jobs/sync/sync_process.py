@@ -3,6 +3,10 @@
 With the verb "fetch" it restores the files at the URL and ends; the exit code says how. With "keep"
 it runs until the launcher reports the job's end, or was killed; then it uploads the last complete
 files. It forks nothing, so it may call object stores itself.
+
+A folder is synced in passes. Complete files are uploaded; then a manifest lists them, together with
+the previous versions of files that are being written. So each manifest is a state that the folder
+may have had: a file that was written after another is never listed without it.
 """
 
 from __future__ import annotations
@@ -10,9 +14,10 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -24,16 +29,258 @@ from headrace.core.process.parent_death import die_with_parent
 from headrace.core.process.sidecar import SidecarParent, run_sidecar
 from headrace.data.storage import declare_leaf
 from headrace.data.storage.store import split_span
-from headrace.jobs.sync.file_groups import is_truncated
-from headrace.jobs.sync.folder_sync import FolderSync, sync_until
-from headrace.jobs.sync.manifest import SyncedFile, file_checksum, new_checksum
-from headrace.jobs.sync.remote_copy import FencedError, MergedFiles, RemoteCopy
+from headrace.jobs.sync.file_groups import FileGroup, FileState, FolderScan, group_of, is_truncated
+from headrace.jobs.sync.remote_copy import (
+    FencedError,
+    MergedFiles,
+    RemoteCopy,
+    SyncedFile,
+    SyncManifest,
+    adopting_manifest,
+    file_checksum,
+    new_checksum,
+)
 from headrace.jobs.sync.sync_messages import (
     SyncTask,
     exit_at_deadline,
     exit_code_of_task,
     read_job_end,
 )
+
+_MAX_UPLOADS = 4
+_REMOVALS_WAIT_S = 5.0
+"""How long removed files stay listed, in seconds: the whole folder may be about to go."""
+_REMOVALS_WAIT_LONGEST_S = 60.0
+_MAX_PASS_INTERVAL_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncPass:
+    """The result of one pass."""
+
+    uploaded: int  # files
+    waiting: tuple[str, ...]  # names of files and folders that were not complete
+
+
+class FolderSync:
+    """The sync of one host's folder.
+
+    The job's other hosts may be unknown. `report` is called with messages for the user.
+    """
+
+    def __init__(
+        self, remote: RemoteCopy, folder: Path, host: str, others: Iterable[str] | None,
+        report: Callable[[str], object], clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self._clock = clock
+        self._remote = remote
+        self._folder = folder
+        self._host = host
+        self._others = None if others is None else set(others)
+        self._owner = uuid4().hex[:12]
+        self._scan = FolderScan(folder, report, clock)
+        self._manifests: list[SyncManifest] = []
+        self._synced_states: dict[str, FileState] = {}  # states of uploaded files
+        self._files: dict[str, SyncedFile] = {}  # uploaded files, listed by a manifest or not yet
+        self._foreign: dict[str, FileState] = {}  # files that other hosts sync
+        self._gone_s: dict[str, float] = {}
+        self._number = 0
+
+    def begin(self) -> None:
+        """Take over from the process that synced this host's files before.
+
+        Raises CheckpointError (the remote copy is broken, or another process takes over as well),
+        StorageError (the store does not answer).
+        """
+        merged = self._remote.newest()
+        before = merged.manifests.get(self._host)
+        others = self._others
+        # One host adopts the files of an earlier job's hosts that are not in this job.
+        is_first = others is not None and all(self._host < other for other in others)
+        if others is None or not is_first:
+            others = set(merged.manifests) - {self._host}
+        newest = adopting_manifest(
+            merged, self._host, self._owner, self._remote.generation(self._host) + 1, others
+        )
+        self._remote.publish(newest)
+        self._manifests = [each for each in (before, newest) if each is not None]
+        self._remote.drop_before(self._host, newest.generation - 1)
+        left = set(merged.manifests) - others - {self._host}
+        for host in left:
+            self._remote.disown(host)
+        if is_first:
+            self._remote.tidy()
+        self._note_present_files(merged, others)
+
+    def one_pass(self, *, at_the_end: bool = False, may_remove: bool = True) -> SyncPass:
+        """Upload complete files that are not in the remote copy, and publish a manifest if needed.
+
+        At the end what is closed is complete. With `may_remove`, files that are gone from the
+        folder need not stay listed. Raises CheckpointError (another process syncs this host's files
+        by now, or the folder is gone), StorageError (the store does not answer; the next pass
+        continues where this one ended), OSError (a file cannot be read).
+        """
+        if not self._folder.is_dir():
+            raise CheckpointError(
+                f"{self._folder} is gone. What was kept of it stays at {self._remote.store.url}."
+            )
+        groups = self._without_foreign_files(self._scan.look(at_the_end=at_the_end))
+        ready = {key for key, group in groups.items() if group.is_complete}
+        ready -= {key for key in ready if _must_wait(groups[key], groups.values())}
+        files: dict[str, SyncedFile] = {}
+        uploaded, waiting = 0, set(groups) - ready
+        before = self._manifests[-1].files
+        for key in sorted(ready, key=lambda each: groups[each].changed_s):
+            fresh = self._uploaded(groups[key])
+            if fresh is None:
+                waiting.add(key)
+                continue
+            uploaded += len(fresh)
+            self._files |= fresh
+            self._synced_states |= groups[key].files
+            files |= {name: self._files[name] for name in groups[key].files}
+        files |= {name: file for name, file in before.items() if group_of(name) in waiting}
+        wait_s = 0.0 if at_the_end else _REMOVALS_WAIT_S if may_remove else float("inf")
+        files |= self._not_yet_removed(before, groups, wait_s)
+        if files != before:
+            self._publish(files)
+        return SyncPass(uploaded=uploaded, waiting=tuple(sorted(waiting)))
+
+    def _note_present_files(self, merged: MergedFiles, others: set[str]) -> None:
+        """Note which files here equal those of the remote copy; they are not uploaded again."""
+        for name, file in merged.files.items():
+            state = self._scan.mark(name)
+            if state is None or state.link != file.link:
+                continue
+            same = (state.size_bytes, state.mtime_ns) == (file.size_bytes, file.mtime_ns)
+            if file.link or (same and file_checksum(self._folder / name) == file.checksum):
+                own = merged.hosts[name] not in others
+                (self._synced_states if own else self._foreign)[name] = state
+                if own:
+                    self._files[name] = file
+
+    def _without_foreign_files(self, groups: Mapping[str, FileGroup]) -> dict[str, FileGroup]:
+        """Return the groups without other hosts' files, except those that this host changed."""
+        found: dict[str, FileGroup] = {}
+        for key, group in groups.items():
+            files = _changed_since(self._foreign, group)
+            if files:
+                found[key] = replace(group, files=files)
+        return found
+
+    def _uploaded(self, group: FileGroup) -> dict[str, SyncedFile] | None:
+        """Upload the new files of a group; None: the group changed meanwhile."""
+        new = _changed_since(self._synced_states, group)
+        if not new:
+            return {}
+        before = self._manifests[-1].files
+        with ThreadPoolExecutor(_MAX_UPLOADS) as pool:
+            sending = []
+            for name, state in new.items():
+                self._number += 1
+                stored_as = self._remote.object_name(name, self._host, self._owner, self._number)
+                sending.append(pool.submit(self._upload, name, state, before.get(name), stored_as))
+            try:
+                fresh = {file.name: file for file in (each.result() for each in sending)}
+            except FileNotFoundError:
+                fresh = {}
+        changed = any(self._scan.mark(name) != state for name, state in group.files.items())
+        if changed or not fresh:
+            for file in fresh.values():
+                if file.stored_as and file != before.get(file.name):
+                    self._remote.store.delete(file.stored_as)
+            return None
+        return fresh
+
+    def _upload(
+        self, name: str, state: FileState, before: SyncedFile | None, object_name: str
+    ) -> SyncedFile:
+        file = SyncedFile(
+            name=name, size_bytes=0, checksum="", mtime_ns=time.time_ns(), stored_as="",
+            link=state.link,
+        )  # fmt: skip
+        if file.link:
+            return file
+        path, size_bytes = self._folder / name, state.size_bytes
+        checksum = file_checksum(path)
+        if before and (before.checksum, before.size_bytes) == (checksum, size_bytes):
+            object_name = before.stored_as  # touched, or rewritten with the same bytes
+        else:
+            self._remote.store.put(object_name, path)
+        return replace(
+            file, size_bytes=size_bytes, checksum=checksum, mtime_ns=state.mtime_ns,
+            stored_as=object_name,
+        )  # fmt: skip
+
+    def _not_yet_removed(
+        self, before: Mapping[str, SyncedFile], groups: Mapping[str, FileGroup], wait_s: float
+    ) -> dict[str, SyncedFile]:
+        """Return removed files that stay listed for a while, as something may replace them."""
+        now_s = self._clock()
+        gone = {name for name in before if group_of(name) not in groups}
+        self._gone_s = {name: self._gone_s.get(name, now_s) for name in gone}
+        if wait_s and any(not group.is_complete for group in groups.values()):
+            wait_s = max(wait_s, _REMOVALS_WAIT_LONGEST_S)
+        return {
+            name: before[name] for name, since_s in self._gone_s.items() if now_s - since_s < wait_s
+        }
+
+    def _publish(self, files: Mapping[str, SyncedFile]) -> None:
+        newest = SyncManifest(
+            host=self._host, generation=self._manifests[-1].generation + 1, owner=self._owner,
+            saved_s=time.time(), files=dict(files),
+        )  # fmt: skip
+        # After a lost answer, this may be a manifest that this process published before.
+        self._manifests.append(self._remote.publish(newest))
+        self._synced_states = {
+            name: state for name, state in self._synced_states.items() if name in files
+        }
+        self._files = {name: file for name, file in self._files.items() if name in files}
+        self._remote.prune(self._manifests, self._manifests[-1])
+        self._manifests = self._manifests[-2:]
+
+
+def _changed_since(before: Mapping[str, FileState], group: FileGroup) -> dict[str, FileState]:
+    return {name: state for name, state in group.files.items() if before.get(name) != state}
+
+
+def _must_wait(group: FileGroup, groups: Iterable[FileGroup]) -> bool:
+    """Whether a group that was written before this one, or with it, is still settling."""
+    return any(
+        other.is_settling and other.changed_s <= group.changed_s
+        for other in groups
+        if other is not group
+    )
+
+
+def sync_until(
+    sync: FolderSync, is_over: Callable[[float], bool], look_every_s: float,
+    report: Callable[[str], object],
+) -> None:  # fmt: skip
+    """Make passes until `is_over`, which also waits, returns True; failures are retried.
+
+    Raises CheckpointError (another process syncs this host's files by now).
+    """
+    failing = False
+    wait_s = look_every_s
+    while not is_over(wait_s):
+        start_s = time.monotonic()
+        try:
+            done = sync.one_pass()
+        except CheckpointError:
+            raise
+        except OSError as error:  # a StorageError is one
+            wait_s = min(60.0, max(wait_s * 2, 1.0))
+            if not failing:
+                report(f"{error} It is tried again until it succeeds.")
+            failing = True
+        else:
+            if failing:
+                report("checkpoints are kept again")
+            # A folder of very many files is scanned less often, to use a tenth of a core.
+            took_s = 0.0 if done.uploaded else time.monotonic() - start_s
+            failing, wait_s = False, min(_MAX_PASS_INTERVAL_S, max(look_every_s, 9 * took_s))
+
 
 _RESTORE_TRIES = 5
 _MAX_FETCHES = 4
@@ -182,7 +429,7 @@ def main(parent: SidecarParent) -> int:
     declare_leaf()
 
     def report(text: str) -> None:
-        print_status(f"headrace: {task.host}: {text}\n")
+        print_status(f"{task.host}: {text}")
 
     work = _fetch if task.verb == "fetch" else _sync
     return exit_code_of_task(lambda: work(task, parent, report), report, task.folder)

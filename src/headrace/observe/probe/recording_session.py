@@ -28,10 +28,9 @@ from headrace.core import env
 from headrace.core.errors import HeadraceError
 from headrace.core.file_lock import open_lock_file, wait_for_lock
 from headrace.core.import_hooks import FAILED_HOOKS
-from headrace.core.process.identity import is_running, since_boot_ns
 from headrace.records.layout import RINGS
 from headrace.records.live_switch import LiveSwitch
-from headrace.records.ring import SUFFIX, RingWriter
+from headrace.records.ring import SUFFIX, RingWriter, is_running, since_boot_ns
 from headrace.records.schema import EVENTS, LOADERS, PROCESSES, Table
 
 

@@ -302,4 +302,4 @@ def _clear_drafts(folders: CacheDir) -> None:
         with suppress(OSError):
             if entry.stat().st_mtime < oldest:
                 Path(entry.path).unlink()
-                print_status(f"headrace: removed {entry.path}, half an object of a day ago\n")
+                print_status(f"removed {entry.path}, half an object of a day ago")

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import obstore
 
-from headrace.core.console import print_status
+from headrace.core.console import write_status
 from headrace.core.errors import CorruptError, NotFoundError, StorageError
 from headrace.core.process.sidecar import Sidecar, SidecarParent, run_sidecar
 from headrace.core.units import format_bytes, format_seconds
@@ -129,12 +129,12 @@ class CopyProgress(CopyCounts):
     def _write(self, line: str) -> None:
         if self._on_terminal:
             self._line_shown = True
-            print_status(f"\r{line}\x1b[K")
+            write_status(f"\r{line}\x1b[K")
         else:
-            print_status(f"{line}\n")
+            write_status(f"{line}\n")
 
     def _last(self, line: str) -> None:
-        print_status(f"\r\x1b[K{line}" if self._line_shown else line)
+        write_status(f"\r\x1b[K{line}" if self._line_shown else line)
 
 
 FOLDER = "folder"

@@ -122,7 +122,7 @@ class CacheTrees:
         return wait_for_lock(
             lock,
             first=lambda holder: print_status(
-                f"headrace: channel {name}: {holder} is copying the same; waiting for it\n"
+                f"channel {name}: {holder} is copying the same; waiting for it"
             ),
             alive=lambda: _modified_s(heartbeat),
             patience_s=_PATIENCE_S,

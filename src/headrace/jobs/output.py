@@ -1,8 +1,8 @@
-"""The output of a script that runs without torchrun: pseudo-terminal, tee and log.
+"""The output of a job's processes: logs followed on the terminal, and a script's own terminal.
 
 Libraries draw progress bars and colours only on a terminal, and ask for its width. So where the
-launcher's own output is a terminal, the script gets a pseudo-terminal of the same size, whose
-output is shown and logged unchanged.
+launcher's own output is a terminal, a script that runs without torchrun gets a pseudo-terminal of
+the same size, whose output is shown and logged unchanged.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import queue
+import re
 import signal
 import subprocess
 import sys
@@ -22,13 +24,140 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Queue
-from typing import IO, Protocol
+from typing import IO, BinaryIO, Protocol
 
 from headrace.core import env
 from headrace.core.process.parent_death import parent_bound_command
 from headrace.core.process.supervision import STOP_SIGNALS, wait_for
 from headrace.jobs.environment.script_environment import ScriptEnvironment
 from headrace.jobs.spec import JobSpec
+
+_POLL_S = 0.1
+# \r ends the lines of progress bars; a \r at the end may be half of a \r\n.
+_LINE = re.compile(rb"[^\r\n]*(?:\r\n|\r(?=[^\n])|\n)")
+
+
+class LogFollower:
+    """A thread that shows log files line by line, with a prefix that names their origin.
+
+    It reads all files every 0.1 s; lines of different files never mix.
+    """
+
+    def __init__(self) -> None:
+        self._files: list[_FollowedFile] = []
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="follow logs", daemon=True)
+        self._thread.start()
+
+    def follow(self, path: Path, prefix: str, terminal: BinaryIO) -> None:
+        """Show a file from its first byte on, as soon as it exists."""
+        with self._lock:
+            self._files.append(_FollowedFile(path, prefix.encode(), terminal))
+
+    def finish_files(self) -> None:
+        """Show the rest of the files followed so far, and forget them."""
+        with self._lock:
+            for file in self._files:
+                file.show(to_the_end=True)
+            self._files.clear()
+
+    def close(self) -> None:
+        """Show the rest of all files, and stop."""
+        self._closing.set()
+        self._thread.join()
+        self.finish_files()
+
+    def _run(self) -> None:
+        while not self._closing.wait(_POLL_S):
+            with self._lock:
+                for file in self._files:
+                    file.show()
+
+
+class _FollowedFile:
+    def __init__(self, path: Path, prefix: bytes, terminal: BinaryIO) -> None:
+        self._path = path
+        self._prefix = prefix
+        self._terminal: BinaryIO | None = terminal
+        self._file: BinaryIO | None = None
+        self._partial_line = b""  # the beginning of a line that has not ended
+
+    def show(self, *, to_the_end: bool = False) -> None:
+        if self._file is None:
+            try:
+                self._file = self._path.open("rb")
+            except FileNotFoundError:  # torchrun creates it when it starts the rank
+                return
+        text = self._partial_line + self._file.read()
+        if to_the_end:
+            self._file.close()
+            text += b"\n" if text and self._prefix and text[-1:] != b"\n" else b""
+        if self._prefix:
+            lines = _LINE.findall(text)
+            self._partial_line = text[sum(map(len, lines)) :]
+            text = b"".join(self._prefix + line for line in lines)
+        else:
+            self._partial_line = b""
+        self._write(text)
+
+    def _write(self, text: bytes) -> None:
+        if not text or self._terminal is None:
+            return
+        try:
+            self._terminal.write(text)
+            self._terminal.flush()
+        except (OSError, ValueError):  # the reader is gone, or its disk full: see the log
+            self._terminal = None
+
+
+_MAX_QUEUED_PIECES = 4096  # pieces of output that a blocked terminal has not taken yet
+_CLOSE_S = 5.0
+
+
+class HostOutput:
+    """The output of hosts, shown in order; what the terminal does not take is only in the logs."""
+
+    def __init__(self) -> None:
+        self._terminals: dict[str, BinaryIO] = {
+            "stdout": sys.stdout.buffer,
+            "stderr": sys.stderr.buffer,
+        }
+        self._pieces: queue.Queue[tuple[str, bytes] | None] = queue.Queue(_MAX_QUEUED_PIECES)
+        self._has_dropped = False
+        self._thread = threading.Thread(target=self._run, name="show output", daemon=True)
+        self._thread.start()
+
+    def show(self, source: str, text: bytes) -> None:
+        """Show a piece of output after those before it."""
+        try:
+            self._pieces.put_nowait((source, text))
+            if self._has_dropped:
+                self._has_dropped = False
+                self._pieces.put_nowait(("stderr", b"headrace: some output is in the logs alone\n"))
+        except queue.Full:
+            self._has_dropped = True
+
+    def close(self) -> None:
+        """Show the remaining output, within a time limit."""
+        try:
+            self._pieces.put(None, timeout=_CLOSE_S)
+        except queue.Full:
+            return
+        self._thread.join(_CLOSE_S)
+
+    def _run(self) -> None:
+        while (piece := self._pieces.get()) is not None:
+            source, text = piece
+            terminal = self._terminals.get(source)
+            if terminal is None:
+                continue
+            try:
+                terminal.write(text)
+                terminal.flush()
+            except (OSError, ValueError):  # the reader is gone: the logs have it
+                del self._terminals[source]
+
 
 _SIZE_BYTES = 8  # struct winsize: rows, columns, and both in pixels
 
@@ -88,7 +217,6 @@ def _copy_size(of: int, to: int) -> None:
 
 _TEE_READ_BYTES = 64 * 1024
 _MAX_UNSHOWN_READS = 64  # reads that may be logged but not shown; more wait for the terminal
-_POLL_S = 0.1
 
 
 class RawTerminal(Protocol):
@@ -102,10 +230,8 @@ class RawTerminal(Protocol):
 class Tee:
     """A copy of one output stream of a child process to the terminal and into a file.
 
-    Args:
-        source: The read end of the child's stream.
-        terminal: The terminal; after an error there, only the log continues.
-        log: The log file, which is truncated.
+    `source` is the read end of the stream. After an error of the terminal only the log, which is
+    truncated first, continues.
     """
 
     def __init__(self, source: IO[bytes], terminal: RawTerminal, log: Path) -> None:
@@ -119,13 +245,10 @@ class Tee:
         _start_thread(self._show, f"show {log.name}")
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """Wait for the end of the stream, which leftover processes of the child may hold open.
+        """Wait `timeout_s` for the end of the stream, which leftover processes may hold open.
 
         Then wait until everything is shown, even where the terminal blocks (a pager, ctrl-S), or
         until a blocked stop signal is pending.
-
-        Args:
-            timeout_s: Time limit for the end of the stream.
         """
         deadline, shown = time.monotonic() + timeout_s, -1
         while self._reader.is_alive() and time.monotonic() < deadline:
@@ -213,13 +336,9 @@ def run_script(
 ) -> int:
     """Run a script to its end; return its return code, -n for signal n.
 
-    Args:
-        command: Its command line.
-        script_env: The script environment.
-        environment: Variables besides those of this process; None removes one.
-        log: The log of its stderr; the log of its stdout gets the suffix .stdout.
-        blocked: The signals that `signals_blocked` blocks.
-        grace_s: See `wait_for`.
+    The variables are added to those of this process; None removes one. `log` is that of stderr;
+    that of stdout gets the suffix .stdout. For the blocked signals see `signals_blocked`, for
+    `grace_s` see `wait_for`.
     """
     streams = open_stream(sys.stdout.buffer), open_stream(sys.stderr.buffer)
     child = subprocess.Popen(

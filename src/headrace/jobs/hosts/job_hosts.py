@@ -1,40 +1,198 @@
-"""The hosts of a job on a Ray cluster, an agent on each, and variables for the script's Ray.
+"""The hosts of a job, an agent on each: emulated on this machine without Ray, or of a Ray cluster.
 
-A script's own `ray.init()` joins the job's cluster. Ray Train's workers and Ray Data's tasks are
-processes of Ray, which do not inherit the script's environment. Ray gives them the runtime
-environment in a variable, as it does for `ray job submit`.
+Emulated hosts have a loopback address each; all share the machine's cores, memory and files.
+Scripts for heterogeneous clusters run `ray start` on each host: variables give each such node its
+own address, ports and temporary folder.
+
+On a Ray cluster, a script's own `ray.init()` joins the job's cluster. Ray Train's workers and Ray
+Data's tasks are processes of Ray, which do not inherit the script's environment. Ray gives them the
+runtime environment in a variable, as it does for `ray job submit`.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
+from headrace.bootstrap.ray_hooks import HOOK
 from headrace.cluster.agent import HostProgram
-from headrace.cluster.placement import (
+from headrace.cluster.host_identity import HostMarker, boot_id
+from headrace.cluster.ray_cluster import (
     AgentPlacement,
     AgentsOnAllHosts,
     DriverAgentPlacement,
     NotPlacedError,
     PlacedAgent,
+    RayHost,
+    living_hosts,
+    wait_for_hosts,
 )
-from headrace.cluster.ray_driver import RayHost, living_hosts, wait_for_hosts
-from headrace.cluster.same_host import HostMarker, boot_id
+from headrace.cluster.ray_node import (
+    ThreadActor,
+    ThreadCalls,
+    make_node_folder,
+    new_token,
+    write_token_file,
+)
 from headrace.core import env
 from headrace.core.console import print_status
+from headrace.core.process.mount_namespace import can_bind_mount
 from headrace.core.source_location import SITECUSTOMIZE_DIR
-from headrace.jobs.hosts.cluster_options import ClusterOptions
-from headrace.jobs.hosts.host_commands import HostCommands, WorkingDir
-from headrace.jobs.hosts.host_installs import HostInstalls
+from headrace.jobs.hosts.host_commands import HostCommands, HostInstalls, WorkingDir
 from headrace.jobs.hosts.offload_setup import OffloadSetup
 from headrace.jobs.hosts.rank_group import HostExit, RankGroupFactory, StopRequest
+from headrace.jobs.torchrun_args import ClusterOptions, emulated_devices
 from headrace.platforms.instance_groups import GroupSpec
-from headrace.platforms.sagemaker.folders import DEFAULT_BASE
+from headrace.platforms.sagemaker import DEFAULT_BASE
+
+_TOKEN_VARIABLES = (env.RAY_AUTH_MODE, env.RAY_AUTH_TOKEN, env.RAY_AUTH_TOKEN_PATH)
+# PYTHON_EXEC: another interpreter may not find Headrace, whose hook this needs.
+_HOST_VARIABLES = (env.RAY_TMPDIR, env.RAY_START_HOOK, env.PYTHON_EXEC)
+
+
+class ScriptRayCluster:
+    """The variables of a Ray cluster that scripts start themselves; created on first use."""
+
+    def __init__(self) -> None:
+        self._folder: Path | None = None
+        self._token: dict[str, str] = {}
+
+    def variables(self, address: str) -> dict[str, str]:
+        """Return the variables of a host's script; none where the user's name a Ray cluster."""
+        if env.RAY_ADDRESS.get() is not None:
+            return {}
+        if self._folder is None:
+            self._folder = make_node_folder()
+            self._token = _token_variables(self._folder)
+        if any(each.get() is not None for each in _HOST_VARIABLES):
+            return self._token
+        # A short name: the paths of Unix sockets are limited.
+        own = self._folder / address.rpartition(".")[2]
+        own.mkdir(exist_ok=True)
+        return {
+            **self._token,
+            env.RAY_TMPDIR.name: str(own),
+            env.HOST_ADDRESS.name: address,
+            env.RAY_START_HOOK.name: HOOK,
+            # gRPC's own resolver also asks a name server, and waits where there is no network.
+            env.GRPC_DNS_RESOLVER.name: env.GRPC_DNS_RESOLVER.get() or "native",
+        }
+
+    def close(self) -> None:
+        """Remove the token and Ray's files, after the hosts have ended."""
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _token_variables(folder: Path) -> dict[str, str]:
+    """Return the variables with the token by which the script's Ray nodes authenticate.
+
+    Ray requires a token that `ray.init()` once left in the home folder, but `ray start --address`
+    sends it only by these variables.
+    """
+    if any(each.get() is not None for each in _TOKEN_VARIABLES):
+        return {}
+    variables = write_token_file(folder / "token", new_token())
+    return {name: value for name, value in variables.items() if value is not None}
+
+
+_ADDRESS = "127.0.0.1"
+
+
+@dataclass(slots=True, kw_only=True)
+class EmulatedHosts:
+    """The emulated hosts of one job."""
+
+    groups: Sequence[GroupSpec]  # the hosts of the first one share the machine's devices
+    programs: HostCommands
+    marker: HostMarker  # the driver's
+    devices: Sequence[str]  # names of the machine's devices
+    calls: ThreadCalls = field(default_factory=ThreadCalls)
+    ray: ScriptRayCluster = field(default_factory=ScriptRayCluster)
+
+    def placed(self, stop: StopRequest) -> _EmulatedAgents | None:
+        """Return an agent for each host; None: the job is over."""
+        if stop.is_requested():
+            return None
+        return _EmulatedAgents(self.groups, self.marker, self.devices)
+
+    def prepare(
+        self, agents: Sequence[PlacedAgent], rank_group: RankGroupFactory, stop: StopRequest
+    ) -> list[HostExit]:
+        """Set the hosts' names; the requirements are installed on this machine already."""
+        del rank_group, stop
+        self.programs.plan(agents, lambda: can_bind_mount(DEFAULT_BASE))
+        return []
+
+    def program(
+        self, agents: Sequence[PlacedAgent], agent: PlacedAgent, number: int
+    ) -> HostProgram:
+        """Return the program of a host."""
+        address = self.programs.script_address(agents, agent)
+        variables = self.ray.variables(address) if address else {}
+        return self.programs.program(
+            agents, agent, number, variables=variables, files={}, version=0
+        )
+
+    def tend(self) -> None:
+        """Do nothing: there is nothing else to maintain."""
+
+    def gone(self, agents: Sequence[PlacedAgent]) -> list[PlacedAgent]:
+        """Return no agents: this machine exists as long as this process."""
+        del agents
+        return []
+
+    def close(self) -> None:
+        """Close the records, and remove what the script's Ray nodes left."""
+        self.programs.finish()
+        self.ray.close()
+
+
+class _EmulatedAgents:
+    """The agents of the emulated hosts, in this process, in the order of the groups."""
+
+    def __init__(
+        self, groups: Sequence[GroupSpec], marker: HostMarker, devices: Sequence[str]
+    ) -> None:
+        self._actors: list[ThreadActor] = []
+        self.agents: list[PlacedAgent] = []
+        left = list(devices)
+        for group in groups:
+            count = group.gpus_a_host(len(devices) if group is groups[0] else 0)
+            for name in group.host_names():
+                own = emulated_devices(group, left, count)
+                left = left[len(own or ()) :]
+                self._add(group, name, marker, own, count)
+
+    def close(self) -> None:
+        """End the agents, and all their processes."""
+        for actor in self._actors:
+            actor.close()
+
+    def _add(
+        self, group: GroupSpec, name: str, marker: HostMarker, own: list[str] | None, count: int
+    ) -> None:
+        actor = ThreadActor({} if own is None else env.device_variables(own))
+        self._actors.append(actor)
+        host = RayHost(
+            node_id=name,
+            name=name,
+            address=_ADDRESS,
+            group=group.name,
+            cpus=group.cpus or len(os.sched_getaffinity(0)),
+            gpus=count,
+        )
+        facts = actor.inspect.remote(marker, host.address).result()
+        self.agents.append(PlacedAgent(actor=actor, host=host, facts=facts))
+
 
 _RECORDING_VARIABLES = (env.RECORDS_DIR.name, env.ATTEMPT.name)
 
@@ -89,14 +247,14 @@ def warn_unrecorded_script(agent: PlacedAgent, profile: str) -> None:
     """
     if not agent.facts.is_drivers and profile != "off":
         print_status(
-            f"headrace: the script runs on {agent.host.name}, not where this command does, so "
-            "nothing of it is recorded. Start the job there to have Ray Train's workers recorded.\n"
+            f"the script runs on {agent.host.name}, not where this command does, so "
+            "nothing of it is recorded. Start the job there to have Ray Train's workers recorded."
         )
     elif env.RAY_JOB_CONFIG.get() is not None:
         print_status(
-            "headrace: this is a job of Ray's own (ray job submit), whose working_dir and "
+            "this is a job of Ray's own (ray job submit), whose working_dir and "
             "variables hold for what the script starts: Ray Train's workers are not recorded, and "
-            "Headrace passes no folder on to them\n"
+            "Headrace passes no folder on to them"
         )
 
 
@@ -125,10 +283,7 @@ class RayHosts:
         return self._placed(stop, partial(self._place, stop))
 
     def prepare(
-        self,
-        agents: Sequence[PlacedAgent],
-        rank_group: RankGroupFactory,
-        stop: StopRequest,
+        self, agents: Sequence[PlacedAgent], rank_group: RankGroupFactory, stop: StopRequest
     ) -> list[HostExit]:
         """Install the requirements where the script or Ray runs something; set the layout."""
         if self.requirements is not None:
@@ -151,7 +306,7 @@ class RayHosts:
             agents, agent, number,
             variables=self._variables(agents, agent),
             files=offloading.files_of(agent) if offloading is not None else {},
-            version=offloading.version if offloading is not None else 0,
+            version=offloading.fleet.version if offloading is not None else 0,
         )  # fmt: skip
 
     def tend(self) -> None:
@@ -201,7 +356,7 @@ class RayHosts:
                 # A host may just have been lost, or another job may be about to end.
                 if time.monotonic() > deadline_s and not stop.is_requested():
                     raise
-                print_status(f"headrace: {error} Trying again.\n")
+                print_status(f"{error} Trying again.")
         return None
 
     def _install(

@@ -1,1 +1,0 @@
-"""Output of a job's processes: log files and the terminal."""

@@ -1,1 +1,0 @@
-"""SageMaker's contract with a script: variables, files, folders, arguments and topology."""
