@@ -40,46 +40,17 @@ PURE = """
     data.shards.index_writer data.shards.manifest data.shards.members data.shards.pack
     data.shards.shard_index data.shards.sources.source_kinds data.shards.sources.tables
     data.shards.tar data.storage data.storage.urls data.transforms data.transforms.augmentation
-    jobs.cli_args jobs.hosts.host_commands jobs.options jobs.sagemaker_sdk.config
-    jobs.sagemaker_sdk.debugger jobs.sagemaker_sdk.inputs jobs.spec jobs.sync.remote_copy
-    observe.doctor.debugger_rules observe.doctor.diagnosis observe.doctor.evidence
-    observe.doctor.findings observe.doctor.leak_candidates observe.doctor.remedies
-    observe.doctor.rules observe.doctor.scaling_forecast observe.doctor.stack_samples
-    observe.probe.step_clock observe.probe.transform_timer observe.whatif.comparison
-    observe.whatif.prediction observe.whatif.simulation observe.whatif.tables
-    observe.whatif.train_steps offload.scheduler platforms.cluster_hosts platforms.training_job
-    platforms.vertex records.data_frames records.redaction report.figures.activity
-    report.figures.base report.figures.step_phases report.formatting report.markup
-    report.open_run sampling sampling.lanes sampling.seeds
-""".split()  # noqa: SIM905 - names, as a paragraph
-"""No process, thread, socket or file at import or in a signature; `IMPURE` is checked."""
-INSIDE = """
-    bootstrap.ray_hooks cluster.agent cluster.requirements_installer core.process.parent_death
-    core.process.process_groups core.process.supervision core.world
-    data.channels.pipe.epoch_pipes data.loader.batch_builder data.loader.dataloader
-    data.loader.library_state data.loader.workers.pool data.loader.workers.shared_memory
-    data.shards.shard_records data.shards.tar data.storage data.storage.client.credentials
-    data.storage.client.retries data.storage.client.subprocess_protocol data.storage.urls
-    data.transforms data.transforms.augmentation jobs.cli_args
-    jobs.environment.script_environment jobs.failure jobs.hosts.cluster_join
-    jobs.hosts.host_commands jobs.hosts.offload_setup jobs.hosts.rank_group jobs.options
-    jobs.requirements jobs.sagemaker_sdk.config jobs.sagemaker_sdk.debugger
-    jobs.sagemaker_sdk.inputs jobs.spec jobs.sync.output_process jobs.sync.remote_copy
-    jobs.torchrun_args jobs.torchrun_process observe.doctor.debugger_rules
-    observe.doctor.diagnosis observe.doctor.evidence observe.doctor.findings
-    observe.doctor.leak_candidates observe.doctor.remedies observe.doctor.rules
-    observe.doctor.rules.batch_making observe.doctor.scaling_forecast
-    observe.doctor.stack_samples observe.probe.batch_recorder observe.probe.process_usage
-    observe.probe.rank_hooks observe.probe.rank_recorder observe.probe.read_monitor
-    observe.probe.recording_session observe.probe.stack_sampler observe.probe.step_clock
+    jobs.cli_args jobs.hosts.host_commands jobs.hosts.offload_setup jobs.options
+    jobs.sagemaker_sdk.config jobs.sagemaker_sdk.debugger jobs.sagemaker_sdk.inputs jobs.spec
+    jobs.sync.remote_copy observe.doctor.debugger_rules observe.doctor.diagnosis
+    observe.doctor.evidence observe.doctor.findings observe.doctor.leak_candidates
+    observe.doctor.remedies observe.doctor.rules observe.doctor.scaling_forecast
+    observe.doctor.stack_samples observe.probe.step_clock observe.probe.transform_timer
     observe.whatif.comparison observe.whatif.prediction observe.whatif.simulation
-    observe.whatif.tables observe.whatif.train_steps offload.capacity offload.connection
-    offload.protocol offload.proxy offload.scheduler offload.worker_records
-    platforms.cluster_hosts platforms.training_job platforms.vertex records.data_frames
-    records.redaction records.system_table report.figures.base report.figures.step_phases
-    report.formatting report.markup report.open_run report.sections.diagnosis report.top.screen
-    sampling sampling.lanes sampling.seeds train.checkpoint_store train.state_dicts
-    train.strategies
+    observe.whatif.tables observe.whatif.train_steps offload.scheduler platforms.cluster_hosts
+    platforms.training_job platforms.vertex records.data_frames records.redaction
+    report.figures.activity report.figures.base report.figures.step_phases report.formatting
+    report.markup report.open_run sampling sampling.lanes sampling.seeds
 """.split()  # noqa: SIM905 - names, as a paragraph
 """No process, thread, socket or file at import or in a signature; `IMPURE` is checked."""
 INSIDE = """
@@ -92,10 +63,11 @@ INSIDE = """
     jobs.environment.script_environment jobs.failure jobs.host_run jobs.hosts.cluster_join
     jobs.hosts.job_hosts jobs.hosts.rank_group jobs.output jobs.requirements jobs.torchrun_args
     jobs.torchrun_process observe.doctor.rules.batch_making observe.probe.batch_recorder
-    observe.probe.process_usage observe.probe.rank_recorder observe.probe.read_monitor
-    observe.probe.recording_session offload.capacity offload.protocol offload.proxy
-    offload.server offload.worker_records records.system_table report.sections.diagnosis
-    train.checkpoint_store train.state_dicts train.strategies
+    observe.probe.process_usage observe.probe.rank_hooks observe.probe.rank_recorder
+    observe.probe.read_monitor observe.probe.recording_session observe.probe.stack_sampler
+    offload.capacity offload.protocol offload.proxy offload.server offload.worker_records
+    records.system_table report.sections.diagnosis report.top.screen train.checkpoint_store
+    train.state_dicts train.strategies
 """.split()  # noqa: SIM905 - names, as a paragraph
 """What unit and property tests look into."""
 IMPURE = {
