@@ -31,7 +31,7 @@ class Copier:
         stderr: int = subprocess.PIPE,
     ) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "headrace.data.channels.copy.process"],
+            [sys.executable, "-m", "headrace.data.channels.copy.trees"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,

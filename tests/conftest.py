@@ -63,6 +63,10 @@ VARIABLES_AT_FIRST = rank_variables()
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# Threads of torch that have no work sleep, in every process that a test starts: several processes
+# share the cores, and threads that spin for others that wait for a core take thirty times the CPU.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Have several processes (make test) begin with the longest files, in place of the fullest."""

@@ -97,10 +97,10 @@ def check(run: Run) -> None:
 
 
 def record(folder: Path, script: Path | str, *arguments: str, flags: Sequence[str] = ()) -> Run:
-    """Record a script, whose run's folder becomes `folder/run`."""
+    """Record a script, which may import `points`; its run's folder becomes `folder/run`."""
     path = SCRIPTS / f"{script}.py" if isinstance(script, str) else script
     words = ("run", "--run-dir", str(folder / "run"), *flags, str(path), *arguments)
-    ended = jobs.run_here(folder, *words)
+    ended = jobs.run_here(folder, *words, PYTHONPATH=str(SCRIPTS))
     (folder / "stdout").write_text(ended.stdout)
     (folder / "stderr").write_text(ended.stderr)
     assert ended.returncode == 0, ended.stderr

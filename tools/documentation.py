@@ -64,8 +64,7 @@ def _table(name: str, meaning: str, rows: Sequence[tuple[str, str, str]], note: 
 _RULES = f"""\
 # The doctor's rules
 
-Written from `headrace.observe.doctor.rules`, a file each, by
-`python tools/documentation.py`.
+Written from `headrace.observe.doctor.rules` by `python tools/documentation.py`.
 
 `headrace doctor` evaluates them all. A finding is a warning from {WARNING:.0%} of step time lost
 on, serious from {SERIOUS:.0%}, critical from {CRITICAL:.0%}; what a rule says otherwise stands

@@ -299,7 +299,7 @@ TOP = Place(
     name="headrace top: the first frame, then 50",
     setup="""
 from rich.console import Console
-from headrace.report.top.frame import render_frame
+from headrace.report.top.screen import render_frame
 from headrace.report.top.run_watcher import RunWatcher
 state = RunWatcher(Path(arguments[0])).look(wait=True)
 """,

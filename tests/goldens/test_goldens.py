@@ -14,7 +14,7 @@ from stored import CountingStore, checkpoint_parts
 from surfaces import ARTEFACTS, HERE, KINDS, collect
 
 import headrace
-from headrace.data.loader.executors.inline import InlineExecutor
+from headrace.data.loader.executors.base import InlineExecutor
 from headrace.data.loader.serialization import unpickle
 from headrace.data.storage.cache.cached_store import CachedStore
 from jobs import run_here

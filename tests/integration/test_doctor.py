@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from jobs import run_here
+from recorded import SCRIPTS
 
 SCRIPT = """
 import numpy as np
 import torch
+from points import Descent
 from torch.utils.data import DataLoader, Dataset
 
 
@@ -40,7 +42,7 @@ def main():
     torch.set_num_threads(1)
     loader = DataLoader(Images(), batch_size=8, num_workers=WORKERS)
     model = torch.nn.Linear(96, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = Descent(model.parameters())
     for images in loader:
         optimizer.zero_grad()
         model(images).mean().backward()
@@ -56,7 +58,7 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("workers", [0, 1])
 def test_the_line_that_starves_a_run_is_named(tmp_path: Path, workers: int):
     (tmp_path / "train.py").write_text(SCRIPT.replace("WORKERS", str(workers)))
-    ended = run_here(tmp_path, "run", "--name", "slow", "train.py")
+    ended = run_here(tmp_path, "run", "--name", "slow", "train.py", PYTHONPATH=str(SCRIPTS))
     assert ended.returncode == 0, ended.stderr
     assert "of step time waits for data" in ended.stderr
     diagnosis = json.loads(run_here(tmp_path, "doctor", "--json").stdout)

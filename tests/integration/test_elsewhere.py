@@ -14,11 +14,13 @@ from headrace.core.source_location import SITECUSTOMIZE_DIR
 from headrace.records.layout import RINGS
 from headrace.records.live_switch import create_live_switch
 from jobs import clean_environment
+from recorded import SCRIPTS
 
 TRAINS = """
 import torch
+from points import Descent
 weight = torch.nn.Parameter(torch.ones(1))
-optimizer = torch.optim.SGD([weight], lr=0.1)
+optimizer = Descent([weight])
 for _ in range(3):
     weight.sum().backward()
     optimizer.step()
@@ -42,7 +44,7 @@ def test_it_says_once_that_it_is_not_recorded_and_writes_nothing(tmp_path: Path)
                 HEADRACE_RECORDS_DIR=str(tmp_path),
                 HEADRACE_RECORDS_BOOT=boot,
                 RANK="3",
-                PYTHONPATH=f"{SITECUSTOMIZE_DIR}:{source}",
+                PYTHONPATH=f"{SITECUSTOMIZE_DIR}:{source}:{SCRIPTS}",
             ),
         )
         assert ended.stderr.count("rank 3 trains on") == told

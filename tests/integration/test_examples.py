@@ -19,7 +19,8 @@ from data_verbs import run_data_verb
 
 pytestmark = pytest.mark.timeout(900)  # a call alone may take more than the usual limit
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+TESTS = Path(__file__).parents[1]
+EXAMPLES = TESTS.parent / "examples"
 SEGMENTATION = EXAMPLES / "segmentation"
 DRAWN = {1, 7, 8, 11, 17, 20, 21, 23, 24, 26}  # our bonnet, and the nine classes
 TINY_SEGFORMER = {
@@ -89,8 +90,10 @@ def example(name: str) -> ModuleType:
     return module
 
 
-def metrics(run: Path) -> list[dict]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+def metrics(run: Path, kind: str) -> list[dict]:
+    """The epochs of the example that measures this."""
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [row for row in rows if kind in row]
 
 
 @pytest.fixture(scope="module")
@@ -141,21 +144,48 @@ def test_labels_are_cityscapes_own():
     assert [label["train_id"] for label in labels] == list(range(19))
 
 
-def test_segmentation_trains_on_two_ranks_and_resumes_on_one(
-    streets, png_streets, tmp_path, main_of
-):
+@pytest.fixture(scope="module")
+def two_ranks(streets: Path, png_streets: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Both examples have trained for an epoch on the same two ranks; the folder of all of it."""
+    folder = tmp_path_factory.mktemp("two-ranks")
     # Both layouts in one run: JPEG images to train on, PNG images, as Cityscapes has, held out.
     for split, source in (("train", streets), ("val", png_streets)):
-        words = ("pack", source, tmp_path / "data" / split, f"--split={split}")
-        prepare_data(*words, "--shard-size=256KiB", "--workers=1", cwd=tmp_path)
-    (tmp_path / "tiny.json").write_text(json.dumps(TINY_SEGFORMER))
-    run, data, checkpoints = tmp_path / "run", tmp_path / "data", tmp_path / "checkpoints"
-    train = ["--data", data, "--config", tmp_path / "tiny.json", "--crop", 64, 128]
-    train += ["--checkpoints", checkpoints]
+        words = ("pack", source, folder / "streets" / split, f"--split={split}")
+        prepare_data(*words, "--shard-size=256KiB", "--workers=1", cwd=folder)
+    (folder / "tiny.json").write_text(json.dumps(TINY_SEGFORMER))
+    rng = np.random.default_rng(0)
+    for split, count in (("train", 8), ("val", 3)):
+        for number, color in enumerate(((40, 40, 200), (40, 200, 40))):
+            images = folder / "colors" / split / f"class{number}"
+            images.mkdir(parents=True)
+            for index in range(count):
+                pixels = rng.normal(color, 30, (48, 64, 3)).clip(0, 255).astype(np.uint8)
+                cv2.imwrite(str(images / f"{index}.jpg"), pixels)
+        prepare_data("index", folder / "colors" / split, cwd=folder)
+    tiny_resnet().save_pretrained(folder / "tiny")
+    scripts = [
+        ["segmentation/train.py", *segmentation(folder), "--batch-size=2"],
+        ["imagenet/train.py", *imagenet(folder), "--strategy=fsdp", "--batch-size=4"],
+    ]
+    words = json.dumps([[str(EXAMPLES / name), *more, "--epochs=1"] for name, *more in scripts])
+    flags = [f"--run-dir={folder / 'run'}", "--nproc-per-node=2"]
+    headrace("run", *flags, TESTS / "scripts" / "examples_in_turn.py", words, cwd=folder)
+    return folder
 
-    two_ranks = ["run", f"--run-dir={run}", "--nproc-per-node=2", SEGMENTATION / "train.py", *train]
-    headrace(*two_ranks, "--epochs=1", "--batch-size=2", cwd=tmp_path)
-    (first,) = metrics(run)
+
+def segmentation(folder: Path) -> list[str]:
+    data, config = f"--data={folder / 'streets'}", f"--config={folder / 'tiny.json'}"
+    return [data, config, "--crop", "64", "128", f"--checkpoints={folder / 'of-streets'}"]
+
+
+def imagenet(folder: Path) -> list[str]:
+    data, begun_with = f"--data={folder / 'colors'}", f"--pretrained={folder / 'tiny'}"
+    return [data, begun_with, "--size=32", f"--checkpoints={folder / 'of-colors'}"]
+
+
+def test_segmentation_trains_on_two_ranks_and_resumes_on_one(two_ranks: Path, main_of):
+    run = two_ranks / "run"
+    (first,) = metrics(run, "val_miou")
     assert (first["epoch"], first["step"]) == (0, 3)  # 12 scenes, 4 a step
     assert 0 <= first["val_miou"] <= 1
     assert set(first["iou"]) <= {"road", "sidewalk", "building", "pole", "traffic sign",
@@ -163,37 +193,22 @@ def test_segmentation_trains_on_two_ranks_and_resumes_on_one(
     assert 0 <= first["data_wait_share"] <= 1
     assert first["images_per_s"] > 0
 
-    one_rank = [*train, "--strategy=none", "--resume", "--epochs=2", "--batch-size=4"]
-    printed = main_of("segmentation", run, *one_rank)
+    one_rank = ["--strategy=none", "--resume", "--epochs=2", "--batch-size=4"]
+    printed = main_of("segmentation", run, *segmentation(two_ranks), *one_rank)
     assert "resumed at step 3, in epoch 1" in printed
-    assert [(row["epoch"], row["step"]) for row in metrics(run)] == [(0, 3), (1, 6)]
+    assert [(row["epoch"], row["step"]) for row in metrics(run, "val_miou")] == [(0, 3), (1, 6)]
 
 
-def test_imagenet_trains_from_class_folders_with_fsdp_and_resumes_with_dp(tmp_path, main_of):
-    rng = np.random.default_rng(0)
-    for split, count in (("train", 8), ("val", 3)):
-        for number, color in enumerate(((40, 40, 200), (40, 200, 40))):
-            folder = tmp_path / "data" / split / f"class{number}"
-            folder.mkdir(parents=True)
-            for index in range(count):
-                pixels = rng.normal(color, 30, (48, 64, 3)).clip(0, 255).astype(np.uint8)
-                cv2.imwrite(str(folder / f"{index}.jpg"), pixels)
-        prepare_data("index", tmp_path / "data" / split, cwd=tmp_path)
-    tiny_resnet().save_pretrained(tmp_path / "tiny")
-    run = tmp_path / "run"
-    train = ["--data", tmp_path / "data", "--size=32", "--checkpoints", tmp_path / "checkpoints"]
-    train += ["--pretrained", tmp_path / "tiny"]
-    fsdp = ["run", f"--run-dir={run}", "--nproc-per-node=2", EXAMPLES / "imagenet/train.py"]
-    fsdp += [*train, "--strategy=fsdp"]
-    headrace(*fsdp, "--epochs=1", "--batch-size=4", cwd=tmp_path)
-    (row,) = metrics(run)
+def test_imagenet_trains_from_class_folders_with_fsdp_and_resumes_with_dp(two_ranks: Path, main_of):
+    run = two_ranks / "run"
+    (row,) = metrics(run, "val_top1")
     assert row["step"] == 2
     assert 0 <= row["val_top1"] <= row["val_top5"] == 1
 
-    dp = [*train, "--strategy=dp", "--resume", "--epochs=2", "--batch-size=8"]
-    printed = main_of("imagenet", run, *dp)
+    dp = ["--strategy=dp", "--resume", "--epochs=2", "--batch-size=8"]
+    printed = main_of("imagenet", run, *imagenet(two_ranks), *dp)
     assert "resumed at step 2, in epoch 1" in printed
-    assert [(row["epoch"], row["step"]) for row in metrics(run)] == [(0, 2), (1, 4)]
+    assert [(row["epoch"], row["step"]) for row in metrics(run, "val_top1")] == [(0, 2), (1, 4)]
 
 
 @pytest.mark.parametrize(("name", "parameters"), [("resnet50", 23_522_375), ("vit", 85_656_583)])

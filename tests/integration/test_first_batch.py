@@ -10,7 +10,7 @@ import pytest
 from distant_numbers import BATCH, OTHERS, Distant
 from headrace import DataLoader
 from headrace.core.errors import WorkerError
-from headrace.data.loader.workers import worker as worker_side
+from headrace.data.loader.workers import forkserver as worker_side
 from headrace.data.loader.workers.messages import FirstBatchEvent
 
 

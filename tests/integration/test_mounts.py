@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from headrace.core.errors import UsageError
-from headrace.data.channels.mount import Mount, NoMountError, mount_url
-from headrace.data.channels.mount.mount_program import choose_programs, is_mounted
+from headrace.data.channels.mount.folder_mount import Mount, mount_url
+from headrace.data.channels.mount.mount_program import NoMountError, choose_programs, is_mounted
 from headrace.data.storage.urls import parse_url
 from jobs import alive, clean_environment, descendants, eventually
 
@@ -100,8 +100,8 @@ def test_a_closed_mount_is_gone_though_it_is_in_use(url: str, tmp_path: Path) ->
 @fuse
 def test_kill_9_of_whoever_mounted_takes_the_mount_away(url: str, tmp_path: Path) -> None:
     script = (
-        "import sys, signal\nfrom pathlib import Path\nfrom headrace.data.channels.mount import "
-        "mount_url\n"
+        "import sys, signal\nfrom pathlib import Path\nfrom headrace.data.channels.mount."
+        "folder_mount import mount_url\n"
         "folder = Path(sys.argv[2])\n"
         "mount_url(sys.argv[1], folder / 'mnt', folder / 'cache', cache_bytes=10**9)\n"
         "print('up', flush=True)\nsignal.pause()\n"

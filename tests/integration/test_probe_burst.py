@@ -15,12 +15,13 @@ SCRIPT = """
 import sys
 from pathlib import Path
 import torch
+from points import Descent
 from torch.utils.data import DataLoader, TensorDataset
 from headrace.observe.probe import profiler_trace
 from headrace.records.live_switch import LiveSwitch
 
 net = torch.nn.Linear(8, 2)
-optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+optimizer = Descent(net.parameters())
 samples = TensorDataset(torch.randn(80_000, 8))
 batches = DataLoader(samples, batch_size=8)
 (switch,) = Path(sys.argv[1]).glob("records/*/switch")

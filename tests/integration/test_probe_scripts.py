@@ -8,6 +8,7 @@ from __future__ import annotations
 import html
 import io
 import json
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -29,11 +30,20 @@ from services.object_servers import WebHandler, object_server
 WRONG = [("--profile", "maybe"), ("--profile-interval", "1ms"), ("--apply", "num_worker=2")]
 SIZE, SAMPLES = 100_000, 480  # of received.py; so many that what a last look may miss is little
 WORKERS = ("1", "1 keep", "0")  # of taken.py
-LAST_STYLES = ("remote_shards", "streamed", "trainer", "ray_batches", "own_path")
+# The thread that trains changes after the first; of the next, whose steps nobody counts, one passes
+# until that is seen.
+FIRST_STYLES = ("threaded", "own_pool", "own_loader")
 PLAIN_STYLES = (
-    *("without_loader", "own_pool"),  # first: no loader was there before them
-    *("plain", "made_anew", "light", "accumulating", "own_loader"),
+    *("plain", "made_anew", "light", "accumulating"),
     *("mixed_precision", "compiled_step", "received"),
+)
+ADVISED = ("plain", "made_anew")  # twice: as they are, and with other arguments for their loaders
+LAST_STYLES = ("remote_shards", "streamed", "trainer", "ray_batches", "own_path")
+APPLIED = (
+    *("num_workers@advised_plain.py:10=16", "persistent_workers@advised_plain.py:10=on"),
+    *("num_workers@advised_made_anew.py:30=0", "persistent_workers@advised_made_anew.py:30=on"),
+    *("num_workers@own_loader.py:12=1", "prefetch_factor@own_loader.py:12=3", "pin_memory=off"),
+    *("num_workers@accumulating.py:18=3", "num_workers@plain.py:99=1", "rank_threads=1"),
 )
 
 Look = Callable[[str], Part]
@@ -53,7 +63,8 @@ def styles(tmp_path_factory: pytest.TempPathFactory) -> Run:
         for file in (folder / "packed").iterdir():
             open_store(url).put(file.name, file.read_bytes())
         scripts: list[list[Any]] = [
-            *([name] for name in PLAIN_STYLES),
+            *([name] for name in (*FIRST_STYLES, *PLAIN_STYLES)),
+            *([advised(folder, name)] for name in ADVISED),
             *(["taken", *workers.split()] for workers in WORKERS),
             ["remote_shards", url],
             ["streamed", folder / "a.tar"],
@@ -61,7 +72,8 @@ def styles(tmp_path_factory: pytest.TempPathFactory) -> Run:
             ["ray_batches"],  # no script forks after it
             ["own_path"],  # last, as it changes the path of all that follow
         ]
-        run = record_several(folder, scripts, ["--profile-interval", "100ms"])
+        flags = ["--profile-interval", "100ms", "--apply", ",".join(APPLIED)]
+        run = record_several(folder, scripts, flags)
     check(run)
     return run
 
@@ -69,7 +81,13 @@ def styles(tmp_path_factory: pytest.TempPathFactory) -> Run:
 @pytest.fixture(scope="module")
 def part(styles: Run) -> Look:
     taken = [f"taken {workers}" for workers in WORKERS]
-    return looks(styles, [*PLAIN_STYLES, *taken, *LAST_STYLES])
+    again = [f"advised {name}" for name in ADVISED]
+    return looks(styles, [*FIRST_STYLES, *PLAIN_STYLES, *again, *taken, *LAST_STYLES])
+
+
+def advised(folder: Path, name: str) -> Path:
+    """Return a script of another name, to whose loaders other arguments are applied."""
+    return Path(shutil.copy(SCRIPTS / f"{name}.py", folder / f"advised_{name}.py"))
 
 
 def write_labels(path: Path, count: int) -> None:
@@ -189,9 +207,10 @@ def test_transformers_trainer(part: Look):
     assert len(run.steps("eval")) == 10
 
 
-def test_a_script_without_a_loader(part: Look):
-    run = part("without_loader")
-    assert len(run.steps("train")) == 60
+def test_a_script_without_a_loader(tmp_path: Path):
+    run = record(tmp_path, "without_loader")  # on its own: no loader was there before
+    check(run)
+    assert len(run.steps("train")) == 30
     assert run.rows("loaders") == []
     assert busy_functions(run, worker=False).most_common(1)[0][0] == "busy"
 
@@ -353,29 +372,8 @@ def test_the_script_finds_what_it_would_have_found(tmp_path: Path):
     assert told[0] == told[1]
 
 
-APPLIED = (
-    *("num_workers@plain.py:10=16", "persistent_workers@plain.py:10=on", "pin_memory=off"),
-    *("num_workers@made_anew.py:30=0", "persistent_workers@made_anew.py:30=on"),
-    *("num_workers@own_loader.py:12=1", "prefetch_factor@own_loader.py:12=3"),
-    *("num_workers@accumulating.py:18=3", "num_workers@plain.py:99=1", "rank_threads=1"),
-)
-
-
-@pytest.fixture(scope="module")
-def applied(tmp_path_factory: pytest.TempPathFactory) -> tuple[Look, Run]:
-    # The thread that trains changes after the first, whose loaders get nothing that matters to it;
-    # of the second, whose batches nobody counts, one passes until that is seen.
-    names = ["threaded", "own_loader", "plain", "made_anew", "accumulating"]
-    folder = tmp_path_factory.mktemp("applied")
-    run = record_several(folder, [[name] for name in names], ["--apply", ",".join(APPLIED)])
-    check(run)
-    return looks(run, names), run
-
-
-def test_training_in_a_thread_with_workers_of_a_fork_server_and_copies(
-    applied: tuple[Look, Run],
-):
-    run = applied[0]("threaded")
+def test_training_in_a_thread_with_workers_of_a_fork_server_and_copies(part: Look, styles: Run):
+    run = part("threaded")
     steps = run.steps("train")
     assert len(steps) == 15
     assert {(row["loader"], row["worker"]) for row in run.rows("batches")} == {(1, 0), (1, 1)}
@@ -385,11 +383,11 @@ def test_training_in_a_thread_with_workers_of_a_fork_server_and_copies(
     told = {(row["copies"], row["pageable_copies"], row["blocking_copies"]) for row in steps}
     assert told == {(2, 2, 1)}
     assert all(0 < row["copy_ns"] < row["wall_ns"] for row in steps)
-    assert applied[1].rows("device_steps") == []  # nothing has a clock but the host
+    assert styles.rows("device_steps") == []  # nothing has a clock but the host
 
 
-def test_loaders_get_what_is_applied_in_place_of_the_scripts_arguments(applied: tuple[Look, Run]):
-    run = applied[0]("plain")
+def test_loaders_get_what_is_applied_in_place_of_the_scripts_arguments(part: Look):
+    run = part("advised plain")
     assert [row["workers"] for row in run.rows("loaders")] == [16, 0]
     # 20 batches an epoch, in turns, by many workers that live on.
     made = Counter((row["loader"], row["worker"]) for row in run.rows("batches"))
@@ -398,27 +396,25 @@ def test_loaders_get_what_is_applied_in_place_of_the_scripts_arguments(applied: 
     assert len(workers) == 16
 
 
-def test_our_own_loader_gets_what_is_applied_too(applied: tuple[Look, Run]):
-    rows = applied[0]("own_loader").rows("loaders")
+def test_our_own_loader_gets_what_is_applied_too(part: Look):
+    rows = part("own_loader").rows("loaders")
     assert {(row["workers"], row["prefetch_factor"]) for row in rows} == {(1, 3)}
 
 
-def test_what_is_applied_to_no_loader_is_told(applied: tuple[Look, Run]):
-    told = applied[1].stderr
+def test_what_is_applied_to_no_loader_is_told(styles: Run):
+    told = styles.stderr
     unapplied = ("accumulating.py:18=3", "plain.py:99=1")  # a stream's, and at no such line
     for place in unapplied:
         assert f"headrace: num_workers@{place} was applied to no DataLoader" in told
     assert told.count("was applied to no") == len(unapplied)
 
 
-def test_a_stream_is_not_iterated_by_more_workers_than_the_script_wanted(
-    applied: tuple[Look, Run],
-):
-    assert applied[0]("accumulating").rows("loaders")[0]["workers"] == 2
-    assert "is not applied to Stream" in applied[1].stderr
+def test_a_stream_is_not_iterated_by_more_workers_than_the_script_wanted(part: Look, styles: Run):
+    assert part("accumulating").rows("loaders")[0]["workers"] == 2
+    assert "is not applied to Stream" in styles.stderr
 
 
-def test_arguments_that_need_workers_go_with_them(applied: tuple[Look, Run]):
-    rows = [row for row in applied[0]("made_anew").rows("loaders") if row["line"] == 30]
+def test_arguments_that_need_workers_go_with_them(part: Look):
+    rows = [row for row in part("advised made_anew").rows("loaders") if row["line"] == 30]
     found = {(row["workers"], row["persistent"], row["prefetch_factor"]) for row in rows}
     assert (len(rows), found) == (7, {(0, 0, 0)})

@@ -21,11 +21,13 @@ from headrace.report.open_run import open_run
 from headrace.report.page import write_report
 from jobs import run_here
 from pages import Page, check_alone
+from recorded import SCRIPTS
 
 BROWSER = shutil.which("chromium")
 HOSTILE = "</script><script>alert(1)</script>"
 SCRIPT = f"""
 import torch
+from points import Descent
 from torch.utils.data import DataLoader, Dataset
 
 
@@ -55,7 +57,7 @@ class Images(Dataset):
 
 torch.set_num_threads(1)
 model = torch.nn.Linear(48, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+optimizer = Descent(model.parameters())
 for images in DataLoader(Images(), batch_size=4, num_workers=1):
     model(images).mean().backward()
     optimizer.step()
@@ -67,9 +69,8 @@ for images in DataLoader(Images(), batch_size=4, num_workers=1):
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
     (folder / "train <b>.py").write_text(SCRIPT)
-    ended = run_here(
-        folder, "run", "--name", "base", "train <b>.py", HOSTILE, "--api-key", "hunter2"
-    )
+    words = ("run", "--name", "base", "train <b>.py", HOSTILE, "--api-key", "hunter2")
+    ended = run_here(folder, *words, PYTHONPATH=str(SCRIPTS))
     assert ended.returncode == 0, ended.stderr
     return folder / "runs" / "base"
 

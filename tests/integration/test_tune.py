@@ -15,9 +15,9 @@ pytestmark = pytest.mark.timeout(1000)  # a verb alone may take more than the us
 SCRIPTS = Path(__file__).parents[1] / "scripts" / "probed"
 
 
-def said(folder: Path, *words: str, code: int = 0) -> str:
+def said(folder: Path, *words: str, code: int = 0, **extra: str) -> str:
     """Run a verb in a folder; return what it printed."""
-    ended = run_here(folder, *words)
+    ended = run_here(folder, *words, **extra)
     assert ended.returncode == code, ended.stderr
     return ended.stdout + ended.stderr
 
@@ -60,6 +60,7 @@ def test_a_remedy_is_tried_and_its_prediction_checked(
 FRAIL = """
 import time
 import torch
+from points import Descent
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 
@@ -78,7 +79,7 @@ class Frail(Dataset):
 
 
 net = torch.nn.Linear(4, 1)
-optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+optimizer = Descent(net.parameters())
 for x in DataLoader(Frail(), batch_size=4, num_workers=1):
     optimizer.zero_grad()
     net(x).sum().backward()
@@ -89,7 +90,8 @@ for x in DataLoader(Frail(), batch_size=4, num_workers=1):
 @pytest.mark.alone
 def test_a_remedy_that_the_script_fails_with_is_left_out(tmp_path: Path):
     (tmp_path / "frail.py").write_text(FRAIL)
-    told = said(tmp_path, "tune", "--steps", "20", "--apply", "rank_threads=1", "frail.py")
+    flags = ("--steps", "20", "--apply", "rank_threads=1")
+    told = said(tmp_path, "tune", *flags, "frail.py", PYTHONPATH=str(SCRIPTS))
     assert "the script failed with it" in told
     assert "too many of us" in told
     assert "Nothing that needs no code change makes it faster." in told

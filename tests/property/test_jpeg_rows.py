@@ -15,7 +15,7 @@ from PIL import Image
 from headrace.core.errors import BadSampleError
 from headrace.data.transforms.augmentation import CenterCrop
 from headrace.data.transforms.decode import decode_image
-from headrace.data.transforms.image_window import decode_rows, read_frame
+from headrace.data.transforms.resize import decode_rows, read_frame
 
 
 def upper_rows(data: bytes, rows: int) -> np.ndarray | None:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.sampling import permutation, seeds
-from headrace.sampling.permutation import permute
+from headrace.sampling import lanes, seeds
+from headrace.sampling.lanes import permute
 
 exact = settings(deadline=None)  # a busy machine is no counterexample
 KEYS = st.integers(0, 2**64 - 1)
@@ -60,7 +60,7 @@ def test_a_billion_is_permuted_by_arithmetic():
 
 @pytest.mark.parametrize("size", [2, 3, 4, 5, 6, 7, 12, 30])
 def test_pairs_of_neighbours_go_everywhere(size):
-    keys = permutation.mix64_array(np.arange(20_000, dtype=np.uint64))
+    keys = lanes.mix64_array(np.arange(20_000, dtype=np.uint64))
     sizes = np.full(len(keys), size, dtype=np.uint64)
     first, second = (
         permute(np.full(len(keys), index, dtype=np.uint64), sizes, keys).astype(np.int64)
@@ -80,4 +80,4 @@ def test_pairs_of_neighbours_go_everywhere(size):
 @exact
 @given(st.integers(0, 2**64 - 1))
 def test_the_array_hash_is_the_number_hash(value):
-    assert int(permutation.mix64_array(np.array([value], dtype=np.uint64))[0]) == seeds.mix64(value)
+    assert int(lanes.mix64_array(np.array([value], dtype=np.uint64))[0]) == seeds.mix64(value)

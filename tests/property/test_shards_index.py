@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headrace.data.shards.index_writer import IndexRowBuilder
 from headrace.data.shards.manifest import DatasetSource
-from headrace.data.shards.packing_plan import shard_bounds, shuffled_rows
+from headrace.data.shards.pack import shard_bounds, shuffled_rows
 from headrace.data.shards.shard_index import ShardIndex, open_index
 from headrace.data.shards.shard_records import DatasetDescription, ShardRecord, assemble, summarise
 from headrace.data.storage import open_store

@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.data.storage.byte_ranges import cut_ranges, plan_spans, split_span
 from headrace.data.storage.cache.blocks import DamagedBlockError, load_block, save_block
 from headrace.data.storage.cache.cached_store import CachedRead
 from headrace.data.storage.client.subprocess_protocol import read_pieces, write_piece
-from headrace.data.storage.store import regrouped
+from headrace.data.storage.store import cut_ranges, plan_spans, regrouped, split_span
 
 _OBJECT = bytes(range(251)) * 4
 _ranges = st.lists(

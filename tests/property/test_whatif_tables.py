@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.observe.whatif.tables import columns, group_rows, row_count, select_rows, sum_rows
+from headrace.observe.whatif.tables import columns
 from headrace.records.parquet_tables import TEXT
 
 TEXTS = st.sampled_from(["train", "eval", "", "ü"])
@@ -48,7 +48,7 @@ def test_columns_are_the_table_s_values_in_however_many_pieces(rows, pieces, cod
     table = pa.concat_tables(parts or [table_of([], coded=coded)])
     found = columns(OneTable(table), "steps")
     assert as_rows(found) == without_none(rows)
-    assert row_count(found) == len(rows)
+    assert found.count == len(rows)
 
 
 @given(rows=ROWS, data=st.data())
@@ -58,20 +58,20 @@ def test_a_choice_of_a_choice_is_that_of_lists(rows, data):
         if data.draw(st.booleans()):
             count = len(expected)
             mask = data.draw(st.lists(st.booleans(), min_size=count, max_size=count))
-            found = select_rows(found, np.array(mask, dtype=np.bool_))
+            found = found.where(np.array(mask, dtype=np.bool_))
             expected = [row for row, taken in zip(expected, mask, strict=True) if taken]
         elif expected:
             places = data.draw(st.lists(st.integers(0, len(expected) - 1), max_size=40))
-            found = select_rows(found, np.array(places, dtype=np.int64))
+            found = found.where(np.array(places, dtype=np.int64))
             expected = [expected[place] for place in places]
         assert as_rows(found) == expected
-        assert row_count(found) == len(expected)
+        assert found.count == len(expected)
         assert list(found) == ["kind", "number", "share"]
 
 
 def test_neighbouring_rows_are_looked_at_and_not_copied():
     found = columns(OneTable(table_of([("train", number, 0.5) for number in range(9)])), "steps")
-    middle = select_rows(select_rows(found, found["number"] > 1), np.arange(5))
+    middle = found.where(found["number"] > 1).where(np.arange(5))
     assert np.shares_memory(middle["number"], found["number"])
     assert middle["number"].tolist() == [2, 3, 4, 5, 6]
 
@@ -84,10 +84,10 @@ def test_a_text_is_one_string_for_all_its_rows():
 @given(rows=ROWS)
 def test_rows_that_agree_are_grouped_and_added_up(rows):
     found, expected = columns(OneTable(table_of(rows)), "steps"), without_none(rows)
-    groups = [[expected[place] for place in places] for places in group_rows(found, ("kind",))]
+    groups = [[expected[place] for place in places] for places in found.group("kind")]
     order = list(dict.fromkeys(kind for kind, _, _ in expected))
     assert groups == [[row for row in expected if row[0] == kind] for kind in order]
-    added = sum_rows(found, by=("kind",), sums=("number", "share"))
+    added = found.summed(by=("kind",), sums=("number", "share"))
     sums = Counter()
     for kind, number, _ in expected:
         sums[kind] += number
@@ -95,4 +95,4 @@ def test_rows_that_agree_are_grouped_and_added_up(rows):
         kind: sums[kind] for kind in order
     }
     assert added["share"].sum() == pytest.approx(sum(share for _, _, share in expected))
-    assert row_count(added) == len(order)
+    assert added.count == len(order)

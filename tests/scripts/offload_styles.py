@@ -19,7 +19,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 import headrace
-from headrace.data.loader.executors.inline import InlineExecutor
+from headrace.data.loader.executors.base import InlineExecutor
 
 SAMPLES = 120
 SAMPLE_S = {"slow": 0.02}

@@ -17,8 +17,9 @@ PUBLIC = {"headrace", "headrace.sagemaker", "headrace.train", "headrace.transfor
 FRONTS = """
     bootstrap.override_hooks cli.main cli.progress_display cluster.host_identity
     cluster.ray_node core.env core.files core.process.mount_namespace core.process.sidecar
+    data.channels.copy.fetcher data.channels.mount.folder_mount
     data.channels.mount.mount_program data.loader.arguments data.loader.executors.process
-    data.loader.workers.messages data.loader.workers.worker data.shards.in_place_index
+    data.loader.workers.forkserver data.loader.workers.messages data.shards.in_place_index
     data.shards.lint data.shards.reports data.shards.shard_packer data.storage.cache.blocks
     data.storage.cache.cached_store data.storage.client.subprocess_client
     data.storage.remote_store data.storage.store data.transforms.decode data.transforms.resize
@@ -32,27 +33,24 @@ FRONTS = """
 """What every test may import: what users and other packages call."""
 PURE = """
     bootstrap.process_start cli.doctor_report cli.report cli.top cluster.offload_fleet
-    core.errors core.overrides core.source_location data.channels.copy.parallel_fetch
-    data.channels.listing data.channels.mount data.channels.sidecar_client data.loader.collate
-    data.loader.dataset_protocol data.loader.executors.dispatch data.loader.executors.inline
-    data.loader.executors.iterable data.loader.executors.speculation data.loader.failures
-    data.loader.serialization data.shards.index_rows data.shards.index_writer
-    data.shards.manifest data.shards.members data.shards.pack data.shards.packing_plan
+    core.errors core.overrides core.source_location data.channels.listing
+    data.channels.sidecar_client data.loader.collate data.loader.dataset_protocol
+    data.loader.executors.base data.loader.executors.dispatch data.loader.executors.iterable
+    data.loader.failures data.loader.serialization data.shards.index_rows
+    data.shards.index_writer data.shards.manifest data.shards.members data.shards.pack
     data.shards.shard_index data.shards.sources.source_kinds data.shards.sources.tables
-    data.shards.tar data.storage data.storage.byte_ranges data.storage.urls data.transforms
-    data.transforms.augmentation data.transforms.image_window jobs.cli_args
-    jobs.hosts.host_commands jobs.hosts.offload_setup jobs.options jobs.sagemaker_sdk.config
-    jobs.sagemaker_sdk.debugger jobs.sagemaker_sdk.inputs jobs.spec jobs.sync.remote_copy
-    observe.doctor.debugger_metrics observe.doctor.debugger_rules observe.doctor.diagnosis
+    data.shards.tar data.storage data.storage.urls data.transforms data.transforms.augmentation
+    jobs.cli_args jobs.hosts.host_commands jobs.hosts.offload_setup jobs.options
+    jobs.sagemaker_sdk.config jobs.sagemaker_sdk.debugger jobs.sagemaker_sdk.inputs jobs.spec
+    jobs.sync.remote_copy observe.doctor.debugger_rules observe.doctor.diagnosis
     observe.doctor.evidence observe.doctor.findings observe.doctor.leak_candidates
     observe.doctor.remedies observe.doctor.rules observe.doctor.scaling_forecast
-    observe.doctor.stack_samples observe.probe.device_copies observe.probe.sampling_rates
-    observe.probe.step_clock observe.whatif.comparison observe.whatif.prediction
-    observe.whatif.simulation observe.whatif.tables observe.whatif.train_steps offload.scheduler
-    platforms.cluster_hosts platforms.training_job platforms.vertex records.data_frames
-    records.redaction report.figures.base report.figures.flame report.figures.heatmap
-    report.figures.step_phases report.formatting report.markup report.open_run sampling
-    sampling.lanes sampling.permutation sampling.seeds
+    observe.doctor.stack_samples observe.probe.step_clock observe.probe.transform_timer
+    observe.whatif.comparison observe.whatif.prediction observe.whatif.simulation
+    observe.whatif.tables observe.whatif.train_steps offload.scheduler platforms.cluster_hosts
+    platforms.training_job platforms.vertex records.data_frames records.redaction
+    report.figures.activity report.figures.base report.figures.step_phases report.formatting
+    report.markup report.open_run sampling sampling.lanes sampling.seeds
 """.split()  # noqa: SIM905 - names, as a paragraph
 """No process, thread, socket or file at import or in a signature; `IMPURE` is checked."""
 INSIDE = """
@@ -65,11 +63,11 @@ INSIDE = """
     jobs.environment.script_environment jobs.failure jobs.host_run jobs.hosts.cluster_join
     jobs.hosts.job_hosts jobs.hosts.rank_group jobs.output jobs.requirements jobs.torchrun_args
     jobs.torchrun_process observe.doctor.rules.batch_making observe.probe.batch_recorder
-    observe.probe.process_usage observe.probe.rank_recorder observe.probe.read_monitor
-    observe.probe.recording_session observe.probe.worker_hooks offload.capacity offload.protocol
-    offload.proxy offload.server offload.worker_records records.system_table
-    report.sections.diagnosis report.top.frame train.checkpoint_store train.state_dicts
-    train.strategies
+    observe.probe.process_usage observe.probe.rank_hooks observe.probe.rank_recorder
+    observe.probe.read_monitor observe.probe.recording_session observe.probe.stack_sampler
+    offload.capacity offload.protocol offload.proxy offload.server offload.worker_records
+    records.system_table report.sections.diagnosis report.top.screen train.checkpoint_store
+    train.state_dicts train.strategies
 """.split()  # noqa: SIM905 - names, as a paragraph
 """What unit and property tests look into."""
 IMPURE = {

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace.data.loader.executors.speculation import RemoteTasks
+from headrace.data.loader.executors.dispatch import RemoteTasks
 from headrace.data.loader.workers.messages import Answer, AnswerMessage
 from headrace.data.loader.workers.shared_memory import write_at
 from headrace.offload.capacity import SessionSlots

@@ -167,7 +167,7 @@ def test_however_long_batches_take_the_wait_for_them_is_critical(service_ms: flo
     assert worst.cause is not None
     assert worst.cause.line == 31
     # Without the line, a batch takes 0.7 of its time.
-    share = gather_evidence(play(starved(service_ms))).data_wait_share
+    share = gather_evidence(play(starved(service_ms))).steps.data_wait_share
     total = gather_evidence(play(starved(service_ms))).steady_steps.total_seconds
     assert worst.seconds_lost == pytest.approx(0.3 / max(share, 0.3) * share * total, rel=0.25)
     assert diagnosis.verdict.bound == "data"

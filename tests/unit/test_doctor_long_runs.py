@@ -19,7 +19,7 @@ from headrace.records import compaction
 from headrace.records.parquet_tables import arrow_schema, stored_tables
 from headrace.records.schema import STACKS, TRANSFORMS
 from headrace.records.store import RecordStore
-from headrace.report.figures.flame import read_calls
+from headrace.report.figures.activity import read_calls
 from run_tables import AUGMENT, SCRIPT, WORKER_LOOP, Run, RunTables, play, stack
 
 SECOND = 1_000_000_000

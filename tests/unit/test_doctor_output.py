@@ -17,7 +17,7 @@ from headrace.cli.doctor_report import print_diagnosis
 from headrace.observe.doctor.diagnosis import diagnose
 from headrace.observe.doctor.findings import RULE_SETS, Remedy, RuleSet
 from headrace.observe.doctor.rules import RULES
-from headrace.report.figures.flame import flame
+from headrace.report.figures.activity import flame
 from json_schemas import check, read_schema
 from run_tables import AUGMENT, SCRIPT, WORKER_LOOP, Run, RunTables, play, stack
 

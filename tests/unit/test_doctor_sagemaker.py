@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.observe.doctor.debugger_metrics import PATIENCE, read_debugger_metrics
-from headrace.observe.doctor.debugger_rules import SAGEMAKER_RULES
+from headrace.observe.doctor.debugger_rules import PATIENCE, SAGEMAKER_RULES, read_debugger_metrics
 from headrace.observe.doctor.diagnosis import diagnose
 from headrace.observe.doctor.findings import Diagnosis, Finding, NotEvaluated
 from run_tables import MS, Run, RunTables, play

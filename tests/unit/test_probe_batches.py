@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from headrace.observe.probe import batch_recorder, worker_hooks
+from headrace.observe.probe import batch_recorder
 from headrace.observe.probe.recording_session import SESSION, RecordingSession
 
 BATCH_NS, SIZE = 50_000_000, 100_000
@@ -77,6 +77,6 @@ def test_an_error_amid_a_batchs_begin_leaves_nothing_in_place(monkeypatch: pytes
 def test_indices_that_can_only_be_iterated_over_leave_the_size_to_the_batch():
     fetcher = SimpleNamespace(auto_collation=True)
     batch = [torch.zeros(3, 2), torch.zeros(3)]
-    assert worker_hooks._batch_size(fetcher, [4, 1, 2], batch) == 3
-    assert worker_hooks._batch_size(fetcher, iter([4, 1, 2]), batch) == 3
-    assert worker_hooks._batch_size(fetcher, iter([4, 1, 2]), object()) == -1
+    assert batch_recorder._batch_size(fetcher, [4, 1, 2], batch) == 3
+    assert batch_recorder._batch_size(fetcher, iter([4, 1, 2]), batch) == 3
+    assert batch_recorder._batch_size(fetcher, iter([4, 1, 2]), object()) == -1

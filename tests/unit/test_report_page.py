@@ -10,10 +10,9 @@ import pytest
 
 from headrace.observe.doctor.diagnosis import diagnose
 from headrace.records.run_folder import Attempt
+from headrace.report.figures.activity import MAX_HEATMAP_COLUMNS as MOST_HEATMAP_COLUMNS
+from headrace.report.figures.activity import flame, heatmap, read_bands
 from headrace.report.figures.base import empty_figure, figure_json
-from headrace.report.figures.flame import flame
-from headrace.report.figures.heatmap import MAX_HEATMAP_COLUMNS as MOST_HEATMAP_COLUMNS
-from headrace.report.figures.heatmap import heatmap, read_bands
 from headrace.report.figures.step_phases import (
     MAX_TIMELINE_COLUMNS,
     data_waits,

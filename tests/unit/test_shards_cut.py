@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.data.shards.packing_plan import shard_bounds, shuffled_rows, spread_rows
+from headrace.data.shards.pack import shard_bounds, shuffled_rows, spread_rows
 
 
 def test_the_order_of_a_seed_is_the_same_for_ever():

@@ -17,7 +17,7 @@ from headrace.data.shards.tar import (
     write_header,
 )
 from headrace.data.storage import open_store
-from headrace.data.storage.byte_ranges import RangeStream
+from headrace.data.storage.store import RangeStream
 
 
 def walk(folder: Path, data: bytes) -> tuple[list[str], list[Fault]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.data.loader.executors.speculation import BatchDuration, is_partition_overdue
+from headrace.data.loader.executors.dispatch import BatchDuration, is_partition_overdue
 
 
 def pace(usual_s: float | None) -> BatchDuration:

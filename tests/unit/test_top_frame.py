@@ -10,7 +10,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from headrace.report.top.frame import PHASE_GLYPHS, render_frame, share_bars, stacked_bar
+from headrace.report.top.screen import PHASE_GLYPHS, render_frame, share_bars, stacked_bar
 from headrace.report.top.state import (
     GpuMetrics,
     HostMetrics,

@@ -64,7 +64,7 @@ def phase_name(phase: str) -> str:
 
 def format_fact(name: str, fact: float | str) -> tuple[str, str]:
     """Return a piece of evidence, such as batch_wall_ms, as words and as a value with its unit."""
-    words = _FACTS.get(name) or _spaced_words(_without_suffix(name))
+    words = _FACTS.get(name) or _spaced_words(name)
     if isinstance(fact, str):
         return words, fact.replace("_", " ")
     if name.endswith(_SHARES) or "share_" in name:
@@ -112,13 +112,11 @@ def format_count(count: int, noun: str, nouns: str = "") -> str:
     return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
 
 
-def _without_suffix(name: str) -> str:
-    """Return a name without its unit."""
+def _spaced_words(name: str) -> str:
+    """Return a name without its unit in words."""
     for suffix, _ in _SUFFIX_TEXTS:
         name = name.removesuffix(suffix)
-    return name.removeprefix("seconds_")
-
-
-def _spaced_words(name: str) -> str:
-    words = name.replace("_", " ").replace("cpu", "CPU").replace("gpu", "GPU")
+    words = (
+        name.removeprefix("seconds_").replace("_", " ").replace("cpu", "CPU").replace("gpu", "GPU")
+    )
     return words[:1].upper() + words[1:]

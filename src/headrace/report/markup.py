@@ -6,7 +6,7 @@ Text is escaped unless it is HTML already, so that records cannot inject any.
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -65,6 +65,12 @@ def table(head: Iterable[Child], rows: Iterable[Iterable[Child]], *, numbers: in
     return element("div", element("table", inside), class_="wide")
 
 
+def definitions(texts: Mapping[str, str], *, class_: str) -> Html:
+    """Return a list of terms with their texts."""
+    parts = (element("dt", term) + element("dd", text) for term, text in texts.items())
+    return element("dl", Html("".join(parts)), class_=class_)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
     """A section of the page."""
@@ -72,11 +78,6 @@ class Section:
     id: str  # unique on the page; the link to it
     title: str
     body: Html
-
-    @property
-    def html(self) -> Html:
-        """The section as an element of the page."""
-        return element("section", element("h2", self.title), self.body, id=self.id)
 
 
 def section(name: str, title: str, *parts: Child) -> Section:

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.observe.whatif.tables import CachedTables, Tables
 from headrace.records import data_frames as records
+from headrace.report.figures.activity import flame, heatmap
 from headrace.report.figures.base import Figure, empty_figure
-from headrace.report.figures.flame import flame
-from headrace.report.figures.heatmap import heatmap
 from headrace.report.figures.step_phases import data_waits, phase_bars, timeline
 
 if TYPE_CHECKING:

@@ -14,33 +14,20 @@ from headrace.records.reader import open_records
 from headrace.report.formatting import format_time
 from headrace.report.markup import Html, Section, element, join_html
 from headrace.report.page_data import PageData, read_page_data
-from headrace.report.sections.charts import (
-    flame_section,
-    heatmap_section,
-    timeline_section,
-    waits_section,
-)
-from headrace.report.sections.diagnosis import findings_section, verdict_section
-from headrace.report.sections.tables import (
-    auxiliary_section,
-    facts_section,
-    glossary_section,
-    transforms_section,
-    workers_section,
-)
+from headrace.report.sections import diagnosis, tables
 
 SECTIONS: tuple[Callable[[PageData], Section | None], ...] = (
-    verdict_section,
-    findings_section,
-    timeline_section,
-    heatmap_section,
-    waits_section,
-    transforms_section,
-    workers_section,
-    auxiliary_section,
-    flame_section,
-    facts_section,
-    glossary_section,
+    diagnosis.verdict_section,
+    diagnosis.findings_section,
+    diagnosis.timeline_section,
+    diagnosis.heatmap_section,
+    diagnosis.waits_section,
+    tables.transforms_section,
+    tables.workers_section,
+    tables.auxiliary_section,
+    diagnosis.flame_section,
+    tables.facts_section,
+    tables.glossary_section,
 )
 """The page's sections, in reading order."""
 
@@ -61,9 +48,12 @@ def page_of(data: PageData) -> str:
         element("title", f"{data.name} · Headrace report"),
         element("style", Html(_asset("page.css"))),
     )
+    shown = (
+        element("section", element("h2", each.title), each.body, id=each.id) for each in sections
+    )
     body = join_html(
         _header(data, sections),
-        element("main", *(each.html for each in sections)),
+        element("main", *shown),
         element("footer", "Made by Headrace. The page loads nothing from anywhere."),
     )
     # Joined once, as Plotly is five megabytes of text.

@@ -9,7 +9,7 @@ from pathlib import Path
 from headrace.core.errors import LaunchError
 from headrace.observe.doctor.diagnosis import diagnose
 from headrace.observe.doctor.findings import Diagnosis
-from headrace.observe.whatif.tables import CachedTables, Tables, columns, row_count
+from headrace.observe.whatif.tables import CachedTables, Tables
 from headrace.records.reader import Records
 from headrace.records.run_folder import Attempt, RunFolder
 
@@ -31,11 +31,6 @@ class PageData:
     def attempt_entry(self) -> Attempt | None:
         """The attempt's entry in run.json; None if there is none."""
         return next((each for each in self.attempts if each.number == self.attempt), None)
-
-    @property
-    def has_steps(self) -> bool:
-        """Whether any step was recorded."""
-        return row_count(columns(self.tables, "steps")) > 0
 
 
 def read_page_data(records: Records) -> PageData:

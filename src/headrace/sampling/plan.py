@@ -14,20 +14,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.core.errors import CheckpointError, DatasetError, UsageError
-from headrace.sampling import global_batches, validation
-from headrace.sampling.global_batches import GlobalBatches, rank_slice
+from headrace.sampling.global_batches import (
+    GlobalBatches,
+    check_counts,
+    check_rank,
+    check_world,
+    checked_shard_sizes,
+    lane_warning,
+    rank_slice,
+    share_in_dataset_order,
+    share_in_lanes,
+    share_of_whole,
+    tail_warning,
+)
 from headrace.sampling.lanes import (
     EpochOrder,
+    Ints,
     ShardLanes,
     WholePermutation,
     default_window,
-    fits_one_window,
     lanes_for,
     lay_out_shards,
 )
-from headrace.sampling.permutation import Ints
 from headrace.sampling.seeds import combine, text_key
-from headrace.sampling.validation import lane_warning, tail_warning
 
 STATE_VERSION = 1
 """Raised whenever the same numbers would give another order, or a field changes its meaning."""
@@ -133,7 +142,7 @@ class Plan:
         drop_last: bool = False,
         start: int = 0,
     ) -> None:
-        validation.check_counts(
+        check_counts(
             num_samples=num_samples,
             global_batch=global_batch,
             lanes=lanes,
@@ -141,7 +150,7 @@ class Plan:
             epoch=epoch,
             start=start,
         )
-        sizes = validation.checked_shard_sizes(shard_sizes, num_samples)
+        sizes = checked_shard_sizes(shard_sizes, num_samples)
         if lanes is None:
             lanes = lanes_for(global_batch)
         if window is None:
@@ -176,21 +185,11 @@ class Plan:
         global_batch: int | None = None,
         drop_last: bool = False,
     ) -> Plan:
-        """Return the plan that continues from a state.
+        """Return the plan that continues from a state of this process or another.
 
-        Args:
-            state: From `state_at`, of this process or another.
-            fingerprint: The fingerprint of the dataset that is open now.
-            num_samples: As for `Plan`.
-            shard_sizes: As for `Plan`.
-            global_batch: The global batch from now on; None takes the state's. Batches equal those
-                of the uninterrupted epoch only if it is the same; each sample comes once in any
-                case.
-            drop_last: As for `Plan`.
-
-        Raises:
-            DatasetError: The state was written over another dataset.
-            UsageError: As for `Plan`.
+        The other arguments are those of `Plan`, of the dataset that is open now. A `global_batch`
+        of None is the state's: batches equal those of the uninterrupted epoch only if it is the
+        same; each sample comes once in any case. DatasetError: the state is another dataset's.
         """
         state.check_dataset(fingerprint)
         return cls(
@@ -210,11 +209,10 @@ class Plan:
     def check(self, world: int) -> tuple[str, ...]:
         """Return warnings for training at this world size, one text each.
 
-        Raises:
-            UsageError: The world size does not divide the global batch, or exceeds the number of
-                samples. The message names the nearest numbers that work.
+        UsageError: it does not divide the global batch, or exceeds the number of samples. The
+        message names the nearest numbers that work.
         """
-        validation.check_world(self._batches, world)
+        check_world(self._batches, world)
         warnings = [tail_warning(self._batches, world)]
         if isinstance(self._order, ShardLanes) and world > 1:
             share = self.shards_touched(world // 2, world)
@@ -223,7 +221,7 @@ class Plan:
 
     def num_batches(self, world: int = 1) -> int:
         """Return the number of batches from `start` on, the same for every rank."""
-        validation.check_world(self._batches, world)
+        check_world(self._batches, world)
         return self._batches.count(world)
 
     def batch(self, g: int, rank: int, world: int) -> Ints:
@@ -231,13 +229,10 @@ class Plan:
 
         Only in the last batch, where it holds a tail, may ranks differ, by one sample. Concatenated
         in rank order, the parts are the same global batch for every world size (except for a tail
-        that is smaller than one of them).
-
-        Raises:
-            UsageError: There is no such batch, rank or world size.
+        that is smaller than one of them). UsageError: there is no such batch, rank or world size.
         """
-        validation.check_world(self._batches, world)
-        validation.check_rank(rank, world)
+        check_world(self._batches, world)
+        check_rank(rank, world)
         if not 0 <= g < self._batches.count(world):
             raise UsageError(
                 f"Batch {g} does not exist: from position {self.start} on, the epoch has "
@@ -248,10 +243,7 @@ class Plan:
         return self._order.samples_at(ordered[rank_slice(last - first, rank, world)])
 
     def samples(self, first: int, last: int) -> Ints:
-        """Return the samples at positions [first, last) of the epoch: int64[last - first].
-
-        Raises UsageError unless 0 <= first <= last <= num_samples.
-        """
+        """Return the samples at positions [first, last) of the epoch: int64[last - first]."""
         if not 0 <= first <= last <= self.num_samples:
             raise UsageError(
                 f"Positions {first} to {last}: an epoch has 0 to {self.num_samples}, in order."
@@ -267,7 +259,7 @@ class Plan:
 
         The world size matters at the end alone, where the tail may have joined the last batch.
         """
-        validation.check_world(self._batches, world)
+        check_world(self._batches, world)
         return self._batches.position_after(g, world)
 
     def state_at(self, position: int) -> PlanState:
@@ -288,19 +280,20 @@ class Plan:
 
         About 1 / world where lanes keep ranks apart; near 1 where the dataset is permuted as one.
         """
-        validation.check_world(self._batches, world)
-        validation.check_rank(rank, world)
+        check_world(self._batches, world)
+        check_rank(rank, world)
         if isinstance(self._order, ShardLanes):
-            return global_batches.share_in_lanes(self._order, self._batches, rank, world)
+            return share_in_lanes(self._order, self._batches, rank, world)
         if isinstance(self._order, WholePermutation):
-            return global_batches.share_of_whole(self._shard_sizes, world)
-        return global_batches.share_in_dataset_order(self._shard_sizes, self._batches, rank, world)
+            return share_of_whole(self._shard_sizes, world)
+        return share_in_dataset_order(self._shard_sizes, self._batches, rank, world)
 
     def _make_order(self) -> EpochOrder:
         if not self.shuffle:
             return EpochOrder()
         key = combine(text_key(self.fingerprint), self.seed, self.epoch)
-        if self._shard_sizes is None or fits_one_window(self.num_samples, self.lanes, self.window):
+        longest_lane = -(-self.num_samples // self.lanes)
+        if self._shard_sizes is None or longest_lane <= self.window:
             return WholePermutation(num_samples=self.num_samples, key=key)
         return lay_out_shards(
             shard_sizes=self._shard_sizes, lanes=self.lanes, window=self.window, key=key

@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import warnings
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import reduce
@@ -24,8 +24,7 @@ import google_crc32c
 
 from headrace.core.errors import CheckpointError, HeadraceError, NotFoundError
 from headrace.core.file_lock import try_lock
-from headrace.data.storage import Store
-from headrace.data.storage.store import pieces_of
+from headrace.data.storage import Store, pieces_of
 
 COMMIT_FILE = "commit.json"
 _FORMAT_VERSION = 1
@@ -76,7 +75,9 @@ class Commit:
             files = tuple(SavedFile(**file) for file in entries.pop("files"))
             loader = entries.pop("loader")
             commit = cls(files=files, loader=None if loader is None else tuple(loader), **entries)
-            _check_file_names([commit.save, *(file.name for file in files)])
+            for name in (commit.save, *(file.name for file in files)):
+                if not _PLAIN_NAME.fullmatch(name):
+                    raise ValueError(f"{name!r} is no file's name")  # noqa: TRY301
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CheckpointError(
                 f"{url} is no commit of a checkpoint: {error}. Delete the checkpoint's folder to "
@@ -94,12 +95,6 @@ def step_of(path: str) -> int | None:
     """Return the step whose folder contains an object's path, or None."""
     match = _STEP_FOLDER.fullmatch(path.partition("/")[0])
     return int(match[1]) if match else None
-
-
-def _check_file_names(names: Iterable[str]) -> None:
-    for name in names:
-        if not _PLAIN_NAME.fullmatch(name):
-            raise ValueError(f"{name!r} is no file's name")
 
 
 class CheckpointCatalog:

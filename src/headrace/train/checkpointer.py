@@ -25,8 +25,7 @@ from torch.optim import Optimizer
 
 from headrace.core.errors import CheckpointError, UsageError
 from headrace.core.world import current_world
-from headrace.data.storage import StorageConfig, open_store
-from headrace.data.storage.urls import parse_url
+from headrace.data.storage import StorageConfig, open_store, parse_url
 from headrace.train.checkpoint_store import (
     CheckpointCatalog,
     Commit,
@@ -124,11 +123,9 @@ class Stateful(Protocol):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state, as values that JSON can hold."""
-        ...
 
     def load_state_dict(self, state_dict: dict[str, Any], /) -> Any:
         """Continue from a state."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

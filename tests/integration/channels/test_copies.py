@@ -275,7 +275,7 @@ def test_a_channel_larger_than_the_disk_is_refused_with_the_numbers(
     request = ChannelsRequest(channels=(large,))
     (tmp_path / "disk").mkdir()
     ended = run_beside(
-        "headrace.data.channels.copy.process", tmp_path / "disk", "8m",
+        "headrace.data.channels.copy.trees", tmp_path / "disk", "8m",
         request_line(asdict(request)),
     )  # fmt: skip
     error = json.loads(ended.stdout)["error"]

@@ -206,7 +206,7 @@ def test_the_process_ends_with_whoever_started_it(s3_url: str, tmp_path: Path) -
         "import json, sys, time\n"
         "from headrace.core.process.sidecar import sidecar_pids\n"
         "from headrace.data.channels.sidecar_client import ChannelsRequest\n"
-        "from headrace.data.channels.modes import ChannelCopies\n"
+        "from headrace.data.channels.resolve import ChannelCopies\n"
         "made = ChannelCopies(ChannelsRequest.from_fields(json.loads(sys.argv[1])))\n"
         "made.make()\n"
         "print(*sidecar_pids(), flush=True)\n"

@@ -16,7 +16,7 @@ from s3_server import S3Server
 from slow_proxy import slow_proxy
 
 from headrace.core.process.sidecar import request_line
-from headrace.data.channels.copy.parallel_fetch import FetchShare, split_objects
+from headrace.data.channels.copy.fetcher import FetchShare, split_objects
 from headrace.data.storage import ObjectInfo, open_store
 from jobs import alive, descendants, eventually
 from small_disks import run_beside
@@ -28,7 +28,7 @@ COPY = f"""
 import os, sys
 from pathlib import Path
 from headrace.core.errors import HeadraceError
-from headrace.data.channels.copy import parallel_fetch
+from headrace.data.channels.copy import fetcher
 from headrace.data.channels.copy.cache_dir import CacheDir
 from headrace.data.channels.listing import list_channel
 from headrace.data.channels.sidecar_client import ChannelRequest
@@ -36,7 +36,7 @@ from headrace.data.channels.copy.trees import CacheTrees
 from headrace.data.storage import StorageConfig, declare_leaf
 
 declare_leaf()
-parallel_fetch._LEAST_OBJECTS = {FEWEST}
+fetcher._LEAST_OBJECTS = {FEWEST}
 config = StorageConfig()
 wanted = ChannelRequest(name="train", url=sys.argv[1], folder=sys.argv[2])
 listing = list_channel(wanted, config)
@@ -184,7 +184,7 @@ def test_a_disk_that_is_full_is_told_by_the_process_that_found_it_so(
     )  # fmt: skip
     disk.mkdir()
     ended = run_beside(
-        "headrace.data.channels.copy.parallel_fetch",
+        "headrace.data.channels.copy.fetcher",
         disk,
         "64k",
         request_line({}) + json.dumps(share.to_fields()) + "\n",

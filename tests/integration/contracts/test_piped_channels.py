@@ -218,7 +218,7 @@ def test_a_writer_that_is_killed_fails_the_job(job: Path, train: str, ranks: lis
         (writer,) = [
             pid
             for pid in descendants(process.pid)
-            if b"channels.pipe.process" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            if b"channels.pipe.epoch_pipes" in Path(f"/proc/{pid}/cmdline").read_bytes()
         ]
         os.kill(writer, signal.SIGKILL)
         (job / "go").touch()

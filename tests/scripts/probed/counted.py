@@ -3,13 +3,13 @@
 import time
 
 import torch
-from points import Points, model
+from points import Descent, Points, model
 from torch import nn
 from torch.utils.data import DataLoader
 
 torch.set_num_threads(1)  # threads that spin beside the workers would take CPU time of no account
 net = model()
-optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+optimizer = Descent(net.parameters())
 for x, y in DataLoader(Points(400, busy_s=0.0075), batch_size=4, num_workers=2):
     optimizer.zero_grad()
     nn.functional.cross_entropy(net(x), y).backward()

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import torch
+from points import Descent
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -48,8 +49,9 @@ def memory() -> str | None:
 def main(what: str, folder: Path) -> None:
     """Train."""
     data = TensorDataset(torch.randn(3840, 16), torch.randint(0, 3, (3840,)))
-    net, table, held_out = Network(), torch.randn(40_000_000), torch.randn(160, 16)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    net, held_out = Network(), torch.randn(160, 16)
+    table = torch.zeros(40_000_000 if what == "checkpoint" else 0)
+    optimizer = Descent(net.parameters())
     # Lists: the collector looks at each of them, and at no dict of plain numbers.
     known = [[number] for number in range(1_000_000)] if what == "garbage" else []
     for step, (x, y) in enumerate(DataLoader(data, batch_size=32, num_workers=1)):

@@ -19,7 +19,7 @@ class Numbers(Dataset):
         self.transforms = [Scale(2.0), Scale(0.5), Scale(3.0)]
 
     def __len__(self) -> int:
-        return 256 * 150
+        return 256 * 100
 
     def __getitem__(self, index: int) -> tuple[float, int]:
         value = float(index)

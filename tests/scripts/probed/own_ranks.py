@@ -4,7 +4,7 @@ import os
 import tempfile
 
 import torch
-from points import Points, model
+from points import Descent, Points, model
 from torch import distributed, multiprocessing, nn
 from torch.utils.data import DataLoader
 
@@ -18,7 +18,7 @@ def train(rank: int, meeting: str) -> None:
         "gloo", init_method=f"file://{meeting}/place", rank=rank, world_size=len(METHODS)
     )
     net = model()
-    optimizer = torch.optim.AdamW(net.parameters())
+    optimizer = Descent(net.parameters())
     for x, y in loader:
         nn.functional.cross_entropy(net(x), y).backward()
         optimizer.step()

@@ -3,6 +3,7 @@
 import socket
 import ssl
 import threading
+from functools import cache
 
 import torch
 from torch import nn
@@ -11,6 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 SIZE = 100_000
 
 
+@cache
 def secured(side: int) -> ssl.SSLContext:
     """Return settings that need no certificate."""
     context = ssl.SSLContext(side)

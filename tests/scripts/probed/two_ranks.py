@@ -3,8 +3,10 @@
 All in one process group: a second one at torchrun's store may meet the addresses of the first.
 """
 
+import time
+
 import torch
-from points import Points, busy, model
+from points import Points, model
 from torch import distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
@@ -15,7 +17,7 @@ def train_replicated(net: nn.Module) -> None:
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     data = Points(320)
     for x, y in DataLoader(data, batch_size=8, sampler=DistributedSampler(data), num_workers=1):
-        busy(0.02 if distributed.get_rank() == 1 else 0.0)
+        time.sleep(0.02 if distributed.get_rank() == 1 else 0.0)
         optimizer.zero_grad()
         nn.functional.cross_entropy(net(x), y).backward()
         optimizer.step()
@@ -24,7 +26,7 @@ def train_replicated(net: nn.Module) -> None:
 def train_sharded(net: nn.Module) -> None:
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     for (x,) in DataLoader(TensorDataset(torch.randn(96, 16)), batch_size=8):
-        busy(0.05 if distributed.get_rank() == 1 else 0.0)
+        time.sleep(0.05 if distributed.get_rank() == 1 else 0.0)
         optimizer.zero_grad()
         net(x).square().mean().backward()
         optimizer.step()

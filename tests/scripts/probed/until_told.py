@@ -4,15 +4,14 @@ import sys
 import time
 from pathlib import Path
 
-import torch
-from points import Points, model
+from points import Descent, Points, model
 from torch import nn
 from torch.utils.data import DataLoader
 
 told, counted = Path(sys.argv[1]), Path(sys.argv[2])
 draft = counted.with_suffix(".draft")
 net = model()
-optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+optimizer = Descent(net.parameters())
 steps = 0
 while not told.exists():
     for x, y in DataLoader(Points(1600, busy_s=0.0002), batch_size=8, num_workers=1):

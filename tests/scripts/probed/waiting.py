@@ -5,7 +5,7 @@ import threading
 import time
 
 import torch
-from points import model
+from points import Descent, model
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -26,7 +26,7 @@ class Distant(Dataset):
 
 
 net = model()
-optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+optimizer = Descent(net.parameters())
 for x, y in DataLoader(Distant(), batch_size=8, num_workers=1):
     optimizer.zero_grad()
     nn.functional.cross_entropy(net(x), y).backward()

@@ -16,11 +16,11 @@ from headrace.data.storage import (
     StorageConfig,
     declare_leaf,
     open_store,
+    parse_url,
     safe_url,
     split_url,
 )
 from headrace.data.storage.client.retries import NO_FILES_NAME
-from headrace.data.storage.urls import parse_url
 
 _MOST_NAMED = 5
 
@@ -53,22 +53,15 @@ class ChannelListing:
         return [info.path for info in earlier.objects if content_key(info) not in now]
 
 
-def version_of(info: ObjectInfo) -> str:
-    """Return an object's ETag, or where there is none its modification time."""
-    return info.etag or f"@{info.modified_s}"
-
-
 def content_key(info: ObjectInfo) -> tuple[str, str, int]:
-    """Return what changes when an object's content does: path, version and size in bytes."""
-    return info.path, version_of(info), info.size_bytes
+    """Return what changes when an object's content does: path, ETag or time, and size in bytes."""
+    return info.path, info.etag or f"@{info.modified_s}", info.size_bytes
 
 
 def list_channel(channel: ChannelRequest, config: StorageConfig) -> ChannelListing:
-    """List a channel's share for this host.
+    """List a channel's share for this host; StorageError: it cannot be listed.
 
-    Raises:
-        UsageError: There are no objects, or one cannot be a file in a folder.
-        StorageError: It cannot be listed.
+    UsageError: there are no objects, or one cannot be a file in a folder.
     """
     base, found = _list_objects(channel, config)
     named = f"--channel {channel.name}={safe_url(channel.url)}"

@@ -27,12 +27,7 @@ class ActiveChannels:
 
 
 class ChannelSidecar(Sidecar):
-    """A sidecar of channels.
-
-    Args:
-        module: The module that it runs, below `headrace.data.channels`.
-        request: Its request.
-    """
+    """A sidecar of channels; it runs a module below `headrace.data.channels`."""
 
     def __init__(self, module: str, request: ChannelsRequest) -> None:
         super().__init__(f"headrace.data.channels.{module}", asdict(request))
@@ -40,10 +35,8 @@ class ChannelSidecar(Sidecar):
     def answer(self) -> dict[str, Any]:
         """Wait for its answer, and return it; there is no deadline.
 
-        Raises:
-            UsageError: An invalid channel.
-            StorageError: A channel cannot be read, or stored on the disk.
-            LaunchError: The sidecar failed.
+        UsageError: an invalid channel. StorageError: one cannot be read, or stored on the disk.
+        LaunchError: the sidecar failed.
         """
         try:
             answer = self.receive()

@@ -27,16 +27,10 @@ class ChannelSize:
 def channel_sizes(
     sources: Mapping[str, str], *, first_alone: bool = False
 ) -> dict[str, ChannelSize]:
-    """Return the size of each channel.
+    """Return the size of each channel, from URLs or paths by the channels' names.
 
-    Args:
-        sources: URLs or paths, by the channels' names.
-        first_alone: Count one object of each at most, which is fast.
-
-    Raises:
-        UsageError: A channel is empty.
-        StorageError: A store fails.
-        LaunchError: The process that counts failed.
+    `first_alone` counts one object of each at most, which is fast. UsageError: a channel is empty.
+    StorageError: a store fails. LaunchError: the process that counts failed.
     """
     if not sources:
         return {}

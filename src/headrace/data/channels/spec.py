@@ -81,22 +81,18 @@ class ChannelOptions(Protocol):
     @property
     def channels(self) -> Mapping[str, str]:
         """URLs or paths of the inputs, or JSON objects with more fields, by name."""
-        ...
 
     @property
     def input_modes(self) -> Mapping[str, str]:
         """The input modes of channels, by name; "" for all others."""
-        ...
 
     @property
     def cache_dir(self) -> str | None:
         """The folder of channels in mode Cache."""
-        ...
 
     @property
     def cache_limit(self) -> str | None:
         """The limit of a cache of channels; None for the disk's."""
-        ...
 
 
 def read_modes(texts: Sequence[str]) -> dict[str, str]:

@@ -230,7 +230,10 @@ class BatchBuilder:
             self._on_progress(SKIPPED_BATCHES - skipped)
             self._has_lost_place = True
             try:
-                self._pass_over()
+                samples = self._next_batch()
+                if self._loader_spec.collate_fn is not None:  # it may draw, or count
+                    single = self._loader_spec.batch_size is None
+                    self._by_user(samples[0] if single else samples, None)
             except IterableExhausted:
                 raise LoaderError(
                     f"Worker {_worker_number()} of an iterable dataset came to its end after "
@@ -246,11 +249,6 @@ class BatchBuilder:
                 raise
             self._has_lost_place = False
         self._on_progress(0)
-
-    def _pass_over(self) -> None:
-        samples = self._next_batch()
-        if self._loader_spec.collate_fn is not None:  # it may draw, or count
-            self._by_user(samples[0] if self._loader_spec.batch_size is None else samples, None)
 
     def _next_batch(self) -> list[Any]:
         self._place += 1

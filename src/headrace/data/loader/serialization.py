@@ -211,7 +211,6 @@ def unpickle(content: bytes) -> Any:
 
 class _RankUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        """Return a class by its name of today where it is a former one."""
         if module in _MODULES:
             module, name = _MODULES[module], _NAMES.get(name, name)
         return super().find_class(module, name)

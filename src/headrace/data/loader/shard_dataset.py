@@ -26,9 +26,14 @@ from headrace.data.loader.dataset_protocol import NativeDataset
 from headrace.data.loader.quarantine import too_many, write_records
 from headrace.data.shards.members import Member, SampleLocation, as_bytes, verify
 from headrace.data.shards.shard_index import ShardIndex, open_index
-from headrace.data.storage import Buffer, StorageConfig, Store, open_store
-from headrace.data.storage.remote_store import RemoteStore
-from headrace.data.storage.urls import streamed_url
+from headrace.data.storage import (
+    Buffer,
+    RemoteStore,
+    StorageConfig,
+    Store,
+    open_store,
+    streamed_url,
+)
 from headrace.data.transforms.decode import decode_member
 from headrace.sampling.seeds import combine
 

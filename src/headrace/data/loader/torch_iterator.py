@@ -27,7 +27,6 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from headrace.core.errors import WorkerError
 from headrace.core.world import World, current_world
 from headrace.data.loader.batch_builder import LoaderSpec
-from headrace.data.loader.batch_specs import BatchSpecs, IterableBatchSpecs, SamplerBatchSpecs
 from headrace.data.loader.executors.base import (
     Executor,
     IdleExecutors,
@@ -37,10 +36,13 @@ from headrace.data.loader.executors.base import (
 from headrace.data.loader.executors.iterable import IterableExecutor
 from headrace.data.loader.executors.process import ProcessExecutor
 from headrace.data.loader.iteration import (
+    BatchSpecs,
     BatchStream,
     DeviceTransfer,
+    IterableBatchSpecs,
     IterationProgress,
     LoaderStats,
+    SamplerBatchSpecs,
 )
 from headrace.data.loader.quarantine import BadSampleBudget
 from headrace.data.loader.workers.pool import modules_of
@@ -157,11 +159,7 @@ class ExecutorIterator(_BaseDataLoaderIter):
 
     def __reduce__(self) -> Any:
         """Pickle as None: a loader's dataset or functions may hold the iterator."""
-        return _none, ()
-
-
-def _none() -> None:
-    return None
+        return type(None), ()
 
 
 def _loader_spec_of(loader: DataLoader[Any], world: World, seed: int) -> LoaderSpec:

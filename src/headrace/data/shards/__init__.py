@@ -9,7 +9,7 @@ A dataset is a folder, local or remote, written in this order:
 Existing tars or loose objects get an index and a manifest, and stay unchanged.
 
     pack, in_place_index   make a dataset from the samples that `sources` list; shard_packer,
-                        shard_records, packing_plan and task_pool are their parts
+                        shard_records and task_pool are their parts
     shard_index            sample number -> byte ranges and checksums; index_rows, index_batches
                         and index_writer read and write the stored index
     lint                   every checksum of every member, compared with the index

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -114,11 +115,8 @@ def index_objects(
             group = _ObjectGroup(table.take(rows), tally)
             group.read(reader)
             templates |= group.templates
-            spool.add(
-                ShardRecord.build(
-                    group.rows, number=number, size_bytes=group.size_bytes, bad=tuple(group.bad)
-                )
-            )
+            record = ShardRecord.build(group.rows, number=number, size_bytes=group.size_bytes)
+            spool.add(replace(record, bad=tuple(group.bad)))
     finally:
         reader.close()
     return DatasetDescription(
@@ -143,7 +141,6 @@ class _ObjectGroup:
         self._columns = [table.images] if table.masks is None else [table.images, table.masks]
 
     def read(self, reader: SourceReader) -> None:
-        """Read all files and record their sizes and checksums."""
         stems = texts(self._table.stems)
         samples = samples_of(self._table)
         for row, (sample, contents) in enumerate(reader.read(samples)):
@@ -194,18 +191,15 @@ def index_in_place(
     and pairs are recognised as in packing.
 
     Args:
-        url: The folder.
         destination: Folder of index and manifest, if not the folder itself (which may be someone
             else's, and read-only).
         source: How to read loose objects.
         max_bad: Number of unreadable or empty objects that may be left out.
-        progress: Called with the progress.
 
     Raises:
         DatasetError: Nothing to index, a dataset exists already, or tars have faults: all are
             named.
         TooManyBadSamplesError: More unreadable objects than `max_bad`; all are named.
-        StorageError: A folder cannot be read or written.
     """
     on_progress = progress or (lambda _: None)
     options = source or SourceOptions()

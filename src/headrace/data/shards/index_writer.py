@@ -21,7 +21,7 @@ from headrace.data.shards.index_rows import (
     Kinds,
     MemberKind,
 )
-from headrace.data.storage.store import pieces_of
+from headrace.data.storage import pieces_of
 
 
 def schema_of(kinds: Kinds) -> pa.Schema:

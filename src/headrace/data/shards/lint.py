@@ -17,8 +17,7 @@ from headrace.data.shards.reports import Fault, ProgressCallback, ProgressTally
 from headrace.data.shards.shard_index import ShardIndex, open_index, read_manifest_bytes
 from headrace.data.shards.tar import TarIndex, index_tar
 from headrace.data.shards.task_pool import map_in_order
-from headrace.data.storage import Store, open_store
-from headrace.data.storage.urls import parse_url
+from headrace.data.storage import Store, open_store, parse_url
 
 _CONCURRENT_OBJECTS = 16
 

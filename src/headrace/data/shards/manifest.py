@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Self, get_args
 
 from headrace.core.errors import DatasetError
@@ -85,13 +85,10 @@ class DatasetManifest:
 
     def to_json(self) -> bytes:
         """Return the manifest as JSON, one line a shard."""
-        head = {"format": FORMAT, "version": VERSION} | {
-            each.name: _plain(getattr(self, each.name))
-            for each in fields(self)
-            if each.name != "shards"
-        }
-        shards = ",\n  ".join(json.dumps(asdict(shard)) for shard in self.shards)
-        text = json.dumps(head, indent=1, ensure_ascii=False, sort_keys=False)
+        entries = asdict(self)
+        shards = ",\n  ".join(map(json.dumps, entries.pop("shards")))
+        head = {"format": FORMAT, "version": VERSION, **entries}
+        text = json.dumps(head, indent=1, ensure_ascii=False)
         return f'{text[:-2]},\n "shards": [\n  {shards}\n ]\n}}\n'.encode("utf-8", "replace")
 
     @classmethod
@@ -129,12 +126,6 @@ def fingerprint_of(layout: Layout, shards: Sequence[ShardEntry]) -> str:
     state = sha256()
     state.update(json.dumps([content, rows]).encode())
     return state.hexdigest()[:32]
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_plain(each) for each in value]
-    return asdict(value) if hasattr(value, "__dataclass_fields__") else value
 
 
 def _typed(content: dict[str, Any]) -> dict[str, Any]:

@@ -1,30 +1,32 @@
-"""The packing of a source into shards, an index and a manifest."""
+"""The packing of a source into shards, an index and a manifest, by a plan kept in the destination.
+
+.packing/plan.json      source and options, and how the samples were cut
+.packing/000000.arrow   the record of a finished shard, written after the shard
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.core.errors import DatasetError, NoSpaceError, StorageError, TooManyBadSamplesError
-from headrace.data.shards.manifest import DECODED, DatasetManifest
-from headrace.data.shards.packing_plan import (
-    PackingPlan,
-    claim_destination,
-    finished_manifest,
-    finished_shards,
-    measure_scale,
-    packing_key,
-    refuse_foreign_records,
-    refuse_overlap,
-    remove_state,
-    resume_plan,
-    shard_bounds,
-    shuffled_rows,
-    tar_bytes,
+from headrace.core.errors import (
+    DatasetError,
+    NoSpaceError,
+    NotFoundError,
+    StorageError,
+    TooManyBadSamplesError,
+    UsageError,
 )
+from headrace.core.files import remove_abandoned_files
+from headrace.data.shards.manifest import DECODED, INDEX_NAME, MANIFEST_NAME, DatasetManifest
 from headrace.data.shards.reports import (
     PackProgress,
     ProgressCallback,
@@ -33,18 +35,227 @@ from headrace.data.shards.reports import (
     report_listing,
 )
 from headrace.data.shards.shard_packer import (
+    PACKING_FOLDER,
     CheckFunction,
     PackOptions,
     RecodeFunction,
     ShardPacker,
     ShardTask,
+    SourceReader,
+    collect_bad_file,
+    recode_file,
     record_name,
+    shard_name,
 )
 from headrace.data.shards.shard_records import DatasetDescription, ShardRecord, assemble, summarise
-from headrace.data.shards.sources.sample_table import SampleTable, samples_of
+from headrace.data.shards.sources.sample_table import SampleTable, SourceSample, samples_of
 from headrace.data.shards.sources.source_kinds import list_source
-from headrace.data.shards.task_pool import TaskPool, map_in_order
-from headrace.data.storage import Store, open_store
+from headrace.data.shards.tar import BLOCK_BYTES
+from headrace.data.shards.task_pool import TaskPool, map_in_order, wait_for_result
+from headrace.data.storage import Store, open_store, parse_url
+
+# Weyl increment and mixing constants of SplitMix64 (Steele, Lea, Flood: "Fast splittable
+# pseudorandom number generators", OOPSLA 2014), implemented here because NumPy does not promise
+# that its own permutations stay the same between versions.
+_INCREMENT = 0x9E3779B97F4A7C15
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+
+
+def shuffled_rows(num_samples: int, seed: int) -> NDArray[np.int64]:
+    """Return a permutation of 0 to num_samples - 1 that depends on `seed` alone."""
+    start = np.uint64(seed * _INCREMENT % 2**64)
+    keys = start + np.arange(1, num_samples + 1, dtype=np.uint64) * np.uint64(_INCREMENT)
+    keys = (keys ^ (keys >> np.uint64(30))) * _MIX_1
+    keys = (keys ^ (keys >> np.uint64(27))) * _MIX_2
+    keys ^= keys >> np.uint64(31)
+    return np.argsort(keys, kind="stable").astype(np.int64)
+
+
+def shard_bounds(sample_bytes: NDArray[np.int64], shard_bytes: int) -> NDArray[np.int64]:
+    """Return the first sample of each shard: int64[shards + 1], from 0 to the number of samples.
+
+    There are as many shards as `shard_bytes` requires, rounded up, all of similar size, so that
+    none is a small rest; none is empty, and none is larger by more than one sample. `sample_bytes`
+    is int64[n], n > 0.
+    """
+    ends = np.cumsum(sample_bytes)
+    total = int(ends[-1])
+    shards = min(max(1, -(-total // shard_bytes)), len(sample_bytes))
+    targets = [total * number // shards for number in range(1, shards)]
+    inner = np.searchsorted(ends, np.array(targets, dtype=np.int64), side="left") + 1
+    bounds = np.concatenate([[0], inner, [len(sample_bytes)]]).astype(np.int64)
+    # A sample larger than a shard leaves shards without any.
+    return np.unique(bounds)
+
+
+def spread_rows(num_samples: int, count: int) -> NDArray[np.int64]:
+    """Return up to `count` rows spread evenly over all rows, always the same ones."""
+    count = min(count, num_samples)
+    return (np.arange(count, dtype=np.int64) * num_samples) // max(count, 1)
+
+
+_SAMPLES_MEASURED = 48
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeScale:
+    """The ratio of packed sizes to the source's sizes."""
+
+    ratio: float = 1.0  # packed bytes for each byte of the source
+    mean_bytes: int = 0  # of a sample whose size is not known beforehand
+
+    def packed_bytes(self, known_bytes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return int64[n], the packed sizes of samples of these sizes (-1: unknown)."""
+        source = np.where(known_bytes < 0, self.mean_bytes, known_bytes)
+        return (source * self.ratio).astype(np.int64)
+
+
+def measure_scale(table: SampleTable, recode: RecodeFunction | None) -> SizeScale:
+    """Measure the scale on a few samples, always the same ones.
+
+    Nothing is read where all sizes are known and there is no recoding.
+    """
+    known = table.known_bytes()
+    if recode is None and bool((known >= 0).all()):
+        return SizeScale()
+    rows = spread_rows(len(table), _SAMPLES_MEASURED)
+    reader = SourceReader(table.url)
+    try:
+        before, after, count = _sum_sizes(reader, samples_of(table.take(rows)), recode)
+    finally:
+        reader.close()
+    if before == 0:
+        return SizeScale()
+    return SizeScale(ratio=after / before, mean_bytes=before // count)
+
+
+def _sum_sizes(
+    reader: SourceReader, samples: Sequence[SourceSample], recode: RecodeFunction | None
+) -> tuple[int, int, int]:
+    before = after = count = 0
+    for sample, contents in reader.read(samples):
+        for file, content in zip(sample.files, contents, strict=True):
+            with collect_bad_file(file.path, []):  # packing meets it again, and reports it
+                data = wait_for_result(content)
+                packed, _ = recode_file(file, data, recode, None)
+                before, after = before + len(data), after + len(packed)
+        count += 1
+    return before, after, count
+
+
+_PLAN_NAME = f"{PACKING_FOLDER}/plan.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackingPlan:
+    """The plan of a packing, stored in its destination."""
+
+    key: str  # a hash of the source's listing and of the options that affect the bytes
+    source_url: str  # for messages
+    scale: SizeScale  # measured once, so that a resumed packing cuts the samples in the same way
+
+
+def finished_manifest(
+    store: Store, described: Mapping[str, Any], listing: str
+) -> DatasetManifest | None:
+    """Return the manifest of this same packing, or None; DatasetError: that of another one."""
+    try:
+        data = store.get(MANIFEST_NAME)
+    except NotFoundError:
+        return None
+    manifest = DatasetManifest.from_json(data, store.url)
+    if dict(manifest.options) != dict(described) or manifest.source.listing != listing:
+        raise DatasetError(
+            f"{store.url} holds a dataset already, of other options or another source "
+            f"({manifest.num_samples} samples of {manifest.source.url}). Choose another "
+            "destination, or delete that one first."
+        )
+    return manifest
+
+
+def resume_plan(store: Store, key: str) -> PackingPlan | None:
+    """Return the plan of an unfinished packing, None in a free place; DatasetError: another's."""
+    try:
+        content = json.loads(bytes(store.get(_PLAN_NAME)))
+        plan = PackingPlan(
+            key=content["key"],
+            source_url=content["source_url"],
+            scale=SizeScale(**content["scale"]),
+        )
+    except NotFoundError:
+        _refuse_foreign(store)
+        return None
+    except (ValueError, KeyError, TypeError):
+        raise DatasetError(
+            f"{store.url}/{_PLAN_NAME} is damaged. Delete the destination and pack again."
+        ) from None
+    if plan.key != key:
+        raise DatasetError(
+            f"{store.url} holds an unfinished packing of other options, or its source has changed "
+            f"({plan.source_url}). Run it again as it was, choose another destination, or delete "
+            "what is there."
+        )
+    return plan
+
+
+def refuse_foreign_records(
+    records: Iterable[ShardRecord], key: str, url: str
+) -> Iterator[ShardRecord]:
+    """Yield records; raises DatasetError at one that another packing wrote.
+
+    That happens where two packings started at once and the store let both claim the destination.
+    """
+    for record in records:
+        if record.key not in {key, ""}:  # "": of a version that did not write it
+            raise DatasetError(
+                f"{url}: {record_name(record.number)} is of another packing to the same place. "
+                "Delete what is there and pack again, each source to a destination of its own."
+            )
+        yield record
+
+
+def finished_shards(store: Store, count: int) -> set[int]:
+    """Return the numbers of the shards that need not be packed again."""
+    names = {info.path for info in store.list(PACKING_FOLDER)}
+    return {number for number in range(count) if record_name(number) in names}
+
+
+def remove_state(store: Store) -> None:
+    """Remove the packing state, which the manifest replaces. The plan goes last."""
+    for info in store.list(PACKING_FOLDER):
+        if info.path != _PLAN_NAME:
+            store.delete(info.path)
+    store.delete(_PLAN_NAME)
+    location = parse_url(store.url)
+    if location.kind == "local":  # only there can folders be empty, and files be unfinished
+        folder = Path(location.prefix)
+        for place in (folder, folder / PACKING_FOLDER):
+            remove_abandoned_files(place)
+        with suppress(OSError):
+            (folder / PACKING_FOLDER).rmdir()
+
+
+def refuse_overlap(source_url: str, destination_url: str) -> None:
+    """Raise UsageError where the destination is inside the source."""
+    if f"{destination_url}/".startswith(f"{source_url.rstrip('/')}/"):
+        raise UsageError(
+            f"The destination {destination_url} lies within the source {source_url}. Choose a "
+            "folder beside it."
+        )
+    if destination_url.startswith("memory://"):
+        raise UsageError("memory:// lives in one process; packing uses several. Use a folder.")
+
+
+def _refuse_foreign(store: Store) -> None:
+    first = next(store.list(), None)
+    if first is not None:
+        raise DatasetError(
+            f"{store.url} is not empty: it holds {first.path}, which no packing of this source "
+            f"wrote. Shards are named {shard_name(0)} and so on, beside {INDEX_NAME}; choose an "
+            "empty destination."
+        )
+
 
 # Beyond max_bad packing goes on, to list many bad files at once, but not without end.
 _BEYOND_BUDGET = 1000
@@ -80,11 +291,9 @@ def pack(
     Args:
         source: A folder of class folders, pairs or images, or a table; see `sources.source_kinds`.
         destination: A folder that is empty, or holds this same packing.
-        options: The packing options.
         recode: Changes members; must pickle.
         check: Decodes each unchanged member and raises BadSampleError where it cannot; must pickle.
             The manifest records that it ran, and readers may then rely on decodable files.
-        progress: Called with the progress.
 
     Raises:
         DatasetError: Nothing to pack, a source that does not fit, or a destination in use.
@@ -102,10 +311,13 @@ def pack(
         return PackReport(url=store.url, manifest=manifest, already=True)
     if not options.keep_order:
         table = table.take(shuffled_rows(len(table), options.seed))
-    plan = _plan(store, table, packing_key(table.source.listing, options_entry), recode)
+    what = json.dumps([table.source.listing, options_entry], sort_keys=True)
+    plan = _plan(store, table, hashlib.sha256(what.encode()).hexdigest(), recode)
     files = 1 if table.masks is None else 2
     packed = plan.scale.packed_bytes(table.known_bytes())
-    bounds = shard_bounds(tar_bytes(packed, files), options.shard_bytes)
+    # In a tar each file has a header, and on average half a block of padding.
+    sample_bytes = packed + files * (BLOCK_BYTES + BLOCK_BYTES // 2)
+    bounds = shard_bounds(sample_bytes, options.shard_bytes)
     job = ShardPacker(
         source_url=table.url, destination_url=destination, recode=recode, check=check, key=plan.key
     )
@@ -132,7 +344,10 @@ def _plan(store: Store, table: SampleTable, key: str, recode: RecodeFunction | N
     plan = resume_plan(store, key)
     if plan is None:
         plan = PackingPlan(key=key, source_url=table.url, scale=measure_scale(table, recode))
-        plan = claim_destination(store, plan)
+        store.create(_PLAN_NAME, json.dumps(asdict(plan)).encode())
+        # Read back in any case: the answer may be lost, or the server may ignore conditions; and
+        # the plan to use may be that of a concurrent packing.
+        plan = resume_plan(store, key) or plan
     return plan
 
 

@@ -36,8 +36,7 @@ from headrace.data.shards.members import (
     split_name,
     verify,
 )
-from headrace.data.storage import StorageConfig, Store, join_url, open_store
-from headrace.data.storage.urls import parse_url
+from headrace.data.storage import StorageConfig, Store, join_url, open_store, parse_url
 
 
 class ShardRows:
@@ -69,12 +68,13 @@ class ShardRows:
 
     def find(self, key: str) -> int | None:
         """Return the row with this key, or None."""
-        encoded = key.encode()
+        encoded, ends = key.encode(), self._key_ends
         text = self._keys.tobytes()
         start = text.find(encoded)
         while start >= 0:
-            row = _row_at_offset(self._key_ends, start)
-            if row is not None and self._key_ends[row + 1] == start + len(encoded):
+            # Empty keys share their start with the next row; the last of them is the one with text.
+            row = bisect_right(ends, start) - 1
+            if row + 1 < len(ends) and (ends[row], ends[row + 1]) == (start, start + len(encoded)):
                 return row
             start = text.find(encoded, start + 1)
         return None
@@ -95,12 +95,6 @@ class ShardRows:
                 data = str(first).encode()
                 members.append(Member(name, "", 0, len(data), checksum(data), data))
         return tuple(members)
-
-
-def _row_at_offset(ends: memoryview[int], start: int) -> int | None:
-    # Empty keys share their start with the next row; the last of them is the one with text.
-    row = bisect_right(ends, start) - 1
-    return row if row + 1 < len(ends) and ends[row] == start else None
 
 
 _MAPPED_VIEWS = 4096  # each about 3 kB: the batches themselves are in the mapping
@@ -215,15 +209,9 @@ def open_index(
     batches are read, by range, while a thread copies it. Copies are named by fingerprint and shared
     by all jobs of the host.
 
-    Args:
-        url: The dataset's folder.
-        cache_dir: Folder for the copy of a remote index; None: HEADRACE_CACHE_DIR, or a folder
-            below the system's temporary one.
-        config: The settings of a remote store.
-
-    Raises:
-        DatasetError: There is no dataset, it is damaged, or its index belongs to another.
-        StorageError: It cannot be read.
+    `cache_dir` is for the copy of a remote index; None: HEADRACE_CACHE_DIR, or a folder below the
+    system's temporary one. `config` are the settings of a remote store. DatasetError: there is no
+    dataset, it is damaged, or its index belongs to another. StorageError: it cannot be read.
     """
     store = open_store(url, config=config)
     data = read_manifest_bytes(store)

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from headrace.core.errors import (
@@ -158,18 +158,20 @@ class ShardPacker:
         store = open_store(self.destination_url)
         writer = TarWriter()
         reader = SourceReader(self.source_url)
-        content = _ShardContent(reader, self.recode, self.check, report)
+        content = _ShardContent(self, reader, report)
         try:
             store.put(shard_name(task.number), writer.pieces(content.samples(task.samples)))
         finally:
             reader.close()
         if len(writer.rows) == 0:
             store.delete(shard_name(task.number))
-        record = ShardRecord.build(
-            writer.rows,
-            number=task.number,
-            name=shard_name(task.number),
-            size_bytes=writer.size_bytes,
+        record = replace(
+            ShardRecord.build(
+                writer.rows,
+                number=task.number,
+                name=shard_name(task.number),
+                size_bytes=writer.size_bytes,
+            ),
             recoded=content.recoded,
             bad=tuple(content.bad),
             key=self.key,
@@ -209,18 +211,11 @@ def recode_file(
 class _ShardContent:
     """The members of samples; bad files are left out and recorded."""
 
-    def __init__(
-        self,
-        reader: SourceReader,
-        recode: RecodeFunction | None,
-        check: CheckFunction | None,
-        report: ReportCallback,
-    ) -> None:
+    def __init__(self, packer: ShardPacker, reader: SourceReader, report: ReportCallback) -> None:
         self.bad: list[BadFile] = []
         self.recoded = 0
+        self._packer = packer
         self._reader = reader
-        self._recode = recode
-        self._check = check
         self._report = report
 
     def samples(
@@ -240,7 +235,7 @@ class _ShardContent:
             with collect_bad_file(file.path, self.bad):
                 data = wait_for_result(content)
                 read_bytes += len(data)
-                stored, changed = recode_file(file, data, self._recode, self._check)
+                stored, changed = recode_file(file, data, self._packer.recode, self._packer.check)
                 members.append((file.extension, stored))
                 recoded += changed
         bad = len(members) < len(sample.files)

@@ -57,17 +57,7 @@ class ShardRecord:
     batch: pa.RecordBatch  # the rows
 
     @classmethod
-    def build(
-        cls,
-        rows: IndexRowBuilder,
-        *,
-        number: int,
-        name: str = "",
-        size_bytes: int,
-        recoded: int = 0,
-        bad: tuple[BadFile, ...] = (),
-        key: str = "",
-    ) -> Self:
+    def build(cls, rows: IndexRowBuilder, *, number: int, name: str = "", size_bytes: int) -> Self:
         """Return the record of collected rows."""
         kinds, batch = rows.kinds(), rows.batch()
         return cls(
@@ -75,9 +65,6 @@ class ShardRecord:
             name=name,
             size_bytes=size_bytes,
             num_members=rows.num_members,
-            recoded=recoded,
-            bad=bad,
-            key=key,
             digest=digest_of(batch, kinds),
             kinds=kinds,
             batch=batch,

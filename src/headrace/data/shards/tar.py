@@ -21,8 +21,7 @@ from headrace.data.shards.index_rows import LARGEST_MEMBER_BYTES, MemberKind
 from headrace.data.shards.index_writer import IndexRowBuilder
 from headrace.data.shards.members import checksum, refusal, split_name
 from headrace.data.shards.reports import Fault, FaultKind
-from headrace.data.storage import Store
-from headrace.data.storage.byte_ranges import RangeStream
+from headrace.data.storage import RangeStream, Store
 
 BLOCK_BYTES = 512
 END_OF_ARCHIVE = bytes(2 * BLOCK_BYTES)

@@ -11,12 +11,22 @@ from headrace.data.storage.store import (
     Buffer,
     CacheableStore,
     ObjectInfo,
+    Part,
     PutData,
+    RangeStream,
     RetryPolicy,
     StorageConfig,
     Store,
+    pieces_of,
 )
-from headrace.data.storage.urls import join_url, parse_url, safe_url, split_url
+from headrace.data.storage.urls import (
+    Location,
+    join_url,
+    parse_url,
+    safe_url,
+    split_url,
+    streamed_url,
+)
 
 if TYPE_CHECKING:
     from headrace.data.storage.cache.cached_store import CachedStore as CachedStore
@@ -24,16 +34,23 @@ if TYPE_CHECKING:
 __all__ = [
     "Buffer",
     "CachedStore",
+    "Location",
     "ObjectInfo",
+    "Part",
     "PutData",
+    "RangeStream",
+    "RemoteStore",
     "RetryPolicy",
     "StorageConfig",
     "Store",
     "declare_leaf",
     "join_url",
     "open_store",
+    "parse_url",
+    "pieces_of",
     "safe_url",
     "split_url",
+    "streamed_url",
 ]
 
 # The disk cache is imported at its first use: most workers have none.

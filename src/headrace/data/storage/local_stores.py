@@ -34,13 +34,13 @@ from headrace.core.files import (
     write_atomically,
 )
 from headrace.core.lazy import blake2b
-from headrace.data.storage.byte_ranges import check_range
 from headrace.data.storage.store import (
     Buffer,
-    CacheableStore,
+    LocatedStore,
     ObjectInfo,
     Part,
     PutData,
+    check_range,
     done_future,
     pieces_of,
 )
@@ -61,37 +61,20 @@ _ERRORS: dict[int, type[StorageError]] = {
 }
 
 
-class _ImmediateStore(CacheableStore):
-    """A store that needs no waiting, no connections and no cache; futures are already done."""
-
-    def __init__(self, location: Location) -> None:
-        self._location = location
-
-    @property
-    def url(self) -> str:
-        """The URL as given, normalised; the absolute path of a folder."""
-        return self._location.url
+class _ImmediateStore(LocatedStore):
+    """A store that needs no waiting: futures are already done."""
 
     def __reduce__(self) -> tuple[type[Self], tuple[Location]]:
         return type(self), (self._location,)
 
     def submit_range(self, path: str, start: int, length: int) -> Future[Buffer]:
-        """Read a range."""
         return done_future(lambda: self.get_range(path, start, length))
 
     def submit_head(self, path: str) -> Future[ObjectInfo]:
-        """Describe an object."""
         return done_future(lambda: self.head(path))
 
     def submit_part(self, path: str, start: int, length: int) -> Future[Part]:
-        """Read a range up to the object's end."""
         return done_future(lambda: self._part(path, start, length))
-
-    def forget(self, path: str, start: int, length: int) -> None:
-        """Do nothing: there is no cache."""
-
-    def close(self) -> None:
-        """Do nothing: there are no connections."""
 
     def _part(self, path: str, start: int, length: int) -> Part:
         info = self.head(path)

@@ -17,15 +17,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 from headrace.core.errors import ForkedClientError, StorageTimeoutError
-from headrace.data.storage.byte_ranges import check_range, cut_ranges, plan_spans
 from headrace.data.storage.store import (
     Buffer,
-    CacheableStore,
+    LocatedStore,
     ObjectInfo,
     Part,
     PutData,
     StorageConfig,
+    check_range,
+    cut_ranges,
     done_future,
+    plan_spans,
 )
 from headrace.data.storage.urls import Location, check_path
 
@@ -94,22 +96,17 @@ _T = TypeVar("_T")
 _GRACE_S = 30.0  # beyond the retry policy's deadline, before a wait ends with an error
 
 
-class RemoteStore(CacheableStore):
+class RemoteStore(LocatedStore):
     """The objects below a URL of s3, gs, az or http; connects at the first request."""
 
     def __init__(
         self, location: Location, config: StorageConfig, client: Literal["auto", "direct"]
     ) -> None:
-        self._location = location
+        super().__init__(location)
         self._config = config
         self._choice = client
         self._client: StorageClient | None = None
         self._pid = os.getpid()
-
-    @property
-    def url(self) -> str:
-        """The URL as given, without credentials and query."""
-        return self._location.url
 
     def __repr__(self) -> str:
         return f"RemoteStore({self.url!r})"
@@ -189,9 +186,6 @@ class RemoteStore(CacheableStore):
         if self._client is not None and self._pid == os.getpid():
             self._client.close()
         self._client = None
-
-    def forget(self, path: str, start: int, length: int) -> None:
-        """Do nothing: there is no cache."""
 
     def _read(self, path: str, start: int, length: int) -> Future[Buffer]:
         return self._connected().read(*self._named_range(path, start, length))

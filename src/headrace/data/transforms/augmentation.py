@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.core.errors import UsageError
-from headrace.data.transforms.image_window import CropWindow, cut_and_resize
-from headrace.data.transforms.resize import resize_image, resize_mask
+from headrace.data.transforms.resize import CropWindow, cut_and_resize, resize_image, resize_mask
 
 # ITU-R BT.601 luma, as Pillow and torchvision weigh the channels to gray.
 _LUMA = np.array([0.299, 0.587, 0.114])
@@ -129,10 +128,7 @@ class RandomResizedCrop:
                 top = random.randint(0, height - crop_height)
                 left = random.randint(0, width - crop_width)
                 return CropWindow(top, left, crop_height, crop_width)
-        return self._central(height, width)
-
-    def _central(self, height: int, width: int) -> CropWindow:
-        """Return the largest centred window with an allowed ratio."""
+        # The largest centred window with an allowed ratio.
         aspect = min(max(width / height, self.ratio[0]), self.ratio[1])
         size = round(width / aspect), round(height * aspect)
         return CropWindow.central((height, width), *size)

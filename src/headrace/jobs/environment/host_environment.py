@@ -25,9 +25,8 @@ from headrace.core import env
 from headrace.core.console import print_status
 from headrace.core.errors import LaunchError, UsageError
 from headrace.core.process.mount_namespace import can_bind_mount
-from headrace.data.channels.modes import ChannelMounts
-from headrace.data.channels.mount import NoMountError
-from headrace.data.channels.resolve import resolve_channels, script_channels
+from headrace.data.channels.mount.mount_program import NoMountError
+from headrace.data.channels.resolve import ChannelMounts, resolve_channels, script_channels
 from headrace.data.channels.spec import parse_cache_limit, read_channels
 from headrace.jobs.environment.existing_job import check_variables, find_existing_job
 from headrace.jobs.environment.script_environment import (

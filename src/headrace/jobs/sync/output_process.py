@@ -32,7 +32,7 @@ from headrace.core.errors import CheckpointError, NotFoundError, StorageError, U
 from headrace.core.files import is_temporary
 from headrace.core.process.sidecar import SidecarParent, run_sidecar
 from headrace.data.storage import Store, declare_leaf, open_store
-from headrace.data.storage.byte_ranges import split_span
+from headrace.data.storage.store import split_span
 from headrace.jobs.sync.file_groups import FileState, FolderScan
 from headrace.jobs.sync.sync_messages import (
     OutputTask,

@@ -28,7 +28,7 @@ from headrace.core.files import remove_abandoned_files, temporary_name
 from headrace.core.process.parent_death import die_with_parent
 from headrace.core.process.sidecar import SidecarParent, run_sidecar
 from headrace.data.storage import declare_leaf
-from headrace.data.storage.byte_ranges import split_span
+from headrace.data.storage.store import split_span
 from headrace.jobs.sync.file_groups import FileGroup, FileState, FolderScan, group_of, is_truncated
 from headrace.jobs.sync.remote_copy import (
     FencedError,

@@ -4,39 +4,172 @@ Names, thresholds and meanings are Debugger's, so that its users get the same al
 `smdebug_rulesconfig/profiler_rules/rules.py` in awslabs/sagemaker-debugger-rulesconfig, conditions
 of the rules' sources as published with `smdebug`. Where records differ from Debugger's samples, the
 docstring of the check says so.
+
+Debugger samples every 500 ms, as Headrace does by default, and its rules are evaluated once a
+minute while the job runs. So a rule here is evaluated for the same moments: each minute, and the
+end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
 from types import MappingProxyType
+from typing import TypeAlias
 
 import numpy as np
 
-from headrace.observe.doctor.debugger_metrics import (
-    PATIENCE,
-    REGISTERED,
-    WINDOW,
-    DebuggerMetrics,
-    DebuggerRuleCheck,
-    debugger_finding,
-    debugger_report,
-    debugger_rule,
-    quantile,
-    read_debugger_metrics,
-)
 from headrace.observe.doctor.findings import Diagnosis, Fact, Finding, NotEvaluated, Verdict
-from headrace.observe.whatif.tables import (
-    Columns,
-    Flags,
-    Floats,
-    Ints,
-    Tables,
-    row_count,
-    select_rows,
-)
+from headrace.observe.whatif.tables import Columns, Flags, Floats, Ints, Tables, columns
 from headrace.records.schema import PHASES
+
+PATIENCE = 1000
+"""A rule about the system needs more samples than this: over eight minutes."""
+WINDOW = 500
+"""Number of samples that quantiles are of."""
+_LOOK_NS = 60_000_000_000
+_CORE = re.compile(r"core_(\d+)_percent")
+_GPU = re.compile(r"gpu_(\d+)_utilisation_percent")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DebuggerMetrics:
+    """The recorded metrics of a run; percentages are NaN if a sample lacks them, None if all do."""
+
+    t_ns: Ints  # of each sample of the system, ascending
+    cores: Floats  # percent: a row a sample, a column a core
+    io_wait: Floats | None  # of all cores together, in percent
+    gpu_numbers: tuple[int, ...]
+    gpus: Floats  # percent: a row a sample, a column a GPU
+    gpu_memory: Floats | None  # in percent, in that shape
+    steps: Columns
+    batches: Columns
+    processes: Columns
+    system: Columns
+
+    @property
+    def evaluations(self) -> tuple[int, ...]:
+        """Sample counts at which rules are evaluated: each minute and the end, after PATIENCE."""
+        if not len(self.t_ns):
+            return ()
+        minutes = np.arange(self.t_ns[0] + _LOOK_NS, self.t_ns[-1], _LOOK_NS)
+        counts = np.append(np.searchsorted(self.t_ns, minutes), len(self.t_ns))
+        return tuple(int(count) for count in np.unique(counts) if count > PATIENCE)
+
+    @property
+    def started_ns(self) -> int | None:
+        """When the recording of the run began; None if nothing was recorded."""
+        starts = (self.t_ns, self.processes["started_ns"])
+        return min((int(times.min()) for times in starts if len(times)), default=None)
+
+    def minutes(self, count: int) -> float:
+        """Return the minutes of sampling before an evaluation."""
+        return float(self.t_ns[count - 1] - self.t_ns[0]) / _LOOK_NS
+
+    def first_above(self, share: float, there: Flags) -> int | None:
+        """Return the first evaluation by which more than a share of the samples had a property."""
+        counts = np.cumsum(there)
+        return next(
+            (count for count in self.evaluations if counts[count - 1] > share * count), None
+        )
+
+    def missing(self, gpus: int) -> str | None:
+        """Return why a rule about the system, or some GPUs, is not evaluated; None if it is."""
+        if len(self.gpu_numbers) < gpus:
+            count_text = "no GPU" if not self.gpu_numbers else f"only {len(self.gpu_numbers)} GPU"
+            return f"{count_text} was recorded"
+        if not self.evaluations:
+            return (
+                f"{len(self.t_ns):,} samples of the system were recorded, and it begins after "
+                f"{PATIENCE:,}"
+            )
+        return None
+
+
+def read_debugger_metrics(tables: Tables) -> DebuggerMetrics:
+    """Return the recorded metrics of a run."""
+    system = columns(tables, "system")
+    system = system.where(np.argsort(system["t_ns"], kind="stable"))
+    numbers = sorted(
+        int(match[1])
+        for name in system
+        if (match := _GPU.fullmatch(name)) and np.isfinite(system[name]).any()
+    )
+    return DebuggerMetrics(
+        t_ns=system["t_ns"],
+        cores=_stacked_columns(system, [name for name in system if _CORE.fullmatch(name)]),
+        io_wait=system.get("io_wait_percent"),
+        gpu_numbers=tuple(numbers),
+        gpus=_stacked_columns(system, [f"gpu_{number}_utilisation_percent" for number in numbers]),
+        gpu_memory=_memory(system, numbers),
+        steps=columns(tables, "steps"),
+        batches=columns(tables, "batches"),
+        processes=columns(tables, "processes"),
+        system=system,
+    )
+
+
+DebuggerRuleCheck: TypeAlias = Callable[[DebuggerMetrics], Finding | NotEvaluated | None]
+_Check: TypeAlias = Callable[[DebuggerMetrics], Finding | str | None]
+REGISTERED: dict[str, DebuggerRuleCheck] = {}
+
+
+def debugger_rule(name: str, *, gpus: int = 0) -> Callable[[_Check], DebuggerRuleCheck]:
+    """Register a check that returns a finding, or why it is not evaluated, under its name.
+
+    If it looks at GPUs, it needs so many, and PATIENCE.
+    """
+
+    def register(check: _Check) -> DebuggerRuleCheck:
+        @functools.wraps(check)
+        def named(recorded: DebuggerMetrics) -> Finding | NotEvaluated | None:
+            outcome = (recorded.missing(gpus) if gpus else None) or check(recorded)
+            if isinstance(outcome, str):
+                return NotEvaluated(name, outcome)
+            return None if outcome is None else replace(outcome, rule=name)
+
+        REGISTERED[name] = named
+        return named
+
+    return register
+
+
+def debugger_finding(title: str, seconds_lost: float = 0.0, **evidence: float | str) -> Finding:
+    """Return a finding of Debugger's, which has no severities: each is a warning."""
+    return Finding(
+        rule="", severity="warning", title=title, seconds_lost=seconds_lost, evidence=evidence
+    )
+
+
+def debugger_report(title: str, evidence: Mapping[str, Fact]) -> Finding:
+    """Return the finding of a rule that only reports."""
+    return Finding(rule="", severity="info", title=title, seconds_lost=0.0, evidence=evidence)
+
+
+def quantile(values: Floats, share: float) -> float:
+    """Return a quantile of the finite values; NaN if there are none."""
+    known = values[np.isfinite(values)]
+    return float(np.quantile(known, share)) if len(known) else float("nan")
+
+
+def _stacked_columns(system: Columns, names: Sequence[str]) -> Floats:
+    if not names:
+        return np.zeros((system.count, 0))
+    return np.column_stack([system[name].astype(np.float64) for name in names])
+
+
+def _memory(system: Columns, numbers: Sequence[int]) -> Floats | None:
+    used = [f"gpu_{number}_memory_bytes" for number in numbers]
+    total = [f"gpu_{number}_memory_total_bytes" for number in numbers]
+    if not numbers or not {*used, *total} <= system.keys():
+        return None
+    part, whole = _stacked_columns(system, used), _stacked_columns(system, total)
+    known = (part >= 0) & (whole > 0)
+    return np.where(known, 100.0 * part / np.where(known, whole, 1.0), np.nan)
+
 
 _FEWEST_PROCESSES, _MOST_PROCESSES, _FEWEST_SECONDS = 0.7, 2.0, 10
 
@@ -54,7 +187,7 @@ def check_dataloader(recorded: DebuggerMetrics) -> Finding | str | None:
     cores = recorded.cores.shape[1]
     if not cores:
         return "no core was recorded"
-    if row_count(recorded.batches) == 0:
+    if recorded.batches.count == 0:
         return "no batch of a loader was recorded"
     at_once = _processes_a_second(recorded.batches)
     if len(at_once) <= _FEWEST_SECONDS:
@@ -76,20 +209,10 @@ def check_dataloader(recorded: DebuggerMetrics) -> Finding | str | None:
 
 def _processes_a_second(batches: Columns) -> Ints:
     """Return for each second in which a batch began the number of processes that began one."""
-    begun = np.column_stack(
-        [
-            batches["start_ns"] // 1_000_000_000,
-            batches["rank"],
-            batches["loader"],
-            batches["worker"],
-        ]
-    )
+    makers = [batches[name] for name in ("rank", "loader", "worker")]
+    begun = np.column_stack([batches["start_ns"] // 1_000_000_000, *makers])
     seconds = np.unique(begun, axis=0)[:, 0]
-    counts: Ints = np.unique(seconds, return_counts=True)[1]
-    return counts
-
-
-_INITIALIZATION_MINUTES = 20.0
+    return np.asarray(np.unique(seconds, return_counts=True)[1])
 
 
 @debugger_rule("MaxInitializationTime")
@@ -102,14 +225,14 @@ def check_max_initialization_time(recorded: DebuggerMetrics) -> Finding | str | 
     started_ns, steps = recorded.started_ns, recorded.steps
     if started_ns is None:
         return "nothing was recorded"
-    train = steps["start_ns"][steps["kind"] == "train"] if row_count(steps) else np.zeros(0)
+    train = steps.having(kind="train")["start_ns"]
     if len(train):
         minutes = (int(train.min()) - started_ns) / 60e9
         title = f"{minutes:.0f} minutes pass before the first step"
     else:
         minutes = (int(recorded.t_ns[-1]) - started_ns) / 60e9 if len(recorded.t_ns) else 0.0
         title = f"{minutes:.0f} minutes have passed without a step"
-    if minutes > _INITIALIZATION_MINUTES:
+    if minutes > 20.0:
         return debugger_finding(title, seconds_lost=minutes * 60, minutes=minutes)
     return None if len(train) else "no training step was recorded"
 
@@ -131,15 +254,15 @@ def check_step_outlier(recorded: DebuggerMetrics) -> Finding | str | None:
     steps = recorded.steps
     most = 0
     for kind, name in _KINDS.items():
-        of_kind = steps["kind"] == kind if row_count(steps) else np.zeros(0, dtype=np.bool_)
-        most = max(most, int(of_kind.sum()))
-        if of_kind.sum() <= _FEWEST_STEPS:
+        of_kind = steps.having(kind=kind)
+        most = max(most, of_kind.count)
+        if of_kind.count <= _FEWEST_STEPS:
             continue
-        wall = steps["wall_ns"][of_kind].astype(np.float64)
+        wall = of_kind["wall_ns"].astype(np.float64)
         limit = float(wall.mean() + _DEVIATIONS * wall.std())
         outliers = wall[wall > limit]
         if len(outliers) > _FEWEST_OUTLIERS:
-            ranks = len(np.unique(steps["rank"][of_kind]))
+            ranks = len(np.unique(of_kind["rank"]))
             return debugger_finding(
                 f"{len(outliers):,} of {len(wall):,} {name} steps take longer than "
                 f"{limit / 1e6:,.0f} ms, the mean and three standard deviations",
@@ -164,7 +287,7 @@ def check_overall_framework_metrics(recorded: DebuggerMetrics) -> Finding | str 
     training steps.
     """
     steps, started_ns = recorded.steps, recorded.started_ns
-    if row_count(steps) == 0 or started_ns is None:
+    if steps.count == 0 or started_ns is None:
         return "no step was recorded"
     ranks = len(np.unique(steps["rank"]))
     ends = steps["start_ns"] + steps["wall_ns"]
@@ -174,29 +297,26 @@ def check_overall_framework_metrics(recorded: DebuggerMetrics) -> Finding | str 
         for kind in ("train", "eval")
     }
     before = max(float(steps["start_ns"].min()) - started_ns, 0.0) / whole_ns
-    rest = max(1.0 - before - shares["train"] - shares["eval"], 0.0)
-    evidence: dict[str, Fact] = {
-        "minutes": whole_ns / 60e9,
-        "before_first_step_share": before,
-        "training_share": shares["train"],
-        "evaluation_share": shares["eval"],
-        "else_share": rest,
-    }
-    train = select_rows(steps, steps["kind"] == "train")
+    train = steps.having(kind="train")
     train_ns = max(float(train["wall_ns"].sum()), 1.0)
-    for phase in PHASES:
-        evidence[f"step_{phase}_share"] = (
-            float(np.maximum(train[f"{phase}_ns"], 0).sum()) / train_ns
-        )
     return debugger_report(
         f"{before:.0%} of the time passed before the first step, {shares['train']:.0%} in "
         f"training steps, {shares['eval']:.0%} in evaluation",
-        evidence,
+        {
+            "minutes": whole_ns / 60e9,
+            "before_first_step_share": before,
+            "training_share": shares["train"],
+            "evaluation_share": shares["eval"],
+            "else_share": max(1.0 - before - shares["train"] - shares["eval"], 0.0),
+            **{
+                f"step_{phase}_share": float(train[f"{phase}_ns"].clip(0).sum()) / train_ns
+                for phase in PHASES
+            },
+        },
     )
 
 
-_BATCH_SIZE_CPU, _BATCH_SIZE_GPU, _BATCH_SIZE_MEMORY = 70.0, 70.0, 70.0
-_BATCH_SIZE_QUANTILE = 0.95
+_BATCH_SIZE_PERCENT, _BATCH_SIZE_QUANTILE = 70.0, 0.95
 
 
 @debugger_rule("BatchSize", gpus=1)
@@ -219,11 +339,7 @@ def check_batch_size(recorded: DebuggerMetrics) -> Finding | str | None:
         for place, gpu in enumerate(recorded.gpu_numbers):
             used = quantile(recorded.gpus[window, place], _BATCH_SIZE_QUANTILE)
             memory = quantile(recorded.gpu_memory[window, place], _BATCH_SIZE_QUANTILE)
-            if (
-                cpu_used < _BATCH_SIZE_CPU
-                and used < _BATCH_SIZE_GPU
-                and memory < _BATCH_SIZE_MEMORY
-            ):
+            if all(part < _BATCH_SIZE_PERCENT for part in (cpu_used, used, memory)):
                 return debugger_finding(
                     f"the cores, GPU {gpu} and its memory are used little: {cpu_used:.0f}%, "
                     f"{used:.0f}% and {memory:.0f}% at the 95th percentile",
@@ -234,10 +350,6 @@ def check_batch_size(recorded: DebuggerMetrics) -> Finding | str | None:
                     after_min=recorded.minutes(count),
                 )
     return None
-
-
-_BOTTLENECK_SHARE, _IDLE_GPU_PERCENT = 0.5, 10.0
-_BUSY_CORE_PERCENT, _IO_WAIT_PERCENT = 90.0, 50.0
 
 
 @debugger_rule("CPUBottleneck", gpus=1)
@@ -251,7 +363,7 @@ def check_cpu_bottleneck(recorded: DebuggerMetrics) -> Finding | str | None:
     """
     if not recorded.cores.shape[1]:
         return "no core was recorded"
-    busy: Flags = np.any(recorded.cores > _BUSY_CORE_PERCENT, axis=1)
+    busy: Flags = np.any(recorded.cores > 90.0, axis=1)
     return _bottleneck(recorded, busy, "a core is above 90%")
 
 
@@ -267,15 +379,15 @@ def check_io_bottleneck(recorded: DebuggerMetrics) -> Finding | str | None:
     """
     if recorded.io_wait is None:
         return "no I/O wait was recorded"
-    busy: Flags = recorded.io_wait * max(recorded.cores.shape[1], 1) > _IO_WAIT_PERCENT
+    busy: Flags = recorded.io_wait * max(recorded.cores.shape[1], 1) > 50.0
     return _bottleneck(recorded, busy, "I/O wait is above 50% of a core")
 
 
 def _bottleneck(recorded: DebuggerMetrics, busy: Flags, what: str) -> Finding | None:
     """Return a finding if something is busy while a GPU is not, in most samples so far."""
-    low: Flags = np.any(recorded.gpus < _IDLE_GPU_PERCENT, axis=1)
+    low: Flags = np.any(recorded.gpus < 10.0, axis=1)
     both = low & busy
-    count = recorded.first_above(_BOTTLENECK_SHARE, both)
+    count = recorded.first_above(0.5, both)
     if count is None:
         return None
     share = float(both[:count].mean())
@@ -352,12 +464,7 @@ def _memory_increase(used: Floats) -> Floats:
     ends = np.arange(_MEMORY_WINDOW + 1, len(used) + 1)
     last = (sums[ends] - sums[ends - _MEMORY_WINDOW]) / _MEMORY_WINDOW
     before = (sums[ends - 2] - sums[ends - _MEMORY_WINDOW - 1]) / (_MEMORY_WINDOW - 1)
-    increase: Floats = last - before
-    return increase
-
-
-_DISTANCE_LIMIT = 0.5
-_HISTOGRAM_EDGES = np.arange(0.0, 101.0, 2.0)
+    return np.asarray(last - before)
 
 
 @debugger_rule("LoadBalancing", gpus=2)
@@ -374,7 +481,7 @@ def check_load_balancing(recorded: DebuggerMetrics) -> Finding | str | None:
         (_distance(shares[one], shares[other]), one, other)
         for one, other in combinations(range(len(shares)), 2)
     )
-    if distance <= _DISTANCE_LIMIT:
+    if distance <= 0.5:
         return None
     names = recorded.gpu_numbers[one], recorded.gpu_numbers[other]
     means = [float(np.nanmean(recorded.gpus[:, place])) for place in (one, other)]
@@ -390,9 +497,8 @@ def check_load_balancing(recorded: DebuggerMetrics) -> Finding | str | None:
 
 
 def _histogram(used: Floats) -> Floats:
-    counts, _ = np.histogram(used[np.isfinite(used)], bins=_HISTOGRAM_EDGES)
-    shares: Floats = counts / max(counts.sum(), 1)
-    return shares
+    counts, _ = np.histogram(used[np.isfinite(used)], bins=np.arange(0.0, 101.0, 2.0))
+    return np.asarray(counts / max(counts.sum(), 1))
 
 
 def _distance(one: Floats, other: Floats) -> float:
@@ -404,9 +510,6 @@ def _distance(one: Floats, other: Floats) -> float:
 def _entropy(shares: Floats, of: Floats) -> float:
     there = shares > 0
     return float((shares[there] * np.log(shares[there] / of[there])).sum())
-
-
-_PERCENTILES = (50, 95, 99)
 
 
 @debugger_rule("OverallSystemUsage")
@@ -427,7 +530,7 @@ def check_overall_system_usage(recorded: DebuggerMetrics) -> Finding | str | Non
     evidence: dict[str, Fact] = {
         f"{name}_p{percentile}_percent": quantile(values, percentile / 100)
         for name, values in series.items()
-        for percentile in _PERCENTILES
+        for percentile in (50, 95, 99)
     }
     medians = [f"the cores {quantile(series['cpu'], 0.5):.0f}%"]
     medians += [

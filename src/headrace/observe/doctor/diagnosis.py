@@ -10,7 +10,7 @@ kinds cannot be compared with the others':
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from operator import itemgetter
 
@@ -23,7 +23,7 @@ from headrace.observe.doctor.evidence import (
 )
 from headrace.observe.doctor.findings import Bound, Diagnosis, Finding, Remedy, RuleSet, Verdict
 from headrace.observe.doctor.rules import RULES
-from headrace.observe.whatif.tables import CachedTables, Columns, Tables, row_count
+from headrace.observe.whatif.tables import CachedTables, Columns, Tables
 
 DATA_RULES = frozenset(
     {
@@ -77,62 +77,47 @@ _SPECIFIC_FIRST = (
 
 def rank_findings(findings: Sequence[Finding], evidence: Evidence) -> tuple[Finding, ...]:
     """Return the findings worth reporting, worst first."""
+    little = _LITTLE * evidence.steps.total_seconds
     relevant = [
-        finding
-        for finding in findings
-        if not (finding.rule in DATA_RULES and _is_little(finding, evidence))
+        each
+        for each in findings
+        if each.rule not in DATA_RULES or each.forecast or each.seconds_lost >= little
     ]
-    rules = {finding.rule for finding in relevant if not finding.forecast}
-    ranked = [
-        finding
-        for finding in relevant
-        if not (finding.rule == "data-wait" and (rules & DATA_RULES or _has_waiting_rank(relevant)))
-        and not (finding.rule == "slow-storage" and "small-files" in rules)
-        and not (finding.rule == "compute-bound" and _has_warning(relevant))
-    ]
+    rules = {each.rule for each in relevant if not each.forecast}
+    # One rank's wait for data may be reported already.
+    explained = rules & DATA_RULES or any(
+        each.rule == "slow-rank" and each.evidence["phase"] == "data_wait" for each in relevant
+    )
+    # The time before training counts for nothing here.
+    warned = any(each.severity != "info" and each.rule != "slow-start" for each in relevant)
+    left_out = {
+        *(("data-wait",) if explained else ()),
+        *(("slow-storage",) if "small-files" in rules else ()),
+        *(("compute-bound",) if warned else ()),
+    }
+    ranked = [each for each in relevant if each.rule not in left_out]
+    # Whether a rank waits because other jobs fill the host's cores.
+    idle = evidence.work is not None and not evidence.workers_busy
+    foreign = {"data-wait"} if idle and evidence.others_fill_cores else set()
     ranked.sort(
-        key=lambda each: (_is_foreign(each, evidence), -_ranking_seconds(each, evidence), each.rule)
+        key=lambda each: (each.rule in foreign, -_ranking_seconds(each, evidence), each.rule)
     )
     pairs = (*_SPECIFIC_FIRST, *_conditional_pairs(ranked, evidence))
     for _ in ranked:  # moving one may break another pair's order, so repeat until all hold
         for first, second in pairs:
-            _move_before(ranked, first, second)
+            places = {finding.rule: place for place, finding in enumerate(ranked)}
+            if places.get(first, -1) > places.get(second, len(ranked)):
+                ranked.insert(places[second], ranked.pop(places[first]))
     return tuple(ranked)
 
 
 def _ranking_seconds(finding: Finding, evidence: Evidence) -> float:
-    """Return the seconds by which a finding is ordered."""
     serious = SERIOUS * evidence.steps.total_seconds
     if finding.rule == "memory-growth":
         return serious
     if finding.rule == "slow-start":
         return min(finding.seconds_lost, serious)
     return finding.seconds_lost
-
-
-def _is_foreign(finding: Finding, evidence: Evidence) -> bool:
-    """Return whether the rank waits because other jobs fill the host's cores."""
-    idle = evidence.work is not None and not evidence.workers_busy
-    return finding.rule == "data-wait" and idle and evidence.others_fill_cores
-
-
-def _is_little(finding: Finding, evidence: Evidence) -> bool:
-    if finding.forecast:
-        return False
-    return finding.seconds_lost < _LITTLE * evidence.steps.total_seconds
-
-
-def _has_waiting_rank(findings: Sequence[Finding]) -> bool:
-    """Return whether a finding already reports one rank's wait for data."""
-    return any(
-        finding.rule == "slow-rank" and finding.evidence["phase"] == "data_wait"
-        for finding in findings
-    )
-
-
-def _has_warning(findings: Sequence[Finding]) -> bool:
-    """Return whether anything but the time before training is worth a warning."""
-    return any(finding.severity != "info" and finding.rule != "slow-start" for finding in findings)
 
 
 def _conditional_pairs(findings: Sequence[Finding], evidence: Evidence) -> list[tuple[str, str]]:
@@ -152,7 +137,8 @@ def _conditional_pairs(findings: Sequence[Finding], evidence: Evidence) -> list[
             pairs.append(("cpu-bound-worker", "too-few-workers"))
     if transfer and few and transfer.seconds_lost >= _EXPLAINS * few.seconds_lost:
         pairs.append(("slow-transfer", "too-few-workers"))  # or else batches are still late
-    if evidence.work is not None and evidence.work.has_slow_handoff:
+    work = evidence.work
+    if work is not None and work.column("send_ns").sum() > work.column("wall_ns").sum():
         pairs.append(("slow-transfer", "cpu-bound-worker"))
         pairs.append(("slow-transfer", "shallow-prefetch"))  # they run out while sent
     if worker is not None and collate is not None and _is_collating(worker, collate):
@@ -179,12 +165,6 @@ def _is_collating(worker: Finding, collate: Finding) -> bool:
     here = cause.place != "" and collate.cause is not None and cause.place == collate.cause.place
     larger = isinstance(share, float) and share >= cause.share
     return here or larger or "collate" in cause.function.lower()
-
-
-def _move_before(findings: list[Finding], first: str, second: str) -> None:
-    places = {finding.rule: place for place, finding in enumerate(findings)}
-    if first in places and second in places and places[first] > places[second]:
-        findings.insert(places[second], findings.pop(places[first]))
 
 
 _BOUNDS: dict[str, Bound] = {
@@ -219,19 +199,13 @@ def make_verdict(evidence: Evidence, findings: Sequence[Finding]) -> Verdict:
     return Verdict(
         sentence=sentence,
         bound=bound,
-        data_wait_share=evidence.data_wait_share if evidence.enough else None,
+        data_wait_share=evidence.steps.data_wait_share if evidence.enough else None,
         steps=len(steps),
         step_ms=float(steps.wall_ns.mean() / 1e6) if len(steps) else None,
         phase_shares=steps.shares if len(steps) else {},
         calibration=evidence.simulator.calibration if evidence.simulator is not None else None,
-        device_phase_shares=device_shares(evidence),
+        device_phase_shares=steps.device.shares if steps.device is not None else {},
     )
-
-
-def device_shares(evidence: Evidence) -> Mapping[str, float]:
-    """Return the share of each phase by the accelerator's clock; empty if unknown."""
-    device = evidence.steps.device
-    return device.shares if device is not None else {}
 
 
 def _sentence(evidence: Evidence, findings: Sequence[Finding]) -> tuple[str, Bound]:
@@ -248,7 +222,7 @@ def _sentence(evidence: Evidence, findings: Sequence[Finding]) -> tuple[str, Bou
 
 
 def _healthy_sentence(evidence: Evidence, findings: Sequence[Finding]) -> tuple[str, Bound]:
-    share = evidence.data_wait_share
+    share = evidence.steps.data_wait_share
     waits = f"{share:.1%} of step time waits for data"
     if any(finding.rule == "compute-bound" for finding in findings):
         return f"The accelerator is the limit: {waits}; nothing to fix.", "compute"
@@ -258,7 +232,8 @@ def _healthy_sentence(evidence: Evidence, findings: Sequence[Finding]) -> tuple[
         if known is not None:
             return f"Nothing to fix: {waits}; {known.title}.", "other"
         return f"{waits}; the records do not say why.", "data"
-    phase, part = max((device_shares(evidence) or evidence.steps.shares).items(), key=itemgetter(1))
+    steps = evidence.steps.device or evidence.steps
+    phase, part = max(steps.shares.items(), key=itemgetter(1))
     return f"Nothing wrong was found: {waits}, {part:.0%} is {_PHASES[phase]}.", "other"
 
 
@@ -266,12 +241,16 @@ def _faulty_sentence(evidence: Evidence, worst: Finding) -> tuple[str, Bound]:
     bound = _BOUNDS.get(worst.rule, "other")
     text = worst.title[:1].upper() + worst.title[1:]
     if bound == "data" and evidence.loader is not None:
-        text = f"{evidence.data_wait_share:.0%} of step time waits for data: {worst.title}"
+        text = f"{evidence.steps.data_wait_share:.0%} of step time waits for data: {worst.title}"
     others = ""
     others_matter = evidence.others_fill_cores or evidence.others_crowd
     if bound == "data" and others_matter and evidence.others_use not in text:
         others = f"; {evidence.others_use}"
-    return f"{text}{_remedy_clause(worst)}{others}.", bound
+    best = _best_remedy(worst)
+    if best is not None:
+        faster = f"{best.predicted_speedup:.1f} times as fast{best.interval}"
+        text += f"; {change_phrase(best)} the run would be {faster}"
+    return f"{text}{others}.", bound
 
 
 def main_remedy(findings: Sequence[Finding]) -> Remedy | None:
@@ -287,16 +266,15 @@ def _best_remedy(finding: Finding) -> Remedy | None:
         for remedy in finding.remedies
         if remedy.predicted_speedup is not None and remedy.predicted_speedup >= _LEAST_NAMED_SPEEDUP
     ]
-    return max(worth, key=_preference, default=None)
-
-
-def _remedy_clause(finding: Finding) -> str:
-    """Return the effect of the best remedy, to be appended to the sentence."""
-    best = _best_remedy(finding)
-    if best is None:
-        return ""
-    faster = f"{best.predicted_speedup:.1f} times as fast{best.interval}"
-    return f"; {change_phrase(best)} the run would be {faster}"
+    return max(
+        worth,
+        key=lambda each: (
+            each.name in _EASY,
+            each.name not in _COSTLY,
+            each.predicted_speedup or 0.0,
+        ),
+        default=None,
+    )
 
 
 def change_phrase(remedy: Remedy) -> str:
@@ -305,53 +283,32 @@ def change_phrase(remedy: Remedy) -> str:
     return f"without{change.removeprefix('no')}" if change.startswith("no ") else f"with {change}"
 
 
-def _preference(remedy: Remedy) -> tuple[bool, bool, float]:
-    easy, free = remedy.name in _EASY, remedy.name not in _COSTLY
-    return easy, free, remedy.predicted_speedup or 0.0
-
-
 def missing_data(events: Columns) -> tuple[str, ...]:
     """Return a sentence for each kind of data that was not recorded, or fault of the recording."""
-    if row_count(events) == 0:
-        return ()
     by_kind: dict[str, list[tuple[str, float]]] = {kind: [] for kind in _SENTENCES}
     for kind, text, value in zip(events["kind"], events["text"], events["value"], strict=True):
         if kind in by_kind and (kind, text) != ("switched", "on"):
             by_kind[kind].append((str(text), float(value)))
-    return tuple(_SENTENCES[kind](rows) for kind, rows in by_kind.items() if rows)
-
-
-def _dropped(rows: list[tuple[str, float]]) -> str:
-    lost = sum(count for _, count in rows)
-    return f"{lost:,.0f} records were lost: they came faster than they could be collected."
-
-
-def _faults(rows: list[tuple[str, float]]) -> str:
-    times = "once" if len(rows) == 1 else f"{len(rows)} times"
-    return f"Recording failed {times}, and left that out; first: {rows[0][0]}."
-
-
-def _stopped(rows: list[tuple[str, float]]) -> str:
-    who = "A process" if len(rows) == 1 else f"{len(rows)} processes"
-    return f"{who} recorded no more after a hundred faults of the probe."
-
-
-def _device_steps(rows: list[tuple[str, float]]) -> str:
-    lost = sum(count for _, count in rows)
-    return f"{lost:,.0f} steps have no row by the accelerator's clock: the others stand for them."
-
-
-def _switched(rows: list[tuple[str, float]]) -> str:
-    times = "once" if len(rows) == 1 else f"{len(rows)} times"
-    return f"Recording was switched off {times}: what ran then is not in the figures."
+    return tuple(
+        _SENTENCES[kind].format(
+            lost=sum(count for _, count in rows),
+            times="once" if len(rows) == 1 else f"{len(rows)} times",
+            who="A process" if len(rows) == 1 else f"{len(rows)} processes",
+            first=rows[0][0],
+        )
+        for kind, rows in by_kind.items()
+        if rows
+    )
 
 
 _SENTENCES = {
-    "dropped-records": _dropped,
-    "probe-fault": _faults,
-    "recording-stopped": _stopped,
-    "device-steps-lost": _device_steps,
-    "switched": _switched,
+    "dropped-records": "{lost:,.0f} records were lost: they came faster than they could be "
+    "collected.",
+    "probe-fault": "Recording failed {times}, and left that out; first: {first}.",
+    "recording-stopped": "{who} recorded no more after a hundred faults of the probe.",
+    "device-steps-lost": "{lost:,.0f} steps have no row by the accelerator's clock: the others "
+    "stand for them.",
+    "switched": "Recording was switched off {times}: what ran then is not in the figures.",
 }
 """By the kind of the event; the text of `switched` is "on" or "off"."""
 

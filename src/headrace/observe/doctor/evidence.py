@@ -40,16 +40,7 @@ from headrace.observe.whatif.measured_pipeline import (
     read_offload_stats,
 )
 from headrace.observe.whatif.prediction import Prediction, Simulator
-from headrace.observe.whatif.simulation import FULL
-from headrace.observe.whatif.tables import (
-    Columns,
-    Flags,
-    Tables,
-    columns,
-    row_count,
-    select_rows,
-    sum_rows,
-)
+from headrace.observe.whatif.tables import Columns, Flags, Tables, columns
 from headrace.observe.whatif.train_steps import TrainSteps, read_steps
 
 _SAMPLE_CALLS = ("__getitem__", "__getitems__", "__iter__", "__next__")
@@ -78,12 +69,8 @@ def transform_shares(transforms: Columns, loader: int) -> tuple[TransformShare, 
 
     Shares are of `__getitem__` if that was timed, too, and otherwise of all that was timed.
     """
-    if row_count(transforms) == 0:
-        return ()
-    rows = sum_rows(
-        select_rows(transforms, transforms["loader"] == loader),
-        by=("name", "file", "line", "one_in"),
-        sums=("wall_ns", "cpu_ns"),
+    rows = transforms.having(loader=loader).summed(
+        by=("name", "file", "line", "one_in"), sums=("wall_ns", "cpu_ns")
     )
     names = rows["name"]
     wall = rows["wall_ns"] * np.maximum(rows["one_in"], 1).astype(np.float64)
@@ -141,11 +128,6 @@ def _path(name: str) -> str:
     return name.split(": ", maxsplit=1)[0]
 
 
-def are_cores_full(host: HostUsage) -> bool:
-    """Return whether a host has no core to spare, whoever uses them."""
-    return host.busy_share is not None and host.busy_share >= FULL
-
-
 def worker_thread_demand(
     work: BatchWork, workers: int, host: HostUsage, most_threads: float
 ) -> float:
@@ -156,7 +138,7 @@ def worker_thread_demand(
     """
     if not work.cpu_measured:
         return 0.0
-    threads = min(work.threads, most_threads) * (1.0 if are_cores_full(host) else work.cpu_share)
+    threads = min(work.threads, most_threads) * (1.0 if host.is_full else work.cpu_share)
     return host.ranks * workers * (1.0 - work.idle_share) * threads
 
 
@@ -172,7 +154,7 @@ def rank_thread_demand(
         return 0.0
     wall_ns = sum(sample.wall_ns for sample in seen)
     main_share = sum(sample.cpu_ns for sample in seen) / max(wall_ns, 1.0)
-    if not are_cores_full(host) or main_share <= 0:
+    if not host.is_full or main_share <= 0:
         return host.rank_cores
     threads = min(host.rank_cores / host.ranks / main_share, most_threads)
     return max(host.rank_cores, host.ranks * threads * (1.0 - wait_share))
@@ -180,10 +162,7 @@ def rank_thread_demand(
 
 def mean_threads(usage: Columns, processes: Columns, role: str) -> float:
     """Return the mean number of threads of a role's processes; infinite if not recorded."""
-    if row_count(usage) == 0 or row_count(processes) == 0:
-        return float("inf")
-    pids = processes["pid"][processes["role"].astype(str) == role]
-    threads = usage["threads"][np.isin(usage["pid"], pids)]
+    threads = usage["threads"][np.isin(usage["pid"], processes.having(role=role)["pid"])]
     return float(threads[threads > 0].mean()) if (threads > 0).any() else float("inf")
 
 
@@ -262,11 +241,6 @@ class Evidence:
         return len(self.steps) >= FEWEST_STEPS
 
     @property
-    def data_wait_share(self) -> float:
-        """Data wait over step time, with loader starts: the accelerator's if known."""
-        return self.steps.data_wait_share
-
-    @property
     def script_data_wait(self) -> Mapping[str, float]:
         """The script's share of data wait as evidence, if the accelerator's differs from it."""
         known = self.steps.device is not None
@@ -298,7 +272,7 @@ class Evidence:
     @property
     def cores_short(self) -> bool:
         """Whether the host has no core to spare, whoever uses them: workers wait for one, too."""
-        return are_cores_full(self.host)
+        return self.host.is_full
 
     @property
     def cores_full(self) -> bool:
@@ -324,10 +298,8 @@ class Evidence:
     @property
     def others_use(self) -> str:
         """How many cores of the host other programs use, in words."""
-        return (
-            f"other processes use {self.host.foreign_cores:.1f} of the host's "
-            f"{self.host.cores:g} cores"
-        )
+        used, cores = self.host.foreign_cores, self.host.cores
+        return f"other processes use {used:.1f} of the host's {cores:g} cores"
 
     def finding(
         self,
@@ -354,7 +326,12 @@ class Evidence:
 
     def severity(self, seconds_lost: float) -> Severity:
         """Return the severity of losing so many seconds of a rank's steps."""
-        return severity_of(seconds_lost / max(self.steps.total_seconds, 1e-9))
+        share = seconds_lost / max(self.steps.total_seconds, 1e-9)
+        if share >= CRITICAL:
+            return "critical"
+        if share >= SERIOUS:
+            return "serious"
+        return "warning" if share >= WARNING else "info"
 
     def waits_solved(self, prediction: Prediction) -> float:
         """Return how many seconds of data wait a predicted change would remove."""
@@ -369,15 +346,6 @@ class Evidence:
         """Seconds of data wait because making batches takes too long, by simulation."""
         simulated = self.simulator.before.wait_share if self.simulator is not None else 1.0
         return self.steady_steps.total_seconds * min(simulated, self.steady_steps.data_wait_share)
-
-
-def severity_of(share: float) -> Severity:
-    """Return the severity of losing a share of step time."""
-    if share >= CRITICAL:
-        return "critical"
-    if share >= SERIOUS:
-        return "serious"
-    return "warning" if share >= WARNING else "info"
 
 
 def gather_evidence(tables: Tables) -> Evidence:
@@ -396,8 +364,7 @@ def gather_evidence(tables: Tables) -> Evidence:
     )
     loader = _training_loader(loader_columns) if loader_columns is not None else None
     since_s = recording_start_s(columns(tables, "hosts"), processes)
-    in_ranks = stacks["worker"] < 0 if row_count(stacks) else np.zeros(0, dtype=np.bool_)
-    rank_samples = read_stack_samples(stacks, in_ranks, since_s)
+    rank_samples = read_stack_samples(stacks, stacks["worker"] < 0, since_s)
     workers = loader.workers if loader is not None else 0
     waits = steps.share("data_wait") if workers else 0.0
     wanted = rank_thread_demand(rank_samples, waits, host, mean_threads(usage, processes, "rank"))
@@ -426,38 +393,29 @@ def gather_evidence(tables: Tables) -> Evidence:
 def _stacks_in_steps(tables: Tables, steps: TrainSteps) -> Columns:
     """Return the table `stacks` without samples before and after the steps that count."""
     stacks, span = columns(tables, "stacks"), steps.span_ns
-    if span is None or row_count(stacks) == 0:
+    if span is None:
         return stacks
-    return select_rows(stacks, (end_ns_of(stacks) >= span[0]) & (stacks["start_ns"] <= span[1]))
+    return stacks.where((end_ns_of(stacks) >= span[0]) & (stacks["start_ns"] <= span[1]))
 
 
 def _making_rows(stacks: Columns, loader: TrainingLoader | None) -> Flags:
-    if loader is None or row_count(stacks) == 0:
-        return np.zeros(row_count(stacks), dtype=np.bool_)
+    if loader is None:
+        return np.zeros(stacks.count, dtype=np.bool_)
+    phase = stacks["phase"].astype(str)
     if loader.workers == 0:  # the rank makes its batches while it waits for them
-        inline: Flags = (stacks["worker"] < 0) & np.isin(
-            stacks["phase"].astype(str), ("wait", "data_wait", "work")
-        )
-        return inline
-    busy: Flags = (
-        (stacks["worker"] >= 0) & (stacks["loader"] == loader.number) & (stacks["phase"] == "work")
-    )
-    return busy
+        return np.asarray((stacks["worker"] < 0) & np.isin(phase, ("wait", "data_wait", "work")))
+    of_workers = (stacks["worker"] >= 0) & (stacks["loader"] == loader.number)
+    return np.asarray(of_workers & (phase == "work"))
 
 
 def _training_loader(rows: Columns) -> TrainingLoader:
+    same = ("kind", "style", "workers", "prefetch_factor", "batch_size", "file", "line")
     return TrainingLoader(
         number=int(rows["loader"][0]),
-        kind=str(rows["kind"][0]),
-        style=str(rows["style"][0]),
-        workers=int(rows["workers"][0]),
-        prefetch_factor=int(rows["prefetch_factor"][0]),
-        batch_size=int(rows["batch_size"][0]),
         pinned=bool(rows["pinned"][0] > 0),
         persistent=bool(rows["persistent"][0] > 0),
-        file=str(rows["file"][0]),
-        line=int(rows["line"][0]),
-        constructed=row_count(rows),
+        constructed=rows.count,
+        **{name: rows[name].tolist()[0] for name in same},
     )
 
 
@@ -468,8 +426,7 @@ _IN_USE = 0.05
 def gpu_utilisation(evidence: Evidence) -> float | None:
     """Return the mean utilisation of the run's GPUs while steps ran, 0 to 1; None if unknown."""
     means = _mean_utilisation(evidence)
-    ours = gpus_of_run(evidence)
-    used = [means[gpu] for gpu in ours or () if gpu in means]
+    used = [means[gpu] for gpu in gpus_of_run(evidence) or () if gpu in means]
     return float(np.mean(used)) if used else None
 
 
@@ -484,7 +441,7 @@ def gpus_of_run(evidence: Evidence) -> tuple[int, ...] | None:
 def _mean_utilisation(evidence: Evidence) -> dict[int, float]:
     """Return the mean utilisation of each of the host's GPUs while steps ran, if recorded."""
     system, span = evidence.system, evidence.steps.span_ns
-    if row_count(system) == 0 or span is None:
+    if span is None:
         return {}
     inside = (system["t_ns"] >= span[0]) & (system["t_ns"] <= span[1])
     found = {}

@@ -93,14 +93,12 @@ def is_renewed_by(node: ast.AST, name: str) -> bool:
         case ast.Delete(targets=targets):
             return any(ast.unparse(container_of(target)) == name for target in targets)
         case ast.Assign(targets=[ast.Subscript(value=owner, slice=ast.Constant())], value=made):
-            return (
-                is_container(made) and ast.unparse(container_of(owner)) == name
-            )  # log["loss"] = []
+            # such as log["loss"] = []
+            return is_container(made) and ast.unparse(container_of(owner)) == name
     return any(_is_target(target, name) for target in _targets(node))
 
 
 def _targets(node: ast.AST) -> list[ast.expr]:
-    """Return the targets that a node assigns to."""
     match node:
         case ast.Assign(targets=targets):
             return targets
@@ -223,14 +221,6 @@ def called_name(node: ast.AST) -> str:
         case ast.Call(func=ast.Attribute(attr=name)) | ast.Call(func=ast.Name(id=name)):
             return name
     return ""
-
-
-def is_mentioned(value: ast.expr, name: str) -> bool:
-    """Return whether a value mentions a name."""
-    return any(
-        isinstance(node, ast.Name | ast.Attribute) and ast.unparse(node) == name
-        for node in ast.walk(value)
-    )
 
 
 _ADDS = {"append", "appendleft", "extend"}
@@ -383,9 +373,11 @@ def _additions(statement: ast.stmt) -> Iterator[tuple[ast.expr, list[ast.expr], 
         case ast.Assign(targets=[ast.Name() | ast.Attribute() as target], value=value):
             same = ast.unparse(target)
             if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):
-                sides = [value.left, value.right]
-                others = [side for side in sides if ast.unparse(side) != same]
+                others = [side for side in [value.left, value.right] if ast.unparse(side) != same]
                 if len(others) == 1:
                     yield target, others, isinstance(others[0], ast.List)
-            elif called_name(value) in _JOINS and is_mentioned(value, same):
+            elif called_name(value) in _JOINS and any(
+                isinstance(node, ast.Name | ast.Attribute) and ast.unparse(node) == same
+                for node in ast.walk(value)
+            ):
                 yield target, [value], True

@@ -28,8 +28,6 @@ WORTH_IT = 1.05
 """Least predicted speed-up of a remedy that is proposed."""
 _MAX_WORKERS = 32
 _COUNTS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 28, 32)
-COLLATE_NAME = "collate_fn"
-"""Name of collating in the table `transforms`."""
 _DRAWINGS, _SEED = 200, 21
 _DEVICE_FASTER = (20.0, 100.0)
 """Speed of a device at a transform over that of one core, at least and at most."""
@@ -38,11 +36,7 @@ _MAX_DRAWN = 10_000
 
 
 def predicted_remedy(
-    name: str,
-    change: str,
-    prediction: Prediction,
-    how: str,
-    overrides: tuple[Override, ...] = (),
+    name: str, change: str, prediction: Prediction, how: str, overrides: tuple[Override, ...] = ()
 ) -> Remedy:
     """Return a remedy with its prediction."""
     return Remedy(
@@ -74,17 +68,11 @@ def more_workers_remedy(evidence: Evidence) -> tuple[Remedy, Prediction] | None:
     count, prediction = found
     before = f" instead of {loader.workers}" if loader.workers else " instead of none"
     plural = "s" if count > 1 else ""
-    return (
-        predicted_remedy(
-            "workers",
-            f"{count} worker{plural}{before}",
-            prediction,
-            f"Give the DataLoader{loader.place} "
-            f"num_workers={count}.{_stream_split_advice(loader, count)}",
-            loader.overridden("num_workers", count),
-        ),
-        prediction,
-    )
+    change = f"{count} worker{plural}{before}"
+    how = f"Give the DataLoader{loader.place} num_workers={count}."
+    how += _stream_split_advice(loader, count)
+    overrides = loader.overridden("num_workers", count)
+    return predicted_remedy("workers", change, prediction, how, overrides), prediction
 
 
 def more_workers_remedies(evidence: Evidence) -> tuple[Remedy, ...]:
@@ -127,15 +115,12 @@ def first_loader_remedies(evidence: Evidence, share: float, cpu_share: float) ->
     if found is None or found[1].speedup < WORTH_IT:
         return ()
     count, prediction = found
-    return (
-        predicted_remedy(
-            "loader",
-            f"a DataLoader with {count} worker{'s' if count > 1 else ''}",
-            prediction,
-            "Put the making of one sample into a Dataset's __getitem__, and iterate over "
-            f"DataLoader(dataset, num_workers={count}).",
-        ),
+    change = f"a DataLoader with {count} worker{'s' if count > 1 else ''}"
+    how = (
+        "Put the making of one sample into a Dataset's __getitem__, and iterate over "
+        f"DataLoader(dataset, num_workers={count})."
     )
+    return (predicted_remedy("loader", change, prediction, how),)
 
 
 def lock_samples(evidence: Evidence) -> tuple[StackSample, ...]:
@@ -158,31 +143,21 @@ def faster_code_remedies(evidence: Evidence, cause: Cause, name: str = "") -> tu
     left = max(1.0 - cause.share, 0.01)
     half = evidence.simulator.predict(PipelineChange(service_factor=1.0 - cause.share / 2))
     none = evidence.simulator.predict(PipelineChange(service_factor=left))
+    cheaper = f"Look for a cheaper way to do the same{where}, or do it on smaller data."
+    earlier = f"Do it once before training, or leave it out{where}."
     remedies = [
-        predicted_remedy(
-            "faster-code",
-            f"{name} twice as fast",
-            half,
-            f"Look for a cheaper way to do the same{where}, or do it on smaller data.",
-        ),
-        predicted_remedy(
-            "move-code",
-            f"no {name} in the workers",
-            none,
-            f"Do it once before training, or leave it out{where}.",
-        ),
+        predicted_remedy("faster-code", f"{name} twice as fast", half, cheaper),
+        predicted_remedy("move-code", f"no {name} in the workers", none, earlier),
     ]
-    if cause.transform and cause.transform != COLLATE_NAME:
-        remedies.append(
-            predicted_remedy(
-                "device-transform",
-                f"{name} on the accelerator",
-                _predict_on_device(evidence.simulator, cause.share),
-                f"Do it on whole batches after the copy{where}: "
-                "headrace.DataLoader(device_transform=...), or in the training loop. The device "
-                "is taken to need 1/100 to 1/20 of its CPU time.",
-            )
+    if cause.transform and cause.transform != "collate_fn":
+        change = f"{name} on the accelerator"
+        how = (
+            f"Do it on whole batches after the copy{where}: "
+            "headrace.DataLoader(device_transform=...), or in the training loop. The device "
+            "is taken to need 1/100 to 1/20 of its CPU time."
         )
+        moved = _predict_on_device(evidence.simulator, cause.share)
+        remedies.append(predicted_remedy("device-transform", change, moved, how))
     return tuple(remedy for remedy in remedies if (remedy.predicted_speedup or 0.0) >= WORTH_IT)
 
 
@@ -229,17 +204,13 @@ def predict_without(
     bounds = [saved_ns] if most_ns is None else [saved_ns, np.add.reduceat(most_ns, begins)]
     drawn = np.random.default_rng(_SEED).integers(len(wall), size=(_DRAWINGS, len(wall)))
     before = wall[drawn].sum(axis=1)
-    speedups = np.sort(
-        np.concatenate(
-            [before / np.maximum(before - ns[drawn].sum(axis=1), before * 0.01) for ns in bounds]
-        )
-    )
-    low, middle, high = np.percentile(speedups, (5, 50, 95))
+    speedups = [before / np.maximum(before - ns[drawn].sum(axis=1), before * 0.01) for ns in bounds]
+    low, middle, high = map(float, np.percentile(speedups, (5, 50, 95)))
     left = evidence.steps.data_wait_ns.sum() / max(float((wall - saved_ns).sum()), 1.0)
     return Prediction(
-        speedup=float(middle),
-        low=max(float(low) - interval_width(float(low)), 0.0),
-        high=float(high) + interval_width(float(high)),
+        speedup=middle,
+        low=max(low - interval_width(low), 0.0),
+        high=high + interval_width(high),
         wait_share=min(float(left), 1.0),
     )
 
@@ -282,23 +253,21 @@ def one_thread_a_worker_remedy(evidence: Evidence) -> Remedy | None:
     loader, simulator, work = evidence.loader, evidence.simulator, evidence.work
     if loader is None or loader.workers == 0 or simulator is None or work is None:
         return None
-    applies = loader.kind == "torch"
-    calm = calm_share(work)
+    is_torch, calm = loader.kind == "torch", calm_share(work)
     # With more ranks than were measured its threads are assumed to spin for longer.
     threads = max(work.threads / calm, simulator.spin_factor)
-    prediction, basis = _predict_fewer_threads(
-        evidence, simulator, PipelineChange(threads=1), threads, calm
-    )
+    change = PipelineChange(threads=1)
+    prediction, basis = _predict_fewer_threads(evidence, simulator, change, threads, calm)
     if prediction.high < WORTH_IT:
         return None
     return predicted_remedy(
         "threads",
         "one thread a worker",
         prediction,
-        f"{'headrace run --apply worker_threads=1; or in' if applies else 'In'} the DataLoader's "
+        f"{'headrace run --apply worker_threads=1; or in' if is_torch else 'In'} the DataLoader's "
         "worker_init_fn: cv2.setNumThreads(0), and OMP_NUM_THREADS=1 before the start. "
         f"{basis}",
-        (Override("worker_threads", 1),) if applies else (),
+        (Override("worker_threads", 1),) if is_torch else (),
     )
 
 
@@ -315,9 +284,8 @@ def one_thread_a_rank_remedy(evidence: Evidence) -> Remedy | None:
     threads = float(simulator.costs.consume_cpu_ns.mean() / simulator.costs.consume_ns.mean())
     if threads < _RANK_THREADS:
         return None
-    prediction, basis = _predict_fewer_threads(
-        evidence, simulator, PipelineChange(rank_threads=1), threads
-    )
+    change = PipelineChange(rank_threads=1)
+    prediction, basis = _predict_fewer_threads(evidence, simulator, change, threads)
     if prediction.speedup < WORTH_IT:
         return None
     return predicted_remedy(

@@ -19,9 +19,8 @@ import numpy as np
 
 from headrace.core.source_location import is_library
 from headrace.observe.doctor.findings import Cause
-from headrace.observe.whatif.tables import Columns, Flags, Ints, group_rows, row_count, select_rows
+from headrace.observe.whatif.tables import Columns, Flags, Ints
 
-_ONE_LINE = 0.5
 _LINE = re.compile(r"[0-9]+|None|-1|")
 """A recorded line number; not a number if the interpreter had none: between two lines of a loop,
 and in generated code."""
@@ -33,6 +32,10 @@ _CALLS_MANY = re.compile(
 )
 """Functions whose lines do different things: a line with half of its time is named alone. Of other
 functions the whole time counts, at the hottest line: two lines of a loop are one fault."""
+
+
+# Stacks share most of their lines, and a live view reads them each second.
+_is_library = lru_cache(maxsize=4096)(is_library)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +89,7 @@ class StackSample:
 
     def only(self, where: Flags) -> StackSample:
         """Return the sample restricted to some of its rows."""
-        rows = select_rows(self.rows, where)
+        rows = self.rows.where(where)
         wall_ns, cpu_ns = _sums(rows)
         return replace(self, rows=rows, wall_ns=wall_ns, cpu_ns=cpu_ns)
 
@@ -116,11 +119,11 @@ def read_stack_samples(
     stacks: Columns, where: Flags, ran_since_s: float | None = None
 ) -> tuple[StackSample, ...]:
     """Return every stack of some rows of `stacks` once for each rank and phase, if readable."""
-    rows = select_rows(stacks, where)
+    rows = stacks.where(where)
     frames_of: dict[str, tuple[StackFrame, ...]] = {}
     found: list[StackSample] = []
-    for places in group_rows(rows, ("stack", "rank", "phase")):
-        same = select_rows(rows, places)
+    for places in rows.group("stack", "rank", "phase"):
+        same = rows.where(places)
         text = str(same["stack"][0])
         if text not in frames_of:
             parsed = (_frame(line) for line in text.split("\n"))
@@ -143,8 +146,7 @@ def read_stack_samples(
 
 def end_ns_of(stacks: Columns) -> Ints:
     """Return when the time of each row ended; an older version did not record it."""
-    ends: Ints = np.maximum(stacks["end_ns"], stacks["start_ns"] + _SECOND_NS)
-    return ends
+    return np.asarray(np.maximum(stacks["end_ns"], stacks["start_ns"] + _SECOND_NS))
 
 
 def samples_during(
@@ -172,8 +174,7 @@ def overlaps(sample: StackSample, begin_ns: Ints, end_ns: Ints) -> Flags:
     # Only the first time that ends after a row's start matters.
     first = np.searchsorted(end_ns, sample.rows["start_ns"])
     starts = np.append(begin_ns, np.iinfo(np.int64).max)
-    inside: Flags = starts[first] <= end_ns_of(sample.rows)
-    return inside
+    return np.asarray(starts[first] <= end_ns_of(sample.rows))
 
 
 def find_hotspot(
@@ -199,7 +200,7 @@ def find_hotspot(
         key=lambda line: (line.line > 0, lines[line]),
     )
     calls_many = _CALLS_MANY.search(frame.function) is not None
-    by_line = calls_many and lines[frame] >= _ONE_LINE * functions[function]
+    by_line = calls_many and lines[frame] >= 0.5 * functions[function]
     there = [
         (sample, weight)
         for sample, weight in seen
@@ -213,6 +214,12 @@ def find_hotspot(
         share=min((lines[frame] if by_line else functions[function]) / total, 1.0),
         cpu_share=min(sum(sample.cpu_ns for sample, _ in there) / max(wall, 1.0), 1.0),
     )
+
+
+def find_cause(samples: Iterable[StackSample]) -> Cause | None:
+    """Return the place that took the most time as a cause; None if nothing was sampled."""
+    place = find_hotspot(samples)
+    return place.cause() if place is not None else None
 
 
 def off_cpu_ns(samples: Iterable[StackSample]) -> float:
@@ -229,11 +236,6 @@ def _most_called(there: list[tuple[StackSample, float]]) -> str:
 
 def _sums(rows: Columns) -> tuple[float, float]:
     return float(rows["wall_ns"].sum()), float(rows["cpu_ns"].sum())
-
-
-@lru_cache(maxsize=4096)
-def _is_library(file: str) -> bool:
-    return is_library(file)
 
 
 @lru_cache(maxsize=65_536)
@@ -257,7 +259,7 @@ def recording_start_s(hosts: Columns, processes: Columns) -> float | None:
     Each host has its own clock, and no record says which host a process is on; so with several
     hosts it is the earliest possible time.
     """
-    if row_count(hosts) == 0 or row_count(processes) == 0:
+    if not hosts.count or not processes.count:
         return None
     offset_ns, started_ns = int(hosts["unix_offset_ns"].min()), int(processes["started_ns"].min())
     return (offset_ns + started_ns) / 1e9 if offset_ns > 0 else None
@@ -310,9 +312,7 @@ _OPEN_SOURCE = re.compile(
     r"\bopen\(|\bimread\(|\.read_(bytes|text)\(|\b(read_image|read_file|fromfile|load_file)\("
     r"|\b(np|numpy|torch|torchaudio)\.load\(|\b(sf|soundfile)\.read\("
 )
-_SEVERAL_SAMPLES = ("__iter__", "__next__")
 _TORCH = re.compile(r"-packages/torch/(?!utils/data)|/torch/nn/|/torch/autograd/")
-_MODEL_PHASES = ("backward", "optimizer", "sync", "copy")
 _SLEEP_SOURCE = re.compile(r"\bsleep\(")
 _SYNC_FRAME = re.compile(
     r"torch/cuda/__init__\.py:synchronize|torch/_tensor(_str)?\.py:(\w+\.)*(__repr__|__format__|_str)"
@@ -346,7 +346,8 @@ def reads_own_files(sample: StackSample) -> bool:
 def runs_model(sample: StackSample) -> bool:
     """Return whether a rank runs its model, trains it, or copies to the device."""
     # The model runs through torch's own frames; the other phases are recorded.
-    return sample.phase in _MODEL_PHASES or sample.passes(_TORCH)
+    recorded = sample.phase in {"backward", "optimizer", "sync", "copy"}
+    return recorded or sample.passes(_TORCH)
 
 
 def is_device_sync(sample: StackSample) -> bool:
@@ -370,7 +371,7 @@ def _function_source_until(sample: StackSample) -> str:
     frame = sample.own_frame
     lines = source_lines_as_run(frame.file, sample.ran_since_s)[: frame.line]
     name = frame.function.rsplit(".", 1)[-1]
-    if name not in _SEVERAL_SAMPLES:  # these may read an opened file for many samples
+    if name not in {"__iter__", "__next__"}:  # these may read an opened file for many samples
         for head in reversed(range(len(lines))):
             if lines[head].lstrip().startswith(f"def {name}("):
                 return "".join(lines[head:])

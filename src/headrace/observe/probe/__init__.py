@@ -21,8 +21,8 @@ def install_hooks() -> None:
 
 
 def _on_torch(_module: ModuleType) -> None:
+    from headrace.observe.probe.batch_recorder import hook_workers
     from headrace.observe.probe.rank_hooks import hook_rank
-    from headrace.observe.probe.worker_hooks import hook_workers
 
     hook_rank()
     hook_workers()
@@ -30,6 +30,6 @@ def _on_torch(_module: ModuleType) -> None:
 
 def _on_batch_builder(_module: ModuleType) -> None:
     from headrace.core.loader_hooks import LOADER_HOOKS
-    from headrace.observe.probe.worker_hooks import OwnBatchObserver
+    from headrace.observe.probe.batch_recorder import OwnBatchObserver
 
     LOADER_HOOKS.batches = OwnBatchObserver()

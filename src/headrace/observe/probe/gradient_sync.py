@@ -83,7 +83,6 @@ _COLLECTIVES = (
     "reduce_scatter_tensor",
     "reduce_scatter_single",
 )
-_DEVICE_WAITS = ("wait_for_unshard", "finalize_backward")
 
 WaitCallback = Callable[[bool], None]
 
@@ -110,7 +109,7 @@ class ShardedSync:
 
     def _hook_group(self, module: Any) -> None:
         group = module.FSDPParamGroup
-        for name in _DEVICE_WAITS:
+        for name in ("wait_for_unshard", "finalize_backward"):
             setattr(group, name, _reported(getattr(group, name), self.on_device_wait))
 
     def _timed(self, collective: Callable[..., Any]) -> Callable[..., Any]:

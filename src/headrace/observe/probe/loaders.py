@@ -337,26 +337,20 @@ def _queue_poll(iterator: Any) -> Callable[[int], object]:
 def samples_in(batch: object) -> int:
     """Return the samples in a batch by the length of its first element; -1 if unknown."""
     try:
-        return _samples_in(batch)
-    except Exception:  # noqa: BLE001 - a batch may be any object, with any methods
-        return -1
-
-
-def _samples_in(batch: object) -> int:
-    for _ in range(4):
-        shape = getattr(batch, "shape", None)
-        if shape is not None:
-            return int(shape[0]) if len(shape) else 1
-        if isinstance(batch, (list, tuple)):
-            if not batch:
+        for _ in range(4):
+            shape = getattr(batch, "shape", None)
+            if shape is not None:
+                return int(shape[0]) if len(shape) else 1
+            if isinstance(batch, Mapping):
+                batch = next(iter(batch.values()), None)
+            elif not isinstance(batch, (list, tuple)) or not batch:
                 return -1
-            if isinstance(batch[0], (str, int, float)):
+            elif isinstance(batch[0], (str, int, float)):
                 return len(batch)
-            batch = batch[0]
-        elif isinstance(batch, Mapping):
-            batch = next(iter(batch.values()), None)
-        else:
-            return -1
+            else:
+                batch = batch[0]
+    except Exception:  # noqa: BLE001, S110 - a batch may be any object, with any methods
+        pass
     return -1
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 from threading import get_ident
 from typing import Any
 
@@ -89,15 +88,15 @@ class ProfilerTrace:
 
     def _keep(self, profiler: Any) -> None:
         profiler.stop()
-        path = self._path()
+        name = f"rank-{SESSION.rank}-{time.strftime('%H%M%S')}-{SESSION.deep_count}.json.gz"
+        path = SESSION.folder.parents[1] / _FOLDER / name
         path.parent.mkdir(parents=True, exist_ok=True)
         profiler.export_chrome_trace(str(path))
         size = path.stat().st_size
         if size > MAX_TRACE_BYTES:
             path.unlink()
-            SESSION.event(
-                "trace-dropped", f"{path.name}: larger than {MAX_TRACE_BYTES} bytes", size
-            )
+            text = f"{path.name}: larger than {MAX_TRACE_BYTES} bytes"
+            SESSION.event("trace-dropped", text, size)
         else:
             SESSION.event("trace", str(path), size)
             complete = max(STEPS - self._steps_left - 1, 0)  # the last one counted was incomplete
@@ -132,12 +131,6 @@ class ProfilerTrace:
         for name, original in originals.items():
             setattr(module, name, ending_trace(original))
         return unwatch
-
-    @staticmethod
-    def _path() -> Path:
-        run = SESSION.folder.parents[1]
-        name = f"rank-{SESSION.rank}-{time.strftime('%H%M%S')}-{SESSION.deep_count}.json.gz"
-        return run / _FOLDER / name
 
 
 PROFILER_TRACE = ProfilerTrace()

@@ -1,5 +1,11 @@
 """Hooks in a training process: into torch, its loaders and Ray Data, for the rank recorder.
 
+Copies to the device are calls of `.to`, `.cuda` and `.copy_` on tensors in the host's memory.
+Trainers end up in these too: accelerate, Lightning and transformers' BatchEncoding call
+`Tensor.to`. Libraries look these methods up on the class to compare them with the function passed
+to a tensor subclass, so the class still returns the originals. Calls through the class, and
+functions that create tensors on the device such as `torch.tensor(..., device=...)`, are not seen.
+
 Ray Data's batches are made by Ray's own processes, which the probe does not observe: only the waits
 for the batches of `iter_torch_batches` are recorded.
 """
@@ -10,17 +16,156 @@ import atexit
 import functools
 from collections.abc import Callable, Iterator
 from multiprocessing import util
-from types import ModuleType
+from types import MethodType, ModuleType
 from typing import Any
 
 from headrace.core.import_hooks import after_import
 from headrace.core.loader_hooks import LOADER_HOOKS
 from headrace.core.source_location import script_location
-from headrace.observe.probe.device_copies import COPY_OBSERVER
 from headrace.observe.probe.gradient_sync import GRADIENT_SYNC, SHARDED_SYNC
 from headrace.observe.probe.loaders import LOADER_REGISTRY, time_queue_reads
-from headrace.observe.probe.rank_recorder import RANK_RECORDER, RankRecorder
+from headrace.observe.probe.rank_recorder import RANK_RECORDER
 from headrace.observe.probe.recording_session import SESSION, guarded
+from headrace.observe.probe.step_clock import DeviceCopyCounts
+
+_Function = Callable[..., Any]
+
+
+class CopyObserver:
+    """Observer of the script's copies to the device; `on_begin` returns whether a copy counts."""
+
+    def __init__(self) -> None:
+        self.on_begin: Callable[[], bool | None] = lambda: False
+        self.on_end: Callable[[DeviceCopyCounts], None] = lambda _copies: None
+
+    def hook(self, torch: ModuleType) -> None:
+        """Hook the methods of torch.Tensor."""
+        methods = _CopyMethods(torch, self)
+        originals = {name: getattr(torch.Tensor, name) for name in ("to", "cuda", "copy_")}
+        for name, original in originals.items():
+            setattr(torch.Tensor, name, _WatchedMethod(original, getattr(methods, name)(original)))
+        after_import("torch._dynamo.variables.tensor", lambda module: _restore(module, originals))
+
+
+class _WatchedMethod:
+    """A method that is observed when called on a tensor; the class returns the original."""
+
+    __slots__ = ("_original", "_watched")
+
+    def __init__(self, original: Any, watched: _Function) -> None:
+        self._original = original
+        self._watched = watched
+
+    def __get__(self, tensor: object, owner: type | None = None) -> Any:
+        return self._original if tensor is None else MethodType(self._watched, tensor)
+
+
+class _CopyMethods:
+    """Makes the observed methods. Most calls copy nothing, so they are dismissed in few steps."""
+
+    def __init__(self, torch: ModuleType, observer: CopyObserver) -> None:
+        self._observer = observer
+        self._tensor, self._device, self._dtype = torch.Tensor, torch.device, torch.dtype
+        self._plain = {torch.Tensor, torch.nn.Parameter}
+        self._as_plain = torch._C.DisableTorchFunctionSubclass  # noqa: SLF001 - as torch does
+
+    def to(self, original: _Function) -> _Function:
+        dtype, plain = self._dtype, self._plain
+
+        def to(tensor: Any, /, *args: Any, **kwargs: Any) -> Any:
+            target = args[0] if args else kwargs.get("device", kwargs.get("tensor"))
+            if (
+                target is None
+                or type(target) is dtype
+                or (type(tensor) in plain and not tensor.is_cpu)
+                or not self._is_copied(tensor, target)
+            ):
+                return original(tensor, *args, **kwargs)
+            return self._count(original, tensor, tensor, args, kwargs)
+
+        return to
+
+    def cuda(self, original: _Function) -> _Function:
+        def cuda(tensor: Any, /, *args: Any, **kwargs: Any) -> Any:
+            if not self._is_on_host(tensor):
+                return original(tensor, *args, **kwargs)
+            return self._count(original, tensor, tensor, args, kwargs)
+
+        return cuda
+
+    def copy_(self, original: _Function) -> _Function:
+        plain = self._plain
+
+        def copy_(tensor: Any, /, *args: Any, **kwargs: Any) -> Any:
+            if type(tensor) in plain and tensor.is_cpu:
+                return original(tensor, *args, **kwargs)
+            source = args[0] if args else kwargs.get("other")
+            if self._is_on_host(tensor) or not self._is_on_host(source):
+                return original(tensor, *args, **kwargs)
+            return self._count(original, source, tensor, args, kwargs)
+
+        return copy_
+
+    def _is_on_host(self, tensor: Any) -> bool:
+        if type(tensor) in self._plain:
+            return bool(tensor.is_cpu)
+        try:
+            with self._as_plain():  # a subclass must not notice this call
+                return bool(tensor.is_cpu)
+        except Exception:  # noqa: BLE001 - a script may pass any object for a tensor
+            return False
+
+    def _is_pinned(self, tensor: Any) -> bool:
+        try:
+            with self._as_plain():
+                return bool(tensor.is_pinned())
+        except Exception:  # noqa: BLE001 - a subclass may not implement it
+            return False
+
+    def _is_copied(self, tensor: Any, target: Any) -> bool:
+        """Return whether `tensor.to(target)` copies from the host to a device."""
+        kind = type(target)
+        if kind is str:
+            to_device = not target.startswith("cpu")
+        elif kind is self._device:
+            to_device = target.type != "cpu"
+        elif isinstance(target, self._tensor):
+            to_device = not self._is_on_host(target)
+        else:
+            to_device = kind is int  # a device's number; torch rejects other objects
+        return to_device and self._is_on_host(tensor)
+
+    def _count(
+        self, original: _Function, source: Any, tensor: Any, args: Any, kwargs: dict[str, Any]
+    ) -> Any:
+        if not self._observer.on_begin():
+            return original(tensor, *args, **kwargs)
+        copies = DeviceCopyCounts()  # a call that raises has copied nothing
+        try:
+            result = original(tensor, *args, **kwargs)
+            copies = DeviceCopyCounts(
+                1, int(not self._is_pinned(source)), int(not _is_async(args, kwargs))
+            )
+        finally:
+            self._observer.on_end(copies)
+        return result
+
+
+def _is_async(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return whether `non_blocking` was passed: by name, or as the first bool."""
+    given = next((value for value in args if type(value) is bool), None)
+    return bool(kwargs.get("non_blocking", False) if given is None else given)
+
+
+def _restore(module: ModuleType, originals: dict[str, Any]) -> None:
+    """Let torch.compile find the originals in its own table of tensor attributes."""
+    known = getattr(module, "all_tensor_attrs", None)
+    if isinstance(known, dict):
+        known.update(originals)
+
+
+COPY_OBSERVER = CopyObserver()
+
 
 _BATCH_SIZE, _PREFETCH_BATCHES = 256, 1  # Ray's defaults
 
@@ -56,36 +201,24 @@ class RecordedRayIterator:
         return getattr(self._batches, name)
 
 
-class _LoadersByLine:
-    """Ray Data loaders by the line that asks for batches, which is the same in each epoch."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[tuple[str, int], int] = {}
-
-    @guarded
-    def number(self, kwargs: dict[str, Any]) -> int | None:
-        """Return the number of the loader at the script's line; None if this is no rank."""
-        if SESSION.role != "rank":
-            return None
-        place = script_location()
-        if place not in self._numbers:
-            size = kwargs.get("batch_size", _BATCH_SIZE)
-            self._numbers[place] = LOADER_REGISTRY.add(
-                "ray",
-                "Dataset",
-                "iterable",
-                0,
-                int(kwargs.get("prefetch_batches", _PREFETCH_BATCHES)),
-                -1 if size is None else int(size),
-                int(bool(kwargs.get("pin_memory", False))),
-                0,
-                1,
-                "",
-            )
-        return self._numbers[place]
+_LOADERS_BY_LINE: dict[tuple[str, int], int] = {}
+"""Numbers of Ray Data's loaders by the line that asks for batches, the same in each epoch."""
 
 
-_LOADERS_BY_LINE = _LoadersByLine()
+@guarded
+def _ray_loader_number(kwargs: dict[str, Any]) -> int | None:
+    """Return the number of the loader at the script's line; None if this is no rank."""
+    if SESSION.role != "rank":
+        return None
+    place = script_location()
+    if place not in _LOADERS_BY_LINE:
+        size = kwargs.get("batch_size", _BATCH_SIZE)
+        prefetched = int(kwargs.get("prefetch_batches", _PREFETCH_BATCHES))
+        batch_size = -1 if size is None else int(size)
+        pinned = int(bool(kwargs.get("pin_memory", False)))
+        description = ("ray", "Dataset", "iterable", 0, prefetched, batch_size, pinned, 0, 1, "")
+        _LOADERS_BY_LINE[place] = LOADER_REGISTRY.add(*description)
+    return _LOADERS_BY_LINE[place]
 
 
 def hook_ray_data(module: ModuleType) -> None:
@@ -95,10 +228,11 @@ def hook_ray_data(module: ModuleType) -> None:
     @functools.wraps(original)
     def iter_torch_batches(*args: Any, **kwargs: Any) -> Any:
         batches = original(*args, **kwargs)
-        number = _LOADERS_BY_LINE.number(kwargs)
+        number = _ray_loader_number(kwargs)
         return batches if number is None else RecordedRayBatches(batches, number)
 
     module.DataIterator.iter_torch_batches = iter_torch_batches
+    _hook_next(RecordedRayIterator)
 
 
 _EXIT_PRIORITY = 100
@@ -112,15 +246,11 @@ def hook_rank() -> None:
 
     RANK_RECORDER.grad_is_on = torch.is_grad_enabled
     LOADER_REGISTRY.on_iterator = RANK_RECORDER.iterating
-    COPY_OBSERVER.on_begin, COPY_OBSERVER.on_end = (
-        RANK_RECORDER.copy_began,
-        RANK_RECORDER.copy_ended,
-    )
+    COPY_OBSERVER.on_begin = RANK_RECORDER.copy_began
+    COPY_OBSERVER.on_end = RANK_RECORDER.copy_ended
     COPY_OBSERVER.hook(torch)
-    SHARDED_SYNC.on_host_wait, SHARDED_SYNC.on_device_wait = (
-        RANK_RECORDER.host_waits,
-        RANK_RECORDER.device_waits,
-    )
+    SHARDED_SYNC.on_host_wait = RANK_RECORDER.host_waits
+    SHARDED_SYNC.on_device_wait = RANK_RECORDER.device_waits
     SHARDED_SYNC.prepare()
     optimizer.register_optimizer_step_pre_hook(_eager_hook(torch, RANK_RECORDER.optimizer_began))
     optimizer.register_optimizer_step_post_hook(_eager_hook(torch, RANK_RECORDER.optimizer_ended))
@@ -128,14 +258,13 @@ def hook_rank() -> None:
     after_import("torch.utils.data.dataloader", _hook_torch_loader)
     after_import("torch.nn.parallel.distributed", GRADIENT_SYNC.hook)
     LOADER_HOOKS.loaders = OwnLoaderObserver()
-    after_import("ray.data.iterator", _hook_ray)
+    after_import("ray.data.iterator", hook_ray_data)
     atexit.register(RANK_RECORDER.close)
     # A child that multiprocessing forks does not run atexit, and may train as a rank of its own.
-    util.register_after_fork(RANK_RECORDER, _close_forked)
-
-
-def _close_forked(recorder: RankRecorder) -> None:
-    util.Finalize(recorder, recorder.close, exitpriority=_EXIT_PRIORITY)
+    util.register_after_fork(
+        RANK_RECORDER,
+        lambda recorder: util.Finalize(recorder, recorder.close, exitpriority=_EXIT_PRIORITY),
+    )
 
 
 def _eager_hook(torch: ModuleType, hook: Callable[[Any], None]) -> Callable[..., None]:
@@ -187,16 +316,9 @@ class OwnLoaderObserver:
 
     def __init__(self) -> None:
         self.construct, self.iterate = LOADER_REGISTRY.construct_own, LOADER_REGISTRY.iterate
-        self.fetch_began, self.fetch_ended, self.fetch_failed = (
-            RANK_RECORDER.fetch_began,
-            RANK_RECORDER.fetch_ended,
-            RANK_RECORDER.fetch_failed,
-        )
-
-
-def _hook_ray(module: ModuleType) -> None:
-    hook_ray_data(module)
-    _hook_next(RecordedRayIterator)
+        self.fetch_began = RANK_RECORDER.fetch_began
+        self.fetch_ended = RANK_RECORDER.fetch_ended
+        self.fetch_failed = RANK_RECORDER.fetch_failed
 
 
 def _hook_next(iterator_class: Any) -> None:

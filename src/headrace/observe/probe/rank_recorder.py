@@ -54,6 +54,7 @@ class TrainingThread:
         self._seen_threads: set[int] = set()
         self._live = False  # known and sampled, and recording was on as the step began
         self._under_way = False  # there is a step, or time between steps, to add to
+        self._unfetched_steps = 0  # optimizer steps since a batch was asked for
         self._backwards = 0
         self._backward_thread: int | None = None  # that called the outermost backward under way
         self._deep_checked_ns = 0
@@ -89,7 +90,6 @@ class TrainingThread:
                 PROFILER_TRACE.begin()
 
     def _forget(self) -> None:
-        """Drop what is unfinished."""
         self._report(lambda clock, _: clock.forget())
         self._fetching = self._copying = self._under_way = False
         self._backwards = 0
@@ -107,7 +107,11 @@ class TrainingThread:
         if not SESSION.on:
             self._switched_off()
             return True
-        if SESSION.role != "rank" or not self._is_claimed():
+        if SESSION.role != "rank":
+            return True
+        if self._claimed is None:
+            self._claimed = SESSION.claim_rank()
+        if not self._claimed:
             return True
         thread = get_ident()
         if self._thread is None:
@@ -132,11 +136,6 @@ class TrainingThread:
         """Return whether this is part of no step, or of a thread that has not trained yet."""
         unknown = self._thread is None and get_ident() not in self._seen_threads
         return unknown or not self._under_way
-
-    def _is_claimed(self) -> bool:
-        if self._claimed is None:
-            self._claimed = SESSION.claim_rank()
-        return self._claimed
 
     def _is_in_backward(self) -> bool:
         """Return whether this is a thread of torch's that runs a backward of this rank.
@@ -257,10 +256,6 @@ class RankRecorder(TrainingThread):
     def __init__(self) -> None:
         self.grad_is_on: Callable[[], bool] = lambda: True  # in the calling thread
         super().__init__()
-
-    def _begin(self) -> None:
-        super()._begin()
-        self._unfetched_steps = 0  # optimizer steps since a batch was asked for
 
     def forked(self) -> None:
         """Start again in a forked child; unfinished steps belong to the parent."""

@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 from headrace.core.import_hooks import after_import
 from headrace.core.loader_hooks import LOADER_HOOKS
 from headrace.observe.probe.recording_session import SESSION
-from headrace.observe.probe.sampling_rates import TimingBudget, TimingRate
+from headrace.observe.probe.transform_timer import TimingBudget, TimingRate
 
 _READ_MODES = {"r", "rt", "tr", "rb", "br"}
 _OS_READS = ("read", "pread", "readv", "preadv")
@@ -160,15 +160,12 @@ def _timed_raw_class(timed: TimedCall) -> type[io.FileIO]:
         """A raw file whose reads are timed."""
 
         def readinto(self, buffer: Any) -> Any:
-            """Read as the original does."""
             return timed(super().readinto, buffer)
 
         def readall(self) -> Any:
-            """Read as the original does."""
             return timed(super().readall)
 
         def read(self, size: int | None = -1) -> Any:
-            """Read as the original does."""
             return timed(super().read, size)
 
     return FileIO
@@ -288,7 +285,9 @@ class ReadMonitor:
         if not self._hooked:
             self._hooked = True
             after_import("socket", self._hook_sockets)
-            after_import("ssl", self._hook_tls)
+            after_import(
+                "ssl", lambda ssl: self._hook_socket(ssl.SSLSocket, "read", _size_of, counted=True)
+            )
             LOADER_HOOKS.reads = self
             self._file_reads = FileReads(self.timed, self._is_at_work)
         self._timing = False
@@ -348,9 +347,6 @@ class ReadMonitor:
     def _hook_sockets(self, module: ModuleType) -> None:
         for name, size_of in _SIZE_OF_ANSWER.items():
             self._hook_socket(module.socket, name, size_of, counted=False)
-
-    def _hook_tls(self, module: ModuleType) -> None:
-        self._hook_socket(module.SSLSocket, "read", _size_of, counted=True)
 
     def _hook_socket(
         self, kind: Any, name: str, size_of: Callable[[Any], int], *, counted: bool

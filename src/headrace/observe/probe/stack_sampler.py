@@ -8,6 +8,10 @@ makes up for it. If that clock stands still, the thread has not moved, and no fr
 A thread that wants the interpreter lock gets it when the other gives it up: by default after 5 ms,
 or at its next call that releases it, which would then be blamed for the time of all lines before.
 So the interpreter's switch interval is made shorter.
+
+A sample takes ten microseconds where the code is in the processor's caches, and up to twenty times
+as long where it is not, as always when all cores are busy. So the cost of samples is measured, and
+their rate is as high as a share of the time allows.
 """
 
 from __future__ import annotations
@@ -24,8 +28,49 @@ from pathlib import Path
 from types import CodeType, FrameType
 
 from headrace.observe.probe.recording_session import SESSION
-from headrace.observe.probe.sampling_rates import SAMPLING_PERIOD_S, SamplingRate
 from headrace.records.schema import STACKS
+
+SAMPLING_PERIOD_S = 1 / 50
+DEEP_SAMPLING_PERIOD_S = 1 / 100
+_LONGEST_PERIOD_S = 0.1
+_SAMPLING_SHARE, _DEEP_SAMPLING_SHARE = 0.001, 0.006
+"""Shares of a core. A host of N cores with N workers and a rank spends little more than that in
+total. Where a sample costs more than that share of the longest period, the longest period
+counts."""
+_FULL_RATE_SAMPLES = 500
+"""So many samples are taken at the full rate first, so that a short run is seen closely."""
+_MEAN_OF_SAMPLES = 50
+"""The cost of a sample is averaged over about so many."""
+
+
+class SamplingRate:
+    """The sampling rate of one thread; used by that thread alone."""
+
+    def __init__(self) -> None:
+        self._samples = 0
+        self._cost_ns = 0.0
+        self._before_ns: int | None = None
+
+    def sample_taken(self) -> None:
+        """Add the cost of a sample, including waking up for it."""
+        if self._before_ns is not None:
+            self._samples += 1
+            took_ns = time.thread_time_ns() - self._before_ns
+            self._cost_ns += (took_ns - self._cost_ns) / min(self._samples, _MEAN_OF_SAMPLES)
+
+    def pause_began(self) -> None:
+        """Begin a pause: what the thread did since the sample is not part of its cost."""
+        self._before_ns = time.thread_time_ns()
+
+    def pause_s(self, *, deep: bool) -> float:
+        """Return the pause until the next sample, in seconds."""
+        period_s, share = SAMPLING_PERIOD_S, _SAMPLING_SHARE
+        if deep:
+            period_s, share = DEEP_SAMPLING_PERIOD_S, _DEEP_SAMPLING_SHARE
+        if self._samples < _FULL_RATE_SAMPLES:
+            return period_s
+        return min(max(self._cost_ns / 1e9 / share, period_s), _LONGEST_PERIOD_S)
+
 
 _OFF_S = 0.25  # how often a sampler that is switched off checks the switch
 _FLUSH_S = 1.0
@@ -204,7 +249,8 @@ class StackSampler(threading.Thread):
             return 0.0
         cpu_ns = cpu_now_ns - self._sampled_cpu_ns
         if self._lines is None or cpu_ns:
-            self._lines = self._lines_now()
+            frame = sys._current_frames().get(self.watched)  # noqa: SLF001 - documented
+            self._lines = None if frame is None else _Lines(frame)
         if self._lines is not None:
             self._request_phase(
                 partial(self._sums.add, self._lines, now_ns - self._sampled_ns, cpu_ns)
@@ -230,10 +276,6 @@ class StackSampler(threading.Thread):
         self._sampled_ns = self._flushed_ns = self._settled_ns = time.monotonic_ns()
         self._sampled_cpu_ns = self._cpu_ns()
         self._lines = None
-
-    def _lines_now(self) -> _Lines | None:
-        frame = sys._current_frames().get(self.watched)  # noqa: SLF001 - documented
-        return None if frame is None else _Lines(frame)
 
     def _cpu_ns(self) -> int | None:
         """Return the CPU time of the sampled thread; None if it has ended."""

@@ -36,16 +36,12 @@ class DeviceCopyCounts:
 
     def __add__(self, other: DeviceCopyCounts) -> DeviceCopyCounts:
         return DeviceCopyCounts(
-            self.count + other.count,
-            self.pageable + other.pageable,
-            self.blocking + other.blocking,
+            self.count + other.count, self.pageable + other.pageable, self.blocking + other.blocking
         )
 
     def __sub__(self, other: DeviceCopyCounts) -> DeviceCopyCounts:
         return DeviceCopyCounts(
-            self.count - other.count,
-            self.pageable - other.pageable,
-            self.blocking - other.blocking,
+            self.count - other.count, self.pageable - other.pageable, self.blocking - other.blocking
         )
 
 
@@ -157,11 +153,6 @@ class StepClock:
         """Whether a step, or time between steps, is under way."""
         return self._current is not None
 
-    @property
-    def in_backward(self) -> bool:
-        """Whether backward runs."""
-        return self._backwards_under_way > 0
-
     def iterator_began(self, loader: int, at_ns: int, *, grad: bool) -> None:
         """Begin a data wait for an iterator, which may start workers; `grad`: gradients are on."""
         self._next_segment(loader, at_ns, grad=grad)
@@ -230,17 +221,13 @@ class StepClock:
             spent_ns = segment.phases_ns.get("optimizer", 0) - self._optimizer_before_ns
             segment.phases_ns["optimizer"] = self._optimizer_before_ns
             segment.phases_ns["forward"] = segment.phases_ns.get("forward", 0) + spent_ns
-        elif self.phase == "other":
-            self._other_was_forward(segment)
+        elif self.phase == "other":  # no batch came since the last backward: it was forward
+            phases = segment.phases_ns
+            spent_ns = phases.get("other", 0) - self._other_before_ns
+            if spent_ns > 0:
+                phases["other"] = self._other_before_ns
+                phases["forward"] = phases.get("forward", 0) + spent_ns
         self._enter("backward")
-
-    def _other_was_forward(self, segment: Segment) -> None:
-        """Count the time since the last backward as forward: no batch came in between."""
-        phases = segment.phases_ns
-        spent_ns = phases.get("other", 0) - self._other_before_ns
-        if spent_ns > 0:
-            phases["other"] = self._other_before_ns
-            phases["forward"] = phases.get("forward", 0) + spent_ns
 
     def backward_ended(self, at_ns: int, sync_ns: int | None = None) -> None:
         """End backward; `sync_ns` of it was exposed gradient sync, None if unknown."""

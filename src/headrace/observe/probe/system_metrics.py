@@ -30,7 +30,7 @@ class GpuSampler:
 
     def __init__(self) -> None:
         self.columns: tuple[str, ...] = ()
-        self._reads: list[Callable[[], list[float | None]]] = []
+        self._reads: list[tuple[Callable[[], list[float]], int]] = []  # and how many values
         try:
             self._nvml: Any = importlib.import_module("pynvml")
             self._nvml.nvmlInit()
@@ -42,7 +42,13 @@ class GpuSampler:
 
     def sample(self) -> list[float | None]:
         """Return the values of the columns; None where reading a metric failed this time."""
-        return [value for read in self._reads for value in read()]
+        values: list[float | None] = []
+        for read, width in self._reads:
+            try:
+                values += [None if math.isnan(value) else value for value in read()]
+            except Exception:  # noqa: BLE001  # a GPU may be lost at any time
+                values += [None] * width
+        return values
 
     def _find_columns(self, number: int) -> None:
         nvml = self._nvml
@@ -63,7 +69,7 @@ class GpuSampler:
             except Exception:  # noqa: BLE001, S112  # this GPU or driver lacks the metric
                 continue
             self.columns += tuple(f"gpu_{number}_{name}" for name in names)
-            self._reads.append(_none_on_error(read, len(names)))
+            self._reads.append((read, len(names)))
 
 
 def _memory_bytes(nvml: Any, handle: Any) -> list[float]:
@@ -126,18 +132,6 @@ class _MultiprocessorUse:
         if answer.nvmlReturn != nvml.NVML_SUCCESS:
             raise nvml.NVMLError(answer.nvmlReturn)
         return [float(answer.value)]
-
-
-def _none_on_error(
-    query: Callable[[], list[float]], width: int
-) -> Callable[[], list[float | None]]:
-    def read() -> list[float | None]:
-        try:
-            return [None if math.isnan(value) else value for value in query()]
-        except Exception:  # noqa: BLE001  # a GPU may be lost at any time
-            return [None] * width
-
-    return read
 
 
 _NO_LIMIT_BYTES = 1 << 60  # version 1 has a huge number where there is no limit
@@ -410,8 +404,7 @@ def _is_ethernet(interface: Path) -> bool:
         )
     except (OSError, ValueError):
         return False
-    leads_out = number != other_end and not any(interface.glob("lower_*"))
-    return kind == _ETHERNET and leads_out
+    return kind == _ETHERNET and number != other_end and not any(interface.glob("lower_*"))
 
 
 def _core_times(stat: str) -> dict[int, tuple[int, ...]]:

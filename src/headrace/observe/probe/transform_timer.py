@@ -4,6 +4,9 @@ While such a batch is made, methods of the dataset's objects (`__getitem__`, `__
 are wrapped in their classes, and plain functions held by them are replaced by wrapped ones. Objects
 are not replaced: types, attributes and identity stay as the script made them. Afterwards everything
 is restored, and other batches pay nothing.
+
+Timing a call takes some 3 us, and more where the caches hold batch data. Where calls are short and
+many, fewer batches are timed.
 """
 
 from __future__ import annotations
@@ -14,15 +17,73 @@ import operator
 import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace.core.source_location import is_library
 from headrace.observe.probe.recording_session import SESSION, guarded
-from headrace.observe.probe.sampling_rates import TimingBudget, TimingRate
 from headrace.records.schema import TRANSFORMS
+
+_LEAST_OFTEN, _LEAST_OFTEN_EARLY = 512, 64
+_EARLY_BATCHES = 256
+
+
+class TimingBudget(NamedTuple):
+    """Limits on the cost of timing one kind of calls: shares of the time of making batches."""
+
+    at_first: int  # batches that are all timed; if 0, the very first is not
+    one_in: int  # at least so many batches to one timed batch; 1 in deep mode
+    early_share: float  # of the first 256 batches: a short run is seen closely
+    share: float
+    deep_share: float
+
+
+class TimingRate:
+    """Decides which batches of one loader in this process are timed: one in `one_in`."""
+
+    def __init__(self, budget: TimingBudget) -> None:
+        self._budget = budget
+        self.one_in = budget.one_in
+        self._deep = False
+        self._batches = 0
+        self._last_timed: int | None = None  # number of the last timed batch
+        self._cost_share = 0.0  # of a timed batch, the share that timing took
+
+    def is_due(self, *, on: bool, deep: bool) -> bool:
+        """Return whether to time the batch that begins; the very first is for warm-up."""
+        self._batches += 1
+        if deep != self._deep:
+            self._deep = deep
+            self._choose()
+        if self._batches <= self._budget.at_first:
+            return on
+        if not on or self._batches < 2:
+            return False
+        if self._last_timed is not None and self._batches - self._last_timed < self.one_in:
+            return False
+        self._last_timed = self._batches
+        return True
+
+    def weigh(self, cost_share: float) -> None:
+        """Adapt the rate: timing the last timed batch took this share of making it."""
+        self._cost_share = cost_share
+        self._choose()
+
+    def _choose(self) -> None:
+        budget = self._budget
+        fewest, share = (1, budget.deep_share) if self._deep else (budget.one_in, budget.share)
+        least_often = _LEAST_OFTEN
+        if not self._deep and self._batches <= _EARLY_BATCHES:
+            share, least_often = budget.early_share, _LEAST_OFTEN_EARLY
+        one_in = fewest
+        while self._cost_share > share * one_in and one_in < least_often:
+            one_in *= 2
+        # Small differences between batches change nothing.
+        if one_in > self.one_in or one_in * 4 <= self.one_in or self.one_in < fewest:
+            self.one_in = one_in
+
 
 _TRIAL_CALLS = 32
 _FAR_APART_NS, _FAR_APART_FACTOR = 100_000, 5
@@ -65,6 +126,10 @@ class TransformTimer:
     def is_due(self, loader: int) -> bool:
         """Return whether to time the batch of a loader that begins."""
         return self._timing_rates[loader].is_due(on=SESSION.on, deep=SESSION.deep)
+
+    def timing_if_due(self, dataset: Any, loader: int) -> AbstractContextManager[None]:
+        """Return a context for making a batch, in which calls are timed if that is due."""
+        return self.timing(dataset, loader) if self.is_due(loader) else nullcontext()
 
     @contextmanager
     def timing(self, dataset: Any, loader: int) -> Iterator[None]:
@@ -160,12 +225,13 @@ class TransformTimer:
             return
         for name, value in list(attributes.items()):
             where = f"{path}.{name}"
-            if type(value) in {list, tuple} and value and _is_chain(value):
+            is_sequence = type(value) in {list, tuple}
+            if is_sequence and all(map(callable, value)) and any(map(_is_transform, value)):
                 self._search_chain(attributes, name, where, undo, depth)
             elif type(value) in {list, tuple, dict}:
                 self._search_held(value, where, undo, depth)
-            elif _is_function(value):
-                attributes[name] = self.wrapped(value, f"{where}: {_name_of(value)}")
+            elif inspect.isfunction(value):
+                attributes[name] = _TimedFunction(self, value, f"{where}: {_name_of(value)}")
                 undo.append(partial(_restore, attributes, name, attributes[name], value))
             else:
                 self._search_value(value, where, undo, depth)
@@ -183,7 +249,7 @@ class TransformTimer:
             self._search_stage(value, place, undo, depth)
 
     def _search_value(self, value: Any, where: str, undo: list[Undo], depth: int) -> None:
-        if _is_function(value):
+        if inspect.isfunction(value):
             return
         if _is_transform(value):
             self._wrap_object(value, where, undo, depth)
@@ -218,15 +284,15 @@ class TransformTimer:
         chain, timed = attributes[name], []
         for number, item in enumerate(chain):
             place = f"{where}[{number}]"
-            if _is_function(item):
-                timed.append(self.wrapped(item, f"{place}: {_name_of(item)}"))
+            if inspect.isfunction(item):
+                timed.append(_TimedFunction(self, item, f"{place}: {_name_of(item)}"))
                 continue
             timed.append(item)
             if _is_transform(item):
                 self._wrap_object(item, place, undo, depth)
             else:
                 self._search_stage(item, place, undo, depth)
-        if any(_is_function(item) for item in chain):
+        if any(inspect.isfunction(item) for item in chain):
             attributes[name] = type(chain)(timed)
             undo.append(partial(_restore, attributes, name, attributes[name], chain))
 
@@ -270,10 +336,6 @@ class TransformTimer:
         timed._headrace_times = method  # type: ignore[attr-defined]  # noqa: SLF001
         return timed
 
-    def wrapped(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
-        """Return the function, timed under this name."""
-        return _TimedFunction(self, function, name)
-
 
 class _TimedFunction:
     """Replacement of a function that a dataset holds; it pickles as that function."""
@@ -293,10 +355,9 @@ class _TimedFunction:
 
 
 def _cost_of_a_call_ns() -> float:
-    """Return the cost of timing a call, in nanoseconds."""
     timer = TransformTimer()
     timer.active = True
-    timed = timer.wrapped(lambda: None, "")
+    timed = _TimedFunction(timer, lambda: None, "")
     timed()  # the first call looks up its location
     began_ns = time.monotonic_ns()
     for _ in range(_TRIAL_CALLS):
@@ -327,10 +388,6 @@ def _restore_method(kind: type, method: str, own: Any) -> None:
         setattr(kind, method, own)
 
 
-def _is_function(value: Any) -> bool:
-    return inspect.isfunction(value)
-
-
 def _is_transform(value: Any) -> bool:
     """Return whether a dataset's attribute is something that it may call on samples."""
     if inspect.isclass(value) or inspect.ismodule(value) or not callable(value):
@@ -350,11 +407,6 @@ def _is_stage(value: Any) -> bool:
         return False
     is_other = _is_transform(value) or hasattr(type(value), "__getitem__")
     return callable(value) and not is_other
-
-
-def _is_chain(values: Sequence[Any]) -> bool:
-    """Return whether these are callables, some of them transforms."""
-    return all(map(callable, values)) and any(map(_is_transform, values))
 
 
 def _name_of(value: Any) -> str:

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from headrace.core.errors import RecordsError
 from headrace.core.files import write_text_atomically
 from headrace.observe.whatif.measured_pipeline import main_loader
-from headrace.observe.whatif.tables import Floats, Tables, columns, row_count
+from headrace.observe.whatif.tables import Floats, Tables, columns
 from headrace.observe.whatif.train_steps import TrainSteps, read_steps
 from headrace.records.schema import PHASES
 
@@ -31,25 +31,23 @@ _TIMED = {"steps": "wall_ns", "fetches": "wait_ns", "batches": "wall_ns", "arriv
 """Tables of which only rows that began and ended in the slice count, with their duration column."""
 
 
+@dataclass(frozen=True, slots=True)
 class TimeSlice:
     """The records of a run between two moments by the host's clock; None: its start or its end."""
 
-    def __init__(
-        self, tables: Tables, *, begin_ns: int | None = None, end_ns: int | None = None
-    ) -> None:
-        self._tables = tables
-        self._begin_ns = begin_ns
-        self._end_ns = end_ns
+    tables: Tables
+    begin_ns: int | None = None
+    end_ns: int | None = None
 
     def table(self, name: str) -> pa.Table:
         """Return a table of `headrace.records.schema`, or `system`."""
-        found = self._tables.table(name)
+        found = self.tables.table(name)
         if name not in _TIMED:
             return found
-        if self._begin_ns is not None:
-            found = found.filter(pc.field("start_ns") >= self._begin_ns)
-        if self._end_ns is not None:
-            found = found.filter(pc.field("start_ns") + pc.field(_TIMED[name]) <= self._end_ns)
+        if self.begin_ns is not None:
+            found = found.filter(pc.field("start_ns") >= self.begin_ns)
+        if self.end_ns is not None:
+            found = found.filter(pc.field("start_ns") + pc.field(_TIMED[name]) <= self.end_ns)
         return found
 
 
@@ -207,18 +205,16 @@ def _samples_per_s(steps: TrainSteps) -> float | None:
 def _settings(tables: Tables, steps: TrainSteps) -> dict[str, str]:
     """Return a run's settings, as far as runs may differ in them."""
     settings = {"ranks": str(len(steps.ranks))}
-    loaders = columns(tables, "loaders")
-    if row_count(loaders):
-        for place in np.flatnonzero(loaders["loader"] == main_loader(steps))[:1]:
-            settings |= {label: str(loaders[name][place]) for name, label in _SETTINGS.items()}
+    loaders = columns(tables, "loaders").having(loader=main_loader(steps))
+    if loaders.count:
+        settings |= {label: str(loaders[name][0]) for name, label in _SETTINGS.items()}
     return settings
 
 
 def _changed_settings(before: dict[str, str], after: dict[str, str]) -> tuple[SettingChange, ...]:
-    names = list(dict.fromkeys([*before, *after]))
     return tuple(
         SettingChange(setting=name, before=before.get(name, "-"), after=after.get(name, "-"))
-        for name in names
+        for name in {**before, **after}
         if before.get(name) != after.get(name)
     )
 
@@ -282,8 +278,7 @@ class CheckedPrediction:
 
 def write_checked_prediction(checked: CheckedPrediction, run: Path) -> None:
     """Write a checked prediction into the folder of the run that checked it."""
-    text = json.dumps(asdict(checked), indent=2) + "\n"
-    write_text_atomically(run / PREDICTION_FILE, text)
+    write_text_atomically(run / PREDICTION_FILE, json.dumps(asdict(checked), indent=2) + "\n")
 
 
 def read_checked_predictions(runs: Path) -> dict[Path, CheckedPrediction]:

@@ -12,18 +12,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from headrace.observe.whatif.simulation import Pipeline
-from headrace.observe.whatif.tables import (
-    Columns,
-    Flags,
-    Floats,
-    Ints,
-    Tables,
-    columns,
-    group_rows,
-    row_count,
-    select_rows,
-)
+from headrace.observe.whatif.simulation import FULL, Pipeline
+from headrace.observe.whatif.tables import Columns, Flags, Floats, Ints, Tables, columns
 from headrace.observe.whatif.train_steps import TrainSteps, read_steps
 
 _CORE = re.compile(r"core_\d+_percent")
@@ -49,19 +39,17 @@ class HostUsage:
         return None if self.busy_cores is None else max(self.cores - self.busy_cores, 0.0)
 
     @property
-    def busy_share(self) -> float | None:
-        """The share of the cores that was busy, 0 to 1; None if not recorded."""
-        return None if self.busy_cores is None else min(self.busy_cores / self.cores, 1.0)
+    def is_full(self) -> bool:
+        """Whether it had no core to spare, whoever used them."""
+        return self.busy_cores is not None and self.busy_cores >= FULL * self.cores
 
 
 def read_host_usage(tables: Tables, span_ns: tuple[int, int] | None = None) -> HostUsage:
     """Return the host's cores and how busy they were, in all of the run by default."""
     hosts, processes = columns(tables, "hosts"), columns(tables, "processes")
-    known = hosts["cores"] if row_count(hosts) else np.array([float("inf")])
-    ranks = 1
-    if row_count(processes):
-        ranks = len(np.unique(processes["rank"][processes["role"] == "rank"]))
-    distinct = len(np.unique(hosts["host"])) if row_count(hosts) else 1
+    known = hosts["cores"] if hosts.count else np.array([float("inf")])
+    ranks = len(np.unique(processes.having(role="rank")["rank"]))
+    distinct = max(len(np.unique(hosts["host"])), 1)
     system = columns(tables, "system")
     busy = _busy_cores(system, span_ns)
     usage = columns(tables, "process_usage")
@@ -103,24 +91,22 @@ def _busy_cores(system: Columns, span_ns: tuple[int, int] | None) -> float | Non
 
 
 def _inside(samples: Columns, span_ns: tuple[int, int] | None) -> Flags:
-    """Return which samples lie between two times."""
-    if span_ns is None or row_count(samples) == 0:
-        return np.ones(row_count(samples), dtype=np.bool_)
-    inside: Flags = (samples["t_ns"] >= span_ns[0]) & (samples["t_ns"] <= span_ns[1])
-    return inside
+    if span_ns is None:
+        return np.ones(samples.count, dtype=np.bool_)
+    return np.asarray((samples["t_ns"] >= span_ns[0]) & (samples["t_ns"] <= span_ns[1]))
 
 
 def _used_cores(
     usage: Columns, processes: Columns, span_ns: tuple[int, int] | None, role: str = ""
 ) -> float | None:
     """Return the mean number of cores used by the processes of a role, or by all."""
-    if row_count(usage) == 0 or row_count(processes) == 0:
+    if usage.count == 0 or processes.count == 0:
         return None
     wanted = set((processes["pid"][processes["role"] == role] if role else usage["pid"]).tolist())
-    samples = select_rows(usage, _inside(usage, span_ns))
+    samples = usage.where(_inside(usage, span_ns))
     # Each process is sampled at its own times, so the intervals are taken for each.
-    by_process = [select_rows(samples, places) for places in group_rows(samples, ("pid",))]
-    if max(map(row_count, by_process), default=0) < _FEWEST_LOOKS:
+    by_process = [samples.where(places) for places in samples.group("pid")]
+    if max((each.count for each in by_process), default=0) < _FEWEST_LOOKS:
         return None
     usual_ns = float(np.median(np.concatenate([np.diff(mine["t_ns"]) for mine in by_process])))
     used_ns, watched_ns = 0.0, 1.0
@@ -152,14 +138,11 @@ def read_offload_stats(
 ) -> OffloadStats | None:
     """Return the work of auxiliary hosts for a loader; None if its batches are not offloaded."""
     arrivals, events = columns(tables, "arrivals"), columns(tables, "events")
-    if span_ns is None or not _is_offloaded(events, loader):
+    if span_ns is None or not events.having(kind=LOADER_EVENT, value=loader).count:
         return None
-    if row_count(arrivals) == 0:
-        return OffloadStats()
-    within = (arrivals["loader"] == loader) & (arrivals["start_ns"] >= span_ns[0])
-    within &= arrivals["start_ns"] <= span_ns[1]
-    mine = select_rows(arrivals, within)
-    if row_count(mine) == 0:
+    began_ns = arrivals["start_ns"]
+    mine = arrivals.where((began_ns >= span_ns[0]) & (began_ns <= span_ns[1])).having(loader=loader)
+    if mine.count == 0:
         return OffloadStats()
     cores = _mean_cores(_core_events_of(events, loader), span_ns) / len(np.unique(mine["rank"]))
     return OffloadStats(
@@ -169,11 +152,6 @@ def read_offload_stats(
     )
 
 
-def _is_offloaded(events: Columns, loader: int) -> bool:
-    announced = (events["kind"] == LOADER_EVENT) & (events["value"] == loader)
-    return bool(announced.any())
-
-
 def cores_text(loader: int, host: str) -> str:
     """Return the text of an event about a host's cores."""
     return f"{loader}/{host}"
@@ -181,39 +159,33 @@ def cores_text(loader: int, host: str) -> str:
 
 def _core_events_of(events: Columns, loader: int) -> Columns:
     """Return the events about the cores that a loader may use."""
-    cores = select_rows(events, events["kind"] == CORES_EVENT)
+    cores = events.having(kind=CORES_EVENT)
     begin = cores_text(loader, "")
     mine = [str(text).startswith(begin) for text in cores["text"]]
-    return select_rows(cores, np.array(mine, dtype=np.bool_))
+    return cores.where(np.array(mine, dtype=np.bool_))
 
 
 def _mean_cores(core_events: Columns, span_ns: tuple[int, int]) -> float:
     """Return the mean number of cores that all ranks together could use."""
     begin_ns, end_ns = span_ns
     total = 0.0
-    for rank in np.unique(core_events["rank"]):
-        for host in np.unique(core_events["text"][core_events["rank"] == rank].astype(str)):
-            mine = select_rows(
-                core_events, (core_events["rank"] == rank) & (core_events["text"] == host)
-            )
-            order: Ints = np.argsort(mine["at_ns"], kind="stable")
-            at_ns = np.clip(mine["at_ns"][order], begin_ns, end_ns)
-            lasted: Floats = np.diff(at_ns, append=end_ns).astype(np.float64)
-            total += float((mine["value"][order] * lasted).sum())
+    core_events = core_events.where(np.argsort(core_events["at_ns"], kind="stable"))
+    for places in core_events.group("rank", "text"):
+        at_ns = np.clip(core_events["at_ns"][places], begin_ns, end_ns)
+        total += float((core_events["value"][places] * np.diff(at_ns, append=end_ns)).sum())
     return total / max(end_ns - begin_ns, 1)
 
 
 def offload_span_ns(events: Columns, loader: int) -> tuple[int, int] | None:
     """Return when the first and last host began to make a loader's batches; None if none did."""
     cores = _core_events_of(events, loader)
-    cores = select_rows(cores, cores["value"] > 0)
-    if row_count(cores) == 0:
+    cores = cores.where(cores["value"] > 0)
+    if cores.count == 0:
         return None
-    firsts = [cores["at_ns"][places].min() for places in group_rows(cores, ("rank", "text"))]
+    firsts = [cores["at_ns"][places].min() for places in cores.group("rank", "text")]
     return int(min(firsts)), int(max(firsts))
 
 
-_USUAL_PREFETCH = 2
 FEWEST_BATCHES = 5
 """With fewer batches or steps nothing is predicted."""
 _ANSWER_FACTOR = 1.5
@@ -234,8 +206,7 @@ class BatchWork:
     cpu_measured: bool
 
     def __len__(self) -> int:
-        """Return the number of batches."""
-        return row_count(self.rows)
+        return self.rows.count
 
     def column(self, name: str) -> Floats:
         """Return a column as floats, with 0 for unknown values."""
@@ -277,11 +248,6 @@ class BatchWork:
         return min(float(np.mean(calm)), 1.0)
 
     @property
-    def has_slow_handoff(self) -> bool:
-        """Whether sending a batch takes longer than making one."""
-        return float(self.column("send_ns").sum()) > float(self.column("wall_ns").sum())
-
-    @property
     def idle_share(self) -> float:
         """The share of the workers' time in which they waited for work."""
         idle = float(self.column("idle_ns").sum())
@@ -317,14 +283,11 @@ def main_loader(steps: TrainSteps) -> int:
 
 def read_batch_work(tables: Tables, loader: int) -> BatchWork | None:
     """Return the batches made for a loader; None if none were recorded."""
-    batches = columns(tables, "batches")
-    if row_count(batches) == 0:
-        return None
-    batches = select_rows(batches, batches["loader"] == loader)
+    batches = columns(tables, "batches").having(loader=loader)
     later: Flags = batches["batch"] > 0
     if later.sum() >= FEWEST_BATCHES:  # a worker's first batch includes imports and cold caches
-        batches = select_rows(batches, later)
-    if row_count(batches) == 0:
+        batches = batches.where(later)
+    if batches.count == 0:
         return None
     return BatchWork(rows=batches, cpu_measured=bool(batches["cpu_ns"].sum() > 0))
 
@@ -369,16 +332,18 @@ def measure_from(
     service = work.service_ns
     cpu = np.minimum(work.column("cpu_ns"), service)
     demand = np.maximum(work.column("process_cpu_ns"), cpu)
-    ranks = host.ranks
+    ranks, away = host.ranks, offload or OffloadStats()
     other_cpu = _other_cpu_ns(host, float(period.mean()), float(demand.mean()), inline=not workers)
     return MeasuredPipeline(
         pipeline=Pipeline(
             workers=workers,
             prefetch_factor=max(int(loader["prefetch_factor"][0]), 1),
-            takes_next=_takes_next(loader) or offload is not None,
+            takes_next=offload is not None
+            or str(loader["kind"][0]) == "headrace"
+            or int(loader["in_order"][0]) == 0,
             # Cores used by other programs are not available, but they never take all.
             cores=max(host.cores - host.foreign_cores, host.cores / 2) / ranks,
-            auxiliary=offload.workers if offload is not None else 0,
+            auxiliary=away.workers,
         ),
         service_ns=service,
         service_cpu_ns=cpu,
@@ -389,14 +354,8 @@ def measure_from(
         period_ns=period,
         ranks=ranks,
         persistent=bool(loader["persistent"][0]),
-        auxiliary_factor=offload.making_ns / float(service.mean())
-        if offload and offload.workers
-        else 1.0,
+        auxiliary_factor=away.making_ns / float(service.mean()) if away.workers else 1.0,
     )
-
-
-def _takes_next(loader: Columns) -> bool:
-    return str(loader["kind"][0]) == "headrace" or int(loader["in_order"][0]) == 0
 
 
 def loader_rows(
@@ -406,18 +365,14 @@ def loader_rows(
 
     If batches are offloaded, a loader without workers counts as one with a single worker.
     """
-    rows = select_rows(loaders, loaders["loader"] == number) if row_count(loaders) else loaders
-    if not row_count(rows):
+    rows = loaders.having(loader=number)
+    if not rows.count:
         return None
-    rows = select_rows(rows, rows["rank"] == rows["rank"][0])
+    rows = rows.having(rank=rows["rank"][0])
     if offload is None:
         return rows
-    without = rows["workers"] == 0
-    return {
-        **{name: rows[name] for name in rows},
-        "workers": np.maximum(rows["workers"], 1),
-        "prefetch_factor": np.where(without, _USUAL_PREFETCH, rows["prefetch_factor"]),
-    }
+    prefetch = np.where(rows["workers"] == 0, 2, rows["prefetch_factor"])
+    return Columns({**rows, "workers": np.maximum(rows["workers"], 1), "prefetch_factor": prefetch})
 
 
 def _other_cpu_ns(host: HostUsage, period: float, demand: float, *, inline: bool) -> float:
@@ -439,12 +394,10 @@ def handoff_ns(fetches: Columns, loader: int, workers: int) -> float:
     idle worker's time to answer, plus the rest of the waits for ready batches. Otherwise it is
     known only from waits for ready batches.
     """
-    if row_count(fetches) == 0:
-        return 0.0
     timed = (fetches["loader"] == loader) & (fetches["ended"] == 0)
     timed &= (fetches["receive_ns"] >= 0) & (fetches["receive_cpu_ns"] >= 0)
-    received = select_rows(fetches, timed & (fetches["batch"] > 0))
-    if row_count(received) < FEWEST_BATCHES:
+    received = fetches.where(timed & (fetches["batch"] > 0))
+    if received.count < FEWEST_BATCHES:
         return wait_for_ready_ns(fetches, loader, workers)
     # If workers need not answer, all of it is CPU time.
     answered_ns = float(received["receive_cpu_ns"].mean()) * _ANSWER_FACTOR
@@ -455,8 +408,6 @@ def handoff_ns(fetches: Columns, loader: int, workers: int) -> float:
 
 def wait_for_ready_ns(fetches: Columns, loader: int, workers: int) -> float:
     """Return the wait for a batch that is ready, in ns; 0 if none was seen."""
-    if row_count(fetches) == 0:
-        return 0.0
     at_hand = (fetches["loader"] == loader) & (fetches["ready"] > 0) & (fetches["ended"] == 0)
     return _calm_ns(fetches["wait_ns"][at_hand & (fetches["batch"] > 0)], workers)
 

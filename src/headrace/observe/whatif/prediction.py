@@ -80,8 +80,7 @@ def _draw_costs(measured: MeasuredPipeline) -> BatchCosts:
 
 def _scale_waiting(costs: BatchCosts, scale: float) -> BatchCosts:
     """Scale the time for which workers wait; CPU time was measured exactly and stays."""
-    service = np.maximum(costs.service_ns * scale, costs.service_cpu_ns)
-    return replace(costs, service_ns=service)
+    return replace(costs, service_ns=np.maximum(costs.service_ns * scale, costs.service_cpu_ns))
 
 
 def _best_scale(ratios: Floats, *, full: bool) -> float:
@@ -98,7 +97,6 @@ def _best_scale(ratios: Floats, *, full: bool) -> float:
     return float(np.interp(1.0, ratios[near], _SCALES[near]))
 
 
-_LOWEST_PERCENT, _HIGHEST_PERCENT = 5, 95
 _HANDOFF_NS = (2e6, 0.2e6)
 """CPU time of reading a batch of tensors from a worker in a rank, at most and at least. Where
 workers kept all cores busy it took 1.9 to 3.5 ms, elsewhere half that, or less."""
@@ -197,7 +195,7 @@ class Simulator:
             self.before.period_ns / after.period_ns * change.batch_factor
             for after, change in zip(simulated, changes, strict=True)
         ]
-        low, middle, high = np.percentile(speedups, (_LOWEST_PERCENT, 50, _HIGHEST_PERCENT))
+        low, middle, high = np.percentile(speedups, (5, 50, 95))
         width = interval_width(float(middle), self.calibration)
         return Prediction(
             speedup=float(middle),
@@ -270,6 +268,9 @@ def _changed_pipeline(
 ) -> Pipeline:
     now = measured.pipeline
     workers = now.workers if change.workers is None else change.workers
+    prefetch_factor = change.prefetch_factor
+    if prefetch_factor is None:  # torch has none without workers; with some, its default is 2
+        prefetch_factor = now.prefetch_factor if now.workers else 2
     auxiliary = now.auxiliary
     if change.auxiliary_cores > 0:
         # One worker for each core, or for as many cores as its threads keep busy.
@@ -279,12 +280,7 @@ def _changed_pipeline(
     return replace(
         now,
         workers=workers,
-        prefetch_factor=(
-            # torch has no prefetch factor without workers; with some, its default is 2
-            (now.prefetch_factor if now.workers else 2)
-            if change.prefetch_factor is None
-            else change.prefetch_factor
-        ),
+        prefetch_factor=prefetch_factor,
         takes_next=now.takes_next or auxiliary > 0,
         cores=now.cores * measured.ranks / (change.ranks or measured.ranks),
         auxiliary=auxiliary,

@@ -175,8 +175,7 @@ def _least_stretched(
 
 def _excess(pipeline: Pipeline, costs: BatchCosts, result: SimulationResult) -> Floats:
     """Return the demand for CPU time over what the cores offer in a period, one a drawing."""
-    excess: Floats = _demand_ns(costs, result) / (result.period_ns * pipeline.cores)
-    return excess
+    return np.asarray(_demand_ns(costs, result) / (result.period_ns * pipeline.cores))
 
 
 def _contested_share(pipeline: Pipeline, costs: BatchCosts, result: SimulationResult) -> Floats:
@@ -187,8 +186,7 @@ def _contested_share(pipeline: Pipeline, costs: BatchCosts, result: SimulationRe
     own = costs.consume_cpu_ns.mean(axis=1)
     fair = pipeline.cores / (pipeline.workers + 1) if pipeline.workers else 0.0
     least_ns = np.maximum(_demand_ns(costs, result) / pipeline.cores, result.period_ns)
-    share: Floats = np.maximum(own - fair * least_ns, 0.0) / np.maximum(own, 1.0)
-    return share
+    return np.asarray(np.maximum(own - fair * least_ns, 0.0) / np.maximum(own, 1.0))
 
 
 def _chosen(first: Flags, one: SimulationResult, other: SimulationResult) -> SimulationResult:

@@ -20,9 +20,82 @@ from headrace.core.arrow_arrays import column_values
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
 Flags: TypeAlias = NDArray[np.bool_]
-Columns: TypeAlias = Mapping[str, NDArray[Any]]
 
 _MAX_CACHED_BYTES = 400 << 20
+
+
+class Columns(Mapping[str, NDArray[Any]]):
+    """The columns of some rows: text as Python strings, numbers as they are, no missing values.
+
+    The arrays may be views of the table, so they must not be changed.
+
+    Args:
+        stored: The columns of all rows.
+        places: Which of the rows; None: all.
+    """
+
+    def __init__(
+        self, stored: Mapping[str, NDArray[Any]], places: Ints | slice | None = None
+    ) -> None:
+        self._stored, self._places = stored, places
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        values = self._stored[name]
+        return values if self._places is None else values[self._places]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stored)
+
+    def __len__(self) -> int:
+        return len(self._stored)
+
+    def __contains__(self, name: object) -> bool:  # without reading the column
+        return name in self._stored
+
+    @property
+    def count(self) -> int:
+        """The number of rows."""
+        if isinstance(self._places, slice):
+            return int(self._places.stop - self._places.start)
+        return len(next(iter(self._stored.values()), ()) if self._places is None else self._places)
+
+    def where(self, wanted: Flags | Ints) -> Columns:
+        """Return the rows selected by a mask or by indices."""
+        places: Ints = np.asarray(np.flatnonzero(wanted) if wanted.dtype == np.bool_ else wanted)
+        # Select from the stored rows, so that a column is copied once.
+        if isinstance(self._places, slice):
+            places = places + self._places.start
+        elif self._places is not None:
+            places = self._places[places]
+        return Columns(self._stored, _as_slice(places))
+
+    def having(self, **values: Any) -> Columns:
+        """Return the rows with these values, by column."""
+        return self.where(
+            np.logical_and.reduce([self[name] == value for name, value in values.items()])
+        )
+
+    def group(self, *by: str) -> list[Ints]:
+        """Return the indices of rows with equal values in some columns, one array for each group.
+
+        Groups are in the order of their first row, and so are the indices in each.
+        """
+        numbers: dict[tuple[Any, ...], int] = {}
+        keys = zip(*(self[name].tolist() for name in by), strict=True)
+        group_of = np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
+        ends = np.cumsum(np.bincount(group_of, minlength=len(numbers)))
+        order = np.argsort(group_of, kind="stable")
+        return np.split(order, ends[:-1]) if numbers else []
+
+    def summed(self, *, by: Sequence[str], sums: Sequence[str]) -> Columns:
+        """Return a row for each group with equal values in some columns, with sums of others."""
+        groups = self.group(*by)
+        first = np.array([places[0] for places in groups], dtype=np.int64)
+        added: dict[str, NDArray[Any]] = {name: self[name][first] for name in by}
+        for name in sums:
+            values = self[name]
+            added[name] = np.array([values[places].sum() for places in groups], dtype=values.dtype)
+        return Columns(added)
 
 
 class Tables(Protocol):
@@ -63,32 +136,15 @@ class CachedTables:
         if name not in self._known:
             source = self._source
             stored = source.by_column(name) if isinstance(source, ColumnSource) else None
-            self._known[name] = (
-                _all_columns(source, name)
-                if stored is None
-                else _CachedColumns(name, stored, self._recent)
-            )
+            if stored is None:
+                self._known[name] = _all_columns(source, name)
+            else:
+                self._known[name] = Columns(_StoredColumns(name, stored, self._recent))
         return self._known[name]
 
 
-class _LazyColumns(Mapping[str, NDArray[Any]]):
-    """Columns with the names of others, each made on access."""
-
-    def __init__(self, names: Mapping[str, Any]) -> None:
-        self._names = names
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._names
-
-
-class _CachedColumns(_LazyColumns):
-    """Columns of a closed table, with a cache of the recent ones."""
+class _StoredColumns(Mapping[str, NDArray[Any]]):
+    """Columns of a closed table, each read on access, with a cache of the recent ones."""
 
     def __init__(
         self,
@@ -96,7 +152,6 @@ class _CachedColumns(_LazyColumns):
         stored: Mapping[str, pa.ChunkedArray[Any]],
         cache: OrderedDict[tuple[str, str], NDArray[Any]],
     ) -> None:
-        super().__init__(stored)
         self._name, self._stored, self._cache = name, stored, cache
 
     def __getitem__(self, column: str) -> NDArray[Any]:
@@ -110,70 +165,33 @@ class _CachedColumns(_LazyColumns):
         self._cache.move_to_end(key)
         return found
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stored)
 
-class _RowSelection(_LazyColumns):
-    """Some rows of other columns; each column is selected on access."""
+    def __len__(self) -> int:
+        return len(self._stored)
 
-    def __init__(self, rows: Columns, places: Ints | slice, count: int) -> None:
-        super().__init__(rows)
-        self.rows, self.places, self.count = rows, places, count
+    def __contains__(self, name: object) -> bool:
+        return name in self._stored
 
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        chosen: NDArray[Any] = self.rows[name][self.places]
-        return chosen
+
+def covered_before(start: Floats, end: Floats, times: Floats) -> Floats:
+    """Return how much of the time before each moment is covered by the union of intervals."""
+    if len(start) == 0:
+        return np.zeros(len(times))
+    order = np.argsort(start, kind="stable")
+    start, end = start[order], np.maximum.accumulate(end[order])
+    start = np.maximum(start, np.append(start[:1], end[:-1]))  # overlaps count once
+    end = np.maximum(start, end)
+    done = np.append(0.0, np.cumsum(end - start))
+    bounds = np.column_stack((start, end)).ravel()
+    covered = np.column_stack((done[:-1], done[1:])).ravel()
+    return np.asarray(np.interp(times, bounds, covered))
 
 
 def columns(tables: Tables, name: str) -> Columns:
-    """Return a table's columns: text as Python strings, numbers as they are, no missing values.
-
-    The arrays may be views of the table, so they must not be changed.
-    """
+    """Return a table's columns."""
     return tables.columns(name) if isinstance(tables, CachedTables) else _all_columns(tables, name)
-
-
-def row_count(rows: Columns) -> int:
-    """Return the number of rows."""
-    return rows.count if isinstance(rows, _RowSelection) else len(next(iter(rows.values()), ()))
-
-
-def select_rows(rows: Columns, where: Flags | Ints) -> Columns:
-    """Return the rows selected by a mask or by indices."""
-    places: Ints = np.asarray(np.flatnonzero(where) if where.dtype == np.bool_ else where)
-    below = rows
-    # Select from the original rows, so that a column is copied once.
-    if isinstance(rows, _RowSelection):
-        below, places = rows.rows, _places_in(rows)[places]
-    return _RowSelection(below, _as_slice(places), len(places))
-
-
-def group_rows(rows: Columns, by: Sequence[str]) -> list[Ints]:
-    """Return the indices of rows with equal values in some columns, one array for each group.
-
-    Groups are in the order of their first row, and so are the indices in each.
-    """
-    numbers: dict[tuple[Any, ...], int] = {}
-    keys = zip(*(rows[name].tolist() for name in by), strict=True)
-    group_of = np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
-    ends = np.cumsum(np.bincount(group_of, minlength=len(numbers)))
-    order = np.argsort(group_of, kind="stable")
-    return np.split(order, ends[:-1]) if numbers else []
-
-
-def sum_rows(rows: Columns, *, by: Sequence[str], sums: Sequence[str]) -> Columns:
-    """Return one row for each group with equal values in some columns, with the sums of others."""
-    groups = group_rows(rows, by)
-    first = np.array([places[0] for places in groups], dtype=np.int64)
-    added: dict[str, NDArray[Any]] = {name: rows[name][first] for name in by}
-    for name in sums:
-        values = rows[name]
-        added[name] = np.array([values[places].sum() for places in groups], dtype=values.dtype)
-    return added
-
-
-def _places_in(rows: _RowSelection) -> Ints:
-    if isinstance(rows.places, slice):
-        return np.arange(rows.places.start, rows.places.stop, dtype=np.int64)
-    return rows.places
 
 
 def _as_slice(places: Ints) -> Ints | slice:
@@ -188,7 +206,7 @@ def _as_slice(places: Ints) -> Ints | slice:
 
 def _all_columns(tables: Tables, name: str) -> Columns:
     table = tables.table(name)
-    return {column: _as_array(table.column(column)) for column in table.column_names}
+    return Columns({name: _as_array(table.column(name)) for name in table.column_names})
 
 
 def _as_array(values: Any) -> NDArray[Any]:

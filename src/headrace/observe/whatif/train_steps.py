@@ -17,16 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.observe.whatif.tables import (
-    Columns,
-    Flags,
-    Floats,
-    Ints,
-    Tables,
-    columns,
-    row_count,
-    select_rows,
-)
+from headrace.observe.whatif.tables import Columns, Flags, Floats, Ints, Tables, columns
 from headrace.records.data_frames import device_row_numbers
 from headrace.records.schema import PHASES
 
@@ -76,14 +67,13 @@ class DeviceSteps:
         return DeviceSteps(rows=self.rows, places=places) if (places >= 0).any() else None
 
     def _column(self, name: str) -> Floats:
-        values = self.rows[name][self.places[self.known]]
-        return np.maximum(values.astype(np.float64), 0.0)
+        return np.maximum(self.rows[name][self.places[self.known]].astype(np.float64), 0.0)
 
 
 def read_device_steps(tables: Tables, steps: Columns) -> DeviceSteps | None:
     """Return rows of `steps` by the device's clock; None if too few of them are known."""
     rows = columns(tables, "device_steps")
-    if row_count(rows) == 0 or row_count(steps) == 0:
+    if not rows.count or not steps.count:
         return None
     device = DeviceSteps(rows=rows, places=device_row_numbers(steps, rows))
     return device if device.known.mean() >= _LEAST_DEVICE_SHARE else None
@@ -106,8 +96,7 @@ class TrainSteps:
     device: DeviceSteps | None = None  # the same steps by the accelerator's clock; None if unknown
 
     def __len__(self) -> int:
-        """Return the number of steps, over all ranks."""
-        return row_count(self.rows)
+        return self.rows.count
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -136,12 +125,15 @@ class TrainSteps:
 
     def share(self, phase: str) -> float:
         """Return the share of all step time in a phase, 0 to 1."""
-        total = float(self.wall_ns.sum())
-        return float(self.phase_ns(phase).sum()) / total if total > 0 else 0.0
+        return self._share(self.phase_ns(phase))
 
-    def seconds(self, phase: str) -> float:
-        """Return a rank's seconds in a phase, as the mean over the ranks."""
-        return float(self.phase_ns(phase).sum()) / max(len(self.ranks), 1) / 1e9
+    def _share(self, spent_ns: Floats) -> float:
+        total = float(self.wall_ns.sum())
+        return float(spent_ns.sum()) / total if total > 0 else 0.0
+
+    def _seconds(self, spent_ns: Floats) -> float:
+        """Return seconds as the mean over the ranks."""
+        return float(spent_ns.sum()) / max(len(self.ranks), 1) / 1e9
 
     @property
     def data_wait_ns(self) -> Floats:
@@ -164,13 +156,12 @@ class TrainSteps:
     @property
     def data_wait_share(self) -> float:
         """The share of step time for which the accelerator waited for data, 0 to 1."""
-        total = float(self.wall_ns.sum())
-        return float(self.data_wait_ns.sum()) / total if total > 0 else 0.0
+        return self._share(self.data_wait_ns)
 
     @property
     def data_wait_seconds(self) -> float:
         """Seconds for which an accelerator waited for data, as the mean over the ranks."""
-        return float(self.data_wait_ns.sum()) / max(len(self.ranks), 1) / 1e9
+        return self._seconds(self.data_wait_ns)
 
     @property
     def copy_ns(self) -> Floats:
@@ -189,7 +180,7 @@ class TrainSteps:
     @property
     def total_seconds(self) -> float:
         """Seconds of a rank's steps, as the mean over the ranks."""
-        return float(self.wall_ns.sum()) / max(len(self.ranks), 1) / 1e9
+        return self._seconds(self.wall_ns)
 
     @property
     def span_ns(self) -> tuple[int, int] | None:
@@ -207,7 +198,7 @@ class TrainSteps:
     def of(self, where: Flags) -> TrainSteps:
         """Return the steps selected by a mask."""
         return TrainSteps(
-            rows=select_rows(self.rows, where),
+            rows=self.rows.where(where),
             starts_loader=self.starts_loader[where],
             recorded=self.recorded,
             device=self.device.of(where) if self.device is not None else None,
@@ -221,13 +212,10 @@ class TrainSteps:
 
 def read_steps(tables: Tables) -> TrainSteps:
     """Return the training steps of a run without the warm-up."""
-    steps = columns(tables, "steps")
-    if row_count(steps) == 0:
-        return TrainSteps(rows=steps, starts_loader=np.zeros(0, dtype=np.bool_), recorded=0)
-    steps = select_rows(steps, steps["kind"] == "train")
-    steps = select_rows(steps, np.lexsort((steps["start_ns"], steps["rank"])))
-    recorded = row_count(steps)
-    steps = select_rows(steps, _counted_rows(steps))
+    steps = columns(tables, "steps").having(kind="train")
+    steps = steps.where(np.lexsort((steps["start_ns"], steps["rank"])))
+    recorded = steps.count
+    steps = steps.where(_counted_rows(steps))
     return TrainSteps(
         rows=steps,
         starts_loader=_loader_start_mask(steps, columns(tables, "fetches")),
@@ -237,7 +225,7 @@ def read_steps(tables: Tables) -> TrainSteps:
 
 
 def _counted_rows(steps: Columns) -> Flags:
-    counted = np.ones(row_count(steps), dtype=np.bool_)
+    counted = np.ones(steps.count, dtype=np.bool_)
     for rank in np.unique(steps["rank"]):
         places = np.flatnonzero(steps["rank"] == rank)
         wall = steps["wall_ns"][places].astype(np.float64)
@@ -250,10 +238,8 @@ def _counted_rows(steps: Columns) -> Flags:
 
 
 def _loader_start_mask(steps: Columns, fetches: Columns) -> Flags:
-    starts = np.zeros(row_count(steps), dtype=np.bool_)
-    if row_count(fetches) == 0:
-        return starts
-    first = select_rows(fetches, (fetches["batch"] == 0) & (fetches["ended"] == 0))
+    starts = np.zeros(steps.count, dtype=np.bool_)
+    first = fetches.having(batch=0, ended=0)
     for rank in np.unique(steps["rank"]):
         places = np.flatnonzero(steps["rank"] == rank)
         begins: Ints = np.sort(first["start_ns"][first["rank"] == rank])
@@ -267,7 +253,6 @@ _FIT_FEWEST_STEPS = 20
 _FIT_SPREAD = 0.1
 """Least standard deviation of the samples of a step, as a share of their mean, for a fit."""
 _FIT_DRAWINGS, _FIT_SEED = 200, 23
-_FIT_INTERVAL = (5.0, 95.0)  # percent
 
 
 def fixed_cost_ns(steps: TrainSteps) -> tuple[float, float] | None:
@@ -283,5 +268,5 @@ def fixed_cost_ns(steps: TrainSteps) -> tuple[float, float] | None:
     deviation = x - x.mean(axis=1, keepdims=True)
     slope = (deviation * y).sum(axis=1) / np.maximum((deviation**2).sum(axis=1), 1e-9)
     fixed = np.clip(y.mean(axis=1) - slope * x.mean(axis=1), 0.0, y.mean(axis=1))
-    low, high = np.percentile(fixed, _FIT_INTERVAL)
+    low, high = np.percentile(fixed, (5, 95))
     return float(low), float(high)

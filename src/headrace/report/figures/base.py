@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from headrace.observe.whatif.tables import Floats, Ints, Tables, columns
+from headrace.observe.whatif.tables import Floats, Ints, Tables, columns, covered_before
 
 PHASE_COLOURS = {
     "data_wait": "#e8590c",
@@ -92,13 +92,10 @@ def time_axis(tables: Tables) -> TimeAxis:
             ends.append(int(end.max()))
     began_ns = min(begins, default=0)
     steps = columns(tables, "steps")
-    return TimeAxis(
-        began_ns=began_ns,
-        ended_ns=max(ends, default=began_ns) + 1,
-        steps_ns=(int(steps["start_ns"].min()), int((steps["start_ns"] + steps["wall_ns"]).max()))
-        if len(steps["start_ns"])
-        else None,
-    )
+    steps_ns = None
+    if steps.count:
+        steps_ns = int(steps["start_ns"].min()), int((steps["start_ns"] + steps["wall_ns"]).max())
+    return TimeAxis(began_ns=began_ns, ended_ns=max(ends, default=began_ns) + 1, steps_ns=steps_ns)
 
 
 Figure: TypeAlias = dict[str, Any]
@@ -135,15 +132,8 @@ def _typed_array(values: Floats) -> Any:
 def empty_figure(text: str) -> Figure:
     """Return a figure that only says why there is nothing to show."""
     note = {"text": text, "showarrow": False, "x": 0.5, "y": 0.5, "xref": "paper", "yref": "paper"}
-    return figure(
-        [],
-        {
-            "height": 120,
-            "annotations": [note],
-            "xaxis": {"visible": False},
-            "yaxis": {"visible": False},
-        },
-    )
+    hidden = {"visible": False}
+    return figure([], {"height": 120, "annotations": [note], "xaxis": hidden, "yaxis": hidden})
 
 
 Pooling = Literal["mean", "min", "max"]
@@ -201,13 +191,6 @@ def busy_shares(start: Floats, end: Floats, edges: Floats) -> Floats:
     columns = len(edges) - 1
     if len(start) == 0:
         return np.full(columns, np.nan)
-    order = np.argsort(start)
-    start, end = start[order], np.maximum.accumulate(end[order])
-    start = np.maximum(start, np.append(-np.inf, end[:-1]))  # overlaps count once
-    end = np.maximum(start, end)
-    done = np.append(0.0, np.cumsum(end - start))
-    times = np.column_stack((start, end)).ravel()
-    covered = np.column_stack((done[:-1], done[1:])).ravel()
-    shares = np.diff(np.interp(edges, times, covered)) / np.diff(edges)
-    alive = (edges[1:] > start[0]) & (edges[:-1] < end[-1])
+    shares = np.diff(covered_before(start, end, edges)) / np.diff(edges)
+    alive = (edges[1:] > start.min()) & (edges[:-1] < end.max())
     return np.where(alive, np.clip(shares, 0.0, 1.0), np.nan)

@@ -9,15 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.observe.whatif.measured_pipeline import main_loader
-from headrace.observe.whatif.tables import (
-    Columns,
-    Floats,
-    Ints,
-    Tables,
-    columns,
-    row_count,
-    select_rows,
-)
+from headrace.observe.whatif.tables import Columns, Floats, Ints, Tables, columns
 from headrace.observe.whatif.train_steps import DeviceSteps, TrainSteps, read_steps
 from headrace.records.schema import PHASES
 from headrace.report.figures.base import (
@@ -34,6 +26,7 @@ from headrace.report.figures.base import (
 from headrace.report.formatting import phase_name
 
 _MAX_BAR_RANKS = 64
+_LEGEND_ABOVE = {"orientation": "h", "y": 1.0, "yanchor": "bottom"}
 
 
 def phase_bars(tables: Tables) -> Figure | None:
@@ -77,7 +70,7 @@ def phase_bars(tables: Tables) -> Figure | None:
             "bargap": 0.3,
             "xaxis": {"title": {"text": "mean time of a step (ms)"}, "zeroline": False},
             "yaxis": {"autorange": "reversed", "type": "category"},
-            "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom", "traceorder": "normal"},
+            "legend": {**_LEGEND_ABOVE, "traceorder": "normal"},
             **wide,
         },
     )
@@ -98,7 +91,7 @@ _TALL = 5.0
 def timeline(tables: Tables) -> Figure | None:
     """Return the phases of every step over time, one row a rank; None without steps."""
     steps = columns(tables, "steps")
-    if row_count(steps) == 0:
+    if steps.count == 0:
         return None
     clock, ranks = time_axis(tables), shown_ranks(steps)
     traces: list[dict[str, Any]] = []
@@ -106,21 +99,15 @@ def timeline(tables: Tables) -> Figure | None:
         "height": 90 + (_ROW_PX * len(ranks) if len(ranks) > 1 else _ONLY_ROW_PX),
         "xaxis": {**clock.axis(), "anchor": "free", "position": 0.0},
         "hovermode": "x",
-        "legend": {
-            "orientation": "h",
-            "y": 1.0,
-            "yanchor": "bottom",
-            "x": 0,
-            "traceorder": "normal",
-        },
+        "legend": {**_LEGEND_ABOVE, "x": 0, "traceorder": "normal"},
         "margin": TIME_MARGIN,
     }
-    if shapes := _evaluations(select_rows(steps, steps["rank"] == ranks[0]), clock):
+    if shapes := _evaluations(steps.having(rank=ranks[0]), clock):
         layout["shapes"] = shapes
     top = axis_top_ms(steps)
     for row, rank in enumerate(ranks):
-        of_rank = select_rows(steps, steps["rank"] == rank)
-        of_rank = select_rows(of_rank, np.argsort(of_rank["start_ns"], kind="stable"))
+        of_rank = steps.having(rank=rank)
+        of_rank = of_rank.where(np.argsort(of_rank["start_ns"], kind="stable"))
         axis = f"y{row + 1}" if row else "y"
         traces += _traces(of_rank, clock, axis, first=row == 0)
         height = 1.0 / len(ranks)
@@ -165,8 +152,8 @@ def steps_a_column(steps: Columns) -> int:
 
 
 def _traces(steps: Columns, clock: TimeAxis, axis: str, *, first: bool) -> list[dict[str, Any]]:
-    groups = group_offsets(row_count(steps), MAX_TIMELINE_COLUMNS)
-    last = np.append(groups[1:], row_count(steps)) - 1
+    groups = group_offsets(steps.count, MAX_TIMELINE_COLUMNS)
+    last = np.append(groups[1:], steps.count) - 1
     end_ns = steps["start_ns"] + steps["wall_ns"]
     begins, ends = steps["start_ns"][groups], end_ns[last]
     x, value_at = _outline(clock.read(begins), clock.read(ends))
@@ -224,8 +211,6 @@ _SHORTEST_MS = 0.01
 def read_waits_ms(tables: Tables) -> Floats | None:
     """Return the waits for batches of the loader that feeds training, ascending, if any."""
     fetches = columns(tables, "fetches")
-    if row_count(fetches) == 0:
-        return None
     loader = main_loader(read_steps(tables))
     of_training = (fetches["ended"] == 0) & ((fetches["loader"] == loader) | (loader < 0))
     wait_ms = np.sort(fetches["wait_ns"][of_training].astype(np.float64) / 1e6)
@@ -262,7 +247,7 @@ def data_waits(tables: Tables) -> Figure | None:
                 "zeroline": False,
             },
             "yaxis": {"title": {"text": "share"}, "ticksuffix": "%", "rangemode": "tozero"},
-            "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom"},
+            "legend": _LEGEND_ABOVE,
             "margin": {"l": 64, "r": 32, "t": 32, "b": 44},
             "bargap": 0.15,
             "bargroupgap": 0.0,

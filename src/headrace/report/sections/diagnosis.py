@@ -1,4 +1,4 @@
-"""The sections of the diagnosis: the verdict with its numbers, and the findings with their code."""
+"""The sections that say where the time went: the verdict, the findings, and charts of the run."""
 
 from __future__ import annotations
 
@@ -6,13 +6,32 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from headrace.core.units import format_seconds
 from headrace.observe.doctor.diagnosis import change_phrase, main_remedy
 from headrace.observe.doctor.findings import SEVERITIES, Cause, Finding, Remedy
+from headrace.observe.whatif.tables import Floats, columns
 from headrace.observe.whatif.train_steps import DeviceSteps, TrainSteps, read_steps
 from headrace.records.redaction import HIDDEN, redact
 from headrace.records.schema import PHASES
-from headrace.report.figures.step_phases import phase_bars
+from headrace.report.figures.activity import (
+    LIBRARY_COLOUR,
+    USER_COLOUR,
+    ProcessKind,
+    flame,
+    heatmap,
+)
+from headrace.report.figures.base import time_axis
+from headrace.report.figures.step_phases import (
+    MAX_TIMELINE_RANKS,
+    data_waits,
+    phase_bars,
+    read_waits_ms,
+    steps_a_column,
+    steps_above,
+    timeline,
+)
 from headrace.report.formatting import (
     PHASE_MEANINGS,
     format_count,
@@ -26,6 +45,7 @@ from headrace.report.markup import (
     Html,
     Section,
     chart,
+    definitions,
     element,
     explanation,
     join_html,
@@ -60,6 +80,7 @@ def both_clocks(steps: TrainSteps, device: DeviceSteps) -> Html:
         if steps.share(phase) > 0 or device.share(phase) > 0
     ]
     lost = int((~device.known).sum())
+    missing = f"By the accelerator's clock {lost:,} of these steps were not recorded."
     idle = (
         "The accelerator had nothing to do for want of data in "
         f"{format_share(device.share('data_wait'))} of its time; the script waited for data in "
@@ -74,9 +95,7 @@ def both_clocks(steps: TrainSteps, device: DeviceSteps) -> Html:
             "costing anything. Gaps between the kernels of one phase count for that phase; "
             "how busy the GPU itself was, where that was recorded, is in the heatmap."
         ),
-        explanation(f"By the accelerator's clock {lost:,} of these steps were not recorded.")
-        if lost
-        else None,
+        explanation(missing) if lost else None,
     )
 
 
@@ -117,15 +136,13 @@ def _tiles(data: PageData) -> Html | None:
         who = "the accelerator waits" if verdict.device_phase_shares else "waits"
         tiles.append(_tile(format_share(verdict.data_wait_share), f"of step time {who} for data"))
     if verdict.step_ms is not None:
-        tiles.append(
-            _tile(f"{format_number(verdict.step_ms)} ms", "a training step takes, on average")
-        )
+        step = f"{format_number(verdict.step_ms)} ms"
+        tiles.append(_tile(step, "a training step takes, on average"))
         tiles.append(_tile(f"{verdict.steps:,}", "training steps looked at, without the first few"))
     best = main_remedy(data.diagnosis.findings)
     if best is not None:
-        tiles.append(
-            _tile(f"{best.predicted_speedup:.1f}x", f"as fast, predicted, {change_phrase(best)}")
-        )
+        faster = f"{best.predicted_speedup:.1f}x"
+        tiles.append(_tile(faster, f"as fast, predicted, {change_phrase(best)}"))
     return element("div", *tiles, class_="tiles") if tiles else None
 
 
@@ -138,7 +155,13 @@ def _phases(data: PageData) -> Html | None:
     if figure is None:
         return None
     steps = read_steps(data.tables)
-    details, by = _meanings(data), "a bar for each rank"
+    shares, by = data.diagnosis.verdict.phase_shares, "a bar for each rank"
+    meanings = {
+        phase_name(phase): f"{PHASE_MEANINGS[phase]}: {format_share(part)}"
+        for phase, part in shares.items()
+        if part > 0
+    }
+    details = definitions(meanings, class_="phases")
     if steps.device is not None:
         details = both_clocks(steps, steps.device)
         by = "a bar for each rank, and one for its accelerator by its own clock"
@@ -153,21 +176,6 @@ def _phases(data: PageData) -> Html | None:
         chart("phases", figure, f"Mean time of a step by phase, {by}"),
         details,
     )
-
-
-def _meanings(data: PageData) -> Html:
-    shares = data.diagnosis.verdict.phase_shares
-    meanings = join_html(
-        *(
-            join_html(
-                element("dt", phase_name(phase)),
-                element("dd", f"{PHASE_MEANINGS[phase]}: {format_share(part)}"),
-            )
-            for phase, part in shares.items()
-            if part > 0
-        )
-    )
-    return element("dl", meanings, class_="phases")
 
 
 _LINES_AROUND = 4
@@ -231,7 +239,7 @@ def findings_section(data: PageData) -> Section:
     found = data.diagnosis.findings
     if not found:
         why = "Nothing was found that slows this run down."
-        if not data.has_steps:
+        if not columns(data.tables, "steps").count:
             why = "No step was recorded, so there is nothing to find fault with."
         return section("findings", "Findings", note(why))
     attempt = data.attempt_entry
@@ -249,22 +257,14 @@ def findings_section(data: PageData) -> Section:
 
 
 def _finding(place: int, finding: Finding, began_s: float | None) -> Html:
-    lost = (
-        f"{format_seconds(finding.seconds_lost)} of each rank's time lost"
-        if finding.seconds_lost >= 0.05
-        else None
-    )
+    lost = f" · {format_seconds(finding.seconds_lost)} of each rank's time lost"
     head = element(
         "header",
         element("span", finding.severity, class_=f"badge {finding.severity}"),
         element("h3", f"{place}. {finding.title[:1].upper()}{finding.title[1:]}"),
     )
-    small = element(
-        "p",
-        element("code", finding.rule),
-        f" · {lost}" if lost else None,
-        class_="small",
-    )
+    shown = lost if finding.seconds_lost >= 0.05 else None
+    small = element("p", element("code", finding.rule), shown, class_="small")
     return element(
         "article",
         head,
@@ -327,16 +327,11 @@ def _remedies(finding: Finding) -> Html | None:
     times = "times that of such a run" if finding.forecast else "times today's"
     least = min(0.95, *(remedy.low or 1.0 for remedy in remedies))
     most = max(1.5, *(remedy.high or 1.0 for remedy in remedies))
-    rows = [
-        (
-            join_html(
-                element("b", remedy.change or remedy.name),
-                element("div", remedy.how, class_="how"),
-            ),
-            _speedup(remedy, least, most),
-        )
-        for remedy in remedies
-    ]
+    rows = []
+    for remedy in remedies:
+        how = element("div", remedy.how, class_="how")
+        change = join_html(element("b", remedy.change or remedy.name), how)
+        rows.append((change, _speedup(remedy, least, most)))
     return join_html(
         element("p", element("b", "What would help")),
         table(("Change, and how to make it", f"Predicted speed, {times}"), rows),
@@ -361,9 +356,156 @@ def _speedup(remedy: Remedy, least: float, most: float) -> Html:
         role="img",
         aria_label="the interval on a scale; the thin line is today's speed",
     )
-    return join_html(
-        element("b", f"{remedy.predicted_speedup:.1f}x"),
-        remedy.interval,
-        element("br"),
-        bar,
+    speed = element("b", f"{remedy.predicted_speedup:.1f}x")
+    return join_html(speed, remedy.interval, element("br"), bar)
+
+
+def timeline_section(data: PageData) -> Section:
+    """Return the section with every step over time."""
+    figure, title = timeline(data.tables), "Steps over time"
+    if figure is None:
+        why = "No step was recorded: a step is counted at each call of an optimizer's step()."
+        return section("timeline", title, note(why))
+    return section(
+        "timeline",
+        title,
+        explanation(_timeline_explanation(data)),
+        chart("timeline", figure, "Phases of every step over time, a row for each rank"),
     )
+
+
+def _timeline_explanation(data: PageData) -> str:
+    steps = columns(data.tables, "steps")
+    shown = "Each step stands where it happened; its height is how long it took, its colours what"
+    sentences = [f"{shown} it did. Orange is time without data."]
+    sentences.append("Drag to zoom in, double-click to see all.")
+    if (steps["kind"] == "eval").any():
+        sentences.append("Behind grey shades the model was evaluated, not trained.")
+    a_column = steps_a_column(steps)
+    if a_column > 1:
+        sentences.append(
+            f"A column stands for up to {a_column:,} steps: of data wait, gradient sync and other "
+            "it shows the longest, so that short stalls are seen; of the rest, the mean."
+        )
+    if time_axis(data.tables).is_cut:
+        sentences.append("What was before the first and after the last step is left out at first.")
+    above = steps_above(steps)
+    if above:
+        longest_ms = float(steps["wall_ns"].max() / 1e6)
+        sentences.append(
+            f"{format_count(above, 'step')} reached above the top, the longest took "
+            f"{format_number(longest_ms)} ms: double-click to see them whole."
+        )
+    ranks = len(np.unique(steps["rank"]))
+    if ranks > MAX_TIMELINE_RANKS:
+        sentences.append(
+            f"Shown are the {MAX_TIMELINE_RANKS} of {ranks} ranks that waited longest for data."
+        )
+    return " ".join(sentences)
+
+
+_HEATMAP_MEANINGS = {
+    "ranks": "a rank (a training process) is busy when it does not wait for data: of each moment, "
+    "its worst step is shown",
+    "GPUs": "a GPU is busy while anything runs on it: of each moment, the lowest value is shown",
+    "workers": "a worker (a process that prepares data) is busy while it makes a batch",
+    "cores": "a core (of the CPU) is busy with anything, also with other programs",
+}
+
+
+def heatmap_section(data: PageData) -> Section:
+    """Return the section with the heatmap."""
+    figure = heatmap(data.tables)
+    title = "How busy everything was"
+    if figure is None:
+        return section("heatmap", title, note("Nothing of this was recorded."))
+    bands = [trace["name"] for trace in figure["data"]]
+    meanings = "; ".join(_HEATMAP_MEANINGS[band] for band in bands)
+    gpus = "" if "GPUs" in bands else " No GPU was recorded."
+    return section(
+        "heatmap",
+        title,
+        explanation(
+            "Yellow is busy, dark is idle, empty is not there. Dark ranks or GPUs over yellow "
+            "workers or cores: data is made too slowly. "
+            f"{meanings[:1].upper()}{meanings[1:]}.{gpus}"
+        ),
+        chart(
+            "heatmap", figure, "Share of time busy of every rank, GPU, worker and core over time"
+        ),
+    )
+
+
+def waits_section(data: PageData) -> Section:
+    """Return the section with the waits for batches."""
+    waits_ms, figure = read_waits_ms(data.tables), data_waits(data.tables)
+    title = "Waits for data"
+    if waits_ms is None or figure is None:
+        why = "the script uses no data loader that is known, or it took no batch."
+        return section("waits", title, note(f"No wait for a batch was recorded: {why}"))
+    return section(
+        "waits",
+        title,
+        explanation(
+            "How long a rank waited each time it asked for the next batch to train on. A batch "
+            "that is ready takes a fraction of a millisecond; a wait longer than that is time in "
+            "which the accelerator has nothing to do. Grey bars count the waits, orange bars the "
+            "time that they took together: a few long ones can matter more than many short "
+            "ones. Each mark on the axis is ten times the one before it."
+        ),
+        chart("waits", figure, "Waits by their length: their number, and the time they took"),
+        element("p", _waits_summary(waits_ms)),
+    )
+
+
+def _waits_summary(waits_ms: Floats) -> str:
+    percentiles_ms = np.percentile(waits_ms, (50, 95, 100))
+    half, most, longest = (format_number(float(wait_ms)) for wait_ms in percentiles_ms)
+    count = max(round(0.01 * len(waits_ms)), 1)
+    share = float(waits_ms[-count:].sum() / max(waits_ms.sum(), 1e-12))
+    return (
+        f"{format_count(len(waits_ms), 'wait')}: half took at most {half} ms, 95% at most {most} "
+        f"ms, the longest {longest} ms. The longest 1% make up {format_share(share)} of all "
+        "waiting."
+    )
+
+
+_FLAME_TITLES: dict[ProcessKind, str] = {
+    "workers": "In the workers, while they made batches",
+    "ranks": "In the ranks: the training loop itself",
+}
+
+
+def flame_section(data: PageData) -> Section:
+    """Return the section with the flame views."""
+    title = "Which code ran"
+    parts = [part for where in _FLAME_TITLES if (part := _flame_chart(data, where)) is not None]
+    if not parts:
+        return section("flame", title, note("No code was sampled."))
+    return section(
+        "flame",
+        title,
+        explanation(
+            "Every process was looked at many times a second. The wider a box, the longer that "
+            "function and what it calls was seen; each box is called by the one above it. ",
+            _swatch(USER_COLOUR),
+            " your code, with its busiest line; ",
+            _swatch(LIBRARY_COLOUR),
+            " libraries and Python itself. Click a box to look closer, and the top one to go back.",
+        ),
+        *parts,
+    )
+
+
+def _flame_chart(data: PageData, where: ProcessKind) -> Html | None:
+    figure = flame(data.tables, where)
+    if figure is None:
+        return None
+    title = _FLAME_TITLES[where]
+    return join_html(
+        element("h3", title), chart(f"flame-{where}", figure, f"{title}: functions by time")
+    )
+
+
+def _swatch(colour: str) -> Html:
+    return element("span", class_="swatch", style=f"background:{colour}")

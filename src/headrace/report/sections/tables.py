@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -10,15 +11,7 @@ from typing import Any
 import numpy as np
 
 from headrace.core.units import format_bytes, format_seconds
-from headrace.observe.whatif.tables import (
-    Columns,
-    Flags,
-    columns,
-    group_rows,
-    row_count,
-    select_rows,
-    sum_rows,
-)
+from headrace.observe.whatif.tables import Columns, Flags, columns
 from headrace.records.run_folder import Attempt
 from headrace.report.formatting import (
     UNKNOWN,
@@ -32,6 +25,7 @@ from headrace.report.markup import (
     Child,
     Html,
     Section,
+    definitions,
     element,
     explanation,
     join_html,
@@ -52,15 +46,13 @@ def workers_section(data: PageData) -> Section:
     """Return the section with a row for each worker."""
     batches = columns(data.tables, "batches")
     title = "Workers"
-    if row_count(batches) == 0:
-        return section(
-            "workers", title, note("No batch was seen being made: no data loader is known.")
-        )
+    if batches.count == 0:
+        why = "No batch was seen being made: no data loader is known."
+        return section("workers", title, note(why))
     workers = np.unique(
         np.column_stack((batches["rank"], batches["loader"], batches["worker"])), axis=0
     )
     rows = [_worker_row(batches, *map(int, worker)) for worker in workers[:_MAX_WORKERS]]
-    left = len(workers) - len(rows)
     return section(
         "workers",
         title,
@@ -71,15 +63,12 @@ def workers_section(data: PageData) -> Section:
             "idle is waiting for something to do; read is how many bytes a batch took."
         ),
         table(_WORKER_HEAD, rows, numbers=len(_WORKER_HEAD) - 3),
-        note(f"{left} more are left out.") if left else None,
+        _left_out(len(workers) - len(rows)),
     )
 
 
 def _worker_row(batches: Columns, rank: int, loader: int, worker: int) -> tuple[Child, ...]:
-    own = select_rows(
-        batches,
-        (batches["rank"] == rank) & (batches["loader"] == loader) & (batches["worker"] == worker),
-    )
+    own = batches.having(rank=rank, loader=loader, worker=worker)
     wall = own["wall_ns"]
     total = wall + np.maximum(own["idle_ns"], 0) + np.maximum(own["send_ns"], 0)
     busy = format_share(float(wall.sum()) / max(float(total.sum()), 1.0)) if worker >= 0 else "-"
@@ -87,7 +76,7 @@ def _worker_row(batches: Columns, rank: int, loader: int, worker: int) -> tuple[
         str(rank),
         str(loader),
         "the rank" if worker < 0 else str(worker),
-        f"{row_count(own):,}",
+        f"{own.count:,}",
         format_milliseconds(wall.mean()),
         format_milliseconds(_mean(own["cpu_ns"])),
         format_milliseconds(_mean(own["collate_ns"])),
@@ -104,6 +93,7 @@ def _mean(values: Any) -> float:
 
 
 _MAX_TRANSFORMS = 60
+_OUTER = ("__getitem__", "__getitems__", "__iter__", "__next__")
 _TRANSFORM_HEAD = ("What", "Where", "Time a call", "On a CPU", "Share of the time", "Calls timed")
 
 
@@ -111,12 +101,10 @@ def transforms_section(data: PageData) -> Section:
     """Return the section with a row for each transform, the most expensive first."""
     rows = columns(data.tables, "transforms")
     title = "Transforms"
-    if row_count(rows) == 0:
+    if rows.count == 0:
         return section("transforms", title, note("No transform of a dataset was timed."))
-    rows = sum_rows(
-        rows,
-        by=("loader", "name", "file", "line", "one_in"),
-        sums=("calls", "wall_ns", "cpu_ns"),
+    rows = rows.summed(
+        by=("loader", "name", "file", "line", "one_in"), sums=("calls", "wall_ns", "cpu_ns")
     )
     total = _whole_ns(rows)
     timed = []
@@ -134,10 +122,12 @@ def transforms_section(data: PageData) -> Section:
             "making samples and batches of the same loader."
         ),
         table(_TRANSFORM_HEAD, [row for _, row in timed[:_MAX_TRANSFORMS]], numbers=4),
-        note(f"{len(timed) - _MAX_TRANSFORMS} more are left out.")
-        if len(timed) > _MAX_TRANSFORMS
-        else None,
+        _left_out(len(timed) - _MAX_TRANSFORMS),
     )
+
+
+def _left_out(count: int) -> Html | None:
+    return note(f"{count} more are left out.") if count > 0 else None
 
 
 def _transform_row(
@@ -166,14 +156,11 @@ def _estimate_ns(rows: Columns, own: Flags) -> float:
 def _whole_ns(rows: Columns) -> dict[int, float]:
     """Return for each loader the time of making its samples and batches."""
     whole = {}
+    outer = np.array(
+        [name.endswith(_OUTER) or "collate" in name for name in map(str, rows["name"])]
+    )
     for loader in np.unique(rows["loader"]):
         own = rows["loader"] == loader
-        names = [str(name) for name in rows["name"]]
-        outer = np.array(
-            [name.endswith(("__getitem__", "__getitems__", "__iter__", "__next__"))
-             or "collate" in name for name in names],
-            dtype=np.bool_,
-        )  # fmt: skip
         whole[int(loader)] = _estimate_ns(rows, own & outer) or _estimate_ns(rows, own)
     return whole
 
@@ -193,11 +180,13 @@ _AUXILIARY_TRANSFORM_HEAD = ("Host", "What", "Time a call", "On a CPU", "Calls t
 def auxiliary_section(data: PageData) -> Section | None:
     """Return the section on auxiliary hosts; None if none made batches."""
     arrivals = columns(data.tables, "arrivals")
-    if row_count(arrivals) == 0:
+    if arrivals.count == 0:
         return None
     batches = columns(data.tables, "auxiliary_batches")
     timed = columns(data.tables, "auxiliary_transforms")
+    arrived = _grouped_rows(arrivals, ("host", "rank", "loader"), _arrival_cells)
     workers = _grouped_rows(batches, ("host", "rank", "loader", "worker"), _auxiliary_worker_cells)
+    transforms = _grouped_rows(timed, ("host", "name"), _auxiliary_transform_cells)
     return section(
         "auxiliary",
         "Auxiliary hosts",
@@ -208,28 +197,16 @@ def auxiliary_section(data: PageData) -> Section | None:
             "bytes came. A batch is not needed where a worker elsewhere was asked too, and was "
             "done first."
         ),
-        table(
-            _ARRIVAL_HEAD,
-            _grouped_rows(arrivals, ("host", "rank", "loader"), _arrival_cells),
-            numbers=len(_ARRIVAL_HEAD) - 3,
-        ),
+        table(_ARRIVAL_HEAD, arrived, numbers=len(_ARRIVAL_HEAD) - 3),
         element("h3", "Workers there"),
         table(
             _AUXILIARY_WORKER_HEAD,
             workers[:_MAX_AUXILIARY_ROWS],
             numbers=len(_AUXILIARY_WORKER_HEAD) - 4,
         ),
-        note(f"{len(workers) - _MAX_AUXILIARY_ROWS} more are left out.")
-        if len(workers) > _MAX_AUXILIARY_ROWS
-        else None,
+        _left_out(len(workers) - _MAX_AUXILIARY_ROWS),
         element("h3", "Transforms there"),
-        table(
-            _AUXILIARY_TRANSFORM_HEAD,
-            _grouped_rows(timed, ("host", "name"), _auxiliary_transform_cells)[
-                :_MAX_AUXILIARY_ROWS
-            ],
-            numbers=3,
-        ),
+        table(_AUXILIARY_TRANSFORM_HEAD, transforms[:_MAX_AUXILIARY_ROWS], numbers=3),
     )
 
 
@@ -238,8 +215,8 @@ def _grouped_rows(
 ) -> list[tuple[Child, ...]]:
     """Return a row of texts for each group with equal values in some columns, in their order."""
     cells = {}
-    for places in group_rows(rows, by):
-        own = select_rows(rows, places)
+    for places in rows.group(*by):
+        own = rows.where(places)
         cells[tuple(own[name][0] for name in by)] = format_cells(own)
     return [(*map(str, key), *cells[key]) for key in sorted(cells)]
 
@@ -248,7 +225,7 @@ def _arrival_cells(own: Columns) -> tuple[str, ...]:
     under_way_ns = own["wall_ns"] - own["queued_ns"] - own["making_ns"]
     seconds = max(float(own["receive_ns"].sum()) / 1e9, 1e-9)
     return (
-        f"{row_count(own):,}",
+        f"{own.count:,}",
         f"{int((own['counted'] == 0).sum()):,}",
         *(format_milliseconds(own[f"{name}_ns"].mean()) for name in ("wall", "queued", "making")),
         format_milliseconds(under_way_ns.mean()),
@@ -260,7 +237,7 @@ def _arrival_cells(own: Columns) -> tuple[str, ...]:
 
 def _auxiliary_worker_cells(own: Columns) -> tuple[str, ...]:
     return (
-        f"{row_count(own):,}",
+        f"{own.count:,}",
         *(
             format_milliseconds(own[f"{name}_ns"].mean())
             for name in ("wall", "cpu", "collate", "idle")
@@ -320,12 +297,12 @@ def _end(attempt: Attempt, *, live: bool) -> str:
 
 def _hosts(data: PageData) -> Iterable[tuple[str, Child]]:
     hosts = columns(data.tables, "hosts")
-    for at in range(row_count(hosts)):
+    for at in range(hosts.count):
         memory = format_bytes(float(hosts["memory_bytes"][at]))
         has = f"{hosts['cores'][at]:g} cores and {memory} of memory that the run may use"
         yield "Host", f"{hosts['host'][at]}: {has}"
-    gpus = [name for name in columns(data.tables, "system") if name.endswith("_memory_bytes")]
-    gpus = [name for name in gpus if name.startswith("gpu_")]
+    system = columns(data.tables, "system")
+    gpus = [name for name in system if re.fullmatch("gpu_.*_memory_bytes", name)]
     yield "GPUs", format_count(len(gpus), "GPU") if gpus else "none recorded"
 
 
@@ -335,17 +312,15 @@ def _recorded(data: PageData) -> Iterable[tuple[str, Child]]:
     counts = [
         format_count(count, noun, "evaluation batches" if kind == "eval" else "")
         for kind, noun in kinds.items()
-        if row_count(steps) and (count := int((steps["kind"] == kind).sum()))
+        if steps.count and (count := int((steps["kind"] == kind).sum()))
     ]
     yield "Recorded", format_list(counts) or "no steps"
     processes = columns(data.tables, "processes")
-    if row_count(processes):
+    if processes.count:
         ranks = len(np.unique(processes["rank"][processes["role"] == "rank"]))
         workers = int((processes["role"] == "worker").sum())
-        yield (
-            "Processes",
-            f"{format_count(ranks, 'rank')}, {format_count(workers, 'worker')} started",
-        )
+        started = f"{format_count(ranks, 'rank')}, {format_count(workers, 'worker')} started"
+        yield "Processes", started
     yield "Page made", format_time(data.read_s)
 
 
@@ -354,8 +329,7 @@ def _attempts(data: PageData) -> Html | None:
         return None
     rows = [
         (
-            f"{attempt.number}, this page" if attempt.number == data.attempt
-            else str(attempt.number),
+            f"{attempt.number}{', this page' if attempt.number == data.attempt else ''}",
             format_time(attempt.started_s),
             format_time(attempt.ended_s) if attempt.ended_s is not None else UNKNOWN,
             UNKNOWN if attempt.exit_code is None else str(attempt.exit_code),
@@ -369,10 +343,10 @@ def _attempts(data: PageData) -> Html | None:
 
 def _loaders(data: PageData) -> Html:
     loaders = columns(data.tables, "loaders")
-    if row_count(loaders) == 0:
+    if loaders.count == 0:
         return join_html(element("h3", "Data loaders"), note("No data loader was seen."))
     rows = []
-    for places in group_rows(loaders, ("rank", "loader")):
+    for places in loaders.group("rank", "loader"):
         at, made = int(places[0]), len(places)
         file, line = str(loaders["file"][at]), int(loaders["line"][at])
         batch_size = int(loaders["batch_size"][at])
@@ -408,17 +382,16 @@ def _start(method: str, workers: int) -> str:
 
 def _events(data: PageData) -> Html | None:
     events = columns(data.tables, "events")
-    if row_count(events) == 0:
+    if events.count == 0:
         return None
     rows = [
         (str(events["kind"][at]), str(events["text"][at]), f"{events['value'][at]:g}")
-        for at in range(min(row_count(events), _MOST_EVENTS))
+        for at in range(min(events.count, _MOST_EVENTS))
     ]
-    left = row_count(events) - len(rows)
     return join_html(
         element("h3", "Events"),
         table(("Kind", "What", "Value"), rows, numbers=1),
-        note(f"{left} more are left out.") if left else None,
+        _left_out(events.count - len(rows)),
     )
 
 
@@ -436,10 +409,4 @@ _GLOSSARY = {
 
 def glossary_section(_material: PageData) -> Section:
     """Return the section that explains the terms of the page."""
-    entries = join_html(
-        *(
-            join_html(element("dt", word), element("dd", meaning))
-            for word, meaning in _GLOSSARY.items()
-        )
-    )
-    return section("words", "Words on this page", element("dl", entries, class_="words"))
+    return section("words", "Words on this page", definitions(_GLOSSARY, class_="words"))

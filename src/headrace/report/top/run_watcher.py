@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,7 +35,6 @@ _NEVER_NS = 2**62
 _CLOCKS = ("steps", "system", "stacks", "process_usage")
 _DIAGNOSED_NS = 60_000_000_000
 _DIAGNOSED_STEPS = 40
-_UNCUT_TABLES = {"processes", "loaders"}
 
 
 def live_reader(records: Records) -> TableReader:
@@ -60,9 +59,7 @@ class RecentTables:
 
     def table(self, name: str) -> pa.Table:
         """Return a table of `headrace.records.schema`, or `system`."""
-        fewest = (
-            _FEWEST_STEPS_OF_RANK * self.ranks if name == "steps" else _FEWEST_ROWS.get(name, 0)
-        )
+        fewest = {**_FEWEST_ROWS, "steps": _FEWEST_STEPS_OF_RANK * self.ranks}.get(name, 0)
         return self.read(name, self.since_ns, fewest)
 
 
@@ -75,7 +72,7 @@ class TruncatedTables:
 
     def table(self, name: str) -> pa.Table:
         """Return a table of `headrace.records.schema`, or `system`."""
-        table = self.read(name, 0 if name in _UNCUT_TABLES else self.since_ns, 0)
+        table = self.read(name, 0 if name in {"processes", "loaders"} else self.since_ns, 0)
         if name != "processes":
             return table
         # Otherwise a rank's start would seem to have taken all the time since it began.
@@ -84,16 +81,10 @@ class TruncatedTables:
         return table.set_column(place, table.schema.field(place), numbers(started, pa.int64()))
 
 
-def newest_ns(read: TableReader) -> int:
-    """Return when the last recorded row ended; 0 if there is none."""
-    latest = [row_ends_ns(read(name, _NEVER_NS, 64), name) for name in _CLOCKS]
+def newest_ns(read: TableReader, names: Sequence[str] = _CLOCKS) -> int:
+    """Return when the last row of any of some tables ended; 0 if there is none."""
+    latest = [row_ends_ns(read(name, _NEVER_NS, 64), name) for name in names]
     return max((int(times.max()) for times in latest if len(times)), default=0)
-
-
-def last_step_ns(read: TableReader) -> int | None:
-    """Return when the last step ended; None if there is none."""
-    ended = row_ends_ns(read("steps", _NEVER_NS, 64), "steps")
-    return int(ended.max()) if len(ended) else None
 
 
 def diagnosis_tables(read: TableReader, until_ns: int, ranks: int) -> TruncatedTables:
@@ -200,7 +191,7 @@ class RunWatcher:
         whole = CachedTables(self._records)
         read = closed_reader(whole)
         newest = newest_ns(read)
-        until_ns = last_step_ns(read) or newest
+        until_ns = newest_ns(read, ("steps",)) or newest
         window = TimeWindow(until_ns - _WINDOW_NS, until_ns)
         hosts = whole.table("hosts")
         if hosts.num_rows and newest:

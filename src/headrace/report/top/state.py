@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
 
 from headrace.observe.doctor.stack_samples import find_hotspot, read_stack_samples
-from headrace.observe.whatif.tables import (
-    Columns,
-    Flags,
-    Floats,
-    Tables,
-    columns,
-    row_count,
-    select_rows,
-)
+from headrace.observe.whatif.tables import Columns, Flags, Floats, Tables, columns
 from headrace.records.schema import PHASES
 
 _LATE_FACTOR, _LATE_NS = 3.0, 2e9
@@ -31,11 +23,6 @@ class TimeWindow:
 
     since_ns: int
     until_ns: int
-
-    @property
-    def seconds(self) -> float:
-        """Its length."""
-        return (self.until_ns - self.since_ns) / 1e9
 
 
 def quiet_s(start: Floats, end: Floats, window: TimeWindow) -> float:
@@ -119,18 +106,16 @@ class StepRates:
 def read_step_rates(tables: Tables, window: TimeWindow) -> StepRates:
     """Return the rates of the steps in the window, and of the last few of each rank."""
     rows = columns(tables, "steps")
-    if row_count(rows) == 0:
-        return StepRates()
-    rows = select_rows(rows, rows["start_ns"] + rows["wall_ns"] <= window.until_ns)
-    train, evaluation = (select_rows(rows, rows["kind"] == kind) for kind in ("train", "eval"))
+    rows = rows.where(rows["start_ns"] + rows["wall_ns"] <= window.until_ns)
+    train, evaluation = (rows.having(kind=kind) for kind in ("train", "eval"))
     current = _current(train, window)
-    evaluated = _current(evaluation, window) if row_count(current) == 0 else current
+    evaluated = _current(evaluation, window) if current.count == 0 else current
     start, end = row_times(train)
     return StepRates(
         ranks=tuple(_rate(train, int(rank), window) for rank in np.unique(train["rank"])),
         times=_step_times(current),
         shares=phase_shares(evaluated),
-        evaluates=row_count(current) == 0 and row_count(evaluated) > 0,
+        evaluates=current.count == 0 and evaluated.count > 0,
         evaluated_per_s=_evaluated_per_s(evaluation, window),
         quiet_s=quiet_s(start, end, window),
     )
@@ -156,11 +141,11 @@ def _current(rows: Columns, window: TimeWindow) -> Columns:
     for rank in np.unique(rows["rank"]):
         places = np.flatnonzero(rows["rank"] == rank)
         wanted[places[np.argsort(rows["start_ns"][places])][-_FEWEST_STEPS:]] = True
-    return select_rows(rows, wanted)
+    return rows.where(wanted)
 
 
 def _rate(rows: Columns, rank: int, window: TimeWindow) -> RankRate:
-    own = select_rows(rows, rows["rank"] == rank)
+    own = rows.having(rank=rank)
     start, end = row_times(own)
     known = bool((own["samples"] >= 0).all())
     return RankRate(
@@ -171,23 +156,17 @@ def _rate(rows: Columns, rank: int, window: TimeWindow) -> RankRate:
 
 
 def _step_times(rows: Columns) -> StepTimes | None:
-    if row_count(rows) == 0:
+    if rows.count == 0:
         return None
     wall = rows["wall_ns"].astype(np.float64)
-    median, p90, p99 = np.percentile(wall, (50, 90, 99))
-    return StepTimes(
-        count=len(wall),
-        median_ns=float(median),
-        p90_ns=float(p90),
-        p99_ns=float(p99),
-        longest_ns=float(wall.max()),
-    )
+    median, p90, p99, longest = map(float, np.percentile(wall, (50, 90, 99, 100)))
+    return StepTimes(count=len(wall), median_ns=median, p90_ns=p90, p99_ns=p99, longest_ns=longest)
 
 
 def _evaluated_per_s(rows: Columns, window: TimeWindow) -> float:
     total = 0.0
     for rank in np.unique(rows["rank"]):
-        start, end = row_times(select_rows(rows, rows["rank"] == rank))
+        start, end = row_times(rows.having(rank=rank))
         if end.max() > window.since_ns:
             total += per_second(start, end, np.ones(len(start)), window)
     return total
@@ -226,9 +205,9 @@ class ProcessRates:
 def read_processes(tables: Tables, window: TimeWindow) -> tuple[ProcessRates, ...]:
     """Return the ranks and workers that ran at the window's end, ranks before their workers."""
     processes, usage = columns(tables, "processes"), columns(tables, "process_usage")
-    usage = select_rows(usage, usage["t_ns"] <= window.until_ns)
+    usage = usage.where(usage["t_ns"] <= window.until_ns)
     stacks = columns(tables, "stacks")
-    stacks = select_rows(stacks, stacks["start_ns"] > window.until_ns - _STACKS_NS - 1_000_000_000)
+    stacks = stacks.where(stacks["start_ns"] > window.until_ns - _STACKS_NS - 1_000_000_000)
     steps, batches = columns(tables, "steps"), columns(tables, "batches")
     keys = _keys(processes, stacks)
     alive = {keys[pid] for pid in _alive(processes, usage, stacks, window) if pid in keys}
@@ -240,10 +219,8 @@ def read_processes(tables: Tables, window: TimeWindow) -> tuple[ProcessRates, ..
         known = (
             _rank_rates(steps, key, window) if key[2] < 0 else _worker_rates(batches, key, window)
         )
-        own = select_rows(stacks, _rows_of(stacks, key))
-        found.append(
-            _with_code(known, own, _cpu(select_rows(usage, np.isin(usage["pid"], pids)), window))
-        )
+        own = _rows_of(stacks, key)
+        found.append(_with_code(known, own, _cpu(usage.where(np.isin(usage["pid"], pids)), window)))
     return tuple(found)
 
 
@@ -293,7 +270,7 @@ def _alive(
 ) -> Iterator[int]:
     """Yield the pids sampled in the last tick, and those too new for it."""
     seen = [(processes["pid"], processes["started_ns"]), (stacks["pid"], stacks["start_ns"])]
-    if row_count(usage) == 0:
+    if usage.count == 0:
         new_ns = window.since_ns
     else:
         last = int(usage["t_ns"].max())
@@ -307,20 +284,19 @@ def _alive(
         yield from map(int, pids[(at_ns >= new_ns) & (at_ns <= window.until_ns)])
 
 
-def _rows_of(rows: Columns, key: Key) -> Flags:
+def _rows_of(rows: Columns, key: Key) -> Columns:
     rank, loader, worker = key
-    own: Flags = rows["rank"] == rank
     if worker < 0:
-        return np.asarray(own & (rows["worker"] < 0))
-    return np.asarray(own & (rows["loader"] == loader) & (rows["worker"] == worker))
+        return rows.where((rows["rank"] == rank) & (rows["worker"] < 0))
+    return rows.having(rank=rank, loader=loader, worker=worker)
 
 
 def _rank_rates(steps: Columns, key: Key, window: TimeWindow) -> ProcessRates:
-    own = select_rows(steps, steps["rank"] == key[0])
-    if row_count(own) == 0:
+    own = steps.having(rank=key[0])
+    if own.count == 0:
         return ProcessRates(rank=key[0])
     start, end = row_times(own)
-    latest = select_rows(own, end > min(window.since_ns, float(end.max()) - 1.0))
+    latest = own.where(end > min(window.since_ns, float(end.max()) - 1.0))
     wall, wait = float(latest["wall_ns"].sum()), float(latest["data_wait_ns"].sum())
     return ProcessRates(
         rank=key[0],
@@ -330,9 +306,9 @@ def _rank_rates(steps: Columns, key: Key, window: TimeWindow) -> ProcessRates:
 
 
 def _worker_rates(batches: Columns, key: Key, window: TimeWindow) -> ProcessRates:
-    own = select_rows(batches, _rows_of(batches, key))
+    own = _rows_of(batches, key)
     known = ProcessRates(rank=key[0], loader=key[1], worker=key[2])
-    if row_count(own) == 0:
+    if own.count == 0:
         return known
     start, end = row_times(own)
     idle_start = start - np.maximum(own["idle_ns"], 0)  # includes idle time since the batch before
@@ -343,7 +319,7 @@ def _worker_rates(batches: Columns, key: Key, window: TimeWindow) -> ProcessRate
 
 def _with_code(known: ProcessRates, stacks: Columns, cpu: float | None) -> ProcessRates:
     total = float(stacks["wall_ns"].sum())
-    at_work: Flags = np.ones(row_count(stacks), dtype=np.bool_)
+    at_work: Flags = np.ones(stacks.count, dtype=np.bool_)
     if known.loader is not None:
         at_work = stacks["phase"] == "work"
     place = find_hotspot(read_stack_samples(stacks, at_work), total)
@@ -352,15 +328,14 @@ def _with_code(known: ProcessRates, stacks: Columns, cpu: float | None) -> Proce
         known = replace(known, busy=float(stacks["wall_ns"][at_work].sum()) / total)
     if place is None:
         return replace(known, cpu=cpu)
-    cause = place.cause()
-    words: Sequence[str] = (cause.place, cause.name)
-    return replace(known, cpu=cpu, doing=" ".join(filter(None, words)), doing_share=place.share)
+    words = filter(None, (place.cause().place, place.cause().name))
+    return replace(known, cpu=cpu, doing=" ".join(words), doing_share=place.share)
 
 
 def _cpu(usage: Columns, window: TimeWindow) -> float | None:
-    latest = usage["cpu_percent"][usage["t_ns"] > window.since_ns]
-    if len(latest) == 0:
-        latest = usage["cpu_percent"][-1:]
+    percent = usage["cpu_percent"]
+    latest = percent[usage["t_ns"] > window.since_ns]
+    latest = latest if len(latest) else percent[-1:]
     return float(latest.mean()) / 100.0 if len(latest) else None
 
 
@@ -399,17 +374,17 @@ class HostMetrics:
 def read_host_metrics(tables: Tables, window: TimeWindow) -> HostMetrics:
     """Return the metrics of the host from the window's last two seconds, or its last sample."""
     rows, hosts = columns(tables, "system"), columns(tables, "hosts")
-    rows = select_rows(rows, rows["t_ns"] <= window.until_ns)
-    if row_count(rows) == 0:
+    rows = rows.where(rows["t_ns"] <= window.until_ns)
+    if rows.count == 0:
         return HostMetrics()
-    rows = select_rows(rows, rows["t_ns"] > min(window.until_ns - _NOW_NS, rows["t_ns"].max() - 1))
+    rows = rows.where(rows["t_ns"] > min(window.until_ns - _NOW_NS, rows["t_ns"].max() - 1))
     used = _mean(rows, "job_memory_bytes")
     return HostMetrics(
         cores=tuple((number, _share(rows, name)) for number, name in _numbered(rows, _CORE)),
         io_wait=_share(rows, "io_wait_percent"),
         throttled=_share(rows, "cpu_throttled_percent"),
         memory_used_bytes=_mean(rows, "memory_used_bytes") if used is None else used,
-        memory_bytes=float(hosts["memory_bytes"][-1]) if row_count(hosts) else None,
+        memory_bytes=float(hosts["memory_bytes"][-1]) if hosts.count else None,
         disk_read_bytes_per_s=_mean(rows, "disk_read_bytes_per_s"),
         received_bytes_per_s=_mean(rows, "net_received_bytes_per_s"),
         sent_bytes_per_s=_mean(rows, "net_sent_bytes_per_s"),

@@ -1,4 +1,4 @@
-"""The folders of the cache of channel copies, and their locks.
+"""The folders of the cache of channel copies, their locks, and the space for further copies.
 
 FOLDER/objects/ab/...   complete objects, named by the SHA-256 of their content
 FOLDER/known/...        the content of each object of a URL: one file a URL, one line an object
@@ -12,17 +12,21 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import socket
 import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.core import env
+from headrace.core.console import print_status
 from headrace.core.errors import HeadraceError, NoSpaceError, StorageError, UsageError
 from headrace.core.file_lock import open_lock_file, try_lock
+from headrace.core.units import format_bytes
 
 UNMODIFIED_NS = 10**18
 """The modification time of every copied file (2001-09-09): another one shows a later write."""
@@ -31,10 +35,7 @@ _RETRY_EVERY_S = 0.1
 
 
 def default_cache_dir() -> Path:
-    """Return the cache folder unless one is named.
-
-    Raises UsageError (it is below the system's temporary folder, and another user's).
-    """
+    """Return the cache folder unless one is named; UsageError: it is another user's."""
     chosen = env.CACHE_DIR.get()
     if chosen:
         return Path(chosen).absolute() / "channels"
@@ -130,15 +131,9 @@ def wait_for_lock(
 ) -> bool:
     """Wait for a lock for this process alone; return False where `until` became true first.
 
-    Args:
-        lock: The lock.
-        first: Called once with the holder's name, if there is one.
-        alive: Returns when the holder last showed activity, in seconds since 1970.
-        patience_s: Longest time without activity.
-        until: Called every 0.1 s: the wait ends without the lock when it is true.
-
-    Raises:
-        StorageError: The holder was inactive for longer.
+    `until` is called every 0.1 s, `first` once with the holder's name, if there is one. `alive`
+    returns when the holder last showed activity, in seconds since 1970. StorageError: it showed
+    none for longer than `patience_s`.
     """
     has_reported = False
     began_s = time.time()
@@ -171,3 +166,140 @@ def disk_errors(path: str | Path) -> Iterator[None]:
                 "--cache-dir FOLDER."
             ) from error
         raise StorageError(f"{path} cannot be written: {error.strerror}.") from error
+
+
+_BLOCK_BYTES = 4096  # most space that a file takes beyond its bytes
+_PATIENCE_S = 300.0
+_DRAFTS_LAST_S = 86400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpaceNeed:
+    """The space that a copy needs."""
+
+    channel: str  # as on the command line, for messages
+    size_bytes: int  # of the whole channel
+    missing_bytes: int  # to fetch
+    missing_files: int
+
+    @property
+    def disk_bytes(self) -> int:
+        """The space on disk of the files to fetch."""
+        return self.missing_bytes + self.missing_files * _BLOCK_BYTES
+
+
+def make_space(folders: CacheDir, need: SpaceNeed, limit_bytes: int | None) -> None:
+    """Remove trees that no job uses, the least recently used first, until there is room.
+
+    A limit of None is the disk's. NoSpaceError: removing all of them is not enough.
+    """
+    if limit_bytes is not None and need.size_bytes > limit_bytes:
+        raise NoSpaceError(
+            f"{need.channel}: its {format_bytes(need.size_bytes)} are more than the cache may hold "
+            f"({format_bytes(limit_bytes)}). Raise --cache-limit, or stream the channel."
+        )
+    if not need.missing_files:
+        return
+    lock = folders.lock("room")
+    try:
+        wait_for_lock(lock, patience_s=_PATIENCE_S)
+        _clear_drafts(folders)
+        if _shortfall(folders, need, limit_bytes) > 0 or _lacks_inodes(folders, need):
+            _evict(folders, need, limit_bytes)
+    finally:
+        lock.close()
+
+
+def _evict(folders: CacheDir, need: SpaceNeed, limit_bytes: int | None) -> None:
+    sweep(folders)
+    for identity in _by_last_use(folders):
+        if _shortfall(folders, need, limit_bytes) <= 0 and not _lacks_inodes(folders, need):
+            return
+        if remove_tree(folders, identity):
+            sweep(folders)
+    if _lacks_inodes(folders, need):
+        raise NoSpaceError(
+            f"{need.channel}: {need.missing_files:,} files are to be fetched, and the disk of "
+            f"{folders.folder} has no room for so many. Name another folder: --cache-dir FOLDER."
+        )
+    short = _shortfall(folders, need, limit_bytes)
+    if short <= 0:
+        return
+    free = shutil.disk_usage(folders.folder).free
+    if limit_bytes is not None and need.disk_bytes <= free:
+        raise NoSpaceError(
+            f"{need.channel}: {format_bytes(need.disk_bytes)} are to be fetched, and running jobs "
+            f"hold so much of the cache's {format_bytes(limit_bytes)} that {format_bytes(short)} "
+            "are missing. Raise --cache-limit, or wait for them."
+        )
+    raise NoSpaceError(
+        f"{need.channel}: {format_bytes(need.disk_bytes)} are to be fetched, and the disk of "
+        f"{folders.folder} has {format_bytes(free)} free. Make room, or name another folder: "
+        "--cache-dir FOLDER."
+    )
+
+
+def remove_tree(folders: CacheDir, identity: str) -> bool:
+    """Remove a tree unless a job uses or makes it; return whether it was removed."""
+    lock = folders.lock(identity)
+    try:
+        if not lock.take(alone=True):
+            return False
+        folders.complete(identity).unlink(missing_ok=True)
+        shutil.rmtree(folders.tree(identity), ignore_errors=True)
+        return not folders.tree(identity).exists()
+    finally:
+        lock.close()
+
+
+def sweep(folders: CacheDir) -> None:
+    """Remove the objects that are in no tree."""
+    for entry in _objects(folders):
+        with suppress(OSError):
+            if entry.stat(follow_symlinks=False).st_nlink == 1:
+                os.unlink(entry.path)  # noqa: PTH108
+
+
+def used_bytes(folders: CacheDir) -> int:
+    """Return the disk space of the cache's objects and drafts."""
+    total = 0
+    for entry in (*_objects(folders), *os.scandir(folders.folder / "drafts")):
+        with suppress(OSError):  # removed meanwhile
+            total += entry.stat(follow_symlinks=False).st_blocks * 512
+    return total
+
+
+def _shortfall(folders: CacheDir, need: SpaceNeed, limit_bytes: int | None) -> int:
+    short = need.disk_bytes - shutil.disk_usage(folders.folder).free
+    if limit_bytes is not None:
+        short = max(short, used_bytes(folders) + need.missing_bytes - limit_bytes)
+    return short
+
+
+def _lacks_inodes(folders: CacheDir, need: SpaceNeed) -> bool:
+    status = os.statvfs(folders.folder)  # some file systems count no files and report 0
+    return status.f_files > 0 and status.f_favail < need.missing_files
+
+
+def _by_last_use(folders: CacheDir) -> list[str]:
+    found = []
+    for tree in (folders.folder / "trees").iterdir():
+        with suppress(OSError):
+            used = folders.complete(tree.name)
+            found.append(((used if used.exists() else tree).stat().st_mtime, tree.name))
+    return [name for _, name in sorted(found)]
+
+
+def _objects(folders: CacheDir) -> Iterator[os.DirEntry[str]]:
+    for folder in os.scandir(folders.folder / "objects"):
+        yield from os.scandir(folder.path)
+
+
+def _clear_drafts(folders: CacheDir) -> None:
+    """Remove drafts of killed processes that nobody has continued for a day."""
+    oldest = time.time() - _DRAFTS_LAST_S
+    for entry in os.scandir(folders.folder / "drafts"):
+        with suppress(OSError):
+            if entry.stat().st_mtime < oldest:
+                Path(entry.path).unlink()
+                print_status(f"removed {entry.path}, half an object of a day ago")

@@ -1,18 +1,33 @@
-"""The fetcher of a channel's objects: many small ones concurrently, large ones in parts."""
+"""The fetcher of a channel's objects, in one process or several, and the progress of a copy.
+
+It fetches many small objects concurrently, large ones in parts. A small object costs a process half
+a millisecond of a core or more, so one alone fetches at most 2,000 a second, however many are in
+flight. So sidecars fetch shares of them: each reads its share as a message, reports counts, and
+says when it is done.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import obstore
 
-from headrace.core.errors import CorruptError, NotFoundError
+from headrace.core.console import write_status
+from headrace.core.errors import CorruptError, NotFoundError, StorageError
+from headrace.core.process.sidecar import Sidecar, SidecarParent, run_sidecar
+from headrace.core.units import format_bytes, format_seconds
+from headrace.core.world import usable_cores
 from headrace.data.channels.copy.cache_dir import CacheDir, disk_errors
 from headrace.data.channels.copy.object_files import (
     ContentRecords,
@@ -20,16 +35,107 @@ from headrace.data.channels.copy.object_files import (
     PartialObject,
     content_name,
 )
-from headrace.data.channels.copy.progress import CopyCounts
 from headrace.data.channels.listing import check_unchanged
-from headrace.data.storage import ObjectInfo, StorageConfig
+from headrace.data.storage import ObjectInfo, Part, StorageConfig, declare_leaf, parse_url
 from headrace.data.storage.client.direct import DirectClient
-from headrace.data.storage.client.requests import all_or_none, checked_range, info_of, part_of
-from headrace.data.storage.store import Part
-from headrace.data.storage.urls import parse_url
+from headrace.data.storage.client.requests import (
+    all_or_none,
+    checked_range,
+    info_of,
+    part_of,
+    submit,
+)
+from headrace.data.storage.client.subprocess_protocol import object_of_row, object_row
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
+
+_SILENT_S = 2.0  # shorter copies show no progress
+_LINE_EVERY_S = 5.0
+_REFRESH_EVERY_S = 0.2
+
+
+class CopyCounts:
+    """The counts of a copy; thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.objects = 0  # that are complete
+        self.size_bytes = 0  # theirs, and those of finished parts
+        self.fetched = 0  # objects that came from the store
+        self.fetched_bytes = 0
+
+    def add(self, *, objects: int = 0, size_bytes: int = 0) -> None:
+        """Count objects and bytes from the store."""
+        with self._lock:
+            self.fetched += objects
+            self.fetched_bytes += size_bytes
+        self.keep(objects=objects, size_bytes=size_bytes)
+
+    def keep(self, *, objects: int = 0, size_bytes: int = 0) -> None:
+        """Count objects and bytes that were here before."""
+        with self._lock:
+            self.objects += objects
+            self.size_bytes += size_bytes
+
+
+class CopyProgress(CopyCounts):
+    """Shows the progress of a channel's copy, which has so many objects and bytes."""
+
+    def __init__(self, name: str, objects: int, size_bytes: int) -> None:
+        super().__init__()
+        self._name = name
+        self._of_objects = objects
+        self._of_bytes = size_bytes
+        self._began_s = time.monotonic()
+        self._next_s = self._began_s + _SILENT_S
+        self._on_terminal = sys.stderr.isatty()
+        self._line_shown = False
+
+    def show(self) -> None:
+        """Show the progress, every 5 s, or every 0.2 s on a terminal."""
+        now = time.monotonic()
+        if now < self._next_s:
+            return
+        self._next_s = now + (_REFRESH_EVERY_S if self._on_terminal else _LINE_EVERY_S)
+        self._write(self._line(now))
+
+    def end(self, source: str) -> None:
+        """Show what was copied, and how fast."""
+        elapsed_s = time.monotonic() - self._began_s
+        size = format_bytes(self._of_bytes)
+        count = "1 object" if self._of_objects == 1 else f"{self._of_objects:,} objects"
+        text = f"headrace: channel {self._name}: {count}, {size}, of {source}"
+        if not self.fetched:
+            self._last(f"{text}: here already\n")
+            return
+        rate = format_bytes(self.fetched_bytes / max(elapsed_s, 1e-3))
+        reused = self._of_objects - self.fetched
+        before = f"; {reused:,} were here already" if reused else ""
+        self._last(f"{text}: copied in {format_seconds(elapsed_s)} ({rate}/s{before})\n")
+
+    def _line(self, now: float) -> str:
+        elapsed_s = now - self._began_s
+        rate = self.fetched_bytes / elapsed_s
+        left = (self._of_bytes - self.size_bytes) / rate if rate else 0.0
+        numbers = [
+            f"{self.objects:,}/{self._of_objects:,} objects",
+            f"{format_bytes(self.size_bytes)}/{format_bytes(self._of_bytes)}",
+            f"{format_bytes(rate)}/s",
+            f"{format_seconds(round(left))} left" if rate else "nothing has come yet",
+        ]
+        return f"headrace: channel {self._name}: {', '.join(numbers)}"
+
+    def _write(self, line: str) -> None:
+        if self._on_terminal:
+            self._line_shown = True
+            write_status(f"\r{line}\x1b[K")
+        else:
+            write_status(f"{line}\n")
+
+    def _last(self, line: str) -> None:
+        write_status(f"\r\x1b[K{line}" if self._line_shown else line)
+
 
 FOLDER = "folder"
 """The content of an empty object whose key ends in "/": consoles write these as folders."""
@@ -46,15 +152,9 @@ _MD5 = re.compile(r"[0-9a-f]{32}")
 
 
 class ObjectFetcher:
-    """Fetches objects into a tree. All its coroutines run on one loop.
+    """Fetches objects, whose paths are below the URL `base`, into a tree whose folders exist.
 
-    Args:
-        base: The URL that the objects' paths are below.
-        tree: The folder of the tree; its folders exist.
-        folders: The cache's folders.
-        known: Gets the contents.
-        counts: Counts the objects.
-        config: The settings of requests.
+    `known` gets their contents, `counts` counts them. All its coroutines run on one loop.
     """
 
     def __init__(
@@ -74,10 +174,7 @@ class ObjectFetcher:
         self._tags_are_md5 = True
 
     async def fetch(self, infos: Sequence[ObjectInfo]) -> None:
-        """Fetch objects.
-
-        Raises StorageError (an object cannot be fetched, has changed, or cannot be written).
-        """
+        """Fetch objects; StorageError: one cannot be fetched or written, or has changed."""
         small = iter([info for info in infos if info.size_bytes <= SMALL_BYTES])
         large = [info for info in infos if info.size_bytes > SMALL_BYTES]
         parts: _Parts = asyncio.Queue(MAX_PART_REQUESTS)
@@ -226,3 +323,122 @@ def _matches_etag(info: ObjectInfo, data: memoryview) -> bool:
     if not _MD5.fullmatch(info.etag):
         return True
     return hashlib.md5(data, usedforsecurity=False).hexdigest() == info.etag
+
+
+_LEAST_OBJECTS = 1000  # a process fetches as many while another one starts
+_MOST_PROCESSES = 4  # some 5,000 objects a second: S3's limit for one prefix
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchShare:
+    """The objects that one more process fetches."""
+
+    base: str  # the URL that the objects' paths are below; may hold secrets
+    tree: str  # the folder of the tree
+    cache: str  # the folder of the cache
+    objects: tuple[ObjectInfo, ...]
+
+    def to_fields(self) -> dict[str, Any]:
+        """Return a JSON object that `from_fields` reads."""
+        objects = [object_row(info) for info in self.objects]
+        return {"base": self.base, "tree": self.tree, "cache": self.cache, "objects": objects}
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> FetchShare:
+        """Return the share that `to_fields` wrote."""
+        return cls(**{**fields, "objects": tuple(map(object_of_row, fields["objects"]))})
+
+
+def default_processes() -> int:
+    """Return the number of processes for small objects: one for two cores, four at most."""
+    return max(1, min(_MOST_PROCESSES, usable_cores() // 2))
+
+
+def split_objects(objects: Sequence[ObjectInfo], processes: int) -> list[list[ObjectInfo]]:
+    """Split objects among up to `processes` processes; the first one has all large objects."""
+    small = [info for info in objects if info.size_bytes <= SMALL_BYTES]
+    count = max(1, min(processes, len(small) // _LEAST_OBJECTS))
+    shares = [small[number::count] for number in range(count)]
+    shares[0] += [info for info in objects if info.size_bytes > SMALL_BYTES]
+    return shares
+
+
+@contextmanager
+def fetch_in_processes(
+    shares: Sequence[FetchShare], counts: CopyCounts
+) -> Iterator[list[Future[None]]]:
+    """Fetch each share in a process of its own; leaving the block ends the processes.
+
+    Yields a future for each, with its error. Call it in the main thread: the processes end with the
+    thread that started them. StorageError: no more processes can be started.
+    """
+    with ExitStack() as ending:
+        pool = ThreadPoolExecutor(max(1, len(shares)), thread_name_prefix="headrace-share")
+        ending.callback(pool.shutdown)  # after the processes, whose ends end its threads' work
+        works = []
+        for share in shares:
+            sidecar = _start()
+            ending.callback(sidecar.kill)
+            works.append(pool.submit(_follow, sidecar, share, counts))
+        yield works
+
+
+def _start() -> Sidecar:
+    try:
+        return Sidecar("headrace.data.channels.copy.fetcher", {})
+    except OSError as error:
+        raise StorageError(
+            f"One more process to fetch with could not be started: {error.strerror}. How many "
+            "there may be is limited by ulimit -u, or by the container."
+        ) from error
+
+
+def _follow(sidecar: Sidecar, share: FetchShare, counts: CopyCounts) -> None:
+    """Send a process its share, and count its reports until it is done."""
+    sidecar.send(share.to_fields())
+    while (message := sidecar.receive()) is not None:
+        if message == _DONE:
+            return
+        counts.add(**message)
+    raise StorageError(
+        f"A process that fetched {len(share.objects):,} objects to {share.tree} ended before they "
+        f"were there (exit code {sidecar.wait()}). Was it killed, as where memory is short? What "
+        "has come stays: start the job again."
+    )
+
+
+_DONE = {"done": True}
+_REPORT_EVERY_S = 0.2
+
+
+def main(parent: SidecarParent) -> None:
+    """Fetch a share, and report counts."""
+    declare_leaf()
+    fields = parent.read()
+    if fields is None:
+        return
+    share = FetchShare.from_fields(fields)
+    with disk_errors(share.tree):
+        _fetch(share, parent)
+    parent.send(_DONE)
+
+
+def _fetch(share: FetchShare, parent: SidecarParent) -> None:
+    folders, counts = CacheDir(Path(share.cache)), CopyCounts()
+    known = ContentRecords(folders, share.base, is_read=False)
+    config = StorageConfig(in_flight=MAX_REQUESTS)
+    fetcher = ObjectFetcher(share.base, share.tree, folders, known, counts, config)
+    work = submit(fetcher.fetch(share.objects))
+    reported_objects, reported_bytes, is_done = 0, 0, False
+    while not is_done:
+        is_done = bool(wait([work], timeout=_REPORT_EVERY_S).done)
+        objects, size_bytes = counts.fetched, counts.fetched_bytes
+        parent.send(
+            {"objects": objects - reported_objects, "size_bytes": size_bytes - reported_bytes}
+        )
+        reported_objects, reported_bytes = objects, size_bytes
+    work.result()
+
+
+if __name__ == "__main__":
+    run_sidecar(main)

@@ -1,4 +1,10 @@
-"""The trees of channels in the cache: made, or reused from another job, locked while in use."""
+"""The trees of channels in the cache: made, or reused from another job, locked while in use.
+
+The sidecar that copies channels answers with the copies' folders; then it waits. On `END` it checks
+whether objects have changed since, and reports that on stderr; where its input ends it exits at
+once. It forks nothing, as the object-store client does not survive a fork: its children are
+programs of their own.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +19,34 @@ from pathlib import Path
 
 from headrace.core.console import print_status
 from headrace.core.errors import StorageError
-from headrace.data.channels.copy.cache_dir import CacheDir, CacheLock, disk_errors, wait_for_lock
-from headrace.data.channels.copy.fetcher import FOLDER, ObjectFetcher
-from headrace.data.channels.copy.object_files import ContentRecords, ObjectFiles, is_unmodified
-from headrace.data.channels.copy.parallel_fetch import (
+from headrace.core.process.sidecar import SidecarParent, run_sidecar
+from headrace.data.channels.copy.cache_dir import (
+    CacheDir,
+    CacheLock,
+    SpaceNeed,
+    disk_errors,
+    make_space,
+    wait_for_lock,
+)
+from headrace.data.channels.copy.fetcher import (
+    FOLDER,
+    MAX_REQUESTS,
+    CopyProgress,
     FetchShare,
+    ObjectFetcher,
     default_processes,
     fetch_in_processes,
     split_objects,
 )
-from headrace.data.channels.copy.progress import CopyProgress
-from headrace.data.channels.copy.space import SpaceNeed, make_space
-from headrace.data.channels.listing import ChannelListing, first_names
-from headrace.data.storage import ObjectInfo, StorageConfig
+from headrace.data.channels.copy.object_files import ContentRecords, ObjectFiles, is_unmodified
+from headrace.data.channels.listing import (
+    ChannelListing,
+    first_names,
+    list_channel,
+    warn_of_changes,
+)
+from headrace.data.channels.sidecar_client import END, ChannelRequest, ChannelsRequest
+from headrace.data.storage import ObjectInfo, StorageConfig, declare_leaf
 from headrace.data.storage.client.requests import submit
 
 _PATIENCE_S = 120.0  # a process that makes a tree updates its heartbeat every second
@@ -67,9 +88,7 @@ class CacheTrees:
     def hold(self, name: str, listing: ChannelListing) -> LockedTree:
         """Return the tree of a channel's listing, made if needed, and locked.
 
-        Raises:
-            StorageError: An object cannot be fetched, or the disk cannot store it.
-            UsageError: The disk has no locks.
+        StorageError: an object cannot be fetched or stored. UsageError: the disk has no locks.
         """
         first = listing.identity()
         for identity in chain([first], (f"{first}-{number}" for number in count(2))):
@@ -77,14 +96,16 @@ class CacheTrees:
                 lock = self._folders.lock(identity)
                 if not self._lock_exclusively(name, identity, lock):
                     if self._is_intact(identity, listing):
-                        return self._held(name, identity, listing, lock)
+                        progress = CopyProgress(name, len(listing.objects), listing.size_bytes)
+                        progress.end(listing.url)
+                        return self._held(identity, listing, lock)
                     lock.close()
                     break  # a running job has changed its files: make another tree
                 if not self._is_intact(identity, listing):
                     self._make(name, identity, listing)
                 # Converting the lock is not atomic: where another process took it, start again.
                 if lock.take(alone=False) and self._folders.complete(identity).exists():
-                    return self._held(name, identity, listing, lock, has_reported=True)
+                    return self._held(identity, listing, lock)
                 lock.close()
         raise AssertionError
 
@@ -108,20 +129,9 @@ class CacheTrees:
             until=is_shared,
         )
 
-    def _held(
-        self,
-        name: str,
-        identity: str,
-        listing: ChannelListing,
-        lock: CacheLock,
-        *,
-        has_reported: bool = False,
-    ) -> LockedTree:
+    def _held(self, identity: str, listing: ChannelListing, lock: CacheLock) -> LockedTree:
         complete = self._folders.complete(identity)
         os.utime(complete)
-        if not has_reported:
-            progress = CopyProgress(name, len(listing.objects), listing.size_bytes)
-            progress.end(listing.url)
         folder = self._folders.tree(identity) / "data"
         return LockedTree(folder=folder, listing=listing, lock=lock, used=complete)
 
@@ -214,10 +224,7 @@ def _is_missing(place: str, info: ObjectInfo) -> bool:
 
 
 def _show_until(futures: Sequence[Future[None]], progress: CopyProgress, heartbeat: Path) -> None:
-    """Wait for futures, showing the progress; their requests have deadlines.
-
-    Raises the first error of a future.
-    """
+    """Wait for futures, whose requests have deadlines; raises the first error of one."""
     heartbeat_s = 0.0
     while True:
         now = time.monotonic()
@@ -237,3 +244,27 @@ def _modified_s(file: Path) -> float:
         return file.stat().st_mtime
     except OSError:
         return 0.0
+
+
+def main(parent: SidecarParent) -> None:
+    """Copy the channels, answer, hold their locks until the job ends, and check for changes."""
+    declare_leaf()
+    request = ChannelsRequest.from_fields(parent.request)
+    config = StorageConfig(in_flight=MAX_REQUESTS)
+    locked: list[tuple[ChannelRequest, LockedTree]] = []
+    try:
+        for channel in request.channels:
+            trees = CacheTrees(CacheDir(Path(channel.folder)), request.limit_bytes, config)
+            listing = list_channel(channel, config)
+            locked.append((channel, trees.hold(channel.name, listing)))
+        parent.send({"folders": {channel.name: str(tree.folder) for channel, tree in locked}})
+        if parent.read() == END:
+            for channel, tree in locked:
+                warn_of_changes(channel, tree.listing, config, read="them as they were before")
+    finally:
+        for _, tree in locked:
+            tree.let_go()
+
+
+if __name__ == "__main__":
+    run_sidecar(main)

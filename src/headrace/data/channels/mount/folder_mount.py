@@ -1,4 +1,9 @@
-"""The mount of a URL at a folder while a job runs, and the mount's cache folder."""
+"""The mount of a URL at a folder while a job runs, its cache folder, and its reader ahead.
+
+The reader ahead is a sidecar. It reads every file of the mount, in the order of names and many
+concurrently, until it has read so many bytes; the mount's program caches them, so that the script
+finds them there in time. An unreadable file is skipped: the script gets the error when it reads it.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +11,17 @@ import json
 import os
 import shutil
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from threading import Lock
 
 from headrace.core import env
 from headrace.core.file_lock import open_lock_file, try_lock
 from headrace.core.files import write_text_atomically
 from headrace.core.lazy import blake2b
-from headrace.core.process.sidecar import Sidecar
+from headrace.core.process.sidecar import Sidecar, SidecarParent, run_sidecar
 from headrace.data.channels.mount.mount_program import (
     MountProgram,
     NoMountError,
@@ -20,7 +29,7 @@ from headrace.data.channels.mount.mount_program import (
     is_mounted,
     unmount,
 )
-from headrace.data.storage.urls import parse_url
+from headrace.data.storage import parse_url
 
 
 class MountCache:
@@ -55,7 +64,7 @@ _LAST_BYTES = 2000  # of the program's output
 class Mount:
     """A URL that a FUSE program shows as a folder, reading some bytes before the script needs them.
 
-    Raises NoMountError (the program ended, or mounted nothing within a minute).
+    NoMountError: the program ended, or mounted nothing within a minute.
     """
 
     def __init__(
@@ -77,7 +86,7 @@ class Mount:
             self._wait(program.name)
             if ahead_bytes > 0:
                 self._read_ahead = Sidecar(
-                    "headrace.data.channels.mount.read_ahead",
+                    "headrace.data.channels.mount.folder_mount",
                     {"folder": str(folder), "most_bytes": ahead_bytes},
                 )
         except BaseException:
@@ -117,20 +126,12 @@ def mount_url(
 ) -> Mount:
     """Mount a URL as a folder, read only.
 
-    The program and its command line are written beside the folder, as NAME.json; its output, as
-    NAME.log.
+    The folder is created if needed; a killed job's mount there is ended. The program and its
+    command line are written beside it, as NAME.json; its output, as NAME.log. Later jobs with the
+    same URL reuse its cache in `caches`; while another mount uses that, this one has its own, as no
+    program shares its cache. `reads_ahead` fetches files before the script needs them.
 
-    Args:
-        url: A URL of an object store.
-        folder: The mount point, created if needed; a killed job's mount there is ended.
-        caches: Parent of cache folders, which later jobs with the same URL reuse. While another
-            mount uses the URL's, this one has its own, as no program shares its cache.
-        cache_bytes: Limit of the cache.
-        reads_ahead: Fetch files before the script needs them.
-
-    Raises:
-        NoMountError: Nothing can be mounted here.
-        UsageError: An invalid URL, or invalid settings of the store.
+    NoMountError: nothing can be mounted here. UsageError: an invalid URL, or settings of the store.
     """
     unmount(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -153,3 +154,48 @@ def mount_url(
         raise
     cache.close()
     raise NoMountError("; ".join(reasons))
+
+
+_READERS = 32  # a small object costs one round trip, whatever its size
+_PIECE_BYTES = 2**20
+_NICENESS = 10
+
+
+class _ByteBudget:
+    """The bytes that may still be read."""
+
+    def __init__(self, count: int) -> None:
+        self._left = count
+        self._lock = Lock()
+
+    def take(self, count: int) -> bool:
+        with self._lock:
+            self._left -= count
+            return self._left > 0
+
+
+def main(parent: SidecarParent) -> None:
+    """Read the files of a folder."""
+    os.nice(_NICENESS)
+    folder, budget = Path(parent.request["folder"]), _ByteBudget(parent.request["most_bytes"])
+    with ThreadPoolExecutor(_READERS) as readers:
+        for _ in readers.map(lambda file: _read(file, budget), _files(folder)):
+            if not budget.take(0):
+                readers.shutdown(wait=False, cancel_futures=True)
+                return
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for above, folders, names in os.walk(folder):
+        folders.sort()
+        yield from (Path(above) / name for name in sorted(names))
+
+
+def _read(file: Path, budget: _ByteBudget) -> None:
+    with suppress(OSError), file.open("rb", buffering=0) as source:
+        while (count := len(source.read(_PIECE_BYTES))) and budget.take(count):
+            pass
+
+
+if __name__ == "__main__":
+    run_sidecar(main)

@@ -26,8 +26,8 @@ from typing import Any
 from headrace.core.errors import HeadraceError
 from headrace.core.process.parent_death import parent_bound_command
 from headrace.core.process.sidecar import SidecarParent, run_sidecar
+from headrace.data.storage import Location
 from headrace.data.storage.client.credentials import read_settings
-from headrace.data.storage.urls import Location
 
 _UNMOUNTS = ("fusermount3", "fusermount")
 _DEVICE = Path("/dev/fuse")
@@ -61,9 +61,7 @@ def choose_programs(
 ) -> list[MountProgram]:
     """Return the programs that can mount a URL at an existing empty folder, the best first.
 
-    Raises:
-        NoMountError: No program is installed, or this host has no FUSE.
-        UsageError: Invalid settings of the store.
+    NoMountError: none is installed, or this host has no FUSE. UsageError: invalid store settings.
     """
     if not _DEVICE.exists():
         raise NoMountError(f"this host has no {_DEVICE} (in a container: --device {_DEVICE})")
@@ -72,19 +70,16 @@ def choose_programs(
     builders = _PROGRAMS.get(location.kind, {})
     if not builders:
         raise NoMountError(f"no program shows {location.url} as a folder")
+    beside = str(Path(sys.executable).parent)
     found = [
         build(program, location, folder, cache, cache_bytes)
         for name, build in builders.items()
-        if (program := _program_path(name)) is not None
+        # On PATH, or installed beside this Python.
+        if (program := shutil.which(name) or shutil.which(name, path=beside)) is not None
     ]
     if not found:
         raise NoMountError(f"none of {', '.join(builders)} is on this host")
     return found
-
-
-def _program_path(name: str) -> str | None:
-    """Return a program found on PATH, or installed beside this Python."""
-    return shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
 
 
 def is_mounted(folder: Path) -> bool:

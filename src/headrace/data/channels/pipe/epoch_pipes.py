@@ -1,10 +1,15 @@
-"""The named pipes of a channel, one an epoch, and the stream of bytes that is written to them.
+"""The named pipes of a channel, one an epoch, and the sidecar that serves them while a job runs.
 
 They are `train_0`, `train_1` and so on, as in SageMaker. A reader of `train_0` gets the channel's
 bytes up to their end, or closes it before; then `train_1` is for the next epoch
 (your-algorithms-training-algo-running-container.html in docs.aws.amazon.com). Opening `train_0`
 again, as a restarted script does, starts again. A pipe has one reader; two would each get some of
 the bytes, so a second one is an error.
+
+The sidecar lists the channels, and answers; on `SERVE` it makes the pipes, answers again, and
+writes to them until its input ends. Where fetching fails it reports the error; the pipes stay open
+then, as their end would look like the epoch's. It forks nothing: the object-store client does not
+survive a fork.
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ from __future__ import annotations
 import fcntl
 import os
 import select
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
@@ -23,10 +29,11 @@ from typing import NoReturn
 
 import psutil
 
-from headrace.core.errors import UsageError
-from headrace.data.channels.listing import ChannelListing, check_unchanged
-from headrace.data.storage import ObjectInfo, StorageConfig, open_store
-from headrace.data.storage.store import Part
+from headrace.core.errors import HeadraceError, StorageError, UsageError
+from headrace.core.process.sidecar import SidecarParent, run_sidecar
+from headrace.data.channels.listing import ChannelListing, check_unchanged, list_channel
+from headrace.data.channels.sidecar_client import SERVE, ChannelsRequest
+from headrace.data.storage import ObjectInfo, Part, StorageConfig, declare_leaf, open_store
 
 PIECE_BYTES = 2**23
 _AHEAD_BYTES = 2**26
@@ -131,10 +138,7 @@ _PIPE_BYTES = 2**20  # the most that an unprivileged process may request, <man 7
 
 
 class EpochPipes:
-    """The pipes of one channel, in an existing folder.
-
-    The script that reads them is a descendant of the process `readers_below`.
-    """
+    """The pipes of one channel; their reader is a descendant of the process `readers_below`."""
 
     def __init__(self, name: str, folder: Path, stream: ChannelStream, readers_below: int) -> None:
         self.name = name
@@ -147,9 +151,8 @@ class EpochPipes:
     def serve(self) -> NoReturn:
         """Write epochs to the readers of their pipes, as long as this process lives.
 
-        Raises:
-            StorageError: Fetching failed; the reader does not see an end of the pipe.
-            UsageError: A pipe has two readers.
+        StorageError: fetching failed; the reader does not see an end of the pipe. UsageError: a
+        pipe has two readers.
         """
         while True:
             epoch, descriptor = self._opened()
@@ -233,10 +236,7 @@ class EpochPipes:
 
 
 class _PipeReader:
-    """The reader of a pipe, by our non-blocking descriptor of it.
-
-    `meanwhile` is called every 0.1 s during waits, and may raise.
-    """
+    """The reader of a pipe; `meanwhile` is called every 0.1 s during waits, and may raise."""
 
     def __init__(self, descriptor: int, meanwhile: Callable[[], None]) -> None:
         self._descriptor = descriptor
@@ -269,3 +269,47 @@ class _PipeReader:
         self.look()
         self._poll.register(self._descriptor, select.POLLOUT)
         return bool(self._poll.poll(_READER_EVERY_S * 1000))
+
+
+_MAX_REQUESTS = 128
+
+
+def main(parent: SidecarParent) -> None:
+    """List the channels, answer, and write to each one's pipes in a thread of its own."""
+    declare_leaf()
+    request = ChannelsRequest.from_fields(parent.request)
+    config = StorageConfig(in_flight=_MAX_REQUESTS)
+    listings = [list_channel(channel, config) for channel in request.channels]
+    parent.send({})
+    if parent.read() != SERVE:
+        return
+    try:
+        made = [
+            EpochPipes(
+                channel.name, Path(channel.folder), ChannelStream(listing, config), parent.pid
+            )
+            for channel, listing in zip(request.channels, listings, strict=True)
+        ]
+    except OSError as error:
+        raise _as_headrace_error(error, "its pipes cannot be made") from error
+    parent.send({})
+    for pipes in made:
+        threading.Thread(target=_write, args=(pipes, parent), daemon=True).start()
+    parent.wait()
+
+
+def _write(pipes: EpochPipes, parent: SidecarParent) -> None:
+    try:
+        pipes.serve()
+    except Exception as error:  # noqa: BLE001  (a thread's end would leave the script waiting)
+        parent.send_error(_as_headrace_error(error, f"channel {pipes.name} cannot be written"))
+
+
+def _as_headrace_error(error: Exception, what: str) -> HeadraceError:
+    if isinstance(error, HeadraceError):
+        return error
+    return StorageError(f"{what}: {type(error).__name__}: {error}.")
+
+
+if __name__ == "__main__":
+    run_sidecar(main)

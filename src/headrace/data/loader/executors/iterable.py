@@ -10,17 +10,14 @@ whichever worker makes them.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 
 from headrace.core.errors import LoaderError, WorkerError
 from headrace.data.loader.batch_builder import SKIPPED_BATCHES, BatchSpec
-from headrace.data.loader.executors.base import BuiltBatch, RemoteWorkers
-from headrace.data.loader.executors.dispatch import BatchTask
+from headrace.data.loader.executors.base import BuiltBatch
+from headrace.data.loader.executors.dispatch import BatchTask, is_partition_overdue
 from headrace.data.loader.executors.process import ProcessExecutor, describe_exit
-from headrace.data.loader.executors.speculation import is_partition_overdue
 from headrace.data.loader.workers.messages import TASKS_PER_WORKER, Answer, AnswerMessage
-from headrace.data.loader.workers.pool import WorkerPool
 
 _REMOTE_PREFETCH = 2  # batches of a partition that remote workers have at a time
 _STALLED_S = 1.0  # a longer gap between two checks means that this process was stopped
@@ -33,33 +30,7 @@ class IterableExecutor(ProcessExecutor):
     Remote workers iterate further partitions: `workers` is the number of all.
     """
 
-    restarts_workers = True
-
-    def __init__(
-        self,
-        workers: int,
-        prefetch_batches: int,
-        *,
-        rank: int,
-        modules: Sequence[str] = (),
-        remote_workers: RemoteWorkers | None = None,
-    ) -> None:
-        remote = remote_workers.partitions if remote_workers is not None else 0
-        self._remote_numbers = range(workers, workers + remote)
-        super().__init__(
-            workers, prefetch_batches, rank=rank, modules=modules, remote_workers=remote_workers
-        )
-        self.workers = self._remote_numbers.stop
-
-    def _new_worker_pool(self, modules: Sequence[str]) -> WorkerPool:
-        return WorkerPool(
-            self._remote_numbers.stop,
-            self._slots.descriptors,
-            rank=self._rank,
-            queues=self._remote_numbers.stop,
-            modules=modules,
-            beginning=self._remote_numbers.start,
-        )
+    has_partitions = True
 
     def _most_ahead(self) -> int:
         return self._depth + _REMOTE_PREFETCH * len(self._remote_numbers)

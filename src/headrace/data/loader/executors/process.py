@@ -10,8 +10,7 @@ from contextlib import ExitStack
 from headrace.core.errors import LoaderError, LoaderTimeoutError
 from headrace.data.loader.batch_builder import BatchSpec, LoaderSpec
 from headrace.data.loader.executors.base import BuiltBatch, RemoteWorkers
-from headrace.data.loader.executors.dispatch import BatchTask, Dispatch
-from headrace.data.loader.executors.speculation import LocalDuration, RemoteTasks
+from headrace.data.loader.executors.dispatch import BatchTask, Dispatch, LocalDuration, RemoteTasks
 from headrace.data.loader.failures import BatchFailure, describe_sample, sample_at
 from headrace.data.loader.workers.messages import (
     TASKS_PER_WORKER,
@@ -37,8 +36,9 @@ class ProcessExecutor:
     those of dataset and transforms, imported early.
     """
 
-    restarts_workers = False  # with each iteration, remote workers too
-    _remote_numbers = range(0)  # numbers of the partitions of remote workers
+    # Whether each worker, and remote ones, too, iterates its own partition of the dataset: it has a
+    # queue for it, and restarts with each iteration.
+    has_partitions = False
 
     def __init__(
         self,
@@ -49,14 +49,25 @@ class ProcessExecutor:
         modules: Sequence[str] = (),
         remote_workers: RemoteWorkers | None = None,
     ) -> None:
-        self.workers = workers
+        remote = 0
+        if self.has_partitions and remote_workers is not None:
+            remote = remote_workers.partitions
+        self._remote_numbers = range(workers, workers + remote)  # of their partitions
+        self.workers = self._remote_numbers.stop
         self._depth = max(prefetch_batches, workers)
         self._rank = rank
         self._remote_tasks = RemoteTasks(remote_workers)
         with ExitStack() as opened:  # closed where a later part fails
             self._slots = SlotPool(self._most_ahead() + _SPARE_SLOTS)
             opened.callback(self._slots.close)
-            self._worker_pool = self._new_worker_pool(modules)
+            self._worker_pool = WorkerPool(
+                self.workers,
+                self._slots.descriptors,
+                rank=rank,
+                queues=self.workers if self.has_partitions else 1,
+                modules=modules,
+                beginning=workers,
+            )
             opened.callback(self._worker_pool.close)
             if remote_workers is not None:
                 opened.callback(remote_workers.close)
@@ -67,18 +78,13 @@ class ProcessExecutor:
         self._pace = LocalDuration()
         self._reset()
 
-    def _new_worker_pool(self, modules: Sequence[str]) -> WorkerPool:
-        return WorkerPool(
-            self.workers, self._slots.descriptors, rank=self._rank, queues=1, modules=modules
-        )
-
     def _most_ahead(self) -> int:
         return self._remote_tasks.slots_for(self._depth)
 
     def _reset(self) -> None:
         self._dispatch = Dispatch()
         self._batch_specs: dict[int, BatchSpec] = {}
-        self._results = _BatchResults(self._slots, self._rank)
+        self._answers: dict[int, AnswerMessage] = {}  # by task, for batches not delivered yet
         self._missing: set[int] = set()
         self._checked_s = self._rebalanced_s = 0.0
         self._deaths_in_a_row = 0
@@ -88,10 +94,10 @@ class ProcessExecutor:
     def start(self, loader_spec: LoaderSpec) -> None:
         """Prepare for an iteration; raises LoaderError where the loader spec cannot be sent."""
         pickled_spec = pickle_loader_spec(loader_spec)
-        if not self._clean or self.restarts_workers:
+        if not self._clean or self.has_partitions:
             is_at_work = self._open_here > 0  # computed before remote tasks are dropped
             self._remote_tasks.forget()
-            if is_at_work or self.restarts_workers:
+            if is_at_work or self.has_partitions:
                 self._worker_pool.end_workers()
             self._worker_pool.forget_answers()
             self._slots.reclaim()
@@ -239,17 +245,26 @@ class ProcessExecutor:
         if superfluous is not None:
             self._slots.give(superfluous.slot)
             return False
-        self._results.add(answer)
+        self._answers[answer.number] = answer
         return True
 
     def _delivered(self, task: BatchTask) -> BuiltBatch:
         del self._batch_specs[task.batch]
         # Batches in flight must find free slots even if the script keeps every batch.
         lends = self._slots.free_count() + self._in_flight >= self._depth
-        built = self._results.take(task, lends=lends)
-        if not built.exhausted:
-            self._remote_tasks.note_built_locally(task.batch)
-        return built
+        answer = self._answers.pop(task.number)
+        if answer.answer is Answer.EXHAUSTED:
+            self._slots.give(answer.slot)
+            return BuiltBatch(batch=task.batch, exhausted=True)
+        structure = self._slots.read(answer.slot, answer.offset, answer.size_bytes)
+        if answer.answer is Answer.FAILED:
+            self._slots.give(answer.slot)
+            where = f"rank {self._rank}, worker {answer.worker}"
+            raise BatchFailure.from_bytes(structure).in_caller(where)
+        read = self._slots.lend if lends else self._slots.copy_out
+        content, bad, samples = read(answer.slot, structure)
+        self._remote_tasks.note_built_locally(task.batch)
+        return BuiltBatch(batch=task.batch, content=content, bad=tuple(bad), samples=samples)
 
     def _replace_dead(self, deaths: list[tuple[int, int]]) -> None:
         held = self._worker_pool.assigned_tasks()
@@ -292,19 +307,28 @@ class ProcessExecutor:
         self._deaths_in_a_row += 1
         if self._deaths_in_a_row >= _MAX_DEATHS_IN_A_ROW * self.workers:
             at = self._sample_at(lost[0], worker) if lost else "the start"
-            raise _deaths_error(self._rank, self._deaths_in_a_row, status, at)
+            raise LoaderError(
+                f"rank {self._rank}: {self._deaths_in_a_row} workers in turn ended without making "
+                f"a batch, the last with {describe_exit(status)} at {at}. SIGKILL often means that "
+                "memory ran out; SIGSEGV is a crash in native code that the dataset calls."
+            )
 
     def _overdue(self, timeout_s: float) -> LoaderTimeoutError:
-        waited = self._rank, self._dispatch.next_delivery, timeout_s
+        late = f"rank {self._rank}: batch {self._dispatch.next_delivery} did not arrive"
+        within = f"within {timeout_s:g} s"
+        advice = "Raise timeout_s if the work really takes that long."
         held = self._worker_pool.assigned_tasks()
         for task in self._dispatch.tasks_for(self._dispatch.next_delivery):
             if task.number in self._remote_tasks.numbers:
-                return _overdue_error(*waited, source=" from the auxiliary hosts")
+                return LoaderTimeoutError(f"{late} from the auxiliary hosts {within}. {advice}")
             for worker, numbers in held.items():
                 if task.number in numbers:
-                    at = f" Worker {worker} is at {self._sample_at(task, worker)}."
-                    return _overdue_error(*waited, at=at)
-        return _not_begun_error(*waited, self.workers)
+                    at = f"Worker {worker} is at {self._sample_at(task, worker)}."
+                    return LoaderTimeoutError(f"{late} {within}. {at} {advice}")
+        return LoaderTimeoutError(
+            f"{late} {within} and no worker has begun it: all {self.workers} are still starting or "
+            "busy with earlier batches."
+        )
 
     def _sample_at(self, task: BatchTask, worker: int) -> str:
         progress = int(self._worker_pool.status_table[worker][TASKS_PER_WORKER])
@@ -335,55 +359,3 @@ class ProcessExecutor:
 def describe_exit(status: int) -> str:
     """Return how a process ended, from its exit status."""
     return f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
-
-
-def _deaths_error(rank: int, deaths: int, status: int, at: str) -> LoaderError:
-    return LoaderError(
-        f"rank {rank}: {deaths} workers in turn ended without making a batch, the last with "
-        f"{describe_exit(status)} at {at}. SIGKILL often means that memory ran out; SIGSEGV is a "
-        "crash in native code that the dataset calls."
-    )
-
-
-def _overdue_error(
-    rank: int, batch: int, timeout_s: float, *, source: str = "", at: str = ""
-) -> LoaderTimeoutError:
-    return LoaderTimeoutError(
-        f"rank {rank}: batch {batch} did not arrive{source} within {timeout_s:g} s.{at} Raise "
-        "timeout_s if the work really takes that long."
-    )
-
-
-def _not_begun_error(rank: int, batch: int, timeout_s: float, workers: int) -> LoaderTimeoutError:
-    return LoaderTimeoutError(
-        f"rank {rank}: batch {batch} did not arrive within {timeout_s:g} s and no worker has begun "
-        f"it: all {workers} are still starting or busy with earlier batches."
-    )
-
-
-class _BatchResults:
-    """The answers for batches of an iteration that are not delivered yet."""
-
-    def __init__(self, slots: SlotPool, rank: int) -> None:
-        self._slots = slots
-        self._rank = rank
-        self._answers: dict[int, AnswerMessage] = {}
-
-    def add(self, answer: AnswerMessage) -> None:
-        """Keep an answer for its delivery."""
-        self._answers[answer.number] = answer
-
-    def take(self, task: BatchTask, *, lends: bool) -> BuiltBatch:
-        """Return a finished task's batch, as views of its slot or as copies; raises user errors."""
-        answer = self._answers.pop(task.number)
-        if answer.answer is Answer.EXHAUSTED:
-            self._slots.give(answer.slot)
-            return BuiltBatch(batch=task.batch, exhausted=True)
-        structure = self._slots.read(answer.slot, answer.offset, answer.size_bytes)
-        if answer.answer is Answer.FAILED:
-            self._slots.give(answer.slot)
-            where = f"rank {self._rank}, worker {answer.worker}"
-            raise BatchFailure.from_bytes(structure).in_caller(where)
-        read = self._slots.lend if lends else self._slots.copy_out
-        content, bad, samples = read(answer.slot, structure)
-        return BuiltBatch(batch=task.batch, content=content, bad=tuple(bad), samples=samples)

@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from headrace.core.errors import DatasetError, LoaderTimeoutError, UsageError
 from headrace.core.world import World
 from headrace.data.loader.batch_builder import LoaderSpec
-from headrace.data.loader.executors.base import BuiltBatch
-from headrace.data.loader.executors.inline import SingleBatchExecutor
+from headrace.data.loader.executors.base import BuiltBatch, SingleBatchExecutor
 from headrace.data.loader.failures import BatchFailure
 from headrace.sampling.seeds import batch_seed
 
@@ -305,7 +304,6 @@ class _BatchThread:
         return taken
 
     def leave(self) -> None:
-        """Stop, and release Ray's iterator."""
         self._stopped = True
         self._permits.release()
         self._thread.join(_STOP_TIMEOUT_S)  # one that is stuck in Ray ends with the process

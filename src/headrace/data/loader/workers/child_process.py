@@ -47,7 +47,6 @@ class ChildProcess:
         name: For messages: "rank 0: the workers' forkserver".
         main: Its entry, "module:function"; called with the connection's descriptor and `arguments`.
         arguments: Numbers, texts, lists and tuples of them.
-        descriptors: It inherits these.
         path: Its `sys.path`; by default this process's.
     """
 
@@ -66,8 +65,9 @@ class ChildProcess:
         ours, theirs = socket.socketpair()
         module, _, function = main.partition(":")
         call_arguments = ", ".join(map(repr, [theirs.fileno(), *arguments]))
+        search = [str(Path.cwd()) if entry == "" else entry for entry in path or sys.path]
         code = (
-            f"import sys; sys.path[:] = {_absolute(path or sys.path)!r}; "
+            f"import sys; sys.path[:] = {search!r}; "
             f"from {module} import {function}; {function}({call_arguments})"
         )
         self._process = subprocess.Popen(
@@ -139,7 +139,3 @@ class ChildProcess:
             f"{self.name} ended with exit status {status}. "
             f"Its last words are above; a status of -9 often means that memory ran out."
         )
-
-
-def _absolute(path: Sequence[str]) -> list[str]:
-    return [str(Path.cwd()) if entry == "" else entry for entry in path]

@@ -62,8 +62,6 @@ class WorkerPool:
 
     Args:
         count: Number of workers; where not all start at once, the most there may be.
-        slot_descriptors: The slots' files.
-        rank: For messages.
         queues: Number of task sockets: 1, or one a worker.
         modules: Modules of the loader spec, imported at once while the script does other things.
         path: The workers' `sys.path`; by default this process's.

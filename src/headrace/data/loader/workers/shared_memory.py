@@ -58,7 +58,7 @@ class PlainArena:
 
     def value(self, placed: PlacedArray) -> Any:
         """Return a placed array, or its tensor."""
-        return _value(_window(self._pieces[placed.offset], placed, 0), placed)
+        return _value(self._pieces[placed.offset], placed, 0)
 
 
 class _SlotView(weakref.ref[NDArray[np.uint8]]):
@@ -129,17 +129,14 @@ class SlotPool:
         ended = _SlotView(lease, self._returned.append)
         ended.slot = slot
         self._lent[slot] = ended
-        return decode_batch(
-            structure, lambda placed: _value(_window(lease, placed, placed.offset), placed)
-        )
+        return decode_batch(structure, lambda placed: _value(lease, placed, placed.offset))
 
     def copy_out(self, slot: int, structure: bytes) -> Any:
         """Return the batch in `slot` as copies, and free the slot."""
         memory = self._mapped(slot)
         try:
             return decode_batch(
-                structure,
-                lambda placed: _value(_window(memory, placed, placed.offset).copy(), placed),
+                structure, lambda placed: _value(memory, placed, placed.offset, copied=True)
             )
         finally:
             self.give(slot)
@@ -192,24 +189,21 @@ def _bytes_of(array: NDArray[Any]) -> NDArray[np.uint8]:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
-def _dtype_of(placed: PlacedArray) -> np.dtype[Any]:
-    if not placed.dtype.startswith("torch:"):
-        return np.dtype(placed.dtype)
-    return np.dtype(np.int16 if placed.dtype == "torch:bfloat16" else np.uint8)
-
-
-def _window(memory: NDArray[np.uint8], placed: PlacedArray, offset: int) -> NDArray[Any]:
-    dtype = _dtype_of(placed)
+def _value(
+    memory: NDArray[np.uint8], placed: PlacedArray, offset: int, *, copied: bool = False
+) -> Any:
+    """Return the array or tensor whose bytes begin at `offset`: a view of `memory`, or a copy."""
+    is_torchs = placed.dtype.startswith("torch:")
+    bits = np.int16 if placed.dtype == "torch:bfloat16" else np.uint8
+    dtype = np.dtype(bits if is_torchs else placed.dtype)
     size_bytes = dtype.itemsize * int(np.prod(placed.shape, dtype=np.int64))
-    return memory[offset : offset + size_bytes].view(dtype).reshape(placed.shape)
-
-
-def _value(array: NDArray[Any], placed: PlacedArray) -> Any:
+    array = memory[offset : offset + size_bytes].view(dtype).reshape(placed.shape)
+    array = array.copy() if copied else array
     if placed.kind == "array":
         return array
     import torch
 
     tensor = torch.from_numpy(array)
-    if placed.dtype.startswith("torch:"):
+    if is_torchs:
         return tensor.view(getattr(torch, placed.dtype.removeprefix("torch:")))
     return tensor

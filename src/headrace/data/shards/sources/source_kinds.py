@@ -1,22 +1,291 @@
-"""The kinds of sources: their options, the choice among them, and class names from a file."""
+"""The kinds of sources: class folders, pairs of image and mask, tables; the choice among them.
+
+Class folders are root/class/.../x.jpg. Images and masks lie in two trees, and the wildcards of two
+patterns match them.
+"""
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from headrace.core.arrow_arrays import large_strings
 from headrace.core.errors import DatasetError, UsageError
 from headrace.data.shards.manifest import DatasetManifest
+from headrace.data.shards.members import PathPattern, extension_of, stem_of
 from headrace.data.shards.shard_index import read_manifest_bytes
-from headrace.data.shards.sources.class_folders import list_class_folders
-from headrace.data.shards.sources.image_mask_pairs import (
-    CITYSCAPES_FOLDERS,
-    cityscapes_globs,
-    list_pairs,
+from headrace.data.shards.sources.sample_table import (
+    IMAGE_EXTENSIONS,
+    FileColumn,
+    ListedCallback,
+    SampleTable,
+    SourceListing,
+    StringColumn,
+    list_files,
+    number_classes,
+    refuse_shared_stems,
 )
-from headrace.data.shards.sources.sample_table import ListedCallback, SampleTable
 from headrace.data.shards.sources.tables import TABLE_SUFFIXES, list_table
-from headrace.data.storage import Store, join_url, open_store, safe_url, split_url
+from headrace.data.storage import ObjectInfo, Store, join_url, open_store, safe_url, split_url
+
+
+def list_class_folders(
+    store: Store, on_listed: ListedCallback, known_classes: Sequence[str] = ()
+) -> SampleTable:
+    """List a tree of class folders; images outside of folders make a dataset without classes.
+
+    `known_classes` are names by number; empty to number the folders in sorted order. DatasetError:
+    no image, images both in and beside class folders, an unknown class, or two files with one key.
+    """
+    listing = _Listing()
+    for info in list_files(store, on_listed):
+        listing.add(info)
+    listing.check(store.url)
+    if not known_classes:
+        _refuse_wrong_level(listing.classes, store.url)
+    classes, numbers = number_classes(listing.classes, known_classes, store.url)
+    table = SampleTable(
+        url=store.url,
+        stems=listing.stems.array(),
+        images=FileColumn(
+            paths=listing.paths.array(),
+            sizes=np.array(listing.sizes, dtype=np.int64),
+            templates=tuple(listing.templates),
+            template_ids=np.array(listing.template_ids, dtype=np.uint16),
+        ),
+        labels=listing.labels(numbers),
+        classes=classes,
+        source=listing.files.source("class folders" if classes else "images", store.url),
+    ).sorted_by_stem()
+    refuse_shared_stems(table)
+    return table
+
+
+_SPLITS = {"dev", "eval", "test", "testing", "train", "training", "val", "valid", "validation"}
+_PARTS = {"annotations", "gt", "images", "imgs", "labels", "masks", "segmentations"}
+
+
+def _refuse_wrong_level(names: Sequence[str], url: str) -> None:
+    """Raise DatasetError where would-be class folders are splits, or images and masks."""
+    lower = {name.lower() for name in names}
+    problem = f"{url}: the folders {', '.join(sorted(names))} would become classes"
+    anyway = "If they are classes, name them in a file and give it with --classes-from."
+    if len(lower) > 1 and lower <= _SPLITS:
+        raise DatasetError(
+            f"{problem}, but they look like splits. Pack each by itself, to a folder of its own: "
+            f"`--split {min(names)}`. {anyway}"
+        )
+    if len(lower) > 1 and lower <= _PARTS:
+        raise DatasetError(
+            f"{problem}, but they look like images and their masks or labels. Give --image-glob "
+            f"and --mask-glob, such as '{min(names)}/**/*.jpg'. {anyway}"
+        )
+
+
+class _Listing:
+    """The files of the tree, as they are listed."""
+
+    def __init__(self) -> None:
+        self.stems = StringColumn()
+        self.paths = StringColumn()
+        self.sizes: array[int] = array("q")
+        self.templates: dict[str, int] = {}
+        self.template_ids: array[int] = array("H")
+        self.classes: list[str] = []  # in the order of the listing
+        self.files = SourceListing()
+        self._class_ids: array[int] = array("i")
+        self._class_numbers: dict[str, int] = {}
+        self._loose: list[str] = []
+        self._tars = self._compressed_tars = 0
+
+    def add(self, info: ObjectInfo) -> None:
+        path = info.path
+        if extension_of(path) not in IMAGE_EXTENSIONS or path.rpartition("/")[2].startswith("."):
+            self.files.ignore(path)
+            self._tars += path.endswith(".tar")
+            self._compressed_tars += path.endswith((".tar.gz", ".tgz", ".tar.zst", ".tar.bz2"))
+            return
+        stem = stem_of(path)
+        template = f"**{path[len(stem) :]}"
+        self.stems.append(stem)
+        self.paths.append(path)
+        self.sizes.append(info.size_bytes)
+        self.template_ids.append(self.templates.setdefault(template, len(self.templates)))
+        self._class_ids.append(self._class_of(path))
+        self.files.add(info)
+
+    def check(self, url: str) -> None:
+        if not self.sizes and self._tars:
+            raise DatasetError(
+                f"{url} holds {self._tars} tar files and no images: those are shards already. "
+                f"Index them where they are: `headrace data index {url}`."
+            )
+        if not self.sizes and self._compressed_tars:
+            raise DatasetError(
+                f"{url} holds {self._compressed_tars} compressed tar files and no images. Samples "
+                "are read by their place in the file, which compression hides: decompress the "
+                "tars (images in them are compressed already), then index them."
+            )
+        if not self.sizes:
+            examples = ", ".join(self.files.ignored)
+            others = f"; it holds {self.files.num_ignored} other files ({examples})"
+            raise DatasetError(
+                f"{url} holds no images{others if examples else ', or does not exist'}. Expected "
+                "folder/class/image.jpg; for images with masks give --image-glob and --mask-glob."
+            )
+        if self.classes and self._loose:
+            raise DatasetError(
+                f"{url}: {len(self._loose)} images lie beside the class folders, such as "
+                f"{self._loose[0]}, so their class is unknown. Move them into a class folder, or "
+                "pack the class folders alone."
+            )
+
+    def labels(self, numbers: dict[str, int]) -> np.ndarray[tuple[int], np.dtype[np.int32]] | None:
+        if not self.classes:
+            return None
+        order = np.array([numbers[name] for name in self.classes], dtype=np.int32)
+        return order[np.array(self._class_ids, dtype=np.int64)]
+
+    def _class_of(self, path: str) -> int:
+        name, slash, _ = path.partition("/")
+        if not slash:
+            self._loose.append(path)
+            return -1
+        number = self._class_numbers.setdefault(name, len(self.classes))
+        if number == len(self.classes):
+            self.classes.append(name)
+        return number
+
+
+CITYSCAPES_FOLDERS = ("leftImg8bit", "gtFine")
+
+
+def cityscapes_globs(split: str | None) -> tuple[str, str]:
+    """Return image and mask patterns of Cityscapes' layout, of one split or of all."""
+    image, mask = CITYSCAPES_FOLDERS
+    where = f"{split or '*'}/*/*"
+    return f"{image}/{where}_leftImg8bit.*", f"{mask}/{where}_gtFine_labelIds.png"
+
+
+def list_pairs(
+    store: Store, on_listed: ListedCallback, image_glob: str, mask_glob: str
+) -> SampleTable:
+    """List images with their masks, by patterns such as "images/*.jpg" and "masks/*.png".
+
+    UsageError: an invalid pattern, or the two differ in their wildcards. DatasetError: no file, or
+    images without masks or the other way round: which, how many.
+    """
+    images, masks = _PatternMatches(image_glob), _PatternMatches(mask_glob)
+    if images.glob.wildcards != masks.glob.wildcards:
+        raise UsageError(
+            f"--image-glob {image_glob!r} has the wildcards {' '.join(images.glob.wildcards)} and "
+            f"--mask-glob {mask_glob!r} {' '.join(masks.glob.wildcards)}. Both need the same ones: "
+            "what they stand for is what an image and its mask share."
+        )
+    listing = SourceListing()
+    for folder in _folders(images.glob.folder, masks.glob.folder):
+        for info in list_files(store, on_listed, folder):
+            uses = sum(side.add(info.path, info.size_bytes) for side in (images, masks))
+            if uses:
+                listing.add(info, uses)
+            else:
+                listing.ignore(info.path)
+    stems = _shared_stems(store.url, images, masks)
+    return SampleTable(
+        url=store.url,
+        stems=large_strings(stems),
+        images=images.column(stems),
+        masks=masks.column(stems),
+        source=listing.source("pairs", store.url),
+    )
+
+
+class _PatternMatches:
+    """The files that match one pattern, by stem.
+
+    A pattern that ends in ".*" accepts any extension, which is then not part of the stem.
+    """
+
+    def __init__(self, pattern: str) -> None:
+        self.any_extension = pattern.endswith(".*")
+        self.pattern = pattern
+        self.glob = PathPattern.parse(pattern.removesuffix(".*"))
+        self.files: dict[str, tuple[str, int, int]] = {}  # path, size in bytes, template
+        self.duplicates: list[tuple[str, str]] = []
+        self.templates: dict[str, int] = {}
+
+    def add(self, path: str, size_bytes: int) -> bool:
+        """Add a path if it matches; return whether it does."""
+        trunk, extension = path, ""
+        if self.any_extension:
+            trunk, dot, last = path.rpartition(".")
+            extension = f"{dot}{last}"
+        stem = self.glob.match(trunk)
+        if stem is None or (self.any_extension and not extension):
+            return False
+        if stem in self.files:
+            self.duplicates.append((self.files[stem][0], path))
+        template = self.templates.setdefault(f"{self.glob.pattern}{extension}", len(self.templates))
+        self.files[stem] = path, size_bytes, template
+        return True
+
+    def column(self, stems: list[str]) -> FileColumn:
+        paths, sizes, templates = zip(*(self.files[stem] for stem in stems), strict=True)
+        return FileColumn(
+            paths=large_strings(paths),
+            sizes=np.array(sizes, dtype=np.int64),
+            templates=tuple(self.templates),
+            template_ids=np.array(templates, dtype=np.uint16),
+        )
+
+
+def _shared_stems(url: str, images: _PatternMatches, masks: _PatternMatches) -> list[str]:
+    for side in (images, masks):
+        if not side.files:
+            raise DatasetError(
+                f"{url} holds no file that matches {side.pattern!r}, or does not exist. Patterns "
+                "are relative to it; '*' stands for part of a name, '**' for several folders."
+            )
+        if side.duplicates:
+            first, second = side.duplicates[0]
+            raise DatasetError(
+                f"{url}: two files with one key, {len(side.duplicates)} times, such as {first} and "
+                f"{second}. Rename or remove one of each."
+            )
+    without_mask = sorted(images.files.keys() - masks.files.keys())
+    without_image = sorted(masks.files.keys() - images.files.keys())
+    if without_mask or without_image:
+        lines = [
+            *_mismatches("images without a mask", images, without_mask),
+            *_mismatches("masks without an image", masks, without_image),
+        ]
+        raise DatasetError(
+            f"{url}: {len(images.files)} images and {len(masks.files)} masks do not pair up.\n"
+            + "\n".join(lines)
+            + "\nAdd what is missing, remove what is too much, or correct the patterns."
+        )
+    return sorted(images.files)
+
+
+def _mismatches(what: str, side: _PatternMatches, stems: list[str]) -> list[str]:
+    if not stems:
+        return []
+    lines = [f"  {len(stems)} {what}:"]
+    lines.extend(f"    {side.files[stem][0]}" for stem in stems[:10])
+    if len(stems) > 10:
+        lines.append(f"    and {len(stems) - 10} more")
+    return lines
+
+
+def _folders(image_folder: str, mask_folder: str) -> list[str]:
+    """Return the folders to list so that every match is listed once."""
+    first, second = sorted((image_folder, mask_folder))
+    if first in {"", second} or second.startswith(f"{first}/"):
+        return [first]
+    return [first, second]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,18 +325,13 @@ def list_source(
     if options.image_glob is not None and options.mask_glob is not None:
         _refuse_classes(options.classes)
         return list_pairs(store, on_listed, options.image_glob, options.mask_glob)
-    if all(has_objects(store, folder) for folder in CITYSCAPES_FOLDERS):
+    if all(next(store.list(folder), None) is not None for folder in CITYSCAPES_FOLDERS):
         _refuse_classes(options.classes)
         return list_pairs(store, on_listed, *cityscapes_globs(options.split))
     if options.split is not None:
         url = join_url(url, options.split)
         store = open_store(url)
     return list_class_folders(store, on_listed, options.classes)
-
-
-def has_objects(store: Store, folder: str) -> bool:
-    """Return whether a store has objects below a folder."""
-    return next(store.list(folder), None) is not None
 
 
 def _refuse_classes(classes: Sequence[str]) -> None:

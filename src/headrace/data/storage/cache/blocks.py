@@ -54,7 +54,7 @@ class DamagedBlockError(Exception):
 def load_block(file: str, start: int, length: int) -> Block:
     """Return the verified bytes [start, start + length) of a block, fewer at its end.
 
-    FileNotFoundError: there is no such block. DamagedBlockError: the file is damaged.
+    FileNotFoundError, DamagedBlockError: there is no such block, or its file is damaged.
     """
     descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -173,8 +173,9 @@ class BlockFolder:
         with self._usage() as descriptor:
             if descriptor is None:
                 return False
-            used = _read_usage(descriptor)
-            if used is None or used + reserved > self._limit_bytes:
+            data = os.pread(descriptor, _USAGE.size, 0)
+            used = _USAGE.unpack(data)[0] if len(data) == _USAGE.size else self._limit_bytes
+            if used + reserved > self._limit_bytes:
                 used = self._evict(reserved)
             os.pwrite(descriptor, _USAGE.pack(used + reserved), 0)
         self._advance_bytes += reserved - size_bytes
@@ -212,11 +213,6 @@ class BlockFolder:
                 with suppress(OSError):  # removed meanwhile
                     status = entry.stat()
                     yield status.st_mtime, max(status.st_size, status.st_blocks * 512), entry.path
-
-
-def _read_usage(descriptor: int) -> int | None:
-    data = os.pread(descriptor, _USAGE.size, 0)
-    return _USAGE.unpack(data)[0] if len(data) == _USAGE.size else None
 
 
 _MAX_PENDING_BLOCKS = 256  # 64 MiB of the usual size; further blocks are not cached

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from headrace.core.errors import CorruptError, HeadraceError, UsageError
 from headrace.core.lazy import blake2b
-from headrace.data.storage.byte_ranges import check_range
 from headrace.data.storage.cache.blocks import Block, BlockFolder, BlockWriter, CacheStats
 from headrace.data.storage.store import (
     Buffer,
@@ -21,6 +20,7 @@ from headrace.data.storage.store import (
     Part,
     PutData,
     Store,
+    check_range,
     done_future,
 )
 

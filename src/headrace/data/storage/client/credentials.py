@@ -25,9 +25,8 @@ _NEEDS_BOTO3 = ("role_arn", "sso_session", "sso_start_url", "credential_process"
 def s3_settings(*, offered_by_host: Callable[[], bool]) -> dict[str, Any]:
     """Return the S3 client's settings that it does not read from the environment itself.
 
-    A host may offer credentials itself (an instance role).
-
-    Raises UsageError (AWS_PROFILE names no profile, or one that needs boto3, which is missing).
+    A host may offer credentials itself (an instance role). UsageError: AWS_PROFILE names no
+    profile, or one that needs boto3, which is missing.
     """
     profile = _read_profile()
     found = {
@@ -145,10 +144,7 @@ _METADATA_WAIT_S = 0.5
 
 
 def read_settings(location: Location) -> dict[str, Any]:
-    """Return the client's settings for `location` from the current environment and profiles.
-
-    Raises UsageError (a profile does not exist, or needs a package that is missing).
-    """
+    """Return the client's settings for `location`; UsageError: as for `s3_settings`."""
     if location.kind == "s3":
         return s3_settings(offered_by_host=_host_offers_credentials)
     if location.kind == "gs":

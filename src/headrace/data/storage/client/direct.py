@@ -20,7 +20,6 @@ from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
 
 from headrace.core.errors import DeniedError, NotFoundError, UsageError
 from headrace.core.loader_hooks import LOADER_HOOKS
-from headrace.data.storage.byte_ranges import split_span
 from headrace.data.storage.client.credentials import read_settings
 from headrace.data.storage.client.requests import (
     PagedListing,
@@ -30,6 +29,7 @@ from headrace.data.storage.client.requests import (
     info_of,
     part_of,
     part_size,
+    range_of,
     submit,
 )
 from headrace.data.storage.client.retries import Hedge, Retrier, WrongAnswerError
@@ -43,6 +43,7 @@ from headrace.data.storage.store import (
     is_repeatable,
     pieces_of,
     regrouped,
+    split_span,
 )
 from headrace.data.storage.urls import Location
 
@@ -59,7 +60,7 @@ class Connections:
 
     Making one takes some 10 ms: the hedge and the writer, which a reading worker hardly ever needs,
     are made at their first use. The reader, for all other requests, never retries by itself.
-    Raises UsageError for invalid settings in the environment or in a profile.
+    UsageError: invalid settings in the environment or in a profile.
     """
 
     def __init__(self, location: Location, config: StorageConfig) -> None:
@@ -124,10 +125,7 @@ _CONCURRENT_PARTS = 8  # of one object: some 400 MB/s where one connection reach
 
 
 class DirectClient:
-    """Requests through obstore in this process, which must not fork afterwards.
-
-    Raises UsageError (invalid connection settings).
-    """
+    """Requests through obstore in this process, which must not fork; UsageError: bad settings."""
 
     def __init__(self, location: Location, config: StorageConfig) -> None:
         enter_client()
@@ -142,20 +140,11 @@ class DirectClient:
         """Read a range; one longer than a part is read in parts, in parallel."""
         if length > self._config.part_bytes:
             return submit(self._read_long(key, start, length, target))
-
-        async def fetch(store: ObjectStore) -> Buffer:
-            data = await obstore.get_range_async(store, key, start=start, length=length)
-            return checked_range(memoryview(data), length)
-
-        return submit(self._get(target, fetch))
+        return submit(self._get(target, lambda store: range_of(store, key, start, length)))
 
     def read_part(self, key: str, start: int, length: int, target: str) -> Future[Part]:
         """Read a range up to the object's end, and its description."""
-
-        async def fetch(store: ObjectStore) -> Part:
-            return await part_of(store, key, start, length)
-
-        return submit(self._get(target, fetch))
+        return submit(self._get(target, lambda store: part_of(store, key, start, length)))
 
     def read_whole(self, key: str, target: str) -> Future[Buffer]:
         """Read an object: its first part, then the others in parallel."""
@@ -211,10 +200,14 @@ class DirectClient:
         # Plain web servers do not accept parts.
         whole = first if second is None else b"".join([first, second, *groups])
 
-        async def send() -> None:
-            await obstore.put_async(self._connections.reader, key, whole, use_multipart=False)
-
-        submit(self._in_turn(target, send)).result()
+        submit(
+            self._in_turn(
+                target,
+                lambda: obstore.put_async(
+                    self._connections.reader, key, whole, use_multipart=False
+                ),
+            )
+        ).result()
 
     def create(self, key: str, data: bytes, target: str) -> Future[bool]:
         """Write a small object unless it exists; return whether it was written."""
@@ -238,15 +231,12 @@ class DirectClient:
         """Remove an object; a missing one is no error."""
 
         async def remove() -> None:
-            await obstore.delete_async(self._connections.reader, key)
+            with suppress(NotFoundError):
+                await self._in_turn(
+                    target, lambda: obstore.delete_async(self._connections.reader, key)
+                )
 
-        async def work() -> None:
-            try:
-                await self._in_turn(target, remove)
-            except NotFoundError:
-                return
-
-        return submit(work())
+        return submit(remove())
 
     def close(self) -> None:
         """Drop connections; new ones are made when they are needed."""
@@ -254,25 +244,24 @@ class DirectClient:
 
     async def _read_long(self, key: str, start: int, length: int, target: str) -> Buffer:
         whole = bytearray(length)
-
-        async def fetch(store: ObjectStore, first: int, size: int) -> Buffer:
-            data = await obstore.get_range_async(store, key, start=first, length=size)
-            return checked_range(memoryview(data), size)
-
-        await self._fill(whole, start, 0, target.partition(" (bytes ")[0], fetch)
+        await self._fill(
+            whole,
+            start,
+            0,
+            target.partition(" (bytes ")[0],
+            lambda store, first, size: range_of(store, key, first, size),
+        )
         return memoryview(whole).toreadonly()
 
     async def _read_whole(self, key: str, target: str) -> Buffer:
-        async def fetch_first(store: ObjectStore) -> Part:
-            return await part_of(store, key, 0, self._config.part_bytes)
-
         async def fetch(store: ObjectStore, start: int, length: int) -> Buffer:
             later = await part_of(store, key, start, length)
             if (later.info.etag, later.info.size_bytes) != (info.etag, info.size_bytes):
                 raise WrongAnswerError("the object changed while it was read")
             return checked_range(later.data, length)
 
-        first = await self._get(target, fetch_first)
+        most_bytes = self._config.part_bytes
+        first = await self._get(target, lambda store: part_of(store, key, 0, most_bytes))
         info = first.info
         if len(first.data) == info.size_bytes:
             return first.data

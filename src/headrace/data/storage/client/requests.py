@@ -76,9 +76,7 @@ _PAGE = 1000  # most objects that an S3 listing request returns
 async def part_of(store: ObjectStore, key: str, start: int, length: int) -> Part:
     """Return bytes [start, start + length) of an object, up to its end.
 
-    Raises:
-        WrongAnswerError: The answer has another length than it claims.
-        BaseError: The client's failure.
+    WrongAnswerError: the answer has another length than it claims. BaseError: the client failed.
     """
     end = start + length
     try:
@@ -97,6 +95,12 @@ async def part_of(store: ObjectStore, key: str, start: int, length: int) -> Part
         received = f"{result.range[0]}..{result.range[1]}"
         raise WrongAnswerError(f"bytes {start}..{end} were asked for and {received} came")
     return Part(data=checked_range(data, end - start), info=info_of(result.meta))
+
+
+async def range_of(store: ObjectStore, key: str, start: int, length: int) -> Buffer:
+    """Return bytes [start, start + length) of an object; raises as `part_of`."""
+    data = await obstore.get_range_async(store, key, start=start, length=length)
+    return checked_range(memoryview(data), length)
 
 
 def checked_range(data: Buffer, length: int) -> Buffer:
@@ -163,7 +167,7 @@ class _AbandonedError(Exception):
 
 
 def part_size(data: PutData, usual: int) -> int:
-    """Return the part size in bytes: more than `usual` where there would be too many parts.
+    """Return the part size in bytes: more than `usual` where there would be over 9,000 parts.
 
     A stream of unknown length is limited to 9,000 parts of the usual size.
     """
@@ -191,9 +195,7 @@ class Upload:
     def run(self, parts: Iterator[bytes], run_without_retry: RunWithoutRetry) -> None:
         """Send `parts`; return when the object exists.
 
-        Raises:
-            StorageError: It could not be written.
-            Exception: An error of `parts`; the object is not written.
+        StorageError: it could not be written. Nor is it after any error of `parts`.
         """
         sending = submit(self._send(run_without_retry))
         try:

@@ -130,7 +130,6 @@ class _ServerProcess:
                 self._channel.shut_down()
 
     def stop(self) -> None:
-        """End the subprocess and wait for its end."""
         self._channel.shut_down()
         self._thread.join(timeout=5)
 
@@ -270,7 +269,9 @@ class SubprocessClient:
 
     def read(self, key: str, start: int, length: int, target: str) -> Future[Buffer]:
         """Read a range."""
-        return self._request("read", key, target, _body, start=start, length=length)
+        return self._request(
+            "read", key, target, lambda frame: frame.body, start=start, length=length
+        )
 
     def read_part(self, key: str, start: int, length: int, target: str) -> Future[Part]:
         """Read a range up to the object's end, and its description."""
@@ -278,7 +279,7 @@ class SubprocessClient:
 
     def read_whole(self, key: str, target: str) -> Future[Buffer]:
         """Read an object of any size."""
-        return self._request("read_whole", key, target, _body)
+        return self._request("read_whole", key, target, lambda frame: frame.body)
 
     def head(self, key: str, target: str) -> Future[ObjectInfo]:
         """Return an object's description."""
@@ -299,7 +300,9 @@ class SubprocessClient:
 
     def create(self, key: str, data: bytes, target: str) -> Future[bool]:
         """Write a small object unless it exists; return whether it was written."""
-        return self._request("create", key, target, _written, hex=data.hex())
+        return self._request(
+            "create", key, target, lambda frame: bool(frame.header["written"]), hex=data.hex()
+        )
 
     def delete(self, key: str, target: str) -> Future[None]:
         """Remove an object."""
@@ -365,17 +368,9 @@ def _write(pipe: int, data: PutData, answer: Future[ReceivedFrame]) -> None:
         return
 
 
-def _body(frame: ReceivedFrame) -> Buffer:
-    return frame.body
-
-
 def _infos(frame: ReceivedFrame) -> builtins.list[ObjectInfo]:
     return [object_of_row(row) for row in frame.header["objects"]]
 
 
 def _part(frame: ReceivedFrame) -> Part:
     return Part(data=frame.body, info=_infos(frame)[0])
-
-
-def _written(frame: ReceivedFrame) -> bool:
-    return bool(frame.header["written"])

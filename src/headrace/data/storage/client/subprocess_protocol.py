@@ -61,9 +61,7 @@ class FrameConnection:
     def receive(self) -> ReceivedFrame | None:
         """Return the next frame, or None where the other end is closed.
 
-        Raises:
-            TimeoutError: The socket has a timeout, and nothing came.
-            OSError: The connection ended within a frame.
+        TimeoutError: nothing came in the socket's timeout. OSError: it ended within a frame.
         """
         lengths, descriptors = self._receive_lengths()
         if not lengths:
@@ -116,10 +114,7 @@ def write_piece(descriptor: int, piece: bytes) -> Iterator[None]:
 
 
 def read_pieces(descriptor: int) -> Iterator[bytes]:
-    """Yield the pieces that `write_piece` wrote, to the end mark.
-
-    Raises EOFError (the writer closed the pipe before the end mark).
-    """
+    """Yield the pieces that `write_piece` wrote, to the end mark; EOFError: it is missing."""
     with os.fdopen(descriptor, "rb") as pipe:
         while length := _PIECE.unpack(_exactly(pipe.read(_PIECE.size), _PIECE.size))[0]:
             yield _exactly(pipe.read(length), length)

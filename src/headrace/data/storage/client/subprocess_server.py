@@ -55,7 +55,6 @@ class _Server:
         self._outbox: SimpleQueue[tuple[dict[str, Any], Buffer]] = SimpleQueue()
 
     def serve(self) -> None:
-        """Answer requests until the other end closes."""
         threading.Thread(target=self._send_answers, daemon=True).start()
         try:
             while (frame := self._channel.receive()) is not None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from headrace.observe.doctor.evidence import SERIOUS, WARNING, Evidence, gpu_utilisation, rule
-from headrace.observe.doctor.findings import Cause, Finding
+from headrace.observe.doctor.findings import Finding
 from headrace.observe.doctor.remedies import (
     bigger_batch_remedy,
     faster_copies,
@@ -18,27 +18,20 @@ from headrace.observe.doctor.remedies import (
 )
 from headrace.observe.doctor.stack_samples import (
     StackSample,
+    find_cause,
     find_hotspot,
     is_device_sync,
     overlaps,
     runs_model,
 )
-from headrace.observe.whatif.tables import row_count
 from headrace.observe.whatif.train_steps import DeviceSteps, TrainSteps
 from headrace.records.schema import PHASES
 
 
 def sync_share(evidence: Evidence) -> float | None:
     """Return the least exposed sync of all ranks over step time; None if not measured."""
-    steps = evidence.steps
-    if len(steps) == 0:
-        return None
-    measured = steps.rows["sync_measured"] > 0
-    shares = [
-        steps.of(measured & (steps.rows["rank"] == rank)).share("sync")
-        for rank in steps.ranks
-        if (measured & (steps.rows["rank"] == rank)).any()
-    ]
+    steps = evidence.steps.of(evidence.steps.rows["sync_measured"] > 0)
+    shares = (steps.of(steps.rows["rank"] == rank).share("sync") for rank in steps.ranks)
     return min(shares, default=None)
 
 
@@ -52,24 +45,20 @@ def check_sync_bound(evidence: Evidence) -> Finding | None:
     share = sync_share(evidence)
     if not evidence.enough or share is None or share < SERIOUS:
         return None
-    seconds = share * evidence.steps.total_seconds
+    prediction = predict_without(evidence, evidence.steps.wall_ns * share / 2)
+    how = (
+        "Accumulate gradients of two batches under no_sync(), sync in bfloat16 with a "
+        "communication hook, or double the batch size."
+    )
     return evidence.finding(
         f"gradient sync takes {share:.0%} of step time beyond what backward hides",
-        seconds,
+        share * evidence.steps.total_seconds,
         {
             "sync_share": share,
             "measured_steps": int((evidence.steps.rows["sync_measured"] > 0).sum()),
             "ranks": len(evidence.steps.ranks),
         },
-        remedies=(
-            predicted_remedy(
-                "sync-less",
-                "half the syncs",
-                predict_without(evidence, evidence.steps.wall_ns * share / 2),
-                "Accumulate gradients of two batches under no_sync(), sync in bfloat16 with a "
-                "communication hook, or double the batch size.",
-            ),
-        ),
+        remedies=(predicted_remedy("sync-less", "half the syncs", prediction, how),),
     )
 
 
@@ -90,7 +79,7 @@ def check_compute_bound(evidence: Evidence) -> Finding | None:
     phase: it must be at the model for 80 % of its time, and used for half of it where a GPU's
     utilisation is recorded, as gaps between kernels are no work.
     """
-    if not evidence.enough or evidence.data_wait_share >= WARNING:
+    if not evidence.enough or evidence.steps.data_wait_share >= WARNING:
         return None
     if (sync_share(evidence) or 0.0) >= SERIOUS:
         return None
@@ -98,10 +87,10 @@ def check_compute_bound(evidence: Evidence) -> Finding | None:
     if not _is_busy(evidence):
         return None
     return evidence.finding(
-        f"the accelerator is the limit: {evidence.data_wait_share:.1%} waits for data",
+        f"the accelerator is the limit: {evidence.steps.data_wait_share:.1%} waits for data",
         0.0,
         {
-            "data_wait_share": evidence.data_wait_share,
+            "data_wait_share": evidence.steps.data_wait_share,
             **evidence.script_data_wait,
             **({} if device is None else {"device_model_share": device.model_share}),
             "step_ms": float(steps.wall_ns.mean() / 1e6),
@@ -129,9 +118,6 @@ def _model_share(evidence: Evidence) -> float:
     return sum(wall_ns for wall_ns, inside in seen if inside) / max(total, 1.0)
 
 
-_SMALL_UTILISATION, _SHORT_STEP_NS = 0.5, 50e6
-
-
 @rule
 def check_small_batch(evidence: Evidence) -> Finding | None:
     """Batches are too small to fill the device.
@@ -147,16 +133,15 @@ def check_small_batch(evidence: Evidence) -> Finding | None:
     used = gpu_utilisation(evidence)
     device = evidence.steps.device if evidence.loader is not None else None
     at_model = device.model_share if device is not None else 1.0
-    if not evidence.enough or used is None or used >= _SMALL_UTILISATION * at_model:
+    if not evidence.enough or used is None or used >= 0.5 * at_model:
         return None
     median = float(np.median(evidence.steps.wall_ns))
-    if evidence.data_wait_share >= WARNING or median >= _SHORT_STEP_NS:
+    if evidence.steps.data_wait_share >= WARNING or median >= 50e6:  # 50 ms
         return None
-    seconds = (at_model - used) * evidence.steps.total_seconds
     samples = evidence.steps.rows["samples"]
     return evidence.finding(
         f"steps of {median / 1e6:.1f} ms use the GPU only {used:.0%}",
-        seconds,
+        (at_model - used) * evidence.steps.total_seconds,
         {
             "gpu_utilisation": used,
             **({} if device is None else {"device_model_share": device.model_share}),
@@ -196,15 +181,13 @@ def check_blocking_copy(evidence: Evidence) -> Finding | None:
     if in_line and device is None:
         return None
     pinned = pageable == 0 if copies else loader is not None and loader.pinned
-    place = find_hotspot(sample for sample in evidence.rank_samples if sample.phase == "copy")
-    cause: Cause | None = place.cause() if place is not None else None
-    seconds = share * steps.total_seconds
+    cause = find_cause(sample for sample in evidence.rank_samples if sample.phase == "copy")
     at = f" at {cause.place}" if cause is not None else ""
     whom = "the script" if device is None else "the accelerator"
     remedies = faster_copies(evidence, at, pinned=pinned, blocking=blocking > 0 or not copies)
     return evidence.finding(
         f"copies to the device{at} hold {whom} up for {share:.0%} of step time",
-        seconds,
+        share * steps.total_seconds,
         {
             "copy_share": share,
             **({} if device is None else {"script_copy_share": steps.share("copy")}),
@@ -214,10 +197,6 @@ def check_blocking_copy(evidence: Evidence) -> Finding | None:
         cause=cause,
         remedies=(overlapped_copies(evidence, at),) if in_line else remedies,
     )
-
-
-_DEVICE_BUSY = 0.8
-_COMPUTES = 0.5
 
 
 @rule
@@ -254,23 +233,20 @@ def check_device_sync(evidence: Evidence) -> Finding | None:
     known = used is not None or device is not None
     if not known and _computes_there(evidence, waits):
         return None
-    if place is None or share < SERIOUS or (used is not None and used >= _DEVICE_BUSY):
+    if place is None or share < SERIOUS or (used is not None and used >= _GPU_BUSY):
         return None
     cause = place.cause()
-    seconds = share * evidence.steps.total_seconds
     how = "Keep the value on the device and read it every so many steps; print it then."
     saved = np.full(len(evidence.steps), share) * evidence.steps.wall_ns
     # Within a phase the device's clock cannot tell work from waiting for the script; and if
     # nothing is known of the device, it may have worked all the time.
-    spared = known and device is None
-    gain = (
-        predict_without(evidence, saved)
-        if spared
-        else predict_without(evidence, np.zeros_like(saved), saved)
-    )
+    if known and device is None:
+        gain = predict_without(evidence, saved)
+    else:
+        gain = predict_without(evidence, np.zeros_like(saved), saved)
     return evidence.finding(
         f"the script waits for the device at {cause.place} for {waited:.0%} of the time",
-        seconds,
+        share * evidence.steps.total_seconds,
         {
             "share_of_step_time": waited,
             **({} if device is None else {"device_idle_share": share}),
@@ -289,14 +265,14 @@ def _samples_in_steps(evidence: Evidence) -> list[StackSample]:
         for sample in evidence.rank_samples
         if sample.rank in times
     ]
-    return [sample for sample in seen if row_count(sample.rows)]
+    return [sample for sample in seen if sample.rows.count]
 
 
 def _computes_there(evidence: Evidence, waits: Sequence[StackSample]) -> bool:
     """Return whether a rank without a known device computes in such lines itself."""
     on_cpu = sum(sample.cpu_ns for sample in waits)
     waited = sum(sample.wall_ns for sample in waits)
-    return not evidence.steps.share("copy") and on_cpu >= _COMPUTES * waited
+    return not evidence.steps.share("copy") and on_cpu >= 0.5 * waited
 
 
 def _device_idle_share(
@@ -310,9 +286,5 @@ def _device_idle_share(
     waited: defaultdict[str, float] = defaultdict(float)
     for sample in waits:
         waited[sample.phase] += sample.wall_ns / max(total, 1.0)
-    return sum(
-        max(share - max(steps.share(phase) - device.share(phase), 0.0), 0.0)
-        if phase in PHASES
-        else share
-        for phase, share in waited.items()
-    )
+    earlier = {phase: max(steps.share(phase) - device.share(phase), 0.0) for phase in PHASES}
+    return sum(max(share - earlier.get(phase, 0.0), 0.0) for phase, share in waited.items())

@@ -29,8 +29,6 @@ from headrace.observe.doctor.stack_samples import (
 from headrace.observe.whatif.measured_pipeline import BatchWork
 from headrace.observe.whatif.prediction import PipelineChange
 
-_CPU_SHARE, _CPU_SHARE_CORES_SHORT = 0.6, 0.3
-
 
 @rule
 def check_cpu_bound_worker(evidence: Evidence) -> Finding | None:
@@ -46,8 +44,7 @@ def check_cpu_bound_worker(evidence: Evidence) -> Finding | None:
     work = evidence.work
     if not (evidence.starved and evidence.workers_busy) or work is None or not work.cpu_measured:
         return None
-    enough = _CPU_SHARE_CORES_SHORT if evidence.cores_short else _CPU_SHARE
-    if work.cpu_share < enough:
+    if work.cpu_share < (0.3 if evidence.cores_short else 0.6):
         return None
     cause = making_cause(evidence, evidence.making_samples)
     remedies = more_workers_remedies(evidence)
@@ -92,10 +89,6 @@ def _cpu_bound_title(evidence: Evidence, cause: Cause | None) -> str:
     return f"{cause} takes {cause.share:.0%} of {whose}"
 
 
-_COLLATE_FRAME = re.compile("collate", re.IGNORECASE)
-_COLLATE_SHARE = 0.3
-
-
 @rule
 def check_slow_collate(evidence: Evidence) -> Finding | None:
     """Putting samples together to a batch takes a large part of the workers' time.
@@ -107,15 +100,14 @@ def check_slow_collate(evidence: Evidence) -> Finding | None:
     if not (evidence.starved and evidence.workers_busy) or work is None:
         return None
     share = float(work.column("collate_ns").sum() / max(work.column("wall_ns").sum(), 1.0))
-    if share < _COLLATE_SHARE:
+    if share < 0.3:
         return None
     cause = _collate_cause(evidence, share)
     remedies = faster_code_remedies(evidence, cause, cause.name or "collating")
-    seconds = evidence.flow_wait_seconds * share
     where = f" at {cause.place}" if cause.place else ""
     return evidence.finding(
         f"collating{where} takes {share:.0%} of the time of making a batch",
-        seconds,
+        evidence.flow_wait_seconds * share,
         {
             "data_wait_share": evidence.steady_steps.data_wait_share,
             "collate_share": share,
@@ -135,7 +127,7 @@ def _collate_cause(evidence: Evidence, share: float) -> Cause:
     inside = tuple(
         item
         for item in evidence.making_samples
-        if item.passes(_COLLATE_FRAME) or (is_map and _is_inside(item, timed))
+        if item.passes(re.compile("collate", re.IGNORECASE)) or (is_map and _is_inside(item, timed))
     )
     seen = making_cause(evidence, inside) if inside else None
     return Cause(
@@ -174,10 +166,12 @@ def check_lock_contention(evidence: Evidence) -> Finding | None:
     cause = making_cause(evidence, lock_samples(evidence), off_cpu_only=True)
     prediction = predict_less_waiting(evidence, share)
     seconds = evidence.flow_wait_seconds * share
+    remedies: tuple[Remedy, ...] = ()
     if prediction is not None:
         seconds = max(evidence.waits_solved(prediction), seconds)
+        how = "Let each worker open its own file or connection, so that nothing is shared."
+        remedies = (predicted_remedy("no-lock", "no waiting for each other", prediction, how),)
     where = f" in {cause}" if cause is not None else ""
-    how = "Let each worker open its own file or connection, so that nothing is shared."
     return evidence.finding(
         f"workers wait for each other {share:.0%} of their time{where}",
         seconds,
@@ -187,15 +181,12 @@ def check_lock_contention(evidence: Evidence) -> Finding | None:
             "worker_cpu_share": evidence.work.cpu_share if evidence.work else None,
         },
         cause=cause,
-        remedies=(predicted_remedy("no-lock", "no waiting for each other", prediction, how),)
-        if prediction
-        else (),
+        remedies=remedies,
     )
 
 
 _WAITING_SHARE = 0.4
 _BANDWIDTH_BYTES_PER_S = 50e6
-_READS_BYTES_PER_S = 100e3
 
 
 @rule
@@ -220,7 +211,7 @@ def check_slow_storage(evidence: Evidence) -> Finding | None:
     waited_s = waiting * float(work.column("wall_ns").sum()) / 1e9
     bytes_per_s = read_bytes / max(waited_s, 1e-9)
     by_source = any(is_reading(sample) for sample in reading)
-    by_bytes = bytes_per_s >= _READS_BYTES_PER_S and not evidence.cores_short
+    by_bytes = bytes_per_s >= 100e3 and not evidence.cores_short
     if waiting < _WAITING_SHARE or not (by_source or by_bytes):
         return None
     kind = "bandwidth" if bytes_per_s >= _BANDWIDTH_BYTES_PER_S else "latency"
@@ -286,10 +277,6 @@ def _slow_storage_remedies(evidence: Evidence, waiting: float, kind: str) -> tup
     return (*remedies, shards)
 
 
-_READ_BYTES, _SAMPLE_BYTES = 256 * 2**10, 2**20
-_READS_A_SAMPLE = 1.0
-
-
 @rule
 def check_small_files(evidence: Evidence) -> Finding | None:
     """Workers wait for many small files: each costs an open and a read, however little it holds.
@@ -312,13 +299,17 @@ def check_small_files(evidence: Evidence) -> Finding | None:
     )
     if calls <= 0 or samples <= 0 or evidence.cores_full:  # 0: not recorded
         return None
-    files = _waiting_for_files(evidence)
+    files = tuple(
+        sample
+        for sample in evidence.making_samples
+        if reads_own_files(sample) and not (is_lock(sample) or is_sleep(sample))
+    )
     total_ns = sum(sample.wall_ns for sample in evidence.making_samples)
     waiting = off_cpu_ns(files) / max(total_ns, 1.0)
     waited_s = waiting * float(work.column("wall_ns").sum()) / 1e9
-    small = read_bytes < min(_READ_BYTES * calls, _SAMPLE_BYTES * samples)
+    small = read_bytes < min(256 * 2**10 * calls, 2**20 * samples)
     bytes_per_s = read_bytes / max(waited_s, 1e-9)
-    if waiting < _WAITING_SHARE or calls < _READS_A_SAMPLE * samples or not small:
+    if waiting < _WAITING_SHARE or calls < samples or not small:
         return None
     if bytes_per_s >= _BANDWIDTH_BYTES_PER_S:
         return None
@@ -339,14 +330,6 @@ def check_small_files(evidence: Evidence) -> Finding | None:
         },
         cause=cause,
         remedies=remedies,
-    )
-
-
-def _waiting_for_files(evidence: Evidence) -> tuple[StackSample, ...]:
-    return tuple(
-        sample
-        for sample in evidence.making_samples
-        if reads_own_files(sample) and not (is_lock(sample) or is_sleep(sample))
     )
 
 

@@ -25,7 +25,7 @@ from headrace.observe.doctor.stack_samples import (
 )
 from headrace.observe.whatif.measured_pipeline import BatchWork, wait_for_ready_ns
 from headrace.observe.whatif.prediction import PipelineChange
-from headrace.observe.whatif.tables import Columns, Floats, select_rows
+from headrace.observe.whatif.tables import Floats, covered_before
 
 HANDOFF_NS = 2e6
 """Largest handoff of a batch of few tensors from a worker: a queue, and for each tensor a handle
@@ -93,42 +93,19 @@ def _making_wait_ns(evidence: Evidence) -> Floats:
     for rank in evidence.steps.ranks:
         places = np.flatnonzero(steps["rank"] == rank)
         begins = steps["start_ns"][places]
-        mine = select_rows(
-            fetches, (fetches["rank"] == rank) & (fetches["loader"] == loader.number)
-        )
+        mine = fetches.having(rank=rank, loader=loader.number)
         asked_ns, had_ns = mine["start_ns"], mine["start_ns"] + mine["wait_ns"]
         within = np.searchsorted(begins, asked_ns, side="right") - 1
         counts = (within >= 0) & (asked_ns < (begins + steps["wall_ns"][places])[within])
-        making = _CoveredTime(select_rows(work.rows, work.rows["rank"] == rank))
+        made = work.rows.having(rank=rank)
+        made_ns = made["start_ns"], made["start_ns"] + made["wall_ns"]
         during = np.where(
             mine["batch"] < loader.workers,
             had_ns - asked_ns,
-            making.before(had_ns) - making.before(asked_ns),
+            covered_before(*made_ns, had_ns) - covered_before(*made_ns, asked_ns),
         )
         np.add.at(waited, places[within[counts]], during[counts])
     return waited
-
-
-class _CoveredTime:
-    """The time covered by the union of some rows, each from `start_ns` for `wall_ns`."""
-
-    def __init__(self, rows: Columns) -> None:
-        order = np.argsort(rows["start_ns"], kind="stable")
-        starts = rows["start_ns"][order]
-        ends = np.maximum.accumulate(starts + rows["wall_ns"][order]) if len(order) else starts
-        # What a row covers that no earlier row does.
-        self._starts = np.maximum(starts, np.concatenate([starts[:1], ends[:-1]]))
-        self._ends = np.maximum(ends, self._starts)
-        self._sums = np.concatenate([[0], np.cumsum(self._ends - self._starts)])
-
-    def before(self, times_ns: Floats) -> Floats:
-        """Return how much of the time before each of `times_ns` is covered."""
-        if len(self._ends) == 0:
-            return np.zeros(len(times_ns))
-        begun = np.searchsorted(self._starts, times_ns, side="right")
-        not_yet = self._ends[np.maximum(begun - 1, 0)] - times_ns
-        covered: Floats = self._sums[begun] - np.where(begun > 0, np.maximum(not_yet, 0), 0)
-        return covered.astype(np.float64)
 
 
 _COMPUTES, _WAITS = 0.3, 0.4
@@ -162,7 +139,7 @@ def check_data_wait(evidence: Evidence) -> Finding | None:
         return None
     if evidence.loader is None:
         return _finding_without_loader(evidence)
-    share = evidence.data_wait_share
+    share = evidence.steps.data_wait_share
     if share < WARNING:
         return None
     if is_handoff_bound(evidence) and (share < SERIOUS or not evidence.others_fill_cores):
@@ -205,7 +182,7 @@ def _in_time_remedies(evidence: Evidence) -> tuple[Remedy, ...]:
 
 
 def _short_steps_finding(evidence: Evidence) -> Finding:
-    steps, share = evidence.steps, evidence.data_wait_share
+    steps, share = evidence.steps, evidence.steps.data_wait_share
     step_ms = float(steps.wall_ns.mean() / 1e6)
     wait_ms = float(steps.data_wait_ns.sum() / max(steps.rows["batches"].sum(), 1) / 1e6)
     taking = f"taking them over needs {wait_ms:.2f} ms each"
@@ -233,7 +210,7 @@ def _title_and_cause(evidence: Evidence) -> tuple[str, Cause | None]:
     assert loader is not None  # checked by the caller
     built = None
     if loader.file:
-        built = Cause(file=loader.file, line=loader.line, share=evidence.data_wait_share)
+        built = Cause(file=loader.file, line=loader.line, share=evidence.steps.data_wait_share)
     if work is not None and not evidence.workers_busy:
         if evidence.others_fill_cores:
             return f"workers are idle, but {evidence.others_use}", None
@@ -252,15 +229,14 @@ def _finding_without_loader(evidence: Evidence) -> Finding | None:
     making = [sample for sample in evidence.rank_samples if _is_making_data(sample)]
     place = find_hotspot(making, total)
     share = sum(sample.wall_ns for sample in making) / max(total, 1.0)
-    waited = evidence.data_wait_share
+    waited = evidence.steps.data_wait_share
     if place is None or max(share, waited) < WARNING:
         return None
     cause = place.cause()
-    seconds = max(share, waited) * evidence.steps.total_seconds
     does = "makes its data itself" if place.cpu_share >= _COMPUTES else "itself waits for its data"
     return evidence.finding(
         f"the script {does}: {cause} takes {place.share:.0%} of the time",
-        seconds,
+        max(share, waited) * evidence.steps.total_seconds,
         {"share_of_step_time": share, "cpu_share_there": place.cpu_share},
         cause=cause,
         remedies=first_loader_remedies(evidence, share, place.cpu_share),
@@ -268,12 +244,7 @@ def _finding_without_loader(evidence: Evidence) -> Finding | None:
 
 
 def _is_making_data(sample: StackSample) -> bool:
-    if not sample.own_frame.is_user:
-        return False
-    return not (runs_model(sample) or is_device_sync(sample))
-
-
-_SEND_SHARE = 1.0
+    return sample.own_frame.is_user and not (runs_model(sample) or is_device_sync(sample))
 
 
 @rule
@@ -297,7 +268,7 @@ def check_slow_transfer(evidence: Evidence) -> Finding | None:
     if not evidence.starved or work is None or loader is None or loader.workers == 0:
         return None
     send = float(work.column("send_ns").sum() / max(work.column("wall_ns").sum(), 1.0))
-    sends_slowly = send >= _SEND_SHARE and (
+    sends_slowly = send >= 1.0 and (
         evidence.workers_busy or float(work.column("send_ns").mean()) > HANDOFF_NS
     )
     taken_ns, unpack_ns = ready_handoff_ns(evidence)
@@ -310,12 +281,11 @@ def check_slow_transfer(evidence: Evidence) -> Finding | None:
     by_send = evidence.flow_wait_seconds * (1.0 - 0.5 / send) if sends_slowly else 0.0
     by_unpack = evidence.steady_steps.total_seconds * unpack if unpack >= WARNING else 0.0
     seconds = min(max(by_send, by_unpack), evidence.flow_wait_seconds)
+    title = "handing batches from the workers to the rank takes long"
+    if usual:
+        title = f"handing a batch to the rank takes {unpack:.0%} of a step, as steps are short"
     return evidence.finding(
-        (
-            f"handing a batch to the rank takes {unpack:.0%} of a step, as steps are short"
-            if usual
-            else "handing batches from the workers to the rank takes long"
-        ),
+        title,
         seconds,
         {
             "send_over_make": send,

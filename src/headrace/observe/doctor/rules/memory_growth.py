@@ -19,7 +19,7 @@ from headrace.observe.doctor.stack_samples import (
     is_newer,
     source_lines_as_run,
 )
-from headrace.observe.whatif.tables import Columns, Floats, row_count, select_rows
+from headrace.observe.whatif.tables import Columns, Floats
 
 _DEVICE = re.compile(r"gpu_(\d+)_memory_bytes")
 _EXPLAINED, _GROWTH_BYTES, _GROWTH_SHARE = 0.9, 64 * 2**20, 0.02
@@ -76,11 +76,7 @@ def check_memory_growth(evidence: Evidence) -> Finding | None:
     return evidence.finding(
         f"memory of {owner.name} grows by {rate * 60 / 2**20:,.0f} MiB a minute{where}",
         0.0,
-        {
-            "growth_mb_per_min": rate * 60 / 1e6,
-            "watched_s": watched_s,
-            "line_at_fault": certainty,
-        },
+        {"growth_mb_per_min": rate * 60 / 1e6, "watched_s": watched_s, "line_at_fault": certainty},
         cause=cause,
         remedies=(Remedy(name="keep-less", change="", how=_advice(owner, what, newer)),),
         severity="serious",
@@ -90,22 +86,21 @@ def check_memory_growth(evidence: Evidence) -> Finding | None:
 def _series(evidence: Evidence) -> Iterator[tuple[_MemoryOwner, Floats, Floats]]:
     """Yield the series that may grow: owner, times in ns, bytes in use."""
     usage, system = evidence.usage, evidence.system
-    for pid in np.unique(usage["pid"]) if row_count(usage) else ():
-        rows = select_rows(usage, usage["pid"] == pid)
+    for pid in np.unique(usage["pid"]):
+        rows = usage.having(pid=pid)
         yield _memory_owner(evidence.processes, int(pid)), rows["t_ns"], rows["resident_bytes"]
     ours = gpus_of_run(evidence)
-    for name in system if row_count(system) else ():
+    for name in system if ours is not None and system.count else ():
         match = _DEVICE.fullmatch(name)
-        if match and ours is not None and (not ours or int(match[1]) in ours):
+        if match and (not ours or int(match[1]) in ours):
             yield _MemoryOwner(name=f"GPU {match[1]}", is_device=True), system["t_ns"], system[name]
 
 
 def _memory_owner(processes: Columns, pid: int) -> _MemoryOwner:
-    places = np.flatnonzero(processes["pid"] == pid).tolist() if row_count(processes) else []
-    if not places:
+    rows = processes.having(pid=pid)
+    if not rows.count:
         return _MemoryOwner(name=f"process {pid}")
-    row = places[-1]
-    rank, worker = int(processes["rank"][row]), int(processes["worker"][row])
+    rank, worker = int(rows["rank"][-1]), int(rows["worker"][-1])
     name = f"rank {rank}" if worker < 0 else f"worker {worker} of rank {rank}"
     return _MemoryOwner(name=name, rank=rank, worker=worker)
 
@@ -115,7 +110,7 @@ def _samples_since(evidence: Evidence, owner: _MemoryOwner, since_ns: int) -> li
     seen = evidence.making_samples if owner.worker >= 0 else evidence.rank_samples
     mine = [sample for sample in seen if owner.is_device or sample.rank == owner.rank]
     later = [sample.only(end_ns_of(sample.rows) >= since_ns) for sample in mine]
-    return [sample for sample in later if row_count(sample.rows)]
+    return [sample for sample in later if sample.rows.count]
 
 
 def _likely_leak(seen: list[StackSample], *, holds_loop: bool) -> tuple[str, Cause] | None:

@@ -13,16 +13,12 @@ from headrace.observe.doctor.remedies import predict_without, predicted_remedy
 from headrace.observe.doctor.stack_samples import (
     StackFrame,
     StackSample,
-    find_hotspot,
+    find_cause,
     samples_during,
 )
 from headrace.observe.whatif.tables import Flags
 from headrace.observe.whatif.train_steps import TrainSteps
 from headrace.records.schema import PHASES
-
-_START_S, _FIRST_BATCH_S = 60.0, 20.0
-_SHORT_RUN_FIRST_BATCH_S, _SHORT_RUN_SHARE = 5.0, 0.1
-_LITTLE = 0.01
 
 
 @rule
@@ -37,16 +33,14 @@ def check_slow_start(evidence: Evidence) -> Finding | None:
     """
     processes, steps = evidence.processes, evidence.steps
     span = steps.span_ns
-    if not evidence.enough or span is None or not len(processes.get("role", ())):
-        return None
-    ranks = processes["started_ns"][processes["role"] == "rank"]
-    if not len(ranks):
+    ranks = processes.having(role="rank")["started_ns"]
+    if not evidence.enough or span is None or not len(ranks):
         return None
     before_ns = (steps.recorded - len(steps)) / len(steps.ranks) * float(np.median(steps.wall_ns))
     start_s = max((span[0] - int(ranks.min()) - before_ns) / 1e9, 0.0)
     first_s, all_s = _first_batch_s(evidence), (span[1] - int(ranks.min())) / 1e9
-    least_first_s = min(_FIRST_BATCH_S, max(_SHORT_RUN_FIRST_BATCH_S, _SHORT_RUN_SHARE * all_s))
-    if start_s < _START_S and first_s < least_first_s:
+    least_first_s = min(20.0, max(5.0, 0.1 * all_s))
+    if start_s < 60.0 and first_s < least_first_s:
         return None
     seconds = max(start_s, first_s)
     what = "until the first batch is there" if first_s >= start_s / 2 else "before the first step"
@@ -56,17 +50,16 @@ def check_slow_start(evidence: Evidence) -> Finding | None:
         {"seconds_to_steady_steps": start_s, "seconds_to_first_batch": first_s},
         remedies=(_SOONER_FIRST_BATCH if first_s >= start_s / 2 else _LESS_BEFORE_TRAINING,),
         # Time before training is paid once, so it is never more than a warning.
-        severity="warning" if seconds >= _LITTLE * all_s else "info",
+        severity="warning" if seconds >= 0.01 * all_s else "info",
     )
 
 
 def _first_batch_s(evidence: Evidence) -> float:
     """Return the wait for the first training batch, in seconds; 0 if not recorded."""
-    fetches, loader = evidence.fetches, evidence.loader
-    if loader is None or not len(fetches.get("batch", ())):
+    if evidence.loader is None:
         return 0.0
-    first = (fetches["batch"] == 0) & (fetches["epoch"] == 0) & (fetches["loader"] == loader.number)
-    return float(fetches["wait_ns"][first].max(initial=0)) / 1e9
+    first = evidence.fetches.having(batch=0, epoch=0, loader=evidence.loader.number)
+    return float(first["wait_ns"].max(initial=0)) / 1e9
 
 
 # Their effect depends on the length of the run, so nothing is predicted.
@@ -85,7 +78,6 @@ _LESS_BEFORE_TRAINING = Remedy(
 )
 
 
-_TIMES_MEDIAN, _DEVIATIONS = 1.5, 5.0
 _MODEL_PHASES = ("forward", "backward", "sync", "optimizer")
 _WAITS_FOR_OTHERS = ("backward", "sync")
 """Phases in which a rank waits for another one."""
@@ -118,9 +110,7 @@ def check_step_outliers(evidence: Evidence) -> Finding | None:
     usual = wall[~steps.starts_loader]
     median = float(np.median(usual))
     deviation = 1.48 * float(np.median(np.abs(usual - median)))
-    outliers = (wall >= max(_TIMES_MEDIAN * median, median + _DEVIATIONS * deviation)) & (
-        ~steps.starts_loader
-    )
+    outliers = (wall >= max(1.5 * median, median + 5.0 * deviation)) & (~steps.starts_loader)
     excess = np.where(outliers, wall - median, 0.0)
     share = float(excess.sum() / max(wall.sum(), 1.0))
     if outliers.sum() < 2 or share < WARNING:
@@ -136,6 +126,7 @@ def check_step_outliers(evidence: Evidence) -> Finding | None:
     when = f"every {every} steps" if every else "at irregular steps"
     where = f", {'in' if cause.name else 'at'} {cause}" if cause is not None else ""
     times = float(wall[outliers].mean() / max(median, 1.0))
+    gain, how = predict_without(evidence, excess), "Do it less often, or in the background."
     return evidence.finding(
         f"{int(outliers.sum()):,} of {len(steps):,} steps take {times:.1f} times as long as "
         f"the others ({when}{where})",
@@ -149,14 +140,7 @@ def check_step_outliers(evidence: Evidence) -> Finding | None:
             "every_steps": every,
         },
         cause=cause,
-        remedies=(
-            predicted_remedy(
-                "outliers",
-                "no such steps",
-                predict_without(evidence, excess),
-                "Do it less often, or in the background.",
-            ),
-        ),
+        remedies=(predicted_remedy("outliers", "no such steps", gain, how),),
     )
 
 
@@ -217,8 +201,7 @@ def _outlier_cause(evidence: Evidence, outliers: Flags, phase: str) -> Cause | N
         for frame in sample.frames
     }
     seen = samples_during(in_phase, times)
-    place = find_hotspot([_cut_to_special_line(sample, usual) for sample in seen])
-    return place.cause() if place is not None else None
+    return find_cause([_cut_to_special_line(sample, usual) for sample in seen])
 
 
 def _cut_to_special_line(sample: StackSample, usual: set[StackFrame]) -> StackSample:
@@ -227,15 +210,12 @@ def _cut_to_special_line(sample: StackSample, usual: set[StackFrame]) -> StackSa
         return sample
     special = [
         depth
-        for depth, frame in enumerate(sample.frames)
+        for depth, frame in enumerate(sample.frames, start=1)
         if frame.is_user and frame.line and frame not in usual
     ]
-    if not special:
-        return sample
-    return replace(sample, frames=sample.frames[: special[-1] + 1])
+    return replace(sample, frames=sample.frames[: special[-1]]) if special else sample
 
 
-_SLOWER = 1.1
 _MATTERS, _ALIKE = 0.05, 0.5
 _COMPUTING = ("forward", "backward", "optimizer", "other")
 _OWN_PHASES = ("data_wait", "copy", "forward", "backward", "optimizer", "other")
@@ -265,7 +245,7 @@ def check_slow_rank(evidence: Evidence) -> Finding | None:
     usual = float(np.median([value for rank, value in own.items() if rank != slow]))
     excess = own[slow] - usual
     step_ns = float(counted.wall_ns.mean())
-    if own[slow] < _SLOWER * usual or excess < WARNING * step_ns:
+    if own[slow] < 1.1 * usual or excess < WARNING * step_ns:
         return None
     excess_of = {
         phase: _mean(of_rank[slow], phase)
@@ -273,17 +253,19 @@ def check_slow_rank(evidence: Evidence) -> Finding | None:
         for phase in phases
     }
     phase = max(excess_of, key=lambda name: excess_of[name])
-    seconds = excess / step_ns * steps.total_seconds
     kind = {"data_wait": "data", "copy": "copy"}.get(phase, "compute")
     means = {phase: _mean(of_rank[slow], phase) for phase in _OWN_PHASES}
     if kind == "compute" and _all_slower(own[slow], usual, means, excess_of):
         kind = "host"
     cause = _slow_rank_cause(evidence, slow, phase) if kind != "host" else None
+    # All ranks wait for it, so each step gets shorter by the difference.
+    gain = predict_without(evidence, steps.wall_ns * min(excess / step_ns, 0.99))
+    change = f"rank {slow} as fast as the others"
     where = f", {'in' if cause.name else 'at'} {cause}" if cause is not None else ""
     return evidence.finding(
         f"rank {slow} needs {own[slow] / max(usual, 1.0):.1f} times as long for a step as "
         f"the others: {_WHAT[kind]}{where}",
-        seconds,
+        excess / step_ns * steps.total_seconds,
         {
             "rank": slow,
             "own_ms": own[slow] / 1e6,
@@ -293,7 +275,7 @@ def check_slow_rank(evidence: Evidence) -> Finding | None:
             "phase_excess_ms": excess_of[phase] / 1e6,
         },
         cause=cause,
-        remedies=(_even_ranks_remedy(evidence, slow, kind, excess / step_ns),),
+        remedies=(predicted_remedy("even-ranks", change, gain, _HOW[kind]),),
     )
 
 
@@ -325,13 +307,6 @@ def _all_slower(
     )
 
 
-def _even_ranks_remedy(evidence: Evidence, rank: int, kind: str, share: float) -> Remedy:
-    # All ranks wait for it, so each step gets shorter by the difference.
-    saved = evidence.steps.wall_ns * min(share, 0.99)
-    change = f"rank {rank} as fast as the others"
-    return predicted_remedy("even-ranks", change, predict_without(evidence, saved), _HOW[kind])
-
-
 def _mean(steps: TrainSteps, phase: str) -> float:
     return float(steps.phase_ns(phase).mean()) if len(steps) else 0.0
 
@@ -339,15 +314,18 @@ def _mean(steps: TrainSteps, phase: str) -> float:
 def _slow_rank_cause(evidence: Evidence, rank: int, phase: str) -> Cause | None:
     """Return where the slow rank is in that phase; if it waits for data, where batches are made."""
     if phase == "data_wait" and evidence.making_samples:
-        place = find_hotspot(sample for sample in evidence.making_samples if sample.rank == rank)
-        return place.cause() if place is not None else None
-    place = find_hotspot(
+        return find_cause(sample for sample in evidence.making_samples if sample.rank == rank)
+    return find_cause(
         sample for sample in evidence.rank_samples if sample.phase == phase and sample.rank == rank
     )
-    return place.cause() if place is not None else None
 
 
-_UNEQUAL_STEPS, _UNEQUAL_SHARE = 3, 0.02
+_EQUAL_SHARES = Remedy(
+    name="equal-shares",
+    change="the same number of batches on every rank",
+    how="Use DistributedSampler(drop_last=True), or headrace.DataLoader, which shares out the "
+    "tail.",
+)
 
 
 @rule
@@ -361,20 +339,12 @@ def check_unequal_steps(evidence: Evidence) -> Finding | None:
         return None
     _, counts = np.unique(steps.rows["rank"], return_counts=True)
     most, least = int(counts.max()), int(counts.min())
-    if most - least < max(_UNEQUAL_STEPS, _UNEQUAL_SHARE * most):
+    if most - least < max(3, 0.02 * most):
         return None
-    seconds = (most - least) * float(steps.wall_ns.mean()) / 1e9
     return evidence.finding(
         f"ranks take between {least:,} and {most:,} steps",
-        seconds,
+        (most - least) * float(steps.wall_ns.mean()) / 1e9,
         {"fewest_steps": least, "most_steps": most, "ranks": len(steps.ranks)},
-        remedies=(
-            Remedy(
-                name="equal-shares",
-                change="the same number of batches on every rank",
-                how="Use DistributedSampler(drop_last=True), or headrace.DataLoader, which shares "
-                "out the tail.",
-            ),
-        ),
+        remedies=(_EQUAL_SHARES,),
         severity="warning",
     )

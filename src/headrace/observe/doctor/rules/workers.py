@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from headrace.observe.doctor.evidence import WARNING, Evidence, TrainingLoader, rule
+from headrace.observe.doctor.evidence import WARNING, Evidence, rule
 from headrace.observe.doctor.findings import Finding, Remedy
 from headrace.observe.doctor.remedies import (
     WORTH_IT,
@@ -47,7 +47,6 @@ def check_too_few_workers(evidence: Evidence) -> Finding | None:
     if found is None:
         return None
     remedy, prediction = found
-    seconds = evidence.waits_solved(prediction)
     if loader.workers == 0:
         title = "the rank makes its batches itself while the accelerator waits: no workers"
     else:
@@ -55,7 +54,7 @@ def check_too_few_workers(evidence: Evidence) -> Finding | None:
         title = f"{loader.workers} worker{plural} too few for the loader{loader.place}"
     return evidence.finding(
         title,
-        seconds,
+        evidence.waits_solved(prediction),
         {
             "data_wait_share": evidence.steady_steps.data_wait_share,
             "workers": loader.workers,
@@ -70,9 +69,6 @@ def check_too_few_workers(evidence: Evidence) -> Finding | None:
     )
 
 
-_WORKERS_A_CORE = 2.0
-
-
 @rule
 def check_oversubscribed_threads(evidence: Evidence) -> Finding | None:
     """Workers and their threads ask for more cores than there are.
@@ -84,7 +80,7 @@ def check_oversubscribed_threads(evidence: Evidence) -> Finding | None:
     work, loader = evidence.work, evidence.loader
     if not evidence.starved or work is None or loader is None or not work.cpu_measured:
         return None
-    crowded = loader.workers * evidence.host.ranks > _WORKERS_A_CORE * evidence.host.cores
+    crowded = loader.workers * evidence.host.ranks > 2.0 * evidence.host.cores
     threaded = work.threads >= THREADED_FACTOR and loader.workers > 0
     if not evidence.cores_full or not (crowded or threaded):
         return None
@@ -119,15 +115,10 @@ def _thread_remedies(evidence: Evidence, *, threaded: bool) -> tuple[Remedy, ...
         remedy = one_thread_a_worker_remedy(evidence)
         return (remedy,) if remedy is not None else ()
     fewer = max(int(evidence.host.cores // evidence.host.ranks), 1)
-    return (
-        predicted_remedy(
-            "workers",
-            f"{fewer} workers instead of {loader.workers}",
-            with_workers(simulator, fewer),
-            f"Give the DataLoader{loader.place} num_workers={fewer}.",
-            loader.overridden("num_workers", fewer),
-        ),
-    )
+    change = f"{fewer} workers instead of {loader.workers}"
+    how = f"Give the DataLoader{loader.place} num_workers={fewer}."
+    overrides = loader.overridden("num_workers", fewer)
+    return (predicted_remedy("workers", change, with_workers(simulator, fewer), how, overrides),)
 
 
 @rule
@@ -140,13 +131,8 @@ def check_workers_restarted(evidence: Evidence) -> Finding | None:
     loader, steps, rows = evidence.loader, evidence.steps, evidence.processes
     if not evidence.enough or loader is None or loader.persistent or loader.workers == 0:
         return None
-    if not len(rows.get("role", ())):
-        return None
-    workers = (rows["role"] == "worker") & (rows["loader"] == loader.number)
-    starts = [
-        int(((rows["rank"] == rank) & (rows["worker"] == 0) & workers).sum())
-        for rank in steps.ranks
-    ]
+    first_workers = rows.having(role="worker", loader=loader.number, worker=0)
+    starts = [first_workers.having(rank=rank).count for rank in steps.ranks]
     if min(starts, default=0) < 2 or not steps.starts_loader.any():
         return None
     wait = steps.data_wait_ns
@@ -156,6 +142,12 @@ def check_workers_restarted(evidence: Evidence) -> Finding | None:
     if share < WARNING:
         return None
     is_made_anew = loader.constructed > max(starts) / 2
+    how = f"Give the DataLoader{loader.place} persistent_workers=True."
+    if is_made_anew:
+        how = (
+            f"Construct the DataLoader{loader.place} once, before the epochs begin, and give it "
+            f"persistent_workers=True: it is constructed {loader.constructed} times."
+        )
     each = float(saved[steps.starts_loader].mean()) / 1e9
     return evidence.finding(
         f"starting the workers again takes {each:.1f} s an epoch, {share:.0%} of step time",
@@ -172,24 +164,11 @@ def check_workers_restarted(evidence: Evidence) -> Finding | None:
                 "persistent-workers",
                 "persistent workers",
                 predict_without(evidence, saved),
-                _persistence_advice(loader, is_made_anew=is_made_anew),
+                how,
                 () if is_made_anew else loader.overridden("persistent_workers", 1),
             ),
         ),
     )
-
-
-def _persistence_advice(loader: TrainingLoader, *, is_made_anew: bool) -> str:
-    if not is_made_anew:
-        return f"Give the DataLoader{loader.place} persistent_workers=True."
-    return (
-        f"Construct the DataLoader{loader.place} once, before the epochs begin, and give it "
-        f"persistent_workers=True: it is constructed {loader.constructed} times."
-    )
-
-
-_SPARE_SERVICE = 0.9
-_DEEPER_FACTORS = (2, 4, 8)
 
 
 @rule
@@ -208,21 +187,23 @@ def check_shallow_prefetch(evidence: Evidence) -> Finding | None:
         return None
     measured = simulator.measured
     service, consume = float(measured.service_ns.mean()), float(measured.consume_ns.mean())
-    if service / loader.workers > _SPARE_SERVICE * consume or evidence.cores_short:
+    if service / loader.workers > 0.9 * consume or evidence.cores_short:
         return None
     tried = [
         (factor, simulator.predict(PipelineChange(prefetch_factor=loader.prefetch_factor * factor)))
-        for factor in _DEEPER_FACTORS
+        for factor in (2, 4, 8)
     ]
     best = max(prediction.speedup for _, prediction in tried)
     if best < WORTH_IT:
         return None
     factor, prediction = next(each for each in tried if each[1].speedup >= 0.98 * best)
     depth = loader.prefetch_factor * factor
-    seconds = evidence.waits_solved(prediction)
+    change = f"a prefetch_factor of {depth} instead of {loader.prefetch_factor}"
+    how = f"Give the DataLoader{loader.place} prefetch_factor={depth}."
+    overrides = loader.overridden("prefetch_factor", depth)
     return evidence.finding(
         "batches vary so much in cost that the ones made ahead run out",
-        seconds,
+        evidence.waits_solved(prediction),
         {
             "data_wait_share": evidence.steady_steps.data_wait_share,
             "batch_wall_ms": service / 1e6,
@@ -230,15 +211,7 @@ def check_shallow_prefetch(evidence: Evidence) -> Finding | None:
             "workers": loader.workers,
             "prefetch_factor": loader.prefetch_factor,
         },
-        remedies=(
-            predicted_remedy(
-                "prefetch",
-                f"a prefetch_factor of {depth} instead of {loader.prefetch_factor}",
-                prediction,
-                f"Give the DataLoader{loader.place} prefetch_factor={depth}.",
-                loader.overridden("prefetch_factor", depth),
-            ),
-        ),
+        remedies=(predicted_remedy("prefetch", change, prediction, how, overrides),),
     )
 
 
@@ -267,10 +240,9 @@ def check_cpu_starved_by_ranks(evidence: Evidence) -> Finding | None:
     if alone.wait_share > simulator.before.wait_share / 2:
         return None
     cause = making_cause(evidence, evidence.making_samples)
-    seconds = evidence.waits_solved(alone)
     return evidence.finding(
         f"{host.ranks} ranks starve on {host.cores:g} cores, where one alone would be fed",
-        seconds,
+        evidence.waits_solved(alone),
         {
             "ranks": host.ranks,
             "cores": host.cores,
