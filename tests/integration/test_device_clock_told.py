@@ -204,7 +204,7 @@ def test_short_steps_lose_to_taking_over_what_the_device_waits(tmp_path: Path):
     assert "the accelerator waits 0.9" in short.title
     assert short.evidence["wait_for_batch_ms"] == pytest.approx(0.9, abs=0.05)
     assert short.seconds_lost == pytest.approx(steps.data_wait_seconds)
-    assert short.seconds_lost < steps.seconds("data_wait") / 2
+    assert short.seconds_lost < steps.share("data_wait") * steps.total_seconds / 2
 
 
 @pytest.fixture(scope="module")

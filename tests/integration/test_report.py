@@ -14,7 +14,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from headrace.cli.report import register
+from headrace.cli.report import report
 from headrace.core.errors import UsageError
 from headrace.records.schema import PHASES
 from headrace.report.open_run import open_run
@@ -120,7 +120,7 @@ def test_a_run_without_steps_says_so(tmp_path: Path):
 def test_the_verb_writes_the_page_where_it_is_told(recorded: Path, tmp_path: Path):
     app = typer.Typer()
     app.callback()(lambda: None)
-    register(app)
+    app.command()(report)
     output = tmp_path / "new" / "page.html"
     told = ["report", "base", "--runs-dir", str(recorded.parent), "--output", str(output)]
     result = CliRunner().invoke(app, told)
