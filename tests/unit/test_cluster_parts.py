@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,12 @@ import pytest
 from headrace.cluster.agent import FolderTail, HostAgent, HostFacts, append_growths
 from headrace.cluster.host_identity import host_marker, is_same_host
 from headrace.cluster.offload_fleet import PersistentNotices, group_shortages, partitions_of_job
-from headrace.cluster.ray_cluster import PlacedAgent, RayHost, ray_connection
+from headrace.cluster.ray_cluster import (
+    PlacedAgent,
+    RayHost,
+    check_ray_is_installed,
+    ray_connection,
+)
 from headrace.cluster.ray_node import FreeMemory, emulated_store_bytes, object_store_bytes
 from headrace.core import env
 from headrace.core.errors import LaunchError, UsageError
@@ -168,6 +174,16 @@ def test_nobody_at_an_address():
     with pytest.raises(LaunchError, match=r"no Ray cluster at 127\.0\.0\.1:1 that can be used"), \
          ray_connection("127.0.0.1:1"):  # fmt: skip
         pass
+
+
+def test_where_ray_is_missing_the_remedy_is_reported(monkeypatch: pytest.MonkeyPatch):
+    check_ray_is_installed()
+    monkeypatch.setitem(sys.modules, "ray", None)
+    remedy = r"needs Ray, .*`pip install 'headrace\[ray\]'`, on every host"
+    with pytest.raises(UsageError, match=remedy), ray_connection("auto"):
+        pass
+    with pytest.raises(UsageError, match=remedy):
+        check_ray_is_installed()
 
 
 def test_what_hosts_install_is_the_file_beside_the_script_or_the_one_that_is_named(

@@ -10,7 +10,8 @@ import pytest
 from headrace.cluster.ray_node import configured_token, write_token_file
 from headrace.core import env
 from headrace.core.errors import UsageError
-from headrace.jobs.hosts.cluster_join import parse_join_flags
+from headrace.jobs.hosts.cluster_join import TORCHRUN_SWITCHES, parse_join_flags
+from headrace.jobs.torchrun_args import torchrun_switches
 from headrace.platforms.cluster_hosts import ClusterHostFlags
 from headrace.platforms.instance_groups import GroupSpec
 
@@ -39,6 +40,10 @@ def test_flags_of_both_kinds_in_any_order():
     assert parse_join_flags(["--", "train.py", "--port", "x"]).run == (
         "--", "train.py", "--port", "x",
     )  # fmt: skip
+
+
+def test_the_torchrun_flags_that_are_written_down_are_those_of_its_parser():
+    assert torchrun_switches() == TORCHRUN_SWITCHES
 
 
 @pytest.mark.parametrize(

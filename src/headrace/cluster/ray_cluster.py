@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -27,11 +28,21 @@ def import_ray() -> ModuleType:
     try:
         import ray
     except ImportError as error:
-        raise UsageError(
-            f"A cluster needs Ray, which cannot be imported ({error}). "
-            "Run `pip install 'headrace[ray]'`, on every host."
-        ) from error
+        raise _missing_ray(str(error)) from error
     return ray
+
+
+def check_ray_is_installed() -> None:
+    """Raise UsageError, with the remedy, where Ray is not installed; nothing is imported."""
+    if find_spec("ray") is None:
+        raise _missing_ray("No module named 'ray'")
+
+
+def _missing_ray(reason: str) -> UsageError:
+    return UsageError(
+        f"A cluster needs Ray, which cannot be imported ({reason}). "
+        "Run `pip install 'headrace[ray]'`, on every host."
+    )
 
 
 _CONNECT_S = 10.0

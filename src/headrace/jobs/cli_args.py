@@ -81,6 +81,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             parser.add_argument(*each.spellings, action="append", default=[])
 
 
+def switches() -> frozenset[str]:
+    """Return the flags of options, in all their spellings, that take no value."""
+    options = job_options().values()
+    return frozenset(flag for each in options if each.kind.is_switch for flag in each.spellings)
+
+
 def option_values(args: argparse.Namespace) -> dict[str, list[str]]:
     """Return the texts of the options that were parsed by `add_options` flags."""
     return {name: getattr(args, name) for name in job_options() if getattr(args, name)}

@@ -349,9 +349,9 @@ def threads_per_rank(ranks_here: int) -> int:
     return max(1, len(os.sched_getaffinity(0)) // ranks_here)
 
 
-def flags_without_value() -> frozenset[str]:
-    """Return the flags, in all their spellings, that take no value."""
-    actions = _parser().actions()
+def torchrun_switches() -> frozenset[str]:
+    """Return torchrun's flags, in all their spellings, that take no value."""
+    actions = _Parser(parents=[torchrun.get_args_parser()], add_help=False).actions()
     return frozenset(flag for flag, action in actions.items() if action.nargs == 0)
 
 

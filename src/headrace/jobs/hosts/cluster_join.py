@@ -10,14 +10,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
 from headrace.cluster.host_identity import find_this_host, head_address
 from headrace.cluster.join_connections import JoinClient, JoinServer
-from headrace.cluster.ray_cluster import import_ray
+from headrace.cluster.ray_cluster import check_ray_is_installed
 from headrace.cluster.ray_node import (
     AUTH_FILE_HELP,
     FreeMemory,
@@ -42,11 +42,18 @@ from headrace.core.process.supervision import (
     wait_for,
 )
 from headrace.core.units import parse_seconds
+from headrace.jobs.cli_args import switches
 from headrace.jobs.environment.existing_job import read_resource_config
 from headrace.jobs.spec import AUTO_OFFLOAD
 from headrace.platforms.cluster_hosts import ClusterHostFlags, ClusterHosts, find_cluster_hosts
 from headrace.platforms.instance_groups import GroupSpec, parse_groups
 
+# Written down, as the hosts that only join then need no torch.
+TORCHRUN_SWITCHES = frozenset({
+    "-h", "-m", "--help", "--module", "--no-python", "--no_python", "--run-path", "--run_path",
+    "--standalone", "--virtual-local-rank", "--virtual_local_rank",
+})  # fmt: skip
+"""torchrun's flags that take no value."""
 _JOIN_FLAGS = ("--head", "--group", "--hosts", "--port", "--hosts-timeout", "--token-file")
 _DECIDED = ("--engine", "--address")
 _SHARED_FLAGS = ("--offload", "--driver")  # of `headrace run`
@@ -78,13 +85,15 @@ class JoinOptions:
         )
 
 
-def parse_join_flags(argv: Sequence[str]) -> JoinOptions:
+def parse_join_flags(
+    argv: Sequence[str], torchrun_switches: Container[str] = TORCHRUN_SWITCHES
+) -> JoinOptions:
     """Return the parsed command line; `headrace run` parses the rest of it; raises UsageError.
 
     `--group NAME` is this host's group. `--group NAME=HOSTS`, a flag of `headrace run`, says how
     many hosts of a group the job needs.
     """
-    own, run = _split(argv)
+    own, run = _split(argv, torchrun_switches)
     for flag in _DECIDED:
         if flag in own:
             raise UsageError(f"{flag}: the cluster is the one that the hosts make. Leave it out.")
@@ -118,11 +127,11 @@ def parse_join_flags(argv: Sequence[str]) -> JoinOptions:
     )
 
 
-def _split(argv: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
+def _split(
+    argv: Sequence[str], torchrun_switches: Container[str]
+) -> tuple[dict[str, list[str]], list[str]]:
     """Return the values of flags that are read here, and the command line of `headrace run`."""
-    from headrace.jobs.torchrun_args import flags_without_value  # imports torch
-
-    without_value = flags_without_value()
+    without_value = switches()
     own: dict[str, list[str]] = {}
     run: list[str] = []
     rest = list(argv)
@@ -133,7 +142,8 @@ def _split(argv: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
         is_own = flag in _JOIN_FLAGS or flag in _DECIDED
         # `-t 3` has its value in a separate word, `-t3` has not.
         has_word = is_own or word.startswith("--") or len(word) == 2
-        follows = has_word and not equals and word not in without_value
+        is_switch = word in without_value or word in torchrun_switches
+        follows = has_word and not equals and not is_switch
         if follows and not rest:
             raise UsageError(f"{name} needs a value. {_HOW}")
         value = rest.pop(0) if follows else value
@@ -169,11 +179,14 @@ def join_cluster(argv: Sequence[str]) -> int:
     (hosts are missing, the head is lost, or Ray does not start).
     """
     with signals_blocked() as blocked:  # before anything that starts threads is imported
-        import_ray()
+        check_ray_is_installed()
         options = parse_join_flags(argv)
         cluster_hosts = options.cluster_hosts()
         try:
             if cluster_hosts.is_head:
+                from headrace.jobs.torchrun_args import torchrun_switches  # imports torch
+
+                options = parse_join_flags(argv, torchrun_switches())  # of the torch that is here
                 return _Head(cluster_hosts, options, blocked).run()
             return _run_worker_host(cluster_hosts, options, partial(pause, blocked))
         except StoppedError as stopped:
