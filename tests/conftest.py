@@ -25,7 +25,6 @@ BEGUN_FIRST = (
     "test_ray_vit.py",
     "test_cluster_requirements.py",
     "test_offload_records.py",
-    "test_on_several_hosts.py",
     "test_cluster_offload.py",
     "test_estimator_cases.py",
     "test_channels.py",
