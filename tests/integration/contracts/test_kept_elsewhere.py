@@ -17,6 +17,7 @@ RANKS = """
 import os, pathlib, sys, time
 rank, shared = os.environ["RANK"], pathlib.Path(sys.argv[1])
 folder = pathlib.Path("/opt/ml/checkpoints")
+print("here", os.getcwd(), flush=True)
 print("rank", rank, "found", sorted(path.name for path in folder.iterdir()), flush=True)
 if shared.name == "first":
     (shared / rank).touch()
@@ -72,7 +73,12 @@ def test_a_host_elsewhere_keeps_its_own_and_finds_those_of_all(tmp_path: Path) -
         for rank in (0, 1):
             assert f"rank {rank} found ['of-rank-0', 'of-rank-1']\n" in head.said(tmp_path)
         assert head.said(tmp_path).count("sum 3.0 of 2\n") == 2
+        assert head.said(tmp_path).count(f"here {tmp_path}\n") == 1  # the other one has a copy
         assert "a-token" not in head.said(tmp_path) + other.said(tmp_path)
+        for rank in (0, 1):  # the other's logs come here
+            logged = (runs / "b" / "logs" / "attempt-1" / f"rank-{rank}.stdout").read_text()
+            assert logged.startswith("here /")
+            assert f":{rank}] {logged.splitlines()[0]}\n" in head.said(tmp_path)
     run_json = (runs / "b" / "run.json").read_text()
     assert "--group=gpu=2:cpus=1" in run_json, "the cores that are counted, too"
     for rank in (0, 1):
