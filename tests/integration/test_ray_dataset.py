@@ -35,10 +35,17 @@ pytestmark = [
 ]
 
 
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[EmulatedCluster]:
+    cluster = EmulatedCluster([GroupSpec(name="gpu", hosts=2, cpus=2)], devices=[])
+    yield cluster
+    cluster.close()
+
+
 @pytest.fixture(scope="module", autouse=True)
-def _started() -> Iterator[None]:
+def _started(cluster: EmulatedCluster) -> Iterator[None]:
     ray.init(
-        "local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR",
+        cluster.address, log_to_driver=False, logging_level="ERROR",
         runtime_env={"env_vars": {"PYTHONPATH": str(Path(__file__).parents[1])}},
     )  # fmt: skip
     ray.data.DataContext.get_current().enable_progress_bars = False
@@ -309,13 +316,6 @@ def check_records(folder: Path, file: str, steps: int) -> None:
     trained = [row for row in records.table("steps").to_pylist() if row["kind"] == "train"]
     assert sorted(row["rank"] for row in trained) == [0] * steps + [1] * steps
     assert records.table("batches").num_rows == 0  # they are Ray's
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[EmulatedCluster]:
-    cluster = EmulatedCluster([GroupSpec(name="gpu", hosts=2, cpus=2)], devices=[])
-    yield cluster
-    cluster.close()
 
 
 def test_ranks_with_a_ray_program_each_share_a_dataset_and_are_recorded(
