@@ -72,10 +72,11 @@ def nothing_is_left(hosts: dict[str, NetworkHost]) -> None:
 
 
 def heeds_signals(pid: int) -> bool:
-    """Whether a launcher holds signals back, to look at them in their turn."""
+    """Whether a launcher holds signals back, or waits for one as it does in between."""
     status = Path(f"/proc/{pid}/status").read_text()
     (held,) = (line.split()[1] for line in status.splitlines() if line.startswith("SigBlk:"))
-    return bool(int(held, 16) >> (signal.SIGINT - 1) & 1)
+    is_held = bool(int(held, 16) >> (signal.SIGINT - 1) & 1)
+    return is_held or "sigtimedwait" in Path(f"/proc/{pid}/wchan").read_text()
 
 
 def has_no_dashboard(host: NetworkHost) -> bool:
