@@ -17,6 +17,7 @@ import ray.data
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from ray._private.authentication_test_utils import reset_auth_token_state
 
 from headrace import DataLoader
 from headrace.bootstrap.override_hooks import _is_applicable
@@ -38,8 +39,10 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[EmulatedCluster]:
     cluster = EmulatedCluster([GroupSpec(name="gpu", hosts=2, cpus=2)], devices=[])
+    reset_auth_token_state()  # which Ray has read as it was imported
     yield cluster
     cluster.close()
+    reset_auth_token_state()
 
 
 @pytest.fixture(scope="module", autouse=True)
