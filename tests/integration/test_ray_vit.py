@@ -34,6 +34,7 @@ def prepare(image):
         time.sleep(0.01)
     return _prepare(image)
 """
+NOTHING_INSTALLED = ["--requirements", "none"]  # into the environment of the tests
 SMALL = ["--batch-size", "2", "--steps", "4", "--every", "2", "--model", "tiny"]
 
 
@@ -68,7 +69,8 @@ def test_the_plain_script_with_help_of_an_auxiliary_host(tmp_path: Path):
     work.mkdir()
     ended = run(
         work, "--engine", "ray", "--group", "gpu=1:cpus=1", "--group", "cpu=1:cpus=1",
-        "--offload", "cpu", "--run-dir", "r", str(example / "train.py"), "--workers", "1", *SMALL,
+        "--offload", "cpu", *NOTHING_INSTALLED, "--run-dir", "r",
+        str(example / "train.py"), "--workers", "1", *SMALL,
         OMP_NUM_THREADS="1",
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
@@ -86,8 +88,9 @@ def test_ray_data_and_ray_train_on_the_hosts_of_a_sagemaker_job(
     shutil.copytree(EXAMPLE, tmp_path / "ray_vit", ignore=shutil.ignore_patterns("__pycache__"))
     jobs = {
         name: host.start(
-            tmp_path, "cluster", "join", "--driver", "--run-dir", "r", "ray_vit/train_ray.py",
-            *SMALL, HOME=str(tmp_path), OMP_NUM_THREADS="1", **sagemaker(host, GROUPS, "gpu"),
+            tmp_path, "cluster", "join", "--driver", *NOTHING_INSTALLED, "--run-dir", "r",
+            "ray_vit/train_ray.py", *SMALL, HOME=str(tmp_path), OMP_NUM_THREADS="1",
+            **sagemaker(host, GROUPS, "gpu"),
         )
         for name, host in hosts.items()
     }  # fmt: skip
