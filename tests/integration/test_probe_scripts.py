@@ -38,7 +38,7 @@ PLAIN_STYLES = (
     *("mixed_precision", "compiled_step", "received"),
 )
 ADVISED = ("plain", "made_anew")  # twice: as they are, and with other arguments for their loaders
-LAST_STYLES = ("remote_shards", "streamed", "trainer", "ray_batches", "own_path")
+LAST_STYLES = ("remote_shards", "streamed", "trainer", "own_path")
 APPLIED = (
     *("num_workers@advised_plain.py:10=16", "persistent_workers@advised_plain.py:10=on"),
     *("num_workers@advised_made_anew.py:30=0", "persistent_workers@advised_made_anew.py:30=on"),
@@ -69,7 +69,6 @@ def styles(tmp_path_factory: pytest.TempPathFactory) -> Run:
             ["remote_shards", url],
             ["streamed", folder / "a.tar"],
             ["trainer", folder / "out"],
-            ["ray_batches"],  # no script forks after it
             ["own_path"],  # last, as it changes the path of all that follow
         ]
         flags = ["--profile-interval", "100ms", "--apply", ",".join(APPLIED)]
@@ -325,17 +324,6 @@ def test_sharded_models_tell_waits_for_other_ranks(two_ranks: Run):
             own = [row for row in steps if row["rank"] == rank]
             waited[rank] = sum(own[number]["sync_ns"] for number in part)
         assert waited[0] > waited[1]  # the other one is slower
-
-
-def test_ray_data(part: Look):
-    run = part("ray_batches")
-    assert len(run.steps("train")) == 40
-    (loader,) = run.rows("loaders")
-    assert (loader["kind"], loader["batch_size"], loader["prefetch_factor"]) == ("ray", 8, 2)
-    assert Path(loader["file"]).name == "ray_batches.py"
-    fetched = Counter((row["loader"], row["epoch"]) for row in run.rows("fetches"))
-    assert fetched == {(0, 0): 21, (0, 1): 21}
-    assert all(row["data_wait_ns"] for row in run.steps("train"))
 
 
 def test_nothing_is_recorded_when_the_profile_is_off(tmp_path: Path):

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -265,6 +266,11 @@ dist.init_process_group("gloo")
 ray.init(log_to_driver=False, logging_level="ERROR")
 model = torch.nn.Linear(1, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+plain = ray.data.range(32).map_batches(lambda batch: batch)
+for _ in range(2):
+    for batch in plain.iter_torch_batches(batch_size=8, prefetch_batches=2):
+        model(batch["id"][:, None].float()).sum().backward()
+        optimizer.step()
 data = ray.data.range(50, override_num_blocks=7).map_batches(lambda batch: batch)
 loader = headrace.DataLoader(data, 4, shuffle=True)
 mine = []
@@ -303,22 +309,44 @@ TorchTrainer(train, scaling_config=ScalingConfig(num_workers=2),
 """
 
 
-def check_records(folder: Path, file: str, steps: int) -> None:
+def check_records(folder: Path, file: str, steps: int, first_loader: int = -1) -> None:
     """Each rank's waits are counted once, at the loader that the script made."""
     records = open_records(folder)
+
+    def rows(table: str) -> list[dict[str, Any]]:
+        return [row for row in records.table(table).to_pylist() if row["loader"] >= first_loader]
+
     assert [
         row for row in records.table("events").to_pylist() if row["kind"] == "probe-fault"
     ] == []
-    loaders = records.table("loaders").to_pylist()
+    loaders = rows("loaders")
     assert sorted((row["rank"], row["kind"], row["workers"]) for row in loaders) == [
         (0, "ray", 0), (1, "ray", 0)
     ]  # fmt: skip
     assert {Path(row["file"]).name for row in loaders} == {file}
-    fetched = [row["rank"] for row in records.table("fetches").to_pylist()]
+    fetched = [row["rank"] for row in rows("fetches")]
     assert sorted(fetched) == [0] * (steps + 1) + [1] * (steps + 1)
-    trained = [row for row in records.table("steps").to_pylist() if row["kind"] == "train"]
+    trained = [row for row in rows("steps") if row["kind"] == "train"]
     assert sorted(row["rank"] for row in trained) == [0] * steps + [1] * steps
     assert records.table("batches").num_rows == 0  # they are Ray's
+
+
+def check_records_of_rays_own_batches(folder: Path, file: str) -> None:
+    """Two epochs of four batches that each rank took from Ray itself, before any other."""
+    records = open_records(folder)
+    tables = ("loaders", "fetches", "steps")
+    loaders, fetches, steps = (
+        [row for row in records.table(name).to_pylist() if row["loader"] == 0] for name in tables
+    )
+    assert sorted(row["rank"] for row in loaders) == [0, 1]
+    told = {(row["kind"], row["batch_size"], row["prefetch_factor"]) for row in loaders}
+    assert told == {("ray", 8, 2)}
+    assert {Path(row["file"]).name for row in loaders} == {file}
+    fetched = Counter((row["rank"], row["epoch"]) for row in fetches)
+    assert fetched == {(rank, epoch): 5 for rank in range(2) for epoch in range(2)}
+    trained = [row for row in steps if row["kind"] == "train"]
+    assert Counter(row["rank"] for row in trained) == {0: 8, 1: 8}
+    assert all(row["data_wait_ns"] for row in trained)
 
 
 def test_ranks_with_a_ray_program_each_share_a_dataset_and_are_recorded(
@@ -329,7 +357,8 @@ def test_ranks_with_a_ray_program_each_share_a_dataset_and_are_recorded(
     assert ended.returncode == 0, ended.stderr
     assert "once True [25, 25]" in ended.stdout
     assert "Each of 2 ranks has Ray prepare this whole dataset" in ended.stderr
-    check_records(tmp_path / "r", "train.py", 7)
+    check_records(tmp_path / "r", "train.py", 7, first_loader=1)
+    check_records_of_rays_own_batches(tmp_path / "r", "train.py")
 
 
 def test_workers_of_ray_train_take_their_shards_and_are_recorded_as_ranks(
