@@ -49,11 +49,11 @@ class ProcessExecutor:
         modules: Sequence[str] = (),
         remote_workers: RemoteWorkers | None = None,
     ) -> None:
-        remote = 0
-        if self.has_partitions and remote_workers is not None:
-            remote = remote_workers.partitions
-        self._remote_numbers = range(workers, workers + remote)  # of their partitions
-        self.workers = self._remote_numbers.stop
+        self._remote_numbers = range(0)  # of the partitions of remote workers
+        if self.has_partitions:
+            remote = remote_workers.partitions if remote_workers is not None else 0
+            self._remote_numbers = range(workers, workers + remote)
+        self.workers = workers + len(self._remote_numbers)
         self._depth = max(prefetch_batches, workers)
         self._rank = rank
         self._remote_tasks = RemoteTasks(remote_workers)
