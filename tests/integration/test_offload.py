@@ -73,7 +73,7 @@ def styles(tmp_path_factory: pytest.TempPathFactory) -> Styles:
             wait_for('"on and on"')
             server = servers.processes["one"].pid
             # Sessions of loaders that are gone end a little later.
-            eventually(lambda: len(descendants(server)) in (2, 3), "a forkserver and its workers")
+            eventually(lambda: len(descendants(server)) == 3, "a forkserver and two workers")
             processes = descendants(script.pid), descendants(server)
             script.kill()
             left = [pid for pids in processes for pid in pids]
