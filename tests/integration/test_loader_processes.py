@@ -174,84 +174,76 @@ def test_dropping_the_loader_ends_its_processes():
 
 
 SCRIPT = textwrap.dedent("""
-    import os, sys, torch
+    import os, signal, sys
+    from itertools import islice
     from plain_datasets import Draws
     from headrace import DataLoader
+    signals = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+    told = []
+    for number in signals:
+        signal.signal(number, lambda number, _: told.append(number))
     if __name__ == "__main__":
-        loader = DataLoader(Draws(100000), 4, num_workers=2)
-        torch.utils.data.get_worker_info()
-        for number, batch in enumerate(loader):
-            if number == 5:
-                print("going", flush=True)
+        batches = iter(DataLoader(Draws(100000), 4, num_workers=2))
+        came = [*islice(batches, 10)]
+        for number in signals if "stop" in sys.argv else ():
+            os.killpg(0, number)
+        print(len(told), len([*islice(batches, 90)]), flush=True)
+        for batch in batches:
+            pass
 """)
 
 
-def start_script(tmp_path: Path) -> tuple[subprocess.Popen, list[psutil.Process]]:
+def start_script(
+    tmp_path: Path, *arguments: str
+) -> tuple[subprocess.Popen, str, list[psutil.Process]]:
+    """Start a script; return it, what it printed, its forkserver and workers."""
     (tmp_path / "script.py").write_text(SCRIPT)
     script = subprocess.Popen(
-        [sys.executable, str(tmp_path / "script.py")],
+        [sys.executable, str(tmp_path / "script.py"), *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(TESTS)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(TESTS)])},
+        start_new_session=True,
     )
     assert script.stdout is not None
-    assert script.stdout.readline() == "going\n"
+    printed = script.stdout.readline()
+    assert printed, script.communicate()[1]
 
     def children() -> list[psutil.Process]:
         found = psutil.Process(script.pid).children(recursive=True)
         return found if len(found) == 3 else []
 
-    return script, eventually(children, "the forkserver and two workers")
+    return script, printed, eventually(children, "the forkserver and two workers")
 
 
 def test_kill_9_of_the_training_process_leaves_nothing(tmp_path: Path):
-    script, children = start_script(tmp_path)
+    script, _, children = start_script(tmp_path)
     script.kill()
     script.wait()
     assert gone(children)
 
 
-def test_ctrl_c_ends_everything_with_one_traceback(tmp_path: Path):
-    script, children = start_script(tmp_path)
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, int, bool]:
+    """What a script prints that is told to stop, then gets ctrl-C, its code, whether all ended."""
+    script, printed, children = start_script(tmp_path_factory.mktemp("stopped"), "stop")
     script.send_signal(signal.SIGINT)
     _, errors = script.communicate(timeout=60)
-    assert script.returncode != 0
+    return printed, errors, script.returncode, gone(children)
+
+
+def test_a_job_that_is_told_to_stop_has_its_batches_until_it_does(stopped):
+    """Launchers and schedulers signal the whole process group."""
+    assert stopped[0].split() == ["4", "90"]
+
+
+def test_ctrl_c_ends_everything_with_one_traceback(stopped):
+    _, errors, code, all_ended = stopped
+    assert code != 0
     assert errors.count("Traceback") == 1
     assert "KeyboardInterrupt" in errors
-    assert gone(children)
-
-
-STOPPED = textwrap.dedent("""
-    import os, signal, sys
-    from plain_datasets import Draws
-    from headrace import DataLoader
-    told = []
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, lambda number, _: told.append(number))
-    if __name__ == "__main__":
-        batches = iter(DataLoader(Draws(400), 4, num_workers=2))
-        for _ in range(10):
-            next(batches)
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-            os.killpg(0, number)
-        print(len(told), len(list(batches)))
-""")
-
-
-def test_a_job_that_is_told_to_stop_has_its_batches_until_it_does(tmp_path: Path):
-    """Launchers and schedulers signal the whole process group."""
-    (tmp_path / "script.py").write_text(STOPPED)
-    ended = subprocess.run(
-        [sys.executable, str(tmp_path / "script.py")],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(TESTS)])},
-        start_new_session=True,
-        timeout=120,
-        check=False,
-    )
-    assert ended.stdout.split() == ["4", "90"], ended.stderr
+    assert all_ended
 
 
 def test_kill_9_of_the_forkserver_is_an_error_not_a_hang():

@@ -8,6 +8,7 @@ import shutil
 import signal
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from offload_servers import OffloadServers
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 Line = dict[str, Any]
+LONGEST_S = 600.0  # of a part of a script, on a machine that does much else
 pytestmark = pytest.mark.timeout(1200)  # the shared job is the first test's
 
 
@@ -36,31 +38,63 @@ def servers(tmp_path: Path) -> Iterator[OffloadServers]:
     running.close()
 
 
+@dataclass(frozen=True)
+class Styles:
+    """What `offload_styles.py` prints without servers, and with two of which one is slow.
+
+    Attributes:
+        processes: Those of the script and of its sessions at server one, while it was at work.
+        left: Of these, those that were there after it had been killed.
+        server_lives: Whether server one was, too.
+    """
+
+    alone: list[Line]
+    helped: list[Line]
+    processes: tuple[list[int], list[int]]
+    left: list[int]
+    server_lives: bool
+
+
 @pytest.fixture(scope="module")
-def styles(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Line], list[Line]]:
-    """What `offload_styles.py` prints without servers, and with two of which one is slow."""
-    servers = servers_in(tmp_path_factory.mktemp("styles"))
+def styles(tmp_path_factory: pytest.TempPathFactory) -> Styles:
+    folder = tmp_path_factory.mktemp("styles")
+    servers = servers_in(folder)
+
+    def wait_for(text: str) -> None:
+        eventually(lambda: text in servers.output() or not alive(script.pid), text, LONGEST_S)
+        assert text in servers.output(), servers.output()
+
     try:
-        alone = servers.run("offload_styles.py")
-        servers.start("one", 2)
-        servers.start("slow", 1)
-        helped = servers.run("offload_styles.py")
+        with servers.running("offload_styles.py") as script:
+            for host, cores in (("one", 2), ("slow", 1)):
+                wait_for(f"without {host}")
+                servers.start(host, cores)
+                (folder / host).touch()
+            wait_for('"on and on"')
+            server = servers.processes["one"].pid
+            # Sessions of loaders that are gone end a little later.
+            eventually(lambda: len(descendants(server)) == 3, "a forkserver and two workers")
+            processes = descendants(script.pid), descendants(server)
+            script.kill()
+            left = [pid for pids in processes for pid in pids]
+            with suppress(AssertionError):  # the test's
+                eventually(lambda: not any(map(alive, left)), "everybody's end")
+            left = [pid for pid in left if alive(pid)]
+            server_lives = alive(server)
     finally:
         servers.close()
-    assert alone.returncode == helped.returncode == 0, helped.stderr
-    lines = [
-        [json.loads(line) for line in ended.stdout.splitlines() if line.startswith("{")]
-        for ended in (alone, helped)
-    ]
-    return lines[0], lines[1]
+    lines = [json.loads(line) for line in servers.output().splitlines() if line.startswith("{")]
+    ends = [number for number, line in enumerate(lines) if line["name"] == "drawn after"]
+    alone, helped = lines[: ends[0] + 1], lines[ends[0] + 1 : ends[1] + 1]
+    return Styles(alone, helped, processes, left, server_lives)
 
 
 def digests(lines: list[Line], name: str = "") -> list[str]:
     return [each["digest"] for each in lines if name in ("", each["name"])]
 
 
-def test_batches_are_the_same_bit_for_bit_wherever_they_are_made(styles):
-    alone, helped = styles
+def test_batches_are_the_same_bit_for_bit_wherever_they_are_made(styles: Styles):
+    alone, helped = styles.alone, styles.helped
     assert digests(helped) == digests(alone)
     assert len(digests(alone)) == 5 * 2 + 1
     assert digests(alone, "ours") == digests(alone, "ours, inline")
@@ -71,10 +105,10 @@ def test_batches_are_the_same_bit_for_bit_wherever_they_are_made(styles):
             assert each["makers"].keys() & {"one", "slow"}, each
 
 
-def test_a_host_that_is_ten_times_slower_makes_less_and_epochs_are_whole(styles):
-    _, helped = styles
+def test_a_host_that_is_ten_times_slower_makes_less_and_epochs_are_whole(styles: Styles):
+    helped = styles.helped
     assert [each["seen"] for each in helped if "seen" in each] == [[120, 120]] * 5 * 2
-    made = sum((Counter(each.get("makers")) for each in helped), Counter())
+    made = sum((Counter(each["makers"]) for each in helped if each["name"] == "dicts"), Counter())
     # Would everybody wait for it, it would make half as many as the other, which has two cores.
     assert 0 < 3 * made["slow"] < made["one"], made
 
@@ -145,17 +179,12 @@ def test_hosts_die_freeze_come_back_and_join_while_each_epoch_is_whole(
     assert "auxiliary host two is back" in output
 
 
-def test_nothing_of_a_killed_script_is_left(servers: OffloadServers):
-    servers.start("one", 2)
-    server = servers.processes["one"].pid
-    with servers.running("offload_epochs.py") as script:
-        wait_for_epoch(servers, "one")
-        mine, theirs = descendants(script.pid), descendants(server)
-        assert mine
-        assert len(theirs) == 3, "a forkserver and two workers"
-        script.kill()
-        eventually(lambda: not any(map(alive, [*mine, *theirs])), "everybody's end")
-    assert alive(server)
+def test_nothing_of_a_killed_script_is_left(styles: Styles):
+    mine, theirs = styles.processes
+    assert mine
+    assert theirs
+    assert styles.left == []
+    assert styles.server_lives
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,8 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
@@ -24,62 +22,31 @@ pytestmark = pytest.mark.timeout(1200)  # the shared job is the first test's
 
 @pytest.fixture
 def servers(tmp_path: Path) -> Iterator[OffloadServers]:
-    for script in SCRIPTS.glob("offload_iterated*.py"):
-        shutil.copy(script, tmp_path)
-    running = OffloadServers(tmp_path)
-    running.strands = 2
+    running = servers_in(tmp_path, strands=2)
     yield running
     running.close()
 
 
-def test_batches_are_those_of_torch_with_as_many_workers(servers: OffloadServers):
-    servers.strands = 3
-    servers.start("one", 2)
-    alone = servers.run_without("offload_iterated.py", "5")
-    helped = servers.run("offload_iterated.py", "2")
-    assert alone.returncode == helped.returncode == 0, helped.stderr
-    *came, made_by = helped.stdout.splitlines()
-    assert came == alone.stdout.splitlines()[:-1]
-    assert len(came) == 5 + 1
-    assert all(name in made_by for name in ("here", "one")), made_by
+def servers_in(folder: Path, *, strands: int) -> OffloadServers:
+    for script in SCRIPTS.glob("offload_iterated*.py"):
+        shutil.copy(script, folder)
+    servers = OffloadServers(folder)
+    servers.strands = strands
+    return servers
 
 
-def both_ranks(servers: OffloadServers, *arguments: str) -> list[CompletedProcess[str]]:
-    def run(rank: int) -> CompletedProcess[str]:
-        return servers.run(
-            "offload_iterated_ranks.py",
-            *arguments,
-            RANK=str(rank),
-            WORLD_SIZE="2",
-            LOCAL_RANK=str(rank),
-            LOCAL_WORLD_SIZE="2",
-        )
-
-    with ThreadPoolExecutor() as pool:
-        return list(pool.map(run, range(2)))
-
-
-def test_two_ranks_have_each_sample_once(servers: OffloadServers):
+def test_two_ranks_have_each_sample_once(servers: OffloadServers, tmp_path: Path):
     servers.strands = 3  # of which each has one
     servers.start("one", 2)
-    ranks = both_ranks(servers, "torch", "2")
+    ended = servers.run("offload_iterated_ranks.py")
+    assert ended.returncode == 0, ended.stderr
     came: list[int] = []
-    for ended in ranks:
-        assert ended.returncode == 0, ended.stderr
-        assert " one\n" in ended.stdout
-        for line in ended.stdout.splitlines():
+    for rank in range(2):
+        written = (tmp_path / f"rank-{rank}").read_text()
+        assert " one\n" in written
+        for line in written.splitlines():
             came += map(int, line[1 : line.index("]")].split(","))
     assert sorted(came) == list(range(200))
-
-
-def test_our_own_loader_goes_on_from_its_state(servers: OffloadServers):
-    servers.start("one", 2)
-    helped = servers.run("offload_iterated_ranks.py", "ours", "2")
-    alone = servers.run_without("offload_iterated_ranks.py", "ours", "4")
-    assert helped.returncode == alone.returncode == 0, helped.stderr
-    assert " one\n" in helped.stdout
-    assert helped.stdout.replace(" one\n", " here\n") == alone.stdout
-    assert "shared among 4" in helped.stdout
 
 
 def whole(servers: OffloadServers) -> list[str]:
@@ -140,19 +107,22 @@ def test_hosts_die_freeze_and_come_back_in_the_middle_of_an_epoch(
 
 @dataclass(frozen=True)
 class Sections:
-    """What `offload_iterated_sections.py` has left: results by section, output, exit code."""
+    """What `offload_iterated_sections.py` has left: results by section, output, exit code.
+
+    Attributes:
+        alone: What two of them give with as many workers and no auxiliary host.
+    """
 
     results: dict[str, Any]
     output: str
     exit_code: int
+    alone: dict[str, list[str]]
 
 
 @pytest.fixture(scope="module")
 def sections(tmp_path_factory: pytest.TempPathFactory) -> Sections:
     folder = tmp_path_factory.mktemp("sections")
-    shutil.copy(SCRIPTS / "offload_iterated_sections.py", folder)
-    servers = OffloadServers(folder)
-    servers.strands = 2
+    servers = servers_in(folder, strands=2)
     try:
         with servers.running("offload_iterated_sections.py") as script:
             eventually(lambda: "no server was needed" in servers.output(), "batches made alone")
@@ -160,15 +130,34 @@ def sections(tmp_path_factory: pytest.TempPathFactory) -> Sections:
             (folder / "servers-run").touch()
             code = script.wait(1000)
         output = servers.output()
+        alone = servers.run_without("offload_iterated.py", "4")
     finally:
         servers.close()
+    assert alone.returncode == 0, alone.stderr
     lines = [json.loads(line) for line in output.splitlines() if line.startswith('{"section"')]
-    return Sections({line["section"]: line["result"] for line in lines}, output, code)
+    results = {line["section"]: line["result"] for line in lines}
+    return Sections(results, output, code, json.loads(alone.stdout))
 
 
 def result_of(sections: Sections, name: str) -> Any:
     assert name in sections.results, sections.output
     return sections.results[name]
+
+
+def test_batches_are_those_of_torch_with_as_many_workers(sections: Sections):
+    *came, made_by = result_of(sections, "iterated")
+    assert came == sections.alone["iterated"][:-1]
+    assert len(came) == 5 + 1
+    assert all(name in made_by for name in ("here", "one")), made_by
+
+
+def test_our_own_loader_goes_on_from_its_state(sections: Sections):
+    helped = result_of(sections, "resumed")
+    made_there = [line for line in helped if line.endswith(" one")]
+    assert made_there
+    here = [line.removesuffix(" one") + " here" if line in made_there else line for line in helped]
+    assert here == sections.alone["resumed"]
+    assert helped[-1] == "shared among 4"
 
 
 MISSING = (

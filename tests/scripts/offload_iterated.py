@@ -1,12 +1,13 @@
-"""Iterates over iterable datasets as people write them: argv[1] workers here; tells what came.
+"""Iterates over iterable datasets as people write them, by torch's loader and ours.
 
-The last lines end with who made what; all others are the same as with torch alone and as many
-workers as there are here and elsewhere together.
+`python offload_iterated.py WORKERS` prints what comes without auxiliary hosts, as JSON; with them
+it is the same where there are as many workers here and elsewhere together, but for who made what.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import random
 import sys
@@ -15,6 +16,8 @@ from collections import Counter
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+import headrace
 
 
 class Shared(IterableDataset):
@@ -56,7 +59,7 @@ class Uneven(Shared):
             yield self.sample(1000 * info.id + index, info)
 
 
-def tell(name: str, batches, made: Counter) -> None:
+def described(name: str, batches, made: Counter) -> str:
     digest, count, indices = hashlib.sha256(), 0, []
     for batch in batches:
         made.update([batch[2]] if isinstance(batch[2], str) else batch[2])
@@ -64,7 +67,7 @@ def tell(name: str, batches, made: Counter) -> None:
         count += 1
         indices += np.asarray(batch[0]).reshape(-1).tolist()
     told = name, count, len(indices), len(set(indices)), digest.hexdigest()
-    sys.stdout.write(" ".join(map(str, told)) + "\n")
+    return " ".join(map(str, told))
 
 
 def leaving(loader, most: int):
@@ -86,10 +89,36 @@ def iterations(workers: int):
     yield "single", DataLoader(Shared(90), None, num_workers=workers)
 
 
-if __name__ == "__main__":
+def iterated(workers: int) -> list[str]:
+    """Return a line of each iteration, and last who made how much."""
     torch.manual_seed(5)
     made: Counter = Counter()
-    for name, loader in iterations(int(sys.argv[1])):
-        tell(name, loader, made)
-    sys.stdout.write(f"drawn after {torch.rand(1).item()}\n")
-    sys.stdout.write(f"made by {dict(sorted(made.items()))}\n")
+    lines = [described(name, loader, made) for name, loader in iterations(workers)]
+    return [*lines, f"drawn after {torch.rand(1).item()}", f"made by {dict(sorted(made.items()))}"]
+
+
+class Drawn(IterableDataset):
+    def __iter__(self):
+        info = get_worker_info()
+        for index in range(info.id, 200, info.num_workers):
+            yield index, torch.rand(1).item(), os.environ.get("SERVER", "here")
+
+
+def resumed(workers: int) -> list[str]:
+    """Return a line of each batch of our own loader, whose state another one goes on from."""
+    first = headrace.DataLoader(Drawn(), 3, num_workers=workers)
+    lines = [line_of(batch) for batch in leaving(first, 14)]
+    again = headrace.DataLoader(Drawn(), 3, num_workers=workers)
+    again.load_state_dict(first.state_dict())
+    lines += map(line_of, again)
+    return [*lines, f"shared among {first.state_dict()['workers']}"]
+
+
+def line_of(batch) -> str:
+    indices, drawn, made_by = batch
+    return f"{indices.tolist()} {drawn.tolist()} {made_by[0]}"
+
+
+if __name__ == "__main__":
+    count = int(sys.argv[1])
+    sys.stdout.write(json.dumps({"iterated": iterated(count), "resumed": resumed(count)}))

@@ -1,14 +1,12 @@
-"""A rank's part of an iterable dataset, by torch's loader or ours (argv[1]), one line a batch."""
+"""Two ranks of an iterable dataset, in forks of one process; each writes a line a batch."""
 
 from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
-import torch
-from torch.utils.data import IterableDataset, get_worker_info
-
-import headrace
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 
 class Shared(IterableDataset):
@@ -17,25 +15,23 @@ class Shared(IterableDataset):
         rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
         number, of = rank * info.num_workers + info.id, world * info.num_workers
         for index in range(number, 200, of):
-            yield index, torch.rand(1).item(), os.environ.get("SERVER", "here")
+            yield index, os.environ.get("SERVER", "here")
 
 
-def tell(loader) -> None:
-    for indices, drawn, made_by in loader:
-        sys.stdout.write(f"{indices.tolist()} {drawn.tolist()} {made_by[0]}\n")
+def be_rank(rank: int) -> None:
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+    os.environ |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    batches = DataLoader(Shared(), 3, num_workers=2)
+    lines = [f"{indices.tolist()} {made_by[0]}\n" for indices, made_by in batches]
+    Path(f"rank-{rank}").write_text("".join(lines))
 
 
 if __name__ == "__main__":
-    kind, workers = sys.argv[1], int(sys.argv[2])
-    if kind == "torch":
-        tell(torch.utils.data.DataLoader(Shared(), 3, num_workers=workers))
-    else:
-        first = headrace.DataLoader(Shared(), 3, num_workers=workers)
-        for number, (indices, drawn, made_by) in enumerate(first):
-            sys.stdout.write(f"{indices.tolist()} {drawn.tolist()} {made_by[0]}\n")
-            if number == 14:
-                break
-        again = headrace.DataLoader(Shared(), 3, num_workers=workers)
-        again.load_state_dict(first.state_dict())
-        tell(again)
-        sys.stdout.write(f"shared among {first.state_dict()['workers']}\n")
+    ranks = []
+    for number in range(2):
+        ranks.append(os.fork())
+        if not ranks[-1]:
+            be_rank(number)
+            sys.exit()
+    ends = [os.waitpid(rank, 0)[1] for rank in ranks]
+    sys.exit(any(ends))

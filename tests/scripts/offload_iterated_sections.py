@@ -1,7 +1,7 @@
 """Iterable datasets on auxiliary hosts, a section after another; prints a line for each.
 
-Most of them work only where the script runs. Each section makes loaders of its own. The first one
-has no auxiliary host; the last one fails everywhere.
+Most of them work only where the script runs. Several share one loader, whose dataset changes
+between its epochs. The first one has no auxiliary host; the last one fails everywhere.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from offload_iterated import iterated, resumed
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 import headrace
@@ -109,14 +110,28 @@ class Plain(IterableDataset):
         yield from range(info.id, 24, info.num_workers)
 
 
-def read(dataset: Shared, epochs: int = 1) -> list[list[list[int]]]:
+class Current(IterableDataset):
+    """The dataset of the shared loader: the one that a section has set."""
+
+    def __init__(self) -> None:
+        self.dataset: Shared | None = None
+
+    def __iter__(self):
+        return iter(self.dataset)
+
+
+CURRENT = Current()
+SHARED = DataLoader(CURRENT, 4, num_workers=2)
+
+
+def read(dataset: Shared, epochs: int = 1, loader: DataLoader = SHARED) -> list[list[list[int]]]:
     """Return the batches of each epoch."""
-    loader = DataLoader(dataset, 4, num_workers=2)
+    CURRENT.dataset = dataset
     return [[batch.tolist() for batch in loader] for _ in range(epochs)]
 
 
 def alone() -> list[list[list[int]]]:
-    batches = read(Files())
+    batches = read(Files(), loader=DataLoader(Files(), 4, num_workers=2))
     sys.stdout.write("no server was needed\n")
     while not Path("servers-run").exists():
         time.sleep(0.01)
@@ -125,7 +140,7 @@ def alone() -> list[list[list[int]]]:
 
 def few() -> str:
     with pytest.raises(ValueError, match="no samples found") as caught:
-        read(Few())
+        list(DataLoader(Few(), 4, num_workers=2))
     return "".join(traceback.format_exception(caught.value))
 
 
@@ -162,13 +177,15 @@ def fallen() -> list[int]:
 SECTIONS: dict[str, Callable[[], object]] = {
     "alone": alone,
     "files": lambda: read(Files(), 2),
+    "hanging": lambda: read(Hanging()),  # the shared loader's next section takes its cores back
     "unmounted": lambda: read(Unmounted()),
     "unknown": lambda: read(Unknown()),
-    "hanging": lambda: read(Hanging()),
-    "locked": lambda: read(Locked()),
+    "locked": lambda: read(Locked(), loader=DataLoader(Locked(), 4, num_workers=2)),
     "few": few,
     "unshared": unshared,
     "fallen": fallen,
+    "iterated": lambda: iterated(2),
+    "resumed": lambda: resumed(2),
 }
 
 

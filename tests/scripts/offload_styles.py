@@ -1,10 +1,13 @@
 """Loaders as people write them; tells of each what its batches were, and who made them.
 
-One host takes ten times as long over a sample as the others.
+It iterates all of them without auxiliary hosts, waits for the file `one` and iterates those whose
+workers need torch with that host, and waits for the file `slow` before it iterates the others with
+both. That host takes ten times as long over a sample. Then it goes on and on, until it is killed.
 """
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import os
@@ -42,8 +45,8 @@ def note_maker(name: str) -> str:
     return maker
 
 
-class Drawing(Dataset):
-    """Draws from all three global generators; tells who made a sample."""
+class Drawing:
+    """Draws from Python's and NumPy's global generators; tells who made a sample."""
 
     def __init__(self, name: str, offset: int = 0) -> None:
         self.name, self.offset = name, offset
@@ -51,12 +54,21 @@ class Drawing(Dataset):
     def __len__(self) -> int:
         return SAMPLES
 
+    def image(self):
+        return np.random.randint(0, 255, (3, 64, 64), np.uint8)
+
     def __getitem__(self, index: int):
         from offload_beside.deeper.turning import turned  # of the folder that the script lies in
 
-        image = turned(torch.randint(0, 255, (3, 64, 64), dtype=torch.uint8))
         drawn = (random.random(), float(np.random.rand()))
-        return image, index + self.offset, drawn, note_maker(self.name)
+        return turned(self.image()), index + self.offset, drawn, note_maker(self.name)
+
+
+class DrawingOfTorch(Drawing, Dataset):
+    """Draws from torch's generator as well."""
+
+    def image(self):
+        return torch.randint(0, 255, (3, 64, 64), dtype=torch.uint8)
 
 
 class Many(Drawing):
@@ -64,14 +76,22 @@ class Many(Drawing):
         return [self[index] for index in indices]
 
 
-def collated(samples):
+def in_a_dict(samples, stack):
     images, indices, drawn, makers = zip(*samples, strict=True)
     return {
-        "images": torch.stack(images)[:, :, : 32 + random.randrange(16)],
+        "images": stack(images)[:, :, : 32 + random.randrange(16)],
         "indices": np.array(indices),
         "drawn": drawn,
         "makers": makers,
     }
+
+
+def of_arrays(samples):
+    return in_a_dict(samples, np.stack)
+
+
+def of_tensors(samples):
+    return in_a_dict(samples, torch.stack)
 
 
 def with_noise(batch):
@@ -98,7 +118,7 @@ def tell(name: str, loader) -> None:
         digest, makers, seen = hashlib.sha256(), Counter(), []
         for batch in loader:
             images, indices, drawn, made_by = pieces(batch)
-            assert images.dtype == torch.uint8
+            assert str(images.dtype).endswith("uint8")
             digest.update(np.ascontiguousarray(images).tobytes())
             digest.update(repr((np.asarray(indices).tolist(), drawn)).encode())
             seen += np.asarray(indices).reshape(-1).tolist()
@@ -110,26 +130,46 @@ def tell(name: str, loader) -> None:
         sys.stdout.write(json.dumps(told) + "\n")
 
 
-if __name__ == "__main__":
-    os.environ["EACH_OTHER"] = os.environ.get("OTHERS_FIRST", "0")  # servers find what is set
-    torch.manual_seed(5)
+def loaders_with_torch():
     own = torch.Generator().manual_seed(9)
-    ours = {
-        "shuffle": True,
-        "collate_fn": collated,
-        "device_transform": with_noise,
-        "device": "cpu",
-    }
-    for name, loader in {
-        "kept": OwnLoader(
-            Drawing("kept"), batch_size=4, num_workers=1, persistent_workers=True, generator=own,
-            sampler=RandomSampler(range(SAMPLES), generator=own),
-        ),
-        "dicts": DataLoader(Many("dicts", 1000), 8, True, collate_fn=collated, drop_last=True),
-        "single": DataLoader(Drawing("single"), batch_size=None, num_workers=2),
-        "ours": headrace.DataLoader(Drawing("ours"), 4, num_workers=1, **ours),
-        "ours, inline": headrace.DataLoader(Drawing("ours"), 4, executor=InlineExecutor(0), **ours),
-    }.items():  # fmt: skip
-        if len(sys.argv) < 2 or name in sys.argv[1:]:
-            tell(name, loader)
-    sys.stdout.write(json.dumps({"name": "drawn after", "digest": torch.rand(1).item()}) + "\n")
+    yield "kept", OwnLoader(
+        DrawingOfTorch("kept"), batch_size=4, num_workers=1, persistent_workers=True,
+        generator=own, sampler=RandomSampler(range(SAMPLES), generator=own),
+    )  # fmt: skip
+    ours = {"shuffle": True, "collate_fn": of_tensors, "device_transform": with_noise,
+            "device": "cpu"}  # fmt: skip
+    yield "single", DataLoader(DrawingOfTorch("single"), batch_size=None, num_workers=2)
+    yield "ours", headrace.DataLoader(DrawingOfTorch("ours"), 4, num_workers=1, **ours)
+    inline = InlineExecutor(0)
+    yield "ours, inline", headrace.DataLoader(DrawingOfTorch("ours"), 4, executor=inline, **ours)
+
+
+def loaders_without_torch():
+    yield "dicts", DataLoader(Many("dicts", 1000), 4, True, collate_fn=of_arrays, drop_last=True)
+
+
+def tell_all(loaders, others: int) -> None:
+    os.environ["EACH_OTHER"] = str(others)  # servers find what is set
+    for name, loader in loaders:
+        tell(name, loader)
+    gc.collect()  # a loader that keeps its workers is held by its iterator, too
+
+
+def wait_for_host(name: str) -> None:
+    sys.stdout.write(f"without {name}\n")
+    while not Path(name).exists():
+        time.sleep(0.01)
+
+
+if __name__ == "__main__":
+    for hosts in ([], ["one", "slow"]):
+        torch.manual_seed(5)
+        for number, loaders in enumerate((loaders_with_torch, loaders_without_torch)):
+            if hosts:
+                wait_for_host(hosts[number])
+            tell_all(loaders(), len(hosts[: number + 1]))
+        drawn = {"name": "drawn after", "digest": torch.rand(1).item()}
+        sys.stdout.write(json.dumps(drawn) + "\n")
+    goes_on = DataLoader(Drawing("on and on"), 4, num_workers=1)
+    while True:
+        tell("on and on", goes_on)

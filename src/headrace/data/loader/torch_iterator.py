@@ -136,7 +136,7 @@ class ExecutorIterator(_BaseDataLoaderIter):
             workers,
             workers * (loader.prefetch_factor or _USUAL_PREFETCH),
             rank=world.rank,
-            modules=modules_of(loader.dataset, loader.collate_fn),
+            modules=modules_of(loader.dataset, _own_collate_fn(loader)),
             remote_workers=self._make_remote_workers(world),
         )
 
@@ -162,12 +162,17 @@ class ExecutorIterator(_BaseDataLoaderIter):
         return type(None), ()
 
 
-def _loader_spec_of(loader: DataLoader[Any], world: World, seed: int) -> LoaderSpec:
+def _own_collate_fn(loader: DataLoader[Any]) -> Callable[..., Any] | None:
+    """Return a loader's collate_fn; None for torch's, in whose place workers need no torch."""
     usual = default_collate if loader.batch_sampler is not None else default_convert
+    return None if loader.collate_fn is usual else loader.collate_fn
+
+
+def _loader_spec_of(loader: DataLoader[Any], world: World, seed: int) -> LoaderSpec:
     iterated = is_iterable_loader(loader)
     return LoaderSpec(
         dataset=loader.dataset,
-        collate_fn=None if loader.collate_fn is usual else loader.collate_fn,
+        collate_fn=_own_collate_fn(loader),
         iterable=iterated,
         batch_size=loader.batch_size,
         drop_last=loader.drop_last,

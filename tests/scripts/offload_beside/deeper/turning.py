@@ -8,4 +8,4 @@ Pixels = TypeVar("Pixels")
 
 
 def turned(image: Pixels) -> Pixels:
-    return image.flip(-1)
+    return image.swapaxes(-1, -2)

@@ -246,6 +246,8 @@ class Forkserver:
             os.chdir(folder)
             self._loader_spec = unpickle(content)
             apply_library_settings(self._loader_spec.switches)
+            if self._loader_spec.iterable:
+                importlib.import_module("torch.utils.data")  # workers have its `WorkerInfo`
             if not self._loader_spec.draws_only_in_samples:
                 importlib.import_module("numpy.random")  # so that its generator is seeded in time
         except Exception as error:  # noqa: BLE001 - importing user code may raise anything
