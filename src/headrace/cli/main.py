@@ -9,6 +9,7 @@ exit code (2 for wrong use, 1 for a fault, 130 for ctrl-C). A standard stream th
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
@@ -112,6 +113,7 @@ def _exit(code: str | int | None) -> None:
 
     has_threads = is_leaf() or any(thread.daemon for thread in threading.enumerate())
     if not isinstance(code, int | None) or not has_threads:
+        gc.freeze()  # the collections at the end would look through all libraries
         sys.exit(code)
     with suppress(BrokenPipeError):  # the reader of a pipe has gone
         sys.stdout.flush()
