@@ -20,15 +20,14 @@ class Slow:
 
     def __getitem__(self, index: int):
         time.sleep(0.01)
-        return index, os.environ.get("SERVER", "here"), "torch" in sys.modules
+        return index, os.environ.get("SERVER", "here")
 
 
 if __name__ == "__main__":
     loader = DataLoader(Slow(), batch_size=2, shuffle=True, num_workers=1)
     while not Path("enough").exists():
         seen, makers = [], set()
-        for indices, made_by, with_torch in loader:
-            assert not with_torch.any()
+        for indices, made_by in loader:
             seen += indices.tolist()
             makers.update(made_by)
         assert sorted(seen) == list(range(SAMPLES)), sorted(seen)

@@ -234,6 +234,7 @@ class BatchBuilder:
                 if self._loader_spec.collate_fn is not None:  # it may draw, or count
                     single = self._loader_spec.batch_size is None
                     self._by_user(samples[0] if single else samples, None)
+                del samples  # before those of the next batch are read
             except IterableExhausted:
                 raise LoaderError(
                     f"Worker {_worker_number()} of an iterable dataset came to its end after "

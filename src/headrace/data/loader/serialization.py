@@ -197,6 +197,7 @@ _MODULES = {
     f"{_STORAGE}.settings": f"{_STORAGE}.client.credentials",
     f"{_TRANSFORMS}.color": f"{_TRANSFORMS}.augmentation",
     f"{_TRANSFORMS}.crop": f"{_TRANSFORMS}.augmentation",
+    f"{_TRANSFORMS}.image_window": f"{_TRANSFORMS}.resize",
     f"{_TRANSFORMS}.joint": f"{_TRANSFORMS}.augmentation",
     f"{_TRANSFORMS}.recode": f"{_TRANSFORMS}.resize",
     "headrace.data.shards.index": "headrace.data.shards.shard_index",

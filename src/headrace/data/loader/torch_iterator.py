@@ -136,7 +136,8 @@ class ExecutorIterator(_BaseDataLoaderIter):
             workers,
             workers * (loader.prefetch_factor or _USUAL_PREFETCH),
             rank=world.rank,
-            modules=modules_of(loader.dataset, _own_collate_fn(loader)),
+            # With torch's collating, too: what is not imported before the fork, each worker would.
+            modules=modules_of(loader.dataset, loader.collate_fn),
             remote_workers=self._make_remote_workers(world),
         )
 
@@ -162,17 +163,12 @@ class ExecutorIterator(_BaseDataLoaderIter):
         return type(None), ()
 
 
-def _own_collate_fn(loader: DataLoader[Any]) -> Callable[..., Any] | None:
-    """Return a loader's collate_fn; None for torch's, in whose place workers need no torch."""
-    usual = default_collate if loader.batch_sampler is not None else default_convert
-    return None if loader.collate_fn is usual else loader.collate_fn
-
-
 def _loader_spec_of(loader: DataLoader[Any], world: World, seed: int) -> LoaderSpec:
+    usual = default_collate if loader.batch_sampler is not None else default_convert
     iterated = is_iterable_loader(loader)
     return LoaderSpec(
         dataset=loader.dataset,
-        collate_fn=_own_collate_fn(loader),
+        collate_fn=None if loader.collate_fn is usual else loader.collate_fn,
         iterable=iterated,
         batch_size=loader.batch_size,
         drop_last=loader.drop_last,

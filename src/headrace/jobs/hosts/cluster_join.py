@@ -180,17 +180,24 @@ def join_cluster(argv: Sequence[str]) -> int:
     """
     with signals_blocked() as blocked:  # before anything that starts threads is imported
         check_ray_is_installed()
-        options = parse_join_flags(argv)
+        try:
+            options = parse_join_flags(argv)
+        except UsageError:  # perhaps of a switch that a newer torch has
+            options = parse_join_flags(argv, _installed_switches())
         cluster_hosts = options.cluster_hosts()
         try:
             if cluster_hosts.is_head:
-                from headrace.jobs.torchrun_args import torchrun_switches  # imports torch
-
-                options = parse_join_flags(argv, torchrun_switches())  # of the torch that is here
+                options = parse_join_flags(argv, _installed_switches())
                 return _Head(cluster_hosts, options, blocked).run()
             return _run_worker_host(cluster_hosts, options, partial(pause, blocked))
         except StoppedError as stopped:
             return 128 + stopped.number
+
+
+def _installed_switches() -> Container[str]:
+    from headrace.jobs.torchrun_args import torchrun_switches  # imports torch
+
+    return torchrun_switches()
 
 
 class _Head:
