@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from headrace.cli.parameters import WITH_SCRIPT
 from headrace.core.errors import UsageError
 
 _ENV_HELP = """\
@@ -136,14 +137,6 @@ def register(app: typer.Typer) -> None:
         rich_markup_mode="rich",
     )
     group.callback()(lambda: None)  # without one, typer makes a single verb the command itself
-    group.command(
-        name="join",
-        help=_JOIN_HELP,
-        context_settings={
-            "ignore_unknown_options": True,
-            "allow_extra_args": True,
-            "allow_interspersed_args": False,
-        },
-    )(_join)
+    group.command(name="join", help=_JOIN_HELP, context_settings=WITH_SCRIPT)(_join)
     group.command(name="env", help=_ENV_HELP)(_env)
     app.add_typer(group, name="cluster")

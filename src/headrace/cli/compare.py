@@ -6,13 +6,15 @@ from typing import Annotated
 
 import typer
 
+from headrace.cli.parameters import RunsDir
+
 
 def compare(
     before: Annotated[str, typer.Argument(help="A run's name or folder.")],
     after: Annotated[str, typer.Argument(help="The run to compare it with.")],
     *,
     json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
-    runs_dir: Annotated[str | None, typer.Option(help="Where runs are; ./runs by default.")] = None,
+    runs_dir: RunsDir = None,
 ) -> None:
     """Say whether a run is faster than another, in which phases, and beyond noise or not.
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.cli.parameters import Run, RunsDir
 from headrace.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -13,10 +14,7 @@ if TYPE_CHECKING:
 
 
 def doctor(
-    run: Annotated[
-        str | None,
-        typer.Argument(metavar="[RUN]", help="A run's name or folder; the latest by default."),
-    ] = None,
+    run: Run = None,
     *,
     json: Annotated[bool, typer.Option("--json", help="Print the diagnosis as JSON.")] = False,
     backtest: Annotated[
@@ -29,7 +27,7 @@ def doctor(
         int | None,
         typer.Option(help="Foretell the run with so many ranks on its host, and what would help."),
     ] = None,
-    runs_dir: Annotated[str | None, typer.Option(help="Where runs are; ./runs by default.")] = None,
+    runs_dir: RunsDir = None,
 ) -> None:
     """Say where a run's time went, which line is at fault, and what each remedy would give.
 

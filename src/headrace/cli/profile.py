@@ -7,14 +7,12 @@ from typing import Annotated
 
 import typer
 
+from headrace.cli.parameters import Run, RunsDir
 from headrace.core.errors import RecordsError, UsageError
 
 
 def profile(
-    run: Annotated[
-        str | None,
-        typer.Argument(metavar="[RUN]", help="A run's name or folder; the latest by default."),
-    ] = None,
+    run: Run = None,
     *,
     deep: Annotated[
         str | None, typer.Option(help="Look closer for so long (20s, 2min), and trace a few steps.")
@@ -25,7 +23,7 @@ def profile(
     on: Annotated[
         bool | None, typer.Option("--on/--off", help="Record from now on, or record no more.")
     ] = None,
-    runs_dir: Annotated[str | None, typer.Option(help="Where runs are; ./runs by default.")] = None,
+    runs_dir: RunsDir = None,
 ) -> None:
     """Change how a running job is recorded; without a flag, say how it is.
 

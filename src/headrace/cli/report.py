@@ -6,14 +6,13 @@ from typing import Annotated
 
 import typer
 
+from headrace.cli.parameters import Run, RunsDir
+
 
 def report(
-    run: Annotated[
-        str | None,
-        typer.Argument(metavar="[RUN]", help="A run's name or folder; the latest by default."),
-    ] = None,
+    run: Run = None,
     *,
-    runs_dir: Annotated[str | None, typer.Option(help="Where runs are; ./runs by default.")] = None,
+    runs_dir: RunsDir = None,
     output: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="The page; report.html in the run's folder by default."),

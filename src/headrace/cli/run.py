@@ -8,6 +8,7 @@ from typing import Annotated, Any, get_args
 
 import typer
 
+from headrace.cli.parameters import WITH_SCRIPT, RunsDir
 from headrace.jobs.options import Panel
 from headrace.jobs.run import run_job
 from headrace.jobs.spec import job_options
@@ -25,15 +26,7 @@ Example: headrace run --nproc-per-node auto train.py --epochs 3
 
 def register(app: typer.Typer) -> None:
     """Add the verbs to the command line."""
-    app.command(
-        name="run",
-        help=_HELP,
-        context_settings={
-            "ignore_unknown_options": True,
-            "allow_extra_args": True,
-            "allow_interspersed_args": False,
-        },
-    )(_run)
+    app.command(name="run", help=_HELP, context_settings=WITH_SCRIPT)(_run)
     app.command(name="resume")(resume)
 
 
@@ -76,7 +69,7 @@ _run.__annotations__ = {name: each.annotation for name, each in _signature().par
 def resume(
     run: Annotated[str, typer.Argument(help="The run's name, or its folder.")],
     *,
-    runs_dir: Annotated[str | None, typer.Option(help="Where runs are; ./runs by default.")] = None,
+    runs_dir: RunsDir = None,
 ) -> None:
     """Start a run's last command again, in its folder, as the next attempt.
 

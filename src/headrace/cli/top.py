@@ -7,20 +7,19 @@ from typing import Annotated
 
 import typer
 
+from headrace.cli.parameters import Run, RunsDir
+
 _WAITS = "headrace: {} has just begun; waiting for its first records"
 
 
 def top(
-    run: Annotated[
-        str | None,
-        typer.Argument(metavar="[RUN]", help="A run's name or folder; the latest by default."),
-    ] = None,
+    run: Run = None,
     *,
     once: Annotated[bool, typer.Option("--once", help="Print one frame and end.")] = False,
     interval: Annotated[
         str, typer.Option(help="Time between looks at the records: 100ms to 60s.")
     ] = "1s",
-    runs_dir: Annotated[str | None, typer.Option(help="Where runs are; ./runs by default.")] = None,
+    runs_dir: RunsDir = None,
 ) -> None:
     """Show what a run does now: its speed, phases, cores, ranks and workers, and the verdict.
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from headrace.cli.parameters import WITH_SCRIPT
 from headrace.core.errors import UsageError
 
 _HELP = """Run a script for some steps, apply the best remedy that edits no code, run again.
@@ -20,15 +21,7 @@ Example: headrace tune train.py --epochs 3
 
 def register(app: typer.Typer) -> None:
     """Add the verb to the command line."""
-    app.command(
-        name="tune",
-        help=_HELP,
-        context_settings={
-            "ignore_unknown_options": True,
-            "allow_extra_args": True,
-            "allow_interspersed_args": False,
-        },
-    )(_tune)
+    app.command(name="tune", help=_HELP, context_settings=WITH_SCRIPT)(_tune)
 
 
 def _tune(

@@ -1,0 +1,19 @@
+"""The parameters and settings that several verbs share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+Run = Annotated[
+    str | None,
+    typer.Argument(metavar="[RUN]", help="A run's name or folder; the latest by default."),
+]
+RunsDir = Annotated[str | None, typer.Option(help="Where runs are; ./runs by default.")]
+WITH_SCRIPT = {
+    "ignore_unknown_options": True,
+    "allow_extra_args": True,
+    "allow_interspersed_args": False,
+}
+"""The settings of a verb that is followed by a script, with torchrun's flags and the script's."""
