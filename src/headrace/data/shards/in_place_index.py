@@ -8,7 +8,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -106,10 +106,9 @@ def index_objects(
     table: SampleTable, target_url: str, spool: ShardRecordSpool, on_progress: ProgressCallback
 ) -> DatasetDescription:
     """Read all objects of a table into `spool`; unreadable and empty ones are recorded as bad."""
-    reader = SourceReader(table.url)
     tally = ProgressTally(on_progress, "reading", of_samples=len(table))
     templates: dict[str, tuple[str, ...]] = {}
-    try:
+    with closing(SourceReader(table.url)) as reader:
         for number, first in enumerate(range(0, len(table), GROUP_SAMPLES)):
             rows = np.arange(first, min(first + GROUP_SAMPLES, len(table)), dtype=np.int64)
             group = _ObjectGroup(table.take(rows), tally)
@@ -117,8 +116,6 @@ def index_objects(
             templates |= group.templates
             record = ShardRecord.build(group.rows, number=number, size_bytes=group.size_bytes)
             spool.add(replace(record, bad=tuple(group.bad)))
-    finally:
-        reader.close()
     return DatasetDescription(
         layout="objects",
         source=table.source,

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TypeAlias
 
@@ -152,14 +152,11 @@ def index_copies_dir(cache_dir: str | os.PathLike[str] | None) -> Path | None:
 
 
 def _verified_chunks(store: Store, manifest: DatasetManifest) -> Iterator[bytes]:
-    stream = RangeStream(store, INDEX_NAME, manifest.index_bytes)
     checksum = 0
-    try:
+    with closing(RangeStream(store, INDEX_NAME, manifest.index_bytes)) as stream:
         while chunk := stream.read(_CHUNK_BYTES):
             checksum = google_crc32c.extend(checksum, chunk)
             yield chunk
-    finally:
-        stream.close()
     if checksum != manifest.index_crc32c:
         raise CorruptError(
             f"{store.url}/{INDEX_NAME}: its checksum is not the manifest's. Copy index.arrow and "

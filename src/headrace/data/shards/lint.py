@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import google_crc32c
@@ -20,22 +21,10 @@ from headrace.data.shards.task_pool import map_in_order
 from headrace.data.storage import Store, open_store, parse_url
 
 _CONCURRENT_OBJECTS = 16
+_Checked = tuple[list[Fault], int, int]  # with the samples and bytes that were read
 
 
-def lint_objects(store: Store, index: ShardIndex, tally: ProgressTally) -> list[Fault]:
-    """Return the faults of a dataset's objects; reads all of them."""
-    faults: list[Fault] = []
-    for found, read_bytes in map_in_order(
-        lambda sample: _check_sample(store, index, sample),
-        range(index.num_samples),
-        _CONCURRENT_OBJECTS,
-    ):
-        faults.extend(found)
-        tally.add(1, read_bytes, 0)
-    return faults
-
-
-def _check_sample(store: Store, index: ShardIndex, sample: int) -> tuple[list[Fault], int]:
+def _check_sample(store: Store, index: ShardIndex, sample: int) -> _Checked:
     faults, read_bytes = [], 0
     for member in index.locate(sample).members:
         if member.data is not None:
@@ -54,40 +43,27 @@ def _check_sample(store: Store, index: ShardIndex, sample: int) -> tuple[list[Fa
             faults.append(Fault("size", member.path, message))
         elif checksum(data) != member.crc32c:
             faults.append(Fault("checksum", member.path, "checksum differs from the index."))
-    return faults, read_bytes
+    return faults, 1, read_bytes
 
 
 _Place = tuple[int, ...]  # offset, size in bytes, CRC-32C
 
 
-def lint_tars(store: Store, index: ShardIndex, tally: ProgressTally) -> list[Fault]:
-    """Return the faults of a dataset's shards; reads all of them."""
-    faults = _extra_tars(store, index)
-    numbers = range(len(index.manifest.shards))
-    for found in map_in_order(lambda n: _check_tar(store, index, n), numbers, CONCURRENT_TARS):
-        faults.extend(found.faults)
-        tally.add(len(found.rows), found.size_bytes, 0)
-    return faults
-
-
-def _check_tar(store: Store, index: ShardIndex, number: int) -> TarIndex:
+def _check_tar(store: Store, index: ShardIndex, number: int) -> _Checked:
     shard = index.manifest.shards[number]
-    unreadable = TarIndex(path=shard.name, size_bytes=0)
     try:
         size_bytes = store.head(shard.name).size_bytes
         found = index_tar(store, shard.name, size_bytes)
     except NotFoundError:
-        unreadable.faults.append(Fault("missing", shard.name, "the shard does not exist."))
-        return unreadable
+        return [Fault("missing", shard.name, "the shard does not exist.")], 0, 0
     except (DeniedError, CorruptError) as error:
-        unreadable.faults.append(Fault("unreadable", shard.name, str(error)))
-        return unreadable
+        return [Fault("unreadable", shard.name, str(error))], 0, 0
     if size_bytes != shard.size_bytes:
         message = f"{size_bytes} bytes, the manifest says {shard.size_bytes}."
         found.faults.append(Fault("size", shard.name, message))
     if found.faults or digest_of(found.rows.batch(), found.rows.kinds()) != shard.digest:
         found.faults.extend(_differences(index, number, found))
-    return found
+    return found.faults, len(found.rows), size_bytes
 
 
 def _differences(index: ShardIndex, number: int, found: TarIndex) -> list[Fault]:
@@ -167,19 +143,35 @@ def lint(url: str, *, progress: ProgressCallback | None = None) -> LintReport:
     DatasetError: there is no dataset. An object that is missing or denied is a fault instead.
     """
     store = open_store(url)
-    data = read_manifest_bytes(store)
+    manifest_bytes = read_manifest_bytes(store)
     try:
-        manifest = DatasetManifest.from_json(data, store.url)
+        manifest = DatasetManifest.from_json(manifest_bytes, store.url)
     except DatasetError as error:
         return LintReport(url=store.url, faults=(Fault("manifest", MANIFEST_NAME, str(error)),))
     faults: list[Fault] = []
     index = _checked_index(store, manifest, faults)
-    if index is None:
-        return _report(store.url, manifest, faults)
     tally = ProgressTally(progress or (lambda _: None), "checking", of_samples=manifest.num_samples)
-    check = lint_tars if manifest.layout == "tar" else lint_objects
-    faults.extend(check(open_store(index.data_url), index, tally))
-    return _report(store.url, manifest, faults, tally.progress.read_bytes)
+    is_tar = manifest.layout == "tar"
+    num_shards = len(manifest.shards) if is_tar else manifest.num_samples
+    if index is not None:
+        data = open_store(index.data_url)
+        check, at_once = _check_sample, _CONCURRENT_OBJECTS
+        if is_tar:
+            faults += _extra_tars(data, index)
+            check, at_once = _check_tar, CONCURRENT_TARS
+        for found, samples, read_bytes in map_in_order(
+            partial(check, data, index), range(num_shards), at_once
+        ):
+            faults.extend(found)
+            tally.add(samples, read_bytes, 0)
+    return LintReport(
+        url=store.url,
+        num_shards=num_shards,
+        num_samples=manifest.num_samples,
+        num_members=manifest.num_members,
+        read_bytes=tally.progress.read_bytes,
+        faults=tuple(faults),
+    )
 
 
 def _checked_index(
@@ -207,17 +199,3 @@ def _checked_index(
             faults.append(Fault("index", INDEX_NAME, what))
             damaged = True
     return None if damaged else ShardIndex(store.url, manifest, blocks, (open_index, (store.url,)))
-
-
-def _report(
-    url: str, manifest: DatasetManifest, faults: list[Fault], read_bytes: int = 0
-) -> LintReport:
-    is_loose = manifest.layout == "objects"
-    return LintReport(
-        url=url,
-        num_shards=manifest.num_samples if is_loose else len(manifest.shards),
-        num_samples=manifest.num_samples,
-        num_members=manifest.num_members,
-        read_bytes=read_bytes,
-        faults=tuple(faults),
-    )

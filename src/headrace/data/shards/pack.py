@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -120,11 +120,8 @@ def measure_scale(table: SampleTable, recode: RecodeFunction | None) -> SizeScal
     if recode is None and bool((known >= 0).all()):
         return SizeScale()
     rows = spread_rows(len(table), _SAMPLES_MEASURED)
-    reader = SourceReader(table.url)
-    try:
+    with closing(SourceReader(table.url)) as reader:
         before, after, count = _sum_sizes(reader, samples_of(table.take(rows)), recode)
-    finally:
-        reader.close()
     if before == 0:
         return SizeScale()
     return SizeScale(ratio=after / before, mean_bytes=before // count)

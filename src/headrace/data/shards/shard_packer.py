@@ -6,7 +6,7 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -157,12 +157,9 @@ class ShardPacker:
         """Write the shard, then its record; return the files left out."""
         store = open_store(self.destination_url)
         writer = TarWriter()
-        reader = SourceReader(self.source_url)
-        content = _ShardContent(self, reader, report)
-        try:
+        with closing(SourceReader(self.source_url)) as reader:
+            content = _ShardContent(self, reader, report)
             store.put(shard_name(task.number), writer.pieces(content.samples(task.samples)))
-        finally:
-            reader.close()
         if len(writer.rows) == 0:
             store.delete(shard_name(task.number))
         record = replace(

@@ -13,6 +13,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 
 import google_crc32c
 
@@ -354,54 +356,40 @@ class TarIndex:
 def index_tar(store: Store, path: str, size_bytes: int) -> TarIndex:
     """Read a whole tar and return its samples and faults; raises StorageError if it cannot."""
     found = TarIndex(path=path, size_bytes=size_bytes)
-    grouper = _Grouper(found)
-    for member in TarReader(RangeStream(store, path, size_bytes), path, found.faults):
-        grouper.add(member)
-    grouper.end_sample()
+    reader = TarReader(RangeStream(store, path, size_bytes), path, found.faults)
+    seen: set[str] = set()
+    for key, named in groupby(_named_members(reader, found.ignored), key=itemgetter(0)):
+        if key in seen:
+            message = (
+                f"members of sample {key!r} do not lie side by side, so readers would see parts of "
+                "it. Sort the tar by name."
+            )
+            found.faults.append(Fault("order", path, message))
+        seen.add(key)
+        members: dict[str, tuple[MemberKind, tuple[int, int, int]]] = {}
+        for _, extension, member in named:
+            name, size = member.name, member.size_bytes
+            if extension in members:
+                found.faults.append(Fault("duplicate", path, f"two files with one key, {name!r}."))
+            elif size > LARGEST_MEMBER_BYTES:
+                message = f"{name!r} has {size} bytes, 4 GiB at most."
+                found.faults.append(Fault("size", path, message))
+            else:
+                members[extension] = "range", (member.offset, size, member.crc32c)
+        if members:
+            found.rows.add(key, members)
     if not found.rows and not found.faults:
         found.faults.append(Fault("missing", path, "the tar holds no sample."))
     return found
 
 
-class _Grouper:
-    """Collects the members of one sample after another."""
-
-    def __init__(self, found: TarIndex) -> None:
-        self._found = found
-        self._seen: set[str] = set()
-        self._key: str | None = None
-        self._members: dict[str, tuple[MemberKind, tuple[int, int, int]]] = {}
-
-    def add(self, member: TarMember) -> None:
+def _named_members(
+    members: Iterable[TarMember], ignored: list[str]
+) -> Iterator[tuple[str, str, TarMember]]:
+    """Yield members with their key and extension; add the names of those of no sample."""
+    for member in members:
         name = split_name(member.name)
         if name is None:
-            self._found.ignored.append(member.name)
-            return
-        key, extension = name
-        if key != self._key:
-            self.end_sample()
-            self._begin_sample(key)
-        if extension in self._members:
-            self._fault("duplicate", f"two files with one key, {member.name!r}")
-        elif member.size_bytes > LARGEST_MEMBER_BYTES:
-            self._fault("size", f"{member.name!r} has {member.size_bytes} bytes, 4 GiB at most")
+            ignored.append(member.name)
         else:
-            self._members[extension] = "range", (member.offset, member.size_bytes, member.crc32c)
-
-    def end_sample(self) -> None:
-        if self._key is not None and self._members:
-            self._found.rows.add(self._key, self._members)
-        self._key, self._members = None, {}
-
-    def _begin_sample(self, key: str) -> None:
-        if key in self._seen:
-            self._fault(
-                "order",
-                f"members of sample {key!r} do not lie side by side, so readers would see parts "
-                "of it. Sort the tar by name",
-            )
-        self._seen.add(key)
-        self._key = key
-
-    def _fault(self, kind: FaultKind, message: str) -> None:
-        self._found.faults.append(Fault(kind, self._found.path, f"{message}."))
+            yield *name, member

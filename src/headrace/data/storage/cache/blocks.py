@@ -79,20 +79,15 @@ def load_block(file: str, start: int, length: int) -> Block:
 
 def save_block(file: Path, temporary_dir: Path, identity: bytes, data: memoryview) -> int:
     """Write a block, first to a temporary file on the same disk; return the file's size."""
-    header = block_header(identity, data)
-    write_atomically(file, [header, data], durable=False, temporary_dir=temporary_dir)
-    return len(header) + len(data)
-
-
-def block_header(identity: bytes, data: memoryview) -> bytes:
-    """Return the bytes before the data of a block file."""
     crcs = [
         google_crc32c.value(bytes(data[start : start + _PAGE_BYTES]))
         for start in range(0, len(data), _PAGE_BYTES)
     ]
     header = _FIXED.pack(_MAGIC, identity, len(data), _PAGE_BYTES)
     header += struct.pack(f"<{len(crcs)}I", *crcs)
-    return header + _CRC.pack(google_crc32c.value(header))
+    header += _CRC.pack(google_crc32c.value(header))
+    write_atomically(file, [header, data], durable=False, temporary_dir=temporary_dir)
+    return len(header) + len(data)
 
 
 def _parse(header: bytes) -> tuple[bytes, int, tuple[int, ...]]:

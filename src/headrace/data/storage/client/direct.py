@@ -165,10 +165,7 @@ class DirectClient:
     def list(self, prefix: str, target: str) -> Iterator[builtins.list[ObjectInfo]]:
         """Yield pages; after a failure the listing resumes after the last object received."""
         listing = PagedListing(prefix, resumable=self._location.kind != "http")
-
-        while found := submit(
-            self._in_turn(target, lambda: listing.next_page(self._connections.reader))
-        ).result():
+        while found := submit(self.request(target, listing.next_page)).result():
             yield found
 
     def put(self, key: str, data: PutData, target: str) -> None:
@@ -199,21 +196,16 @@ class DirectClient:
             return
         # Plain web servers do not accept parts.
         whole = first if second is None else b"".join([first, second, *groups])
-
         submit(
-            self._in_turn(
-                target,
-                lambda: obstore.put_async(
-                    self._connections.reader, key, whole, use_multipart=False
-                ),
+            self.request(
+                target, lambda store: obstore.put_async(store, key, whole, use_multipart=False)
             )
         ).result()
 
     def create(self, key: str, data: bytes, target: str) -> Future[bool]:
         """Write a small object unless it exists; return whether it was written."""
 
-        async def send() -> bool:
-            store = self._connections.reader
+        async def send(store: ObjectStore) -> bool:
             # Plain web servers support no conditions, and some S3 servers ignore them.
             with suppress(FileNotFoundError):
                 await obstore.head_async(store, key)
@@ -225,16 +217,14 @@ class DirectClient:
                 return False
             return True
 
-        return submit(self._in_turn(target, send))
+        return submit(self.request(target, send))
 
     def delete(self, key: str, target: str) -> Future[None]:
         """Remove an object; a missing one is no error."""
 
         async def remove() -> None:
             with suppress(NotFoundError):
-                await self._in_turn(
-                    target, lambda: obstore.delete_async(self._connections.reader, key)
-                )
+                await self.request(target, lambda store: obstore.delete_async(store, key))
 
         return submit(remove())
 
@@ -244,12 +234,9 @@ class DirectClient:
 
     async def _read_long(self, key: str, start: int, length: int, target: str) -> Buffer:
         whole = bytearray(length)
+        url = target.partition(" (bytes ")[0]
         await self._fill(
-            whole,
-            start,
-            0,
-            target.partition(" (bytes ")[0],
-            lambda store, first, size: range_of(store, key, first, size),
+            whole, start, 0, url, lambda store, first, size: range_of(store, key, first, size)
         )
         return memoryview(whole).toreadonly()
 

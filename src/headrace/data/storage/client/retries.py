@@ -145,9 +145,8 @@ def describe_failure(error: BaseException) -> RequestFailure:
         return RequestFailure(
             FailureKind.CREDENTIALS, "no credentials were found, and the host offers none"
         )
-    kind = FailureKind.REFUSED
-    if isinstance(error, FileNotFoundError):
-        kind = FailureKind.NOT_FOUND
+    is_missing = isinstance(error, FileNotFoundError)
+    kind = FailureKind.NOT_FOUND if is_missing else FailureKind.REFUSED
     other = RequestFailure(kind, f"the client failed ({type(error).__name__})")
     return failure or _from_words(text) or other
 

@@ -139,13 +139,10 @@ class _Server:
                 header, body = self._outbox.get(timeout=HEARTBEAT_S)
             except Empty:
                 header, body = {"beat": True}, _NOTHING
-            self._send(header, body)
-
-    def _send(self, header: dict[str, Any], body: Buffer) -> None:
-        try:
-            self._channel.send(header, body)
-        except OSError:
-            os._exit(0)
+            try:
+                self._channel.send(header, body)
+            except OSError:
+                os._exit(0)
 
 
 def _config(fields: dict[str, Any]) -> StorageConfig:
