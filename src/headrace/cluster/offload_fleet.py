@@ -140,7 +140,7 @@ class OffloadFleet:
     show: OutputCallback  # takes the servers' output
     declared: GroupSpec | None  # the group as declared on the command line
     training: str  # name of the group that trains
-    is_used: bool  # servers are started at once; else from `use` on
+    is_used: bool  # servers are started at once; else as soon as it is set
 
     def __post_init__(self) -> None:
         self._shortages = PersistentNotices()
@@ -200,10 +200,6 @@ class OffloadFleet:
             except (self.ray.exceptions.RayError, ConnectionError) as error:
                 self._lose(server, now_s, str(error))
         self._update_hosts_file(now_s)
-
-    def use(self) -> None:
-        """Have the hosts make batches from now on."""
-        self.is_used = True
 
     def close(self) -> None:
         """End all servers."""

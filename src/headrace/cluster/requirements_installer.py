@@ -152,10 +152,7 @@ def pip_advice(output: str) -> str:
             "build may not fit its devices, or the other hosts. Leave it out of the file, loosen "
             "its range, or install that version on all hosts beforehand."
         )
-    for pattern, remedy in _ADVICE.items():
-        if re.search(pattern, output):
-            return remedy
-    return ""
+    return next((remedy for pattern, remedy in _ADVICE.items() if re.search(pattern, output)), "")
 
 
 _PINNED_PACKAGES = ("torch", "ray", "headrace")

@@ -16,7 +16,6 @@ rewritten.
 
 from __future__ import annotations
 
-import shutil
 import sqlite3
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -228,11 +227,6 @@ class ParquetParts:
             (last,),
         ).rowcount
         self._counts[name] -= dropped
-
-    @staticmethod
-    def remove(path: Path) -> None:
-        """Remove all parts of a store that was closed."""
-        shutil.rmtree(path.with_name(path.name + PARTS_FOLDER), ignore_errors=True)
 
 
 def part_files(connection: sqlite3.Connection, path: Path, name: str) -> Iterator[Path]:

@@ -141,7 +141,12 @@ class RunFrames:
         long["phase"] = long["phase"].str.removesuffix("_ns")
         long["share"] = long["phase_ns"] / long.pop("wall_ns").where(lambda wall_ns: wall_ns > 0)
         if len(self.device_steps):
-            rows = self._device_steps_of(steps)
+            names = ("rank", "kind", "step")
+            row_numbers = device_row_numbers(
+                {name: steps[name].to_numpy() for name in names},
+                {name: self.device_steps[name].to_numpy() for name in names},
+            )
+            rows = self.device_steps.reindex(row_numbers)  # no row has the number -1
             wall_ns = np.tile(rows["device_wall_ns"].where(lambda ns: ns > 0), len(PHASES))
             # `melt` stacks the phases: all steps of one phase, then of the next.
             long["device_phase_ns"] = np.concatenate([rows[f"device_{each}_ns"] for each in PHASES])
@@ -155,16 +160,6 @@ class RunFrames:
 
         rows = [row for row in read_metrics(self.path) if row["attempt"] == self.attempt]
         return pd.DataFrame(rows, columns=list(METRIC_COLUMNS))
-
-    def _device_steps_of(self, steps: pd.DataFrame) -> pd.DataFrame:
-        """Return the row of `device_steps` of each row of `steps`, NaN where it was lost."""
-        device_steps = self.device_steps
-        names = ("rank", "kind", "step")
-        row_numbers = device_row_numbers(
-            {name: steps[name].to_numpy() for name in names},
-            {name: device_steps[name].to_numpy() for name in names},
-        )
-        return device_steps.reindex(row_numbers)  # no row has the number -1
 
     def arrow(self, table: str) -> pa.Table:
         """Return a table of docs/records.md, such as "steps", for Arrow; raises RecordsError."""

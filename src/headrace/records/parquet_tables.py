@@ -8,6 +8,7 @@ completely at the end.
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ import pyarrow.parquet as pq
 from headrace.core.arrow_arrays import dictionary_strings, numbers
 from headrace.core.errors import RecordsError
 from headrace.records import system_table
-from headrace.records.compaction import ParquetParts, part_files
+from headrace.records.compaction import PARTS_FOLDER, part_files
 from headrace.records.layout import PARQUET
 from headrace.records.schema import FORMAT_VERSION, OPTIONAL_TABLES, TABLES_BY_NAME, Kind
 from headrace.records.store import TABLE_NAMES, RecordStore, check_version
@@ -189,7 +190,7 @@ def close_store(store: RecordStore, folder: Path) -> None:
     store.close()
     for suffix in ("", "-wal", "-shm"):
         store.path.with_name(store.path.name + suffix).unlink(missing_ok=True)
-    ParquetParts.remove(store.path)
+    shutil.rmtree(store.path.with_name(store.path.name + PARTS_FOLDER), ignore_errors=True)
 
 
 def stored_tables(connection: sqlite3.Connection, path: Path, name: str) -> Iterator[pa.Table]:

@@ -188,11 +188,8 @@ class _UndrainedRings:
 def _stored_position(
     connections: Sequence[sqlite3.Connection], name: str, made_ns: int
 ) -> store.RingPosition:
-    for connection in connections:
-        position = store.ring_position(connection, name, made_ns)
-        if position.read is not None:
-            return position
-    return store.RingPosition()
+    positions = (store.ring_position(each, name, made_ns) for each in connections)
+    return next((each for each in positions if each.read is not None), store.RingPosition())
 
 
 def open_records(run: str | Path, attempt: int | None = None) -> Records:

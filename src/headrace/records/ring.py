@@ -108,7 +108,7 @@ class RingWriter:
         self._header[_MADE] = since_boot_ns()
         self._map[: len(MAGIC)] = MAGIC  # last, so that no reader sees a half-written header
         self._written = 0
-        self._dropped = 0
+        self.dropped = 0  # records
         self._texts: dict[str, int] = {}
         self._next_text = 0
         self._text_bytes = 0
@@ -130,11 +130,6 @@ class RingWriter:
             finally:
                 self._writing = False
             return is_written
-
-    @property
-    def dropped(self) -> int:
-        """How many records were dropped."""
-        return self._dropped
 
     def close(self) -> None:
         """Mark the ring as complete; without effect in a forked child."""
@@ -172,8 +167,8 @@ class RingWriter:
         to_end = self._capacity - position
         needed = size if size <= to_end else to_end + size
         if self._written + needed - self._header[_READ] > self._capacity:
-            self._dropped += 1
-            self._header[_DROPPED] = self._dropped
+            self.dropped += 1
+            self._header[_DROPPED] = self.dropped
             return False
         if size > to_end:
             _HEAD.pack_into(self._map, HEADER_BYTES + position, to_end - _HEAD.size, _PADDING, 0)

@@ -209,38 +209,33 @@ class RunFolder:
         """
         try:
             self.check_free(launcher)
-            return self._start_attempt(command, argv, world_size, launcher or os.getpid())
+            versions = _versions()
+            current_folder = ""
+            with suppress(FileNotFoundError):  # removed meanwhile
+                current_folder = str(Path.cwd())
+            with self._locked():
+                before = self.attempts()
+                if not lock_run(self.path):  # another one started at the same moment
+                    raise _already_running(self.path, before[-1] if before else None)
+                attempt = Attempt(
+                    number=len(before) + 1,
+                    command=redact(command),
+                    argv=redact(argv),
+                    world_size=world_size,
+                    started_s=time.time(),
+                    versions=versions,
+                    asked=take_job_request(),
+                    launcher=process_identity(launcher or os.getpid()),
+                    folder=current_folder,
+                    hides_secrets=redact(command) != tuple(command),
+                )
+                self._write((*before, attempt))
+            self.logs(attempt.number).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise LaunchError(
                 f"{self.path}: the run cannot be written down there: {error.strerror or error}. "
                 "Make room, or take another folder with --run-dir."
             ) from error
-
-    def _start_attempt(
-        self, command: Sequence[str], argv: Sequence[str], world_size: int, launcher: int
-    ) -> Attempt:
-        versions = _versions()
-        current_folder = ""
-        with suppress(FileNotFoundError):  # removed meanwhile
-            current_folder = str(Path.cwd())
-        with self._locked():
-            before = self.attempts()
-            if not lock_run(self.path):  # another one started at the same moment
-                raise _already_running(self.path, before[-1] if before else None)
-            attempt = Attempt(
-                number=len(before) + 1,
-                command=redact(command),
-                argv=redact(argv),
-                world_size=world_size,
-                started_s=time.time(),
-                versions=versions,
-                asked=take_job_request(),
-                launcher=process_identity(launcher),
-                folder=current_folder,
-                hides_secrets=redact(command) != tuple(command),
-            )
-            self._write((*before, attempt))
-        self.logs(attempt.number).mkdir(parents=True, exist_ok=True)
         return attempt
 
     def end_attempt(self, number: int, exit_code: int) -> None:
@@ -362,8 +357,6 @@ def _already_running(path: Path, last: Attempt | None) -> UsageError:
 def _versions() -> dict[str, str]:
     versions = {"python": platform.python_version()}
     for package in ("headrace", "torch"):
-        try:
+        with suppress(metadata.PackageNotFoundError):
             versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
     return versions

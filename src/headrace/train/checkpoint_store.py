@@ -111,11 +111,8 @@ class CheckpointCatalog:
         are compared when the files are read.
         """
         folders = self._folders()
-        for step in sorted(folders, reverse=True):
-            commit = self._commit_in(step, folders[step])
-            if commit is not None:
-                return commit
-        return None
+        commits = (self._commit_in(step, folders[step]) for step in sorted(folders, reverse=True))
+        return next((commit for commit in commits if commit is not None), None)
 
     def add(self, commit: Commit) -> None:
         """Write a commit file; CheckpointError: a file does not exist, as this rank sees it."""
@@ -166,10 +163,8 @@ class CheckpointCatalog:
         except NotFoundError:  # deleted since it was listed
             return None
         commit = Commit.from_json(data, f"{self._store.url}/{path}")
-        for file in commit.files:
-            if files.get(f"{commit.save}/{file.name}") != file.size_bytes:
-                return None
-        return commit
+        sizes = {file: files.get(f"{commit.save}/{file.name}") for file in commit.files}
+        return commit if all(file.size_bytes == size for file, size in sizes.items()) else None
 
     def _delete_step(self, step: int, files: dict[str, int]) -> None:
         # The commit first: from then on the folder is no checkpoint, even if this is interrupted.

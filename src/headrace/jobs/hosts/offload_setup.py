@@ -281,7 +281,7 @@ class OffloadSetup:
     def tend(self) -> None:
         """Maintain the offload hosts and the published list; called often."""
         if self.choice is not None and self.choice.is_yes(self.fleet.cores, time.monotonic()):
-            self.fleet.use()
+            self.fleet.is_used = True
         self.fleet.tend()
         if self._published_version != self.fleet.version or self._needs_republishing():
             self._publish()

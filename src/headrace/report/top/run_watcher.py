@@ -136,12 +136,9 @@ class VerdictThread:
         began_s = time.monotonic()
         try:
             self._latest = self._diagnose()
-        except HeadraceError as error:
-            self._latest = LiveVerdict(sentence=f"There is no verdict: {error}")
         except Exception as error:  # noqa: BLE001 - a fault of the doctor must not end the view
-            self._latest = LiveVerdict(
-                sentence=f"There is no verdict: {type(error).__name__}: {error}"
-            )
+            name = "" if isinstance(error, HeadraceError) else f"{type(error).__name__}: "
+            self._latest = LiveVerdict(sentence=f"There is no verdict: {name}{error}")
         ended_s = time.monotonic()
         rest_s = max(_PAUSE_S, _REST_FACTOR * (ended_s - began_s))
         self._due_s = ended_s + rest_s if self._again else float("inf")
@@ -219,9 +216,7 @@ class RunWatcher:
 
     def _status(self, *, live: bool, until_ns: int = 0) -> RunStatus:
         attempt = self._recorded_attempt()
-        recording, silent_s = True, 0.0
-        if live:
-            recording, silent_s = self._switch(until_ns)
+        recording, silent_s = self._switch(until_ns) if live else (True, 0.0)
         return RunStatus(
             name=self.path.name,
             attempt=self._records.attempt,
