@@ -46,18 +46,14 @@ class TuneReport:
 
     def end(self, folder: Path) -> None:
         """Print the flag to keep, and the tuning's folder, where the runs are."""
-        self._print_best_flags()
-        self._console.print(f"[dim]its runs: {escape(str(folder))}[/dim]", soft_wrap=True)
-
-    def _print_best_flags(self) -> None:
-        if self._best is None or self._first is None:
-            return
-        if self._best is self._first:
+        best, first = self._best, self._first
+        if best is not None and best is first:
             self._console.print("[bold]Nothing that needs no code change makes it faster.[/bold]")
-            return
-        before = self._first.diagnosis.verdict.step_ms or 0.0
-        after = self._best.diagnosis.verdict.step_ms or 1.0
-        flag = ",".join(map(str, self._best.overrides))
-        self._console.print(
-            f"[bold]{before / after:.2f}x as fast with: headrace run --apply {escape(flag)}[/bold]"
-        )
+        elif best is not None and first is not None:
+            before = first.diagnosis.verdict.step_ms or 0.0
+            speedup = before / (best.diagnosis.verdict.step_ms or 1.0)
+            flag = escape(",".join(map(str, best.overrides)))
+            self._console.print(
+                f"[bold]{speedup:.2f}x as fast with: headrace run --apply {flag}[/bold]"
+            )
+        self._console.print(f"[dim]its runs: {escape(str(folder))}[/dim]", soft_wrap=True)

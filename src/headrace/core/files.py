@@ -52,7 +52,7 @@ def write_atomically(
             temporary.unlink()
         raise
     if durable:
-        _sync_folder(file.parent)
+        sync_folder(file.parent)
 
 
 def write_text_atomically(file: Path, text: str) -> None:
@@ -77,7 +77,7 @@ def create_atomically(file: Path, data: bytes) -> bool:
     finally:
         with suppress(OSError):
             temporary.unlink()
-    _sync_folder(file.parent)
+    sync_folder(file.parent)
     return True
 
 
@@ -144,7 +144,8 @@ def write_all(descriptor: int, data: bytes | memoryview) -> None:
         left = left[os.write(descriptor, left) :]
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Flush a folder's entries to the disk; raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -12,6 +12,7 @@ import shutil
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import pyarrow.parquet as pq
 
 from headrace.core.arrow_arrays import dictionary_strings, numbers
 from headrace.core.errors import RecordsError
+from headrace.core.files import sync_folder
 from headrace.records import system_table
 from headrace.records.compaction import PARTS_FOLDER, part_files
 from headrace.records.layout import PARQUET
@@ -80,7 +82,12 @@ def stored_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows `t` of a store's table for an SQL condition, in the order they were added."""
     schema = stored_schema(connection, name)
-    texts = _StoredTexts(connection)
+
+    @cache
+    def text_of(number: int) -> str | None:  # None for a number that the store lacks
+        found = connection.execute("SELECT text FROM texts WHERE id = ?", (number,))
+        return next((text for (text,) in found), None)
+
     text_indexes = TABLES_BY_NAME[name].text_indexes if name != system_table.NAME else ()
     present = {row[1] for row in connection.execute(f"PRAGMA table_info({name})")}
     if not present and name in OPTIONAL_TABLES:
@@ -93,26 +100,11 @@ def stored_batches(
     while rows := cursor.fetchmany(_BATCH_ROWS):
         columns: list[Sequence[Any]] = list(zip(*rows, strict=True))
         for index in text_indexes:
-            columns[index] = texts.of(columns[index])
+            columns[index] = [text_of(number) for number in columns[index]]
         arrays = [
             _arrow_array(column, kind) for column, kind in zip(columns, schema.types, strict=True)
         ]
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-class _StoredTexts:
-    """The texts of a store by their numbers, each read at its first use."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-        self._known: dict[int, str | None] = {}
-
-    def of(self, ids: Sequence[int]) -> list[str | None]:
-        """Return the texts of numbers; None for a number that the store lacks."""
-        for each in set(ids) - self._known.keys():
-            found = self._connection.execute("SELECT text FROM texts WHERE id = ?", (each,))
-            self._known[each] = next((text for (text,) in found), None)
-        return [self._known[each] for each in ids]
 
 
 class ParquetTable(Mapping[str, "pa.ChunkedArray[Any]"]):
@@ -182,11 +174,7 @@ def close_store(store: RecordStore, folder: Path) -> None:
         schema = stored_schema(store.connection, name)
         pieces = stored_tables(store.connection, store.path, name)
         _write_table(folder / f"{name}{PARQUET}", schema, pieces)
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_folder(folder)
     store.close()
     for suffix in ("", "-wal", "-shm"):
         store.path.with_name(store.path.name + suffix).unlink(missing_ok=True)

@@ -6,8 +6,7 @@ Nothing is copied; every byte is read once.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from itertools import chain
@@ -43,7 +42,6 @@ from headrace.data.shards.sources.sample_table import (
     IMAGE_EXTENSIONS,
     SampleTable,
     SourceListing,
-    SourceSample,
     samples_of,
     texts,
 )
@@ -111,11 +109,7 @@ def index_objects(
     with closing(SourceReader(table.url)) as reader:
         for number, first in enumerate(range(0, len(table), GROUP_SAMPLES)):
             rows = np.arange(first, min(first + GROUP_SAMPLES, len(table)), dtype=np.int64)
-            group = _ObjectGroup(table.take(rows), tally)
-            group.read(reader)
-            templates |= group.templates
-            record = ShardRecord.build(group.rows, number=number, size_bytes=group.size_bytes)
-            spool.add(replace(record, bad=tuple(group.bad)))
+            spool.add(_read_group(reader, table.take(rows), number, tally, templates))
     return DatasetDescription(
         layout="objects",
         source=table.source,
@@ -125,50 +119,41 @@ def index_objects(
     )
 
 
-class _ObjectGroup:
-    """The samples of one record batch of loose objects."""
-
-    def __init__(self, table: SampleTable, tally: ProgressTally) -> None:
-        self.rows = IndexRowBuilder()
-        self.bad: list[BadFile] = []
-        self.size_bytes = 0
-        self.templates: dict[str, tuple[str, ...]] = {}
-        self._table = table
-        self._tally = tally
-        self._columns = [table.images] if table.masks is None else [table.images, table.masks]
-
-    def read(self, reader: SourceReader) -> None:
-        stems = texts(self._table.stems)
-        samples = samples_of(self._table)
-        for row, (sample, contents) in enumerate(reader.read(samples)):
-            members = self._members(row, sample, contents)
-            if members is not None:
-                self.rows.add(stems[row], members)  # the stem itself: the path is derived from it
-
-    def _members(
-        self, row: int, sample: SourceSample, contents: Sequence[Future[bytes]]
-    ) -> Mapping[str, tuple[MemberKind, Sequence[int]]] | None:
+def _read_group(
+    reader: SourceReader,
+    table: SampleTable,
+    number: int,
+    tally: ProgressTally,
+    templates: dict[str, tuple[str, ...]],
+) -> ShardRecord:
+    """Read the samples of one record batch; add the templates of their extensions."""
+    rows, size_bytes = IndexRowBuilder(), 0
+    bad: list[BadFile] = []
+    columns = [table.images] if table.masks is None else [table.images, table.masks]
+    stems = texts(table.stems)
+    for row, (sample, contents) in enumerate(reader.read(samples_of(table))):
         members: dict[str, tuple[MemberKind, Sequence[int]]] = {}
         read_bytes = 0
-        for file, column, content in zip(sample.files, self._columns, contents, strict=True):
-            with collect_bad_file(file.path, self.bad):
+        for file, column, content in zip(sample.files, columns, contents, strict=True):
+            with collect_bad_file(file.path, bad):
                 data = wait_for_result(content)
                 if not data:
                     raise BadSampleError("The object is empty: 0 bytes.")
                 check_size(data)
                 read_bytes += len(data)
-                self.templates[file.extension] = column.templates
+                templates[file.extension] = column.templates
                 ids = column.template_ids
                 place = 0 if ids is None else int(ids[row]), len(data), checksum(data)
                 members[file.extension] = "object", place
-        bad = len(members) < len(sample.files)
-        self._tally.add(1, read_bytes, int(bad))
-        if bad:
-            return None
-        self.size_bytes += read_bytes
-        if self._table.labels is not None:
-            members["cls"] = "value", (int(self._table.labels[row]),)
-        return members
+        is_bad = len(members) < len(sample.files)
+        tally.add(1, read_bytes, int(is_bad))
+        if is_bad:
+            continue
+        size_bytes += read_bytes
+        if table.labels is not None:
+            members["cls"] = "value", (int(table.labels[row]),)
+        rows.add(stems[row], members)  # the stem itself: the path is derived from it
+    return replace(ShardRecord.build(rows, number=number, size_bytes=size_bytes), bad=tuple(bad))
 
 
 _PROBE_NAME = ".headrace-write-test"

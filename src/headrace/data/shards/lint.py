@@ -24,9 +24,9 @@ _CONCURRENT_OBJECTS = 16
 _Checked = tuple[list[Fault], int, int]  # with the samples and bytes that were read
 
 
-def _check_sample(store: Store, index: ShardIndex, sample: int) -> _Checked:
+def _check_sample(store: Store, index: ShardIndex, number: int) -> _Checked:
     faults, read_bytes = [], 0
-    for member in index.locate(sample).members:
+    for member in index.locate(number).members:
         if member.data is not None:
             continue
         try:

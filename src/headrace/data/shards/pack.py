@@ -48,7 +48,7 @@ from headrace.data.shards.shard_packer import (
     shard_name,
 )
 from headrace.data.shards.shard_records import DatasetDescription, ShardRecord, assemble, summarise
-from headrace.data.shards.sources.sample_table import SampleTable, SourceSample, samples_of
+from headrace.data.shards.sources.sample_table import SampleTable, samples_of
 from headrace.data.shards.sources.source_kinds import list_source
 from headrace.data.shards.tar import BLOCK_BYTES
 from headrace.data.shards.task_pool import TaskPool, map_in_order, wait_for_result
@@ -120,25 +120,17 @@ def measure_scale(table: SampleTable, recode: RecodeFunction | None) -> SizeScal
     if recode is None and bool((known >= 0).all()):
         return SizeScale()
     rows = spread_rows(len(table), _SAMPLES_MEASURED)
+    before = after = 0
     with closing(SourceReader(table.url)) as reader:
-        before, after, count = _sum_sizes(reader, samples_of(table.take(rows)), recode)
+        for sample, contents in reader.read(samples_of(table.take(rows))):
+            for file, content in zip(sample.files, contents, strict=True):
+                with collect_bad_file(file.path, []):  # packing meets it again, and reports it
+                    data = wait_for_result(content)
+                    packed, _ = recode_file(file, data, recode, None)
+                    before, after = before + len(data), after + len(packed)
     if before == 0:
         return SizeScale()
-    return SizeScale(ratio=after / before, mean_bytes=before // count)
-
-
-def _sum_sizes(
-    reader: SourceReader, samples: Sequence[SourceSample], recode: RecodeFunction | None
-) -> tuple[int, int, int]:
-    before = after = count = 0
-    for sample, contents in reader.read(samples):
-        for file, content in zip(sample.files, contents, strict=True):
-            with collect_bad_file(file.path, []):  # packing meets it again, and reports it
-                data = wait_for_result(content)
-                packed, _ = recode_file(file, data, recode, None)
-                before, after = before + len(data), after + len(packed)
-        count += 1
-    return before, after, count
+    return SizeScale(ratio=after / before, mean_bytes=before // len(rows))
 
 
 _PLAN_NAME = f"{PACKING_FOLDER}/plan.json"

@@ -90,16 +90,13 @@ def newest_ns(read: TableReader, names: Sequence[str] = _CLOCKS) -> int:
 def diagnosis_tables(read: TableReader, until_ns: int, ranks: int) -> TruncatedTables:
     """Return the tables to diagnose a live run from: its last minute, or a few dozen steps."""
     since_ns = until_ns - _DIAGNOSED_NS
-    steps = read("steps", since_ns, _DIAGNOSED_STEPS * ranks)
-    if steps.num_rows:
-        since_ns = min(since_ns, int(column_values(steps.column("start_ns")).min()))
-    return TruncatedTables(read, since_ns)
+    first_ns = _first_start_ns(read("steps", since_ns, _DIAGNOSED_STEPS * ranks), since_ns)
+    return TruncatedTables(read, min(since_ns, first_ns))
 
 
-def began_ns(tables: Tables) -> int | None:
-    """Return when the first step in the tables began; None if there is none."""
-    steps = tables.table("steps")
-    return int(column_values(steps.column("start_ns")).min()) if steps.num_rows else None
+def _first_start_ns(steps: pa.Table, otherwise_ns: int) -> int:
+    """Return when the first of some steps began; `otherwise_ns` without any."""
+    return int(column_values(steps.column("start_ns")).min()) if steps.num_rows else otherwise_ns
 
 
 _PAUSE_S = 5.0
@@ -207,10 +204,10 @@ class RunWatcher:
         sentence = diagnose(tables).verdict.sentence
         with suppress(sqlite3.Error):  # closed at this moment: the ended run is read next
             totals.add_new(records)
-        since_ns = began_ns(tables)
+        since_ns = _first_start_ns(tables.table("steps"), late.since_ns)
         return LiveVerdict(
             sentence=sentence,
-            span_s=(until_ns - (late.since_ns if since_ns is None else since_ns)) / 1e9,
+            span_s=(until_ns - since_ns) / 1e9,
             data_wait_share=totals.data_wait_share,
         )
 

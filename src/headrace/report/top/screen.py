@@ -356,12 +356,9 @@ def _verdict(state: TopState, console: Console, most: int | None) -> list[Text]:
     if verdict is None:
         what = "the last minute" if state.status.live else "the whole run"
         return [Text(f"{what} is being diagnosed", style="bright_black", no_wrap=True)]
-    text = Text()
-    if verdict.span_s is not None:
-        text.append(f"last {format_seconds(round(verdict.span_s))}: ", "bright_black")
-    else:
-        text.append("the whole run: ", "bright_black")
-    text.append(printable(verdict.sentence), "bold")
+    span_s = verdict.span_s
+    span = "the whole run" if span_s is None else f"last {format_seconds(round(span_s))}"
+    text = Text().append(f"{span}: ", "bright_black").append(printable(verdict.sentence), "bold")
     lines = list(text.wrap(console, console.width))
     for line in lines:
         line.rstrip()

@@ -170,8 +170,7 @@ class SampleTable:
 
     def sorted_by_stem(self) -> Self:
         """Return the rows in the order of their stems (by code point)."""
-        order = pc.array_sort_indices(self.stems).to_numpy().astype(np.int64)
-        return self.take(order)
+        return self.take(pc.array_sort_indices(self.stems).to_numpy().astype(np.int64))
 
     def known_bytes(self) -> NDArray[np.int64]:
         """Return int64[n], the bytes of each sample's files; -1 where one is not known."""

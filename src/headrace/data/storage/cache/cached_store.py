@@ -260,13 +260,11 @@ class CachedStore(Store):
         self._head(read.path).add_done_callback(checked)
 
     def _load(self, read: CachedRead) -> dict[int, Block]:
-        found: dict[int, Block] = {}
-        for number in read.numbers:
-            start, length = read.within(number)
-            block = self._writer.load(self._name(read.path, number), start, length)
-            if block is not None:
-                found[number] = block
-        return found
+        blocks = {
+            number: self._writer.load(self._name(read.path, number), *read.within(number))
+            for number in read.numbers
+        }
+        return {number: block for number, block in blocks.items() if block is not None}
 
     def _head(self, path: str) -> Future[ObjectInfo]:
         with self._lock:
