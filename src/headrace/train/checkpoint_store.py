@@ -163,8 +163,10 @@ class CheckpointCatalog:
         except NotFoundError:  # deleted since it was listed
             return None
         commit = Commit.from_json(data, f"{self._store.url}/{path}")
-        sizes = {file: files.get(f"{commit.save}/{file.name}") for file in commit.files}
-        return commit if all(file.size_bytes == size for file, size in sizes.items()) else None
+        is_whole = all(
+            files.get(f"{commit.save}/{file.name}") == file.size_bytes for file in commit.files
+        )
+        return commit if is_whole else None
 
     def _delete_step(self, step: int, files: dict[str, int]) -> None:
         # The commit first: from then on the folder is no checkpoint, even if this is interrupted.
