@@ -17,7 +17,7 @@ from functools import partial
 
 from headrace.cluster.host_identity import find_this_host, head_address
 from headrace.cluster.join_connections import JoinClient, JoinServer
-from headrace.cluster.ray_cluster import check_ray_is_installed
+from headrace.cluster.ray_cluster import check_ray_is_installed, import_ray
 from headrace.cluster.ray_node import (
     AUTH_FILE_HELP,
     FreeMemory,
@@ -192,6 +192,9 @@ def join_cluster(argv: Sequence[str]) -> int:
             return _run_worker_host(cluster_hosts, options, partial(pause, blocked))
         except StoppedError as stopped:
             return 128 + stopped.number
+        except LaunchError:
+            import_ray()  # the better reason, where Ray is there and cannot be imported
+            raise
 
 
 def _installed_switches() -> Container[str]:

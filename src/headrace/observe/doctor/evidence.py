@@ -401,9 +401,10 @@ def _stacks_in_steps(tables: Tables, steps: TrainSteps) -> Columns:
 def _making_rows(stacks: Columns, loader: TrainingLoader | None) -> Flags:
     if loader is None:
         return np.zeros(stacks.count, dtype=np.bool_)
-    phase = stacks["phase"].astype(str)
+    phase = stacks["phase"]
     if loader.workers == 0:  # the rank makes its batches while it waits for them
-        return np.asarray((stacks["worker"] < 0) & np.isin(phase, ("wait", "data_wait", "work")))
+        waits = np.isin(phase.astype(str), ("wait", "data_wait", "work"))
+        return np.asarray((stacks["worker"] < 0) & waits)
     of_workers = (stacks["worker"] >= 0) & (stacks["loader"] == loader.number)
     return np.asarray(of_workers & (phase == "work"))
 

@@ -251,6 +251,7 @@ class StackSampler(threading.Thread):
         if self._lines is None or cpu_ns:
             frame = sys._current_frames().get(self.watched)  # noqa: SLF001 - documented
             self._lines = None if frame is None else _Lines(frame)
+            del frame  # else what it holds lives, and ends, here instead of in the script's thread
         if self._lines is not None:
             self._request_phase(
                 partial(self._sums.add, self._lines, now_ns - self._sampled_ns, cpu_ns)

@@ -60,7 +60,7 @@ class Columns(Mapping[str, NDArray[Any]]):
         return len(next(iter(self._stored.values()), ()) if self._places is None else self._places)
 
     def where(self, wanted: Flags | Ints) -> Columns:
-        """Return the rows selected by a mask or by indices."""
+        """Return the rows selected by a mask or by indices, from 0 on."""
         places: Ints = np.asarray(np.flatnonzero(wanted) if wanted.dtype == np.bool_ else wanted)
         # Select from the stored rows, so that a column is copied once.
         if isinstance(self._places, slice):
