@@ -94,7 +94,7 @@ def test_auto_uses_a_group_that_is_foretold_to_help_and_checks_that(
     told = "headrace: --offload auto: group cpu makes batches from now on: with its 3 cores"
     assert told in ended.stderr
     assert "cpu-0 makes batches, on 3 cores" in ended.stderr
-    assert "headrace: --offload auto: foretold" in ended.stderr
+    assert "headrace: --offload auto: predicted" in ended.stderr
     checked = json.loads((tmp_path / "r" / "prediction.json").read_text())
     assert checked["remedy"] == "auxiliary-hosts"
     assert checked["measured"] > 1

@@ -19,7 +19,7 @@ def foretold(speedup: float) -> OffloadPrediction:
     ("found", "told"),
     [
         (foretold(1.5), "was not used: the job ended as that was found out: with its 4 cores"),
-        (foretold(1.0), "was not used: with its 4 cores the job is foretold to run 1.00 times"),
+        (foretold(1.0), "was not used: with its 4 cores the job is predicted to run 1.00 times"),
         (None, "was not used: no steps were recorded"),
     ],
 )

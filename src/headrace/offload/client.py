@@ -108,7 +108,7 @@ class OffloadClient:
             folder=self._below_root(Path(loader_spec.folder)) or loader_spec.folder,
             path=[below for entry in sys.path if (below := self._below_root(Path(entry)))],
             variables=loader_spec.variables,
-            strands=partitions.stop if partitions else 0,
+            strands=partitions.stop,
             content=loader_spec.content,
         )
         content = message.to_bytes()

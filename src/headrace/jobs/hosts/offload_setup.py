@@ -148,14 +148,14 @@ class OffloadAuto:
     def _summary(self, forecast: OffloadPrediction) -> str:
         if not forecast.reached:
             return (
-                "batches of the loader that feeds the steps can be made on this host alone, as was "
-                "told"
+                "batches of the loader that feeds the steps can be made on this host alone, for "
+                "the reason given above"
             )
         found = forecast.prediction
         return (
-            f"with its {self._cores} cores the job is foretold to run {found.speedup:.2f} times as "
-            f"fast ({found.low:.2f} to {found.high:.2f}); {forecast.wait_share:.0%} of step time "
-            "waits for data"
+            f"with its {self._cores} cores the job is predicted to run {found.speedup:.2f} times "
+            f"as fast ({found.low:.2f} to {found.high:.2f}); {forecast.wait_share:.0%} of step "
+            "time waits for data"
         )
 
     def _check(self, now_s: float) -> None:
@@ -178,7 +178,7 @@ class OffloadAuto:
         with suppress(OSError):  # a full disk must not stop the job; the result is also printed
             write_checked_prediction(checked, self.run)
         self.print_line(
-            f"--offload auto: foretold {found.speedup:.2f} times as fast, measured "
+            f"--offload auto: predicted {found.speedup:.2f} times as fast, measured "
             f"{measured.speedup:.2f} ({measured.low:.2f} to {measured.high:.2f})"
         )
 

@@ -1,6 +1,6 @@
 """Stack samples of processes: the user's own line, the library call below it, hotspots, activity.
 
-What a process does at a sample, such as wait for a lock or read, is told by its frames and source.
+What a process does at a sample, such as wait for a lock or read, is known by its frames and source.
 Records hold no source, so it is read when a run is diagnosed. A file that was written after the run
 began may have changed, and is ignored.
 """

@@ -92,7 +92,7 @@ class RemoteWorkers(Protocol):
         """Make batches of a loader from now on; restarts it where it has ended.
 
         `partitions` are those of an iterable dataset that it iterates from the start, out of
-        `partitions.stop` in all; empty for a map-style dataset.
+        `partitions.stop` in all; `range(0)` for a map-style dataset.
         """
 
     def send(self, task: TaskMessage, partition: int) -> None:
