@@ -81,7 +81,7 @@ def hide_secrets(value: Any, name: str = "") -> Any:
 
 _LOCK_FILE = "run.json.held"
 _EXIT_TIMEOUT_S = 10.0  # for the kernel to end the processes of a killed launcher
-_LOCK_WAIT_S = 0.1
+_LOCK_WAIT_S = 1.0  # a process that looks whether it is locked may be slow to go on
 _POLL_S = 0.02
 
 _LOCKS: dict[Path, int] = {}  # open for as long as this process lives
@@ -108,7 +108,8 @@ def lock_run(folder: Path) -> bool:
 
 def is_run_locked(folder: Path) -> bool:
     """Whether another process has locked a run's folder."""
-    return folder not in _LOCKS and is_locked(folder / _LOCK_FILE, unknown=False)
+    with _MUTEX:  # between our own `open_lock_file` and `_LOCKS`, our lock looks like another's
+        return folder not in _LOCKS and is_locked(folder / _LOCK_FILE, unknown=False)
 
 
 def wait_for_killed_launcher(folder: Path, launcher: Mapping[str, Any]) -> None:
