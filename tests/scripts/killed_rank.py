@@ -6,6 +6,7 @@ import atexit
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -59,7 +60,13 @@ checkpointer.save(2, model, optimizer, loader)
 assert attempt == 1
 assert checkpointer.latest() == 2
 say(f"rank {dist.get_rank()} has saved step 2")
-dist.barrier()  # both have said so
+# No collective, and a while after the last one: gloo's thread that still has a tensor of one when
+# Python ends aborts the process instead of its exit code ("terminate called without an active
+# exception"; torch's own, in Python before 3.14).
+has_saved = Path(sys.argv[1], "rank-1-has-saved")
 if dist.get_rank() == 0:
+    while not has_saved.exists():
+        time.sleep(0.01)
     raise RuntimeError("on purpose")
+has_saved.touch()
 signal.pause()  # until torchrun ends it
