@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import tarfile
 from collections.abc import Iterator
@@ -20,10 +21,12 @@ from headrace.records.reader import open_records
 from jobs import DEADLINE_S, alive, attempts_of, descendants, eventually, pids_in, run, started
 from jobs_here import run_job
 
+POINTS = Path(__file__).parents[1] / "scripts" / "probed" / "points.py"
 pytestmark = pytest.mark.timeout(900)
 
 TRAIN = """
 import os, sys, torch, torch.distributed as dist, headrace
+from points import Descent
 dist.init_process_group("gloo")
 rank, restart = dist.get_rank(), os.environ["TORCHELASTIC_RESTART_COUNT"]
 total = torch.tensor([rank + 1.0])
@@ -36,7 +39,7 @@ checkpointer = headrace.Checkpointer("checkpoints")
 restored = checkpointer.restore(model)
 print("restart", restart, restored and (restored.step, model.bias.item()), flush=True)
 if restored:
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = Descent(model.parameters())
     for batch in torch.utils.data.DataLoader(torch.ones(8, 1), batch_size=4):
         model(batch).sum().backward()
         optimizer.step()
@@ -213,6 +216,7 @@ def test_ranks_train_are_recorded_start_anew_from_the_newest_checkpoint_and_fail
     client_address: str, tmp_path: Path
 ):
     """Of two hosts; the second time rank 1 fails while the other waits for something."""
+    shutil.copy(POINTS, tmp_path)
     (tmp_path / "train.py").write_text(
         TRAIN + HEEDS_NO_TERM + STAY.replace("while True:", FAILS_ON_1)
     )

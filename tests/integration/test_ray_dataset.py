@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import threading
@@ -32,6 +33,7 @@ from jobs import on_two_hosts
 from jobs_here import run_job
 from ray_functions import failing, mixed, of_two_sizes
 
+POINTS = Path(__file__).parents[1] / "scripts" / "probed" / "points.py"
 pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.filterwarnings("ignore:Each of . ranks has Ray prepare"),
@@ -266,10 +268,11 @@ def test_ray_is_not_imported_where_the_dataset_is_none_of_its():
 OF_RANKS = """
 import os, torch, torch.distributed as dist, ray, ray.data
 import headrace
+from points import Descent
 dist.init_process_group("gloo")
 ray.init(log_to_driver=False, logging_level="ERROR")
 model = torch.nn.Linear(1, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+optimizer = Descent(model.parameters())
 plain = ray.data.range(32).map_batches(lambda batch: batch)
 for _ in range(2):
     for batch in plain.iter_torch_batches(batch_size=8, prefetch_batches=2):
@@ -356,6 +359,7 @@ def check_records_of_rays_own_batches(folder: Path, file: str) -> None:
 def test_ranks_with_a_ray_program_each_share_a_dataset_and_are_recorded(
     cluster: EmulatedCluster, tmp_path: Path
 ):
+    shutil.copy(POINTS, tmp_path)
     (tmp_path / "train.py").write_text(OF_RANKS)
     ended = run_job(tmp_path, *on_two_hosts(cluster.address), "train.py")
     assert ended.returncode == 0, ended.stderr

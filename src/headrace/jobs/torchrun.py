@@ -27,6 +27,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+if __name__ == "__main__":
+    gc.disable()  # the collector would look through torch several times as it is imported
+
 import torch
 from torch.distributed import run as torchrun
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs, SignalException
@@ -475,6 +478,8 @@ class CleanRestartLogs(LogsSpecs):
 
 
 if __name__ == "__main__":
+    gc.freeze()
+    gc.enable()
     code = main(sys.argv[1:])
     gc.freeze()  # the collections at the end would look through all of torch: a third of a second
     sys.exit(code)
