@@ -73,6 +73,14 @@ def test_without_torchrun_the_script_runs_directly(tmp_path: Path):
     assert (attempt["world_size"], attempt["exit_code"]) == (1, 7)
 
 
+def test_help_is_the_scripts_where_it_stands_behind_it(tmp_path: Path):
+    (tmp_path / "train.py").write_text("import sys; print(sys.argv[1:])")
+    for flags in ([], ["--"]):
+        ended = run(tmp_path, "--profile", "off", *flags, "train.py", "--help")
+        assert ended.stdout == "['--help']\n", ended.stderr
+    assert "Usage: headrace run" in run(tmp_path, "--profile", "off", "--help", "train.py").stdout
+
+
 def test_torchrun_restarts_ranks_and_the_end_is_told(tmp_path: Path):
     (tmp_path / "train.py").write_text(TWO_RANKS)
     flags = [

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from headrace.core.errors import HeadraceError
@@ -92,14 +94,35 @@ def main() -> None:
 
 def run_command_line(arguments: Sequence[str] | None = None) -> str | int | None:
     """Run a command line, by default this process's own, and return the exit code or message."""
+    words = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        build_app()(arguments, prog_name="headrace")
+        if words[:1] == ["run"] and (code := _run_job(words[1:])) is not None:
+            return code
+        build_app()(words, prog_name="headrace")
     except HeadraceError as error:
         sys.stderr.write(f"headrace: {error}\n")
         return error.exit_code
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
     except SystemExit as end:  # typer always ends with it
         return end.code
     return 0
+
+
+def _run_job(words: list[str]) -> int | None:
+    """Run a job, and return its exit code; None where the words ask for help.
+
+    Without typer, whose import alone would delay it by a tenth of a second.
+    """
+    from headrace.jobs.cli_args import split_headrace_flags
+    from headrace.jobs.run import run_job
+    from headrace.jobs.spec import job_options
+
+    own, rest = split_headrace_flags(words)
+    if "--help" in takewhile(lambda word: word.startswith("-") and word != "--", rest):
+        return None
+    flags = [flag for name, texts in own.items() for flag in job_options()[name].flags(texts)]
+    return run_job([*flags, *rest])
 
 
 def _exit(code: str | int | None) -> None:

@@ -9,8 +9,8 @@ from typing import Annotated, Any, get_args
 import typer
 
 from headrace.cli.parameters import WITH_SCRIPT, RunsDir
+from headrace.core.errors import UsageError
 from headrace.jobs.options import Panel
-from headrace.jobs.run import run_job
 from headrace.jobs.spec import job_options
 
 _HELP = """Run a training script, unmodified, on this host's devices.
@@ -30,23 +30,14 @@ def register(app: typer.Typer) -> None:
     app.command(name="resume")(resume)
 
 
-def _run(context: typer.Context, **options: Any) -> None:
-    # The options are passed on as typed: jobs/ alone parses them.
-    flags = [
-        flag for name, value in options.items() for flag in job_options()[name].flags(_texts(value))
-    ]
-    sys.exit(run_job([*flags, *context.args]))
-
-
-def _texts(value: Any) -> list[str]:
-    if isinstance(value, bool):
-        return ["true"] if value else []
-    return [value] if isinstance(value, str) else list(value or ())
+def _run(**_: Any) -> None:
+    # A job is run by cli/main.py without typer, which is here for the help.
+    raise UsageError("For the help of headrace run, --help comes first.")
 
 
 def _signature() -> inspect.Signature:
     """Return the signature of `_run` with all options of a job, from which typer makes the help."""
-    parameters = [inspect.Parameter("context", _KEYWORD, annotation=typer.Context)]
+    parameters = []
     panels = {panel: number for number, panel in enumerate(get_args(Panel))}
     for each in sorted(job_options().values(), key=lambda option: panels[option.panel]):
         kind: Any = (

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from headrace.core import env
 from headrace.core.console import print_status
@@ -55,11 +56,29 @@ def record_end(folder: RunFolder, attempt: int, exit_code: int) -> None:
 
 def print_outcome(folder: RunFolder, attempt: int) -> None:
     """Print the verdict of an ended attempt, and the findings of the rules it was given."""
+    if not _has_outcome(folder, attempt):
+        return
     # Imported after the job has ended: NumPy starts threads (see `signals_blocked`).
     from headrace.jobs.verdict import print_rules, print_verdict
 
     print_verdict(folder, attempt)
     print_rules(folder, attempt)
+
+
+def _has_outcome(folder: RunFolder, number: int) -> bool:
+    """Whether an attempt was recorded, or was given rules."""
+    if folder.records(number).exists():
+        return True
+    try:
+        return any(each.asked.get("rules") for each in folder.attempts() if each.number == number)
+    except LaunchError:  # reported with the rules
+        return True
+
+
+def _import_verdict(folder: RunFolder, attempt: int) -> None:
+    """Import what `print_outcome` needs; in a thread, while the records are closed."""
+    if _has_outcome(folder, attempt):
+        import_module("headrace.jobs.verdict")
 
 
 def run_directly(job: JobSpec, argv: Sequence[str]) -> int:
@@ -118,9 +137,8 @@ class _LocalRun:
             code = self.run.script_env.verdict(exit_code_of(returncode))
             ended = code if self.rank is None else self.rank.verdict(code)
             record_end(self.folder, number, ended)
-        # Signals are no longer blocked: from here on the user may interrupt. While the records are
-        # closed, the verdict's modules are imported.
-        threading.Thread(target=lambda: import_module("headrace.jobs.verdict"), daemon=True).start()
+        # Signals are no longer blocked: from here on the user may interrupt.
+        threading.Thread(target=_import_verdict, args=[self.folder, number], daemon=True).start()
         if returncode != 0:
             print_status(f"{self.job.script.path}: {describe_exit(returncode)}; log: {self._log}")
         traceback = last_traceback(self._log) if returncode else ""
@@ -245,8 +263,11 @@ def _run_torchrun(argv: Sequence[str], run_dir: str | None) -> int:
         shutdown_s = _GRACE_S if announced is None else float(announced["shutdown_s"])
         return shutdown_s + _TORCHRUN_EXTRA_S
 
+    def at_end(announced: Mapping[str, Any]) -> None:
+        _import_verdict(RunFolder(Path(announced["run_dir"])), int(announced["attempt"]))
+
     with signals_blocked() as blocked:
-        process.begin(argv, run_dir)
+        process.begin(argv, run_dir, at_end)
         returncode = wait_for(process.child, blocked, own_session=True, grace_s=grace_s)
         process.ended()
         announced = process.announced

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 _FLAGS_OF_TORCHRUN = (
@@ -50,16 +50,22 @@ class TorchrunProcess:
         os.close(request_fd)
         os.close(announce_fd)
         self.announced: dict[str, Any] | None = None  # the run folder; None: not yet
-        self._reader = threading.Thread(target=self._read, name="headrace-torchrun", daemon=True)
+        self._reader: threading.Thread | None = None
 
-    def begin(self, argv: Sequence[str], run_dir: str | None) -> None:
+    def begin(
+        self, argv: Sequence[str], run_dir: str | None, at_end: Callable[[dict[str, Any]], object]
+    ) -> None:
         """Have it run a job; call this with signals blocked, as its thread inherits that.
 
-        `argv` is what follows `headrace run`; a `run_dir` takes precedence over it.
+        `argv` is what follows `headrace run`; a `run_dir` takes precedence over it. `at_end` is
+        called in that thread with what was announced first, once the ranks have ended.
         """
         request = json.dumps({"argv": list(argv), "run_dir": run_dir}).encode()
         with os.fdopen(self._request_fd, "wb") as pipe:
             pipe.write(request + b"\n")
+        self._reader = threading.Thread(
+            target=self._read, args=[at_end], name="headrace-torchrun", daemon=True
+        )
         self._reader.start()
 
     def discard(self) -> None:
@@ -71,15 +77,16 @@ class TorchrunProcess:
 
     def ended(self) -> None:
         """Wait for what it announced last, once it has ended."""
+        assert self._reader is not None  # `begin` has started it
         self._reader.join(_READ_S)  # no longer: a process that outlives it might hold the pipe
 
-    def _read(self) -> None:
+    def _read(self, at_end: Callable[[dict[str, Any]], object]) -> None:
         with os.fdopen(self._announce_fd, "rb") as pipe:
             for line in pipe:
                 if self.announced is None:
                     self.announced = json.loads(line)
-                else:  # while the records are closed, the verdict's modules are imported
-                    import headrace.jobs.verdict  # noqa: F401
+                else:
+                    at_end(self.announced)
 
 
 _early: list[TorchrunProcess] = []
