@@ -24,5 +24,5 @@ def test_what_interrupts_training_every_so_often_is_named(tmp_path: Path, what: 
     assert outliers.evidence["phase"] == "other"
     assert outliers.cause is not None
     assert Path(outliers.cause.file) == SCRIPTS / "interrupted.py"
-    assert SOURCE[outliers.cause.line - 1].endswith(f"# {what}")
+    assert SOURCE[outliers.cause.line - 1].endswith(f" {what}")
     assert outliers.cause.name in {"save", "evaluate", "main"}
