@@ -107,11 +107,11 @@ def test_auto_leaves_a_group_alone_that_would_not_help(cluster: EmulatedCluster,
     (tmp_path / "train.py").write_text(BUSY)
     terminal, enough = tmp_path / "terminal", tmp_path / "enough"
     with started(tmp_path, *auto(cluster), "train.py", str(enough)) as job:
-        told = "headrace: --offload auto: group cpu is not used: with its 3 cores"
-        eventually(lambda: told in terminal.read_text() or job.poll() is not None, told)
+        line = "headrace: --offload auto: group cpu is not used: with its 3 cores"
+        eventually(lambda: line in terminal.read_text() or job.poll() is not None, line)
         enough.touch()
         assert job.wait(DEADLINE_S) == 0, terminal.read_text()
-    assert told in terminal.read_text()
+    assert line in terminal.read_text()
     assert "makes batches" not in terminal.read_text()
     assert not (tmp_path / "r" / "prediction.json").exists()
 

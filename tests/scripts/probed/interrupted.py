@@ -61,9 +61,9 @@ def main(what: str, folder: Path) -> None:
         if step % EVERY < EVERY - 1:
             continue
         if what == "checkpoint":
-            save(net, table, folder)  # as long as its only line: checkpoint
+            save(net, table, folder)  # all of `save`: checkpoint
         elif what == "evaluation":
-            evaluate(net, held_out)  # as long as its only line: evaluation
+            evaluate(net, held_out)  # all of `evaluate`: evaluation
         else:
             gc.collect()  # garbage
     del known[:]
