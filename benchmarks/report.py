@@ -22,7 +22,7 @@ class Row:
     Attributes:
         what: What is compared.
         values: The ratio in each round.
-        target: What was promised, such as ">= 1.15"; "" where the figure is only told.
+        target: What was promised, such as ">= 1.15"; "" where the figure is only reported.
     """
 
     what: str

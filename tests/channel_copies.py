@@ -57,9 +57,9 @@ class Copier:
         return self.folders()[name]
 
     def end(self, message: dict[str, str] | None = None) -> str:
-        _, said = self.process.communicate(f"{json.dumps(message)}\n" if message else "")
+        _, output = self.process.communicate(f"{json.dumps(message)}\n" if message else "")
         assert not self.process.returncode
-        return said
+        return output
 
     def line(self) -> str:
         assert self.process.stderr is not None

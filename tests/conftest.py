@@ -29,7 +29,7 @@ BEGUN_FIRST = (
     "test_piped_channels.py",
     "test_estimator.py",
     "test_channels.py",
-    "test_kept_elsewhere.py",
+    "test_network_host_sync.py",
     "test_exactness.py",
     "test_goldens.py",
     "test_scripts_ray.py",
@@ -75,7 +75,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_configure() -> None:
-    pytest.register_assert_rewrite("recorded")  # its checks tell what they saw
+    pytest.register_assert_rewrite("recorded")  # its checks print what they saw
     settings.register_profile("headrace", deadline=None)  # how long an example takes says nothing
     settings.load_profile("headrace")
     # A shell starts what it runs in the background with ctrl-C ignored, and every process that a

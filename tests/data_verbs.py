@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from headrace.data.storage import remote_store
+from headrace.data.storage.client import fork_state
 from jobs import run_here
 
 
@@ -13,9 +13,7 @@ def run_data_verb(
     folder: Path, *arguments: str | Path, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """Run `headrace data <arguments>`, whose URLs are paths on this host."""
-    called = remote_store._State.called
+    called = fork_state._State.called
     ended = run_here(folder, "data", *map(str, arguments), **environment)
-    assert remote_store._State.called == called, (
-        "a verb called an object store in the tests' process"
-    )
+    assert fork_state._State.called == called, "a verb called an object store in the tests' process"
     return ended

@@ -1,7 +1,7 @@
 """Recorded runs on a device that is simulated, as there is none where the tests run.
 
 A host puts work into a device's queue, which takes its time; both of the probe's own clocks are
-told what happens, and what they tell is written and closed by the records' own writer.
+notified of what happens, and what they record is written and closed by the records' own writer.
 """
 
 from __future__ import annotations

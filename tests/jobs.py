@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.cli.main import run_command_line
-from headrace.data.storage import remote_store
+from headrace.data.storage.client import fork_state
 
 DEADLINE_S = 180.0
 
@@ -47,7 +47,7 @@ def run_here(folder: Path, *arguments: str, **extra: str) -> subprocess.Complete
     """
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
     environment, here = clean_environment(**extra), Path.cwd()
-    before, leaf = dict(os.environ), remote_store._State.leaf
+    before, leaf = dict(os.environ), fork_state._State.leaf
     os.chdir(folder)
     _set_environment(environment)
     try:
@@ -56,7 +56,7 @@ def run_here(folder: Path, *arguments: str, **extra: str) -> subprocess.Complete
     finally:
         _set_environment(before)
         os.chdir(here)
-        remote_store._State.leaf = leaf  # a verb's own process never forks; that of the tests does
+        fork_state._State.leaf = leaf  # a verb's own process never forks; that of the tests does
     assert isinstance(code, int)
     written = [stream.buffer.getvalue().decode() for stream in (out, err)]
     return subprocess.CompletedProcess(arguments, code, *written)

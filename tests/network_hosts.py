@@ -74,7 +74,7 @@ class NetworkHost:
     def terminal(self, folder: Path) -> Path:
         return folder / f"{self.name}.terminal"
 
-    def said(self, folder: Path) -> str:
+    def output(self, folder: Path) -> str:
         return self.terminal(folder).read_text()
 
     def pids(self) -> list[int]:
@@ -102,7 +102,7 @@ def sagemaker(
         groups: The names of the hosts of each group.
         training: The group that trains; None: the job does not say.
     """
-    told = {
+    group_table = {
         name: {"hosts": hosts, "instance_group_name": name, "instance_type": "ml.any"}
         for name, hosts in groups.items()
     }
@@ -111,7 +111,7 @@ def sagemaker(
         "SM_HOSTS": json.dumps(sorted(name for hosts in groups.values() for name in hosts)),
         "SM_CURRENT_HOST": host.name,
         "SM_CURRENT_INSTANCE_GROUP": group,
-        "SM_INSTANCE_GROUPS_DICT": json.dumps(told),
+        "SM_INSTANCE_GROUPS_DICT": json.dumps(group_table),
         "SM_DISTRIBUTION_INSTANCE_GROUPS": json.dumps([training] if training else []),
         "RAY_AUTH_TOKEN": "",
         "RAY_AUTH_TOKEN_PATH": "",

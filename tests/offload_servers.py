@@ -37,7 +37,7 @@ class OffloadServers:
         self._hosts: list[AuxiliaryHost] = []
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.cores = 8
-        self.strands = 0  # among how many workers there iterable datasets are shared
+        self.partitions = 0  # among how many workers there iterable datasets are shared
 
     def start(self, name: str, cores: int, key: bytes | None = None) -> None:
         """Start one; what it makes finds its name in the variable SERVER."""
@@ -64,7 +64,7 @@ class OffloadServers:
         draft = path.with_suffix(f".draft-{threading.get_ident()}")
         content = HostsFile(
             key=self._key.hex(), folder=str(self._folder), cores=self.cores,
-            strands=self.strands, hosts=tuple(self._hosts),
+            partitions=self.partitions, hosts=tuple(self._hosts),
         )  # fmt: skip
         draft.write_bytes(content.to_bytes())
         draft.replace(path)

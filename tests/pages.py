@@ -31,9 +31,9 @@ class Page(HTMLParser):
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        told = {name: value or "" for name, value in attrs}
-        self.elements.append((tag, told))
-        self.inside = (tag, told)
+        attributes = {name: value or "" for name, value in attrs}
+        self.elements.append((tag, attributes))
+        self.inside = (tag, attributes)
 
     def handle_endtag(self, tag: str) -> None:  # noqa: ARG002 - the parser's own signature
         self.inside = ("", {})

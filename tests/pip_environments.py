@@ -30,14 +30,18 @@ def packages_of(python: Path) -> set[str]:
 def make_wheel(folder: Path, name: str, version: str, requires: Sequence[str] = ()) -> Path:
     """Make a package of one module, NAME.VERSION its version."""
     folder.mkdir(parents=True, exist_ok=True)
-    told = f"{name}-{version}.dist-info"
+    dist_info = f"{name}-{version}.dist-info"
     metadata = [f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"]
     files = {
         f"{name}.py": f"VERSION = {version!r}\n",
-        f"{told}/METADATA": "".join(metadata + [f"Requires-Dist: {each}\n" for each in requires]),
-        f"{told}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{dist_info}/METADATA": "".join(
+            metadata + [f"Requires-Dist: {each}\n" for each in requires]
+        ),
+        f"{dist_info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
-    files[f"{told}/RECORD"] = "".join(f"{each},,\n" for each in [*files, f"{told}/RECORD"])
+    files[f"{dist_info}/RECORD"] = "".join(
+        f"{each},,\n" for each in [*files, f"{dist_info}/RECORD"]
+    )
     wheel = folder / f"{name}-{version}-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         for path, content in files.items():

@@ -1,7 +1,7 @@
 """Scripts of `tests/scripts/probed`, recorded through `headrace run`: once for many tests.
 
 A recorded job takes seconds of CPU time, most of them to import torch. So scripts share a job, one
-after another in one process (`several.py`), and what each of them did is told apart by its time.
+after another in one process (`several.py`), and what each of them did is distinguished by its time.
 """
 
 from __future__ import annotations

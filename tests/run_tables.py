@@ -144,11 +144,11 @@ def _play_epoch(
     made = [0] * max(run.workers, 1)
     delivered: list[int] = []
     for batch in range(run.batches):
-        asked = now
+        requested_ns = now
         service = int(run.service_ms * MS * max(random.normal(1, run.service_spread), 0.1))
         service += _at_times(run.long_every, run.long_ms, batch)
         if not run.loader:
-            arrived = asked
+            arrived = requested_ns
         elif run.workers == 0:
             _add_batch(tables, run, rank, -1, epoch * run.batches + batch, now, service, 0)
             arrived = now + service
@@ -161,17 +161,17 @@ def _play_epoch(
             _add_batch(tables, run, rank, worker, made[worker], start, service, idle)
             made[worker] += 1
             free[worker] = start + max(service, int(run.send_ms * MS))
-            at_hand = free[worker] <= asked
-            arrived = max(free[worker], asked) + int(run.ready_ms * MS)
+            at_hand = free[worker] <= requested_ns
+            arrived = max(free[worker], requested_ns) + int(run.ready_ms * MS)
             arrived += _at_times(run.held_every, run.held_ms, batch)
         if run.loader:
             tables.add(
-                "fetches", rank=rank, loader=0, epoch=epoch, batch=batch, start_ns=asked,
-                wait_ns=arrived - asked,
+                "fetches", rank=rank, loader=0, epoch=epoch, batch=batch, start_ns=requested_ns,
+                wait_ns=arrived - requested_ns,
                 ready=int(at_hand) if run.workers else -1, receive_ns=-1, receive_cpu_ns=-1,
             )  # fmt: skip
         delivered.append(arrived)
-        now = _add_step(tables, run, rank, number, asked, arrived - asked, random)
+        now = _add_step(tables, run, rank, number, requested_ns, arrived - requested_ns, random)
         number += 1
     return now, number
 

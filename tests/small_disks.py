@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 
-def run_beside(
+def run_with_disk(
     module: str, disk: Path, size: str, lines: str, *folders: str
 ) -> subprocess.CompletedProcess[str]:
     """Run a sidecar.

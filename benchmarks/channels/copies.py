@@ -41,7 +41,7 @@ from obstore.store import S3Store
 from s3_server import s3_server
 from slow_proxy import slow_proxy
 
-from calm import wait_for_calm
+from cpu_steal import wait_until_undisturbed
 from headrace.core import env
 from headrace.core.units import parse_bytes
 from headrace.data.channels.copy.cache_dir import CacheDir
@@ -137,13 +137,13 @@ def row(name: str, url: str, folder: Path, args: argparse.Namespace) -> str:
     ratios, busy = [], []
     for number in range(args.rounds):
         for arm in ARMS[number % 3 :] + ARMS[: number % 3]:
-            wait_for_calm()
+            wait_until_undisturbed()
             place = folder / f"{name}-{number}-{arm}"  # kept: what was removed slows the next arm
             command = [sys.executable, __file__, "--arm", arm, url, str(place)]
-            told = subprocess.run(
+            ended = subprocess.run(
                 command, check=True, stdout=subprocess.PIPE, env=env.child_environment()
             )
-            found = json.loads(told.stdout)
+            found = json.loads(ended.stdout)
             rates[arm].append(found["size_bytes"] / found["seconds"] / 1e6)
             if arm == "copy":
                 busy.append(found["busy"])

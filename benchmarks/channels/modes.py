@@ -22,9 +22,9 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parents[1] / "tools"), str(HERE.parent), str(HERE.parent / "cluster")]
 
-from launches import epochs_told  # noqa: E402
+from launches import printed_epochs  # noqa: E402
 
-from calm import wait_for_calm  # noqa: E402
+from cpu_steal import wait_until_undisturbed  # noqa: E402
 from remote import prepare, services  # noqa: E402
 from report import Row, ratio, write_section  # noqa: E402
 
@@ -72,24 +72,24 @@ def jobs_of(mode: str, options: argparse.Namespace, url: str) -> dict[str, dict[
         where = (options.data / "images").absolute() if mode == "local" else url
         found = {}
         for job in range(JOBS[mode]):
-            wait_for_calm()
+            wait_until_undisturbed()
             command = [
                 sys.executable, "-m", "headrace.cli.main", "run", "--profile", "off",
                 "--runs-dir", scratch, "--contract", "sagemaker", "--channel", f"train={where}",
                 *flags, str(HERE / "modes_train.py"), str(options.rate),
             ]  # fmt: skip
             began_s = time.time()
-            told = epochs_told(command, HEADRACE_CACHE_DIR=f"{scratch}/cache")
+            epochs = printed_epochs(command, HEADRACE_CACHE_DIR=f"{scratch}/cache")
             name = mode if job == 0 else f"{mode}, second job"
-            found[name] = figures(told, began_s)
+            found[name] = figures(epochs, began_s)
         return found
 
 
-def figures(told: list[dict[str, Any]], began_s: float) -> dict[str, float]:
+def figures(epochs: list[dict[str, Any]], began_s: float) -> dict[str, float]:
     """Return what a job's epochs say, as the table has it."""
     return {
-        "first_step_s": told[0]["first_s"] - began_s,
-        **{f"epoch_{each['epoch']}": each["seconds"] for each in told},
+        "first_step_s": epochs[0]["first_s"] - began_s,
+        **{f"epoch_{each['epoch']}": each["seconds"] for each in epochs},
         "job_s": time.time() - began_s,
     }
 

@@ -35,8 +35,8 @@ def main() -> None:
         for batch in loader:
             time.sleep(len(batch["cls"]) / rate)
             first_s = first_s or time.time()
-        told = {"epoch": epoch, "first_s": first_s, "seconds": time.time() - began_s}
-        print(json.dumps(told), flush=True)
+        result = {"epoch": epoch, "first_s": first_s, "seconds": time.time() - began_s}
+        print(json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":

@@ -128,13 +128,13 @@ def _round(server: S3Server, folder: Path, disk: str, way: str, end: str, after_
         while any(map(alive, left)):  # its machine is there for so long
             time.sleep(0.02)
         shutil.rmtree(folder / "run")
-    told = notes.read_text().splitlines()
+    lines = notes.read_text().splitlines()
     notes.unlink()
     again = _start(server, folder, way, steps=3)
     code = again.wait(timeout=_LONGEST_S)
     begun = [line.split()[1] for line in notes.read_text().splitlines() if line.startswith("from")]
     whole = [(int(step), float(at)) for _, step, at in
-             (line.split() for line in told if line.startswith("whole"))]  # fmt: skip
+             (line.split() for line in lines if line.startswith("whole"))]  # fmt: skip
     # What is on the disk needs no upload; what is asked to stop closes its files and ends: all of
     # them are uploaded.
     needs_no_time = disk == "stays" or end == "SIGTERM"

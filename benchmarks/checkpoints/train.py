@@ -27,9 +27,9 @@ def main(way: str, notes: Path, steps: int) -> None:
     folder = Path(os.environ["HEADRACE_CHECKPOINT_DIR"])
     torch.manual_seed(0)
     model = DistributedDataParallel(nn.Linear(64, 64))
-    keeper = headrace.Checkpointer(str(folder / "steps")) if way == "checkpointer" else None
+    checkpointer = headrace.Checkpointer(str(folder / "steps")) if way == "checkpointer" else None
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
-    begun = _restore(model, optimizer, folder, keeper)
+    begun = _restore(model, optimizer, folder, checkpointer)
     if dist.get_rank() == 0:
         _note(notes, f"from {begun}")
     for step in range(begun + 1, begun + 1 + steps):
@@ -39,8 +39,8 @@ def main(way: str, notes: Path, steps: int) -> None:
         time.sleep(STEP_S)
         if step % EVERY:
             continue
-        if keeper is not None:
-            keeper.save(step, model, optimizer)
+        if checkpointer is not None:
+            checkpointer.save(step, model, optimizer)
         elif dist.get_rank() == 0:
             _save(step, model, optimizer, folder)
         if dist.get_rank() == 0:
@@ -52,10 +52,10 @@ def _restore(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     folder: Path,
-    keeper: headrace.Checkpointer | None,
+    checkpointer: headrace.Checkpointer | None,
 ) -> int:
-    if keeper is not None:
-        restored = keeper.restore(model, optimizer)
+    if checkpointer is not None:
+        restored = checkpointer.restore(model, optimizer)
         return 0 if restored is None else restored.step
     files = sorted(folder.glob("*.pt"))
     if not files:

@@ -7,7 +7,7 @@ its cores, as 16 are of 4. The device takes 2.25 times what the GPU host's own c
 mix of mix.py. Memory that is freed is kept for the next sample in all of them, as --offload's
 workers do by themselves and torch's where two variables say so: each blur pays for fresh pages
 otherwise, and the hosts would not be all that differs. Writes a section of docs/offload.md: what a
-sample costs at the reference's prices, and what was foretold of the auxiliary host from the run
+sample costs at the reference's prices, and what was predicted of the auxiliary host from the run
 without it.
 """
 
@@ -27,11 +27,11 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from confined import confining  # noqa: E402
-from foretold import foretold_from  # noqa: E402
-from launches import SCRIPTS, rate, share, told_live  # noqa: E402
-from prices import BIG_HOST, CELLS, CPU_HOST, GPU_HOST, TOLD, Dollars, for_a_dollar  # noqa: E402
+from forecasts import forecast_from  # noqa: E402
+from launches import SCRIPTS, printed_epochs_live, rate, share  # noqa: E402
+from prices import BIG_HOST, CELLS, CPU_HOST, GPU_HOST, PRICE_NOTE, Dollars, for_a_dollar  # noqa: E402
 
-from calm import calmly  # noqa: E402 - stands above this folder
+from cpu_steal import run_undisturbed  # noqa: E402 - stands above this folder
 from headrace.observe.whatif.prediction import Prediction  # noqa: E402
 from report import Row, write_section  # noqa: E402
 
@@ -39,7 +39,7 @@ PAGE = HERE.parents[1] / "docs" / "offload.md"
 IMAGES = HERE.parents[1] / "examples" / "ray_vit" / "images.py"
 BATCH, EPOCH_S, EPOCHS = 4, 15.0, 3
 GPU_SHARE, RATIO, DEVICE = 0.25, 4, 2.25
-KEPT = dict.fromkeys(("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"), str(1 << 28))
+KEEP_MEMORY = dict.fromkeys(("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"), str(1 << 28))
 LONE_RATE = 10.0  # samples a second of the GPU host's cores, about: only for the epochs' length
 
 
@@ -71,10 +71,10 @@ BIG = Case(name="GPU host with 4 times the cores instead", share=1.0, workers=RA
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What came of a job: its epochs, and what is foretold of an auxiliary host beside it."""
+    """What came of a job: its epochs, and the forecast for an auxiliary host with it."""
 
     epochs: list[dict[str, Any]]
-    foretold: Prediction | None
+    forecast: Prediction | None
 
 
 def main() -> None:
@@ -85,16 +85,16 @@ def main() -> None:
     options = parser.parse_args()
     found: dict[str, list[Ran]] = {"as usual": [], "free": [], "free mixed": []}
     for number in range(options.rounds):
-        found["as usual"].append(calmly(lambda _: run(SMALL, 0.0, keeps=False)))
-        free = calmly(lambda _: run(SMALL, 0.0))
+        found["as usual"].append(run_undisturbed(lambda _: run(SMALL, 0.0, keeps_memory=False)))
+        free = run_undisturbed(lambda _: run(SMALL, 0.0))
         found["free"].append(free)
         device = DEVICE * rate(free.epochs)
-        found["free mixed"].append(calmly(lambda _: run(MIXED, 0.0)))
+        found["free mixed"].append(run_undisturbed(lambda _: run(MIXED, 0.0)))
         for case in (SMALL, MIXED, BIG):
-            ran = calmly(partial(run_again, case, device))
+            ran = run_undisturbed(partial(run_again, case, device))
             found.setdefault(case.name, []).append(ran)
-        told = {name: f"{rate(runs[-1].epochs):.2f}" for name, runs in found.items()}
-        print(f"round {number + 1}: device {device:.2f}: {told}", flush=True)
+        rates = {name: f"{rate(runs[-1].epochs):.2f}" for name, runs in found.items()}
+        print(f"round {number + 1}: device {device:.2f}: {rates}", flush=True)
     publish(found, dry=options.dry)
 
 
@@ -103,13 +103,13 @@ def run_again(case: Case, device_rate: float, _: int) -> Ran:
     return run(case, device_rate)
 
 
-def run(case: Case, device_rate: float, *, keeps: bool = True) -> Ran:
+def run(case: Case, device_rate: float, *, keeps_memory: bool = True) -> Ran:
     """Run the script on emulated hosts; every epoch after the first counts.
 
     Args:
         case: The hosts.
         device_rate: Samples a second that the device takes; 0: any.
-        keeps: Whether torch's workers keep the memory that they free.
+        keeps_memory: Whether torch's workers keep the memory that they free.
     """
     about = LONE_RATE * (case.share / GPU_SHARE + (RATIO if case.auxiliary else 0))
     about = min(about, DEVICE * LONE_RATE) if device_rate else about
@@ -124,22 +124,22 @@ def run(case: Case, device_rate: float, *, keeps: bool = True) -> Ran:
             command += ["--group", f"cpu=1:cpus={case.auxiliary}", "--offload", "cpu"]
         command += [str(folder / "blur.py"), "--samples", str(samples), "--epochs", str(EPOCHS)]
         command += ["--workers", str(case.workers), "--device-rate", str(device_rate)]
-        kept = KEPT if keeps else {}
-        epochs = told_live(command, confine, OMP_NUM_THREADS="1", **kept)
+        variables = KEEP_MEMORY if keeps_memory else {}
+        epochs = printed_epochs_live(command, confine, OMP_NUM_THREADS="1", **variables)
         return Ran(
             epochs,
-            foretold_from(folder / "run", RATIO) if case is SMALL and not device_rate else None,
+            forecast_from(folder / "run", RATIO) if case is SMALL and not device_rate else None,
         )
 
 
 def publish(found: dict[str, list[Ran]], *, dry: bool) -> None:
     """Print the tables, and write them to the page."""
     speeds = {name: [rate(each.epochs) for each in runs] for name, runs in found.items()}
-    told = " and ".join(f"`{name}={value}`" for name, value in KEPT.items())
+    flags = " and ".join(f"`{name}={value}`" for name, value in KEEP_MEMORY.items())
     lines = [
-        TOLD,
+        PRICE_NOTE,
         "",
-        f"Workers keep freed memory for reuse: those of `--offload` always do, torch's by {told}.",
+        f"Workers keep freed memory for reuse: those of `--offload` always do, torch's by {flags}.",
         "",
         f"| hosts | samples/s | CPU | device | s a step | {CELLS} |",
         "|---|---|---|---|---|---|---|---|---|",
@@ -162,7 +162,7 @@ def publish(found: dict[str, list[Ran]], *, dry: bool) -> None:
             ratios(speeds["free mixed"], speeds["free"]), ""),
         Row("GPU host alone, unlimited device, / torch's workers without these variables",
             ratios(speeds["free"], speeds["as usual"]), ""),
-        *foretold_rows(found["free"], ratios(speeds["free mixed"], speeds["free"])),
+        *forecast_rows(found["free"], ratios(speeds["free mixed"], speeds["free"])),
     ]  # fmt: skip
     command = "sudo python benchmarks/cluster/blur.py"
     write_section("The reference mix with real blurs", command, lines, rows, page=PAGE, dry=dry)
@@ -173,12 +173,12 @@ def ratios(above: list[float], below: list[float], factor: float = 1.0) -> list[
     return [one / other * factor for one, other in zip(above, below, strict=True)]
 
 
-def foretold_rows(runs: list[Ran], measured: list[float]) -> list[Row]:
-    """Return how what was foretold, of any device, compares with what was measured."""
-    foretold = [each.foretold.speedup for each in runs if each.foretold is not None]
-    off = [abs(one / other - 1) for one, other in zip(foretold, measured, strict=True)]
+def forecast_rows(runs: list[Ran], measured: list[float]) -> list[Row]:
+    """Return how what was predicted, of any device, compares with what was measured."""
+    predicted = [each.forecast.speedup for each in runs if each.forecast is not None]
+    off = [abs(one / other - 1) for one, other in zip(predicted, measured, strict=True)]
     return [
-        Row("... predicted from the run without it", foretold, ""),
+        Row("... predicted from the run without it", predicted, ""),
         Row("... predicted / measured, error", off, "<= 0.25"),
     ]
 

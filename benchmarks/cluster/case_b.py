@@ -29,7 +29,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[1] / "tests")]
 from launches import LONGEST_S, SCRIPTS  # noqa: E402
 from prices import CPU_HOST, GPU_HOST  # noqa: E402
 
-from calm import TRIES, calmly  # noqa: E402 - stands above this folder
+from cpu_steal import TRIES, run_undisturbed  # noqa: E402 - stands above this folder
 from headrace.records.reader import open_records  # noqa: E402
 from network_hosts import network_hosts, sagemaker  # noqa: E402 - of the tests
 from report import Row, write_section  # noqa: E402
@@ -50,7 +50,7 @@ class Way:
         name: As the table has it.
         groups: The hosts' groups; one host of each.
         command: Flags and script.
-        cores: Of each host, as Ray is told.
+        cores: Of each host, as Ray is given them.
         is_emulated: Preparation and device wait for as long as they would take.
         steps: How many; the later half counts, as processes of Ray take a while to start.
     """
@@ -111,7 +111,7 @@ def main() -> None:
     for number in range(options.rounds):
         for way in WAYS:
             tries = 1 if options.dry else TRIES  # dry: to see that it works
-            found[way].append(calmly(lambda _, way=way: run(way), tries=tries))  # type: ignore[misc]
+            found[way].append(run_undisturbed(lambda _, way=way: run(way), tries=tries))  # type: ignore[misc]
             last = found[way][-1]
             print(f"round {number + 1}: {way.name}: {last.step_s:.3f} s a step, data wait "
                   f"{last.wait_share:.0%}", flush=True)  # fmt: skip
@@ -144,7 +144,7 @@ def run(way: Way) -> Found:
         except subprocess.TimeoutExpired:
             code = -1
         if code:
-            raise SystemExit(f"{way.name}: the job ended with {code}:\n{hosts[0].said(folder)}")
+            raise SystemExit(f"{way.name}: the job ended with {code}:\n{hosts[0].output(folder)}")
         for other in launched.values():
             other.wait(LONGEST_S)
         return read(folder / "run", way)
@@ -166,26 +166,26 @@ def read(run_folder: Path, way: Way) -> Found:
 
 def publish(found: dict[Way, list[Found]], real: dict[Way, Found], *, dry: bool) -> None:
     """Print the table, and write it to the page."""
-    told = (
+    description = (
         "The scripts of examples/ray_vit, 4 cores on the GPU host and 16 on the other. In place of "
         "blurs and ViT, preparation sleeps 40 ms a sample, and the device takes a batch of 64 at "
         "225 samples/s; batches of 38.5 MB are really transferred. TorchTrainer's worker takes one "
         "core of the GPU host from Ray Data. Seconds and waits are from the run's records, for the "
         "last 100 of 200 steps."
     )
-    told_of_real = (
+    real_description = (
         "The same scripts with their own blurs and a tiny ViT, the last 12 of 24 steps, once. Both "
         f"hosts are namespaces on this machine's {os.cpu_count()} cores, which also are the "
         "device, so another host adds nothing: this shows each method's own cost."
     )
     table = [
-        told,
+        description,
         "",
         "| | s a step | data wait | samples/s | device | $ per 1,000 samples |",
         "|---|---|---|---|---|---|",
         *(line(way, runs) for way, runs in found.items()),
         "",
-        told_of_real,
+        real_description,
         "",
         "| | s a step | data wait | samples/s |",
         "|---|---|---|---|",

@@ -15,7 +15,7 @@ import psutil
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _PERIOD_US = 100_000
-_STATION = "headrace.offload.server"
+_SERVER = "headrace.offload.server"
 
 
 def _runs(command: list[str], script: str) -> bool:
@@ -67,28 +67,28 @@ class Cell:
 
 @contextmanager
 def confining(share_here: float, script: str) -> Iterator[Callable[[], None]]:
-    """Give what confines a job: its ranks to a share of core 0, stations to core 1, all of it.
+    """Give what confines a job: its ranks to a share of core 0, servers to core 1, all of it.
 
     Args:
         share_here: The share, 0 to 1.
         script: The name of the script that ranks run.
     """
-    here, away = (
+    local, auxiliary = (
         Cell(f"headrace-bench-{os.getpid()}-{name}", core, share)
-        for name, core, share in (("here", 0, share_here), ("away", 1, 1.0))
+        for name, core, share in (("local", 0, share_here), ("auxiliary", 1, 1.0))
     )
 
     def confine() -> None:
         for process in psutil.process_iter():
             with suppress(psutil.Error):
                 command = process.cmdline()
-                if _STATION in command:
-                    away.put(process)
+                if _SERVER in command:
+                    auxiliary.put(process)
                 elif _runs(command, script):
-                    here.put(process)
+                    local.put(process)
 
     try:
         yield confine
     finally:
-        here.close()
-        away.close()
+        local.close()
+        auxiliary.close()

@@ -28,7 +28,7 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[1] / "tests")]
 
-from calm import calmly  # noqa: E402 - stands above this folder
+from cpu_steal import run_undisturbed  # noqa: E402 - stands above this folder
 from jobs import eventually  # noqa: E402 - of the tests
 from network_hosts import NetworkHost, network_hosts, sagemaker  # noqa: E402 - likewise
 from report import Row, write_section  # noqa: E402
@@ -57,12 +57,12 @@ def main() -> None:
     options = parser.parse_args()
     runs, epochs = [], []
     for number in range(options.rounds):
-        batches, phases = calmly(lambda _: job())
+        batches, phases = run_undisturbed(lambda _: job())
         epochs.append(check_ledger(batches))
         runs.append(phases)
         for name, phase in phases.items():
-            told = f"{phase.rate:.0f} samples/s {phase.made}"
-            print(f"round {number + 1}: {name}: {told}", flush=True)
+            summary = f"{phase.rate:.0f} samples/s {phase.made}"
+            print(f"round {number + 1}: {name}: {summary}", flush=True)
     publish(runs, epochs, dry=options.dry)
 
 
@@ -71,8 +71,10 @@ def job() -> tuple[list[dict[str, Any]], dict[str, Phase]]:
     with tempfile.TemporaryDirectory() as temporary, network_hosts(HOSTS) as hosts:
         folder = Path(temporary)
         batches, marks = run({host.name: host for host in hosts}, folder)
-        told = [line for line in hosts[0].said(folder).splitlines() if "auxiliary host" in line]
-        print(*told, sep="\n")
+        summary = [
+            line for line in hosts[0].output(folder).splitlines() if "auxiliary host" in line
+        ]
+        print(*summary, sep="\n")
         return batches, phases_of(batches, marks, {host.address: host.name for host in hosts})
 
 
@@ -103,7 +105,7 @@ def run(hosts: dict[str, NetworkHost], folder: Path) -> tuple[list[dict[str, Any
     (folder / "enough").touch()
     code = launched["algo-1"].wait(120)
     if code:
-        raise SystemExit(f"the job ended with {code}:\n{hosts['algo-1'].said(folder)}")
+        raise SystemExit(f"the job ended with {code}:\n{hosts['algo-1'].output(folder)}")
     return read(ledger), marks
 
 

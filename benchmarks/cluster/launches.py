@@ -1,4 +1,4 @@
-"""Jobs of the cluster benchmarks, and what their scripts told of their epochs."""
+"""Jobs of the cluster benchmarks, and what their scripts printed of their epochs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LONGEST_S = 900
 SCRIPTS = Path(__file__).parent / "scripts"
 
 
-def epochs_told(command: list[str], **extra: str) -> list[dict[str, Any]]:
+def printed_epochs(command: list[str], **extra: str) -> list[dict[str, Any]]:
     """Run a command to its end; return the lines of JSON about epochs that it printed."""
     ended = subprocess.run(
         command, capture_output=True, text=True, timeout=LONGEST_S, check=False,
@@ -29,28 +29,28 @@ def epochs_told(command: list[str], **extra: str) -> list[dict[str, Any]]:
 def headrace(script: str, arguments: list[str], *flags: str) -> list[dict[str, Any]]:
     """Run a script by `headrace run` with these flags, on a cluster where they ask for one."""
     command = [sys.executable, "-m", "headrace.cli.main", "run", *flags]
-    return epochs_told([*command, str(SCRIPTS / script), *arguments])
+    return printed_epochs([*command, str(SCRIPTS / script), *arguments])
 
 
-def told_live(
+def printed_epochs_live(
     command: list[str], on_first: Callable[[], None], **extra: str
 ) -> list[dict[str, Any]]:
     """Run a command likewise, and call `on_first` once its first epoch has ended."""
     epochs: list[dict[str, Any]] = []
-    said: list[str] = []
+    output: list[str] = []
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         env={**os.environ, **extra},
     ) as job:  # fmt: skip
         assert job.stdout is not None
         for line in job.stdout:
-            said.append(line)
+            output.append(line)
             if '{"epoch"' in line:
                 epochs.append(json.loads(line[line.index("{") :]))
                 if len(epochs) == 1:
                     on_first()
     if job.returncode:
-        raise SystemExit(f"{' '.join(command)}\n{''.join(said)}")
+        raise SystemExit(f"{' '.join(command)}\n{''.join(output)}")
     return epochs
 
 

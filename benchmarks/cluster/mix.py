@@ -20,11 +20,11 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from foretold import Forecasts, foretold_from  # noqa: E402
-from launches import SCRIPTS, epochs_told, headrace, rate, share  # noqa: E402
-from prices import BIG_HOST, CELLS, CPU_HOST, GPU_HOST, TOLD, Dollars, for_a_dollar  # noqa: E402
+from forecasts import Forecasts, forecast_from  # noqa: E402
+from launches import SCRIPTS, headrace, printed_epochs, rate, share  # noqa: E402
+from prices import BIG_HOST, CELLS, CPU_HOST, GPU_HOST, PRICE_NOTE, Dollars, for_a_dollar  # noqa: E402
 
-from calm import calmly  # noqa: E402 - stands above this folder
+from cpu_steal import run_undisturbed  # noqa: E402 - stands above this folder
 from headrace.observe.whatif.prediction import Prediction  # noqa: E402
 from report import Row, write_section  # noqa: E402
 
@@ -77,26 +77,26 @@ def main() -> None:
     options = parser.parse_args()
     cases = [ALONE, *GROWING, SMALL, MIXED, BIG]
     found: dict[Case | str, list[list[dict[str, Any]]]] = {}
-    foretold: dict[Case, list[Prediction]] = {}
+    forecasts_of: dict[Case, list[Prediction]] = {}
     for number in range(options.rounds):
         for case in cases:
-            ran = calmly(lambda _, case=case: run(case))  # type: ignore[misc]
+            ran = run_undisturbed(lambda _, case=case: run(case))  # type: ignore[misc]
             epochs, predictions = ran
             found.setdefault(case, []).append(epochs)
             for other, prediction in predictions.items():
-                foretold.setdefault(other, []).append(prediction)
+                forecasts_of.setdefault(other, []).append(prediction)
             print(f"round {number + 1}: {case}: {rate(epochs):.1f} of {case.ideal:.0f}", flush=True)
-        epochs = calmly(lambda _: ray_data(LOCAL + 16))
+        epochs = run_undisturbed(lambda _: ray_data(LOCAL + 16))
         found.setdefault("Ray Data", []).append(epochs)
         print(f"round {number + 1}: Ray Data: {rate(epochs):.1f}", flush=True)
-    publish(found, foretold, dry=options.dry)
+    publish(found, forecasts_of, dry=options.dry)
 
 
 def run(case: Case) -> tuple[list[dict[str, Any]], dict[Case, Prediction]]:
     """Run the script on a cluster of emulated hosts.
 
     Returns:
-        Its epochs; and without an auxiliary host, what is foretold of those that have some.
+        Its epochs; and without an auxiliary host, what is predicted of those that have some.
     """
     samples = int(EPOCH_S * case.ideal) // BATCH * BATCH
     arguments = ["--samples", str(samples), "--batch", str(BATCH), "--workers", str(case.local)]
@@ -107,10 +107,10 @@ def run(case: Case) -> tuple[list[dict[str, Any]], dict[Case, Prediction]]:
         flags += ["--group", f"cpu={case.hosts}:cpus={cpus}", "--offload", "cpu"]
     with tempfile.TemporaryDirectory() as folder:
         epochs = headrace("mix.py", arguments, *flags, "--run-dir", f"{folder}/run")
-        # What the device waits is not foretold: its clock is emulated, and the probe sees none.
+        # What the device waits is not predicted: its clock is emulated, and the probe sees none.
         more = GROWING if case == ALONE else []
         run_folder = Path(folder) / "run"
-        return epochs, {each: foretold_from(run_folder, each.auxiliary) for each in more}
+        return epochs, {each: forecast_from(run_folder, each.auxiliary) for each in more}
 
 
 def ray_data(cpus: int) -> list[dict[str, Any]]:
@@ -118,18 +118,18 @@ def ray_data(cpus: int) -> list[dict[str, Any]]:
     samples = int(EPOCH_S * cpus / PREPARE_S) // (4 * BATCH) * (4 * BATCH)
     script = str(SCRIPTS / "ray_data_mix.py")
     arguments = ["--samples", str(samples), "--cpus", str(cpus), "--batch", str(BATCH)]
-    return epochs_told([sys.executable, script, *arguments])
+    return printed_epochs([sys.executable, script, *arguments])
 
 
 def publish(
     found: dict[Any, list[list[dict[str, Any]]]],
-    foretold: dict[Case, list[Prediction]],
+    forecasts_of: dict[Case, list[Prediction]],
     *,
     dry: bool,
 ) -> None:
     """Print the tables, and write them to the page."""
     rates = {case: [rate(epochs) for epochs in runs] for case, runs in found.items()}
-    forecasts = Forecasts(rates, foretold, alone=rates[ALONE])
+    forecasts = Forecasts(rates, forecasts_of, alone=rates[ALONE])
     table = [
         RAYS_GROWTH,
         "",
@@ -170,15 +170,15 @@ def named(case: Case) -> str:
     return f"{case.auxiliary}" + (f", on {case.hosts} hosts" if case.hosts > 1 else "")
 
 
-def growth_line(name: str, rates: list[float], case: Case, foretold: str = "-") -> str:
+def growth_line(name: str, rates: list[float], case: Case, forecast: str = "-") -> str:
     """Return a row of the table of growth."""
-    return f"| {name} | {median(rates):.0f} | {median(rates) / case.ideal:.1%} | {foretold} |"
+    return f"| {name} | {median(rates):.0f} | {median(rates) / case.ideal:.1%} | {forecast} |"
 
 
 def price_table(found: dict[Any, list[list[dict[str, Any]]]]) -> list[str]:
     """Return the table of prices."""
     lines = [
-        TOLD,
+        PRICE_NOTE,
         "CPU: share of the time of the GPU host's workers, one for each core, that samples took.",
         "",
         f"| hosts | samples/s | CPU | device | s a step | {CELLS} |",

@@ -44,7 +44,7 @@ CELLS = "$/h | $ per 1,000 samples | $/h, EC2 | $ per 1,000 samples, EC2"
 GPU_HOST = Dollars(1.408, 1.006)  # ml.g5.xlarge: 4 cores and an A10G
 CPU_HOST = Dollars(0.816, 0.680)  # ml.c5.4xlarge: 16 cores
 BIG_HOST = Dollars(1.624 * 1.408 / 1.006, 1.624, is_taken=True)  # ml.g5.4xlarge: 16 and an A10G
-TOLD = (
+PRICE_NOTE = (
     "$/h: the reference's SageMaker prices, assuming that the bigger host costs 1.40 times its EC2 "
     "price, as the smaller one does; and EC2 prices of us-east-1, on demand, 2026-07-20."
 )

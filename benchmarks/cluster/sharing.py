@@ -19,7 +19,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from launches import headrace, rate, share  # noqa: E402
 
-from calm import calmly  # noqa: E402 - stands above this folder
+from cpu_steal import run_undisturbed  # noqa: E402 - stands above this folder
 from report import Row, write_section  # noqa: E402
 
 PAGE = HERE.parents[1] / "docs" / "offload.md"
@@ -37,8 +37,8 @@ def main() -> None:
     options = parser.parse_args()
     well, slow = [], []
     for number in range(options.rounds):
-        well.append(calmly(lambda _: run(slow=False)))
-        slow.append(calmly(lambda _: run(slow=True)))
+        well.append(run_undisturbed(lambda _: run(slow=False)))
+        slow.append(run_undisturbed(lambda _: run(slow=True)))
         print(f"round {number + 1}: {rate(well[-1]):.0f} of {WELL:.0f}, with a slow worker "
               f"{rate(slow[-1]):.0f} of {ONE_SLOW:.0f}", flush=True)  # fmt: skip
     rows = [

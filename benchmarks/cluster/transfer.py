@@ -1,6 +1,6 @@
 """Batches of 64x3x224x224 uint8 from another host: by our socket, and as Ray objects.
 
-Objects of Ray's store come in two ways: the training process gets them itself, or a receiver beside
+Objects of Ray's store come in two ways: the training process gets them itself, or a proxy beside
 it copies them into slots, so that training pays no more for them than for ours.
 
     sudo python benchmarks/cluster/transfer.py
@@ -24,7 +24,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[1] / "tests")]
 
 from launches import rate, share  # noqa: E402
 
-from calm import calmly  # noqa: E402 - stands above this folder
+from cpu_steal import run_undisturbed  # noqa: E402 - stands above this folder
 from jobs import DEADLINE_S  # noqa: E402 - of the tests
 from network_hosts import NetworkHost, network_hosts  # noqa: E402 - likewise
 from report import Row, write_section  # noqa: E402
@@ -64,13 +64,13 @@ def main() -> None:
     found: dict[Way, list[list[dict[str, Any]]]] = {way: [] for way in WAYS}
     for number in range(options.rounds):
         for way, runs in found.items():
-            runs.append(calmly(lambda _, way=way: job(way)))  # type: ignore[misc]
+            runs.append(run_undisturbed(lambda _, way=way: job(way)))  # type: ignore[misc]
             print(f"round {number + 1}: {rate(runs[-1]):.0f} by {way.name}", flush=True)
     publish(found, dry=options.dry)
 
 
 def job(way: Way) -> list[dict[str, Any]]:
-    """Run its script on the first of two hosts that have joined; return what it told."""
+    """Run its script on the first of two hosts that have joined; return what it printed."""
     with tempfile.TemporaryDirectory() as temporary, network_hosts(HOSTS) as hosts:
         folder = Path(temporary)
         (folder / way.script[0]).write_text((HERE / "scripts" / way.script[0]).read_text())
@@ -82,15 +82,15 @@ def job(way: Way) -> list[dict[str, Any]]:
         }
         code = launched[HOSTS[0]].wait(DEADLINE_S)
         launched[HOSTS[1]].wait(DEADLINE_S)
-        return told(hosts[0], folder, code)
+        return printed_epochs(hosts[0], folder, code)
 
 
-def told(host: NetworkHost, folder: Path, code: int) -> list[dict[str, Any]]:
+def printed_epochs(host: NetworkHost, folder: Path, code: int) -> list[dict[str, Any]]:
     """Return the lines of JSON about epochs that the job has printed."""
-    said = host.said(folder)
+    output = host.output(folder)
     if code:
-        raise SystemExit(f"the job ended with {code}:\n{said}")
-    lines = [line[line.index("{") :] for line in said.splitlines() if '{"epoch"' in line]
+        raise SystemExit(f"the job ended with {code}:\n{output}")
+    lines = [line[line.index("{") :] for line in output.splitlines() if '{"epoch"' in line]
     return [json.loads(line) for line in lines]
 
 
@@ -108,12 +108,12 @@ def publish(found: dict[Way, list[list[dict[str, Any]]]], *, dry: bool) -> None:
         ),
     ]
 
-    def beside(way: Way, other: Way) -> list[float]:
+    def ratios(way: Way, other: Way) -> list[float]:
         return [one / two for one, two in zip(speeds[way], speeds[other], strict=True)]
 
     rows = [
-        Row("Headrace's protocol / plain Ray objects", beside(OURS, PLAIN), ">= 1.0"),
-        Row("... Ray objects through a proxy / plain Ray objects", beside(STORE, PLAIN), ""),
+        Row("Headrace's protocol / plain Ray objects", ratios(OURS, PLAIN), ">= 1.0"),
+        Row("... Ray objects through a proxy / plain Ray objects", ratios(STORE, PLAIN), ""),
         Row("Headrace's protocol, thousand images/s", [each / 1000 for each in speeds[OURS]],
             f">= {TO_TRY_FOR / 1000}"),
         Row("CPU of the training process, share of a core", cpu[OURS], "<= 0.15"),

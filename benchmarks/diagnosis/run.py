@@ -29,7 +29,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 from cases import CASES, SCRIPTS, Case  # noqa: E402 - they stand beside this script
 from unseen_cases import UNSEEN  # noqa: E402 - likewise
 
-from calm import MOST_STOLEN, TRIES, calmly  # noqa: E402 - likewise
+from cpu_steal import MOST_STOLEN, TRIES, run_undisturbed  # noqa: E402 - likewise
 from report import Row, write_section  # noqa: E402 - likewise
 
 PAGE = HERE.parents[1] / "docs" / "diagnosis.md"
@@ -55,7 +55,7 @@ These scripts were written by someone who knew the names of the rules, but neith
 thresholds nor their code, after the rules were done. "First run on unseen scripts" above is the
 result before anything was changed because of them.
 """
-CALM = f"""
+REPEATED = f"""
 Runs from which the host withheld more than {MOST_STOLEN:.0%} of the CPU time are repeated, up to
 {TRIES} times in all; the calmest one counts.
 """
@@ -84,7 +84,7 @@ HELD_OUT = Suite("Scripts that the rules were not tuned on", UNSEEN, " --unseen"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the doctor said of a script.
+    """What the doctor reported of a script.
 
     Attributes:
         case: The script.
@@ -140,7 +140,7 @@ class Outcome:
 
 
 def main() -> None:
-    """Run the scripts and tell how often the doctor was right."""
+    """Run the scripts and print how often the doctor was right."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="+", metavar="NAME", default=[])
     parser.add_argument("--rounds", type=int, default=1)
@@ -171,7 +171,7 @@ def main() -> None:
 
 
 def diagnosed(case: Case, keep: Path | None, number: int) -> Outcome:
-    """Run a script, while the host leaves it its cores, and return what was said of it.
+    """Run a script, while the host leaves it its cores, and return its diagnosis.
 
     Args:
         case: The script.
@@ -180,7 +180,7 @@ def diagnosed(case: Case, keep: Path | None, number: int) -> Outcome:
     """
     with tempfile.TemporaryDirectory() as temporary:
         folder = keep or Path(temporary)
-        diagnosis = calmly(
+        diagnosis = run_undisturbed(
             lambda tried: recorded(case, folder / f"{case.name}-{number}-{tried}"), STOLEN
         )
     return Outcome(case, diagnosis["findings"], diagnosis["verdict"]["sentence"])
@@ -210,7 +210,7 @@ def publish(suite: Suite, outcomes: list[Outcome], left_out: list[Case], rounds:
         rounds: How often each ran.
     """
     table = [
-        f"{RIGHT}{suite.about}{CALM}".strip(), "",
+        f"{RIGHT}{suite.about}{REPEATED}".strip(), "",
         "| script | style | planted | found first | line right | right |",
         "|---|---|---|---|---|---|",
         *(outcome.row() for outcome in outcomes),

@@ -41,7 +41,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         found = run(Path(folder), options.kills, options.seed, options.epochs)
-    told = (
+    description = (
         f"{found.attempts} attempts at world sizes 1, 2 and 4, all but the last ended by kill -9 "
         f"of a rank, a worker or the launcher; {options.epochs} epochs of {SAMPLES} samples with a "
         f"checkpoint every 4 steps; {found.counted:,} samples counted, {found.replaced} of them "
@@ -52,7 +52,7 @@ def main() -> None:
         Row("samples duplicated", [float(len(found.duplicated))], "<= 0"),
     ]
     command = f"python benchmarks/exactness/kills.py --kills {options.kills} --seed {options.seed}"
-    write_section("Exactness", command, [told], rows)
+    write_section("Exactness", command, [description], rows)
     sys.exit(0 if found.finished and not found.lost and not found.duplicated else 1)
 
 

@@ -31,13 +31,15 @@ def main() -> None:
         folder = Path(name) / "dataset"
         manifest = synthetic(folder, SHARDS)
         rounds = [measure(folder) for _ in range(ROUNDS)]
-    told = f"{manifest.num_samples:,} samples in {SHARDS:,} shards, {manifest.num_members:,} files."
+    description = (
+        f"{manifest.num_samples:,} samples in {SHARDS:,} shards, {manifest.num_members:,} files."
+    )
     rows = [
         Row("seconds to open", [found["opened_s"] for found in rounds], "<= 1"),
         Row("private memory, MB", [found["private_mb"] for found in rounds], "<= 50"),
         Row("bytes a member", [manifest.index_bytes / manifest.num_members], "<= 64"),
     ]
-    write_section("Index", "python benchmarks/index/run.py", [told, "", NOTES], rows)
+    write_section("Index", "python benchmarks/index/run.py", [description, "", NOTES], rows)
 
 
 def measure(folder: Path) -> dict[str, float]:

@@ -261,8 +261,10 @@ def requirements(rounds: int, folder: Path) -> None:
         _make_wheel(wheels, f"one{number}", "1.0")
     _make_wheel(wheels, "needing", "1.0", "one0==1.0")
     _make_wheel(wheels, "one0", "2.0")
-    asked = folder / "requirements.txt"
-    asked.write_text("".join(f"one{number}==1.0\n" for number in range(8)) + "needing\n")
+    requirements_file = folder / "requirements.txt"
+    requirements_file.write_text(
+        "".join(f"one{number}==1.0\n" for number in range(8)) + "needing\n"
+    )
     where = ["--no-index", f"--find-links={wheels}"]
     uv = [sys.executable, "-m", "uv", "pip", "install", f"--cache-dir={folder / 'uv'}"]
     arms = {OURS: [], **({"uv": uv} if util.find_spec("uv") else {})}
@@ -274,7 +276,7 @@ def requirements(rounds: int, folder: Path) -> None:
             whole = (
                 [*command, f"--python={python}"] if command else [python, "-m", "pip", "install"]
             )
-            found[name] = {"s": _timed([*whole, *where, "--requirement", str(asked)])}
+            found[name] = {"s": _timed([*whole, *where, "--requirement", str(requirements_file)])}
         measured.append(found)
     print_ratios("pip's install of nine wheels", measured, {"uv"} - set(arms))
     if "uv" not in arms:
@@ -363,10 +365,10 @@ def _gets_sigterm(command: Sequence[str]) -> bool:
         assert process.stdout is not None
         process.stdout.readline()
         process.terminate()
-        told = process.stdout.readline()
-        if told:
+        line = process.stdout.readline()
+        if line:
             os.killpg(process.pid, signal.SIGKILL)  # its `sleep`
-    return told == "told\n"
+    return line == "told\n"
 
 
 _IN_NAMESPACES = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--mount", "--net"]

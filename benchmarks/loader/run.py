@@ -24,7 +24,7 @@ import psutil
 from arms import ARMS
 from prepare import keep_in_memory, prepare
 
-from calm import calmly
+from cpu_steal import run_undisturbed
 from report import Row, ratio, write_section
 
 HERE = Path(__file__).parent
@@ -100,16 +100,16 @@ def main() -> None:
     rounds: Rounds = []
     for number in range(options.rounds):
         arms = random.Random(number).sample(options.arms, len(options.arms))
-        rounds.append({arm: calm_measure(arm, options.data) for arm in arms})
+        rounds.append({arm: measure_undisturbed(arm, options.data) for arm in arms})
         print(f"round {number + 1}: " + ", ".join(
             f"{arm} {found['img_per_s']:.0f}" for arm, found in rounds[-1].items()
         ), flush=True)  # fmt: skip
     report(rounds, f"python benchmarks/loader/run.py --rounds {options.rounds}")
 
 
-def calm_measure(arm: str, data: Path) -> dict[str, float]:
+def measure_undisturbed(arm: str, data: Path) -> dict[str, float]:
     """Run one arm while the host leaves this machine its cores."""
-    return calmly(lambda _: measure(arm, data))
+    return run_undisturbed(lambda _: measure(arm, data))
 
 
 def measure(arm: str, data: Path) -> dict[str, float]:

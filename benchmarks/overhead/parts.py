@@ -90,7 +90,7 @@ def measured() -> list[tuple[str, list[float]]]:
     rows = []
     for how, pause_s in (("warm", 0.0), ("cold", PAUSE_S)):
         in_rank, in_worker = Spans(), Spans()
-        others = beside(lambda spans=in_rank, pause_s=pause_s: steps(spans, pause_s))
+        others = cpu_of_others(lambda spans=in_rank, pause_s=pause_s: steps(spans, pause_s))
         batches(in_worker, pause_s)
         rows += [(f"{part}, {how}, us a step", times) for part, times in in_rank.parts_us()]
         whole = [
@@ -149,7 +149,7 @@ def batches(spans: Spans, pause_s: float) -> None:
             spans.found[f"batch: a timed one, {len(made)} calls"].append(timed_ns - plain_ns)
 
 
-def beside(work: Callable[[], None]) -> dict[str, float]:
+def cpu_of_others(work: Callable[[], None]) -> dict[str, float]:
     """Return microseconds of CPU a second that threads and processes take beside the work."""
     host = next(
         process.pid

@@ -26,7 +26,7 @@ import psutil
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-from calm import ticks  # noqa: E402 - stands above this folder
+from cpu_steal import ticks  # noqa: E402 - stands above this folder
 from images import make_folder  # noqa: E402 - likewise
 from report import Row, write_section  # noqa: E402 - likewise
 
@@ -89,7 +89,7 @@ def main() -> None:
     for case in options.only:
         with watched() as stolen:
             blocks, written_mb = switched(case, options)
-            off_ratios = beside_plain(case, options) if case in SHARES else []
+            off_ratios = off_over_plain(case, options) if case in SHARES else []
         off_ms = statistics.median(each["step_ms"] for each in blocks if each["mode"] == "off")
         table.append(f"| {case} | {CASES[case]} | {off_ms:.3g} ms | {100 * stolen[0]:.0f} % |")
         lengths.append(shortest_step(case, added_us(blocks)))
@@ -107,8 +107,8 @@ def main() -> None:
         Row("memory of all processes, on minus off, MB", [memory["on"] - memory["off"]], "")
     )
     command = f"python benchmarks/overhead/run.py --blocks {options.blocks}"
-    said = [NOTES.strip(), "", *LENGTHS, *lengths, "", *CERTAIN, *certain, "", *table]
-    write_section("Overhead", command, said, rows, page=PAGE)
+    lines_out = [NOTES.strip(), "", *LENGTHS, *lengths, "", *CERTAIN, *certain, "", *table]
+    write_section("Overhead", command, lines_out, rows, page=PAGE)
 
 
 LENGTHS = [
@@ -161,7 +161,7 @@ def rows_of(case: str, blocks: list[dict[str, float]]) -> list[Row]:
         Row(f"{case}, {mode} / off", ratios(blocks, mode), target if case in SHARES else "")
         for mode, target in TARGETS.items()
     ]
-    beside = [
+    probe_shares = [
         Row(f"{case}, {mode}: recording's CPU, share of all",
             [each["probe_part"] for each in blocks if each["mode"] == mode], "")
         for mode in TARGETS
@@ -175,7 +175,7 @@ def rows_of(case: str, blocks: list[dict[str, float]]) -> list[Row]:
     return [
         *shares,
         *full,
-        *beside,
+        *probe_shares,
         *rows_of_workers(case, blocks),
         Row(f"{case}, on minus off, us a step", added_us(blocks), ""),
         Row(f"{case}, on minus off, CPU us a step", cpu_us, ""),
@@ -227,7 +227,7 @@ def neighbours(
     ]
 
 
-def beside_plain(case: str, options: argparse.Namespace) -> list[float]:
+def off_over_plain(case: str, options: argparse.Namespace) -> list[float]:
     """Return step times of `--profile off` / plain python, of blocks made one after the other."""
     found = []
     with (
@@ -242,13 +242,13 @@ def beside_plain(case: str, options: argparse.Namespace) -> list[float]:
 
 
 class Trained:
-    """A training under way: what it prints, where it records, and tells what records it."""
+    """A training under way: what it prints, where it records, and what records it."""
 
     def __init__(self, process: subprocess.Popen[str], folder: Path, threads: Path) -> None:
         self.process, self.folder, self.threads = process, folder, threads
 
     @property
-    def said(self) -> IO[str]:
+    def output(self) -> IO[str]:
         """What it prints."""
         assert self.process.stdout is not None
         return self.process.stdout
@@ -256,7 +256,7 @@ class Trained:
     @property
     def lines(self) -> list[str]:
         """Everything that it prints, to its end."""
-        lines = list(self.said)
+        lines = list(self.output)
         assert self.process.wait() == 0, "the training failed"
         return lines
 
@@ -265,7 +265,7 @@ class Trained:
         assert self.process.stdin is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()
-        found: dict[str, float] = json.loads(self.said.readline())
+        found: dict[str, float] = json.loads(self.output.readline())
         return found
 
 
@@ -301,7 +301,7 @@ def memory_mb(options: argparse.Namespace, profile: str) -> float:
     """Return the proportional set size of all processes below the launcher, half way."""
     with trained("device-bound", options, profile) as run:
         for _ in range(options.blocks // 2):
-            run.said.readline()
+            run.output.readline()
         below = psutil.Process(run.process.pid).children(recursive=True)
         return sum(process.memory_full_info().pss for process in below) / 1e6
 

@@ -42,7 +42,7 @@ PROGRESS_BYTES = 16
 
 
 class Watched(Dataset):
-    """Samples whose first one tells of what records the process that makes it."""
+    """Samples whose first one notes what records the process that makes it."""
 
     def __init__(self, threads: Path | None) -> None:
         self.threads = threads
@@ -52,7 +52,7 @@ class Watched(Dataset):
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         if self.threads is not None:
-            tell_samplers(self.threads)
+            note_samplers(self.threads)
             self.threads = None
         return self.sample(index)
 
@@ -75,8 +75,8 @@ class Photos(Watched):
         return torch.from_numpy(self.crop(image)), index % 10
 
 
-def tell_samplers(folder: Path) -> None:
-    """Tell, by a file, of the thread of this process that samples stacks, where there is one."""
+def note_samplers(folder: Path) -> None:
+    """Note, by a file, the thread of this process that samples stacks, where there is one."""
     for thread in threading.enumerate():
         if thread.name == "headrace-stacks":
             (folder / f"{os.getpid()}-{thread.native_id}").touch()
@@ -99,7 +99,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--threads", type=Path, required=True, help="gets names of what records")
     parser.add_argument("--turns", action="store_true", help="each block waits for a line")
-    parser.add_argument("--progress", type=Path, help="train on; tell the steps in this file")
+    parser.add_argument("--progress", type=Path, help="train on; write the steps to this file")
     options = parser.parse_args()
     if options.progress:
         train_on(training(options), options.progress, options.threads)
@@ -118,7 +118,7 @@ def main() -> None:
         burst_s, burst_steps = traced(steps) if mode == "deep" else (0.0, 0)
         settle(steps)
         everyone, workers = processes(recorded=switch is not None), below(psutil.Process())
-        tell_samplers(options.threads)
+        note_samplers(options.threads)
         recorders = [*options.threads.iterdir()]
         all_began, workers_began = cpu_s(everyone), cpu_s(workers)
         probe_began = probe_s(everyone, recorders)
@@ -140,12 +140,12 @@ def main() -> None:
 def train_on(steps: Iterator[None], progress: Path, threads: Path) -> None:
     """Train until the file says that it is enough."""
     with progress.open("r+b") as file:
-        told = memoryview(mmap.mmap(file.fileno(), PROGRESS_BYTES)).cast("q")
+        shared = memoryview(mmap.mmap(file.fileno(), PROGRESS_BYTES)).cast("q")
     for _ in steps:
-        if not told[0]:
-            tell_samplers(threads)
-        told[0] += 1
-        if told[1]:
+        if not shared[0]:
+            note_samplers(threads)
+        shared[0] += 1
+        if shared[1]:
             return
 
 

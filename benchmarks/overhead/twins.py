@@ -101,7 +101,7 @@ class Twin:
     Args:
         run: Its process and folders.
         switch: Of its recording.
-        progress: Where it tells its steps, and is told to end.
+        progress: Where it writes its steps, and is asked to end.
     """
 
     def __init__(self, run: Trained, switch: LiveSwitch, progress: memoryview) -> None:
@@ -144,7 +144,7 @@ def main() -> None:
         alone, pairs = measured(options)
     rows = [row for mode in TARGETS for row in rows_of(mode, pairs[mode], alone)]
     certain = [f"- {row.what}: {interval(row.values)}" for row in rows]
-    said = [
+    lines = [
         notes(alone, pairs),
         "",
         f"Stolen: {100 * stolen[0]:.0f} %. 90 % intervals of the medians:",
@@ -152,7 +152,7 @@ def main() -> None:
         *certain,
     ]
     command = f"python benchmarks/overhead/twins.py --pairs {options.pairs}"
-    write_section("Two at once", command, said, rows, page=PAGE)
+    write_section("Two at once", command, lines, rows, page=PAGE)
 
 
 def measured(options: argparse.Namespace) -> tuple[dict[str, Spent], Pairs]:
@@ -197,7 +197,7 @@ def measure_pairs(options: argparse.Namespace, one: Twin, pairs: Pairs) -> None:
 
 
 def notes(alone: dict[str, Spent], pairs: Pairs) -> str:
-    """Return what is said of the figures."""
+    """Return the notes on the figures."""
     steps = [plain.steps for each in pairs.values() for pair in each for plain in pair[1::2]]
     return NOTES.format(
         span=SPAN_S,
@@ -254,7 +254,7 @@ def interval(values: list[float]) -> str:
 
 @contextmanager
 def training(options: argparse.Namespace) -> Iterator[Twin]:
-    """Run a training that goes on until it is told to end."""
+    """Run a training that goes on until it is asked to end."""
     options.blocks = 0
     with tempfile.NamedTemporaryFile() as file:
         file.write(bytes(PROGRESS_BYTES))

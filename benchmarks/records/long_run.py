@@ -7,7 +7,7 @@
 
 A training is played whose rank and workers write what the probe writes of them, into real rings
 that a real collector drains into a real store; only its clock runs as fast as it can. Then each
-reader runs in a process of its own, which tells its time and the most memory that it held.
+reader runs in a process of its own, which prints its time and the most memory that it held.
 """
 
 from __future__ import annotations
@@ -217,9 +217,9 @@ def measure(path: Path) -> Iterator[tuple[str, ...]]:
         )  # fmt: skip
         if done.returncode:
             sys.exit(f"{what}: {done.stderr}")
-        *said, told = done.stdout.splitlines()
-        print(*said, sep="\n", file=sys.stderr)
-        seconds, cpu_seconds, peak_bytes = map(float, told.split())
+        *output, figures = done.stdout.splitlines()
+        print(*output, sep="\n", file=sys.stderr)
+        seconds, cpu_seconds, peak_bytes = map(float, figures.split())
         yield what, f"{seconds:,.1f}", f"{cpu_seconds:,.1f}", f"{peak_bytes / 1e6:,.0f}"
         if what == "close":
             yield f"closed: {_megabytes(folder)} MB", "", "", ""

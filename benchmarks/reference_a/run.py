@@ -2,7 +2,7 @@
 
     python benchmarks/reference_a/run.py
 
-One rank is recorded, and its records foretell two ranks. Two ranks are recorded: the doctor has to
+One rank is recorded, and its records predict two ranks. Two ranks are recorded: the doctor has to
 name the line. `headrace tune` then has to find what at least doubles their speed, without editing
 the script. Writes docs/reference_a.md, with the heatmaps of the cores before and after.
 """
@@ -23,7 +23,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from screenshot import heatmap_picture  # noqa: E402
 
-from calm import calmly  # noqa: E402 - stands above this folder
+from cpu_steal import run_undisturbed  # noqa: E402 - stands above this folder
 from headrace.observe.whatif.comparison import compare  # noqa: E402 - stands beside this script
 from headrace.observe.whatif.train_steps import read_steps  # noqa: E402
 from headrace.records.reader import open_records  # noqa: E402
@@ -47,18 +47,18 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = (options.keep or Path(temporary)).resolve()
         one = run(folder / "one-rank")
-        foretold = foretell(one)
+        forecast = forecast_ranks(one)
         many = run(folder / "two-ranks", "--nproc-per-node", str(RANKS))
-        told = headrace(
+        tune_output = headrace(
             "tune", "--runs-dir", str(folder), "--nproc-per-node", str(RANKS), str(SCRIPT)
         )
         applied = applied_in(folder)
         tuned = run(folder / "two-ranks-tuned", "--nproc-per-node", str(RANKS), "--apply", applied)
-        publish(one, many, tuned, foretold, told, applied, dry=options.dry)
+        publish(one, many, tuned, forecast, tune_output, applied, dry=options.dry)
 
 
 @dataclass(frozen=True, slots=True)
-class Foretold:
+class RankForecast:
     """What one rank's records say of several: in words, and the interval of their data wait."""
 
     text: str
@@ -70,11 +70,11 @@ class Foretold:
         return self.low <= share <= self.high
 
 
-def foretell(one: Path) -> Foretold:
-    """Have the doctor foretell several ranks from the records of one."""
+def forecast_ranks(one: Path) -> RankForecast:
+    """Have the doctor predict several ranks from the records of one."""
     words = ("doctor", str(one), "--ranks", str(RANKS))
     share = json.loads(headrace(*words, "--json"))["then"]["data_wait_share"]
-    return Foretold(headrace(*words).strip(), share["low"], share["high"])
+    return RankForecast(headrace(*words).strip(), share["low"], share["high"])
 
 
 def run(folder: Path, *flags: str) -> Path:
@@ -85,7 +85,7 @@ def run(folder: Path, *flags: str) -> Path:
         headrace("run", "--run-dir", str(tried), *flags, str(SCRIPT))
         return tried
 
-    return calmly(once).rename(folder)
+    return run_undisturbed(once).rename(folder)
 
 
 def headrace(*words: str) -> str:
@@ -111,7 +111,7 @@ def applied_in(folder: Path) -> str:
 
 
 def findings_of(folder: Path) -> list[dict[str, Any]]:
-    """Return what was said at the end of a run, worst first."""
+    """Return what was reported at the end of a run, worst first."""
     diagnosis = json.loads((folder / "diagnosis.json").read_text(encoding="utf-8"))
     return list(diagnosis["findings"])
 
@@ -137,7 +137,7 @@ def step_ms(folder: Path) -> float:
 
 
 def publish(
-    one: Path, many: Path, tuned: Path, foretold: Foretold, told: str, applied: str,
+    one: Path, many: Path, tuned: Path, forecast: RankForecast, tune_output: str, applied: str,
     *, dry: bool,
 ) -> None:  # fmt: skip
     """Write the page and the pictures."""
@@ -157,8 +157,8 @@ def publish(
             )
         ),
         "", f"Predicted for {RANKS} ranks from the records of one:", "", "```",
-        foretold.text, "```", "",
-        "Output of `headrace tune`:", "", "```", told.strip(), "```", "",
+        forecast.text, "```", "",
+        "Output of `headrace tune`:", "", "```", tune_output.strip(), "```", "",
         f"![Cores of {RANKS} ranks, unchanged](reference-a-before.png)", "",
         f"![Cores of {RANKS} ranks with the remedy](reference-a-after.png)",
     ]  # fmt: skip
@@ -171,8 +171,8 @@ def publish(
         Row(f"{RULE} comes first at two ranks", [float(rules_of(many)[:1] == [RULE])], ">= 1"),
         Row("the line is named at two ranks", [float(bool(right))], ">= 1"),
         Row("data wait at two ranks lies in the predicted interval",
-            [float(foretold.holds(wait_share(many)))], ">= 1"),
-        Row("data wait predicted for two ranks, upper end", [foretold.high], ">= 0.20"),
+            [float(forecast.holds(wait_share(many)))], ">= 1"),
+        Row("data wait predicted for two ranks, upper end", [forecast.high], ">= 0.20"),
         Row("data wait of one rank", [wait_share(one)], "<= 0.05"),
         Row("data wait of two ranks", [wait_share(many)], ">= 0.20"),
         Row("data wait of two ranks, tuned", [wait_share(tuned)], ""),

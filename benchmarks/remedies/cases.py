@@ -1,4 +1,4 @@
-"""The scripts, and for each what is changed: how that is foretold, and how it is applied."""
+"""The scripts, and for each what is changed: how that is predicted, and how it is applied."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def loader(count: int) -> Remedied:
 
 
 def read_from(data: str, name: str) -> Remedied:
-    """The photographs from elsewhere."""
+    """The photographs from a store that is far away."""
     return Remedied(
         name=name,
         predict=lambda _, records: proposed(records, "shards", blamed="read"),

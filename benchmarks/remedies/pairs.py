@@ -1,4 +1,4 @@
-"""How far predictions are off: scripts and remedies, each foretold from one run, then measured.
+"""How far predictions are off: scripts and remedies, each predicted from one run, then measured.
 
     python benchmarks/remedies/pairs.py [--rounds 3] [--go-on]
 
@@ -29,9 +29,9 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from bucket import Photographs, late_bucket  # noqa: E402 - it stands beside this script
 from cases import CASES, Case, Remedied  # noqa: E402 - likewise
-from kept import Measured, code, keep, kept  # noqa: E402 - likewise
+from stored_results import Measured, code, load_result, store_result  # noqa: E402 - likewise
 
-from calm import MOST_STOLEN, calmly  # noqa: E402 - stands above this folder
+from cpu_steal import MOST_STOLEN, run_undisturbed  # noqa: E402 - stands above this folder
 from headrace.core.env import child_environment  # noqa: E402 - after the path
 from headrace.observe.doctor.evidence import gather_evidence  # noqa: E402
 from headrace.observe.whatif.comparison import (  # noqa: E402
@@ -66,20 +66,20 @@ bigger batches, which need a device; and auxiliary hosts, which [offload.md](off
 
 
 def main() -> None:
-    """Run the cases and tell how far off the predictions were."""
+    """Run the cases and print how far off the predictions were."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="+", metavar="SCRIPT", default=[])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--go-on", action="store_true", help="keep what was measured calmly")
+    parser.add_argument("--go-on", action="store_true", help="keep what was measured undisturbed")
     options = parser.parse_args()
     chosen = [case for case in CASES if not options.only or case.script in options.only]
     table = Table()
     for case in chosen:
-        measured = kept(case, options.rounds, MOST_STOLEN) if options.go_on else None
+        measured = load_result(case, options.rounds, MOST_STOLEN) if options.go_on else None
         if measured is None:
             before = code()
             measured = measure(case, options.rounds)
-            keep(case, measured, before)
+            store_result(case, measured, before)
         table.add(case, measured)
     if not table.checked:
         sys.exit("nothing was predicted")
@@ -101,14 +101,14 @@ def measure(case: Case, rounds: int) -> Measured:
 
 def one_round(case: Case, runs: Runs, prefix: str) -> list[CheckedPrediction | None]:
     """Predict and measure each remedy once; None where the doctor did not propose it."""
-    first = runs.calm(f"{prefix}first")
+    first = runs.undisturbed(f"{prefix}first")
     evidence = gather_evidence(first)
     predicted = [each.predict(evidence, first) for each in case.remedies]
     changed = [
-        runs.calm(f"{prefix}{number}", each) if forecast is not None else None
+        runs.undisturbed(f"{prefix}{number}", each) if forecast is not None else None
         for number, (each, forecast) in enumerate(zip(case.remedies, predicted, strict=True))
     ]
-    again = runs.calm(f"{prefix}again")
+    again = runs.undisturbed(f"{prefix}again")
     return [
         None if forecast is None or after is None
         else check(each, forecast, (first, again), after)
@@ -137,9 +137,9 @@ class Runs:
     data: Photographs | None
     stolen: list[float] = field(default_factory=list)
 
-    def calm(self, name: str, remedy: Remedied | None = None) -> Records:
+    def undisturbed(self, name: str, remedy: Remedied | None = None) -> Records:
         """Run the script while the machine is left to it."""
-        return calmly(
+        return run_undisturbed(
             lambda number: self._run(self.folder / f"{name}-{number}", remedy), self.stolen, 1
         )
 
@@ -158,7 +158,7 @@ class Runs:
         return open_records(folder)
 
     def _reads(self, remedy: Remedied | None) -> list[str]:
-        """Return the arguments that tell the script what to read."""
+        """Return the arguments that say what the script reads."""
         if self.data is None:
             return []
         kind = remedy.data if remedy and remedy.data else self.case.data
@@ -213,7 +213,7 @@ class Table:
     stolen: list[float] = field(default_factory=list)
 
     def add(self, case: Case, measured: Measured) -> None:
-        """Add a case's pairs, and tell of each."""
+        """Add a case's pairs, and print each."""
         self.stolen.append(measured.stolen)
         for remedy, rounds in measured.pairs:
             found = [each for each in rounds if each is not None]

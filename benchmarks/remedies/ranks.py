@@ -1,9 +1,9 @@
-"""How well one rank's run foretells two ranks on the host.
+"""How well one rank's run predicts two ranks on the host.
 
     python benchmarks/remedies/ranks.py
 
 Each case runs with one rank and with two, by `headrace run`. The speed of a rank and its wait for
-data with two are foretold from the run of one and held against the other. Writes a section of
+data with two are predicted from the run of one and held against the other. Writes a section of
 docs/diagnosis.md, unless only some cases are run. The host must have nothing else to do.
 """
 
@@ -19,7 +19,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-from calm import MOST_STOLEN, TRIES, calmly  # noqa: E402 - after the path
+from cpu_steal import MOST_STOLEN, TRIES, run_undisturbed  # noqa: E402 - after the path
 from headrace.observe.doctor.evidence import Evidence, gather_evidence  # noqa: E402 - likewise
 from headrace.observe.doctor.scaling_forecast import ScalingForecast, forecast_ranks  # noqa: E402 - likewise
 from headrace.records.reader import open_records  # noqa: E402 - likewise
@@ -54,23 +54,23 @@ of the CPU time are repeated, up to {TRIES} times in all; the calmest one counts
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """What the run of one rank foretold of two.
+    """What the run of one rank predicted of two.
 
     Attributes:
         case: The case.
-        told: What was foretold.
+        forecast: What was predicted.
         speed: Measured speed of each of two ranks over that of one.
         wait_share: Measured wait for data with two, its own or the other's, over step time.
     """
 
     case: str
-    told: ScalingForecast
+    forecast: ScalingForecast
     speed: float
     wait_share: float
 
     @property
     def predicted(self) -> float:
-        """The foretold speed."""
+        """The predicted speed."""
         return self._rates()[0]
 
     @property
@@ -86,9 +86,9 @@ class Checked:
 
     def row(self) -> str:
         """Return the row of the table."""
-        now = self.told.now
+        now = self.forecast.now
         value, low, high = self._rates()
-        waits = self.told.then.wait_share
+        waits = self.forecast.then.wait_share
         return (
             f"| {self.case} | {value:.2f} ({low:.2f} to {high:.2f}) "
             f"| {self.speed:.2f} | {self.error:+.0%} | {'yes' if self.met else 'no'} "
@@ -97,14 +97,14 @@ class Checked:
         )
 
     def _rates(self) -> tuple[float, float, float]:
-        now, then = self.told.now, self.told.then
-        here = now.batches_per_s.value / now.ranks * then.ranks
+        now, then = self.forecast.now, self.forecast.then
+        single = now.batches_per_s.value / now.ranks * then.ranks
         rate = then.batches_per_s
-        return rate.value / here, rate.low / here, rate.high / here
+        return rate.value / single, rate.low / single, rate.high / single
 
 
 def main() -> None:
-    """Run the cases and tell how far the foretold speeds are off."""
+    """Run the cases and print how far the predicted speeds are off."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="+", metavar="CASE", default=[])
     parser.add_argument("--keep", type=Path, help="keep the runs in this folder")
@@ -121,7 +121,7 @@ def main() -> None:
 
 
 def run_case(case: str, keep: Path | None) -> Checked:
-    """Return what the run with one rank foretold, held against that with two.
+    """Return what the run with one rank predicted, held against that with two.
 
     Args:
         case: Its name.
@@ -129,13 +129,15 @@ def run_case(case: str, keep: Path | None) -> Checked:
     """
     with tempfile.TemporaryDirectory() as temporary:
         folder = (keep or Path(temporary)) / case.replace(", ", "-").replace(" ", "-")
-        runs = {ranks: calm_run(case, ranks, folder) for ranks in (1, 2)}
+        runs = {ranks: run_once(case, ranks, folder) for ranks in (1, 2)}
     return held_against(case, runs[1], runs[2])
 
 
-def calm_run(case: str, ranks: int, folder: Path) -> Evidence:
+def run_once(case: str, ranks: int, folder: Path) -> Evidence:
     """Run a case with so many ranks, while the machine is left to it."""
-    return calmly(lambda number: recorded(case, ranks, folder / f"{ranks}-{number}"), STOLEN)
+    return run_undisturbed(
+        lambda number: recorded(case, ranks, folder / f"{ranks}-{number}"), STOLEN
+    )
 
 
 def recorded(case: str, ranks: int, folder: Path) -> Evidence:
@@ -151,12 +153,12 @@ def recorded(case: str, ranks: int, folder: Path) -> Evidence:
 
 
 def held_against(case: str, one: Evidence, two: Evidence) -> Checked:
-    """Hold what the run of one rank foretells against that of two."""
-    told = forecast_ranks(one, two.host.ranks, remedies=False)
-    if told is None or one.simulator is None or two.simulator is None:
+    """Hold what the run of one rank predicts against that of two."""
+    forecast = forecast_ranks(one, two.host.ranks, remedies=False)
+    if forecast is None or one.simulator is None or two.simulator is None:
         sys.exit(f"{case}: its records do not say enough.")
     speed = one.simulator.measured.period_ns.mean() / two.simulator.measured.period_ns.mean()
-    return Checked(case=case, told=told, speed=float(speed), wait_share=waits(one, two))
+    return Checked(case=case, forecast=forecast, speed=float(speed), wait_share=waits(one, two))
 
 
 def waits(one: Evidence, two: Evidence) -> float:
@@ -176,7 +178,7 @@ def publish(found: list[Checked]) -> None:
         *(each.row() for each in found),
     ]  # fmt: skip
     errors = [abs(each.error) for each in found]
-    off = [abs(each.told.then.wait_share.value - each.wait_share) for each in found]
+    off = [abs(each.forecast.then.wait_share.value - each.wait_share) for each in found]
     rows = [
         Row("error of the speed", errors, "<= 0.1"),
         Row("error of the share that waits", off, "<= 0.1"),

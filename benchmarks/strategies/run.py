@@ -26,7 +26,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parents[1] / "tools"), str(HERE.parent), str(HERE.parent / "cluster")]
 
 import torch  # noqa: E402 - after the path
-from launches import epochs_told  # noqa: E402
+from launches import printed_epochs  # noqa: E402
 
 from headrace.core.env import device_variables, visible_devices  # noqa: E402
 from headrace.data.channels.mount.folder_mount import Mount, MountCache  # noqa: E402
@@ -37,7 +37,7 @@ from report import Row, ratio, write_section  # noqa: E402
 
 PAGE = HERE.parents[1] / "docs" / "strategies.md"
 STRATEGIES = ("single", "dp", "ddp", "fsdp")
-HOMES = ("local files", "remote files", "local shards", "remote shards")
+PLACES = ("local files", "remote files", "local shards", "remote shards")
 NOTES = """
 Seconds of one epoch, the median over rounds, and in brackets what was emulated. **single** is one
 process with one device, **dp** one process with all of them, **ddp** and **fsdp** one process for
@@ -79,12 +79,12 @@ def main() -> None:
     with services(options.data / "s3") as urls:
         prepare(options.data, options.images, urls)
         for number in range(options.rounds):
-            cells = [(strategy, home) for strategy in STRATEGIES for home in HOMES]
+            cells = [(strategy, location) for strategy in STRATEGIES for location in PLACES]
             random.Random(number).shuffle(cells)
             found = {}
-            for strategy, home in cells:
-                with data_of(home, options.data, urls) as data:
-                    found[f"{strategy}, {home}"] = epoch(strategy, home, data, options)
+            for strategy, location in cells:
+                with data_of(location, options.data, urls) as data:
+                    found[f"{strategy}, {location}"] = epoch(strategy, location, data, options)
             rounds.append(found)
             print(f"round {number + 1}: {found}", flush=True)
     report(rounds, options)
@@ -100,20 +100,20 @@ def choose_devices(options: argparse.Namespace) -> None:
         os.environ |= device_variables(visible_devices(options.devices))
 
 
-def emulated_in(strategy: str, home: str, options: argparse.Namespace) -> str:
+def emulated_in(strategy: str, location: str, options: argparse.Namespace) -> str:
     """Return what of a cell is emulated, as letters of `EMULATED`; "": nothing."""
     device = "" if not options.emulate else "ES" if strategy == "dp" else "E"
-    return device + ("B" if home.startswith("remote") else "")
+    return device + ("B" if location.startswith("remote") else "")
 
 
 @contextmanager
-def data_of(home: str, folder: Path, urls: dict[str, str]) -> Iterator[str]:
+def data_of(location: str, folder: Path, urls: dict[str, str]) -> Iterator[str]:
     """Give what a script reads its data from."""
-    if home == "local files":
+    if location == "local files":
         yield str(folder / "images")
-    elif home == "local shards":
+    elif location == "local shards":
         yield str(folder / "shards")
-    elif home == "remote shards":
+    elif location == "remote shards":
         yield urls["shards"]
     else:
         with TemporaryDirectory(dir=folder) as scratch:
@@ -129,7 +129,7 @@ def data_of(home: str, folder: Path, urls: dict[str, str]) -> Iterator[str]:
                 mount.close()
 
 
-def epoch(strategy: str, home: str, data: str, options: argparse.Namespace) -> dict[str, Any]:
+def epoch(strategy: str, location: str, data: str, options: argparse.Namespace) -> dict[str, Any]:
     """Train one epoch; return its seconds and rate."""
     ranks = options.devices if strategy in {"ddp", "fsdp"} else 1
     with TemporaryDirectory() as runs:
@@ -139,17 +139,20 @@ def epoch(strategy: str, home: str, data: str, options: argparse.Namespace) -> d
             "--strategy", strategy, "--data", data, "--devices", str(options.devices),
             "--rate", str(options.rate), "--workers", str(options.workers),
             *(["--emulate"] if options.emulate else []),
-            *(["--shards"] if "shards" in home else []),
+            *(["--shards"] if "shards" in location else []),
         ]  # fmt: skip
-        (told,) = epochs_told(command)
-    samples = told["samples"] * ranks
-    return {"epoch_s": told["seconds"], "images_s": samples / told["seconds"]}
+        (printed,) = printed_epochs(command)
+    samples = printed["samples"] * ranks
+    return {"epoch_s": printed["seconds"], "images_s": samples / printed["seconds"]}
 
 
 def legend(options: argparse.Namespace) -> str:
     """Return what the letters in the cells mean, a line each."""
     used = {
-        letter for one in STRATEGIES for home in HOMES for letter in emulated_in(one, home, options)
+        letter
+        for one in STRATEGIES
+        for location in PLACES
+        for letter in emulated_in(one, location, options)
     }
     lines = [text.format(**vars(options)) for letter, text in EMULATED.items() if letter in used]
     if not options.emulate:
@@ -161,17 +164,17 @@ def legend(options: argparse.Namespace) -> str:
 def report(rounds: list[dict[str, dict[str, Any]]], options: argparse.Namespace) -> None:
     """Write the table, and the ratios that the reference's table shows."""
     lines = [NOTES.format(workers=options.workers, labels=legend(options)), ""]
-    lines += ["| | " + " | ".join(HOMES) + " |", "|---" * (len(HOMES) + 1) + "|"]
+    lines += ["| | " + " | ".join(PLACES) + " |", "|---" * (len(PLACES) + 1) + "|"]
     for strategy in STRATEGIES:
         cells = [
-            statistics.median(found[f"{strategy}, {home}"]["epoch_s"] for found in rounds)
-            for home in HOMES
+            statistics.median(found[f"{strategy}, {location}"]["epoch_s"] for found in rounds)
+            for location in PLACES
         ]
-        told = [
-            f"{cell:.3g} [{emulated_in(strategy, home, options) or 'real'}]"
-            for cell, home in zip(cells, HOMES, strict=True)
+        cells_text = [
+            f"{cell:.3g} [{emulated_in(strategy, location, options) or 'real'}]"
+            for cell, location in zip(cells, PLACES, strict=True)
         ]
-        lines.append(f"| {strategy} | " + " | ".join(told) + " |")
+        lines.append(f"| {strategy} | " + " | ".join(cells_text) + " |")
 
     def over(one: str, other: str) -> list[float]:
         return ratio(rounds, "epoch_s", one, other)

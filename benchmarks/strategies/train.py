@@ -138,9 +138,9 @@ def main() -> None:
     if not options.emulate:
         torch.cuda.synchronize()  # with dp, too: the first device waits for all gradients
     seconds = time.perf_counter() - began
-    told = {"epoch": 1, "seconds": seconds, "samples": seen, "of": count}
+    result = {"epoch": 1, "seconds": seconds, "samples": seen, "of": count}
     if os.environ.get("RANK", "0") == "0":
-        print(json.dumps(told), flush=True)
+        print(json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":

@@ -122,7 +122,7 @@ def test_a_folder_that_does_not_exist_is_empty(store: Store) -> None:
     assert list(store.list("nothing/here")) == []
 
 
-def test_head_tells_what_list_tells(store: Store) -> None:
+def test_head_returns_what_list_returns(store: Store) -> None:
     store.put("a/x", b"123")
     (listed,) = store.list()
     head = store.head("a/x")
@@ -268,7 +268,7 @@ def test_a_closed_store_may_be_used_again(store: Store) -> None:
     assert bytes(store.get("x")) == b"123"
 
 
-def test_parts_stop_at_the_end_and_tell_what_they_are_of(store: CacheableStore) -> None:
+def test_parts_stop_at_the_end_and_report_what_they_are_of(store: CacheableStore) -> None:
     store.put("x", b"12345")
     store.put("empty", b"")
     part = store.submit_part("x", 3, 100).result()

@@ -82,7 +82,7 @@ def test_every_verb_and_flag_that_the_page_names_exists():
     assert set(re.findall(r"(--[a-z][a-z-]+)", PAGE)) <= flags | {"--help"}
 
 
-def test_every_column_of_a_table_and_every_variable_is_told():
+def test_every_column_of_a_table_and_every_variable_is_documented():
     groups = (tables._IMAGE_COLUMNS, tables._MASK_COLUMNS, tables._LABEL_COLUMNS)
     assert all(f"`{name}`" in PAGE for names in groups for name in (*names, "key"))
     declared = {each.name for each in vars(env).values() if isinstance(each, env.Variable)}

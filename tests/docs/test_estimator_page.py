@@ -42,19 +42,19 @@ def snippets(language: str) -> list[str]:
 
 def test_the_first_example_trains(job: Path, capsys: pytest.CaptureFixture[str]):
     exec(snippets("python")[0], {})  # noqa: S102 - the page's own words
-    said = capsys.readouterr().out
-    assert "read ['a.txt'] 256\n" in said
-    assert "Completed" in said
+    output = capsys.readouterr().out
+    assert "read ['a.txt'] 256\n" in output
+    assert "Completed" in output
 
 
-def test_a_launch_script_for_sagemaker_is_told_what_it_would_start(
+def test_a_launch_script_for_sagemaker_prints_what_it_would_start(
     job: Path, capsys: pytest.CaptureFixture[str]
 ):
     exec(snippets("python")[1], {})  # noqa: S102 - the page's own words
     assert "ranks         2: 1 on each of the 2 hosts of gpu" in capsys.readouterr().out
 
 
-def test_the_job_file_is_told_what_it_would_start(job: Path):
+def test_the_job_file_prints_what_it_would_start(job: Path):
     (job / "job.toml").write_text(snippets("toml")[0])
     ended = run_here(job, "run", "--dry-run", "job.toml")
     assert ended.returncode == 0, ended.stderr
@@ -76,11 +76,11 @@ def test_the_job_file_runs_on_this_host(job: Path):
     assert ended.stdout.count("read ['a.txt'] 256\n") == 1
 
 
-def test_every_argument_that_means_something_and_every_flag_is_told():
-    told = set(re.findall(r"`([a-z_0-9]+)`", PAGE + OPTIONS))
+def test_every_argument_that_means_something_and_every_flag_is_documented():
+    documented = set(re.findall(r"`([a-z_0-9]+)`", PAGE + OPTIONS))
     names = argument_names()
-    assert set(names[: names.index("py_version") + 1]) <= told
-    assert {each.argument for each in job_options().values()} - {None} <= told
+    assert set(names[: names.index("py_version") + 1]) <= documented
+    assert {each.argument for each in job_options().values()} - {None} <= documented
     verb = typer.main.get_command(build_app()).commands["run"]
     flags = {flag for each in verb.params for flag in each.opts}
     # torchrun's own, and those that come with the channels and uploads.

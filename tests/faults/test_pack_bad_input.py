@@ -61,7 +61,7 @@ def test_tars_are_sent_to_be_indexed(tmp_path):
     assert "headrace data index" in fails(DatasetError, tmp_path / "src", tmp_path)
 
 
-def test_compressed_tars_are_told_apart(tmp_path):
+def test_compressed_tars_are_distinguished(tmp_path):
     write(tmp_path / "src", {"a.tar.gz": b"x"})
     assert "decompress the tars" in fails(DatasetError, tmp_path / "src", tmp_path)
 
@@ -199,7 +199,7 @@ def test_a_bucket_without_permission(tmp_path, s3_url, monkeypatch):
 
 
 class _RefusingHandler(GoogleHandler):
-    """Lists everything, and answers as told where one of some objects is read."""
+    """Lists everything, and answers as given where one of some objects is read."""
 
     refused: ClassVar[dict[str, tuple[int, str]]] = {}
 
@@ -244,7 +244,7 @@ def test_refused_credentials_end_the_work_and_make_no_file_bad(tmp_path, refusin
 
 
 def test_what_a_first_look_reads_is_refused_too(tmp_path, refusing_bucket):
-    """Sizes that no listing tells are measured beforehand."""
+    """Sizes that no listing gives are measured beforehand."""
     (tmp_path / "t.csv").write_text(f"url\n{refusing_bucket}/dog/dog_000.JPEG\n")
     _RefusingHandler.refused["dog_000.JPEG"] = (401, "")
     fails(CredentialsError, tmp_path / "t.csv", tmp_path)

@@ -95,7 +95,7 @@ def test_a_killed_worker_ends_the_packing_with_its_signal_and_shard(tmp_path, so
     assert "Traceback" not in error
 
 
-def test_a_source_that_changed_meanwhile_is_told(tmp_path):
+def test_a_source_that_changed_meanwhile_is_reported(tmp_path):
     source, destination = gated_source(tmp_path / "src"), tmp_path / "dst"
     process, _ = start(source, destination)
     process.kill()

@@ -131,7 +131,7 @@ def test_each_damage_is_named(dataset: Path, damage: Callable[[Path], None], kin
     assert len(found) <= 4  # summed up, not one line for each member behind the damage
 
 
-def test_a_newer_format_is_told(dataset):
+def test_a_newer_format_is_reported(dataset):
     manifest = json.loads((dataset / "manifest.json").read_text())
     (dataset / "manifest.json").write_text(json.dumps(manifest | {"version": 2}))
     with pytest.raises(DatasetError, match="Install a newer Headrace"):

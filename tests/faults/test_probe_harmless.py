@@ -1,4 +1,4 @@
-"""What the probe does to a script: nothing that the script could tell."""
+"""What the probe does to a script: nothing that the script could notice."""
 
 from __future__ import annotations
 

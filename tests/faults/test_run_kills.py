@@ -21,7 +21,7 @@ from jobs import (
     started,
 )
 
-# What each rank does with signals is told by its argument. With "parents", each rank has a child in
+# What each rank does with signals is set by its argument. With "parents", each rank has a child in
 # its process group, as a data worker would be; rank 1 of the first start has a daemon, too.
 RANK = """
 import os, pathlib, signal, subprocess, sys

@@ -41,7 +41,7 @@ class Screen:
         self.keyboard, self.screen = os.openpty()
         self._ends = [self.keyboard, self.screen]
         self.resize(93)
-        self.said = b""
+        self.output = b""
 
     def resize(self, columns: int) -> None:
         size = struct.pack("HHHH", 24, columns, 0, 0)
@@ -50,8 +50,8 @@ class Screen:
     def shows(self, words: bytes) -> bool:
         os.set_blocking(self.keyboard, False)
         with suppress(BlockingIOError):
-            self.said += os.read(self.keyboard, 65_536)
-        return words in self.said
+            self.output += os.read(self.keyboard, 65_536)
+        return words in self.output
 
     def close(self) -> None:
         """Take the terminal away; once more does nothing."""
@@ -85,13 +85,13 @@ def test_a_script_sees_the_terminal_its_size_its_changes_and_its_end(
         screen.resize(71)
         eventually(lambda: screen.shows(b"now 71\r\n"), "its new size")
         eventually(lambda: screen.shows(b"half a line"), "what is no whole line")
-        screen.close()  # the launcher leads the session, and the kernel tells it alone
+        screen.close()  # the launcher leads the session, and the kernel signals it alone
         eventually((tmp_path / "gone").exists, "SIGHUP at the script", 60.0)
         assert job.wait(timeout=DEADLINE_S) == 7
     finally:
         job.send_signal(signal.SIGKILL)
         job.wait()
-    assert b"[True, True, True]\r\n" in screen.said
+    assert b"[True, True, True]\r\n" in screen.output
     logs = tmp_path / "r" / "logs" / "attempt-1"
     assert (logs / "rank-0.stdout").read_text() == "[True, True, True]\n93 93\nnow 71\n"
     assert (logs / "rank-0.stderr").read_text() == "half a line"

@@ -270,11 +270,11 @@ def runs(folder: Path) -> Iterator[tuple[str, str]]:
     }.items():
         (folder / "plain.yaml").write_text('entry_point: train.py\nenvironment: {LEVEL: "3"}\n')
         ended = run_here(folder, "run", f"--run-dir={name}", *flags, **TERMINAL)
-        told = json.loads((folder / name / "run.json").read_text())
-        for attempt in told["attempts"]:
+        content = json.loads((folder / name / "run.json").read_text())
+        for attempt in content["attempts"]:
             for key in ("started_s", "ended_s", "versions", "launcher"):
                 attempt[key] = type(attempt[key]).__name__
-        written = json.dumps(told, indent=1, sort_keys=True)
+        written = json.dumps(content, indent=1, sort_keys=True)
         yield name, f"exit code {ended.returncode}\n{ended.stderr}{ended.stdout}{written}"
 
 

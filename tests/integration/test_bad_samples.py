@@ -85,8 +85,8 @@ def test_training_goes_on_where_bad_samples_cannot_be_written_down(
     monkeypatch.setenv("HEADRACE_RUN_DIR", str(tmp_path / "nowhere"))
     loader = DataLoader(ShardDataset(url, max_bad_rate=0.5), 8, num_workers=0)
     assert sum(len(batch["__key__"]) for batch in loader) == COUNT
-    (said,) = [each.message for each in caplog.records if "cannot be written" in each.message]
-    assert f"{tmp_path}/nowhere/quarantine.jsonl (No such file or directory)" in said
+    (message,) = [each.message for each in caplog.records if "cannot be written" in each.message]
+    assert f"{tmp_path}/nowhere/quarantine.jsonl (No such file or directory)" in message
 
 
 @pytest.mark.parametrize("cached", [False, True], ids=["plain", "cached"])

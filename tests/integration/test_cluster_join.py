@@ -103,7 +103,7 @@ def test_a_sagemaker_job_with_groups_loses_a_host_fails_everywhere_and_its_token
     hosts: dict[str, NetworkHost], tmp_path: Path
 ):
     jobs = start_all(hosts, tmp_path, "--offload", "cpu", "--run-dir", "r", "train.py", "--lr", "3")
-    eventually(lambda: "algo-1 makes batches" in hosts[HEAD].said(tmp_path), "the help of algo-1")
+    eventually(lambda: "algo-1 makes batches" in hosts[HEAD].output(tmp_path), "the help of algo-1")
     folders = ray_folders(hosts.values())
     assert len(folders) == 3
     (token,) = {(folder / "token").read_text() for folder in folders}  # of all hosts
@@ -116,9 +116,9 @@ def test_a_sagemaker_job_with_groups_loses_a_host_fails_everywhere_and_its_token
         assert has_no_dashboard(host)
         assert not any(token in line for line in lines.values())
         assert not any(token in str(variables) for variables in environments(host))
-    told_by_ray = [path for folder in folders for path in folder.rglob("*.log")]
-    assert told_by_ray
-    assert not any(token in path.read_text(errors="replace") for path in told_by_ray)
+    reported_by_ray = [path for folder in folders for path in folder.rglob("*.log")]
+    assert reported_by_ray
+    assert not any(token in path.read_text(errors="replace") for path in reported_by_ray)
     (ray,) = (
         pid
         for pid, line in command_lines(hosts["algo-3"]).items()
@@ -126,19 +126,19 @@ def test_a_sagemaker_job_with_groups_loses_a_host_fails_everywhere_and_its_token
     )
     os.kill(ray, signal.SIGKILL)
     assert jobs["algo-3"].wait(DEADLINE_S) == 1
-    assert "Ray has ended on algo-3, so that this host has no" in hosts["algo-3"].said(tmp_path)
-    eventually(lambda: "algo-3 (cpu) has left" in hosts[HEAD].said(tmp_path), "that it has left")
+    assert "Ray has ended on algo-3, so that this host has no" in hosts["algo-3"].output(tmp_path)
+    eventually(lambda: "algo-3 (cpu) has left" in hosts[HEAD].output(tmp_path), "that it has left")
     assert jobs[HEAD].poll() is None
     (tmp_path / "end").touch()
     assert [jobs[HEAD].wait(DEADLINE_S), jobs["algo-1"].wait(DEADLINE_S)] == [5, 5]
-    said = hosts[HEAD].said(tmp_path)
-    assert "a Ray cluster at 10.213.7.2:6379, hosts: gpu 1, cpu 2\n" in said
-    assert "[gpu/algo-2:0] the script has ended, argv ['--lr', '3']\n" in said
-    assert "headrace: rank 0 failed: exit code 5\n" in said
-    assert f"the job has failed on {HEAD}: exit code 5\n" in hosts["algo-1"].said(tmp_path)
+    output = hosts[HEAD].output(tmp_path)
+    assert "a Ray cluster at 10.213.7.2:6379, hosts: gpu 1, cpu 2\n" in output
+    assert "[gpu/algo-2:0] the script has ended, argv ['--lr', '3']\n" in output
+    assert "headrace: rank 0 failed: exit code 5\n" in output
+    assert f"the job has failed on {HEAD}: exit code 5\n" in hosts["algo-1"].output(tmp_path)
     for name in GROUPS["cpu"]:
-        assert f"{name} (cpu) has joined {HEAD}\n" in hosts[name].said(tmp_path)
-    assert not any(token in host.said(tmp_path) for host in hosts.values())
+        assert f"{name} (cpu) has joined {HEAD}\n" in hosts[name].output(tmp_path)
+    assert not any(token in host.output(tmp_path) for host in hosts.values())
     assert not any(token in path.read_text() for path in (tmp_path / "r").rglob("rank-*"))
     nothing_is_left(hosts)
     assert not any(folder.exists() for folder in folders)
@@ -155,10 +155,10 @@ def test_a_host_that_does_not_come_or_has_left_is_named_at_the_deadline(
     assert leaving.wait(DEADLINE_S) == 130
     head = hosts[HEAD].start(tmp_path, *join, **in_groups(hosts[HEAD]))
     assert head.wait(DEADLINE_S) == 1
-    said = hosts[HEAD].said(tmp_path)
-    assert "headrace: waiting for hosts: algo-1, algo-3\n" in said
-    assert "Not all hosts have come after 15 s; missing: algo-1, algo-3. Run" in said
-    assert "started" not in said
+    output = hosts[HEAD].output(tmp_path)
+    assert "headrace: waiting for hosts: algo-1, algo-3\n" in output
+    assert "Not all hosts have come after 15 s; missing: algo-1, algo-3. Run" in output
+    assert "started" not in output
     nothing_is_left(hosts)
 
 
@@ -183,5 +183,5 @@ def test_kill_9_of_the_head_s_launcher_ends_all(hosts: dict[str, NetworkHost], t
     eventually((tmp_path / "running").exists, "the script")
     head.kill()
     assert other.wait(DEADLINE_S) == 1
-    assert "The head algo-1 is lost: " in hosts["algo-3"].said(tmp_path)
+    assert "The head algo-1 is lost: " in hosts["algo-3"].output(tmp_path)
     nothing_is_left(hosts)

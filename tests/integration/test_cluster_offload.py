@@ -86,14 +86,14 @@ def another_job_on(host: str, cluster: EmulatedCluster) -> Iterator[subprocess.P
             job.kill()
 
 
-def test_auto_uses_a_group_that_is_foretold_to_help_and_checks_that(
+def test_auto_uses_a_group_that_is_predicted_to_help_and_checks_that(
     cluster: EmulatedCluster, tmp_path: Path
 ):
     shutil.copy(SCRIPTS / "offload_recorded.py", tmp_path)
     ended = run_job(tmp_path, *auto(cluster), "offload_recorded.py", "12")
     assert ended.returncode == 0, ended.stderr
-    told = "headrace: --offload auto: group cpu makes batches from now on: with its 3 cores"
-    assert told in ended.stderr
+    message = "headrace: --offload auto: group cpu makes batches from now on: with its 3 cores"
+    assert message in ended.stderr
     assert "cpu-0 makes batches, on 3 cores" in ended.stderr
     assert "headrace: --offload auto: predicted" in ended.stderr
     checked = json.loads((tmp_path / "r" / "prediction.json").read_text())
@@ -120,29 +120,29 @@ def test_hosts_that_join_or_are_free_again_are_used_and_lost_ones_stop_nothing(
     cluster: EmulatedCluster, tmp_path: Path
 ):
     shutil.copy(SCRIPTS / "offload_nodes.py", tmp_path)
-    asked = [*flags(cluster), "--group", "cpu=3", "--run-dir", "r"]
+    arguments = [*flags(cluster), "--group", "cpu=3", "--run-dir", "r"]
     with (
         another_job_on("cpu-0", cluster) as other,
-        started(tmp_path, *asked, "offload_nodes.py") as job,
+        started(tmp_path, *arguments, "offload_nodes.py") as job,
     ):
 
-        def says(text: str) -> bool:
+        def prints(text: str) -> bool:
             return text in (tmp_path / "terminal").read_text()
 
-        eventually(lambda: says("epoch whole, 1 hosts"), "an epoch without any")
+        eventually(lambda: prints("epoch whole, 1 hosts"), "an epoch without any")
         shape = RayNodeSpec(group="cpu", name="cpu-9", address="127.0.0.1", cpus=1,
                           store_bytes=80 << 20)  # fmt: skip
         added = cluster.add(shape)
-        eventually(lambda: says("cpu-9 makes batches, on 1 cores"), "the host that joined")
-        eventually(lambda: says("epoch whole, 2 hosts"), "an epoch with it")
-        eventually(lambda: says("group cpu has 2 of 3 hosts; "), "how many are missing")
-        eventually(lambda: says("group cpu: busy with other jobs: cpu-0; "), "which are busy")
-        assert not says("cpu-0 makes batches")
+        eventually(lambda: prints("cpu-9 makes batches, on 1 cores"), "the host that joined")
+        eventually(lambda: prints("epoch whole, 2 hosts"), "an epoch with it")
+        eventually(lambda: prints("group cpu has 2 of 3 hosts; "), "how many are missing")
+        eventually(lambda: prints("group cpu: busy with other jobs: cpu-0; "), "which are busy")
+        assert not prints("cpu-0 makes batches")
         other.kill()
-        eventually(lambda: says("cpu-0 makes batches, on 3 cores"), "the host that is free again")
-        eventually(lambda: says("epoch whole, 3 hosts"), "an epoch with both")
+        eventually(lambda: prints("cpu-0 makes batches, on 3 cores"), "the host that is free again")
+        eventually(lambda: prints("epoch whole, 3 hosts"), "an epoch with both")
         added.kill()
-        eventually(lambda: says("auxiliary host cpu-9 is lost"), "its end told")
+        eventually(lambda: prints("auxiliary host cpu-9 is lost"), "its end printed")
         (tmp_path / "enough").touch()
         assert job.wait(DEADLINE_S) == 0, (tmp_path / "terminal").read_text()
     (attempt,) = attempts_of(tmp_path / "r")
@@ -153,8 +153,8 @@ def test_iterable_datasets_are_shared_among_as_many_cores_as_were_asked_for(
     cluster: EmulatedCluster, tmp_path: Path
 ):
     shutil.copy(SCRIPTS / "offload_iterated_epochs.py", tmp_path)
-    asked = [*flags(cluster), "--group", "cpu=1:cpus=2"]
-    with started(tmp_path, *asked, "offload_iterated_epochs.py", "4") as job:
+    arguments = [*flags(cluster), "--group", "cpu=1:cpus=2"]
+    with started(tmp_path, *arguments, "offload_iterated_epochs.py", "4") as job:
         terminal = tmp_path / "terminal"
         eventually(lambda: "epoch whole, 2 hosts" in terminal.read_text(), "an epoch with both")
         (tmp_path / "enough").touch()

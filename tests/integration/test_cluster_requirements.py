@@ -124,8 +124,10 @@ def test_what_a_driver_starts_on_any_host_finds_what_the_file_names(
 
 def naming(file: Path) -> dict[int, str]:
     """The command lines of the processes that name a file, by their pids."""
-    told = {one.pid: " ".join(one.info["cmdline"] or ()) for one in process_iter(["cmdline"])}
-    return {pid: line for pid, line in told.items() if str(file) in line}
+    command_lines = {
+        one.pid: " ".join(one.info["cmdline"] or ()) for one in process_iter(["cmdline"])
+    }
+    return {pid: line for pid, line in command_lines.items() if str(file) in line}
 
 
 @pytest.mark.skipif((why := why_not()) is not None, reason=why or "")
@@ -147,28 +149,28 @@ def test_every_host_of_a_join_has_it_one_that_cannot_is_left_out_of_help_and_ctr
         jobs = [
             joining(host, network, job, runs, pythons[host.name], monkeypatch) for host in network
         ]
-        for told in (
+        for text in (
             "cpu-a makes batches", "cpu-b is left out of this job\n", "[gpu/gpu-a:0] tinyhr 1.0",
         ):  # fmt: skip
-            eventually(lambda told=told: told in network[0].said(job), told)
+            eventually(lambda text=text: text in network[0].output(job), text)
         folders = ray_folders([network[0], network[2]])
         jobs[1].kill()
         eventually(lambda: not network[1].pids(), "the end of all on cpu-a")
-        eventually(lambda: "cpu-a (cpu) has left" in network[0].said(job), "that it has left")
+        eventually(lambda: "cpu-a (cpu) has left" in network[0].output(job), "that it has left")
         jobs[0].send_signal(signal.SIGINT)
         codes = [each.wait(DEADLINE_S) for each in jobs]
-        assert codes == [130, -signal.SIGKILL, 130], network[0].said(job)
+        assert codes == [130, -signal.SIGKILL, 130], network[0].output(job)
         for host in network:
             eventually(lambda host=host: not host.pids(), f"the end of all on {host.name}")
         assert len(folders) == 2
         assert not any(folder.exists() for folder in folders)
-        said = network[0].said(job)
+        output = network[0].output(job)
     for host in ("gpu-a", "cpu-a"):
         assert packages_of(pythons[host]) >= {"tinyhr", "smallhr"}
-        assert f"headrace: {host} has installed smallhr==2.0, tinyhr==1.0\n" in said
+        assert f"headrace: {host} has installed smallhr==2.0, tinyhr==1.0\n" in output
     assert packages_of(pythons["cpu-b"]) == set()
-    assert "headrace: cpu-b: requirements.txt cannot be installed: pip of" in said
-    assert f"[gpu/gpu-a:0] tinyhr 1.0 in {job}\n" in said
+    assert "headrace: cpu-b: requirements.txt cannot be installed: pip of" in output
+    assert f"[gpu/gpu-a:0] tinyhr 1.0 in {job}\n" in output
     (attempt,) = attempts_of(runs / "r")
     installed = ["smallhr==2.0", "tinyhr==1.0"]
     assert attempt["installed"] == dict.fromkeys(("gpu-a", "cpu-a"), installed)

@@ -206,9 +206,9 @@ def client_address(cluster: EmulatedCluster) -> str:
     port = cluster.address.rpartition(":")[2]
     for pid in descendants(os.getpid()):
         flags = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-        told = dict(flag.split("=", 1) for flag in flags if flag.startswith("--") and "=" in flag)
-        if "ray.util.client.server" in flags and told["--address"].endswith(f":{port}"):
-            return f"ray://{told['--host']}:{told['--port']}"
+        values = dict(flag.split("=", 1) for flag in flags if flag.startswith("--") and "=" in flag)
+        if "ray.util.client.server" in flags and values["--address"].endswith(f":{port}"):
+            return f"ray://{values['--host']}:{values['--port']}"
     pytest.fail("Ray serves no client here: is grpcio installed?")
 
 
@@ -239,7 +239,7 @@ def test_ranks_train_are_recorded_start_anew_from_the_newest_checkpoint_and_fail
     assert "all ranks start anew; 0 restarts are left" in ended.stderr
     assert (tmp_path / "asked-0").exists(), ended.stderr
     assert re.search("rank 1 failed( first)?: exit code 1\n", ended.stderr), ended.stderr
-    assert ended.stderr.count("ValueError: no") == 2  # once from the rank, once in what is told
+    assert ended.stderr.count("ValueError: no") == 2  # once from the rank, once in what is printed
     pids = pids_in(tmp_path, 2)
     eventually(lambda: not any(map(alive, pids)), "the end of all ranks")
     (attempt,) = attempts_of(tmp_path / "r")
@@ -299,14 +299,14 @@ def test_a_lost_host_has_the_ranks_start_anew_on_another_as_often_as_was_asked_f
         another.kill()
         assert job.wait(timeout=DEADLINE_S) == 1
         eventually(lambda: not any(map(alive, ranks)), "the end of the ranks")
-    told = (tmp_path / "terminal").read_text()
-    assert "spare-0: lost; all ranks start anew" in told
-    assert "spare-1: lost, and no preemption is left (--max-preemptions)\n" in told
+    terminal = (tmp_path / "terminal").read_text()
+    assert "spare-0: lost; all ranks start anew" in terminal
+    assert "spare-1: lost, and no preemption is left (--max-preemptions)\n" in terminal
 
 
-def of_either(said: str) -> str:
-    """What a job on one host of group gpu has said: Ray chooses which of the two it is."""
-    return said.replace("[gpu/gpu-1", "[gpu/gpu-0")
+def of_either(output: str) -> str:
+    """What a job on one host of group gpu has printed: Ray chooses which of the two it is."""
+    return output.replace("[gpu/gpu-1", "[gpu/gpu-0")
 
 
 def test_a_heterogeneous_job_is_interrupted_goes_on_and_another_one_finds_what_it_has_saved(
@@ -327,17 +327,17 @@ def test_a_heterogeneous_job_is_interrupted_goes_on_and_another_one_finds_what_i
     ):
         job = run_job(tmp_path, "--name", name, *engine, *flags, "train.py", AWS_REGION="x")
         assert job.returncode == 0, job.stderr
-        said = of_either(job.stdout)
-        assert "[cpu/cpu-0] served ['algo-1', 'algo-2'] ['gpu']\n" in said
+        output = of_either(job.stdout)
+        assert "[cpu/cpu-0] served ['algo-1', 'algo-2'] ['gpu']\n" in output
         interrupted = re.search(r"rank 1 failed( first)?: exit code 1\ninterrupted\n", job.stderr)
         assert (interrupted is not None) == (name == "a")
         for host in (1, 2):
-            assert f"algo-{host} found {found}\n" in said
+            assert f"algo-{host} found {found}\n" in output
         for rank in range(2):
             for start in starts:
-                assert f"[gpu/gpu-0:{rank}] rank {rank} from {start}\n" in said
+                assert f"[gpu/gpu-0:{rank}] rank {rank} from {start}\n" in output
             fetched = f"rank {rank} local {rank} sum 6 True\n"
-            assert f"[gpu/gpu-0:{rank}] {fetched}" in said
+            assert f"[gpu/gpu-0:{rank}] {fetched}" in output
     outputs = open_store(f"{s3_url}/out")
     first, second = (bytes(outputs.get(f"{name}/output/model.tar.gz")) for name in "ab")
     with tarfile.open(fileobj=BytesIO(second)) as archive:
@@ -364,11 +364,11 @@ def test_ranks_by_vertex_and_those_that_a_script_makes_of_hosts_by_hand(
     ]
     ended = run_job(tmp_path, *flags, "train.py")
     assert ended.returncode == 0, ended.stderr
-    said = of_either(ended.stdout)
-    assert "[gpu/gpu-0] workerpool0 0 chief rank 0 2\n" in said
-    assert "[cpu/cpu-0] workerpool2 0 ps rank 1 2\n" in said
+    output = of_either(ended.stdout)
+    assert "[gpu/gpu-0] workerpool0 0 chief rank 0 2\n" in output
+    assert "[cpu/cpu-0] workerpool2 0 ps rank 1 2\n" in output
     for number, host in enumerate(["gpu/gpu-0", "cpu/cpu-0"]):
-        assert f"[{host}] host {number} of 2 sum 3.0\n" in said
+        assert f"[{host}] host {number} of 2 sum 3.0\n" in output
     assert (tmp_path / "r" / "output" / "model" / "model.pt").exists()
     (model,) = tmp_path.glob("r/hosts/*/ml/model/model.pt")
     assert model.parents[2].name == "algo-1"
@@ -402,8 +402,8 @@ def test_without_a_cluster_one_is_emulated_for_a_driver_has_all_to_give_out_and_
     hosts = ["--group", "gpu=2:cpus=2,gpus=1"]
     ended = run(tmp_path, "--engine", "ray", *hosts, "--driver", "code/drive.py")
     assert ended.returncode == 0, ended.stderr
-    token, *said = ended.stdout.splitlines()
-    assert said == ["[gpu/gpu-0:0] free True True", "[gpu/gpu-0:0] ['of the folder'] on 2 hosts"]
+    token, *output = ended.stdout.splitlines()
+    assert output == ["[gpu/gpu-0:0] free True True", "[gpu/gpu-0:0] ['of the folder'] on 2 hosts"]
     file = Path(token.removeprefix("[gpu/gpu-0:0] token in "))
     assert file.name == "token"
     assert not file.parent.exists()

@@ -64,11 +64,11 @@ def test_what_a_gpu_does_is_sampled():
     while time.monotonic() - began_s < 0.5:
         torch.mm(work, work)
         torch.cuda.synchronize()
-    told = dict(zip(gpus.columns, gpus.sample(), strict=True))
-    assert told["gpu_0_utilisation_percent"] > 0
-    assert told["gpu_0_memory_bytes"] > work.nbytes
+    sample = dict(zip(gpus.columns, gpus.sample(), strict=True))
+    assert sample["gpu_0_utilisation_percent"] > 0
+    assert sample["gpu_0_memory_bytes"] > work.nbytes
     if torch.cuda.get_device_capability()[0] >= 9:  # from Hopper on
-        assert 0 < told["gpu_0_sm_percent"] <= 100
+        assert 0 < sample["gpu_0_sm_percent"] <= 100
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp", "dp", "none"])
@@ -89,19 +89,19 @@ def test_steps_have_phases_by_the_device_s_clock(tmp_path: Path):
     command = [sys.executable, "-m", "headrace.cli.main", "run", "--run-dir", str(tmp_path / "run")]
     subprocess.run([*command, str(script)], check=True, timeout=240)
     records = open_records(tmp_path / "run")
-    told = {(row["kind"], row["step"]): row for row in records.table("device_steps").to_pylist()}
+    rows = {(row["kind"], row["step"]): row for row in records.table("device_steps").to_pylist()}
     steps = [row for row in records.table("steps").to_pylist() if row["kind"] == "train"]
     assert len(steps) == 80
     assert {(row["copies"], row["pageable_copies"], row["blocking_copies"]) for row in steps} == {
         (2, 1, 1)
     }
-    assert {("train", row["step"]) for row in steps[:-1]} <= told.keys()
-    for row in told.values():
+    assert {("train", row["step"]) for row in steps[:-1]} <= rows.keys()
+    for row in rows.values():
         assert row["device_wall_ns"] == sum(row[f"device_{phase}_ns"] for phase in PHASES)
-    by_device = sum(told["train", row["step"]]["device_wall_ns"] for row in steps[:-1])
+    by_device = sum(rows["train", row["step"]]["device_wall_ns"] for row in steps[:-1])
     by_host = sum(row["wall_ns"] for row in steps[:-1])
     assert by_device == pytest.approx(by_host, rel=0.5)  # the device lags by its queue
-    assert all(told["train", row["step"]]["device_forward_ns"] > 0 for row in steps[:-1])
-    assert all(told["train", row["step"]]["device_copy_ns"] > 0 for row in steps[:-1])
+    assert all(rows["train", row["step"]]["device_forward_ns"] > 0 for row in steps[:-1])
+    assert all(rows["train", row["step"]]["device_copy_ns"] > 0 for row in steps[:-1])
     events = {row["kind"] for row in records.table("events").to_pylist()}
     assert "probe-fault" not in events

@@ -57,7 +57,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_packed_dataset_tells_what_it_is(packed):
+def test_a_packed_dataset_reports_what_it_is(packed):
     text, _ = headrace("data", "info", packed / "dst")
     for words in ("samples      12", "files        24 (cls, jpg)", "classes      2 (cat, dog)"):
         assert words in text

@@ -47,9 +47,9 @@ def test_no_stack_has_a_line_that_is_none(run: Path):
 
 
 def test_small_files_are_found_at_the_line_that_reads_them(run: Path):
-    told = doctor(str(run), "--json")
-    assert told.returncode == 0
-    diagnosis = json.loads(told.stdout)
+    result = doctor(str(run), "--json")
+    assert result.returncode == 0
+    diagnosis = json.loads(result.stdout)
     assert diagnosis["rules"] == "headrace"
     assert diagnosis["not_evaluated"] == []
     worst = diagnosis["findings"][0]
@@ -59,9 +59,9 @@ def test_small_files_are_found_at_the_line_that_reads_them(run: Path):
 
 
 def test_the_rules_of_sagemaker_debugger_say_what_they_lack(run: Path):
-    told = doctor(str(run), "--rules", "sagemaker", "--json")
-    assert told.returncode == 0
-    diagnosis = json.loads(told.stdout)
+    result = doctor(str(run), "--rules", "sagemaker", "--json")
+    assert result.returncode == 0
+    diagnosis = json.loads(result.stdout)
     assert diagnosis["rules"] == "sagemaker"
     assert "waits for data" in diagnosis["verdict"]["sentence"]
     lacking = {each["rule"]: each["reason"] for each in diagnosis["not_evaluated"]}
@@ -73,29 +73,29 @@ def test_the_rules_of_sagemaker_debugger_say_what_they_lack(run: Path):
 
 
 def test_in_the_terminal_no_rule_is_left_out(run: Path):
-    told = doctor(str(run), "--rules", "sagemaker")
-    assert told.returncode == 0
-    assert "SageMaker Debugger's rules:" in told.stdout
-    assert "not evaluated CPUBottleneck: " in told.stdout
-    assert all(rule in told.stdout for rule in SAGEMAKER_RULES)
+    result = doctor(str(run), "--rules", "sagemaker")
+    assert result.returncode == 0
+    assert "SageMaker Debugger's rules:" in result.stdout
+    assert "not evaluated CPUBottleneck: " in result.stdout
+    assert all(rule in result.stdout for rule in SAGEMAKER_RULES)
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "message"),
     [
         (("--backtest",), "--backtest says nothing of RUN"),
         (("--ranks", "4", "--rules", "sagemaker"), "--ranks says nothing of --rules"),
     ],
 )
-def test_what_would_be_left_unheard_is_refused(run: Path, flags: tuple[str, ...], told: str):
-    asked = doctor(str(run), *flags)
-    assert asked.returncode == 2
-    assert asked.stderr == f"headrace: {told}: leave one of them out.\n"
+def test_what_would_be_left_unheard_is_refused(run: Path, flags: tuple[str, ...], message: str):
+    ended = doctor(str(run), *flags)
+    assert ended.returncode == 2
+    assert ended.stderr == f"headrace: {message}: leave one of them out.\n"
 
 
 def test_other_rules_are_refused_by_name(run: Path):
-    told = doctor(str(run), "--rules", "sagmaker")
-    assert told.returncode == 2
-    assert told.stderr == (
+    result = doctor(str(run), "--rules", "sagmaker")
+    assert result.returncode == 2
+    assert result.stderr == (
         "headrace: --rules sagmaker: there are no such rules. Write headrace or sagemaker.\n"
     )

@@ -58,20 +58,20 @@ def test_one_worker_waits_for_a_stuck_first_batch_and_all_others_go_on(tmp_path:
     assert [int(batch[0]) // BATCH for batch in loader] == list(range(1 + OTHERS))
 
 
-def test_a_first_batch_that_fails_is_told(tmp_path: Path):
+def test_a_first_batch_that_fails_is_reported(tmp_path: Path):
     with pytest.raises(WorkerError, match="no good"):
         list(loader_of(tmp_path, "fails"))
 
 
 def test_a_gate_holds_until_it_is_opened_and_again_when_it_is_shut():
-    gate = FirstBatchEvent.new()
-    gate.open()
-    gate.open()
-    assert gate.wait(60)
-    assert gate.wait(60)
-    gate.shut()
-    gate.shut()
+    event = FirstBatchEvent.new()
+    event.open()
+    event.open()
+    assert event.wait(60)
+    assert event.wait(60)
+    event.shut()
+    event.shut()
     began = time.monotonic()
-    assert not gate.wait(0.05)
+    assert not event.wait(0.05)
     assert time.monotonic() - began >= 0.05
-    gate.close()
+    event.close()

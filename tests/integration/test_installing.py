@@ -43,7 +43,7 @@ class Host:
         name: str = "host-0",
         longest_s: float = 60,
         named: str = "yes",
-        **told: str,
+        **variables: str,
     ) -> Iterator[tuple[subprocess.Popen[str], Any]]:
         """Start what installs; gives it, and the lines of JSON that it announces."""
         reading, writing = os.pipe()
@@ -53,8 +53,8 @@ class Host:
              "requirements.txt", "--named", named, "--logs", "logs", "--name", name,
              "--longest-s", str(longest_s),
              *(["--", *command] if command else [])],
-            cwd=self.folder, env=clean_environment(**NO_OTHER_INDEX, **told), pass_fds=[writing],
-            text=True, stdout=subprocess.PIPE,
+            cwd=self.folder, env=clean_environment(**NO_OTHER_INDEX, **variables),
+            pass_fds=[writing], text=True, stdout=subprocess.PIPE,
         )  # fmt: skip
         os.close(writing)
         with os.fdopen(reading) as lines:
@@ -64,11 +64,11 @@ class Host:
                 process.kill()
                 process.communicate()
 
-    def install(self, *command: str, **told: Any) -> tuple[int, dict[str, Any], str]:
-        """Return how it ended, what it announced last, and what the command said."""
-        with self.started(*command, **told) as (process, lines):
-            said, _ = process.communicate(timeout=DEADLINE_S)
-            return process.returncode, list(lines)[-1], said
+    def install(self, *command: str, **options: Any) -> tuple[int, dict[str, Any], str]:
+        """Return how it ended, what it announced last, and what the command printed."""
+        with self.started(*command, **options) as (process, lines):
+            stdout, _ = process.communicate(timeout=DEADLINE_S)
+            return process.returncode, list(lines)[-1], stdout
 
 
 @pytest.fixture
@@ -129,14 +129,14 @@ def test_hosts_that_share_an_environment_take_turns(host: Host):
     make_wheel(host.folder / "wheels", "tinyhr", "1.0")
     host.require("tinyhr")
     with host.started(name="host-0") as one, host.started(name="host-1") as two:
-        told = [list(lines)[-1] for _, lines in (one, two)]
+        result = [list(lines)[-1] for _, lines in (one, two)]
         assert [process.wait(DEADLINE_S) for process, _ in (one, two)] == [0, 0]
-    assert sorted(each["by_another"] for each in told) == [False, True]
-    assert {str(each["installed"]) for each in told} == {"['tinyhr==1.0']"}
+    assert sorted(each["by_another"] for each in result) == [False, True]
+    assert {str(each["installed"]) for each in result} == {"['tinyhr==1.0']"}
 
 
 @pytest.mark.parametrize(
-    ("lines", "said", "advised"),
+    ("lines", "pip_text", "advised"),
     [
         (["nosuchhr"], "No matching distribution found for nosuchhr", "Check the name"),
         (["torch==9.9"], "The user requested torch==9.9", "It asks for another torch than"),
@@ -146,8 +146,8 @@ def test_hosts_that_share_an_environment_take_turns(host: Host):
         (["oldhr", "-r no.txt"], "no.txt", "not in .gitignore"),
     ],
 )
-def test_what_cannot_be_installed_changes_nothing_and_is_told(
-    lines: list[str], said: str, advised: str, host: Host
+def test_what_cannot_be_installed_changes_nothing_and_is_reported(
+    lines: list[str], pip_text: str, advised: str, host: Host
 ):
     wheels = host.folder / "wheels"
     make_wheel(wheels, "torch", "9.9")
@@ -157,24 +157,24 @@ def test_what_cannot_be_installed_changes_nothing_and_is_told(
     make_wheel(wheels, "packshr", "1.0", ["msgpack<1"])  # Ray's own is newer
     make_wheel(wheels, "msgpack", "0.6")
     host.require(*lines)
-    code, told, output = host.install(str(host.python), "-c", "print('has run')")
+    code, result, output = host.install(str(host.python), "-c", "print('has run')")
     assert (code, output) == (1, "")
-    assert f"pip of {host.python} ended with 1. Its last lines:\n    " in told["not_installed"]
-    assert said in told["not_installed"]
-    assert advised in told["not_installed"]
+    assert f"pip of {host.python} ended with 1. Its last lines:\n    " in result["not_installed"]
+    assert pip_text in result["not_installed"]
+    assert advised in result["not_installed"]
     assert packages_of(host.python) == set()
 
 
-def test_what_was_there_and_is_broken_by_it_is_told(host: Host):
+def test_what_was_there_and_is_broken_by_it_is_reported(host: Host):
     make_wheel(host.folder / "wheels", "washr", "1.0", ["smallhr<2"])
     make_wheel(host.folder / "wheels", "smallhr", "1.0")
     make_wheel(host.folder / "wheels", "smallhr", "2.0")
     host.require("washr")
     assert host.install()[0] == 0
     host.require("smallhr==2.0")
-    code, told, _ = host.install(job="b")
-    assert (code, told["installed"]) == (0, ["smallhr==2.0"])
-    (broken,) = told["conflicts"]
+    code, result, _ = host.install(job="b")
+    assert (code, result["installed"]) == (0, ["smallhr==2.0"])
+    (broken,) = result["conflicts"]
     assert broken.startswith("washr 1.0 requires smallhr<2, but you have smallhr 2.0")
 
 
@@ -183,11 +183,11 @@ def test_a_token_in_a_url_is_in_no_log_and_no_message(host: Host):
         pytest.skip("needs git")
     with closed_server() as place:
         host.require(f"tinyhr @ git+http://s3cret@{place}/tinyhr.git")
-        code, told, _ = host.install(GIT_TERMINAL_PROMPT="0")
+        code, result, _ = host.install(GIT_TERMINAL_PROMPT="0")
     log = (host.folder / "logs/requirements-host-0.log").read_text()
     assert code == 1
     assert f"fatal: could not read Password for 'http://****@{place}'" in log
-    assert "s3cret" not in log + told["not_installed"]
+    assert "s3cret" not in log + result["not_installed"]
 
 
 def test_a_file_that_was_found_needs_no_pip_and_one_that_was_named_does(host: Host):
@@ -195,12 +195,12 @@ def test_a_file_that_was_found_needs_no_pip_and_one_that_was_named_does(host: Ho
     (own / "no_pip.pth").write_text("import sys; sys.modules['pip'] = None\n")
     host.require("numpy")
     command = [str(host.python), "-c", "print('has run')"]
-    code, told, said = host.install(*command, named="no")
-    assert (code, said) == (0, "has run\n")
-    assert f"the environment of {host.python} has no pip" in told["left_out"]
-    code, told, said = host.install(*command)
-    assert (code, said) == (1, "")
-    assert "That environment has no pip. Run `python -m ensurepip`" in told["not_installed"]
+    code, result, stdout = host.install(*command, named="no")
+    assert (code, stdout) == (0, "has run\n")
+    assert f"the environment of {host.python} has no pip" in result["left_out"]
+    code, result, stdout = host.install(*command)
+    assert (code, stdout) == (1, "")
+    assert "That environment has no pip. Run `python -m ensurepip`" in result["not_installed"]
 
 
 def test_what_another_image_with_that_home_has_installed_is_asked_for_again(host: Host):
@@ -213,19 +213,19 @@ def test_what_another_image_with_that_home_has_installed_is_asked_for_again(host
     assert host.install() == (0, {"installed": [], "by_another": False}, "")
 
 
-def test_a_file_that_did_not_come_along_is_told(host: Host):
-    code, told, _ = host.install()
+def test_a_file_that_did_not_come_along_is_reported(host: Host):
+    code, result, _ = host.install()
     assert code == 1
-    assert "requirements.txt is not among what came along" in told["not_installed"]
+    assert "requirements.txt is not among what came along" in result["not_installed"]
 
 
 def test_an_index_that_does_not_answer_is_given_up_at_the_deadline(host: Host):
     with silent_index() as url:
         (host.folder / "requirements.txt").write_text(f"--index-url {url}\nnosuchhr\n")
-        code, told, _ = host.install(longest_s=4)
+        code, result, _ = host.install(longest_s=4)
     assert code == 1
-    assert told["not_installed"].startswith("It has taken longer than 4 s. pip's last lines:\n")
-    assert f"Looking in indexes: {url}" in told["not_installed"]
+    assert result["not_installed"].startswith("It has taken longer than 4 s. pip's last lines:\n")
+    assert f"Looking in indexes: {url}" in result["not_installed"]
 
 
 BUILDS_LONG = """
@@ -256,11 +256,11 @@ def test_a_signal_ends_pip_and_what_it_builds_by(number: signal.Signals, host: H
         eventually(lambda: not any(map(alive, below)), "the end of pip")
 
 
-def test_a_wait_for_others_that_takes_too_long_is_told_as_one(host: Host):
+def test_a_wait_for_others_that_takes_too_long_is_reported_as_one(host: Host):
     with silent_index() as url:
         (host.folder / "requirements.txt").write_text(f"--index-url {url}\nnosuchhr\n")
         with host.started() as (_, lines):
             assert list(next(lines)) == ["installing"]
-            code, told, _ = host.install(name="host-1", longest_s=1)
+            code, result, _ = host.install(name="host-1", longest_s=1)
     assert code == 1
-    assert told["not_installed"].startswith("Others have been installing into that environment")
+    assert result["not_installed"].startswith("Others have been installing into that environment")

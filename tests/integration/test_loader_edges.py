@@ -312,7 +312,7 @@ def test_a_loader_that_was_made_before_its_ranks_met_says_so(tmp_path: Path):
         timeout=120,
     )
     for rank in range(2):
-        said = (tmp_path / f"meeting-{rank}").read_text()
-        assert said.startswith(
+        text = (tmp_path / f"meeting-{rank}").read_text()
+        assert text.startswith(
             f"This loader was made for rank 0 of 1, and this is rank {rank} of 2"
         )

@@ -179,15 +179,15 @@ SCRIPT = textwrap.dedent("""
     from plain_datasets import Draws
     from headrace import DataLoader
     signals = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-    told = []
+    received = []
     for number in signals:
-        signal.signal(number, lambda number, _: told.append(number))
+        signal.signal(number, lambda number, _: received.append(number))
     if __name__ == "__main__":
         batches = iter(DataLoader(Draws(100000), 4, num_workers=2))
         came = [*islice(batches, 10)]
         for number in signals if "stop" in sys.argv else ():
             os.killpg(0, number)
-        print(len(told), len([*islice(batches, 90)]), flush=True)
+        print(len(received), len([*islice(batches, 90)]), flush=True)
         for batch in batches:
             pass
 """)
@@ -226,14 +226,14 @@ def test_kill_9_of_the_training_process_leaves_nothing(tmp_path: Path):
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, int, bool]:
-    """What a script prints that is told to stop, then gets ctrl-C, its code, whether all ended."""
+    """What a script prints that is asked to stop, then gets ctrl-C, its code, whether all ended."""
     script, printed, children = start_script(tmp_path_factory.mktemp("stopped"), "stop")
     script.send_signal(signal.SIGINT)
     _, errors = script.communicate(timeout=60)
     return printed, errors, script.returncode, gone(children)
 
 
-def test_a_job_that_is_told_to_stop_has_its_batches_until_it_does(stopped):
+def test_a_job_that_is_asked_to_stop_has_its_batches_until_it_does(stopped):
     """Launchers and schedulers signal the whole process group."""
     assert stopped[0].split() == ["4", "90"]
 
@@ -260,7 +260,7 @@ def test_unpicklable_datasets_are_named():
         iter(DataLoader(HoldsLock(9), 3, num_workers=1))
 
 
-def test_worker_init_fn_runs_and_its_error_is_told():
+def test_worker_init_fn_runs_and_its_error_is_reported():
     def fail(worker: int) -> None:
         raise OSError(f"no licence for worker {worker}")
 

@@ -40,8 +40,8 @@ def url(s3_url: str) -> str:
         "    store.put(name, bytes.fromhex(data))\n"
         "import os\nos._exit(0)\n"  # with the client's threads an exit may be an abort
     )
-    told = json.dumps({name: data.hex() for name, data in OBJECTS.items()})
-    subprocess.run([sys.executable, "-c", script, s3_url], input=told, text=True, check=True)
+    objects = json.dumps({name: data.hex() for name, data in OBJECTS.items()})
+    subprocess.run([sys.executable, "-c", script, s3_url], input=objects, text=True, check=True)
     return s3_url
 
 
@@ -70,20 +70,20 @@ def test_nothing_can_be_written(mount: Mount) -> None:
 
 @fuse
 def test_what_was_chosen_is_written_down_without_secrets(mount: Mount) -> None:
-    told = json.loads(mount.folder.with_name("mnt.json").read_text())
-    assert told["program"] == "rclone"
-    assert "--read-only" in told["command"]
-    assert os.environ["AWS_SECRET_ACCESS_KEY"] not in json.dumps(told)
+    config = json.loads(mount.folder.with_name("mnt.json").read_text())
+    assert config["program"] == "rclone"
+    assert "--read-only" in config["command"]
+    assert os.environ["AWS_SECRET_ACCESS_KEY"] not in json.dumps(config)
 
 
 @fuse
 def test_files_are_read_before_anybody_wants_them(mount: Mount, tmp_path: Path) -> None:
-    def is_kept() -> bool:
-        kept = (tmp_path / "cache").glob("*/vfs/**/*")
-        sizes = sorted(path.stat().st_size for path in kept if path.is_file())
+    def is_cached() -> bool:
+        cached = (tmp_path / "cache").glob("*/vfs/**/*")
+        sizes = sorted(path.stat().st_size for path in cached if path.is_file())
         return sizes == sorted(map(len, (data for data in OBJECTS.values() if data)))
 
-    eventually(is_kept, "all objects in the cache")
+    eventually(is_cached, "all objects in the cache")
 
 
 @fuse
@@ -133,9 +133,9 @@ def test_two_mounts_at_once_keep_what_they_read_apart_and_a_later_one_finds_it(
     assert len([path for path in caches.iterdir() if path.is_dir()]) == 2
     second.close()
     first.close()
-    (kept,) = [path for path in caches.iterdir() if path.is_dir()]
+    (cached,) = [path for path in caches.iterdir() if path.is_dir()]
     third = mount_url(url, tmp_path / "one", caches, cache_bytes=CACHE_BYTES)
-    assert str(kept) in (tmp_path / "one.json").read_text()
+    assert str(cached) in (tmp_path / "one.json").read_text()
     third.close()
 
 
@@ -158,7 +158,7 @@ def test_what_a_killed_program_left_is_taken_away_first(url: str, tmp_path: Path
 
 
 @fuse
-def test_a_store_that_refuses_is_told_in_the_programs_words(
+def test_a_store_that_refuses_is_reported_in_the_programs_words(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
@@ -170,7 +170,7 @@ def test_a_store_that_refuses_is_told_in_the_programs_words(
     assert not is_mounted(tmp_path / "mnt")
 
 
-def test_without_a_program_it_is_told_which_ones_would_do(
+def test_without_a_program_it_is_reported_which_ones_would_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "fusermount3").touch(mode=0o755)
@@ -186,7 +186,7 @@ def test_without_a_program_it_is_told_which_ones_would_do(
 
 
 @pytest.mark.parametrize("program", ["mount-s3", "gcsfuse"])
-def test_the_clouds_own_programs_come_first_and_are_told_the_prefix(
+def test_the_clouds_own_programs_come_first_and_get_the_prefix(
     program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """How they are called: that they do what is asked of them is not tested here."""

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.timeout(1200)  # the shared job is the first test's
 def servers_in(folder: Path) -> OffloadServers:
     for source in SCRIPTS.glob("offload_*.py"):
         shutil.copy(source, folder)
-    shutil.copytree(SCRIPTS / "offload_beside", folder / "offload_beside")
+    shutil.copytree(SCRIPTS / "offload_package", folder / "offload_package")
     return OffloadServers(folder)
 
 
@@ -122,9 +122,9 @@ def test_trainers_that_make_loaders_of_their_own_are_helped(servers: OffloadServ
     for trainer, result in (line.split(" ", 1) for line in lines):
         found = json.loads(result)
         assert found["same"], trainer
-        assert found["helped"]["elsewhere"] > 0, trainer
+        assert found["helped"]["auxiliary"] > 0, trainer
         assert sum(found["helped"].values()) == 2 * 48, trainer
-        assert found["alone"] == {"here": 2 * 48, "elsewhere": 0}, trainer
+        assert found["alone"] == {"here": 2 * 48, "auxiliary": 0}, trainer
 
 
 def epochs(servers: OffloadServers) -> list[str]:
@@ -142,7 +142,7 @@ def wait_for_epoch(servers: OffloadServers, wanted: str, *, without: str = "?") 
     eventually(is_there, f"an epoch with {wanted} and without {without}")
 
 
-def receivers_of(script: int) -> list[int]:
+def proxies_of(script: int) -> list[int]:
     return [
         pid
         for pid in descendants(script)
@@ -166,9 +166,9 @@ def test_hosts_die_freeze_come_back_and_join_while_each_epoch_is_whole(
         wait_for_epoch(servers, "two", without="one")
         servers.start("three", 2)
         wait_for_epoch(servers, "three")
-        # Without its receiver a script goes on, too.
-        (receiver,) = receivers_of(script.pid)
-        os.kill(receiver, signal.SIGKILL)
+        # Without its proxy a script goes on, too.
+        (proxy,) = proxies_of(script.pid)
+        os.kill(proxy, signal.SIGKILL)
         wait_for_epoch(servers, "here")
         assert alive(script.pid)
         (tmp_path / "enough").touch()
@@ -192,39 +192,39 @@ class Sections:
     """What `offload_sections.py` has left: results by section, output, exit code, folder.
 
     Attributes:
-        of_stranger: The processes of a server whose key is another job's, but for itself.
+        of_other_job: The processes of a server whose key is another job's, but for itself.
     """
 
     results: dict[str, Any]
     output: str
     exit_code: int
     folder: Path
-    of_stranger: list[int]
+    of_other_job: list[int]
 
 
 @pytest.fixture(scope="module")
 def sections(tmp_path_factory: pytest.TempPathFactory) -> Sections:
     folder = tmp_path_factory.mktemp("sections")
-    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    other_folder = tmp_path_factory.mktemp("elsewhere")
     (folder / "content").write_text("of the job")
-    (elsewhere / "content").write_text("of another folder")
+    (other_folder / "content").write_text("of another folder")
     servers = servers_in(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("REMOVED", "as it began")
         try:
             servers.start("one", 2)
             servers.start("stranger", 2, key=b"another job's key")
-            with servers.running("offload_sections.py", str(elsewhere)) as script:
+            with servers.running("offload_sections.py", str(other_folder)) as script:
                 eventually(lambda: "'unmounted/sample'" in servers.output(), "the lost path")
                 (folder / "unmounted" / "reported").touch()
                 code = script.wait(1000)
-            of_stranger = descendants(servers.processes["stranger"].pid)
+            of_other_job = descendants(servers.processes["stranger"].pid)
             output = servers.output()
         finally:
             servers.close()
     lines = [json.loads(line) for line in output.splitlines() if line.startswith('{"section"')]
     results = {line["section"]: line["result"] for line in lines}
-    return Sections(results, output, code, folder, of_stranger)
+    return Sections(results, output, code, folder, of_other_job)
 
 
 def result_of(sections: Sections, name: str) -> Any:
@@ -324,4 +324,4 @@ def test_loaders_that_are_let_go_of_leave_nothing_open(sections: Sections):
 
 def test_who_has_another_key_is_not_asked(sections: Sections):
     assert result_of(sections, "epochs left")["makers"] == ["here", "one"]
-    assert sections.of_stranger == [], "it has never started a worker"
+    assert sections.of_other_job == [], "it has never started a worker"

@@ -22,21 +22,21 @@ pytestmark = pytest.mark.timeout(1200)  # the shared job is the first test's
 
 @pytest.fixture
 def servers(tmp_path: Path) -> Iterator[OffloadServers]:
-    running = servers_in(tmp_path, strands=2)
+    running = servers_in(tmp_path, partitions=2)
     yield running
     running.close()
 
 
-def servers_in(folder: Path, *, strands: int) -> OffloadServers:
+def servers_in(folder: Path, *, partitions: int) -> OffloadServers:
     for script in SCRIPTS.glob("offload_iterated*.py"):
         shutil.copy(script, folder)
     servers = OffloadServers(folder)
-    servers.strands = strands
+    servers.partitions = partitions
     return servers
 
 
 def test_two_ranks_have_each_sample_once(servers: OffloadServers, tmp_path: Path):
-    servers.strands = 3  # of which each has one
+    servers.partitions = 3  # of which each has one
     servers.start("one", 2)
     ended = servers.run("offload_iterated_ranks.py")
     assert ended.returncode == 0, ended.stderr
@@ -69,18 +69,18 @@ def stop_in_the_middle(servers: OffloadServers, pause: Path) -> int:
 def test_hosts_die_freeze_and_come_back_in_the_middle_of_an_epoch(
     servers: OffloadServers, tmp_path: Path
 ):
-    pause, servers.strands = tmp_path / "pause", 4
+    pause, servers.partitions = tmp_path / "pause", 4
     servers.start("one", 2)
     servers.start("two", 2)
     with servers.running("offload_iterated_epochs.py", "6") as script:
         assert "['here', 'one', 'two']" in next_whole(servers, after=0)
         number = stop_in_the_middle(servers, pause)
         os.kill(descendants(servers.processes["two"].pid)[-1], signal.SIGKILL)  # a worker there
-        servers.signal("one", signal.SIGKILL)  # its strands go to the other host
+        servers.signal("one", signal.SIGKILL)  # its partitions go to the other host
         pause.unlink()
         assert "['here', 'one', 'two']" in next_whole(servers, after=number)
         number = stop_in_the_middle(servers, pause)
-        servers.signal("two", signal.SIGSTOP)  # ... and then home
+        servers.signal("two", signal.SIGSTOP)  # ... and then back to the rank
         pause.unlink()
         assert "['here', 'two']" in next_whole(servers, after=number)
         assert "['here']" in next_whole(servers, after=number + 1)
@@ -88,14 +88,14 @@ def test_hosts_die_freeze_and_come_back_in_the_middle_of_an_epoch(
         eventually(lambda: "auxiliary host two is back" in servers.output(), "its return")
         begun = len(whole(servers))
         assert "['here', 'two']" in next_whole(servers, after=begun + 1)
-        # Without its receiver an epoch goes on, too.
+        # Without its proxy an epoch goes on, too.
         number = stop_in_the_middle(servers, pause)
-        (receiver,) = [
+        (proxy,) = [
             pid
             for pid in descendants(script.pid)
             if b"offload.proxy" in Path(f"/proc/{pid}/cmdline").read_bytes()
         ]
-        os.kill(receiver, signal.SIGKILL)
+        os.kill(proxy, signal.SIGKILL)
         pause.unlink()
         assert "['here', 'two']" in next_whole(servers, after=number)
         (tmp_path / "enough").touch()
@@ -122,7 +122,7 @@ class Sections:
 @pytest.fixture(scope="module")
 def sections(tmp_path_factory: pytest.TempPathFactory) -> Sections:
     folder = tmp_path_factory.mktemp("sections")
-    servers = servers_in(folder, strands=2)
+    servers = servers_in(folder, partitions=2)
     try:
         with servers.running("offload_iterated_sections.py") as script:
             eventually(lambda: "no server was needed" in servers.output(), "batches made alone")
@@ -155,8 +155,10 @@ def test_our_own_loader_goes_on_from_its_state(sections: Sections):
     helped = result_of(sections, "resumed")
     made_there = [line for line in helped if line.endswith(" one")]
     assert made_there
-    here = [line.removesuffix(" one") + " here" if line in made_there else line for line in helped]
-    assert here == sections.alone["resumed"]
+    local_lines = [
+        line.removesuffix(" one") + " here" if line in made_there else line for line in helped
+    ]
+    assert local_lines == sections.alone["resumed"]
     assert helped[-1] == "shared among 4"
 
 
@@ -176,14 +178,14 @@ MISSING = (
         ("alone", "no auxiliary host is there for an iterable dataset: what 2 workers"),
     ],
 )
-def test_what_fails_or_hangs_elsewhere_is_made_here(
+def test_what_fails_or_hangs_on_an_auxiliary_host_is_made_here(
     section: str, reported: str, sections: Sections
 ):
     epochs = result_of(sections, section)
     assert len(epochs) == (2 if section == "files" else 1)
     for epoch in epochs:
         assert sorted(index for batch in epoch for index in batch) == list(range(96))
-        workers = {index % 4 for index in epoch[0]}  # two here, two elsewhere
+        workers = {index % 4 for index in epoch[0]}  # two here, two on auxiliary hosts
         assert len(workers) == 1 or section == "locked", epoch[0]
     assert reported in sections.output
 

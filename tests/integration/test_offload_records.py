@@ -35,7 +35,7 @@ def ran(folder: Path, *words: str) -> Recorded:
     """Run `offload_recorded.py` with two auxiliary hosts."""
     shutil.copy(SCRIPTS / "offload_recorded.py", folder)
     servers = OffloadServers(folder)
-    servers.strands = 2
+    servers.partitions = 2
     try:
         servers.start("one", 2)
         servers.start("two", 1)
@@ -66,14 +66,14 @@ def test_batches_of_other_hosts_are_recorded_by_host_worker_and_transform(record
     }, "those that were made here as well, and came later, do not count"
     assert len(run.workers) >= made["here"]
 
-    away = run.auxiliary_workers
-    away = away[away["loader"] == 0]
-    assert set(away["host"]) == {"one", "two"}
-    assert set(away[away["host"] == "one"]["worker"]) == {0, 1}
-    assert (away["wall_ns"] >= 4 * 5_000_000).all(), "each batch waits 4 times 5 ms"
-    assert (away["samples"] == 4).all()
+    workers = run.auxiliary_workers
+    workers = workers[workers["loader"] == 0]
+    assert set(workers["host"]) == {"one", "two"}
+    assert set(workers[workers["host"] == "one"]["worker"]) == {0, 1}
+    assert (workers["wall_ns"] >= 4 * 5_000_000).all(), "each batch waits 4 times 5 ms"
+    assert (workers["samples"] == 4).all()
     began_ns, ended_ns = run.steps["start_ns"].min(), run.steps["start_ns"].max()
-    assert ((away["start_ns"] > began_ns - 30e9) & (away["start_ns"] < ended_ns)).all()
+    assert ((workers["start_ns"] > began_ns - 30e9) & (workers["start_ns"] < ended_ns)).all()
 
     parts_ns = arrivals["queued_ns"] + arrivals["making_ns"] + arrivals["receive_ns"]
     assert (parts_ns <= arrivals["wall_ns"]).all(), "parts of one time"
@@ -98,13 +98,13 @@ def test_batches_of_other_hosts_are_recorded_by_host_worker_and_transform(record
 def test_of_a_short_iterable_loader_all_is_recorded(recorded: Recorded):
     run = open_run(recorded.folder)
     assert sum(recorded.iterated.values()) - recorded.iterated["here"] == 8
-    arrivals, away = (
+    arrivals, workers = (
         table[table["loader"] == 1] for table in (run.arrivals, run.auxiliary_workers)
     )
     batches = arrivals[arrivals["size_bytes"] >= 4 * 64 * 4]
     assert len(batches) == 8
     assert (batches["making_ns"] >= 4 * 5_000_000).all(), "each batch waits 4 times 5 ms"
-    assert away["batch"].count() == 8
+    assert workers["batch"].count() == 8
 
 
 def test_without_a_recording_hosts_record_nothing(tmp_path: Path):

@@ -1,4 +1,4 @@
-"""A run's folder has one attempt at a time: who would begin another meanwhile is told."""
+"""A run's folder has one attempt at a time: whoever would begin another meanwhile is refused."""
 
 from __future__ import annotations
 
@@ -53,10 +53,12 @@ def test_a_run_that_is_running_is_not_begun_again_until_it_has_ended(
             run_job(tmp_path, "--run-dir", "runs/base", *again, "train.py"),
         ):
             assert (refused.returncode, refused.stdout) == (2, "")
-            (said,) = refused.stderr.splitlines()
-            assert "base is running since 20" in said
-            assert f"led by process {job.pid} on {platform.node()} (attempt 1). Wait until" in said
-            assert f"stop it by kill {job.pid} there" in said
+            (message,) = refused.stderr.splitlines()
+            assert "base is running since 20" in message
+            assert (
+                f"led by process {job.pid} on {platform.node()} (attempt 1). Wait until" in message
+            )
+            assert f"stop it by kill {job.pid} there" in message
         assert len(attempts_of(tmp_path / "runs" / "base")) == 1
         job.send_signal(signal.SIGKILL)  # what it started ends with it
         job.wait()
@@ -73,20 +75,20 @@ def test_of_starts_at_one_moment_one_begins(tmp_path: Path) -> None:
         )
         for _ in range(4)
     ]  # fmt: skip
-    said = []
+    lines = []
     for process in processes:
         assert process.stdout is not None
-        said.append(process.stdout.readline())
+        lines.append(process.stdout.readline())
     for process in processes:
         process.communicate(timeout=DEADLINE_S)
-    assert sorted(line.split()[0] for line in said) == ["UsageError"] * 3 + ["began"]
+    assert sorted(line.split()[0] for line in lines) == ["UsageError"] * 3 + ["began"]
     assert len(attempts_of(tmp_path / "r")) == 1
 
 
-def test_a_lock_tells_of_a_launcher_on_another_host_and_a_pid_of_it_says_nothing(
+def test_a_lock_names_a_launcher_on_another_host_and_a_pid_of_it_means_nothing(
     tmp_path: Path,
 ) -> None:
-    """What its run.json tells cannot be looked up here; the folder is locked as long as it runs."""
+    """What its run.json names cannot be looked up here; the folder is locked as long as it runs."""
     with subprocess.Popen(
         [sys.executable, "-c", HOLDS, "r"], cwd=tmp_path, text=True,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -94,9 +96,9 @@ def test_a_lock_tells_of_a_launcher_on_another_host_and_a_pid_of_it_says_nothing
         assert other.stdout is not None
         assert other.stdout.readline() == "began 1\n"
         file = tmp_path / "r" / "run.json"
-        told = json.loads(file.read_text())
-        told["attempts"][0]["launcher"] = {"host": "another", "pid": os.getpid(), "began_s": 0.0}
-        file.write_text(json.dumps(told))
+        content = json.loads(file.read_text())
+        content["attempts"][0]["launcher"] = {"host": "another", "pid": os.getpid(), "began_s": 0.0}
+        file.write_text(json.dumps(content))
         folder = RunFolder((tmp_path / "r").resolve())
         with pytest.raises(UsageError, match=rf"led by process {os.getpid()} on another"):
             folder.check_free()
@@ -112,9 +114,9 @@ def test_another_process_of_the_same_number_is_not_the_launcher(tmp_path: Path) 
         with pytest.raises(UsageError, match=f"led by process {stranger.pid}"):
             folder.check_free()
         file = tmp_path / "r" / "run.json"
-        told = json.loads(file.read_text())
-        told["attempts"][0]["launcher"]["began_s"] -= 100.0
-        file.write_text(json.dumps(told))
+        content = json.loads(file.read_text())
+        content["attempts"][0]["launcher"]["began_s"] -= 100.0
+        file.write_text(json.dumps(content))
         folder.check_free()
         assert stranger.poll() is None
         stranger.communicate()

@@ -120,7 +120,7 @@ def test_empty_objects_are_named(tmp_path):
     assert report.manifest.num_samples == 4
 
 
-def test_an_empty_folder_and_none_at_all_are_told_and_left_as_they_are(tmp_path):
+def test_an_empty_folder_and_none_at_all_are_reported_and_left_as_they_are(tmp_path):
     (tmp_path / "empty").mkdir()
     for name in ("empty", "nowhere"):
         with pytest.raises(DatasetError, match=f"{name} holds nothing, or does not exist"):

@@ -17,7 +17,7 @@ from headrace.core.errors import HeadraceError
 from headrace.records.reader import open_records
 from jobs import DEADLINE_S, clean_environment, descendants, eventually, headrace, run_here
 
-SCRIPT = Path(__file__).parents[1] / "scripts" / "probed" / "until_told.py"
+SCRIPT = Path(__file__).parents[1] / "scripts" / "probed" / "until_file.py"
 
 
 class Job:

@@ -1,6 +1,6 @@
 """Unmodified scripts in the styles that people write, recorded through `headrace run`.
 
-Those of one process share a job, one after another; what each did is told apart (`recorded.Part`).
+Those of one process share a job, one after another; `recorded.Part` is what each of them did.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def test_a_plain_loop_with_an_evaluation(part: Look):
     assert busy_functions(run, worker=True).most_common(1)[0][0] == "busy"
 
 
-def test_loaders_that_are_made_anew_are_told_from_several(part: Look):
+def test_loaders_that_are_made_anew_are_distinguished_from_several(part: Look):
     run = part("made_anew")
     rows = run.rows("loaders")
     # Three rounds; a loop; the same function from another line, with two settings by turns; two
@@ -282,7 +282,7 @@ def test_ranks_that_a_script_starts_itself(tmp_path: Path):
     assert Counter(row["rank"] for row in run.steps("train")) == {0: 12, 1: 12}
 
 
-def test_ranks_that_lightning_starts_are_told_apart_before_they_meet(tmp_path: Path):
+def test_ranks_that_lightning_starts_are_distinguished_before_they_meet(tmp_path: Path):
     run = record(tmp_path, "lightning_ddp")
     check(run)
     assert Counter(row["rank"] for row in run.steps("train")) == {0: 10, 1: 10}
@@ -302,7 +302,7 @@ def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run
 
 
-def test_ddp_tells_gradient_sync_from_backward(two_ranks: Run):
+def test_ddp_separates_gradient_sync_from_backward(two_ranks: Run):
     steps = [row for row in two_ranks.steps("train") if row["loader"] == 0]
     assert Counter(row["rank"] for row in steps) == {0: 20, 1: 20}
     measured = [row for row in steps if row["sync_measured"]]
@@ -313,7 +313,7 @@ def test_ddp_tells_gradient_sync_from_backward(two_ranks: Run):
     assert {row["rank"] for row in made} == {0, 1}
 
 
-def test_sharded_models_tell_waits_for_other_ranks(two_ranks: Run):
+def test_sharded_models_report_waits_for_other_ranks(two_ranks: Run):
     steps = [row for row in two_ranks.steps("train") if row["loader"] != 0]
     assert Counter(row["rank"] for row in steps) == {0: 24, 1: 24}
     assert all(row["sync_measured"] and row["sync_ns"] for row in steps)
@@ -334,7 +334,7 @@ def test_nothing_is_recorded_when_the_profile_is_off(tmp_path: Path):
 
 
 @pytest.mark.parametrize("flags", WRONG)
-def test_wrong_flags_are_told(tmp_path: Path, flags: tuple[str, str]):
+def test_wrong_flags_are_reported(tmp_path: Path, flags: tuple[str, str]):
     ended = run_here(tmp_path, "run", *flags, str(SCRIPTS / "plain.py"))
     assert ended.returncode == 2
     assert flags[1] in ended.stderr
@@ -344,20 +344,20 @@ def test_the_script_finds_what_it_would_have_found(tmp_path: Path):
     """The same argv, sys.path, stdin and exit code, and its own sitecustomize."""
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "sitecustomize.py").write_text("import sys; sys.users_own = True\n")
-    (tmp_path / "tells.py").write_text(
+    (tmp_path / "prints.py").write_text(
         "import os, sys\n"
         "print([sys.argv, sys.path, os.getcwd(), sys.users_own, sys.stdin.read(), __file__])\n"
         "sys.exit(7)\n"
     )
-    told = []
+    outputs = []
     for start in ([sys.executable], [sys.executable, "-m", "headrace.cli.main", "run"]):
         ended = subprocess.run(
-            ["env", f"PYTHONPATH={tmp_path / 'own'}", *start, "tells.py", "a", "-b"],
+            ["env", f"PYTHONPATH={tmp_path / 'own'}", *start, "prints.py", "a", "-b"],
             input="hello", capture_output=True, text=True, check=False, cwd=tmp_path,
         )  # fmt: skip
         assert ended.returncode == 7
-        told.append(ended.stdout)
-    assert told[0] == told[1]
+        outputs.append(ended.stdout)
+    assert outputs[0] == outputs[1]
 
 
 def test_training_in_a_thread_with_workers_of_a_fork_server_and_copies(part: Look, styles: Run):
@@ -368,8 +368,8 @@ def test_training_in_a_thread_with_workers_of_a_fork_server_and_copies(part: Loo
     assert run.rows("loaders")[1]["start_method"] == "forkserver"
     # The thread that trains is looked at, not the one that waits for it.
     assert "busy" in busy_functions(run, worker=False)
-    told = {(row["copies"], row["pageable_copies"], row["blocking_copies"]) for row in steps}
-    assert told == {(2, 2, 1)}
+    copies = {(row["copies"], row["pageable_copies"], row["blocking_copies"]) for row in steps}
+    assert copies == {(2, 2, 1)}
     assert all(0 < row["copy_ns"] < row["wall_ns"] for row in steps)
     assert styles.rows("device_steps") == []  # nothing has a clock but the host
 
@@ -389,12 +389,12 @@ def test_our_own_loader_gets_what_is_applied_too(part: Look):
     assert {(row["workers"], row["prefetch_factor"]) for row in rows} == {(1, 3)}
 
 
-def test_what_is_applied_to_no_loader_is_told(styles: Run):
-    told = styles.stderr
+def test_what_is_applied_to_no_loader_is_reported(styles: Run):
+    stderr = styles.stderr
     unapplied = ("accumulating.py:18=3", "plain.py:99=1")  # a stream's, and at no such line
     for place in unapplied:
-        assert f"headrace: num_workers@{place} was applied to no DataLoader" in told
-    assert told.count("was applied to no") == len(unapplied)
+        assert f"headrace: num_workers@{place} was applied to no DataLoader" in stderr
+    assert stderr.count("was applied to no") == len(unapplied)
 
 
 def test_a_stream_is_not_iterated_by_more_workers_than_the_script_wanted(part: Look, styles: Run):

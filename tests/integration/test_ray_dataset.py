@@ -205,7 +205,7 @@ def test_a_length_that_would_need_the_whole_dataset_to_run_is_not_known():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ({"sampler": [1, 2]}, "sampler and a Ray Dataset"),
         ({"batch_sampler": [[1, 2]]}, "batch_sampler and a Ray Dataset"),
@@ -217,8 +217,8 @@ def test_a_length_that_would_need_the_whole_dataset_to_run_is_not_known():
         ({"batch_size": None}, "Give a number"),
     ],
 )
-def test_what_means_nothing_for_it_is_refused(arguments: dict[str, Any], said: str):
-    with pytest.raises(UsageError, match=said):
+def test_what_means_nothing_for_it_is_refused(arguments: dict[str, Any], message: str):
+    with pytest.raises(UsageError, match=message):
         DataLoader(numbers(4), **arguments)
 
 
@@ -285,9 +285,9 @@ for batch in loader:
     mine += batch["id"].tolist()
     model(batch["id"][:, None].float()).sum().backward()
     optimizer.step()
-told = [None] * dist.get_world_size()
-dist.all_gather_object(told, mine)
-print("once", sorted(sum(told, [])) == list(range(50)), [len(each) for each in told], flush=True)
+gathered = [None] * dist.get_world_size()
+dist.all_gather_object(gathered, mine)
+print("once", sorted(sum(gathered, [])) == list(range(50)), [*map(len, gathered)], flush=True)
 dist.destroy_process_group()
 """
 OF_TRAINER = """
@@ -346,8 +346,8 @@ def check_records_of_rays_own_batches(folder: Path, file: str) -> None:
         [row for row in records.table(name).to_pylist() if row["loader"] == 0] for name in tables
     )
     assert sorted(row["rank"] for row in loaders) == [0, 1]
-    told = {(row["kind"], row["batch_size"], row["prefetch_factor"]) for row in loaders}
-    assert told == {("ray", 8, 2)}
+    styles = {(row["kind"], row["batch_size"], row["prefetch_factor"]) for row in loaders}
+    assert styles == {("ray", 8, 2)}
     assert {Path(row["file"]).name for row in loaders} == {file}
     fetched = Counter((row["rank"], row["epoch"]) for row in fetches)
     assert fetched == {(rank, epoch): 5 for rank in range(2) for epoch in range(2)}

@@ -95,11 +95,11 @@ def test_ray_data_and_ray_train_on_the_hosts_of_a_sagemaker_job(
         for name, host in hosts.items()
     }  # fmt: skip
     codes = {name: job.wait(300) for name, job in jobs.items()}
-    said = hosts["algo-2"].said(tmp_path)
-    assert codes == {"algo-1": 0, "algo-2": 0}, said
-    assert "step 4: " in said
-    assert f"- (ip={hosts['algo-2'].address}, pid=" in said  # it trains where the script runs
-    assert "Reporting training result 2" in said
+    output = hosts["algo-2"].output(tmp_path)
+    assert codes == {"algo-1": 0, "algo-2": 0}, output
+    assert "step 4: " in output
+    assert f"- (ip={hosts['algo-2'].address}, pid=" in output  # it trains where the script runs
+    assert "Reporting training result 2" in output
     # The worker of Ray Train is rank 0 of the run's records; its namespace is on this machine.
     steps = recorded_steps(tmp_path / "r")
     assert [row["samples"] for row in steps] == [2] * 4

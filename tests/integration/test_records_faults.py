@@ -20,8 +20,13 @@ from headrace.records.live_reader import recent_rows
 from headrace.records.parquet_tables import FORMAT_KEY, arrow_schema
 from headrace.records.reader import find_run, open_records
 from headrace.records.ring import HEADER_BYTES, RingWriter
-from headrace.records.schema import FETCHES, FORMAT_VERSION, OPTIONAL_TABLES, TABLES_BY_NAME
-from headrace.records.store import TABLE_NAMES
+from headrace.records.schema import (
+    FETCHES,
+    FORMAT_VERSION,
+    OPTIONAL_TABLES,
+    TABLE_NAMES,
+    TABLES_BY_NAME,
+)
 from run_tables import row_of
 
 
@@ -87,7 +92,7 @@ def test_a_ring_in_the_making_is_read_once_it_is_made(folder: Path, tmp_path: Pa
     assert open_records(tmp_path).table("fetches").num_rows == 600
 
 
-def test_broken_rings_are_told_and_cost_only_their_own_records(folder: Path, tmp_path: Path):
+def test_broken_rings_are_reported_and_cost_only_their_own_records(folder: Path, tmp_path: Path):
     write(folder, "healthy", 7)
     spoil(folder)
     assert faults(tmp_path) == [f"{name}.ring" for name in SPOILT]
@@ -103,7 +108,9 @@ def test_broken_rings_are_told_and_cost_only_their_own_records(folder: Path, tmp
     assert not (folder / "rings" / "unfinished.ring").exists()
 
 
-def test_a_ring_that_cannot_be_opened_is_told_once_and_tried_again(folder: Path, tmp_path: Path):
+def test_a_ring_that_cannot_be_opened_is_reported_once_and_tried_again(
+    folder: Path, tmp_path: Path
+):
     place = folder / "rings" / "a.ring"
     place.mkdir()
     collector = Collector(folder, "here")
@@ -116,7 +123,7 @@ def test_a_ring_that_cannot_be_opened_is_told_once_and_tried_again(folder: Path,
     assert open_records(tmp_path).table("fetches").num_rows == 3
 
 
-def test_what_is_dropped_while_a_ring_is_drained_is_told_once(folder: Path, tmp_path: Path):
+def test_what_is_dropped_while_a_ring_is_drained_is_reported_once(folder: Path, tmp_path: Path):
     writer = RingWriter(folder / "rings" / "a.ring", 1024)
 
     def fill() -> None:
@@ -135,7 +142,7 @@ def test_what_is_dropped_while_a_ring_is_drained_is_told_once(folder: Path, tmp_
     assert sum(row["value"] for row in events) == writer.dropped > 3
 
 
-def test_a_ring_that_is_cut_while_it_is_read_is_told(folder: Path, tmp_path: Path):
+def test_a_ring_that_is_cut_while_it_is_read_is_reported(folder: Path, tmp_path: Path):
     path = folder / "rings" / "a.ring"
     writer = RingWriter(path)
     writer.write(FETCHES, *row_of(FETCHES, rank=1))

@@ -19,13 +19,12 @@ from headrace.records.data_frames import RunFrames
 from headrace.records.live_switch import create_live_switch
 from headrace.records.reader import open_records
 from headrace.records.ring import RingReader, RingWriter
-from headrace.records.schema import FETCHES, PHASES, STEPS
-from headrace.records.store import TABLE_NAMES
+from headrace.records.schema import FETCHES, PHASES, STEPS, TABLE_NAMES
 from jobs import DEADLINE_S, alive, eventually
 from run_tables import row_of
 
 # Writes rows numbered from 0 and says after each how many there are; never ends by itself unless
-# told how many to write.
+# given how many to write.
 WRITER = """
 import os, sys
 from pathlib import Path
@@ -86,7 +85,7 @@ def hosting(folder: Path):
 
 
 def wrote_at_least(writer: subprocess.Popen, count: int) -> int:
-    """Wait until a writer has told that it wrote so many rows, and return what it told."""
+    """Wait until a writer has reported that it wrote so many rows; return what it reported."""
     return next(number for line in writer.stdout if (number := int(line)) >= count)
 
 
@@ -127,12 +126,12 @@ def test_a_run_is_read_live_and_closed(folder: Path, tmp_path: Path):
 
 def test_a_killed_writer_loses_nothing_that_it_wrote(folder: Path, tmp_path: Path):
     with hosting(folder) as host, writing(folder, "a", ENDLESS) as writer:
-        told = wrote_at_least(writer, 2000)
+        count = wrote_at_least(writer, 2000)
         writer.kill()
         writer.wait()
         eventually(lambda: not list((folder / "rings").iterdir()), "the dead writer's ring to go")
         kept = numbers(tmp_path, "a")
-        assert len(kept) >= told
+        assert len(kept) >= count
         assert kept == list(range(len(kept)))
         assert finished(host) == 0
     assert numbers(tmp_path, "a") == kept
@@ -143,10 +142,10 @@ def test_a_killed_collector_that_is_started_anew_keeps_each_record_once(
 ):
     # A small ring fills within an instant: what is overwritten too early would show.
     with writing(folder, "a", 6000, capacity=1 << 15) as a, writing(folder, "b", ENDLESS) as b:
-        for told in (500, 1500, 3000):
+        for count in (500, 1500, 3000):
             with hosting(folder) as host:
-                wrote_at_least(a, told)
-                wrote_at_least(b, told)
+                wrote_at_least(a, count)
+                wrote_at_least(b, count)
                 host.send_signal(signal.SIGKILL)
         with hosting(folder) as host:
             wrote_at_least(a, 6000)
@@ -166,7 +165,7 @@ def test_killing_everything_leaves_readable_records(folder: Path, tmp_path: Path
         wrote_at_least(writer, 3000)
         eventually(lambda: open_records(tmp_path).table("system").num_rows, "a sample")
         host.kill()
-        told = wrote_at_least(writer, 3500)
+        count = wrote_at_least(writer, 3500)
         writer.kill()
         host.wait()
         writer.wait()
@@ -174,7 +173,7 @@ def test_killing_everything_leaves_readable_records(folder: Path, tmp_path: Path
     run = RunFrames(tmp_path)
     assert not run.live
     kept = list(run.events[run.events["text"] == "a"]["at_ns"])
-    assert len(kept) >= told
+    assert len(kept) >= count
     assert kept == list(range(len(kept)))
     assert len(run.system) >= 1
     changed = [path for path, content in before.items() if path.read_bytes() != content]
@@ -216,7 +215,7 @@ def test_it_closes_the_records_when_its_parent_is_killed(folder: Path, tmp_path:
 import os, subprocess, sys
 from headrace.core.process.sidecar import request_line
 command = [sys.executable, "-P", "-m", "headrace.observe.probe.collector_process"]
-# The pipe's other end is inherited by a process that outlives us: its end does not tell.
+# The pipe's other end is inherited by a process that outlives us: its end shows nothing.
 read, write = os.pipe()
 os.write(write, request_line({"folder": sys.argv[1], "attempt": 1}).encode())
 print(subprocess.Popen(command, stdin=read).pid, flush=True)
@@ -249,7 +248,7 @@ def test_two_do_not_collect_the_same_records(folder: Path):
         Collector(folder, os.uname().nodename)
 
 
-def test_dropped_records_are_told(folder: Path, tmp_path: Path):
+def test_dropped_records_are_reported(folder: Path, tmp_path: Path):
     writer = RingWriter(folder / "rings/a.ring", 10 * (8 + FETCHES.frame.size))
     for number in range(15):
         writer.write(FETCHES, *row_of(FETCHES, rank=number))
@@ -285,7 +284,7 @@ def test_the_phases_of_a_run_are_those_of_its_steps(folder: Path, tmp_path: Path
     assert run.phases.groupby("phase")["phase_ns"].first()["copy"] == 2
 
 
-def test_processes_that_have_ended_are_told_once(folder: Path):
+def test_processes_that_have_ended_are_reported_once(folder: Path):
     collector = Collector(folder, "here")
     assert collector.take_pids() == set()
     writer = RingWriter(folder / "rings/a.ring")

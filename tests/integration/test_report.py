@@ -117,19 +117,19 @@ def test_a_run_without_steps_says_so(tmp_path: Path):
     assert "timeline" not in page.charts
 
 
-def test_the_verb_writes_the_page_where_it_is_told(recorded: Path, tmp_path: Path):
+def test_the_verb_writes_the_page_at_the_given_path(recorded: Path, tmp_path: Path):
     app = typer.Typer()
     app.callback()(lambda: None)
     app.command()(report)
     output = tmp_path / "new" / "page.html"
-    told = ["report", "base", "--runs-dir", str(recorded.parent), "--output", str(output)]
-    result = CliRunner().invoke(app, told)
+    arguments = ["report", "base", "--runs-dir", str(recorded.parent), "--output", str(output)]
+    result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     assert result.output.strip() == str(output)
     assert "base" in Page(output.read_text(encoding="utf-8")).text
 
 
-def test_a_place_that_cannot_be_written_is_told(recorded: Path, tmp_path: Path):
+def test_a_place_that_cannot_be_written_is_reported(recorded: Path, tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="--output"):
         write_report(recorded, output=tmp_path / "file" / "page.html")

@@ -27,9 +27,9 @@ def square(n):
 if __name__ == "__main__":
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         squares = pool.map(square, [1, 2, 3])
-    told = {"argv": sys.argv[1:], "rank": os.environ.get("RANK"), "squares": squares,
+    result = {"argv": sys.argv[1:], "rank": os.environ.get("RANK"), "squares": squares,
             "run_dir": os.environ["HEADRACE_RUN_DIR"], "typed": sys.stdin.read()}
-    print(json.dumps(told))
+    print(json.dumps(result))
     print("to stderr", file=sys.stderr)
     sys.exit(7)
 """
@@ -56,9 +56,9 @@ def test_without_torchrun_the_script_runs_directly(tmp_path: Path):
     (tmp_path / "train.py").write_text(DIRECT)
     ended = run(tmp_path, "--name", "base", "train.py", "--name", "x", stdin="yes\n")
     assert ended.returncode == 7
-    told = json.loads(ended.stdout)
+    result = json.loads(ended.stdout)
     folder = tmp_path / "runs" / "base"
-    assert told == {
+    assert result == {
         "argv": ["--name", "x"],
         "rank": None,
         "squares": [1, 4, 9],
@@ -81,7 +81,7 @@ def test_help_is_the_scripts_where_it_stands_behind_it(tmp_path: Path):
     assert "Usage: headrace run" in run(tmp_path, "--profile", "off", "--help", "train.py").stdout
 
 
-def test_torchrun_restarts_ranks_and_the_end_is_told(tmp_path: Path):
+def test_torchrun_restarts_ranks_and_the_end_is_reported(tmp_path: Path):
     (tmp_path / "train.py").write_text(TWO_RANKS)
     flags = [
         "--nproc_per_node=2",
@@ -95,8 +95,12 @@ def test_torchrun_restarts_ranks_and_the_end_is_told(tmp_path: Path):
     assert ended.returncode == 1  # of the ValueError, after the restart that 9 led to
     logs = tmp_path / "here" / "logs" / "attempt-1"
     for rank in range(2):
-        told = json.loads((logs / "restart-1" / f"rank-{rank}.stdout").read_text())
-        assert (told["rank"], told["WORLD_SIZE"], told["LOCAL_RANK"]) == (rank, "2", str(rank))
+        result = json.loads((logs / "restart-1" / f"rank-{rank}.stdout").read_text())
+        assert (result["rank"], result["WORLD_SIZE"], result["LOCAL_RANK"]) == (
+            rank,
+            "2",
+            str(rank),
+        )
         assert (logs / f"rank-{rank}.stderr").read_text() == "restart 0\n"
         assert ended.stdout.count(f"[rank {rank}] {{") == 2
     assert ended.stderr.count("OMP_NUM_THREADS") == 1
@@ -145,11 +149,11 @@ def test_a_rank_s_own_code_comes_back_through_torchrun(tmp_path: Path):
     flags = ["--profile", "off", "--nproc-per-node", "2", "--tee", "1:3"]
     ended = run_job(tmp_path, *flags, "-m", "pkg.train")
     assert ended.returncode == 9
-    assert "[default1]:restart 0" in ended.stderr  # what torchrun is told about output, it does
+    assert "[default1]:restart 0" in ended.stderr  # what torchrun is asked about output, it does
 
 
 @pytest.mark.parametrize(
-    ("variables", "damage", "told"),
+    ("variables", "damage", "message"),
     [
         ({}, "shutil.rmtree('runs')", "No such file or directory"),
         (
@@ -160,7 +164,7 @@ def test_a_rank_s_own_code_comes_back_through_torchrun(tmp_path: Path):
     ],
 )
 def test_the_script_s_code_comes_back_where_the_end_cannot_be_written_down(
-    tmp_path: Path, variables: dict[str, str], damage: str, told: str
+    tmp_path: Path, variables: dict[str, str], damage: str, message: str
 ):
     """Directly, and as one rank under torchrun, which speaks without a prefix."""
     (tmp_path / "train.py").write_text(
@@ -171,11 +175,11 @@ def test_the_script_s_code_comes_back_where_the_end_cannot_be_written_down(
     assert (ended.returncode, ended.stdout) == (7, f"rank {0 if variables else None}\n")
     assert "Traceback" not in ended.stderr
     (line,) = [line for line in ended.stderr.splitlines() if "cannot be written down" in line]
-    assert told in line
+    assert message in line
 
 
 @pytest.mark.parametrize(
-    ("flags", "closed", "shown", "tells"),
+    ("flags", "closed", "shown", "is_printed"),
     [
         ([], "<&-", "out\n", True),
         ([], ">&-", "", True),
@@ -185,7 +189,7 @@ def test_the_script_s_code_comes_back_where_the_end_cannot_be_written_down(
     ],
 )
 def test_a_script_runs_where_standard_streams_are_closed(
-    tmp_path: Path, flags: list[str], closed: str, shown: str, tells: bool
+    tmp_path: Path, flags: list[str], closed: str, shown: str, is_printed: bool
 ):
     (tmp_path / "train.py").write_text(
         "import sys; print('out'); print('err', file=sys.stderr); sys.exit(7)"
@@ -202,7 +206,7 @@ def test_a_script_runs_where_standard_streams_are_closed(
     )
     assert ended.returncode == 7
     assert ended.stdout == shown
-    assert ("headrace: run folder" in ended.stderr) is tells
+    assert ("headrace: run folder" in ended.stderr) is is_printed
     logs = tmp_path / "here" / "logs" / "attempt-1"
     assert (logs / "rank-0.stdout").read_text() == "out\n"
     assert "err\n" in (logs / "rank-0.stderr").read_text()

@@ -200,11 +200,11 @@ def test_an_exception_names_the_sample_s_key_and_shard(url: str, workers: int):
     first = dataset.index.locate(labels.index(2))
     with pytest.raises(WorkerError) as caught:
         list(DataLoader(dataset, 8, num_workers=workers))
-    told = str(caught.value)
+    message = str(caught.value)
     name = f"sample {first.key} (number {first.sample})"
-    assert f"{name} of {first.path} in {dataset.index.url}" in told
-    assert "ZeroDivisionError: two" in told
-    assert "in fails_on_two" in told
+    assert f"{name} of {first.path} in {dataset.index.url}" in message
+    assert "ZeroDivisionError: two" in message
+    assert "in fails_on_two" in message
 
 
 def test_a_subclass_keeps_its_own_attributes_in_workers(url: str):
@@ -212,7 +212,7 @@ def test_a_subclass_keeps_its_own_attributes_in_workers(url: str):
     assert all((batch["cls"] == 7).all() for batch in batches)
 
 
-def test_numbers_from_the_end_work_and_others_are_told(url: str):
+def test_numbers_from_the_end_work_and_others_are_reported(url: str):
     dataset = ShardDataset(url)
     assert dataset.__getitems__([-1])[0]["__key__"] == dataset[COUNT - 1]["__key__"]
     with pytest.raises(IndexError):

@@ -149,7 +149,9 @@ def test_listings_go_on_after_faults(behind: Behind, s3_url: str) -> None:
     assert [info.path for info in store.list("many")] == [f"many/{n:02d}" for n in range(20)]
 
 
-def test_wrong_credentials_are_told_at_once(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_credentials_are_reported_at_once(
+    s3_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
     store = open_store(s3_url)
     for call in (lambda: store.get("x"), lambda: list(store.list()), lambda: store.put("x", b"1")):
@@ -233,7 +235,7 @@ def test_a_bucket_that_does_not_exist_is_named(s3_url: str) -> None:
         list(open_store("s3://no-such-bucket/x").list())
 
 
-def test_an_endpoint_where_nothing_listens_is_told_soon(
+def test_an_endpoint_where_nothing_listens_is_reported_soon(
     s3_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")

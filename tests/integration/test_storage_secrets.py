@@ -23,7 +23,7 @@ _CONFIG = StorageConfig(
 )
 
 
-def _told(call: Callable[[], object]) -> str:
+def _error_text(call: Callable[[], object]) -> str:
     """Return all that the error of `call` can show, to whoever prints it in whatever way."""
     with pytest.raises(HeadraceError) as caught:
         call()
@@ -47,33 +47,41 @@ def test_presigned_queries_and_passwords_of_urls(caplog: pytest.LogCaptureFixtur
         assert bytes(store.get("x")) == b"123"
         assert all(f"X-Amz-Signature={_CANARY}" in request for request in server.requests)
         assert all("authorization" in headers for headers in server.headers)
-        told = _told(lambda: store.get("missing")) + _told(lambda: store.get_range("x", 5, 5))
+        text = _error_text(lambda: store.get("missing")) + _error_text(
+            lambda: store.get_range("x", 5, 5)
+        )
         with slow_proxy(
             server.endpoint, faults=Faults(busy=1.0, methods=("GET", "PROPFIND"))
         ) as proxy:
             busy = open_store(url.replace(host, proxy.endpoint[7:]), config=_CONFIG)
-            told += _told(lambda: busy.get_range("x", 0, 3)) + _told(lambda: list(busy.list()))
-        told += _told(lambda: busy.get_range("x", 0, 3))  # nothing listens there any more
-    told += repr(store) + str(store) + store.url + caplog.text + safe_url(url)
-    assert f"http://{host}/folder/missing" in told
-    assert _CANARY not in told
+            text += _error_text(lambda: busy.get_range("x", 0, 3)) + _error_text(
+                lambda: list(busy.list())
+            )
+        text += _error_text(lambda: busy.get_range("x", 0, 3))  # nothing listens there any more
+    text += repr(store) + str(store) + store.url + caplog.text + safe_url(url)
+    assert f"http://{host}/folder/missing" in text
+    assert _CANARY not in text
 
 
 def test_presigned_addresses_in_a_table(tmp_path: Path) -> None:
     table = tmp_path / "photos.csv"
     rows = [f"https://host/cat{end}?X-Amz-Signature={_CANARY}" for end in (".jpg", ".png")]
     table.write_text("\n".join(["url", *rows]))
-    told = _told(lambda: pack(str(table), str(tmp_path / "dst"), PackOptions()))
-    assert "https://host/cat.jpg and https://host/cat.png" in told
-    assert _CANARY not in told
+    text = _error_text(lambda: pack(str(table), str(tmp_path / "dst"), PackOptions()))
+    assert "https://host/cat.jpg and https://host/cat.png" in text
+    assert _CANARY not in text
 
 
 def test_keys_and_tokens(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID"):
         monkeypatch.setenv(name, _CANARY)
     store = open_store(s3_url, config=_CONFIG)
-    told = _told(lambda: store.get("x")) + _told(lambda: store.put("x", b"1")) + repr(store)
-    assert _CANARY not in told + repr(pickle.dumps(store))
+    text = (
+        _error_text(lambda: store.get("x"))
+        + _error_text(lambda: store.put("x", b"1"))
+        + repr(store)
+    )
+    assert _CANARY not in text + repr(pickle.dumps(store))
 
 
 def test_damaged_profiles(s3_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,9 +90,9 @@ def test_damaged_profiles(s3_url: str, tmp_path: Path, monkeypatch: pytest.Monke
     file = tmp_path / "credentials"
     file.write_text(f"[default]\naws_access_key_id = 1\n{_CANARY}\n")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
-    told = _told(lambda: open_store(s3_url).get("x"))
-    assert str(file) in told
-    assert _CANARY not in told
+    text = _error_text(lambda: open_store(s3_url).get("x"))
+    assert str(file) in text
+    assert _CANARY not in text
 
 
 @pytest.mark.parametrize(
@@ -97,4 +105,4 @@ def test_damaged_profiles(s3_url: str, tmp_path: Path, monkeypatch: pytest.Monke
     ],
 )
 def test_urls_that_cannot_be(url: str) -> None:
-    assert _CANARY not in _told(lambda: open_store(url))
+    assert _CANARY not in _error_text(lambda: open_store(url))

@@ -128,7 +128,7 @@ def test_a_flipped_bit_is_one_bit(s3_server: S3Server) -> None:
         assert sum(byte.bit_count() for byte in answer["Body"].read()) == 1
 
 
-def test_the_command_lines_tell_where_they_listen(s3_server: S3Server, tmp_path: Path) -> None:
+def test_the_command_lines_print_where_they_listen(s3_server: S3Server, tmp_path: Path) -> None:
     for arguments in (
         ["slow_proxy.py", "--target", urlsplit(s3_server.endpoint).netloc, "--rate-mb", "50"],
         ["s3_server.py", str(tmp_path), "--port", "0"],

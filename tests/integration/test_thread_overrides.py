@@ -43,7 +43,7 @@ def as_many_as_possible(worker):
 
 if __name__ == "__main__":
     # In the rank the product comes first, as it often does: forked workers find OpenBLAS at work.
-    told = {"rank": [started_by_a_product(), torch.get_num_threads(), cv2.getNumThreads()]}
+    counts = {"rank": [started_by_a_product(), torch.get_num_threads(), cv2.getNumThreads()]}
     # Likewise OpenCV: a forked worker that waited for its parent's threads would do so for ever.
     cv2.GaussianBlur(np.ones((2000, 2000, 3), np.uint8), (9, 9), 0)
     for method in sys.argv[2:]:
@@ -54,9 +54,9 @@ if __name__ == "__main__":
             multiprocessing_context=method,
             worker_init_fn=as_many_as_possible,
         )
-        (told[method],) = [list(each) for each in loader]
+        (counts[method],) = [list(each) for each in loader]
     with open(sys.argv[1], "w") as file:
-        json.dump(told, file)
+        json.dump(counts, file)
 """
 # How many threads a product starts in a process, and in one that it forks.
 PRODUCTS = """

@@ -33,7 +33,7 @@ from headrace.report.top.state import TimeWindow, TopState
 from jobs import DEADLINE_S, clean_environment, descendants, eventually, run_here, started
 from pages import Page, check_alone
 
-SCRIPT = Path(__file__).parents[1] / "scripts" / "probed" / "until_told.py"
+SCRIPT = Path(__file__).parents[1] / "scripts" / "probed" / "until_file.py"
 TOP = [sys.executable, "-m", "headrace.cli.main", "top"]
 START_S = 180.0  # torch is imported, perhaps while every core has other work
 STEERING = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -48,7 +48,7 @@ class Terminal:
         self._master, self.slave = os.openpty()
         fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         self.before = termios.tcgetattr(self.slave)
-        self.said = ""
+        self.output = ""
         environment = clean_environment(TERM="xterm-256color")
         for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"):
             environment.pop(name, None)
@@ -62,8 +62,8 @@ class Terminal:
     def text(self) -> str:
         """All that was written, without what steers the terminal."""
         while select.select([self._master], [], [], 0)[0]:
-            self.said += os.read(self._master, 65_536).decode(errors="replace")
-        return STEERING.sub("", self.said)
+            self.output += os.read(self._master, 65_536).decode(errors="replace")
+        return STEERING.sub("", self.output)
 
     def shows(self, words: str) -> None:
         eventually(lambda: words in self.text(), f"{words!r} in the terminal")
@@ -80,8 +80,8 @@ class Terminal:
     def is_as_before(self) -> bool:
         return (
             termios.tcgetattr(self.slave) == self.before
-            and self.said.rindex(ALONE_OUT) > self.said.rindex(ALONE_IN)
-            and CURSOR_ON in self.said
+            and self.output.rindex(ALONE_OUT) > self.output.rindex(ALONE_IN)
+            and CURSOR_ON in self.output
         )
 
     def close(self) -> None:
@@ -142,7 +142,7 @@ def test_the_view_can_be_started_together_with_the_run(running: LiveRun):
     assert running.early.startswith("base   attempt 1   1 rank   running")
 
 
-def test_a_frame_of_a_running_job_tells_its_speed_its_worker_and_its_line(live: Path):
+def test_a_frame_of_a_running_job_shows_its_speed_its_worker_and_its_line(live: Path):
     def with_worker() -> str:
         text = once(live)  # a pipe: one frame
         return text if re.search(r"^worker +0 ", text, re.MULTILINE) else ""
@@ -154,7 +154,7 @@ def test_a_frame_of_a_running_job_tells_its_speed_its_worker_and_its_line(live: 
     assert float(rate.replace(",", "")) > 1
     assert "samples/s" in text
     assert re.search(r"█ data wait ", text)
-    assert re.search(r"^rank +0 .*(until_told|points)\.py:\d+", text, re.MULTILINE)
+    assert re.search(r"^rank +0 .*(until_file|points)\.py:\d+", text, re.MULTILINE)
     assert re.search(r"^last \d.*: .*\.$", text, re.MULTILINE | re.DOTALL)
     assert max(map(len, lines)) <= 80
     assert "\x1b" not in text
@@ -191,7 +191,7 @@ def test_leaving_leaves_the_terminal_as_it_was(live: Path, key: bytes):
     with terminal(str(live), "--interval", "200ms") as screen:
         screen.shows("steps/s")
         screen.shows("q leaves")
-        assert ALONE_IN in screen.said
+        assert ALONE_IN in screen.output
         assert not termios.tcgetattr(screen.slave)[3] & termios.ECHO
         if key == b"sigterm":
             screen.process.send_signal(signal.SIGTERM)
@@ -215,11 +215,11 @@ def test_a_pause_holds_the_frame_and_the_end_of_a_run_is_shown(running: LiveRun,
         screen.press(b"\x1b[A")  # an arrow does nothing
         screen.press(b"p")
         screen.shows("paused")
-        screen.said = ""
+        screen.output = ""
         screen.press(b"p")
         screen.shows("running")
         eventually(lambda: "paused" not in screen.text().rpartition("attempt 1")[2], "going on")
-        screen.said = ALONE_IN
+        screen.output = ALONE_IN
         (running.folder / "stop").touch()
         assert running.job.wait(timeout=DEADLINE_S) == 0
         screen.shows("over after")
@@ -253,12 +253,12 @@ def begun(folder: Path) -> RunFolder:
 
 
 def move_start(run_folder: RunFolder, seconds: float) -> None:
-    """Tell another start of a run's attempt, to whoever reads it now as well."""
+    """Set another start of a run's attempt, also for whoever reads it now."""
     path = run_folder.path / "run.json"
-    told = json.loads(path.read_text())
-    told["attempts"][0]["started_s"] += seconds
+    content = json.loads(path.read_text())
+    content["attempts"][0]["started_s"] += seconds
     draft = path.with_name("run.json.moved.tmp")
-    draft.write_text(json.dumps(told))
+    draft.write_text(json.dumps(content))
     draft.replace(path)
 
 
@@ -279,22 +279,22 @@ def test_a_run_in_its_first_second_is_waited_for(tmp_path: Path):
         host.stdin.write(request_line(request).encode())
         host.stdin.flush()
         try:
-            said, errors = view.communicate(timeout=DEADLINE_S)
+            output, errors = view.communicate(timeout=DEADLINE_S)
         finally:
             host.communicate(timeout=DEADLINE_S)
     assert view.returncode == 0, errors
-    assert said.startswith("early   attempt 1   1 rank   running")
-    assert "no training step yet" in said
+    assert output.startswith("early   attempt 1   1 rank   running")
+    assert "no training step yet" in output
 
 
-def test_a_run_that_ends_before_anything_is_recorded_is_told(tmp_path: Path):
+def test_a_run_that_ends_before_anything_is_recorded_is_reported(tmp_path: Path):
     folder = begun(tmp_path / "early")
     with waiting(folder) as view:
         folder.end_attempt(1, 3)
         move_start(folder, -60)  # or it would have ended before it began
         (folder.records(1) / "switch").unlink()
-        said, errors = view.communicate(timeout=DEADLINE_S)
-    assert (view.returncode, said) == (1, "")
+        output, errors = view.communicate(timeout=DEADLINE_S)
+    assert (view.returncode, output) == (1, "")
     assert "early ended with exit code 3 after " in errors
     assert "before anything of it was recorded. What it printed is in" in errors
 
@@ -302,22 +302,22 @@ def test_a_run_that_ends_before_anything_is_recorded_is_told(tmp_path: Path):
 def test_ctrl_c_leaves_while_a_run_is_waited_for(tmp_path: Path):
     with waiting(begun(tmp_path / "early")) as view:
         view.send_signal(signal.SIGINT)
-        said, errors = view.communicate(timeout=DEADLINE_S)
-    assert (view.returncode, said) == (0, "")
+        output, errors = view.communicate(timeout=DEADLINE_S)
+    assert (view.returncode, output) == (0, "")
     assert "Traceback" not in errors
 
 
 @contextmanager
 def waiting(folder: RunFolder) -> Iterator[subprocess.Popen[str]]:
-    """`headrace top` that has said that it waits for the run's first records."""
+    """`headrace top` that has printed that it waits for the run's first records."""
     view = subprocess.Popen(
         [*TOP, str(folder.path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=clean_environment(COLUMNS="80"),
     )  # fmt: skip
     try:
         assert view.stderr is not None
-        told = view.stderr.readline()
-        assert told == "headrace: early has just begun; waiting for its first records\n"
+        line = view.stderr.readline()
+        assert line == "headrace: early has just begun; waiting for its first records\n"
         yield view
     finally:
         view.kill()
@@ -377,7 +377,7 @@ def test_a_killed_job_shows_its_last_state(tmp_path: Path):
     assert "timeline" in page.charts
 
 
-def test_what_cannot_be_shown_is_told_in_a_sentence(tmp_path: Path):
+def test_what_cannot_be_shown_is_reported_in_a_sentence(tmp_path: Path):
     with pytest.raises(UsageError, match="There is no run 'nothing'"):
         top("nothing", runs_dir=str(tmp_path))
     with pytest.raises(UsageError, match="There is no run in"):

@@ -117,7 +117,7 @@ def test_a_checkpoint_that_training_removes_meanwhile_gives_way_to_a_newer_one(
         evaluates.restore(*trained(0))
 
 
-def test_damage_is_told_with_the_file_and_the_way_on(url: str):
+def test_damage_is_reported_with_the_file_and_the_way_on(url: str):
     checkpointer = Checkpointer(url)
     model, optimizer = trained(1)
     checkpointer.save(1, model, optimizer)

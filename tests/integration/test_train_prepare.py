@@ -50,25 +50,25 @@ def test_a_process_group_that_is_there_is_used():
     ("strategy", "message"),
     [("ddpp", "Choose one of: ddp, fsdp, dp, none"), ("DDP", "does not exist")],
 )
-def test_an_unknown_strategy_is_told(strategy: str, message: str):
+def test_an_unknown_strategy_is_reported(strategy: str, message: str):
     with pytest.raises(UsageError, match=message):
         prepare(Network(), strategy)
 
 
-def test_rank_without_the_rest_of_torchrun_s_variables_is_told(monkeypatch: pytest.MonkeyPatch):
+def test_rank_without_the_rest_of_torchrun_s_variables_is_reported(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "1")
     with pytest.raises(UsageError, match=r"RANK is set.*headrace run"):
         prepare(Network(), "ddp", device="cpu")
 
 
-def test_a_model_without_anything_to_train_is_told():
+def test_a_model_without_anything_to_train_is_reported():
     model = Network().requires_grad_(False)
     with pytest.raises(UsageError, match="strategy='none'"):
         prepare(model, "ddp", device="cpu")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is such a device here")
-def test_a_device_that_is_not_there_is_told():
+def test_a_device_that_is_not_there_is_reported():
     with pytest.raises(UsageError, match="this host has 0 device"):
         prepare(Network(), "none", device="cuda")

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(1000)  # a verb alone may take more than the us
 SCRIPTS = Path(__file__).parents[1] / "scripts" / "probed"
 
 
-def said(folder: Path, *words: str, code: int = 0, **extra: str) -> str:
+def printed(folder: Path, *words: str, code: int = 0, **extra: str) -> str:
     """Run a verb in a folder; return what it printed."""
     ended = run_here(folder, *words, **extra)
     assert ended.returncode == code, ended.stderr
@@ -27,32 +27,32 @@ def test_a_remedy_is_tried_and_its_prediction_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(tune, "_MOST_TRIALS", 1)  # another one would show nothing more
-    told = said(tmp_path, "tune", "--steps", "40", str(SCRIPTS / "waiting.py"))
+    output = printed(tmp_path, "tune", "--steps", "40", str(SCRIPTS / "waiting.py"))
     (tuning,) = (tmp_path / "runs").iterdir()
     runs = sorted(path.name for path in tuning.iterdir())
     assert "as-it-is" in runs
-    assert any(name.startswith("1-num_workers") for name in runs), told
+    assert any(name.startswith("1-num_workers") for name in runs), output
     first = next(path for path in tuning.iterdir() if path.name.startswith("1-"))
     checked = json.loads((first / "prediction.json").read_text())
     assert checked["low"] <= checked["predicted"] <= checked["high"]
     assert checked["predicted"] > 1.05
     assert checked["measured_low"] <= checked["measured"] <= checked["measured_high"]
-    backtest = json.loads(said(tmp_path, "doctor", "--backtest", "--json"))
+    backtest = json.loads(printed(tmp_path, "doctor", "--backtest", "--json"))
     assert backtest["checked"][0]["error"] == checked["predicted"] / checked["measured"] - 1
-    assert "checked: error" in said(tmp_path, "doctor", "--backtest")
+    assert "checked: error" in printed(tmp_path, "doctor", "--backtest")
     # The script took no more steps than it was asked for.
     attempts = json.loads((first / "run.json").read_text())["attempts"]
     assert attempts[0]["exit_code"] == 0
-    assert "predicted" in told
-    assert "measured" in told
+    assert "predicted" in output
+    assert "measured" in output
     assert (
         "no difference"
-        in said(tmp_path, "compare", str(tuning / "as-it-is"), str(tuning / "as-it-is")).lower()
+        in printed(tmp_path, "compare", str(tuning / "as-it-is"), str(tuning / "as-it-is")).lower()
     )
-    assert f"runs/{tuning.name}" in told
+    assert f"runs/{tuning.name}" in output
     # Its runs are found as others are: the latest, and by name.
-    assert said(tmp_path, "doctor")
-    between = said(tmp_path, "compare", f"{tuning.name}/as-it-is", f"{tuning.name}/{first.name}")
+    assert printed(tmp_path, "doctor")
+    between = printed(tmp_path, "compare", f"{tuning.name}/as-it-is", f"{tuning.name}/{first.name}")
     assert "num_workers: 1 -> " in between
     assert "--apply: - -> num_workers" in between
 
@@ -91,10 +91,10 @@ for x in DataLoader(Frail(), batch_size=4, num_workers=1):
 def test_a_remedy_that_the_script_fails_with_is_left_out(tmp_path: Path):
     (tmp_path / "frail.py").write_text(FRAIL)
     flags = ("--steps", "20", "--apply", "rank_threads=1")
-    told = said(tmp_path, "tune", *flags, "frail.py", PYTHONPATH=str(SCRIPTS))
-    assert "the script failed with it" in told
-    assert "too many of us" in told
-    assert "Nothing that needs no code change makes it faster." in told
+    output = printed(tmp_path, "tune", *flags, "frail.py", PYTHONPATH=str(SCRIPTS))
+    assert "the script failed with it" in output
+    assert "too many of us" in output
+    assert "Nothing that needs no code change makes it faster." in output
     (tuning,) = (tmp_path / "runs").iterdir()
     for folder in tuning.iterdir():  # what was given is in each of its runs
         command = json.loads((folder / "run.json").read_text())["attempts"][0]["command"]
@@ -102,19 +102,19 @@ def test_a_remedy_that_the_script_fails_with_is_left_out(tmp_path: Path):
         assert not (folder / "prediction.json").exists()
 
 
-def test_a_script_that_fails_is_told(tmp_path: Path):
+def test_a_script_that_fails_is_reported(tmp_path: Path):
     (tmp_path / "broken.py").write_text("raise ValueError('out of luck')\n")
-    told = said(tmp_path, "tune", "broken.py", code=1)
-    assert "out of luck" in told
-    assert "exit code 1" in told
+    output = printed(tmp_path, "tune", "broken.py", code=1)
+    assert "out of luck" in output
+    assert "exit code 1" in output
 
 
-def test_wrong_use_is_told(tmp_path: Path):
-    assert "No prediction was checked" in said(tmp_path, "doctor", "--backtest", code=1)
-    assert "needs a script" in said(tmp_path, "tune", code=2)
+def test_wrong_use_is_reported(tmp_path: Path):
+    assert "No prediction was checked" in printed(tmp_path, "doctor", "--backtest", code=1)
+    assert "needs a script" in printed(tmp_path, "tune", code=2)
     (tmp_path / "x.py").touch()
-    assert "names its runs itself" in said(tmp_path, "tune", "--name", "x", "x.py", code=2)
+    assert "names its runs itself" in printed(tmp_path, "tune", "--name", "x", "x.py", code=2)
     applied = ("--nproc-per-node", "1", "--apply", "rank_threads=1")
-    assert "write it first" in said(tmp_path, "tune", *applied, "x.py", code=2)
-    assert "fewer than 10" in said(tmp_path, "tune", "--steps", "3", "x.py", code=2)
-    assert "There is no run" in said(tmp_path, "compare", "a", "b", code=2)
+    assert "write it first" in printed(tmp_path, "tune", *applied, "x.py", code=2)
+    assert "fewer than 10" in printed(tmp_path, "tune", "--steps", "3", "x.py", code=2)
+    assert "There is no run" in printed(tmp_path, "compare", "a", "b", code=2)

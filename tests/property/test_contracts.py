@@ -1,4 +1,4 @@
-"""What contracts tell scripts: read back, it is the job; each variable is what facts say.
+"""What contracts give scripts: read back, it is the job; each variable is what facts say.
 
 SageMaker's own packages read it too: tests/integration/contracts.
 """
@@ -74,11 +74,11 @@ JOBS = st.builds(
 
 
 @given(JOBS, st.integers(0, 47))
-def test_what_a_host_on_sagemaker_is_told_is_read_back_as_the_job(job, number) -> None:
+def test_what_a_host_on_sagemaker_gets_is_read_back_as_the_job(job, number) -> None:
     host = job.hosts[number % len(job.hosts)]
-    told = dict(sagemaker_variables(job, host, FOLDERS, MACHINE))
+    variables = dict(sagemaker_variables(job, host, FOLDERS, MACHINE))
     config = json.dumps(resource_config(job, host, MACHINE))
-    found = find_cluster_hosts(told, config, ClusterHostFlags(), lambda _: None)
+    found = find_cluster_hosts(variables, config, ClusterHostFlags(), lambda _: None)
     assert set(found.hosts) == set(job.hosts)
     assert found.here == host
     assert found.head == job.master
@@ -90,7 +90,7 @@ def test_what_a_host_on_sagemaker_is_told_is_read_back_as_the_job(job, number) -
 
 
 @given(JOBS, st.integers(0, 47))
-def test_the_file_alone_tells_the_hosts(job, number) -> None:
+def test_the_file_alone_names_the_hosts(job, number) -> None:
     host = job.hosts[number % len(job.hosts)]
     config = json.dumps(resource_config(job, host, MACHINE))
     flags = ClusterHostFlags(training=job.distributed[0])
@@ -99,14 +99,14 @@ def test_the_file_alone_tells_the_hosts(job, number) -> None:
 
 
 @given(JOBS, st.integers(0, 47))
-def test_what_a_host_on_vertex_is_told_is_read_back_as_the_job(job, number) -> None:
+def test_what_a_host_on_vertex_gets_is_read_back_as_the_job(job, number) -> None:
     host = job.hosts[number % len(job.hosts)]
-    told = dict(vertex_variables(job, host, VertexPaths(output="/out", data={})))
-    found = find_cluster_hosts(told, None, ClusterHostFlags(), lambda _: None)
+    variables = dict(vertex_variables(job, host, VertexPaths(output="/out", data={})))
+    found = find_cluster_hosts(variables, None, ClusterHostFlags(), lambda _: None)
     assert set(found.hosts) == set(job.hosts)
     assert (found.here, found.head) == (host, job.master)
-    assert told["MASTER_ADDR"] == job.master
-    assert int(told["WORLD_SIZE"]) == len(job.hosts)
+    assert variables["MASTER_ADDR"] == job.master
+    assert int(variables["WORLD_SIZE"]) == len(job.hosts)
 
 
 @given(JOBS)
@@ -147,7 +147,7 @@ HETERO = TrainingJob(
 
 
 def test_the_variables_of_a_heterogeneous_job_are_those_of_sdk_2() -> None:
-    told = sagemaker_variables(HETERO, "algo-1", FOLDERS, MACHINE)
+    variables = sagemaker_variables(HETERO, "algo-1", FOLDERS, MACHINE)
     expected = {
         "SM_HOSTS": '["algo-1","algo-2","algo-3"]',
         "SM_CURRENT_HOST": "algo-1",
@@ -188,23 +188,23 @@ def test_the_variables_of_a_heterogeneous_job_are_those_of_sdk_2() -> None:
         "SAGEMAKER_JOB_NAME": "job-1",
         "CURRENT_HOST": "algo-1",
     }
-    assert {name: told.get(name) for name in expected} == expected
-    group = json.loads(told["SM_INSTANCE_GROUPS_DICT"])["dnn_group"]
+    assert {name: variables.get(name) for name in expected} == expected
+    group = json.loads(variables["SM_INSTANCE_GROUPS_DICT"])["dnn_group"]
     assert group == {
         "hosts": ["algo-1", "algo-2"],
         "instance_group_name": "dnn_group",
         "instance_type": "ml.p4d.24xlarge",
     }
-    assert "NCCL_IB_DISABLE" not in told  # it cripples InfiniBand
+    assert "NCCL_IB_DISABLE" not in variables  # it cripples InfiniBand
 
 
 def test_sdk_3_has_no_groups_and_json_with_spaces() -> None:
-    told = sagemaker_v3_variables(HETERO, "algo-2", FOLDERS, MACHINE)
-    assert told["SM_HOSTS"] == '["algo-1", "algo-2", "algo-3"]'
-    assert told["SM_CURRENT_HOST_RANK"] == "1"
-    assert told["SM_HP_BATCH_SIZE"] == "256"
+    variables = sagemaker_v3_variables(HETERO, "algo-2", FOLDERS, MACHINE)
+    assert variables["SM_HOSTS"] == '["algo-1", "algo-2", "algo-3"]'
+    assert variables["SM_CURRENT_HOST_RANK"] == "1"
+    assert variables["SM_HP_BATCH_SIZE"] == "256"
     gone = ("GROUP", "USER_ARGS", "MODULE", "FRAMEWORK", "INTERMEDIATE", "HP_BATCH-SIZE")
-    assert not [name for name in told if any(part in name for part in gone)]
+    assert not [name for name in variables if any(part in name for part in gone)]
 
 
 @pytest.mark.parametrize(
@@ -222,16 +222,16 @@ def test_sdk_3_has_no_groups_and_json_with_spaces() -> None:
          {"process_count_per_node": None, "smp": None}),
     ],
 )  # fmt: skip
-def test_the_ranks_that_a_host_was_asked_to_have_are_told(
+def test_the_ranks_that_a_host_was_asked_to_have_are_passed_on(
     distribution, asked, parameters, config
 ) -> None:
     job = TrainingJob(
         name="j", groups=groups_of([1]), entry_point="train.py", distribution=distribution,
         distributed=("gpu",), processes_per_host=asked,
     )  # fmt: skip
-    told = sagemaker_variables(job, "algo-1", FOLDERS, MACHINE)
-    assert json.loads(told["SM_FRAMEWORK_PARAMS"]) == parameters
-    assert json.loads(told["SM_DISTRIBUTED_CONFIG"]) == config
+    variables = sagemaker_variables(job, "algo-1", FOLDERS, MACHINE)
+    assert json.loads(variables["SM_FRAMEWORK_PARAMS"]) == parameters
+    assert json.loads(variables["SM_DISTRIBUTED_CONFIG"]) == config
 
 
 def test_the_two_dialects_of_arguments() -> None:
@@ -251,17 +251,21 @@ def test_ten_hosts_are_in_the_order_of_their_numbers() -> None:
 
 
 def test_pools_are_the_primary_the_workers_and_what_does_not_train() -> None:
-    told = vertex_variables(HETERO, "algo-3", VertexPaths(output="/out/", data={}))
-    spec = json.loads(told["CLUSTER_SPEC"])
+    variables = vertex_variables(HETERO, "algo-3", VertexPaths(output="/out/", data={}))
+    spec = json.loads(variables["CLUSTER_SPEC"])
     assert spec["cluster"] == {
         "workerpool0": ["algo-1:2222"],
         "workerpool1": ["algo-2:2222"],
         "workerpool2": ["algo-3:2222"],
     }
     assert spec["task"] == {"type": "workerpool2", "index": 0}
-    assert json.loads(told["TF_CONFIG"])["task"] == {"type": "ps", "index": 0}
-    assert told["AIP_MODEL_DIR"] == "/out/model/"
-    assert (told["RANK"], told["WORLD_SIZE"], told["MASTER_PORT"]) == ("2", "3", "3333")
+    assert json.loads(variables["TF_CONFIG"])["task"] == {"type": "ps", "index": 0}
+    assert variables["AIP_MODEL_DIR"] == "/out/model/"
+    assert (variables["RANK"], variables["WORLD_SIZE"], variables["MASTER_PORT"]) == (
+        "2",
+        "3",
+        "3333",
+    )
 
 
 def test_one_machine_alone_has_no_tf_config() -> None:
@@ -269,10 +273,10 @@ def test_one_machine_alone_has_no_tf_config() -> None:
         name="j", groups=groups_of([1]), entry_point="train.py", channels=(Channel(name="train"),)
     )
     places = VertexPaths(output="gs://b/run", data={"train": "gs://b/data"})
-    told = vertex_variables(job, "algo-1", places)
-    assert "TF_CONFIG" not in told
-    assert told["AIP_TRAINING_DATA_URI"] == "gs://b/data"
-    assert told["AIP_CHECKPOINT_DIR"] == "gs://b/run/checkpoints/"
+    variables = vertex_variables(job, "algo-1", places)
+    assert "TF_CONFIG" not in variables
+    assert variables["AIP_TRAINING_DATA_URI"] == "gs://b/data"
+    assert variables["AIP_CHECKPOINT_DIR"] == "gs://b/run/checkpoints/"
 
 
 # facts: what of section 5c belongs to features of Vertex AI that a job here does not use.
@@ -282,17 +286,17 @@ NOT_HERE = {
 }  # fmt: skip
 
 
-def test_project_and_region_are_told_on_vertex_and_no_feature_that_is_not_used() -> None:
+def test_project_and_region_are_passed_on_vertex_and_no_feature_that_is_not_used() -> None:
     places = VertexPaths(output="/out", data={}, project="p-1", region="europe-west4")
-    told = vertex_variables(HETERO, "algo-1", places)
-    assert told["CLOUD_ML_PROJECT_ID"] == "p-1"
-    assert told["CLOUD_ML_REGION"] == "europe-west4"
-    assert not NOT_HERE & told.keys()
-    assert "trial" not in json.loads(told["CLUSTER_SPEC"])["task"]
-    assert "AIP_DATA_FORMAT" not in told  # HETERO's channels are nowhere: no data, no format
+    variables = vertex_variables(HETERO, "algo-1", places)
+    assert variables["CLOUD_ML_PROJECT_ID"] == "p-1"
+    assert variables["CLOUD_ML_REGION"] == "europe-west4"
+    assert not NOT_HERE & variables.keys()
+    assert "trial" not in json.loads(variables["CLUSTER_SPEC"])["task"]
+    assert "AIP_DATA_FORMAT" not in variables  # HETERO's channels are nowhere: no data, no format
 
 
-def test_an_experiment_is_told_and_its_run_where_it_has_one() -> None:
+def test_an_experiment_is_passed_on_and_its_run_where_it_has_one() -> None:
     assert experiment_variables("exp-1", None) == {"AIP_EXPERIMENT_NAME": "exp-1"}
     assert experiment_variables("exp-1", "run-1") == {
         "AIP_EXPERIMENT_NAME": "exp-1", "AIP_EXPERIMENT_RUN_NAME": "run-1",
@@ -300,16 +304,16 @@ def test_an_experiment_is_told_and_its_run_where_it_has_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kinds", "places", "told"),
+    ("kinds", "places", "data_format"),
     [
         ((None, None), ("/images", "/more"), "jsonl"),
         (("text/csv", "text/csv; charset=utf-8"), ("/a", "/b"), "csv"),
         ((None, None), ("gs://b/train.csv", "gs://b/val.csv"), "csv"),
-        (("text/csv", None), ("/a", "/images"), "jsonl"),  # one format is told for all
+        (("text/csv", None), ("/a", "/images"), "jsonl"),  # one format is given for all
         (("application/jsonlines", "text/csv"), ("/a.csv", "/b"), "jsonl"),
     ],
 )
-def test_tables_are_csv_on_vertex_and_all_else_jsonl(kinds, places, told) -> None:
+def test_tables_are_csv_on_vertex_and_all_else_jsonl(kinds, places, data_format) -> None:
     names = ("training", "validation")
     job = TrainingJob(
         name="j", groups=groups_of([1]), entry_point="train.py",
@@ -319,11 +323,11 @@ def test_tables_are_csv_on_vertex_and_all_else_jsonl(kinds, places, told) -> Non
     )  # fmt: skip
     data = dict(zip(names, places, strict=True))
     found = vertex_variables(job, "algo-1", VertexPaths(output="/out", data=data))
-    assert found["AIP_DATA_FORMAT"] == told
+    assert found["AIP_DATA_FORMAT"] == data_format
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "message"),
     [
         ({"net": object()}, "hyperparameter net: JSON cannot hold a value of type object"),
         ({"lr": float("nan")}, "hyperparameter lr: JSON cannot hold nan"),
@@ -332,8 +336,8 @@ def test_tables_are_csv_on_vertex_and_all_else_jsonl(kinds, places, told) -> Non
         ({"a": "\0"}, "zero byte"),
     ],
 )
-def test_hyperparameters_that_cannot_be_told_are_refused(values, said) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_hyperparameters_that_cannot_be_passed_are_refused(values, message) -> None:
+    with pytest.raises(UsageError, match=message):
         check_hyperparameters(values)
 
 

@@ -28,7 +28,7 @@ def test_each_batch_is_delivered_once_in_order(batches: int, depth: int, steps):
             submitted += 1
 
     def send_again(lost) -> None:
-        waiting.extend(dispatch.issue(ticket.batch, ticket.slot).number for ticket in lost)
+        waiting.extend(dispatch.issue(task.batch, task.slot).number for task in lost)
 
     def act(what: str, worker: int) -> None:
         if what == "take" and waiting and worker not in held:
@@ -39,8 +39,8 @@ def test_each_batch_is_delivered_once_in_order(batches: int, depth: int, steps):
             send_again(dispatch.forget({held.pop(worker)}))
         elif what == "vanish" and waiting:
             waiting.pop(0)  # taken by a worker that died before it could say so
-        while (ticket := dispatch.deliver()) is not None:
-            delivered.append(ticket.batch)
+        while (task := dispatch.deliver()) is not None:
+            delivered.append(task.batch)
         give_out()
 
     give_out()

@@ -36,6 +36,6 @@ def test_what_is_written_reads_back(overrides: list[Override]):
         ("batch_size=8", "write NAME=VALUE"),
     ],
 )
-def test_what_cannot_be_is_told(text: str, says: str):
+def test_what_cannot_be_is_reported(text: str, says: str):
     with pytest.raises(UsageError, match=says.replace("?", r"\?")):
         parse_overrides(text)

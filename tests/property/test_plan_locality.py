@@ -54,7 +54,7 @@ def test_a_rank_reads_its_part_of_the_shards(global_batch, world):
     per_rank=st.integers(1, 8),
     data=st.data(),
 )
-def test_a_rank_reads_at_most_the_share_foretold(sizes, lanes, window, world, per_rank, data):
+def test_a_rank_reads_at_most_the_share_predicted(sizes, lanes, window, world, per_rank, data):
     plan = plan_over(
         sizes, global_batch=world * per_rank, lanes=lanes, window=window, drop_last=True
     )
@@ -71,7 +71,7 @@ def test_a_rank_reads_at_most_the_share_foretold(sizes, lanes, window, world, pe
     per_rank=st.integers(1, 8),
     data=st.data(),
 )
-def test_in_dataset_order_the_share_foretold_is_exact(sizes, world, per_rank, data):
+def test_in_dataset_order_the_share_predicted_is_exact(sizes, world, per_rank, data):
     assume(sizes.sum() >= world * per_rank)
     plan = plan_over(sizes, global_batch=world * per_rank, shuffle=False, drop_last=True)
     rank = data.draw(st.integers(0, world - 1))
@@ -80,7 +80,7 @@ def test_in_dataset_order_the_share_foretold_is_exact(sizes, world, per_rank, da
 
 
 @pytest.mark.parametrize("world", [2, 5, 16])
-def test_in_a_whole_permutation_the_share_foretold_is_the_mean(world):
+def test_in_a_whole_permutation_the_share_predicted_is_the_mean(world):
     sizes = np.random.default_rng(2).integers(1, 30, size=400)
     plan = plan_over(sizes, global_batch=80, window=10**6)
 

@@ -61,7 +61,9 @@ def test_rows_are_those_of_the_host_s_clock_with_the_device_s_times(
     st.lists(st.sampled_from(["in time", "no event", "late"]), min_size=1, max_size=25),
     st.integers(8, 40),
 )
-def test_rows_that_no_event_tells_are_counted_and_the_others_are_right(steps: list[str], most: int):
+def test_rows_that_no_event_reports_are_counted_and_the_others_are_right(
+    steps: list[str], most: int
+):
     rows: list[Row] = []
     device = Device()
     clock = DeviceClock(lambda *row: rows.append(row), device.event)

@@ -34,7 +34,7 @@ def test_each_row_is_found_in_any_order_and_what_was_lost_is_not(
 
 
 @given(st.lists(FEW_KEYS), st.lists(FEW_KEYS))
-def test_rows_that_cannot_be_told_apart_count_as_lost(
+def test_rows_that_cannot_be_distinguished_count_as_lost(
     keys: list[tuple[int, str, int]], there: list[tuple[int, str, int]]
 ):
     places = device_row_numbers(rows(keys), rows(there))

@@ -136,7 +136,7 @@ def test_a_closed_table_and_one_without_times_are_read_too(long: tuple[Records, 
     assert recent_rows(records, "batches", 0).num_rows == 0
 
 
-def test_a_table_that_is_none_and_a_newer_store_are_told(long: tuple[Records, RecordStore]):
+def test_a_table_that_is_none_and_a_newer_store_are_reported(long: tuple[Records, RecordStore]):
     records, written = long
     with pytest.raises(RecordsError, match="No table 'nothing'"):
         recent_rows(records, "nothing", 0)

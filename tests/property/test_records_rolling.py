@@ -106,8 +106,8 @@ def test_no_sum_is_lost_or_counted_twice_wherever_the_collector_dies(parts, firs
             assert kept[:first] == rows[:first]
         stacks = rows_of(store, STACKS)
         for bound, name in ((min, "start_ns"), (max, "end_ns")):
-            told = [row[name] for row in written[STACKS]]
-            assert bound((row[name] for row in stacks), default=0) == bound(told, default=0)
+            values = [row[name] for row in written[STACKS]]
+            assert bound((row[name] for row in stacks), default=0) == bound(values, default=0)
         store.close()
 
 

@@ -18,6 +18,11 @@ WORKERS = st.integers(1, 6)
 FACTOR = st.integers(1, 3)
 
 
+def delivered_ns(pipeline: Pipeline, service: np.ndarray, consume: np.ndarray) -> np.ndarray:
+    """Return when each batch is delivered, in the first drawing."""
+    return delivery_times(pipeline, service, service, consume)[0][0]
+
+
 def as_rows(values) -> np.ndarray:
     return np.array([values], dtype=np.float64)
 
@@ -42,7 +47,7 @@ def a_load(service, consume, cpu_share=0.0, consume_cpu=0.0) -> BatchCosts:
 def test_throughput_is_above_neither_bound(times, workers, factor, takes_next):
     service, consume = as_rows([each[0] for each in times]), as_rows([each[1] for each in times])
     pipeline = Pipeline(workers=workers, prefetch_factor=factor, takes_next=takes_next)
-    delivered = delivery_times(pipeline, service, consume)[0]
+    delivered = delivered_ns(pipeline, service, consume)
     assert (np.diff(delivered) >= consume[0, :-1]).all()
     assert delivered[-1] + 1e-9 >= service.sum() / workers
     assert delivered[-1] <= service.sum() + consume[0, :-1].sum() + 1e-6
@@ -54,7 +59,7 @@ def test_more_workers_that_take_the_next_batch_are_never_slower(service, consume
     def end(count: int) -> float:
         pipeline = Pipeline(workers=count, prefetch_factor=factor, takes_next=True)
         used = as_rows([consume] * len(service))
-        return float(delivery_times(pipeline, as_rows(service), used)[0, -1])
+        return float(delivered_ns(pipeline, as_rows(service), used)[-1])
 
     assert end(workers + 1) <= end(workers) + 1e-9
 
@@ -88,7 +93,7 @@ def test_no_more_cpu_is_used_than_there_are_cores(service, consume, workers, cor
 @given(service=TIMES, consume=st.integers(1, 30), workers=WORKERS, factor=FACTOR)
 def test_it_delivers_when_the_loaders_own_bookkeeping_does(service, consume, workers, factor):
     pipeline = Pipeline(workers=workers, prefetch_factor=factor, takes_next=True)
-    simulated = delivery_times(pipeline, as_rows(service), as_rows([consume] * len(service)))[0]
+    simulated = delivered_ns(pipeline, as_rows(service), as_rows([consume] * len(service)))
     assert played_with_dispatch(service, consume, pipeline) == pytest.approx(simulated)
 
 
@@ -105,8 +110,8 @@ def played_with_dispatch(service, consume, pipeline: Pipeline) -> list[float]:
             waiting.append(dispatch.issue(issued, 0))
             issued += 1
         while waiting and free:
-            ticket = waiting.pop(0)
-            heapq.heappush(working, (now + service[ticket.batch], ticket.number))
+            task = waiting.pop(0)
+            heapq.heappush(working, (now + service[task.batch], task.number))
             free -= 1
         events = [working[0][0]] if working else []
         now = min([*events, asks_at] if asks_at > now else events, default=now)

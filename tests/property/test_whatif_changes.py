@@ -83,30 +83,31 @@ def simulator_of(name: str) -> Simulator:
     service=st.lists(st.integers(1, 50), min_size=2, max_size=40),
     consume=st.integers(1, 30),
     workers=st.integers(1, 4),
-    away=st.integers(1, 4),
+    auxiliary=st.integers(1, 4),
 )
-def test_auxiliary_workers_never_deliver_later(service, consume, workers, away):
+def test_auxiliary_workers_never_deliver_later(service, consume, workers, auxiliary):
     def end(auxiliary: int) -> float:
         pipeline = Pipeline(workers=workers, takes_next=True, auxiliary=auxiliary)
         used = np.full((1, len(service)), float(consume))
-        return float(delivery_times(pipeline, np.array([service], float), used)[0, -1])
+        made = np.array([service], float)
+        return float(delivery_times(pipeline, made, made, used)[0][0, -1])
 
-    assert end(away) <= end(0) + 1e-9
+    assert end(auxiliary) <= end(0) + 1e-9
 
 
 @settings(deadline=None, max_examples=40)
 @given(
     load=LOADS,
     pipeline=PIPELINES,
-    away=st.integers(0, 6),
+    auxiliary=st.integers(0, 6),
     more=st.integers(1, 6),
     way=st.floats(0, 2),
 )
-def test_more_auxiliary_cores_are_never_slower(load, pipeline, away, more, way):
+def test_more_auxiliary_cores_are_never_slower(load, pipeline, auxiliary, more, way):
     costs = replace(a_load(**load), auxiliary_factor=1.0 + way)
     pipeline = replace(pipeline, takes_next=True)
-    fewer = period(replace(pipeline, auxiliary=away), costs)
-    then = period(replace(pipeline, auxiliary=away + more), costs)
+    fewer = period(replace(pipeline, auxiliary=auxiliary), costs)
+    then = period(replace(pipeline, auxiliary=auxiliary + more), costs)
     assert then <= fewer * 1.05  # whom a batch goes to is chosen batch by batch
 
 
@@ -162,8 +163,10 @@ def test_as_many_ranks_as_were_measured_give_what_was_measured(name: str):
 @MEASURED
 def test_more_ranks_give_a_rank_no_more_and_the_host_no_less(name: str):
     simulator = simulator_of(name)
-    told = [scale_ranks(simulator, ranks, simulator.before.wait_share) for ranks in (1, 2, 3, 4, 8)]
-    for fewer, more in pairwise(told):
+    scaled = [
+        scale_ranks(simulator, ranks, simulator.before.wait_share) for ranks in (1, 2, 3, 4, 8)
+    ]
+    for fewer, more in pairwise(scaled):
         assert more.efficiency.value <= fewer.efficiency.value * NOISE
         # Of the host's work only that grows in which threads wait for each other.
         spun = more.spin_factor.value / fewer.spin_factor.value
@@ -173,14 +176,14 @@ def test_more_ranks_give_a_rank_no_more_and_the_host_no_less(name: str):
             assert waited_ms(more) >= waited_ms(fewer) / NOISE
         else:
             assert more.wait_share.value >= fewer.wait_share.value - 0.02
-    for each in told:
+    for each in scaled:
         for estimate in (each.efficiency, each.wait_share, each.batches_per_s, each.spin_factor):
             assert estimate.low <= estimate.value <= estimate.high
 
 
-def waited_ms(told: ScaledRun) -> float:
+def waited_ms(run: ScaledRun) -> float:
     """Return what a step of each rank waits for data."""
-    return told.wait_share.value * told.ranks * 1000 / told.batches_per_s.value
+    return run.wait_share.value * run.ranks * 1000 / run.batches_per_s.value
 
 
 def test_threads_take_more_cpu_time_only_where_they_outnumber_the_cores():

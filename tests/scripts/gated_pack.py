@@ -11,7 +11,7 @@ from headrace.data.shards.pack import pack
 from headrace.data.shards.shard_packer import PackOptions
 
 
-def stop_at_gate(extension: str, data: bytes) -> None:
+def stop_at_barrier(extension: str, data: bytes) -> None:
     if b"GATE" in data:
         sys.stdout.write(f"{os.getpid()}\n")
         sys.stdout.flush()
@@ -21,6 +21,6 @@ def stop_at_gate(extension: str, data: bytes) -> None:
 if __name__ == "__main__":
     options = PackOptions(shard_bytes=10_000, keep_order=True, workers=1)
     try:
-        pack(sys.argv[1], sys.argv[2], options, check=stop_at_gate)
+        pack(sys.argv[1], sys.argv[2], options, check=stop_at_barrier)
     except HeadraceError as error:
         sys.exit(str(error))

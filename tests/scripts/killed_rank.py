@@ -35,13 +35,13 @@ class Model(nn.Linear):
         assert state == "harmless"
 
 
-def say(what: str) -> None:
+def show(what: str) -> None:
     sys.stdout.write(f"{what}\n")
     sys.stdout.flush()
 
 
 # Registered before the group is made, so called after what leaves it.
-atexit.register(lambda: say(f"in a group at exit: {dist.is_initialized()}"))
+atexit.register(lambda: show(f"in a group at exit: {dist.is_initialized()}"))
 attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 model = headrace.prepare(Model(4, 4), "ddp", "cpu")
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -59,7 +59,7 @@ else:
 checkpointer.save(2, model, optimizer, loader)
 assert attempt == 1
 assert checkpointer.latest() == 2
-say(f"rank {dist.get_rank()} has saved step 2")
+show(f"rank {dist.get_rank()} has saved step 2")
 # No collective, and a while after the last one: gloo's thread that still has a tensor of one when
 # Python ends aborts the process instead of its exit code ("terminate called without an active
 # exception"; torch's own, in Python before 3.14).

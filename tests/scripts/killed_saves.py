@@ -29,7 +29,7 @@ from headrace.train import Checkpointer
 FIRST_STEPS = 2  # saved in peace before the watching begins
 
 
-def save_on_and_on(url: str, width: int, told: int) -> None:
+def save_on_and_on(url: str, width: int, progress: int) -> None:
     model = nn.Linear(width, width)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for step in range(1000):
@@ -37,7 +37,7 @@ def save_on_and_on(url: str, width: int, told: int) -> None:
             for parameter in model.parameters():
                 parameter.fill_(step)
         Checkpointer(url, keep=2).save(step, model, optimizer, extra=step)
-        os.write(told, b".")
+        os.write(progress, b".")
 
 
 def state_of(url: str) -> tuple:
@@ -65,9 +65,9 @@ def forked(action: Callable[[], None]) -> int:
 
 
 def kill_at(url: str, width: int, number: int) -> None:
-    listening, told = os.pipe()
-    child = forked(lambda: save_on_and_on(url, width, told))
-    os.close(told)
+    listening, progress = os.pipe()
+    child = forked(lambda: save_on_and_on(url, width, progress))
+    os.close(progress)
     for _ in range(FIRST_STEPS):
         assert os.read(listening, 1) == b"."
     seen = {state_of(url)}
@@ -85,10 +85,10 @@ def kill_at(url: str, width: int, number: int) -> None:
     assert os.waitpid(checker, 0)[1] == 0
 
 
-def check(url: str, width: int, last_told: int) -> None:
+def check(url: str, width: int, last_reported: int) -> None:
     checkpointer = Checkpointer(url, keep=2)
     latest = checkpointer.latest()
-    assert latest in {last_told, last_told + 1}, (latest, last_told)
+    assert latest in {last_reported, last_reported + 1}, (latest, last_reported)
     model = nn.Linear(width, width)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     restored = checkpointer.restore(model, optimizer)

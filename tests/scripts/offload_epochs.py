@@ -1,4 +1,4 @@
-"""Iterates until a file named `enough` is there; tells of each epoch whether it was whole."""
+"""Iterates until a file named `enough` is there; prints of each epoch whether it was whole."""
 
 from __future__ import annotations
 

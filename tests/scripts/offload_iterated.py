@@ -66,8 +66,8 @@ def described(name: str, batches, made: Counter) -> str:
         digest.update(repr(batch[:2]).encode())
         count += 1
         indices += np.asarray(batch[0]).reshape(-1).tolist()
-    told = name, count, len(indices), len(set(indices)), digest.hexdigest()
-    return " ".join(map(str, told))
+    fields = name, count, len(indices), len(set(indices)), digest.hexdigest()
+    return " ".join(map(str, fields))
 
 
 def leaving(loader, most: int):

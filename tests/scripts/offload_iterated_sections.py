@@ -63,7 +63,7 @@ class Hanging(Shared):
 
 
 class Unmounted(Shared):
-    """Its workers elsewhere are killed in the middle; those that follow lack what these had."""
+    """Its auxiliary workers are killed in the middle; those that follow lack what these had."""
 
     def look_at(self, index: int) -> None:
         if os.environ.get("SERVER"):

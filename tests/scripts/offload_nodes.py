@@ -1,4 +1,4 @@
-"""Iterates until a file named `enough` is there; tells how many hosts made each epoch."""
+"""Iterates until a file named `enough` is there; prints how many hosts made each epoch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 
 class Slow:
-    """Tells by what process its workers were made: one for each host, which needs no torch."""
+    """Returns by what process its workers were made: one for each host, which needs no torch."""
 
     def __len__(self) -> int:
         return 80

@@ -1,4 +1,4 @@
-"""Trains with transforms that take a while; tells how many batches were made where.
+"""Trains with transforms that take a while; prints how many batches were made where.
 
 python offload_recorded.py EPOCHS [iterable]: afterwards it iterates an iterable dataset for less
 than a second, once others have a part in that. Making map-style samples needs no torch.

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, RandomSampler
 import headrace
 
 SCALE = 1
-ELSEWHERE = Path(sys.argv[1])
+OTHER_FOLDER = Path(sys.argv[1])
 
 
 def server() -> str:
@@ -117,7 +117,7 @@ class Growing:
         return index + self.add, server() or "here"
 
 
-class SlowElsewhere:
+class SlowOnAuxiliary:
     """Is slow on auxiliary hosts; where the script runs, it waits until these are at work."""
 
     add = 0
@@ -150,7 +150,7 @@ class Hanging:
         return index
 
 
-class Surroundings:
+class HostState:
     """Returns what is found where a sample is made."""
 
     def __len__(self) -> int:
@@ -208,7 +208,7 @@ def epochs_left() -> dict:
 
 def slow_epochs_left() -> list[list[int]]:
     """Leave epochs while an auxiliary host makes batches of them."""
-    CURRENT.dataset = dataset = SlowElsewhere()
+    CURRENT.dataset = dataset = SlowOnAuxiliary()
     turns = []
     for turn in range(4):
         dataset.add, seen = 1000 * turn, []
@@ -226,13 +226,13 @@ def hanging() -> list[list[int]]:
 
 
 def environment(loader) -> list:
-    """Return what samples find, here and elsewhere, before and after the script changes it."""
-    CURRENT.dataset, before = Surroundings(), Path.cwd()
+    """Return what samples find, here and on servers, before and after the script changes it."""
+    CURRENT.dataset, before = HostState(), Path.cwd()
     os.environ |= {"CHANGED": "at first", "REMOVED": "there"}
     found = [all_that_is_found(loader)]
     os.environ["CHANGED"] = "later"
     del os.environ["REMOVED"]
-    os.chdir(ELSEWHERE)
+    os.chdir(OTHER_FOLDER)
     found.append(all_that_is_found(loader))
     os.chdir(before)
     return found

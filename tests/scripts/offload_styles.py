@@ -1,4 +1,4 @@
-"""Loaders as people write them; tells of each what its batches were, and who made them.
+"""Loaders as people write them; prints of each what its batches were, and who made them.
 
 It iterates all of them without auxiliary hosts, waits for the file `one` and iterates those whose
 workers need torch with that host, and waits for the file `slow` before it iterates the others with
@@ -46,7 +46,7 @@ def note_maker(name: str) -> str:
 
 
 class Drawing:
-    """Draws from Python's and NumPy's global generators; tells who made a sample."""
+    """Draws from Python's and NumPy's global generators; returns who made a sample."""
 
     def __init__(self, name: str, offset: int = 0) -> None:
         self.name, self.offset = name, offset
@@ -58,7 +58,7 @@ class Drawing:
         return np.random.randint(0, 255, (3, 64, 64), np.uint8)
 
     def __getitem__(self, index: int):
-        from offload_beside.deeper.turning import turned  # of the folder that the script lies in
+        from offload_package.deeper.turning import turned  # of the folder that the script lies in
 
         drawn = (random.random(), float(np.random.rand()))
         return turned(self.image()), index + self.offset, drawn, note_maker(self.name)
@@ -113,7 +113,7 @@ def pieces(batch):
     return images, indices, drawn, [makers] if isinstance(makers, str) else makers
 
 
-def tell(name: str, loader) -> None:
+def print_epochs(name: str, loader) -> None:
     for epoch in range(2):
         digest, makers, seen = hashlib.sha256(), Counter(), []
         for batch in loader:
@@ -123,11 +123,11 @@ def tell(name: str, loader) -> None:
             digest.update(repr((np.asarray(indices).tolist(), drawn)).encode())
             seen += np.asarray(indices).reshape(-1).tolist()
             makers.update(made_by)
-        told = {
+        result = {
             "name": name, "epoch": epoch, "digest": digest.hexdigest(), "makers": makers,
             "seen": [len(seen), len(set(seen))],
         }  # fmt: skip
-        sys.stdout.write(json.dumps(told) + "\n")
+        sys.stdout.write(json.dumps(result) + "\n")
 
 
 def loaders_with_torch():
@@ -148,10 +148,10 @@ def loaders_without_torch():
     yield "dicts", DataLoader(Many("dicts", 1000), 4, True, collate_fn=of_arrays, drop_last=True)
 
 
-def tell_all(loaders, others: int) -> None:
+def print_all(loaders, others: int) -> None:
     os.environ["EACH_OTHER"] = str(others)  # servers find what is set
     for name, loader in loaders:
-        tell(name, loader)
+        print_epochs(name, loader)
     gc.collect()  # a loader that keeps its workers is held by its iterator, too
 
 
@@ -167,9 +167,9 @@ if __name__ == "__main__":
         for number, loaders in enumerate((loaders_with_torch, loaders_without_torch)):
             if hosts:
                 wait_for_host(hosts[number])
-            tell_all(loaders(), len(hosts[: number + 1]))
+            print_all(loaders(), len(hosts[: number + 1]))
         drawn = {"name": "drawn after", "digest": torch.rand(1).item()}
         sys.stdout.write(json.dumps(drawn) + "\n")
     goes_on = DataLoader(Drawing("on and on"), 4, num_workers=1)
     while True:
-        tell("on and on", goes_on)
+        print_epochs("on and on", goes_on)

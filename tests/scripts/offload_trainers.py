@@ -1,7 +1,7 @@
 """Trains with Lightning, Accelerate and transformers' Trainer, which make loaders of their own.
 
 Each trains twice: with loaders as they are, and with what torch has in place of what is there.
-Tells whether both gave the same network, and how many samples of each came from other hosts.
+Prints whether both gave the same network, and how many samples of each came from other hosts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SAMPLES, EPOCHS = 48, 2
 
 
 class Points:
-    """Tells whether another host made a sample; where others are to have a part, they go first."""
+    """Returns whether another host made a sample; where others are to take part, they go first."""
 
     def __init__(self, mark: Path | None) -> None:
         self.mark = mark
@@ -34,14 +34,14 @@ class Points:
         return SAMPLES
 
     def __getitem__(self, index: int) -> dict:
-        elsewhere = "SERVER" in os.environ
+        on_auxiliary = "SERVER" in os.environ
         deadline_s = time.monotonic() + 60
-        if elsewhere:
+        if on_auxiliary:
             self.mark.touch()
         while self.mark and not self.mark.exists() and time.monotonic() < deadline_s:
             time.sleep(0.01)
         x = np.full(4, index / SAMPLES, np.float32)
-        return {"x": x, "labels": index % 3, "elsewhere": int(elsewhere)}
+        return {"x": x, "labels": index % 3, "on_auxiliary": int(on_auxiliary)}
 
 
 class Net(nn.Module):
@@ -50,11 +50,11 @@ class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.layer = nn.Linear(4, 3)
-        self.made = {"here": 0, "elsewhere": 0}
+        self.made = {"here": 0, "auxiliary": 0}
 
-    def forward(self, x=None, labels=None, elsewhere=None) -> dict:
-        self.made["elsewhere"] += int(elsewhere.sum())
-        self.made["here"] += int((1 - elsewhere).sum())
+    def forward(self, x=None, labels=None, on_auxiliary=None) -> dict:
+        self.made["auxiliary"] += int(on_auxiliary.sum())
+        self.made["here"] += int((1 - on_auxiliary).sum())
         return {"loss": nn.functional.cross_entropy(self.layer(x), labels)}
 
 
@@ -114,8 +114,8 @@ if __name__ == "__main__":
         DataLoader._get_iterator = torchs
         alone = trained(train, None)
         DataLoader._get_iterator = ours
-        told = {
+        result = {
             "same": torch.equal(helped.layer.weight, alone.layer.weight),
             "helped": helped.made, "alone": alone.made,
         }  # fmt: skip
-        sys.stdout.write(f"{train.__name__} {json.dumps(told)}\n")
+        sys.stdout.write(f"{train.__name__} {json.dumps(result)}\n")

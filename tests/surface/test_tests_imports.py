@@ -22,7 +22,7 @@ FRONTS = """
     data.loader.workers.forkserver data.loader.workers.messages data.shards.in_place_index
     data.shards.lint data.shards.reports data.shards.shard_packer data.storage.cache.blocks
     data.storage.cache.cached_store data.storage.client.subprocess_client
-    data.storage.remote_store data.storage.store data.transforms.decode data.transforms.resize
+    data.storage.client.fork_state data.storage.store data.transforms.decode data.transforms.resize
     jobs.job_request jobs.run_handle jobs.sync.output_process jobs.sync.sync_process jobs.tune
     observe.probe.device_clock observe.probe.system_metrics observe.whatif.measured_pipeline
     offload.connection platforms.instance_groups platforms.sagemaker records.collector

@@ -22,39 +22,39 @@ def made(size_bytes: int) -> AnswerMessage:
     return AnswerMessage(Answer.MADE, 0, 0, 0, size_bytes - 100, 100)
 
 
-def away_with(memory_bytes: int) -> RemoteTasks:
-    helper: Any = SimpleNamespace(
+def remote_with(memory_bytes: int) -> RemoteTasks:
+    client: Any = SimpleNamespace(
         most_bytes=memory_bytes, max_open_tasks=96
     )  # it is asked for nothing
-    away = RemoteTasks(helper)
-    away.note(AnswerMessage(Answer.ROOM, 0, ROOM, 0, 0, 0))
-    return away
+    remote = RemoteTasks(client)
+    remote.note(AnswerMessage(Answer.ROOM, 0, ROOM, 0, 0, 0))
+    return remote
 
 
 def test_until_a_batch_has_come_they_are_taken_to_be_large():
-    away = away_with(6 * GIB)
-    assert away.max_in_flight(DEPTH) == away.most_fitting == 12
-    away.note(AnswerMessage(Answer.FAILED, 0, 0, 0, 0, 100))
-    assert away.max_in_flight(DEPTH) == 12, "an error says nothing of batches"
-    away.note(made(10 * MIB))
-    assert away.max_in_flight(DEPTH) == 2 * (DEPTH + ROOM)
+    remote = remote_with(6 * GIB)
+    assert remote.max_in_flight(DEPTH) == remote.most_fitting == 12
+    remote.note(AnswerMessage(Answer.FAILED, 0, 0, 0, 0, 100))
+    assert remote.max_in_flight(DEPTH) == 12, "an error says nothing of batches"
+    remote.note(made(10 * MIB))
+    assert remote.max_in_flight(DEPTH) == 2 * (DEPTH + ROOM)
 
 
 def test_the_largest_batch_so_far_counts():
-    away = away_with(6 * GIB)
+    remote = remote_with(6 * GIB)
     for size_bytes, most in ((256 * MIB, 24), (MIB, 24), (768 * MIB, 8), (MIB, 8)):
-        away.note(made(size_bytes))
-        assert away.max_in_flight(DEPTH) == away.most_fitting == most
+        remote.note(made(size_bytes))
+        assert remote.max_in_flight(DEPTH) == remote.most_fitting == most
 
 
 def test_however_little_memory_there_is_helpers_get_one_to_begin_with():
-    away = away_with(100 * MIB)
-    assert away.max_in_flight(DEPTH) == DEPTH + 1
-    away.note(made(GIB))
-    assert away.max_in_flight(DEPTH) == DEPTH, "as many as the workers here have anyway"
+    remote = remote_with(100 * MIB)
+    assert remote.max_in_flight(DEPTH) == DEPTH + 1
+    remote.note(made(GIB))
+    assert remote.max_in_flight(DEPTH) == DEPTH, "as many as the workers here have anyway"
 
 
-class Station:
+class Session:
     """Slots of a session, whose part of the memory a test sets."""
 
     def __init__(self, memory_bytes: int) -> None:
@@ -75,52 +75,52 @@ class Station:
 
 
 @pytest.fixture
-def station() -> Iterator[Station]:
-    station = Station(3 * MIB)
-    yield station
-    station.slots.close()
+def session() -> Iterator[Session]:
+    session = Session(3 * MIB)
+    yield session
+    session.slots.close()
 
 
-def test_a_session_takes_as_many_slots_as_its_memory_has_room_for(station: Station):
-    assert station.slots.task_limit_within(7) == 7, (
+def test_a_session_takes_as_many_slots_as_its_memory_has_room_for(session: Session):
+    assert session.slots.task_limit_within(7) == 7, (
         "a host's part is not small before a size is known"
     )
-    taken = [station.fill(MIB)]
-    while station.slots.has_room:
-        taken.append(station.fill(MIB))
-    assert len(taken) == station.slots.task_limit_within(7) == 3
-    station.slots.give(taken.pop())
-    assert station.slots.has_room
+    taken = [session.fill(MIB)]
+    while session.slots.has_room:
+        taken.append(session.fill(MIB))
+    assert len(taken) == session.slots.task_limit_within(7) == 3
+    session.slots.give(taken.pop())
+    assert session.slots.has_room
 
 
-def test_small_batches_are_bounded_by_the_number_of_slots_alone(station: Station):
+def test_small_batches_are_bounded_by_the_number_of_slots_alone(session: Session):
     for _ in range(8):
-        assert station.slots.has_room
-        station.fill(1000)
-    assert not station.slots.has_room
-    assert station.slots.task_limit_within(7) == 7
+        assert session.slots.has_room
+        session.fill(1000)
+    assert not session.slots.has_room
+    assert session.slots.task_limit_within(7) == 7
 
 
-def test_one_batch_has_room_on_a_host_without_memory(station: Station):
-    station.takes = station.keeps = 0
-    assert station.slots.has_room
-    slot = station.fill(MIB)
-    assert not station.slots.has_room
-    station.slots.leave(slot)
-    assert station.slots.has_room, "a slot that is given up holds up nobody"
-    assert station.slots.task_limit_within(7) == 1
+def test_one_batch_has_room_on_a_host_without_memory(session: Session):
+    session.takes = session.keeps = 0
+    assert session.slots.has_room
+    slot = session.fill(MIB)
+    assert not session.slots.has_room
+    session.slots.leave(slot)
+    assert session.slots.has_room, "a slot that is given up holds up nobody"
+    assert session.slots.task_limit_within(7) == 1
 
 
-def test_free_slots_keep_no_more_memory_than_they_may(station: Station):
-    taken = [station.fill(MIB // 2) for _ in range(6)]
+def test_free_slots_keep_no_more_memory_than_they_may(session: Session):
+    taken = [session.fill(MIB // 2) for _ in range(6)]
     for slot in taken[2:]:
-        station.slots.give(slot)
-    station.slots.trim()
-    assert station.held_bytes == 3 * MIB, "the next batches find it warm"
-    station.keeps = 2 * MIB
-    station.slots.trim()
-    assert station.held_bytes == 2 * MIB
-    station.keeps = 0
-    station.slots.trim()
-    assert station.held_bytes == MIB, "those in use stay"
-    assert os.fstat(station.slots.descriptors[taken[0]]).st_size == MIB // 2
+        session.slots.give(slot)
+    session.slots.trim()
+    assert session.held_bytes == 3 * MIB, "the next batches find it warm"
+    session.keeps = 2 * MIB
+    session.slots.trim()
+    assert session.held_bytes == 2 * MIB
+    session.keeps = 0
+    session.slots.trim()
+    assert session.held_bytes == MIB, "those in use stay"
+    assert os.fstat(session.slots.descriptors[taken[0]]).st_size == MIB // 2

@@ -18,11 +18,11 @@ cli.main()
 """
 
 
-@pytest.mark.parametrize(("busy", "said"), [("busy", "said "), ("idle", "said taken apart\n")])
-def test_the_interpreter_is_taken_apart_only_once_no_thread_is_at_work(busy: str, said: str):
+@pytest.mark.parametrize(("busy", "printed"), [("busy", "said "), ("idle", "said taken apart\n")])
+def test_the_interpreter_is_taken_apart_only_once_no_thread_is_at_work(busy: str, printed: str):
     ended = subprocess.run(
         [sys.executable, "-c", ENDS, "doctor", "no-such-run", busy],
         capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
-    assert (ended.returncode, ended.stdout) == (2, said)
+    assert (ended.returncode, ended.stdout) == (2, printed)
     assert "There is no run 'no-such-run'" in ended.stderr

@@ -61,11 +61,11 @@ BREAKS: list[tuple[str, Callable[[Config], object]]] = [
 
 
 @pytest.mark.parametrize("cloud", CLOUDS)
-@pytest.mark.parametrize(("said", "harm"), BREAKS)
-def test_ray_refuses_a_harmed_copy(cloud: str, said: str, harm: Callable[[Config], object]):
+@pytest.mark.parametrize(("message", "harm"), BREAKS)
+def test_ray_refuses_a_harmed_copy(cloud: str, message: str, harm: Callable[[Config], object]):
     config = read(cloud)
     harm(config)
-    with pytest.raises((ValidationError, ValueError), match=said):
+    with pytest.raises((ValidationError, ValueError), match=message):
         validate_config(prepare_config(config))
 
 
@@ -110,7 +110,7 @@ def test_the_groups_are_up_without_being_asked_for(cloud: str):
 
 
 @pytest.mark.parametrize("cloud", CLOUDS)
-def test_the_token_lies_where_ray_is_told_and_the_dashboard_is_not_for_the_network(cloud: str):
+def test_the_token_lies_where_ray_looks_for_it_and_the_dashboard_is_not_for_the_network(cloud: str):
     config = read(cloud)
     (folder,) = config["file_mounts"]
     assert f"-e RAY_AUTH_TOKEN_PATH={folder}/auth_token" in config["docker"]["run_options"]
@@ -154,6 +154,6 @@ def test_what_is_installed_is_what_headrace_is_tested_with(path: Path):
     text = path.read_text(encoding="utf-8")
     for name in ("ray", "torch"):
         (tested,) = re.findall(rf"^{name}==(.+)$", constraints, re.MULTILINE)
-        told = re.findall(rf"(?:{name}==|rayproject/{name}:)(\d+\.\d+\.\d+)", text)
-        assert len(told) >= 2  # the GPU side's and the CPU side's
-        assert set(told) == {tested}
+        versions = re.findall(rf"(?:{name}==|rayproject/{name}:)(\d+\.\d+\.\d+)", text)
+        assert len(versions) >= 2  # the GPU side's and the CPU side's
+        assert set(versions) == {tested}

@@ -72,36 +72,36 @@ def test_a_host_of_the_list_gets_the_token_is_awaited_and_hears_of_the_end():
 
 def test_a_token_that_all_were_given_is_proved_and_never_sent():
     with head(sends_token=False) as one, closing(one.client()) as client:
-        said: list[bytes] = []
-        client._connection._socket = Overheard(client._connection._socket, said)  # type: ignore[assignment]
+        sent: list[bytes] = []
+        client._connection._socket = Overheard(client._connection._socket, sent)  # type: ignore[assignment]
         assert client.request_join(None, "cpu", TOKEN) == (RAY, TOKEN)
         client.report_up()
         eventually(lambda: one.server.groups() == {"gpu": 1, "cpu": 1}, "the host")
         assert one.server.missing({"gpu": 1, "cpu": 2}) == "group cpu has 1 of 2"
-        assert TOKEN.encode() not in b"".join(said)
+        assert TOKEN.encode() not in b"".join(sent)
 
 
 class Overheard:
     """A socket, and what goes through it."""
 
-    def __init__(self, connection: socket.socket, said: list[bytes]) -> None:
+    def __init__(self, connection: socket.socket, sent: list[bytes]) -> None:
         self._connection = connection
-        self._said = said
+        self._sent = sent
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._connection, name)
 
     def sendall(self, data: bytes) -> None:
-        self._said.append(data)
+        self._sent.append(data)
         self._connection.sendall(data)
 
     def recv(self, size: int) -> bytes:
-        self._said.append(data := self._connection.recv(size))
+        self._sent.append(data := self._connection.recv(size))
         return data
 
 
 @pytest.mark.parametrize(
-    ("name", "token", "sends_token", "said"),
+    ("name", "token", "sends_token", "message"),
     [
         ("stranger", None, True, "says it is 'stranger', which is no other host of the job"),
         ("head", None, True, "says it is 'head', which is no other host"),
@@ -111,22 +111,22 @@ class Overheard:
         (OTHER, None, False, "hands out only where it made it itself"),
     ],
 )
-def test_who_may_not_take_part_gets_no_token_and_is_told_why(
-    name: str, token: str | None, sends_token: bool, said: str
+def test_who_may_not_take_part_gets_no_token_and_gets_the_reason(
+    name: str, token: str | None, sends_token: bool, message: str
 ):
     with head("head", OTHER, "192.0.2.1", sends_token=sends_token) as one, \
          closing(one.client()) as client:  # fmt: skip
         with pytest.raises(LaunchError, match="refuses this host") as raised:
             client.request_join(name, "cpu", token)
-        assert said in str(raised.value)
+        assert message in str(raised.value)
         assert TOKEN not in str(raised.value)
-        assert said in one.lines[0]
+        assert message in one.lines[0]
         assert TOKEN not in one.lines[0]
 
 
 def test_a_stranger_s_nonsense_is_refused_and_harms_nobody():
     with head(sends_token=False) as one:
-        for hello, proof, said in (
+        for hello, proof, message in (
             ({"host": "\ud800", "group": "gpu", "has_token": True}, "\ud800ü", "another token"),
             ({"host": "a", "group": "g p u", "has_token": True}, "", "a name has letters"),
             ({}, "", "a name has letters"),
@@ -138,7 +138,7 @@ def test_a_stranger_s_nonsense_is_refused_and_harms_nobody():
                 if "challenge" in (answer := connection.receive(20.0)):
                     connection.send(proof=proof)
                     answer = connection.receive(20.0)
-                assert said in answer["refused"]
+                assert message in answer["refused"]
         assert one.server.groups() == {"gpu": 1}
 
 
@@ -157,7 +157,7 @@ def test_once_all_are_there_the_token_is_kept_and_a_host_that_has_it_may_come_ba
             assert client.request_join(OTHER, "cpu", TOKEN) == (RAY, TOKEN)
 
 
-def test_of_two_launchers_on_one_host_the_older_one_is_sent_away():
+def test_of_two_launchers_on_one_host_the_older_one_is_refused():
     with head("head", OTHER) as one, closing(one.client()) as older, closing(one.client()) as newer:
         older.request_join(OTHER, "cpu", None)
         newer.request_join(OTHER, "cpu", None)
@@ -174,7 +174,7 @@ def test_a_head_that_ends_without_a_word_is_lost():
             eventually(client.poll, "that it is lost", timeout_s=20)
 
 
-def test_a_head_that_does_not_answer_is_told_with_the_reason():
+def test_a_head_that_does_not_answer_is_reported_with_the_reason():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # nobody listens
         port = taken.getsockname()[1]
@@ -186,7 +186,7 @@ def test_a_head_that_does_not_answer_is_told_with_the_reason():
             client.request_join("a", "cpu", None)
 
 
-def test_a_port_that_is_taken_is_told():
+def test_a_port_that_is_taken_is_reported():
     with head("head") as one, pytest.raises(LaunchError, match="Choose another --port"):
         JoinServer(
             address="127.0.0.1", port=one.port, head="head", group="gpu", hosts=(), token=TOKEN,
@@ -214,7 +214,7 @@ def test_which_of_some_hosts_this_one_is():
     assert source_address("127.0.0.9") == "127.0.0.1"
 
 
-def test_a_head_that_only_itself_reaches_is_told():
+def test_a_head_that_only_itself_reaches_is_reported():
     assert head_address("127.0.0.1", ["127.0.0.1"]) == "127.0.0.1"  # there is no other host
     with pytest.raises(UsageError, match="where no other host reaches it"):
         head_address("127.0.0.1", [])

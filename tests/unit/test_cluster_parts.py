@@ -209,7 +209,7 @@ def test_what_hosts_install_is_the_file_beside_the_script_or_the_one_that_is_nam
 
 
 @pytest.mark.parametrize(
-    ("declared", "there", "strands"),
+    ("declared", "there", "partitions"),
     [
         (None, [16, 8], 24),
         (None, [], 0),
@@ -219,9 +219,9 @@ def test_what_hosts_install_is_the_file_beside_the_script_or_the_one_that_is_nam
     ],
 )
 def test_how_many_share_an_iterable_dataset_is_settled_by_what_was_asked_for(
-    declared: GroupSpec | None, there: list[int], strands: int
+    declared: GroupSpec | None, there: list[int], partitions: int
 ):
-    assert partitions_of_job(declared, there) == strands
+    assert partitions_of_job(declared, there) == partitions
 
 
 def host_of(group: str | None, number: int = 0) -> RayHost:
@@ -229,7 +229,7 @@ def host_of(group: str | None, number: int = 0) -> RayHost:
     return RayHost(node_id=name, name=name, address="10.0.0.2", group=group, cpus=4, gpus=0)
 
 
-def test_what_an_auxiliary_group_lacks_is_told():
+def test_what_an_auxiliary_group_lacks_is_reported():
     hosts = [host_of("gpu"), host_of("CPU"), host_of("CPU", 1), host_of(None)]
     (none,) = group_shortages("cpus", None, "gpu", hosts, [])
     assert "group cpus has no host, and training goes on without" in none
@@ -244,19 +244,19 @@ def test_what_an_auxiliary_group_lacks_is_told():
     assert group_shortages("CPU", GroupSpec(name="CPU", hosts=2), "gpu", hosts, []) == []
 
 
-def test_what_stands_for_a_while_is_told_once_and_again_where_it_was_over_meanwhile():
-    told: list[str] = []
-    standing = PersistentNotices(told.append)
+def test_what_stands_for_a_while_is_reported_once_and_again_where_it_was_over_meanwhile():
+    reported: list[str] = []
+    standing = PersistentNotices(reported.append)
     for now_s in range(60):
         standing.update(["a", *(["b"] if now_s % 10 else [])], now_s)
-    assert told == ["a"]
+    assert reported == ["a"]
     standing.update([], 60)
     for now_s in range(60, 90):
         standing.update(["a", "b"], now_s)
-    assert told == ["a", "a", "b"]
+    assert reported == ["a", "a", "b"]
 
 
-def test_a_file_that_does_not_go_along_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_file_that_does_not_go_along_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "train.py").touch()
     monkeypatch.chdir(tmp_path / "here")
@@ -272,25 +272,25 @@ def test_a_file_that_does_not_go_along_is_told(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(UsageError, match=r"more.txt lies outside .*here, which goes along"):
         of(tmp_path / "more.txt", is_copied=True)
     of(tmp_path / "more.txt", is_copied=False)
-    elsewhere = of(tmp_path / "here" / "a" / "more.txt", is_copied=True).command("h", is_here=False)
-    assert elsewhere[elsewhere.index("--file") + 1] == "a/more.txt"
+    there = of(tmp_path / "here" / "a" / "more.txt", is_copied=True).command("h", is_here=False)
+    assert there[there.index("--file") + 1] == "a/more.txt"
 
 
-def test_what_is_not_recorded_of_a_script_that_drives_is_told(
+def test_what_is_not_recorded_of_a_script_that_drives_is_reported(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ):
     host = RayHost(node_id="a", name="gpu-1", address="10.0.0.2", group="gpu", cpus=4, gpus=1)
 
-    def told(*, is_drivers: bool, profile: str = "on") -> str:
+    def reported(*, is_drivers: bool, profile: str = "on") -> str:
         facts = HostFacts(address=host.address, is_drivers=is_drivers, free_port=1, folder="/job")
         warn_unrecorded_script(PlacedAgent(actor=None, host=host, facts=facts), profile)
         return capfd.readouterr().err
 
     monkeypatch.delenv("RAY_JOB_CONFIG_JSON_ENV_VAR", raising=False)
-    assert told(is_drivers=True) == told(is_drivers=False, profile="off") == ""
-    assert "the script runs on gpu-1, not where this command does" in told(is_drivers=False)
+    assert reported(is_drivers=True) == reported(is_drivers=False, profile="off") == ""
+    assert "the script runs on gpu-1, not where this command does" in reported(is_drivers=False)
     monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
-    assert "this is a job of Ray's own (ray job submit)" in told(is_drivers=True)
+    assert "this is a job of Ray's own (ray job submit)" in reported(is_drivers=True)
 
 
 def test_what_overtook_older_news_of_hosts_stays():

@@ -85,7 +85,7 @@ def test_without_samples_steps_count():
     assert found.speedup == pytest.approx(2, rel=0.05)
 
 
-def test_what_the_runs_were_made_with_is_told_where_it_differs():
+def test_what_the_runs_were_made_with_is_reported_where_it_differs():
     runs = [run_of(20), run_of(20, seed=1)]
     for workers, run in zip((2, 4), runs, strict=True):
         run.add("loaders", kind="torch", workers=workers, batch_size=8, dataset="Images")
@@ -102,7 +102,7 @@ def test_phases_add_up_to_the_step():
     assert sum(each.after_ms for each in found.phases) == pytest.approx(found.after_ms)
 
 
-def test_a_phase_that_changed_is_told_from_noise():
+def test_a_phase_that_changed_is_distinguished_from_noise():
     before, after = run_of(20), run_of(20, seed=1)
     for row in after.rows["steps"]:
         row["data_wait_ns"] += 2_000_000
@@ -115,11 +115,11 @@ def test_a_phase_that_changed_is_told_from_noise():
     assert backward.low_ms <= 0 <= backward.high_ms
     assert found.step.differ
     assert found.step.low_ms <= found.after_ms - found.before_ms <= found.step.high_ms
-    told = found.to_json()
-    assert [each["differ"] for each in told["phases"]] == [True, False]
-    assert told["step"]["differ"]
+    content = found.to_json()
+    assert [each["differ"] for each in content["phases"]] == [True, False]
+    assert content["step"]["differ"]
 
 
-def test_too_few_steps_are_told():
+def test_too_few_steps_are_reported():
     with pytest.raises(RecordsError, match="The second run has 3 training steps"):
         compare(run_of(20), run_of(20, steps=5))

@@ -17,7 +17,7 @@ def test_groups_in_their_order_with_what_is_emulated():
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("gpu", "how many hosts"),
         ("gpu=", "nothing is no whole number"),
@@ -32,10 +32,10 @@ def test_groups_in_their_order_with_what_is_emulated():
         ("gpu=1:cpus", "nothing is no whole number"),
     ],
 )
-def test_what_is_no_group_is_told_with_how_one_is_written(text: str, said: str):
-    with pytest.raises(UsageError, match=said) as told:
+def test_what_is_no_group_is_reported_with_how_one_is_written(text: str, message: str):
+    with pytest.raises(UsageError, match=message) as raised:
         parse_groups([text])
-    assert "NAME=HOSTS" in str(told.value)
+    assert "NAME=HOSTS" in str(raised.value)
 
 
 def test_a_group_twice():
@@ -57,7 +57,7 @@ def test_hosts_of_a_named_type_have_its_cores_and_devices():
     )
 
 
-def test_a_type_that_does_not_exist_is_told_with_the_nearest_one():
+def test_a_type_that_does_not_exist_is_reported_with_the_nearest_one():
     with pytest.raises(UsageError, match=r"no instance type ml\.g5\.xlarg\. .*ml\.g5\.xlarge\?"):
         parse_groups(["gpu=1xml.g5.xlarg"])
 

@@ -1,4 +1,4 @@
-"""SageMaker Debugger's words in a launch script: what they become, and what is said of them."""
+"""SageMaker Debugger's words in a launch script: what they become, and what is reported of them."""
 
 from __future__ import annotations
 
@@ -55,19 +55,22 @@ def test_rules_and_a_profile_are_recorded_and_one_note_says_what_has_no_effect()
     )  # fmt: skip
     assert job.flags() == ["--contract=sagemaker", "--profile=deep", "--profile-interval=500ms"]
     (note,) = job.notes
-    for said in ("the rules mine, LossNotDecreasing", "CPUBottleneck's threshold=60 (",
+    for message in ("the rules mine, LossNotDecreasing", "CPUBottleneck's threshold=60 (",
                  "the steps and parts of FrameworkProfile", "s3_output_path"):  # fmt: skip
-        assert said in note
-    told = json.loads(job.arguments_json())
-    assert read_rules(told["rules"], "")[0].rule_parameters == {"threshold": 60, "patience": 1000}
-    assert [each.name for each in read_rules(told["rules"], "")] == [
+        assert message in note
+    content = json.loads(job.arguments_json())
+    assert read_rules(content["rules"], "")[0].rule_parameters == {
+        "threshold": 60,
+        "patience": 1000,
+    }
+    assert [each.name for each in read_rules(content["rules"], "")] == [
         "CPUBottleneck", "mine", "LossNotDecreasing",
     ]  # fmt: skip
-    again = read_profile(told["profiler_config"]["framework_profile_params"])
+    again = read_profile(content["profiler_config"]["framework_profile_params"])
     assert isinstance(again, FrameworkProfile)
     assert again.dataloader_profiling_config == profile.dataloader_profiling_config
     # What run.json has describes the same job.
-    again = described(rules=told["rules"], profiler_config=told["profiler_config"])
+    again = described(rules=content["rules"], profiler_config=content["profiler_config"])
     assert again.flags() == job.flags()
 
 
@@ -98,13 +101,13 @@ def test_words_that_cannot_be_are_refused():
         ProfilerConfig(framework_profile_params={"start_stp": 5})
 
 
-def test_the_order_of_a_channel_stays_and_that_is_told():
+def test_the_order_of_a_channel_stays_and_that_is_reported():
     given = TrainingInput("s3://b/t", shuffle_config=ShuffleConfig(7))
     lowered = described({"train": given})
     assert json.loads(lowered.arguments_json())["inputs"]["train"]["shuffle_config"] == {"seed": 7}
     assert ["train: shuffle_config has no effect" in each for each in lowered.notes] == [True]
-    told = json.loads(lowered.arguments_json())["inputs"]
-    assert named_inputs(told, "") == {"train": given}
+    content = json.loads(lowered.arguments_json())["inputs"]
+    assert named_inputs(content, "") == {"train": given}
     for wrong in (7, ShuffleConfig):
         with pytest.raises(UsageError, match=r"write ShuffleConfig\(seed\)"):
             TrainingInput("s3://b/t", shuffle_config=wrong)  # type: ignore[arg-type]

@@ -92,7 +92,7 @@ def chance(every: int) -> Callable[[RunTables], None]:
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A run, and what is said of it; nothing is checked of what is not given.
+    """A run, and its diagnosis; nothing is checked of what is not given.
 
     Attributes:
         worst: Rule of the first finding; None: there is no finding.

@@ -55,16 +55,16 @@ def of_a_quota(machine_busy: float, *, looked: bool = True) -> Evidence:
 
 
 def test_what_others_use_of_a_machine_is_not_taken_from_a_container_s_share_of_it():
-    beside = of_a_quota(7.4)  # 2.1 cores are left to it, more than its share
-    assert beside.host.busy_cores == pytest.approx(1.5, rel=0.02)
-    assert beside.host.foreign_cores == pytest.approx(0.0, abs=0.05)
-    assert not beside.cores_short
+    shared = of_a_quota(7.4)  # 2.1 cores are left to it, more than its share
+    assert shared.host.busy_cores == pytest.approx(1.5, rel=0.02)
+    assert shared.host.foreign_cores == pytest.approx(0.0, abs=0.05)
+    assert not shared.cores_short
     pressed = of_a_quota(8.0)
     assert pressed.host.foreign_cores == pytest.approx(0.5, abs=0.05)
     assert pressed.cores_full
-    untold = of_a_quota(7.4, looked=False)
-    assert untold.host.busy_cores is None
-    assert not untold.cores_short
+    unknown = of_a_quota(7.4, looked=False)
+    assert unknown.host.busy_cores is None
+    assert not unknown.cores_short
 
 
 def waiting_workers(where: str, read_bytes: int) -> Diagnosis:
@@ -73,7 +73,7 @@ def waiting_workers(where: str, read_bytes: int) -> Diagnosis:
     return diagnose(play(run))
 
 
-def test_bytes_tell_of_reads_that_the_source_does_not_show():
+def test_bytes_show_reads_that_the_source_does_not_show():
     assert "slow-storage" in rules(waiting_workers(GETITEM, read_bytes=1_000_000))
 
 
@@ -224,9 +224,9 @@ def test_one_gpu_a_rank_counts(ranks: int, percents: tuple[float, ...], used: fl
 
 
 def test_a_rank_that_keeps_its_gpu_busy_is_healthy_beside_idle_ones():
-    told = {each.rule for each in diagnose(on_four_gpus(1, **utilisations(97, 0, 0, 0))).findings}
-    assert "compute-bound" in told
-    assert "small-batch" not in told
+    rules = {each.rule for each in diagnose(on_four_gpus(1, **utilisations(97, 0, 0, 0))).findings}
+    assert "compute-bound" in rules
+    assert "small-batch" not in rules
 
 
 def test_another_jobs_memory_on_another_gpu_is_not_this_runs():

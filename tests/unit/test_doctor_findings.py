@@ -128,7 +128,7 @@ def test_a_loader_that_is_made_anew_each_epoch_is_to_be_made_once():
     assert len(persistent.overrides) == 1
 
 
-def test_a_run_that_took_no_step_is_told_so():
+def test_a_run_that_took_no_step_is_reported():
     diagnosis = diagnose(RunTables())
     assert diagnosis.findings == ()
     assert diagnosis.verdict.sentence.startswith("No training step was recorded")
@@ -182,13 +182,13 @@ def test_more_workers_for_a_loader_that_starves_are_worth_all_of_what_they_give(
 
 def test_a_stream_that_is_to_have_more_workers_is_to_be_shared_out():
     tables = play(Run(workers=1, service_ms=100, cores=8, busy_cores=1, worker_stacks=LINES))
-    (told,) = remedies(tables, "workers")
-    assert "get_worker_info" not in told.how
+    (remedy,) = remedies(tables, "workers")
+    assert "get_worker_info" not in remedy.how
     tables.rows["loaders"][0]["style"] = "iterable"
-    (told,) = remedies(tables, "workers")
-    assert "every sample comes" in told.how
-    assert "get_worker_info" in told.how
-    assert told.overrides == ()
+    (remedy,) = remedies(tables, "workers")
+    assert "every sample comes" in remedy.how
+    assert "get_worker_info" in remedy.how
+    assert remedy.overrides == ()
 
 
 def remedies(tables: RunTables, name: str) -> list:
@@ -254,20 +254,20 @@ def test_a_start_that_is_slow_leaves_the_rest_healthy():
 def test_reading_a_value_that_the_cpu_computes_there_waits_for_no_device(
     on_cpu: float, copy_ms: float, fires: bool
 ):
-    told = stack(
+    frames = stack(
         LOOP,
         f"{SCRIPT}:57:log",
         "/venv/lib/python3.11/site-packages/torch/_tensor.py:1100:Tensor.__format__",
     )
     run = Run(workers=4, service_ms=8, busy_cores=3)
     run.phases_ms["copy"] = copy_ms
-    run.rank_stacks = [(told, "other", 0.3, on_cpu), (LOOP, "forward", 0.7, 1.0)]
+    run.rank_stacks = [(frames, "other", 0.3, on_cpu), (LOOP, "forward", 0.7, 1.0)]
     tables = play(run)
     assert ("device-sync" in {each.rule for each in diagnose(tables).findings}) == fires
 
 
-def test_what_is_foretold_is_marked_as_such():
+def test_what_is_predicted_is_marked_as_such():
     diagnosis = diagnose(play(starved(200)))
-    told = diagnosis.to_json()["findings"]
-    assert {finding["foretold"] for finding in told} == {False}
-    assert np.isfinite(told[0]["seconds_lost"])
+    findings = diagnosis.to_json()["findings"]
+    assert {finding["foretold"] for finding in findings} == {False}
+    assert np.isfinite(findings[0]["seconds_lost"])

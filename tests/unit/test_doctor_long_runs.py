@@ -112,7 +112,7 @@ def names(sightings) -> list[str]:
     return [each.frames[0].function for each in sightings]
 
 
-def test_what_was_seen_by_the_second_tells_more_than_what_was_added_up():
+def test_what_was_seen_by_the_second_shows_more_than_what_was_added_up():
     sightings = seen(("1:save", 10, 11), ("2:step", 20, 21), ("3:much", 60, 120))
     assert names(samples_during(sightings, at(10, 70))) == ["save"]
     assert names(samples_during(sightings, at(70))) == ["much"]
@@ -126,7 +126,7 @@ def test_only_the_rows_at_that_time_count():
     assert save.rows["start_ns"].tolist() == [30 * SECOND]
 
 
-def test_outliers_late_in_a_long_run_are_told_by_rolled_up_stacks(tmp_path: Path, few_rows):
+def test_outliers_late_in_a_long_run_are_reported_by_rolled_up_stacks(tmp_path: Path, few_rows):
     save = stack(f"{SCRIPT}:70:main", f"{SCRIPT}:80:save")
     run = Run(workers=4, service_ms=8, batches=3000, busy_cores=3)
     run.outlier_every, run.outlier_ms = 500, 3000.0

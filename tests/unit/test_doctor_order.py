@@ -26,13 +26,13 @@ def order(evidence: Evidence, *findings: Finding) -> list[str]:
 
 
 def test_seconds_decide_and_not_what_a_rule_calls_them(evidence: Evidence):
-    told = order(
+    ranked = order(
         evidence,
         finding("sync-bound", 1.0, "serious"),
         finding("unequal-steps", 3.0),
         finding("step-outliers", 2.0, "critical"),
     )
-    assert told == ["unequal-steps", "step-outliers", "sync-bound"]
+    assert ranked == ["unequal-steps", "step-outliers", "sync-bound"]
 
 
 @pytest.mark.parametrize(
@@ -67,24 +67,24 @@ def test_small_files_say_why_storage_is_slow(evidence: Evidence):
 
 def test_memory_that_grows_stands_among_what_is_serious(evidence: Evidence):
     total = evidence.steps.total_seconds
-    told = order(
+    ranked = order(
         evidence,
         finding("step-outliers", 0.09 * total),
         finding("memory-growth", 0.0, "serious"),
         finding("sync-bound", 0.11 * total, "serious"),
     )
-    assert told == ["sync-bound", "memory-growth", "step-outliers"]
+    assert ranked == ["sync-bound", "memory-growth", "step-outliers"]
 
 
 def test_what_is_paid_once_is_never_before_what_is_serious(evidence: Evidence):
     total = evidence.steps.total_seconds
-    told = order(
+    ranked = order(
         evidence,
         finding("step-outliers", 0.09 * total),
         finding("slow-start", 3.0 * total),
         finding("sync-bound", 0.11 * total, "serious"),
     )
-    assert told == ["sync-bound", "slow-start", "step-outliers"]
+    assert ranked == ["sync-bound", "slow-start", "step-outliers"]
 
 
 def test_what_others_on_the_host_cause_comes_after_what_the_script_does():

@@ -40,35 +40,35 @@ def saving(every: int, batches: int) -> Run:
 
 
 def test_outliers_say_how_many_of_how_many_and_where():
-    told = sentence(saving(every=50, batches=1202))
-    assert told.startswith(
+    text = sentence(saving(every=50, batches=1202))
+    assert text.startswith(
         "24 of 1,200 steps take 5.1 times as long as the others (every 50 steps, in main at "
         "train.py:115)"
     )
-    assert told.endswith(".")
+    assert text.endswith(".")
 
 
-def test_what_goes_is_told_as_without():
-    told = sentence(saving(every=10, batches=402))
-    assert "; without such steps the run would be 1.4 times as fast" in told
+def test_what_goes_is_reported_as_without():
+    text = sentence(saving(every=10, batches=402))
+    assert "; without such steps the run would be 1.4 times as fast" in text
 
 
-def test_outliers_at_no_known_place_are_told_without_one():
+def test_outliers_at_no_known_place_are_reported_without_one():
     run = saving(every=50, batches=1202)
     run.rank_stacks = []
     assert "(every 50 steps)" in sentence(run)
 
 
-def test_code_that_slows_workers_down_is_told_as_without():
+def test_code_that_slows_workers_down_is_reported_as_without():
     where = stack(WORKER_LOOP, f"{AUGMENT}:31:RandomBlur.__call__")
     run = Run(workers=2, service_ms=50, cores=2, busy_cores=1.9, worker_stacks=[(where, 0.6, 1.0)])
     run.worker_stacks.append((stack(WORKER_LOOP, f"{AUGMENT}:9:decode"), 0.4, 1.0))
-    told = sentence(run)
-    assert "RandomBlur at augment.py:31 takes 60% of the workers' time; without RandomBlur" in told
-    assert " the run would be 2." in told
+    text = sentence(run)
+    assert "RandomBlur at augment.py:31 takes 60% of the workers' time; without RandomBlur" in text
+    assert " the run would be 2." in text
 
 
-def test_a_slow_rank_is_told_with_what_it_does():
+def test_a_slow_rank_is_reported_with_what_it_does():
     run = Run(workers=4, service_ms=8, ranks=2, cores=32, busy_cores=8)
     run.slow_rank, run.slow_rank_ms = 1, 5.0
     run.rank_stacks = [(stack(LOOP, f"{SCRIPT}:33:metrics"), "forward", 0.5, 1.0)]
@@ -76,23 +76,23 @@ def test_a_slow_rank_is_told_with_what_it_does():
     assert "computes longer, in metrics at train.py:33" in sentence(run)
 
 
-def test_a_phase_is_told_in_words():
+def test_a_phase_is_named_in_words():
     run = Run(loader=False)
     run.phases_ms = {**run.phases_ms, "other": 40.0}
-    told = sentence(run)
-    assert told.endswith("% is outside the model: logging, saving and the like.")
+    text = sentence(run)
+    assert text.endswith("% is outside the model: logging, saving and the like.")
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "told"),
+    ("low", "high", "text"),
     [(1.08, 1.12, "1.1x"), (1.04, 1.12, "1.1x (1.0 to 1.1)"), (None, None, "")],
 )
 def test_an_interval_whose_ends_read_the_same_is_left_out(
-    low: float | None, high: float | None, told: str
+    low: float | None, high: float | None, text: str
 ):
     speedup = None if low is None else 1.1
     remedy = Remedy(name="a", change="b", how="c", predicted_speedup=speedup, low=low, high=high)
-    assert remedy.prediction == told
+    assert remedy.prediction == text
 
 
 def test_a_line_that_is_not_known_is_not_shown():
@@ -147,22 +147,22 @@ RUNS = {
 @pytest.mark.parametrize("rules", RULE_SETS)
 @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
 def test_a_diagnosis_is_what_the_schema_says(run: Run, rules: RuleSet):
-    told = json.loads(json.dumps(diagnose(play(run), rules).to_json(), allow_nan=False))
-    check(told, SCHEMA)
-    assert told["rules"] == rules
+    content = json.loads(json.dumps(diagnose(play(run), rules).to_json(), allow_nan=False))
+    check(content, SCHEMA)
+    assert content["rules"] == rules
 
 
 def test_every_rule_has_found_something_or_is_quiet():
-    told = diagnose(play(RUNS["slow"])).to_json()
-    assert {finding["rule"] for finding in told["findings"]}.isdisjoint(told["quiet"])
-    assert {"sync-bound", "memory-growth"} <= set(told["quiet"]) <= set(RULES)
+    content = diagnose(play(RUNS["slow"])).to_json()
+    assert {finding["rule"] for finding in content["findings"]}.isdisjoint(content["quiet"])
+    assert {"sync-bound", "memory-growth"} <= set(content["quiet"]) <= set(RULES)
 
 
 def test_the_schema_itself_refuses_what_is_wrong():
-    told = diagnose(play(RUNS["slow"])).to_json()
-    told["findings"][0]["severity"] = "bad"
+    content = diagnose(play(RUNS["slow"])).to_json()
+    content["findings"][0]["severity"] = "bad"
     with pytest.raises(AssertionError):
-        check(told, SCHEMA)
+        check(content, SCHEMA)
 
 
 @pytest.mark.parametrize("rules", RULE_SETS)
@@ -188,14 +188,14 @@ def test_the_report_fits_80_columns(run: Run, rules: RuleSet):
     print_diagnosis(diagnosis, Console(file=text, width=80, highlight=False))
     lines = text.getvalue().splitlines()
     assert max(map(len, lines)) <= 80
-    told = " ".join(text.getvalue().split())
-    assert diagnosis.verdict.sentence in told
+    printed = " ".join(text.getvalue().split())
+    assert diagnosis.verdict.sentence in printed
     for finding in diagnosis.findings:
-        assert finding.rule in told
+        assert finding.rule in printed
     for rule in (*(each.rule for each in diagnosis.not_evaluated), *diagnosis.quiet):
-        assert rules == "headrace" or rule in told
+        assert rules == "headrace" or rule in printed
     if diagnosis.findings and diagnosis.findings[0].cause is not None:
-        assert f"{AUGMENT}:31" in told
+        assert f"{AUGMENT}:31" in printed
 
 
 EVENTS: list[tuple[list[dict[str, Any]], list[str]]] = [
@@ -219,17 +219,17 @@ EVENTS: list[tuple[list[dict[str, Any]], list[str]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("events", "told"), EVENTS)
+@pytest.mark.parametrize(("events", "gaps"), EVENTS)
 @pytest.mark.parametrize("rules", ["headrace", "sagemaker"])
 def test_each_kind_of_gap_is_one_sentence(
-    events: list[dict[str, Any]], told: list[str], rules: Any
+    events: list[dict[str, Any]], gaps: list[str], rules: Any
 ):
     tables = play(Run(workers=2, service_ms=10))
     for event in events:
         tables.add("events", **event)
     diagnosis = diagnose(tables, rules)
-    assert list(diagnosis.gaps) == told
-    assert diagnosis.to_json()["gaps"] == told
+    assert list(diagnosis.gaps) == gaps
+    assert diagnosis.to_json()["gaps"] == gaps
 
 
 DOCS = Path(__file__).parents[2] / "docs" / "rules.md"

@@ -52,10 +52,12 @@ def test_copies_that_hold_the_script_up():
 
 
 @pytest.mark.parametrize(
-    ("pageable", "blocking", "says", "says_not"),
+    ("pageable", "blocking", "advice", "other_advice"),
     [(2, 0, "pin_memory=True", "non_blocking"), (0, 2, "non_blocking=True", "pin_memory")],
 )
-def test_copies_are_told_what_they_lack(pageable: int, blocking: int, says: str, says_not: str):
+def test_copies_are_reported_with_what_they_lack(
+    pageable: int, blocking: int, advice: str, other_advice: str
+):
     run = healthy()
     run.phases_ms["copy"] = 3.0
     tables = play(run)
@@ -63,8 +65,8 @@ def test_copies_are_told_what_they_lack(pageable: int, blocking: int, says: str,
         row |= {"copies": 2, "pageable_copies": pageable, "blocking_copies": blocking}
     copies = found(tables, "blocking-copy")
     assert copies is not None
-    assert says in copies.remedies[0].how
-    assert says_not not in copies.remedies[0].how
+    assert advice in copies.remedies[0].how
+    assert other_advice not in copies.remedies[0].how
 
 
 def test_pinned_asynchronous_copies_are_not_what_the_script_waits_for():
@@ -181,7 +183,7 @@ def short_steps(ms: float, **changes) -> RunTables:
 
 
 @pytest.mark.parametrize(
-    ("step_ms", "ready_ms", "told"),
+    ("step_ms", "ready_ms", "severities"),
     [
         (60, 1.6, {}),
         (20, 1.6, {"data-wait": "info"}),
@@ -191,17 +193,17 @@ def short_steps(ms: float, **changes) -> RunTables:
     ],
 )
 def test_taking_ready_batches_over_is_no_starvation(
-    step_ms: float, ready_ms: float, told: dict[str, str]
+    step_ms: float, ready_ms: float, severities: dict[str, str]
 ):
     findings = diagnose(short_steps(step_ms, ready_ms=ready_ms)).findings
-    assert {each.rule: each.severity for each in findings if each.rule in DATA} == told
+    assert {each.rule: each.severity for each in findings if each.rule in DATA} == severities
     # Without a look at what lies ready, as with Headrace's own loader, no more is said.
     tables = short_steps(step_ms, ready_ms=ready_ms)
     for row in tables.rows["fetches"]:
         row["ready"] = -1
     wait = found(tables, "data-wait")
     if ready_ms < 2:
-        worst = "warning" if "slow-transfer" in told else told.get("data-wait")
+        worst = "warning" if "slow-transfer" in severities else severities.get("data-wait")
         assert (wait.severity if wait else None) == worst
     assert wait is None or "taking them over" in wait.title or ready_ms > 2
 
@@ -227,9 +229,9 @@ def test_waits_for_a_core_in_taking_ready_batches_over_are_no_starvation():
     assert data.title.endswith("ms, while other processes use 0.7 of the host's 2 cores")
     assert diagnosis.verdict.sentence.count("other processes") == 1
     # The same waits on cores that nobody else wants are the loader's.
-    calm = found(crowded(short_steps(3, **held, busy_cores=1.04), 1.04), "data-wait")
-    assert calm is not None
-    assert calm.severity == "critical"
+    quiet_host = found(crowded(short_steps(3, **held, busy_cores=1.04), 1.04), "data-wait")
+    assert quiet_host is not None
+    assert quiet_host.severity == "critical"
 
 
 def test_what_the_system_itself_takes_of_full_cores_is_not_spoken_of():

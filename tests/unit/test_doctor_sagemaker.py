@@ -93,7 +93,7 @@ def test_low_gpu_utilization(gpu: Series, alarm: bool):
     assert fires(sampled(gpus=(95.0, gpu)), "LowGPUUtilization") == alarm
 
 
-def test_a_gpu_that_was_idle_for_a_while_is_told_although_it_is_busy_at_the_end():
+def test_a_gpu_that_was_idle_for_a_while_is_reported_although_it_is_busy_at_the_end():
     # Debugger looks every minute; what it saw then it does not take back.
     gpu = [95.0] * 600 + [20.0] * 600 + [95.0] * 1200
     found = outcome(sampled(2400, gpus=(gpu,)), "LowGPUUtilization")
@@ -118,7 +118,7 @@ def test_gpu_memory_increase(to: float, alarm: bool):
     assert fires(sampled(memory=(used,)), "GPUMemoryIncrease") == alarm
 
 
-def test_memory_that_jumps_before_the_patience_ends_is_not_told():
+def test_memory_that_jumps_before_the_patience_ends_is_not_reported():
     used = [10.0] * 500 + [80.0] * 800
     assert not fires(sampled(memory=(used,)), "GPUMemoryIncrease")
 
@@ -172,7 +172,7 @@ def test_max_initialization_time(minutes: int, alarm: bool):
     assert fires(tables, "MaxInitializationTime") == alarm
 
 
-def test_a_job_that_took_no_step_for_long_is_told():
+def test_a_job_that_took_no_step_for_long_is_reported():
     found = outcome(sampled(25 * 120), "MaxInitializationTime")
     assert isinstance(found, Finding)
     assert found.title == "25 minutes have passed without a step"
@@ -197,31 +197,31 @@ def reasons(diagnosis: Diagnosis) -> dict[str, str]:
 
 
 def test_without_a_gpu_no_rule_about_gpus_passes_in_silence():
-    told = reasons(diagnose(sampled(gpus=()), "sagemaker"))
+    shown = reasons(diagnose(sampled(gpus=()), "sagemaker"))
     about_gpus = {
         "BatchSize", "CPUBottleneck", "GPUMemoryIncrease", "IOBottleneck", "LoadBalancing",
         "LowGPUUtilization",
     }  # fmt: skip
-    assert {rule for rule, reason in told.items() if reason == "no GPU was recorded"} == about_gpus
+    assert {rule for rule, reason in shown.items() if reason == "no GPU was recorded"} == about_gpus
 
 
-def test_a_gpu_that_never_told_its_use_is_none():
-    told = reasons(diagnose(sampled(gpus=([float("nan")] * SAMPLES,)), "sagemaker"))
-    assert told["LowGPUUtilization"] == "no GPU was recorded"
+def test_a_gpu_that_never_reported_its_use_is_none():
+    shown = reasons(diagnose(sampled(gpus=([float("nan")] * SAMPLES,)), "sagemaker"))
+    assert shown["LowGPUUtilization"] == "no GPU was recorded"
 
 
 def test_a_short_run_says_how_many_samples_it_lacks():
-    told = reasons(diagnose(sampled(PATIENCE), "sagemaker"))
-    assert told["CPUBottleneck"] == (
+    shown = reasons(diagnose(sampled(PATIENCE), "sagemaker"))
+    assert shown["CPUBottleneck"] == (
         "1,000 samples of the system were recorded, and it begins after 1,000"
     )
-    assert told["LoadBalancing"] == "only 1 GPU was recorded"
-    assert told["StepOutlier"] == "0 steps were recorded, and it begins after 100"
+    assert shown["LoadBalancing"] == "only 1 GPU was recorded"
+    assert shown["StepOutlier"] == "0 steps were recorded, and it begins after 100"
 
 
-def test_memory_of_an_unknown_size_is_told():
-    told = reasons(diagnose(sampled(), "sagemaker"))
-    assert told["BatchSize"] == "the size of the GPUs' memory was not recorded"
+def test_memory_of_an_unknown_size_is_reported():
+    shown = reasons(diagnose(sampled(), "sagemaker"))
+    assert shown["BatchSize"] == "the size of the GPUs' memory was not recorded"
 
 
 def test_every_rule_has_one_outcome_also_without_records():

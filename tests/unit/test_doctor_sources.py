@@ -143,7 +143,7 @@ def test_what_each_epoch_begins_anew_does_not_outlive_it(renewed: str, what: str
 
 
 @pytest.mark.parametrize("source", ["", "def main(:\n", "x = 1\n", "\0"])
-def test_a_source_that_has_changed_tells_nothing(source: str):
+def test_a_source_that_has_changed_shows_nothing(source: str):
     assert leak_candidates(source, "main", 5, stays=True) == []
 
 

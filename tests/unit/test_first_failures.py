@@ -1,4 +1,4 @@
-"""What a host's first batch says of it: it is given more, or is told of and asked no more."""
+"""What a host's first batch decides: it gets more tasks, or is reported and gets none."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.offload.protocol import HEADER_BYTES, FrameHeader, FrameKind, enco
 from headrace.offload.proxy import OffloadProxy
 from headrace.offload.worker_records import OffloadRecorder
 
-TICKETS = 8
+TASKS = 8
 
 
 def failure_of(path: Path, *, wrapped: bool = False) -> BatchFailure:
@@ -37,7 +37,7 @@ def described(summary: str) -> BatchFailure:
     return BatchFailure(summary=summary, traceback="", sample="sample 0", error=None)
 
 
-def test_a_path_that_is_missed_elsewhere_and_is_here_is_found(tmp_path: Path):
+def test_a_path_that_is_missing_on_an_auxiliary_host_and_is_here_is_found(tmp_path: Path):
     path = tmp_path / "it's a sample"
     plain, wrapped = failure_of(path), failure_of(path, wrapped=True)
     below = failure_of(Path(__file__) / "sample")
@@ -49,60 +49,66 @@ def test_a_path_that_is_missed_elsewhere_and_is_here_is_found(tmp_path: Path):
     assert [missing_path(each) for each in (plain, wrapped, below)] == [None] * 3, "nor is it here"
     path.touch()
     assert missing_path(plain) == plain.summary
-    told = missing_path(wrapped)
-    assert told is not None
-    assert told.startswith("RuntimeError: an unreadable sample (FileNotFoundError: [Errno 2] No ")
+    summary = missing_path(wrapped)
+    assert summary is not None
+    assert summary.startswith(
+        "RuntimeError: an unreadable sample (FileNotFoundError: [Errno 2] No "
+    )
     assert missing_path(torchvision) == torchvision.summary
     assert missing_path(hdf5) == hdf5.summary
     assert missing_path(described("ValueError: no '/' in the label")) is None
 
 
 class Host:
-    """A host as a receiver meets it, and what the receiver asks of it and says."""
+    """A host as the proxy meets it, and what the proxy assigns to it and prints."""
 
     def __init__(self, folder: Path) -> None:
-        told = AuxiliaryHost(name="one", address="127.0.0.1", port=9)
+        host = AuxiliaryHost(name="one", address="127.0.0.1", port=9)
         file = folder / "hosts.json"
         file.write_bytes(
             HostsFile(
-                key="00", folder=str(folder), cores=4, strands=0, hosts=(told,)
+                key="00", folder=str(folder), cores=4, partitions=0, hosts=(host,)
             ).to_bytes()
         )  # fmt: skip
-        receivers_end, self._end = socket.socketpair()
-        receivers_end.setblocking(False)
+        proxy_end, self._end = socket.socketpair()
+        proxy_end.setblocking(False)
         answers, self._answers = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control, _ = multiprocessing.Pipe()
-        self._slots = SlotPool(TICKETS)
-        self.receiver = OffloadProxy(
+        self._slots = SlotPool(TASKS)
+        self.proxy = OffloadProxy(
             self._control, answers, self._slots.descriptors, file, OffloadRecorder(0), prints=True
         )
-        self.peer = self.receiver._server_connections["one"] = ServerConnection(told)
-        self.receiver._names.append("one")
-        self.receiver._joined(self.peer, receivers_end)
+        self.connection = self.proxy._server_connections["one"] = ServerConnection(host)
+        self.proxy._names.append("one")
+        self.proxy._joined(self.connection, proxy_end)
         self.begin(1)
 
-    def begin(self, recipe: int) -> None:
-        """Begin a recipe with tickets for all slots; say that it can be made on four cores."""
-        self.receiver._handle_message(("load", recipe, b"recipe", []))
-        for number in range(TICKETS):
-            self.receiver._handle_message(("task", number, number, 0, 0, 0))
-        self.say(encode_frame(FrameKind.SHARE, a=5, b=4) + encode_frame(FrameKind.READY, a=recipe))
+    def begin(self, spec_number: int) -> None:
+        """Send a loader spec, and a task for each slot; the host reports four cores."""
+        self.proxy._handle_message(("load", spec_number, b"spec", []))
+        for number in range(TASKS):
+            self.proxy._handle_message(("task", number, number, 0, 0, 0))
+        self.send(
+            encode_frame(FrameKind.SHARE, a=5, b=4) + encode_frame(FrameKind.READY, a=spec_number)
+        )
 
-    def say(self, content: bytes) -> None:
+    def send(self, content: bytes) -> None:
         self._end.sendall(content)
-        self.receiver._attend(self.peer, 1)
-        self.receiver._assign_tasks()
+        self.proxy._attend(self.connection, 1)
+        self.proxy._assign_tasks()
 
-    def answer(self, ask: int, answer: Answer, body: bytes) -> None:
-        self.say(
-            FrameHeader(kind=FrameKind.BATCH, assignment=ask, a=answer, body_bytes=len(body)).pack()
+    def answer(self, assignment: int, answer: Answer, body: bytes) -> None:
+        self.send(
+            FrameHeader(
+                kind=FrameKind.BATCH, assignment=assignment, a=answer, body_bytes=len(body)
+            ).pack()
             + body
         )
 
-    def asked(self) -> list[int]:
+    def assigned(self) -> list[int]:
         """Return what it has been asked for since."""
         self._end.settimeout(0)
-        content, asks = b"", []
+        content, assignments = b"", []
         try:
             while True:
                 content += self._end.recv(1 << 16)
@@ -111,8 +117,8 @@ class Host:
         while content:
             head = FrameHeader.unpack(content[:HEADER_BYTES])
             content = content[HEADER_BYTES + head.body_bytes :]
-            asks += [head.assignment] if head.kind is FrameKind.BATCH_SPEC else []
-        return asks
+            assignments += [head.assignment] if head.kind is FrameKind.BATCH_SPEC else []
+        return assignments
 
     def answered(self) -> list[Answer]:
         """Return what the executor was answered since, but for room."""
@@ -137,27 +143,27 @@ def host(tmp_path: Path) -> Iterator[Host]:
 
 
 def test_a_host_has_one_order_until_it_has_made_a_batch(host: Host):
-    (first,) = host.asked()
+    (first,) = host.assigned()
     host.answer(first, Answer.MADE, b"batch")
-    assert len(host.asked()) == 5
+    assert len(host.assigned()) == 5
     assert host.answered() == [Answer.MADE]
     host.begin(2)
-    assert len(host.asked()) == 5, "it has shown that it can"
+    assert len(host.assigned()) == 5, "it has shown that it can"
 
 
 def test_a_host_whose_first_batch_misses_a_path_is_asked_no_more(
     host: Host, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    (first,) = host.asked()
+    (first,) = host.assigned()
     failure = failure_of(tmp_path / "sample")
     (tmp_path / "sample").touch()
     host.answer(first, Answer.FAILED, failure.to_bytes())
-    assert host.asked() == []
-    assert host.answered() == [Answer.FAILED] + [Answer.RETURNED] * (TICKETS - 1)
-    told = capsys.readouterr().err
-    assert "a batch failed on auxiliary host one: FileNotFoundError" in told
-    assert "It is asked no more. The dataset reads paths that this host has" in told
-    host.receiver._handle_message(("failed", 0, failure.summary))
+    assert host.assigned() == []
+    assert host.answered() == [Answer.FAILED] + [Answer.RETURNED] * (TASKS - 1)
+    output = capsys.readouterr().err
+    assert "a batch failed on auxiliary host one: FileNotFoundError" in output
+    assert "It is asked no more. The dataset reads paths that this host has" in output
+    host.proxy._handle_message(("failed", 0, failure.summary))
     assert capsys.readouterr().err == "", "that it was made here is no news"
 
 
@@ -165,20 +171,20 @@ def test_a_first_batch_that_fails_otherwise_is_judged_when_it_was_made_here(
     host: Host, capsys: pytest.CaptureFixture[str]
 ):
     for number in range(3):
-        (ask,) = host.asked()
-        host.answer(ask, Answer.FAILED, described("ValueError: no pixels").to_bytes())
+        (assignment,) = host.assigned()
+        host.answer(assignment, Answer.FAILED, described("ValueError: no pixels").to_bytes())
         assert capsys.readouterr().err == ""
-        host.receiver._handle_message(("failed", 0, "ValueError: no pixels"))
-        is_told = number in {0, 2}
-        assert ("ValueError: no pixels" in capsys.readouterr().err) == is_told
-    host.receiver._assign_tasks()
+        host.proxy._handle_message(("failed", 0, "ValueError: no pixels"))
+        is_reported = number in {0, 2}
+        assert ("ValueError: no pixels" in capsys.readouterr().err) == is_reported
+    host.proxy._assign_tasks()
     assert Answer.RETURNED in host.answered()
 
 
 def test_a_host_that_has_made_batches_is_not_given_up_for_one(host: Host, tmp_path: Path):
-    host.answer(host.asked()[0], Answer.MADE, b"batch")
+    host.answer(host.assigned()[0], Answer.MADE, b"batch")
     failure = failure_of(tmp_path / "sample")
     (tmp_path / "sample").touch()
-    host.answer(host.asked()[0], Answer.FAILED, failure.to_bytes())
-    assert host.peer.refused == 0
-    assert len(host.asked()) >= 1
+    host.answer(host.assigned()[0], Answer.FAILED, failure.to_bytes())
+    assert host.connection.refused == 0
+    assert len(host.assigned()) >= 1

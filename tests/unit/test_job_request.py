@@ -66,7 +66,7 @@ def test_a_cluster_of_ray_and_a_group_that_makes_batches():
 
 
 @pytest.mark.parametrize(
-    ("config", "told"),
+    ("config", "variables"),
     [
         ({"ExperimentName": "exp-1"}, ["--environment=AIP_EXPERIMENT_NAME=exp-1"]),
         ({"ExperimentName": "exp-1", "TrialName": "t", "RunName": "run-1"},
@@ -75,8 +75,8 @@ def test_a_cluster_of_ray_and_a_group_that_makes_batches():
         ({"TrialComponentDisplayName": "x"}, []),
     ],
 )  # fmt: skip
-def test_a_script_of_vertexs_is_told_of_its_experiment(config: dict[str, str], told: list[str]):
-    for contract, expected in (("vertex", told), ("sagemaker", [])):
+def test_a_script_of_vertexs_gets_its_experiment(config: dict[str, str], variables: list[str]):
+    for contract, expected in (("vertex", variables), ("sagemaker", [])):
         given = {"entry_point": "t.py", "contract": contract}
         flags = request_job(given, {}, "Estimator: ", experiment_config=config).flags()
         assert [flag for flag in flags if "AIP_" in flag] == expected
@@ -84,10 +84,10 @@ def test_a_script_of_vertexs_is_told_of_its_experiment(config: dict[str, str], t
 
 @pytest.mark.parametrize("named", ["gpu", GPU])
 def test_the_group_that_trains_comes_first(named: Any):
-    told = flags(instance_groups=[CPU, GPU], distribution={**TORCH, "instance_groups": [named]})
-    assert told[-2:] == ["--group=gpu=1xml.g5.xlarge", "--group=cpu=2xml.c5.4xlarge"]
+    lowered = flags(instance_groups=[CPU, GPU], distribution={**TORCH, "instance_groups": [named]})
+    assert lowered[-2:] == ["--group=gpu=1xml.g5.xlarge", "--group=cpu=2xml.c5.4xlarge"]
     # Nobody names it: the one that has devices.
-    assert flags(instance_groups=[CPU, GPU], distribution=TORCH)[-2:] == told[-2:]
+    assert flags(instance_groups=[CPU, GPU], distribution=TORCH)[-2:] == lowered[-2:]
 
 
 def test_what_a_run_records_describes_the_same_job():
@@ -105,7 +105,7 @@ def test_what_a_run_records_describes_the_same_job():
 
 
 @pytest.mark.parametrize(
-    ("told", "flag", "note"),
+    ("distribution", "flag", "note"),
     [  # each is one that SageMaker's SDK 2 takes
         ({"torch_distributed": {"enabled": True}}, "--distribution=torch_distributed", None),
         (
@@ -128,10 +128,10 @@ def test_what_a_run_records_describes_the_same_job():
         ({"torch_distributed": {}}, None, "starts no ranks"),
     ],
 )
-def test_each_distribution_of_sagemakers_is_taken_and_what_has_no_effect_is_told(
-    told: dict[str, Any], flag: str | None, note: str | None
+def test_each_distribution_of_sagemakers_is_taken_and_what_has_no_effect_is_reported(
+    distribution: dict[str, Any], flag: str | None, note: str | None
 ):
-    job = request(distribution=told)
+    job = request(distribution=distribution)
     lowered = job.flags()
     assert any("distribution" in each for each in lowered) == (flag is not None)
     assert flag is None or flag in lowered
@@ -146,7 +146,7 @@ def test_secrets_reach_the_script_by_no_command_line_and_no_record():
 
 
 def test_inputs_with_more_to_say_become_json():
-    told = flags(
+    lowered = flags(
         {
             "train": TrainingInput("s3://b/t", distribution="ShardedByS3Key", input_mode="Cache"),
             "labels": TrainingInput("s3://b/l", content_type="text/csv", instance_groups=["gpu"]),
@@ -158,14 +158,14 @@ def test_inputs_with_more_to_say_become_json():
         input_mode="File", cache_dir="cache",
     )  # fmt: skip
     channels = dict(
-        flag.removeprefix("--channel=").split("=", 1) for flag in told if "--channel" in flag
+        flag.removeprefix("--channel=").split("=", 1) for flag in lowered if "--channel" in flag
     )
     assert json.loads(channels["train"]) == {"uri": "s3://b/t", "distribution": "ShardedByS3Key"}
     assert json.loads(channels["labels"]) == {
         "uri": "s3://b/l", "groups": ["gpu"], "content_type": "text/csv",
     }  # fmt: skip
     assert channels["fsx"] == "/fsx/"
-    modes = [flag for flag in told if "--input-mode" in flag]
+    modes = [flag for flag in lowered if "--input-mode" in flag]
     assert modes == ["--input-mode=train=Cache", "--input-mode=labels=File"]
     assert flags("s3://b/t")[-1] == "--channel=training=s3://b/t"  # as SageMaker names it
 
@@ -178,8 +178,10 @@ def test_a_path_for_checkpoints_that_the_contract_has_anyway_is_no_flag():
 def test_mode_cache_is_reached_by_arguments_alone():
     fsx = FileSystemInput("fs-1", "FSxLustre", "/fsx/cache", "rw")
     for cache in ("/fsx/cache", fsx):
-        told = flags({"train": "s3://b/t"}, input_mode="Cache", cache_dir=cache, cache_limit="9GB")
-        assert told[-3:] == ["--input-mode=train=Cache", "--cache-dir=/fsx/cache",
+        lowered = flags(
+            {"train": "s3://b/t"}, input_mode="Cache", cache_dir=cache, cache_limit="9GB"
+        )
+        assert lowered[-3:] == ["--input-mode=train=Cache", "--cache-dir=/fsx/cache",
                              "--cache-limit=9GB"]  # fmt: skip
     assert flags(cache_limit=10**9)[-1] == "--cache-limit=1000000000"
     with pytest.raises(UsageError, match=r'inputs: train: .* Name one: cache_dir="/fsx/cache"'):
@@ -187,7 +189,7 @@ def test_mode_cache_is_reached_by_arguments_alone():
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("asked", "message"),
     [
         ({"hyperparameter": {}}, "no argument hyperparameter. Did you mean hyperparameters?"),
         ({"instance_count": 0}, "instance_count: 0 is not a whole number, 1 or more"),
@@ -257,8 +259,8 @@ def test_mode_cache_is_reached_by_arguments_alone():
         ({"profiler_config": 5}, "is not a ProfilerConfig"),
     ],
 )
-def test_wrong_values_are_refused_with_what_can_be(asked: dict[str, Any], said: str):
-    with pytest.raises(UsageError, match=f"(?s){said}"):
+def test_wrong_values_are_refused_with_what_can_be(asked: dict[str, Any], message: str):
+    with pytest.raises(UsageError, match=f"(?s){message}"):
         Estimator("train.py", **asked)
 
 

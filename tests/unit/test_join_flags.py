@@ -47,7 +47,7 @@ def test_the_torchrun_flags_that_are_written_down_are_those_of_its_parser():
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "message"),
     [
         ([], "No script is named"),
         (["--head", "a"], "No script is named"),
@@ -61,10 +61,10 @@ def test_the_torchrun_flags_that_are_written_down_are_those_of_its_parser():
         (["--hosts-timeout", "ten", "train.py"], "'ten' is not a duration"),
     ],
 )
-def test_wrong_flags_are_told(argv: list[str], said: str):
+def test_wrong_flags_are_reported(argv: list[str], message: str):
     with pytest.raises(UsageError) as raised:
         parse_join_flags(argv)
-    assert said in str(raised.value)
+    assert message in str(raised.value)
 
 
 def test_sagemaker_s_file_is_found_below_its_folder(
@@ -97,21 +97,21 @@ def test_a_token_that_was_given_comes_from_the_flag_first(
     assert configured_token(None) == "itself"
     assert configured_token(str(flags)) == "by the flag"
     written = tmp_path / "written"
-    told = write_token_file(written, "by the flag")
-    assert told["RAY_AUTH_TOKEN_PATH"] == str(written)
+    variables_set = write_token_file(written, "by the flag")
+    assert variables_set["RAY_AUTH_TOKEN_PATH"] == str(written)
     assert written.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_token_file_that_is_none_is_told_with_how_to_make_one(tmp_path: Path):
+def test_a_token_file_that_is_none_is_reported_with_how_to_make_one(tmp_path: Path):
     empty, binary = tmp_path / "empty", tmp_path / "binary"
     empty.write_text("\n")
     binary.write_bytes(b"\xff\xfe")
-    for path, said in (
+    for path, message in (
         (empty, "the file is empty"),
         (binary, "it is not plain text"),
         (tmp_path / "none", "No such file"),
     ):
-        with pytest.raises(UsageError, match=said) as raised:
+        with pytest.raises(UsageError, match=message) as raised:
             configured_token(str(path))
         assert f"--token-file {path}" in str(raised.value)
         assert "openssl rand -hex 32" in str(raised.value)

@@ -40,7 +40,7 @@ def pod(group: dict[str, Any]) -> dict[str, Any]:
 BREAKS: list[tuple[str, Callable[[Cluster], object]]] = [
     ("apiVersion", lambda it: it.update(apiVersion="ray.io/v1alpha1")),
     ("unexpected", lambda it: it["spec"].update(workerGroupSpec=[])),
-    ("unexpected", lambda it: it["spec"]["authOptions"].update(token="told")),
+    ("unexpected", lambda it: it["spec"]["authOptions"].update(token="given")),
     ("not one of", lambda it: it["spec"]["authOptions"].update(mode="Token")),
     ("required", lambda it: it["spec"].pop("headGroupSpec")),
     ("not of type", lambda it: it["spec"].update(rayVersion=2.60)),
@@ -61,12 +61,14 @@ def test_kuberay_and_kubernetes_know_every_field(cluster: Cluster):
     check(cluster)
 
 
-@pytest.mark.parametrize(("said", "harm"), BREAKS)
-def test_a_harmed_copy_is_refused(cluster: Cluster, said: str, harm: Callable[[Cluster], object]):
+@pytest.mark.parametrize(("message", "harm"), BREAKS)
+def test_a_harmed_copy_is_refused(
+    cluster: Cluster, message: str, harm: Callable[[Cluster], object]
+):
     harm(cluster)
-    with pytest.raises(jsonschema.ValidationError) as told:
+    with pytest.raises(jsonschema.ValidationError) as raised:
         check(cluster)
-    assert re.search(said, f"{told.value.message} at {list(told.value.absolute_path)}")
+    assert re.search(message, f"{raised.value.message} at {list(raised.value.absolute_path)}")
 
 
 def names(cluster: Cluster) -> list[str]:

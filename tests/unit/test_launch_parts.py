@@ -77,7 +77,7 @@ def test_the_cause_is_found_among_hosts_whose_clocks_differ(
         (-11, "killed by SIGSEGV (exit code 139)", 139),
     ],
 )
-def test_an_end_in_words_and_as_a_shell_tells_it(returncode, words, code):
+def test_an_end_in_words_and_as_a_shell_reports_it(returncode, words, code):
     assert describe_exit(returncode) == words
     assert exit_code_of(returncode) == code
 
@@ -99,7 +99,7 @@ def test_the_last_traceback_holds_its_whole_chain(tmp_path: Path, prefix: str):
     assert "OldError" not in found
 
 
-def test_without_a_traceback_the_last_lines_are_told(tmp_path: Path):
+def test_without_a_traceback_the_last_lines_are_reported(tmp_path: Path):
     log = tmp_path / "log"
     log.write_text("".join(f"line {number}\n" for number in range(100)))
     assert last_traceback(log).splitlines() == [f"line {number}" for number in range(90, 100)]
@@ -261,7 +261,7 @@ def test_a_command_line_without_a_script_is_wrong_use(argv):
         direct_job(argv)
 
 
-def test_a_script_that_cannot_run_is_told_with_the_remedy(tmp_path: Path):
+def test_a_script_that_cannot_run_is_reported_with_the_remedy(tmp_path: Path):
     (tmp_path / "train.py").touch()
     with pytest.raises(UsageError, match=r"no script .*trian\.py.* Did you mean .*train\.py\?"):
         check_script(str(tmp_path / "trian.py"))

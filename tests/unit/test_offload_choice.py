@@ -1,4 +1,4 @@
-"""What `--offload auto` tells as a job ends."""
+"""What `--offload auto` prints as a job ends."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from headrace.jobs.hosts.offload_setup import OffloadAuto, OffloadPrediction
 from headrace.observe.whatif.prediction import Prediction
 
 
-def foretold(speedup: float) -> OffloadPrediction:
+def predicted(speedup: float) -> OffloadPrediction:
     prediction = Prediction(speedup=speedup, low=speedup - 0.1, high=speedup + 0.1, wait_share=0.1)
     return OffloadPrediction(prediction=prediction, wait_share=0.5, reached=True)
 
 
 @pytest.mark.parametrize(
-    ("found", "told"),
+    ("found", "message"),
     [
-        (foretold(1.5), "was not used: the job ended as that was found out: with its 4 cores"),
-        (foretold(1.0), "was not used: with its 4 cores the job is predicted to run 1.00 times"),
+        (predicted(1.5), "was not used: the job ended as that was found out: with its 4 cores"),
+        (predicted(1.0), "was not used: with its 4 cores the job is predicted to run 1.00 times"),
         (None, "was not used: no steps were recorded"),
     ],
 )
 def test_a_look_that_ends_with_the_job_announces_no_help(
-    found: OffloadPrediction | None, told: str, tmp_path: Path
+    found: OffloadPrediction | None, message: str, tmp_path: Path
 ):
     lines: list[str] = []
     choice = OffloadAuto(tmp_path, 1, "cpu", 1, lines.append)
@@ -33,7 +33,7 @@ def test_a_look_that_ends_with_the_job_announces_no_help(
     choice._pending.result()
     choice.close()
     (line,) = lines
-    assert told in line
+    assert message in line
     assert "from now on" not in line
 
 
@@ -41,7 +41,7 @@ def test_more_hosts_are_predicted_for_and_then_used(tmp_path: Path):
     lines: list[str] = []
     choice = OffloadAuto(tmp_path, 1, "cpu", 1, lines.append)
     used = []
-    for cores, found, now_s in ((4, foretold(1.0), 0.0), (8, foretold(1.5), 100.0)):
+    for cores, found, now_s in ((4, predicted(1.0), 0.0), (8, predicted(1.5), 100.0)):
         choice.is_yes(cores, now_s)  # a prediction begins
         choice._pending = choice._thread.submit(lambda found=found: found)
         choice._pending.result()

@@ -6,7 +6,7 @@ import pytest
 
 from headrace.cluster.requirements_installer import last_output_lines, pip_advice
 
-SAID = {
+ADVICE = {
     "error: externally-managed-environment": "the system's own",
     "/opt/venv/bin/python: No module named pip": "python -m ensurepip",
     "no such option: --report": "install -U pip",
@@ -23,14 +23,14 @@ SAID = {
 }
 
 
-@pytest.mark.parametrize("said", SAID)
-def test_what_is_advised(said: str):
-    assert SAID[said] in pip_advice(said)
-    assert bool(SAID[said]) == bool(pip_advice(said))
+@pytest.mark.parametrize("output", ADVICE)
+def test_what_is_advised(output: str):
+    assert ADVICE[output] in pip_advice(output)
+    assert bool(ADVICE[output]) == bool(pip_advice(output))
 
 
 def test_the_last_lines_are_few_and_indented():
-    said = "\n".join(f"line {number}\n" for number in range(40))
-    assert last_output_lines(said).splitlines() == [
+    output = "\n".join(f"line {number}\n" for number in range(40))
+    assert last_output_lines(output).splitlines() == [
         f"    line {number}" for number in range(28, 40)
     ]

@@ -103,7 +103,7 @@ def test_fitting_numbers_give_no_warning():
     assert make_plan(lanes=60).check(1) == ()
 
 
-def test_lanes_that_do_not_fit_the_batch_are_told_with_the_share():
+def test_lanes_that_do_not_fit_the_batch_are_reported_with_the_share():
     (warning,) = make_plan(lanes=60).check(8)
 
     assert "60 lanes and a global batch of 256 do not divide one another" in warning
@@ -111,28 +111,28 @@ def test_lanes_that_do_not_fit_the_batch_are_told_with_the_share():
     assert "lanes=64" in warning
 
 
-def test_a_batch_that_no_lane_count_fits_is_told_with_batches_that_do():
+def test_a_batch_that_no_lane_count_fits_is_reported_with_batches_that_do():
     (warning,) = make_plan(global_batch=2 * 257).check(2)
 
     assert "64 lanes and a global batch of 514" in warning
     assert "A global batch of 512 or 576 fits" in warning
 
 
-def test_more_ranks_than_lanes_are_told():
+def test_more_ranks_than_lanes_are_reported():
     (warning,) = make_plan(lanes=4, window=10).check(64)
 
     assert "64 ranks share 4 lanes" in warning
     assert "instead of 1.6%" in warning
 
 
-def test_going_on_in_the_middle_of_a_round_is_told():
+def test_going_on_in_the_middle_of_a_round_is_reported():
     (warning,) = make_plan(start=100).check(8)
 
     assert "position 100" in warning
     assert "The next epoch is not affected" in warning
 
 
-def test_an_epoch_without_a_batch_is_told():
+def test_an_epoch_without_a_batch_is_reported():
     plan = make_plan(num_samples=100, shard_sizes=[100], drop_last=True)
 
     assert plan.num_batches(4) == 0
@@ -140,7 +140,7 @@ def test_an_epoch_without_a_batch_is_told():
     assert "100 samples are fewer than the global batch of 256" in warning
 
 
-def test_a_rest_smaller_than_the_world_is_told():
+def test_a_rest_smaller_than_the_world_is_reported():
     plan = make_plan(start=19_997)
 
     assert plan.num_batches(8) == 0

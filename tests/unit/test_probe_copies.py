@@ -86,7 +86,7 @@ def test_a_copy_that_torch_refuses_raises_as_ever_and_is_none(log: Log):
 
 
 def test_the_class_gives_the_originals(log: Log):
-    """Libraries compare what an operation on a subclass is told to be with what the class has."""
+    """Libraries compare what an operation on a subclass claims to be with what the class has."""
     assert torch.Tensor.to is torch._C.TensorBase.to
     assert torch.Tensor.copy_ is torch._C.TensorBase.copy_
     assert torch.overrides.is_tensor_method_or_property(torch._C.TensorBase.to)

@@ -117,8 +117,8 @@ MODES: tuple[dict[str, Any], ...] = (
 
 
 @pytest.mark.parametrize("flags", MODES)
-def test_a_file_tells_of_itself_what_it_would(file: Path, flags: dict[str, Any]):
-    def told(found: Any) -> list[Any]:
+def test_a_file_reports_of_itself_what_it_would(file: Path, flags: dict[str, Any]):
+    def described(found: Any) -> list[Any]:
         with found:
             names = ("mode", "name", "encoding", "errors", "newlines", "line_buffering")
             layers = [found, getattr(found, "buffer", found), getattr(found, "raw", found)]
@@ -128,9 +128,9 @@ def test_a_file_tells_of_itself_what_it_would(file: Path, flags: dict[str, Any])
                 [getattr(each, name, None) for each in layers for name in names],
             ]  # fmt: skip
 
-    work, expected = Work(), told(OPEN(file, **flags))
+    work, expected = Work(), described(OPEN(file, **flags))
     with work.batch():
-        found = told(open(file, **flags))  # noqa: SIM115, PTH123
+        found = described(open(file, **flags))  # noqa: SIM115, PTH123
         assert np.fromfile(file.open("rb"), dtype=np.uint8).tobytes() == TEXT.encode()
     assert found == expected
 
@@ -148,15 +148,15 @@ WRONG: tuple[Callable[[Path], Any], ...] = (
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_what_is_wrong_is_told_as_ever(file: Path, wrong: Callable[[Path], Any]):
-    def told() -> str:
+def test_what_is_wrong_is_reported_as_ever(file: Path, wrong: Callable[[Path], Any]):
+    def error_text() -> str:
         with pytest.raises((OSError, ValueError, LookupError)) as caught:
             wrong(file)
         return f"{caught.value!r} {getattr(caught.value, 'filename', None)!r}"
 
-    work, expected = Work(), told()
+    work, expected = Work(), error_text()
     with work.batch():
-        assert told() == expected
+        assert error_text() == expected
 
 
 def test_only_the_thread_that_makes_a_batch_is_timed_and_only_meanwhile(file: Path):
@@ -242,11 +242,11 @@ def test_where_it_is_asked_for_the_scripts_line_is_warned_of(tmp_path: Path):
         "reads.begin()\n"
         "open(__file__).read()\n"
     )
-    told = subprocess.run(
+    ended = subprocess.run(
         [sys.executable, "-X", "warn_default_encoding", str(script)],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert [line for line in told.stderr.splitlines() if "EncodingWarning" in line] == [
+    assert [line for line in ended.stderr.splitlines() if "EncodingWarning" in line] == [
         f"{script}:4: EncodingWarning: 'encoding' argument not specified"
     ]
 

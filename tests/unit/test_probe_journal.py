@@ -59,16 +59,16 @@ def test_what_is_noted_becomes_rows_when_it_is_settled():
 
 
 def test_a_phase_is_that_of_the_moment_in_which_it_was_asked_for():
-    rank, told = Rank(), []
-    rank.journal.request_phase(told.append)
+    rank, phases_seen = Rank(), []
+    rank.journal.request_phase(phases_seen.append)
     rank.notes(lambda clock, at_ns: clock.fetch_began(0, at_ns, grad=True), WAIT)
-    rank.journal.request_phase(told.append)
+    rank.journal.request_phase(phases_seen.append)
     rank.notes(lambda clock, at_ns: clock.fetch_ended(at_ns, 4, ended=False), FORWARD)
-    rank.journal.request_phase(told.append)
+    rank.journal.request_phase(phases_seen.append)
     rank.notes(StepClock.backward_began, BACKWARD)
-    assert told == []
+    assert phases_seen == []
     rank.journal.settle()
-    assert told == ["other", "data_wait", "forward"]
+    assert phases_seen == ["other", "data_wait", "forward"]
 
 
 def test_a_report_that_fails_takes_no_other_with_it(monkeypatch: pytest.MonkeyPatch):

@@ -17,7 +17,7 @@ from headrace.observe.probe import process_usage
 from headrace.observe.probe.process_usage import ProcessUsage, with_children
 from jobs import eventually
 
-# Works for 0.3 s of CPU time, twice, tells what it has used, and waits for a word after each.
+# Works for 0.3 s of CPU time, twice, prints what it has used, and waits for a word after each.
 CHILD = """
 import sys, time
 for part in (0.3, 0.6):
@@ -29,7 +29,7 @@ for part in (0.3, 0.6):
 WORK = "import time\nwhile time.process_time() < 0.3: pass"
 
 
-def test_usage_tells_of_processes_that_run_and_leaves_others_out():
+def test_usage_covers_processes_that_run_and_leaves_others_out():
     usage = ProcessUsage()
     gone = 2**22 + 1  # above the kernel's largest process id
     assert usage.rows([os.getpid(), gone]) == []
@@ -49,7 +49,7 @@ def test_usage_tells_of_processes_that_run_and_leaves_others_out():
 
 
 def used_s(usage: ProcessUsage, pids: list[int], pid: int, since_ns: int) -> tuple[float, int]:
-    """Return the CPU seconds that a process is told to have used since a time, and when."""
+    """Return the CPU seconds that a process is reported to have used since a time, and when."""
     ((t_ns, _, percent, *_),) = [row for row in usage.rows(pids) if row[1] == pid]
     return percent / 100 * (t_ns - since_ns) / 1e9, t_ns
 
@@ -63,9 +63,9 @@ def test_a_process_that_comes_and_goes_between_looks_has_all_that_it_used():
     assert child.stdin is not None
     assert child.stdout is not None
     pids = [os.getpid(), child.pid]
-    told_s = float(child.stdout.readline())
+    reported_s = float(child.stdout.readline())
     first_s, looked_ns = used_s(usage, pids, child.pid, began_ns)
-    assert first_s == pytest.approx(told_s, rel=0.1)
+    assert first_s == pytest.approx(reported_s, rel=0.1)
     child.stdin.write("\n")
     child.stdin.flush()
     child.stdout.readline()
@@ -114,8 +114,8 @@ def test_a_process_that_nobody_saw_has_what_it_used_once_it_is_heard_of(
 
 def test_what_processes_start_is_theirs():
     start = "import subprocess, sys; child = subprocess.Popen([sys.executable, '-c', {}], stdin=0)"
-    told = "import os; print(os.getpid(), flush=True); input()"
-    inner = f"{start.format(repr(told))}; child.wait()"
+    script = "import os; print(os.getpid(), flush=True); input()"
+    inner = f"{start.format(repr(script))}; child.wait()"
     child = subprocess.Popen(
         [sys.executable, "-c", inner], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -151,7 +151,7 @@ def started_between(then: str) -> tuple[subprocess.Popen[str], int]:
     return child, int(child.stdout.readline())
 
 
-def test_what_a_childs_child_used_is_told_once():
+def test_what_a_childs_child_used_is_reported_once():
     usage = ProcessUsage()
     usage.rows([os.getpid()])
     child, grandchild = started_between("child.wait()")
@@ -160,11 +160,11 @@ def test_what_a_childs_child_used_is_told_once():
     seen_ns = seen[0][0]
     child.communicate("\n")
     ended = [row for row in usage.rows([os.getpid()]) if row[1] != os.getpid()]
-    told_s = sum(row[2] / 100 * (row[0] - seen_ns) / 1e9 for row in ended)
-    assert told_s == pytest.approx(0.3, rel=0.4)
+    reported_s = sum(row[2] / 100 * (row[0] - seen_ns) / 1e9 for row in ended)
+    assert reported_s == pytest.approx(0.3, rel=0.4)
 
 
-def test_a_process_whose_parent_has_ended_is_told_on():
+def test_a_process_whose_parent_has_ended_is_reported_on():
     usage = ProcessUsage()
     usage.rows([os.getpid()])
     child, grandchild = started_between("pass")
@@ -209,14 +209,14 @@ def test_what_a_script_calls_is_no_workers():
     assert {row[1] for row in usage.rows([os.getpid(), gone])} == {os.getpid()}
 
 
-def test_who_takes_over_does_not_tell_again_what_another_told():
+def test_who_takes_over_does_not_report_again_what_another_reported():
     child = subprocess.Popen(
         [sys.executable, "-c", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert child.stdout is not None
-    told_s = float(child.stdout.readline())
+    reported_s = float(child.stdout.readline())
     usage, began_ns = ProcessUsage(), time.monotonic_ns()
     assert usage.rows([os.getpid(), child.pid]) == []
     child.communicate("\n\n")
     last_s, _ = used_s(usage, [os.getpid(), child.pid], child.pid, began_ns)
-    assert last_s == pytest.approx(0.6 - told_s, rel=0.3)
+    assert last_s == pytest.approx(0.6 - reported_s, rel=0.3)

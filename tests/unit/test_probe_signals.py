@@ -42,11 +42,11 @@ def handled() -> Iterator[Callable[[Any], None]]:
 
 @pytest.fixture
 def recording(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    told: list[str] = []
+    messages: list[str] = []
     monkeypatch.setattr(SESSION, "_failed", False)
     monkeypatch.setattr(SESSION, "_faults", 0)
-    monkeypatch.setattr(SESSION, "event", lambda _kind, text, _value=0.0: told.append(text))
-    return told
+    monkeypatch.setattr(SESSION, "event", lambda _kind, text, _value=0.0: messages.append(text))
+    return messages
 
 
 HANDLERS = [
@@ -67,7 +67,7 @@ def test_the_script_gets_what_its_handler_raises(handled, recording, handler):
     assert recording == []
 
 
-def test_a_fault_of_the_probe_is_told_and_goes_no_further(handled, recording):
+def test_a_fault_of_the_probe_is_reported_and_goes_no_further(handled, recording):
     handled(preempted)
 
     @guarded

@@ -4,7 +4,7 @@ from headrace.observe.probe.step_clock import DeviceCopyCounts, Segment, StepClo
 
 
 class Script:
-    """A rank's script: each phase takes as many nanoseconds as it is told."""
+    """A rank's script: each phase takes as many nanoseconds as it is given."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[str, int, Segment]] = []
@@ -167,7 +167,7 @@ def test_a_second_phase_that_fetches_ahead():
     assert script.ends() == [("train", STEP), ("train", step), ("train", step)]
 
 
-def test_a_long_evaluation_with_gradients_on_is_told_before_its_end():
+def test_a_long_evaluation_with_gradients_on_is_reported_before_its_end():
     script = Script()
     script.train()
     for _ in range(100):
@@ -203,7 +203,7 @@ def test_backward_without_any_optimizer_keeps_no_more_than_a_few_segments():
     assert {phase: sum(row[phase] for _, row in rows) for phase in spent} == spent
 
 
-def test_evaluation_is_told_apart():
+def test_evaluation_is_distinguished():
     script = Script()
     script.train()
     script.fetch(0, 2, ended=True)
@@ -341,7 +341,7 @@ def test_a_phase_within_another_ends_with_it():
     assert (kind, step["backward"], step["other"]) == ("train", 30, 2)
 
 
-def test_copies_before_a_step_and_after_it_are_told_apart_without_a_loader():
+def test_copies_before_a_step_and_after_it_are_distinguished_without_a_loader():
     script = Script()
     for copied in range(1, 4):
         for _ in range(copied):

@@ -1,4 +1,4 @@
-"""docs/records.md tells what the registry does."""
+"""docs/records.md says what the registry does."""
 
 from __future__ import annotations
 

@@ -88,9 +88,9 @@ def test_pinned_memory_shortens_the_copies_and_can_be_tried_without_an_edit():
     assert pinned.high >= step / (step - 5 * 0.8)
     assert step / (step - 5 / 3) < pinned.predicted_speedup < step / (step - 5 * 0.8)
     assert pinned.overrides == (Override("pin_memory", 1, "train.py:40"),)
-    beside = remedy(finding, "asynchronous-copies")
-    assert beside.high > pinned.high
-    assert beside.overrides == ()
+    overlapped = remedy(finding, "asynchronous-copies")
+    assert overlapped.high > pinned.high
+    assert overlapped.overrides == ()
 
 
 def test_pinned_memory_is_not_proposed_twice():
@@ -131,9 +131,9 @@ def test_collating_is_not_moved_to_the_device():
 
 
 def test_full_cores_ask_for_auxiliary_hosts_and_idle_ones_do_not():
-    away = remedy(found(play(blurred()), "cpu-bound-worker"), "auxiliary-hosts")
+    offloaded = remedy(found(play(blurred()), "cpu-bound-worker"), "auxiliary-hosts")
     # Two more cores like these: 1.5 to 2 times the batches, as a core there does half to all.
-    assert 1.4 < away.predicted_speedup < 2.5
+    assert 1.4 < offloaded.predicted_speedup < 2.5
     idle = found(play(blurred(workers=1, cores=8, busy_cores=1.5)), "cpu-bound-worker")
     assert "auxiliary-hosts" not in {each.name for each in idle.remedies}
 
@@ -145,7 +145,7 @@ def test_reading_falls_to_what_the_fastest_batches_took():
     cached = remedy(found(tables, "slow-storage"), "shards")
     # 6 ms of work; reading 1 MB, 32 samples, takes 0.5 to 8.2 ms: faster than a step of 10.6 ms.
     assert cached.predicted_speedup == pytest.approx(30 / 10.6, rel=0.1)
-    # Some batches came from the page cache, and the disk is slow: those tell what is left.
+    # Some batches came from the page cache, and the disk is slow: those show what is left.
     for place, row in enumerate(tables.rows["batches"]):
         row["read_bytes"] = 20_000_000
         if place % 5 == 0:
@@ -181,11 +181,11 @@ def test_threads_wait_for_each_other_by_what_the_job_and_others_want_of_its_core
     tables = two_workers_on_full_cores(190)  # five threads on four cores
     alone = remedy(found(tables, "oversubscribed-threads"), "threads")
     assert "at the high end 42%." in alone.how
-    # Of the machine: a container's own threads are not told apart there.
+    # Of the machine: a container's own threads are not distinguished there.
     tables.system["running_threads"] = [400.0] * len(tables.system["t_ns"])
     assert remedy(found(tables, "oversubscribed-threads"), "threads") == alone
-    beside = two_workers_on_full_cores(100)  # others take 1.9 of the cores
-    shared = remedy(found(beside, "oversubscribed-threads"), "threads")
+    crowded = two_workers_on_full_cores(100)  # others take 1.9 of the cores
+    shared = remedy(found(crowded, "oversubscribed-threads"), "threads")
     assert "at the high end 5%." in shared.how
     assert shared.high > alone.high
 
@@ -231,16 +231,16 @@ def test_what_batches_take_beyond_the_calmest_is_what_their_threads_waited_for_e
 def test_threads_of_a_rank_alone_spin_only_where_they_have_no_cores(workers: int, rule: str | None):
     run = Run(workers=workers, ranks=4, service_ms=60, cores=4, busy_cores=4, threads=3,
               worker_cpu=1.0)  # fmt: skip
-    alike, calm = play(run), play(run)
-    for row in calm.rows["batches"][::5]:
+    alike, uncontended = play(run), play(run)
+    for row in uncontended.rows["batches"][::5]:
         row["cpu_ns"] //= 8
         row["process_cpu_ns"] //= 8
     assert RULES["cpu-starved-by-ranks"](gather_evidence(alike)) is None
-    told = RULES["cpu-starved-by-ranks"](gather_evidence(calm))
-    assert (told.rule if told is not None else None) == rule
+    proposed = RULES["cpu-starved-by-ranks"](gather_evidence(uncontended))
+    assert (proposed.rule if proposed is not None else None) == rule
 
 
-def test_too_many_workers_are_told_that_fewer_lose_nothing():
+def test_too_many_workers_are_shown_that_fewer_lose_nothing():
     run = Run(workers=12, service_ms=200, cores=2, busy_cores=2, worker_cpu=0.15)
     fewer = remedy(found(play(run), "oversubscribed-threads"), "workers")
     assert fewer.change == "2 workers instead of 12"
@@ -272,7 +272,7 @@ def test_half_the_syncs_save_half_their_time():
     assert saved.predicted_speedup == pytest.approx(16.6 / 13.6, rel=0.03)
 
 
-def test_a_script_without_a_loader_is_told_what_workers_would_give():
+def test_a_script_without_a_loader_is_shown_what_workers_would_give():
     load = stack(f"{SCRIPT}:50:<module>", f"{SCRIPT}:21:make_batch")
     model = stack(
         f"{SCRIPT}:50:<module>", "/venv/lib/python3.11/site-packages/torch/nn/modules/module.py:9:f"
@@ -296,7 +296,7 @@ def test_twice_the_batch_gives_what_the_device_idles():
     assert 1 / (1 - 0.35 / 2) * 0.97 <= bigger.predicted_speedup <= 1 / (1 - 0.7 / 2) * 1.03
 
 
-def test_steps_of_different_sizes_tell_what_a_step_costs_whatever_its_batch():
+def test_steps_of_different_sizes_show_what_a_step_costs_whatever_its_batch():
     tables = play(Run(workers=4, service_ms=4, busy_cores=3, batches=200))
     random = np.random.default_rng(5)
     for row in tables.rows["steps"]:
@@ -310,10 +310,10 @@ def test_steps_of_different_sizes_tell_what_a_step_costs_whatever_its_batch():
     assert fixed is not None
     assert fixed == pytest.approx((2 * MS, 2 * MS), rel=0.1)
     assert fixed_cost_ns(read_steps(play(Run()))) is None
-    told = remedy(found(gpu_used(tables, 30.0), "small-batch"), "bigger-batch")
+    proposed = remedy(found(gpu_used(tables, 30.0), "small-batch"), "bigger-batch")
     step = 2.0 + 0.25 * 35.5
-    assert told.predicted_speedup == pytest.approx(step / (step - 1.0), rel=0.05)
-    assert "steps of different sizes" in told.how
+    assert proposed.predicted_speedup == pytest.approx(step / (step - 1.0), rel=0.05)
+    assert "steps of different sizes" in proposed.how
 
 
 def test_every_remedy_of_a_starved_run_is_predicted():
@@ -329,8 +329,8 @@ def test_what_would_help_another_run_is_not_tried_on_this_one():
         overrides=(Override("num_workers", 4),),
     )  # fmt: skip
     diagnosis = diagnose(play(Run(workers=4, service_ms=10, busy_cores=3)))
-    told = Finding(
+    proposed = Finding(
         rule="cpu-starved-by-ranks", severity="info", title="", seconds_lost=0.0, evidence={},
         remedies=(helps,), forecast=True,
     )  # fmt: skip
-    assert best_remedy(type(diagnosis)(verdict=diagnosis.verdict, findings=(told,))) is None
+    assert best_remedy(type(diagnosis)(verdict=diagnosis.verdict, findings=(proposed,))) is None

@@ -38,12 +38,12 @@ SLOW = Run(
 )
 
 
-def material(tables: RunTables, **told: object) -> PageData:
+def material(tables: RunTables, **changes: object) -> PageData:
     known = {
         "name": "a-run", "path": Path("/runs/a-run"), "attempt": 1, "attempts": (), "live": False,
         "tables": tables, "diagnosis": diagnose(tables), "read_s": time.time(),
     }  # fmt: skip
-    return PageData(**{**known, **told})
+    return PageData(**{**known, **changes})
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_elements_escape_text_and_keep_html():
 
 
 @pytest.mark.parametrize(
-    ("name", "fact", "told"),
+    ("name", "fact", "printed"),
     [
         ("batch_wall_ms", 12.345, ("Making a batch takes", "12.3 ms")),
         ("data_wait_share", 0.204, ("Step time without data", "20%")),
@@ -145,11 +145,11 @@ def test_elements_escape_text_and_keep_html():
         ("phase", "data_wait", ("Phase", "data wait")),
     ],
 )
-def test_evidence_is_told_with_its_unit(name, fact, told):
-    assert format_fact(name, fact) == told
+def test_evidence_is_printed_with_its_unit(name, fact, printed):
+    assert format_fact(name, fact) == printed
 
 
-def test_shares_are_told_with_two_digits():
+def test_shares_are_printed_with_two_digits():
     assert [format_share(value) for value in (0, 0.0004, 0.012, 0.5)] == [
         "0%",
         "< 0.1%",

@@ -22,7 +22,7 @@ def start(folder):
     return folder.start_attempt(command=["headrace", "run", "t.py"], argv=["t.py"], world_size=2)
 
 
-def test_an_attempt_is_told_from_its_start_to_its_end():
+def test_an_attempt_is_reported_from_its_start_to_its_end():
     folder = open_run_folder(run_dir=None, name="base", script="t.py")
     attempt = start(folder)
     assert folder.logs(attempt.number).is_dir()
@@ -98,7 +98,7 @@ def test_a_folder_of_something_else_is_left_alone(here: Path):
         open_run_folder(run_dir="x", name="y", script="t.py")
 
 
-def test_a_broken_run_json_is_told(here: Path):
+def test_a_broken_run_json_is_reported(here: Path):
     folder = open_run_folder(run_dir="r", name=None, script="t.py")
     (here / "r" / "run.json").write_text('{"version": 1, "attempts": [{}]}')
     with pytest.raises(LaunchError, match=r"run\.json cannot be read"):
@@ -124,8 +124,8 @@ def test_no_secret_of_a_command_line_is_kept(typed, kept):
 def test_runs_lie_where_the_call_or_the_environment_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setenv("HEADRACE_RUNS_DIR", str(tmp_path / "told"))
+    monkeypatch.setenv("HEADRACE_RUNS_DIR", str(tmp_path / "given"))
     folder = open_run_folder(run_dir=None, name="base", script="t.py")
-    assert folder.path == tmp_path / "told" / "base"
+    assert folder.path == tmp_path / "given" / "base"
     other = open_run_folder(run_dir=None, name=None, script="t.py", runs_dir=str(tmp_path / "own"))
     assert other.path.parent == tmp_path / "own"

@@ -62,10 +62,10 @@ def test_a_node_is_what_the_script_says(monkeypatch: pytest.MonkeyPatch) -> None
     use_host_address(plain, True)
     assert (plain.node_ip_address, plain.temp_dir) == ("127.0.0.3", "/there/ray")
     assert (plain.min_worker_port, plain.max_worker_port) == (0, 0)
-    told = RayParams(node_ip_address="127.0.0.9", temp_dir="/t", min_worker_port=10003, **usual)
-    use_host_address(told, True)
-    assert (told.node_ip_address, told.temp_dir) == ("127.0.0.9", "/t")
-    assert told.min_worker_port == 10003
+    params = RayParams(node_ip_address="127.0.0.9", temp_dir="/t", min_worker_port=10003, **usual)
+    use_host_address(params, True)
+    assert (params.node_ip_address, params.temp_dir) == ("127.0.0.9", "/t")
+    assert params.min_worker_port == 10003
 
 
 def test_ray_s_usual_ports_are_those() -> None:

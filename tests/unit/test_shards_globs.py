@@ -23,7 +23,7 @@ def test_the_stem_is_what_wildcards_stand_for(pattern, path, stem):
 
 
 @pytest.mark.parametrize("pattern", ["images/x.jpg", "a/**/b/**", "***.jpg", ""])
-def test_patterns_that_cannot_tell_a_stem_are_wrong_use(pattern):
+def test_patterns_that_cannot_give_a_stem_are_wrong_use(pattern):
     with pytest.raises(UsageError):
         PathPattern.parse(pattern)
 

@@ -66,7 +66,7 @@ def test_gnu_tar_reads_what_is_written(tmp_path):
     assert listing.stderr == b""
 
 
-def test_a_header_tells_nothing_but_content():
+def test_a_header_holds_nothing_but_content():
     with tarfile.open(fileobj=io.BytesIO(tar_of([("a/x.jpg", b"abc")]))) as tar:
         info = tar.getmembers()[0]
     assert (info.mtime, info.uid, info.gid, info.mode, info.uname) == (0, 0, 0, 0o644, "")
@@ -98,7 +98,7 @@ def test_folders_are_passed_over(tmp_path):
 
 
 @pytest.mark.parametrize("cut", [512 * 2, 512 * 2 + 100, 512 + 2, 512 * 4])
-def test_a_tar_cut_anywhere_is_told(tmp_path, cut):
+def test_a_tar_cut_anywhere_is_reported(tmp_path, cut):
     whole = tar_of([("a.jpg", b"abc"), ("b.jpg", b"def")])
     names, faults = walk(tmp_path, whole[:cut])
     assert [fault.kind for fault in faults] == ["cut"]
@@ -109,7 +109,7 @@ def test_an_empty_file_is_a_cut_tar(tmp_path):
     assert [fault.kind for fault in walk(tmp_path, b"")[1]] == ["cut"]
 
 
-def test_a_damaged_header_in_the_middle_is_told(tmp_path):
+def test_a_damaged_header_in_the_middle_is_reported(tmp_path):
     whole = bytearray(tar_of([("a.jpg", b"abc"), ("b.jpg", b"def")]))
     whole[1024] ^= 1
     names, faults = walk(tmp_path, bytes(whole))
@@ -118,7 +118,7 @@ def test_a_damaged_header_in_the_middle_is_told(tmp_path):
     assert "byte 1024" in faults[0].message
 
 
-def test_members_behind_the_end_mark_are_told(tmp_path):
+def test_members_behind_the_end_mark_are_reported(tmp_path):
     joined = tar_of([("a.jpg", b"abc")]) + tar_of([("b.jpg", b"def")])
     names, faults = walk(tmp_path, joined)
     assert names == ["a.jpg"]

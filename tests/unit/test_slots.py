@@ -19,7 +19,7 @@ def pool() -> Iterator[SlotPool]:
     pool.close()
 
 
-def lent(pool: SlotPool) -> dict[str, np.ndarray]:
+def lend_batch(pool: SlotPool) -> dict[str, np.ndarray]:
     slot = pool.take()
     assert slot is not None
     arena = SlotArena(pool.descriptors[slot])
@@ -28,7 +28,7 @@ def lent(pool: SlotPool) -> dict[str, np.ndarray]:
 
 
 def test_a_slot_is_free_again_when_the_last_view_of_its_batch_has_died(pool: SlotPool):
-    batch = lent(pool)
+    batch = lend_batch(pool)
     tail = batch["x"][990:]
     del batch
     assert pool.free_count() == 1
@@ -38,7 +38,7 @@ def test_a_slot_is_free_again_when_the_last_view_of_its_batch_has_died(pool: Slo
 
 
 def test_slots_that_are_lent_are_not_reclaimed_and_others_are(pool: SlotPool):
-    batch = lent(pool)
+    batch = lend_batch(pool)
     assert pool.take() is not None  # of a worker that is no more
     assert pool.take() is None
     pool.reclaim()
@@ -49,7 +49,7 @@ def test_slots_that_are_lent_are_not_reclaimed_and_others_are(pool: SlotPool):
 
 
 def test_no_python_runs_as_a_batch_dies_or_a_ctrl_c_there_would_be_lost(pool: SlotPool):
-    batch = lent(pool)
+    batch = lend_batch(pool)
     called = []
     sys.setprofile(lambda frame, event, _: called.append((event, frame.f_code.co_name)))
     try:

@@ -80,7 +80,7 @@ def test_a_full_disk_keeps_what_was_there(small_disk: Path) -> None:
     assert [file.name for file in small_disk.iterdir()] == ["x"]
 
 
-def test_a_read_only_disk_is_told(small_disk: Path) -> None:
+def test_a_read_only_disk_is_reported(small_disk: Path) -> None:
     store = open_store(str(small_disk))
     store.put("x", b"before")
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)

@@ -89,7 +89,7 @@ def _run(attempt: Callable[[], Awaitable[Any]], *, denied: bool = False) -> Any:
         (GenericError("something new"), FailureKind.REFUSED),
     ],
 )
-def test_failures_are_told_apart(error: Exception, fault: FailureKind) -> None:
+def test_failures_are_distinguished(error: Exception, fault: FailureKind) -> None:
     failure = describe_failure(error)
     assert failure.fault is fault
     assert "SECRET" not in failure.detail
@@ -165,7 +165,7 @@ def test_an_attempt_that_hangs_ends_at_the_deadline() -> None:
         _run(lambda: asyncio.sleep(60))
 
 
-def test_a_deadline_within_an_attempt_tells_what_went_before() -> None:
+def test_a_deadline_within_an_attempt_reports_what_went_before() -> None:
     calls = []
 
     async def busy_then_silent() -> None:

@@ -162,13 +162,13 @@ def test_what_does_not_fit_is_counted_and_all_is_there_without_a_height():
         ({"silent_s": 12.4}, "nothing recorded for 12 s"),
     ],
 )
-def test_how_it_stands_is_told(changed: dict, words: str):
+def test_how_it_stands_is_reported(changed: dict, words: str):
     shown = state()
     shown = replace(shown, status=replace(shown.status, **changed))
     assert words in drawn(shown).splitlines()[0]
 
 
-def test_a_pause_a_stall_and_evaluation_are_told():
+def test_a_pause_a_stall_and_evaluation_are_reported():
     assert "paused" in drawn(state(), paused=True).splitlines()[0]
     shown = state()
     stands = replace(shown, steps=replace(shown.steps, quiet_s=45.2))

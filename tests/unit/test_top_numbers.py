@@ -53,7 +53,7 @@ def test_rates_are_those_of_the_steps_whatever_the_window(wall_ns: int, until_ns
     assert sum(steps.shares.values()) == pytest.approx(1)
 
 
-def test_a_job_that_stands_still_slows_down_and_is_told():
+def test_a_job_that_stands_still_slows_down_and_is_reported():
     tables = steady(100 * MS, 20 * S)
     steps = read_step_rates(tables, TimeWindow(15 * S, 25 * S))
     assert steps.steps_per_s == pytest.approx(5.0)  # 50 steps in these 10 s
@@ -63,7 +63,7 @@ def test_a_job_that_stands_still_slows_down_and_is_told():
     assert steps.quiet_s == pytest.approx(40.0)
 
 
-def test_ranks_are_told_apart_and_unknown_samples_are_not_guessed():
+def test_ranks_are_distinguished_and_unknown_samples_are_not_guessed():
     tables = steady(100 * MS, 20 * S)
     for start_ns in range(0, 20 * S, 200 * MS):
         add_step(tables, start_ns, 200 * MS, rank=1, samples=-1)
@@ -73,7 +73,7 @@ def test_ranks_are_told_apart_and_unknown_samples_are_not_guessed():
     assert steps.samples_per_s is None
 
 
-def test_evaluation_is_told_apart_from_training():
+def test_evaluation_is_distinguished_from_training():
     tables = steady(100 * MS, 20 * S)
     for start_ns in range(20 * S, 40 * S, 50 * MS):
         add_step(tables, start_ns, 50 * MS, kind="eval")
@@ -104,7 +104,7 @@ def with_usage(tables: RunTables, percent: dict[int, float], until_ns: int) -> R
     return tables
 
 
-def test_ranks_and_workers_are_told_with_the_line_they_are_at():
+def test_ranks_and_workers_are_reported_with_the_line_they_are_at():
     run = Run(workers=2, service_ms=40, batches=600, ranks=2)
     run.worker_stacks = [(BLUR, 0.7, 0.9), (f"{AUGMENT}:40:read", 0.2, 0.1)]
     run.rank_stacks = [(LOOP, "data_wait", 0.6, 0.0), (LOOP, "forward", 0.1, 0.9)]
@@ -132,7 +132,7 @@ def test_ranks_and_workers_are_told_with_the_line_they_are_at():
     assert worker.doing_share == pytest.approx(0.7)
 
 
-def test_a_process_that_has_ended_is_not_told_and_a_new_one_is():
+def test_a_process_that_has_ended_is_not_reported_and_a_new_one_is():
     tables = steady(100 * MS, 30 * S)
     tables.add("processes", pid=100, role="rank", loader=-1, worker=-1)
     for pid, worker, started_ns in ((7, 0, S), (8, 0, 20 * S), (9, 1, 29_900 * MS)):
@@ -156,7 +156,7 @@ def test_before_processes_are_looked_at_the_ranks_are_known_by_their_steps():
     assert read_processes(RunTables(), TimeWindow(0, S)) == ()
 
 
-def test_workers_of_a_loader_are_told_as_one():
+def test_workers_of_a_loader_are_reported_as_one():
     run = Run(workers=3, service_ms=40, batches=600, ranks=2, worker_stacks=[(BLUR, 1.0, 1.0)])
     tables = play(run)
     until_ns = max(row["start_ns"] + row["wall_ns"] for row in tables.rows["steps"])
@@ -172,7 +172,7 @@ def test_workers_of_a_loader_are_told_as_one():
     assert one[1].doing == "augment.py:31 RandomBlur"
 
 
-def test_the_host_is_told_as_it_was_just_now():
+def test_the_host_is_reported_as_it_was_just_now():
     tables = RunTables()
     tables.add("hosts", memory_bytes=2**34)
     ticks = [number * S // 2 for number in range(21)]

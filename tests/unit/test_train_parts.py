@@ -42,7 +42,7 @@ def test_a_commit_reads_back_as_it_was_written():
         (b"{", b"[", "no commit of a checkpoint"),
     ],
 )
-def test_a_damaged_commit_is_told_with_its_url(old: bytes, new: bytes, message: str):
+def test_a_damaged_commit_is_reported_with_its_url(old: bytes, new: bytes, message: str):
     with pytest.raises(CheckpointError, match=message) as raised:
         Commit.from_json(COMMIT.to_json().replace(old, new), "s3://b/c/commit.json")
     assert "s3://b/c/commit.json" in str(raised.value)

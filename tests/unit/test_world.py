@@ -68,7 +68,7 @@ def test_a_loader_gives_each_rank_of_the_launcher_its_part():
         ({"RANK": "first", "WORLD_SIZE": "4"}, "RANK='first' is not a whole number"),
     ],
 )
-def test_variables_that_cannot_be_are_told(
+def test_variables_that_cannot_be_are_reported(
     variables: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
 ):
     for name, value in variables.items():

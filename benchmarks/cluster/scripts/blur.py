@@ -17,7 +17,7 @@ from images import RandomImages
 
 
 def main() -> None:
-    """Run the epochs, and tell of each."""
+    """Run the epochs, and print each."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--samples", type=int, required=True)
     parser.add_argument("--epochs", type=int, default=3)
@@ -39,14 +39,14 @@ def main() -> None:
             device.step(len(images))
             samples += len(images)
         device.wait()
-        told = {
+        result = {
             "epoch": epoch,
             "samples": samples,
             "seconds": time.perf_counter() - began_s,
             "device_seconds": device.busy_s,
             "cpu_seconds": own_cpu_s() - cpu_s,
         }
-        print(json.dumps(told), flush=True)
+        print(json.dumps(result), flush=True)
 
 
 def own_cpu_s() -> float:

@@ -21,7 +21,7 @@ def own_address() -> str:
 
 
 class Samples(Dataset):
-    """Samples that take a while, and tell on which host they were made."""
+    """Samples that take a while, and return on which host they were made."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -49,9 +49,9 @@ def main() -> None:
     with options.ledger.open("w", buffering=1) as ledger:
         for epoch in range(1_000_000):
             for indices, hosts in loader:
-                told = {"time": time.time(), "epoch": epoch, "indices": indices.tolist(),
+                entry = {"time": time.time(), "epoch": epoch, "indices": indices.tolist(),
                         "hosts": list(hosts)}  # fmt: skip
-                ledger.write(json.dumps(told) + "\n")
+                ledger.write(json.dumps(entry) + "\n")
             if enough.exists():
                 return
 

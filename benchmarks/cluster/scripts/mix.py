@@ -21,7 +21,7 @@ PREPARE_S = 0.040
 
 
 class Samples(Dataset):
-    """Samples that take a while, and tell which process had their worker made."""
+    """Samples that take a while, and return which process had their worker made."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -35,7 +35,7 @@ class Samples(Dataset):
 
 
 def main() -> None:
-    """Run the epochs, and tell of each."""
+    """Run the epochs, and print each."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--samples", type=int, required=True)
     parser.add_argument("--epochs", type=int, default=2)
@@ -54,14 +54,14 @@ def main() -> None:
         device.wait()
         took_s = time.perf_counter() - began_s
         own = {os.getpid()} | {child.pid for child in psutil.Process().children(recursive=True)}
-        told = {
+        result = {
             "epoch": epoch,
             "samples": len(made_by),
             "seconds": took_s,
             "device_seconds": device.busy_s,
             "made_here": sum(maker in own for maker in made_by),
         }
-        print(json.dumps(told), flush=True)
+        print(json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":

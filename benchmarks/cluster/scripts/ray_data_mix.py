@@ -21,7 +21,7 @@ def prepare(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def main() -> None:
-    """Run the epochs, and tell of each."""
+    """Run the epochs, and print each."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--samples", type=int, required=True)
     parser.add_argument("--epochs", type=int, default=2)

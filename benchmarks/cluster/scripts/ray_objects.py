@@ -1,6 +1,6 @@
 """The same batches as Ray objects, from actors on another host, four under way.
 
-The training process gets them itself; or with `--slots` as our receiver would: a process beside it
+The training process gets them itself; or with `--slots` as our proxy would: a process beside it
 holds the Ray driver, and copies each into shared memory that is used again.
 """
 
@@ -47,7 +47,7 @@ def objects() -> Iterator[np.ndarray]:
 
 
 def receive(names: list[str], to_training: Connection) -> None:
-    """Copy batches into the slots of these names as they are free; tell of each that is full."""
+    """Copy batches into the slots of these names as they are free; report each that is full."""
     slots = [SharedMemory(name) for name in names]
     arrays = [np.ndarray(SHAPE, np.uint8, slot.buf) for slot in slots]
     for count, batch in enumerate(objects()):
@@ -60,12 +60,12 @@ def receive(names: list[str], to_training: Connection) -> None:
 
 @contextmanager
 def slots() -> Iterator[Iterator[np.ndarray]]:
-    """Give batches out of the slots that a receiver fills."""
+    """Give batches out of the slots that a proxy fills."""
     context = multiprocessing.get_context("fork")  # Source stays a class of __main__
     ours, theirs = context.Pipe()
     memory = [SharedMemory(create=True, size=int(np.prod(SHAPE))) for _ in range(UNDER_WAY)]
-    receiver = context.Process(target=receive, args=([each.name for each in memory], theirs))
-    receiver.start()
+    proxy = context.Process(target=receive, args=([each.name for each in memory], theirs))
+    proxy.start()
     theirs.close()  # else its end would not be noticed
 
     def batches() -> Iterator[np.ndarray]:
@@ -78,38 +78,38 @@ def slots() -> Iterator[Iterator[np.ndarray]]:
         yield batches()
     finally:
         ours.send(None)
-        receiver.join()
+        proxy.join()
         for each in memory:
             each.unlink()
 
 
 def main() -> None:
-    """Run epochs; tell of each how many images came, and what it cost this process."""
+    """Run epochs; print of each how many images came, and what it cost this process."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--batches", type=int, default=1000)
     parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--slots", action="store_true", help="have a receiver beside this process")
+    parser.add_argument("--slots", action="store_true", help="have a proxy beside this process")
     options = parser.parse_args()
     if not options.slots:
-        tell(objects(), options)
+        print_epochs(objects(), options)
         return
     with slots() as batches:
-        tell(batches, options)
+        print_epochs(batches, options)
 
 
-def tell(batches: Iterator[np.ndarray], options: argparse.Namespace) -> None:
-    """Take the epochs' batches, and print what there is to tell."""
+def print_epochs(batches: Iterator[np.ndarray], options: argparse.Namespace) -> None:
+    """Take the epochs' batches, and print what they cost."""
     for epoch in range(options.epochs):
         began_s, cpu_s = time.perf_counter(), time.process_time()
         for _ in range(options.batches):
             assert next(batches).shape == SHAPE
-        told = {
+        result = {
             "epoch": epoch,
             "samples": options.batches * SHAPE[0],
             "seconds": time.perf_counter() - began_s,
             "cpu_seconds": time.process_time() - cpu_s,
         }
-        print(json.dumps(told), flush=True)
+        print(json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ class Samples(Dataset):
 
 
 def main() -> None:
-    """Run the epochs on each rank; rank 0 tells how long the slowest one took."""
+    """Run the epochs on each rank; rank 0 prints how long the slowest one took."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--samples", type=int, required=True)
     parser.add_argument("--epochs", type=int, default=2)
@@ -53,11 +53,11 @@ def main() -> None:
             seen += len(indices)
         took_s = time.perf_counter() - began_s
         dist.barrier()
-        told: list = [None] * dist.get_world_size()
-        dist.all_gather_object(told, (seen, took_s))
+        results: list = [None] * dist.get_world_size()
+        dist.all_gather_object(results, (seen, took_s))
         if dist.get_rank() == 0:
-            seconds = [each for _, each in told]
-            print(json.dumps({"epoch": epoch, "samples": sum(count for count, _ in told),
+            seconds = [each for _, each in results]
+            print(json.dumps({"epoch": epoch, "samples": sum(count for count, _ in results),
                               "seconds": max(seconds), "first_seconds": min(seconds)}),
                   flush=True)  # fmt: skip
 

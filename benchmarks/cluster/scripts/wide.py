@@ -47,25 +47,25 @@ class Batches(Dataset):
 
 
 def main() -> None:
-    """Run epochs; tell of each how many images came from elsewhere, and what that cost."""
+    """Run epochs; print of each how many images came from other hosts, and what that cost."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--batches", type=int, default=1000)
     parser.add_argument("--epochs", type=int, default=3)
     options = parser.parse_args()
     loader = DataLoader(Batches(options.batches, own_address()), batch_size=None, num_workers=1)
     for epoch in range(options.epochs):
-        began_s, cpu_s, elsewhere = time.perf_counter(), time.process_time(), 0
+        began_s, cpu_s, received = time.perf_counter(), time.process_time(), 0
         for images, host in loader:
             assert images.shape == SHAPE
             assert images.dtype == torch.uint8
-            elsewhere += host != own_address()
-        told = {
+            received += host != own_address()
+        result = {
             "epoch": epoch,
-            "samples": elsewhere * SHAPE[0],
+            "samples": received * SHAPE[0],
             "seconds": time.perf_counter() - began_s,
             "cpu_seconds": time.process_time() - cpu_s,
         }
-        print(json.dumps(told), flush=True)
+        print(json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":

@@ -14,10 +14,10 @@ from headrace.cli.parameters import WITH_SCRIPT
 from headrace.core.errors import UsageError
 
 _ENV_HELP = """\
-Print what a script would be told on a host of a job, by a contract; nothing is started.
+Print the environment of a script on a host of a job, by a contract; nothing is started.
 
 One variable a line, NAME=VALUE as a shell reads it, then its arguments as a comment. What torchrun
-tells each rank comes beside that.
+sets for each rank is added to that.
 
 Example: headrace cluster env --contract sagemaker --group gpu=2 --group cpu=1 --host algo-3
 """
@@ -58,7 +58,7 @@ def _env(
     options = parse_options(ContractOptions, flags)
     if set(options.contracts) == {"torchrun"}:
         raise UsageError(
-            "--contract torchrun: torchrun itself tells each rank (RANK, WORLD_SIZE, ...). Name "
+            "--contract torchrun: torchrun itself sets RANK, WORLD_SIZE, ... for each rank. Name "
             "another contract."
         )
     preview = preview_environment(options, groups, host=host, job=name, script=script, cores=cores)
@@ -133,7 +133,7 @@ def register(app: typer.Typer) -> None:
     """Add the group to the command line."""
     group = typer.Typer(
         no_args_is_help=True,
-        help="Make a cluster of a job's hosts; show what scripts on them are told.",
+        help="Make a cluster of a job's hosts; show the environment of scripts on them.",
         rich_markup_mode="rich",
     )
     group.callback()(lambda: None)  # without one, typer makes a single verb the command itself

@@ -25,7 +25,7 @@ def doctor(
     ] = "headrace",
     ranks: Annotated[
         int | None,
-        typer.Option(help="Foretell the run with so many ranks on its host, and what would help."),
+        typer.Option(help="Predict the run with so many ranks on its host, and what would help."),
     ] = None,
     runs_dir: RunsDir = None,
 ) -> None:

@@ -132,7 +132,7 @@ def print_ranks(run: str | None, runs_dir: str | None, ranks: int, *, json: bool
     forecast = forecast_ranks(gather_evidence(open_records(found)), ranks)
     if forecast is None:
         raise RecordsError(
-            f"The records of {found} do not say enough to foretell other ranks: that takes a "
+            f"The records of {found} do not say enough to predict other ranks: that takes a "
             "DataLoader, ten training steps after the warm-up, and some seconds in which cores "
             "were looked at. Let it train longer, or look more often (--profile-interval 100ms)."
         )

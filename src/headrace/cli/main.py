@@ -132,7 +132,7 @@ def _exit(code: str | int | None) -> None:
     the interpreter is finalized meanwhile, either aborts the process: observed after a successful
     packing, and when the live view was left during a diagnosis.
     """
-    from headrace.data.storage.remote_store import is_leaf
+    from headrace.data.storage.client.fork_state import is_leaf
 
     has_threads = is_leaf() or any(thread.daemon for thread in threading.enumerate())
     if not isinstance(code, int | None) or not has_threads:

@@ -40,7 +40,7 @@ def _tune(
     if not context.args:
         raise UsageError("headrace tune needs a script: headrace tune [flags] script.py [args].")
     if steps < 10:
-        raise UsageError(f"--steps {steps}: with fewer than 10 nothing can be told.")
+        raise UsageError(f"--steps {steps}: fewer than 10 show nothing.")
     folder = runs_folder(runs_dir) / f"tune-{time.strftime('%Y%m%d-%H%M%S')}"
     report = TuneReport()
     applied = parse_overrides(apply or "")

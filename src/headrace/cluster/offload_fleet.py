@@ -163,7 +163,7 @@ class OffloadFleet:
     def file_for(self, folder: str) -> bytes:
         """Return the hosts file for ranks whose job folder is `folder`."""
         return HostsFile(
-            key=self._key.hex(), folder=folder, cores=self.cores, strands=self._partitions,
+            key=self._key.hex(), folder=folder, cores=self.cores, partitions=self._partitions,
             coming=self._expected, hosts=self._hosts,
         ).to_bytes()  # fmt: skip
 

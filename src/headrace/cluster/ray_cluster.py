@@ -151,8 +151,7 @@ def wait_for_hosts(
             there = ", ".join(named) or "none"
             raise LaunchError(
                 f"The cluster has too few hosts after {longest_s:.0f} s: {missing}. A host joins a "
-                f"group by `ray start --labels {GROUP_LABEL}=GROUP`; "
-                f"what is there: {there}."
+                f"group by `ray start --labels {GROUP_LABEL}=GROUP`; what is there: {there}."
             )
         if now_s > next_status_s:
             print_status(f"waiting for hosts: {missing}")

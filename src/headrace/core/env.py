@@ -123,7 +123,7 @@ CACHE_DIR = Variable("HEADRACE_CACHE_DIR", "where disk caches lie unless a call 
 
 XDG_CACHE_HOME = Variable("XDG_CACHE_HOME", "the user's cache folder")
 AWS_ENDPOINT_URL = Variable("AWS_ENDPOINT_URL", "S3 endpoint other than Amazon's")
-AWS_ENDPOINT_URL_S3 = Variable("AWS_ENDPOINT_URL_S3", "likewise, for S3 alone")
+AWS_ENDPOINT_URL_S3 = Variable("AWS_ENDPOINT_URL_S3", "S3 endpoint for S3 alone")
 AWS_REGION = Variable("AWS_REGION", "S3 region")
 AWS_DEFAULT_REGION = Variable("AWS_DEFAULT_REGION", "S3 region, older spelling")
 AWS_PROFILE = Variable("AWS_PROFILE", "section of the AWS credentials and config files to use")
@@ -132,7 +132,7 @@ AWS_SHARED_CREDENTIALS_FILE = Variable("AWS_SHARED_CREDENTIALS_FILE", "the crede
 AWS_EC2_METADATA_DISABLED = Variable("AWS_EC2_METADATA_DISABLED", "true: do not ask the host")
 AWS_METADATA_ENDPOINT = Variable("AWS_METADATA_ENDPOINT", "where the host offers credentials")
 AWS_EC2_METADATA_SERVICE_ENDPOINT = Variable(
-    "AWS_EC2_METADATA_SERVICE_ENDPOINT", "likewise, as the AWS tools call it"
+    "AWS_EC2_METADATA_SERVICE_ENDPOINT", "the same, as the AWS tools call it"
 )
 AWS_CREDENTIALS = _variables_of(
     "S3 credentials",
@@ -140,11 +140,11 @@ AWS_CREDENTIALS = _variables_of(
     "AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_SKIP_SIGNATURE",
 )  # fmt: skip
 GOOGLE_CLOUD_PROJECT = Variable("GOOGLE_CLOUD_PROJECT", "the project (Google's libraries)")
-CLOUDSDK_CORE_PROJECT = Variable("CLOUDSDK_CORE_PROJECT", "likewise (gcloud)")
+CLOUDSDK_CORE_PROJECT = Variable("CLOUDSDK_CORE_PROJECT", "the project (gcloud)")
 GOOGLE_CLOUD_REGION = Variable("GOOGLE_CLOUD_REGION", "the region (Vertex AI's SDK)")
-CLOUDSDK_COMPUTE_REGION = Variable("CLOUDSDK_COMPUTE_REGION", "likewise (gcloud)")
+CLOUDSDK_COMPUTE_REGION = Variable("CLOUDSDK_COMPUTE_REGION", "the region (gcloud)")
 GOOGLE_BASE_URL = Variable("GOOGLE_BASE_URL", "Cloud Storage endpoint other than Google's")
-STORAGE_EMULATOR_HOST = Variable("STORAGE_EMULATOR_HOST", "likewise, as Google's clients call it")
+STORAGE_EMULATOR_HOST = Variable("STORAGE_EMULATOR_HOST", "the same, as Google's clients call it")
 GOOGLE_CREDENTIALS = _variables_of(
     "Cloud Storage credentials",
     "GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH",

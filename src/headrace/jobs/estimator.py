@@ -62,7 +62,7 @@ def recorded_job(run: RunHandle) -> RecordedJob:
     """
     attempt = run.attempt
     if attempt is None or not attempt.argv:
-        raise UsageError(f"{run.path} tells of no attempt: there is nothing to attach to.")
+        raise UsageError(f"{run.path} records no attempt: there is nothing to attach to.")
     asked = attempt.asked
     script = {"entry_point": attempt.argv[0]}
     if "entry_point" not in asked:

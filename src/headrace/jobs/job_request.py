@@ -65,7 +65,7 @@ _RECORDED_ONLY = (
 """SageMaker's arguments without a meaning here, or that name what is recorded with the run."""
 _UNSUPPORTED = {
     "git_config": "nothing is cloned here. Run `git clone --branch BRANCH URL` yourself, and name "
-    "the folder of the code in it: source_dir.",
+    "the folder of the code in it: source_dir."
 }
 """SageMaker's arguments that cannot be ignored, and what to do instead."""
 

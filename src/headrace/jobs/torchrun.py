@@ -39,7 +39,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from headrace.core import env
 from headrace.core.console import print_status, write_status
 from headrace.core.errors import HeadraceError, LaunchError, UsageError
-from headrace.core.process.parent_death import die_with_parent
+from headrace.core.process.parent_death import die_with_parent, read_wrapper_arguments
 from headrace.core.process.process_groups import RankProcessGroups
 from headrace.core.process.sidecar import sidecar_pids
 from headrace.core.process.supervision import STOP_SIGNALS, exit_code_of, was_killed
@@ -118,14 +118,14 @@ _CLUSTERS_EXTRA_S = 30  # to end agents and emulated hosts
 
 def main(arguments: Sequence[str]) -> int:
     """Run a job under torchrun and return the exit code."""
-    flags = dict(zip(arguments[:-1:2], arguments[1::2], strict=True))
-    announce_fd = int(flags["--announce"])
-    die_with_parent(int(flags["--parent"]))
+    flags, _ = read_wrapper_arguments(arguments)
+    announce_fd = int(flags["announce"])
+    die_with_parent(int(flags["parent"]))
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     try:
-        if "--member" in flags:
+        if "assignment" in flags:
             return _run_as_cluster_host(flags, announce_fd)
-        with os.fdopen(int(flags["--request"]), "rb") as pipe:
+        with os.fdopen(int(flags["request"]), "rb") as pipe:
             line = pipe.readline()
         if not line:  # the parent has no job for this process
             return 0
@@ -136,7 +136,7 @@ def main(arguments: Sequence[str]) -> int:
             job = replace(job, spec=replace(job.spec, run=run))
         folder, attempt = _start_attempt(job, request["argv"], announce_fd)
         TimeLimit(
-            job.spec.environment.max_run_s, launcher=int(flags["--parent"]), folder=folder,
+            job.spec.environment.max_run_s, launcher=int(flags["parent"]), folder=folder,
             attempt=attempt.number,
         )  # fmt: skip
         if job.cluster is not None:
@@ -145,7 +145,7 @@ def main(arguments: Sequence[str]) -> int:
             return run_on_cluster(job, job.cluster, folder, attempt)
         return _run_on_this_host(job, folder, attempt, announce_fd)
     except HeadraceError as error:
-        if "--member" in flags:
+        if "assignment" in flags:
             announce_refusal(announce_fd, error)
         else:
             print_status(str(error))
@@ -232,7 +232,7 @@ def _ignore_signals() -> None:
 
 def _run_as_cluster_host(flags: Mapping[str, str], announce_fd: int) -> int:
     """Run the ranks of this host of a cluster; the driver prints their failure."""
-    assignment, logs = HostAssignment.from_json(flags["--member"]), Path(flags["--logs"])
+    assignment, logs = HostAssignment.from_json(flags["assignment"]), Path(flags["logs"])
     job = torchrun_job(JobSpec.from_json(assignment.spec))
     job = replace(job, ranks_here=assignment.ranks or job.ranks_here)
     assignment.apply(job.args)
@@ -248,7 +248,7 @@ def _run_as_cluster_host(flags: Mapping[str, str], announce_fd: int) -> int:
     run = cluster_host_run(job.spec, job.script, assignment)
     exit_on_stop_signal(lambda: run.finish_uploads(clean=True), run.verdict)
     run.prepare()
-    wait_at_start_barrier(announce_fd, int(flags["--go"]))
+    wait_at_start_barrier(announce_fd, int(flags["go"]))
     env.change(run.start())
     return _run_to_the_end(
         run, words, lambda note: _run(job, logs, note, run.script_env, assignment), report

@@ -42,9 +42,9 @@ def partitions_of_rank(hosts_file: HostsFile, world_size: int) -> int:
 
     It is the same on every rank, as scripts expect the same number of workers everywhere.
     """
-    if not hosts_file.strands:
+    if not hosts_file.partitions:
         return 0
-    return min(_MAX_PARTITIONS, max(1, hosts_file.strands // world_size))
+    return min(_MAX_PARTITIONS, max(1, hosts_file.partitions // world_size))
 
 
 class OffloadClient:
@@ -108,7 +108,7 @@ class OffloadClient:
             folder=self._below_root(Path(loader_spec.folder)) or loader_spec.folder,
             path=[below for entry in sys.path if (below := self._below_root(Path(entry)))],
             variables=loader_spec.variables,
-            strands=partitions.stop,
+            partitions=partitions.stop,
             content=loader_spec.content,
         )
         content = message.to_bytes()

@@ -25,6 +25,7 @@ from headrace.data.loader.failures import BatchFailure
 from headrace.data.loader.workers.messages import Answer
 from headrace.offload.protocol import (
     HEADER_BYTES,
+    PARTITIONS_KEY,
     FrameHeader,
     FrameKind,
     authenticate_to_server,
@@ -73,15 +74,16 @@ class HostsFile:
     key: str  # by which servers and ranks authenticate, in hexadecimal digits
     folder: str  # of the job on the rank's host; servers work in their copies of it
     cores: int  # of all hosts, including those whose server is not up yet
-    # Partitions of an iterable dataset for these hosts, over all ranks: the same as long as the job
-    # lasts, whichever hosts come and go.
-    strands: int = 0
+    # Of an iterable dataset, over all ranks: fixed for the job, whichever hosts come and go.
+    partitions: int = 0
     coming: int = 0  # number of servers that are starting up
     hosts: tuple[AuxiliaryHost, ...] = ()  # servers that are up
 
     def to_bytes(self) -> bytes:
         """Return the file's content."""
-        return json.dumps(asdict(self)).encode()
+        fields = asdict(self)
+        fields[PARTITIONS_KEY] = fields.pop("partitions")
+        return json.dumps(fields).encode()
 
     @classmethod
     def read(cls, path: Path) -> HostsFile:
@@ -89,9 +91,9 @@ class HostsFile:
         try:
             fields = json.loads(path.read_bytes())
             hosts = tuple(AuxiliaryHost(**each) for each in fields.pop("hosts"))
-            return cls(**fields, hosts=hosts)
+            return cls(partitions=fields.pop(PARTITIONS_KEY, 0), **fields, hosts=hosts)
         except (OSError, ValueError, TypeError, KeyError) as error:
-            raise LaunchError(f"{path} does not tell of auxiliary hosts: {error}.") from error
+            raise LaunchError(f"{path} is not a file of auxiliary hosts: {error}.") from error
 
 
 _CONNECT_S = 5.0

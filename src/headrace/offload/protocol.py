@@ -21,6 +21,8 @@ from typing import NamedTuple
 
 from headrace.core.errors import LaunchError, LoaderError
 
+PARTITIONS_KEY = "strands"  # in messages and hosts files, as earlier versions read them
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderSpecMessage:
@@ -31,20 +33,22 @@ class LoaderSpecMessage:
     folder: str  # the rank's working folder, relative to the job's if it is below that
     path: list[str]  # entries of the rank's sys.path below the job's folder, relative to it
     variables: Mapping[str, str | None]  # the rank's own, by `env.own_variables`
-    strands: int = 0  # partitions of an iterable dataset, local ones included; 0: an indexed one
+    partitions: int = 0  # of an iterable dataset, local ones included; 0: an indexed one
     content: bytes  # the pickled `LoaderSpec`
 
     def to_bytes(self) -> bytes:
         """Return the message as a line of JSON and the content."""
         fields = asdict(self)
         content: bytes = fields.pop("content")
+        fields[PARTITIONS_KEY] = fields.pop("partitions")
         return json.dumps(fields).encode() + b"\n" + content
 
     @classmethod
     def from_bytes(cls, body: bytes) -> LoaderSpecMessage:
         """Return the message of which `to_bytes` made `body`."""
-        fields, _, content = body.partition(b"\n")
-        return cls(**json.loads(fields), content=content)
+        line, _, content = body.partition(b"\n")
+        fields = json.loads(line)
+        return cls(partitions=fields.pop(PARTITIONS_KEY, 0), **fields, content=content)
 
     def folder_below(self, root: Path) -> Path:
         """Return the working folder, below the job's; raises LoaderError where it is missing."""

@@ -166,7 +166,7 @@ class ServerSession:
         self._is_first = True
         self._deaths_in_a_row = 0
         try:
-            if spec.strands:  # its rank tolerates a longer silence, too
+            if spec.partitions:  # its rank tolerates a longer silence, too
                 self._connection.tolerate_silence()
             self._workers.load(spec)
         except Exception as error:  # noqa: BLE001 - loading user code may raise anything
@@ -420,20 +420,20 @@ class SessionWorkers:
         root = Path.cwd()
         folder = spec.folder_below(root)
         variables = {**spec.variables, **self._record_variables(spec.loader)}
-        pool_arguments = spec.path, variables, spec.strands
+        pool_arguments = spec.path, variables, spec.partitions
         if self.pool is not None and not (
             pool_arguments == self._pool_arguments and self.pool.usable
         ):
             self.end()
         if self.pool is None:
-            self._pool_arguments, self.partitions = pool_arguments, spec.strands
+            self._pool_arguments, self.partitions = pool_arguments, spec.partitions
             # Each partition of an iterable dataset has a worker, started with its first task.
             self.pool = WorkerPool(
-                spec.strands or self._cores,
+                spec.partitions or self._cores,
                 self._slots,
                 rank=spec.rank,
-                queues=spec.strands or 1,
-                beginning=0 if spec.strands else None,
+                queues=spec.partitions or 1,
+                beginning=0 if spec.partitions else None,
                 path=[*(str(root / entry) for entry in spec.path), *sys.path],
                 variables=variables,
             )

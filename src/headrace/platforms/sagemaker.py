@@ -260,8 +260,7 @@ def check_checkpoint_path(text: str, contracts: Sequence[str], flag: str) -> str
     if not any(each.startswith("sagemaker") for each in contracts):
         raise UsageError(
             f"{flag} {text}: it is SageMaker's. Leave it out, or add the contract sagemaker; other "
-            "scripts are told of their checkpoints by HEADRACE_CHECKPOINT_DIR, or by "
-            "AIP_CHECKPOINT_DIR."
+            "scripts find their checkpoints by HEADRACE_CHECKPOINT_DIR, or by AIP_CHECKPOINT_DIR."
         )
     if not text.startswith("/"):
         raise UsageError(f"{flag} {text}: it begins with /, such as /opt/ml/checkpoints.")

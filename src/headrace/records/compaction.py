@@ -17,12 +17,12 @@ rewritten.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.records import system_table
-from headrace.records.layout import PARQUET
+from headrace.records.layout import part_file
 from headrace.records.schema import (
     ARRIVALS,
     AUXILIARY_BATCHES,
@@ -173,7 +173,6 @@ TABLES_WITH_PARTS = tuple(
 """The tables whose oldest rows are moved to parts."""
 PART_ROWS = 65_536
 """Rows of a part, written in some tenths of a second: rings must not fill up meanwhile."""
-PARTS_FOLDER = ".parts"
 PARTS_STATE = """CREATE TABLE IF NOT EXISTS parts (
     name TEXT, number INTEGER, PRIMARY KEY (name, number)
 ) WITHOUT ROWID"""
@@ -215,7 +214,7 @@ class ParquetParts:
             "SELECT MAX(number) FROM parts WHERE name = ?", (name,)
         ).fetchone()
         number = (before or 0) + 1
-        path = _part_file(self._path, name, number)
+        path = part_file(self._path, name, number)
         path.parent.mkdir(exist_ok=True)
         return number, write_oldest_rows(self._connection, name, PART_ROWS, path)
 
@@ -227,17 +226,3 @@ class ParquetParts:
             (last,),
         ).rowcount
         self._counts[name] -= dropped
-
-
-def part_files(connection: sqlite3.Connection, path: Path, name: str) -> Iterator[Path]:
-    """Yield the files of a table's parts, the oldest rows first; `path` is the store's file."""
-    known = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'parts'").fetchone()
-    if known is None:  # a store of an older version
-        return
-    rows = connection.execute("SELECT number FROM parts WHERE name = ? ORDER BY number", (name,))
-    for (number,) in rows.fetchall():
-        yield _part_file(path, name, number)
-
-
-def _part_file(path: Path, name: str, number: int) -> Path:
-    return path.with_name(path.name + PARTS_FOLDER) / f"{name}-{number:06}{PARQUET}"

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import sqlite3
 
 RECORDS = "records"
 RINGS = "rings"
 PARQUET = ".parquet"
 STORE = ".sqlite"
 LOCK = ".lock"
+PARTS_FOLDER = ".parts"
 LAST_WRITTEN_FILE = f"system{PARQUET}"
 """The Parquet file that is written last."""
 _ATTEMPT_PREFIX = "attempt-"
@@ -26,6 +31,21 @@ def attempts_with_records(run: Path) -> list[int]:
 def is_closed(folder: Path) -> bool:
     """Return whether a records folder has been closed; its store may still be there, too."""
     return (folder / LAST_WRITTEN_FILE).exists()
+
+
+def part_files(connection: sqlite3.Connection, path: Path, name: str) -> Iterator[Path]:
+    """Yield the files of a table's parts, the oldest rows first; `path` is the store's file."""
+    known = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'parts'").fetchone()
+    if known is None:  # a store of an older version
+        return
+    rows = connection.execute("SELECT number FROM parts WHERE name = ? ORDER BY number", (name,))
+    for (number,) in rows.fetchall():
+        yield part_file(path, name, number)
+
+
+def part_file(path: Path, name: str, number: int) -> Path:
+    """Return the file of one part of a table."""
+    return path.with_name(path.name + PARTS_FOLDER) / f"{name}-{number:06}{PARQUET}"
 
 
 METRICS_FILE = "metrics.jsonl"

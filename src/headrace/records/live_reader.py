@@ -15,12 +15,10 @@ from numpy.typing import NDArray
 
 from headrace.core.arrow_arrays import column_values, numbers
 from headrace.records import store
-from headrace.records.compaction import part_files
-from headrace.records.layout import STORE
+from headrace.records.layout import STORE, part_files
 from headrace.records.parquet_tables import ParquetTable, stored_batches, stored_schema
 from headrace.records.reader import Records
-from headrace.records.schema import STEPS
-from headrace.records.store import TABLE_NAMES
+from headrace.records.schema import STEPS, TABLE_NAMES
 
 MAX_ROWS = 20_000
 """Most rows of one read, some 50 ms."""

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,10 +24,18 @@ from headrace.core.arrow_arrays import dictionary_strings, numbers
 from headrace.core.errors import RecordsError
 from headrace.core.files import sync_folder
 from headrace.records import system_table
-from headrace.records.compaction import PARTS_FOLDER, part_files
-from headrace.records.layout import PARQUET
-from headrace.records.schema import FORMAT_VERSION, OPTIONAL_TABLES, TABLES_BY_NAME, Kind
-from headrace.records.store import TABLE_NAMES, RecordStore, check_version
+from headrace.records.layout import PARQUET, PARTS_FOLDER, part_files
+from headrace.records.schema import (
+    FORMAT_VERSION,
+    OPTIONAL_TABLES,
+    TABLE_NAMES,
+    TABLES_BY_NAME,
+    Kind,
+    check_version,
+)
+
+if TYPE_CHECKING:
+    from headrace.records.store import RecordStore
 
 FORMAT_KEY = b"headrace_records_format"
 TEXT = pa.dictionary(pa.int32(), pa.string())

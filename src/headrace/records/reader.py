@@ -43,8 +43,7 @@ from headrace.records.parquet_tables import (
     stored_tables,
 )
 from headrace.records.run_folder import Attempt, RunFolder, runs_folder
-from headrace.records.schema import EVENTS, OPTIONAL_TABLES, TABLES_BY_NAME
-from headrace.records.store import TABLE_NAMES
+from headrace.records.schema import EVENTS, OPTIONAL_TABLES, TABLE_NAMES, TABLES_BY_NAME
 
 _TRIES = 20
 _PAUSE_S = 0.01

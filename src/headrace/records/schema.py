@@ -12,7 +12,11 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
+
+from headrace.core.errors import RecordsError
+from headrace.records import system_table
 
 Kind = Literal["int", "float", "text"]
 Aggregation = Literal["", "sum", "known-sum", "mean", "whole-mean", "first", "last"]
@@ -361,8 +365,18 @@ TABLES = (
 
 TABLES_BY_NUMBER = {table.number: table for table in TABLES}
 TABLES_BY_NAME = {table.name: table for table in TABLES}
+TABLE_NAMES = (*TABLES_BY_NAME, system_table.NAME)
 OPTIONAL_TABLES = frozenset(table.name for table in TABLES if table.later)
 """Tables that records of an older version may lack."""
 PHASES = ("data_wait", "copy", "forward", "backward", "sync", "optimizer", "other")
 """The phases of a step, in order; the column of a phase has the suffix `_ns`."""
 FORMAT_VERSION = 1
+
+
+def check_version(version: int, path: Path) -> None:
+    """Raise RecordsError where a format's version is newer than this one."""
+    if version > FORMAT_VERSION:
+        raise RecordsError(
+            f"{path}: a newer Headrace wrote these records (format {version}; this one reads up "
+            f"to {FORMAT_VERSION}). Read them with that version: pip install -U headrace."
+        )

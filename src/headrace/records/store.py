@@ -13,12 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headrace.core.errors import RecordsError
 from headrace.records import compaction, system_table
 from headrace.records.ring import RingReader
-from headrace.records.schema import FORMAT_VERSION, TABLES, TABLES_BY_NAME, Table
+from headrace.records.schema import FORMAT_VERSION, TABLES, Table, check_version
 
-TABLE_NAMES = (*TABLES_BY_NAME, system_table.NAME)
 _REMEMBERED_TEXTS = 20_000  # beyond them a text may be stored twice, which is harmless
 _SQL_TYPES = {"int": "INTEGER", "float": "REAL", "text": "INTEGER"}  # text: its number
 _INSERTS = {
@@ -63,7 +61,7 @@ class RecordStore:
             name: compaction.RollUp(self.connection, name) for name in compaction.rollup_tables()
         }
         self._parts = compaction.ParquetParts(self.connection, path)
-        _check_format(self.connection, path)
+        check_version(self.connection.execute("PRAGMA user_version").fetchone()[0], path)
         for statement in (
             "PRAGMA journal_mode = WAL",
             "PRAGMA synchronous = NORMAL",  # only a power cut loses rows
@@ -191,7 +189,7 @@ def open_read_only(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
     connection.isolation_level = None
     try:
-        _check_format(connection, path)
+        check_version(connection.execute("PRAGMA user_version").fetchone()[0], path)
     except BaseException:
         connection.close()
         raise
@@ -201,19 +199,6 @@ def open_read_only(path: Path) -> sqlite3.Connection:
 def has_tables(connection: sqlite3.Connection) -> bool:
     """Return whether a store has its tables, which are created after the file."""
     return connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is not None
-
-
-def check_version(version: int, path: Path) -> None:
-    """Raise RecordsError where a format's version is newer than this one."""
-    if version > FORMAT_VERSION:
-        raise RecordsError(
-            f"{path}: a newer Headrace wrote these records (format {version}; this one reads up "
-            f"to {FORMAT_VERSION}). Read them with that version: pip install -U headrace."
-        )
-
-
-def _check_format(connection: sqlite3.Connection, path: Path) -> None:
-    check_version(connection.execute("PRAGMA user_version").fetchone()[0], path)
 
 
 def ring_position(connection: sqlite3.Connection, name: str, made_ns: int) -> RingPosition:

@@ -30,9 +30,9 @@ class SystemColumn:
 COLUMNS = (
     SystemColumn("t_ns", "when, by the host's monotonic clock", whole=True),
     SystemColumn("cpu_user_percent", "of the job's cores together: running programs"),
-    SystemColumn("cpu_system_percent", "likewise: in the kernel"),
-    SystemColumn("io_wait_percent", "likewise: idle with a disk read or write under way"),
-    SystemColumn("cpu_steal_percent", "likewise: taken by other guests of the machine"),
+    SystemColumn("cpu_system_percent", "of the same cores: in the kernel"),
+    SystemColumn("io_wait_percent", "of the same cores: idle with a disk read or write under way"),
+    SystemColumn("cpu_steal_percent", "of the same cores: taken by other guests of the machine"),
     SystemColumn("cpu_throttled_percent", "how long the container's CPU quota stopped it"),
     SystemColumn("core_{}_percent", "of this core: busy; cores that the job may use"),
     SystemColumn("load_1_minute", "threads that ran or waited to, a mean over a minute"),

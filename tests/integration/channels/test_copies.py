@@ -32,7 +32,7 @@ from headrace.core.process.sidecar import request_line
 from headrace.data.channels.sidecar_client import END, ChannelRequest, ChannelsRequest
 from headrace.data.storage import open_store
 from services.object_servers import GoogleHandler, StoredObject, object_server
-from small_disks import run_beside
+from small_disks import run_with_disk
 
 KEYS = [
     "a.bin",
@@ -159,8 +159,8 @@ def test_what_changed_while_it_was_held_is_named(job: Job) -> None:
 def test_nothing_is_said_where_nothing_changed(job: Job) -> None:
     assert len(job.messages) == len(job.folders) + 1  # the warning
     for name in job.folders:
-        said = [line for line in job.messages if f"channel {name}: " in line]
-        assert len(said) == (2 if name == "changed" else 1)
+        lines = [line for line in job.messages if f"channel {name}: " in line]
+        assert len(lines) == (2 if name == "changed" else 1)
     assert any("channel one: 1 object, 4 B, of" in line for line in job.messages)
 
 
@@ -231,41 +231,41 @@ def test_a_key_that_would_climb_out_of_the_folder_is_refused(
     names += [f"{number}/fine.txt" for number in range(len(keys))]
     urls = [f"gs://b/{number}" for number in range(len(keys))]
     with google_bucket(names, monkeypatch):
-        said = [refused(urls[0], tmp_path / "cache"), *listings(urls[1:])]
-    for url, line in zip(urls, said, strict=True):
+        lines = [refused(urls[0], tmp_path / "cache"), *listings(urls[1:])]
+    for url, line in zip(urls, lines, strict=True):
         assert f"UsageError: --channel train={url}: an object's key has an empty, '.'" in line
     assert [path.name for path in tmp_path.iterdir()] == ["cache"]
 
 
 def test_an_object_that_is_a_folder_too_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with google_bucket(["train/a", "train/a/b"], monkeypatch):
-        (said,) = listings(["gs://b/train"])
-    assert "'a' is an object, and a folder too ('a/b' lies in it)" in said
+        (line,) = listings(["gs://b/train"])
+    assert "'a' is an object, and a folder too ('a/b' lies in it)" in line
 
 
-def test_what_cannot_be_copied_is_told(s3_url: str) -> None:
+def test_what_cannot_be_copied_is_reported(s3_url: str) -> None:
     expected = {
         f"{s3_url}/none": f"UsageError: --channel train={s3_url}/none: there is no object there",
         "s3://no-such-bucket/a": "NotFoundError: s3://no-such-bucket/a: the bucket does not",
         "memory://a": "UsageError: memory://a: what lies in a process's memory",
         "sss://a/b": "UsageError: sss://a/b: no store is known for sss://",
     }
-    for told, said in zip(listings(list(expected)), expected.values(), strict=True):
-        assert said in told
+    for line, message in zip(listings(list(expected)), expected.values(), strict=True):
+        assert message in line
 
 
 def test_more_hosts_than_objects_are_refused(job: Job, s3_url: str) -> None:
-    (said,) = listings([f"{job.url}/shared"], number=23, of=24)
-    assert "23 objects cannot be shared by 24 hosts" in said
+    (line,) = listings([f"{job.url}/shared"], number=23, of=24)
+    assert "23 objects cannot be shared by 24 hosts" in line
 
 
-def test_wrong_credentials_are_told_and_not_shown(
+def test_wrong_credentials_are_reported_and_not_shown(
     s3_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-the-secret")
-    said = refused(s3_url, tmp_path)
-    assert said.startswith(f"CredentialsError: {s3_url}: the server answered 403")
-    assert "not-the-secret" not in said
+    line = refused(s3_url, tmp_path)
+    assert line.startswith(f"CredentialsError: {s3_url}: the server answered 403")
+    assert "not-the-secret" not in line
 
 
 def test_a_channel_larger_than_the_disk_is_refused_with_the_numbers(
@@ -274,7 +274,7 @@ def test_a_channel_larger_than_the_disk_is_refused_with_the_numbers(
     large = ChannelRequest(name="t", url=f"{job.url}/keys/large.tar", folder=f"{tmp_path}/disk/c")
     request = ChannelsRequest(channels=(large,))
     (tmp_path / "disk").mkdir()
-    ended = run_beside(
+    ended = run_with_disk(
         "headrace.data.channels.copy.trees", tmp_path / "disk", "8m",
         request_line(asdict(request)),
     )  # fmt: skip
@@ -331,12 +331,12 @@ def test_a_file_that_someone_wrote_to_is_fetched_anew(s3_url: str, tmp_path: Pat
         assert files_of(folder) == objects
         (folder / "a").chmod(0o644)
         (folder / "a").write_bytes(b"something__")
-        beside = copied(s3_url, tmp_path)  # the running job's is left to it
-        assert beside != folder
-        assert files_of(beside) == objects
+        second = copied(s3_url, tmp_path)  # the running job's is left to it
+        assert second != folder
+        assert files_of(second) == objects
 
 
-def test_a_terminal_sees_one_line_that_tells_rate_and_time_left(
+def test_a_terminal_sees_one_line_that_shows_rate_and_time_left(
     s3_server: S3Server, s3_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(s3_url, {"large.tar": os.urandom(LARGE_BYTES), "a": b"a"})
@@ -347,7 +347,7 @@ def test_a_terminal_sees_one_line_that_tells_rate_and_time_left(
             os.close(theirs)
             one.folder()
             shown = ""
-            while ": copied in" not in shown:  # told once the folder is whole
+            while ": copied in" not in shown:  # printed once the folder is whole
                 shown += os.read(ours, 2**16).decode()
     os.close(ours)
     first, last = shown.split("\r\x1b[K")

@@ -109,11 +109,11 @@ def test_two_copies_at_once_fetch_each_object_once_and_who_waits_says_for_whom(
         with copying(train_channel(url, tmp_path)) as one:
             stop_amid(one, tmp_path)
             with copying(train_channel(url, tmp_path)) as two:
-                said = two.line()
+                line = two.line()
                 one.process.send_signal(signal.SIGCONT)
                 folders = {one.folder(), two.folder()}
                 assert proxy.counts()["requests"] == SMALL_COUNT + 3 + 2
-    assert f"process {one.process.pid} is copying the same; waiting for it\n" in said
+    assert f"process {one.process.pid} is copying the same; waiting for it\n" in line
     assert len(folders) == 1
     assert files_of(folders.pop()) == objects
 

@@ -19,7 +19,7 @@ from headrace.core.process.sidecar import request_line
 from headrace.data.channels.copy.fetcher import FetchShare, split_objects
 from headrace.data.storage import ObjectInfo, open_store
 from jobs import alive, descendants, eventually
-from small_disks import run_beside
+from small_disks import run_with_disk
 
 MIB = 2**20
 FEWEST = 160  # of a share, in place of 1,000
@@ -67,7 +67,7 @@ def objects(s3_server: S3Server) -> dict[str, bytes]:
 
 @contextmanager
 def copying(url: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process that has listed a channel, and copies it once it is told to."""
+    """A process that has listed a channel, and copies it once it is asked to."""
     process = subprocess.Popen(
         [sys.executable, "-c", COPY, url, str(folder)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -82,7 +82,7 @@ def copying(url: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def begun(process: subprocess.Popen[str]) -> int:
-    """Tell a process to copy; return the one that it has started."""
+    """Ask a process to copy; return the one that it has started."""
     assert process.stdin is not None
     process.stdin.write("\n")
     process.stdin.flush()
@@ -93,9 +93,9 @@ def begun(process: subprocess.Popen[str]) -> int:
 def went_on(process: subprocess.Popen[str]) -> tuple[str, str]:
     """What a process printed once it had copied with another one, and what it showed."""
     other = begun(process)
-    told, shown = process.communicate()
+    printed, shown = process.communicate()
     eventually(lambda: not alive(other), "the end of the other process")
-    return told.strip(), shown
+    return printed.strip(), shown
 
 
 def test_shares_are_all_objects_once_and_large_ones_are_the_first_ones() -> None:
@@ -134,13 +134,15 @@ def test_an_error_of_another_process_is_the_copys(
     with copying(store.url, tmp_path) as process:
         store.put(second, b"another")
         try:
-            told, _ = went_on(process)
+            printed, _ = went_on(process)
         finally:
             store.put(second, objects[second])
-    assert told.startswith(f"StorageError: {store.url}/{second}: it was replaced after the channel")
+    assert printed.startswith(
+        f"StorageError: {store.url}/{second}: it was replaced after the channel"
+    )
 
 
-def test_a_process_that_is_killed_is_told_and_what_came_stays(
+def test_a_process_that_is_killed_is_reported_and_what_came_stays(
     objects: dict[str, bytes], s3_server: S3Server, s3_url: str, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -151,9 +153,9 @@ def test_a_process_that_is_killed_is_told_and_what_came_stays(
             other = begun(process)
             eventually(lambda: list(tmp_path.glob("objects/*/*")), "an object")
             os.kill(other, signal.SIGKILL)
-            told, _ = process.communicate()
-    assert f"StorageError: A process that fetched {FEWEST} objects to" in told
-    assert "exit code -9" in told
+            printed, _ = process.communicate()
+    assert f"StorageError: A process that fetched {FEWEST} objects to" in printed
+    assert "exit code -9" in printed
     assert not list(tmp_path.glob("trees/*/complete"))
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server.endpoint)
     with copying(url, tmp_path) as process:
@@ -174,7 +176,7 @@ def test_no_process_outlives_the_one_that_copies(
             eventually(lambda: not alive(other), "the end of the other process")
 
 
-def test_a_disk_that_is_full_is_told_by_the_process_that_found_it_so(
+def test_a_disk_that_is_full_is_reported_by_the_process_that_found_it_so(
     objects: dict[str, bytes], s3_server: S3Server, s3_url: str, tmp_path: Path
 ) -> None:
     url, disk = f"s3://{s3_server.bucket}/shared", tmp_path / "disk"
@@ -183,7 +185,7 @@ def test_a_disk_that_is_full_is_told_by_the_process_that_found_it_so(
         objects=tuple(info for info in open_store(url).list() if info.size_bytes <= MIB),
     )  # fmt: skip
     disk.mkdir()
-    ended = run_beside(
+    ended = run_with_disk(
         "headrace.data.channels.copy.fetcher",
         disk,
         "64k",

@@ -64,7 +64,7 @@ def test_a_bucket_that_the_script_or_a_hyperparameter_names_is_a_folder(job: Pat
     assert ended.stdout.startswith("read [('a.txt'"), ended.stderr
 
 
-def test_where_nothing_can_be_mounted_it_is_told(job: Path) -> None:
+def test_where_nothing_can_be_mounted_it_is_reported(job: Path) -> None:
     (job / "bin").mkdir()
     for name in ("sh", "env", "true"):
         (job / "bin" / name).symlink_to(shutil.which(name) or "")

@@ -25,7 +25,7 @@ for path in sorted(folder.rglob("*")):
         print("file", path.relative_to(folder), hashlib.sha256(data).hexdigest()[:8], flush=True)
 config = pathlib.Path("/opt/ml/input/config/inputdataconfig.json")
 if config.exists():
-    print("told", json.dumps(json.loads(config.read_text())), flush=True)
+    print("inputs:", json.dumps(json.loads(config.read_text())), flush=True)
 """
 REPLACES = """
 import os
@@ -75,20 +75,20 @@ def test_a_channel_in_object_storage_is_a_folder_of_files(job: Path, train_url: 
     assert ": here already\n" in again.stderr
 
 
-def test_json_says_more_of_a_channel_and_the_script_is_told(job: Path, train_url: str) -> None:
-    told = {
+def test_json_says_more_of_a_channel_and_the_script_gets_it(job: Path, train_url: str) -> None:
+    spec = {
         "uri": train_url, "mode": "Cache", "distribution": "ShardedByKey",
         "content_type": "text/plain",
     }  # fmt: skip
     ended = run_job(
-        job, *SAGEMAKER, "--channel", f"train={json.dumps(told)}", "--cache-dir", "shared",
+        job, *SAGEMAKER, "--channel", f"train={json.dumps(spec)}", "--cache-dir", "shared",
         "--cache-limit", "1GB", "train.py",
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     assert files_in(ended.stdout) == FILES
-    if "told" in ended.stdout:
-        (line,) = [line for line in ended.stdout.splitlines() if line.startswith("told")]
-        assert json.loads(line.removeprefix("told "))["train"] == {
+    if "inputs:" in ended.stdout:
+        (line,) = [line for line in ended.stdout.splitlines() if line.startswith("inputs:")]
+        assert json.loads(line.removeprefix("inputs: "))["train"] == {
             "TrainingInputMode": "File", "S3DistributionType": "ShardedByS3Key",
             "RecordWrapperType": "None", "ContentType": "text/plain",
         }  # fmt: skip
@@ -141,8 +141,8 @@ def test_an_object_replaced_while_the_job_ran_is_named_at_its_end(
     (job / "train.py").write_text(REPLACES)
     ended = run_job(job, *SAGEMAKER, "--channel", f"train={train_url}", "train.py")
     assert (ended.returncode, ended.stdout) == (0, "a.txt\n"), ended.stderr
-    said = "headrace: warning: channel train: 1 object was replaced or removed at"
-    assert said in ended.stderr
+    warning = "headrace: warning: channel train: 1 object was replaced or removed at"
+    assert warning in ended.stderr
     assert "before: a.txt\n" in ended.stderr
 
 
@@ -214,7 +214,7 @@ def test_the_longest_time_of_a_job_counts_the_copying_of_its_channels(
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         (["--channel=train={url}/none"], "there is no object there, nor any below it"),
         (["--channel=train=s3://no-such-bucket/a"], "the bucket does not exist"),
@@ -235,17 +235,17 @@ def test_the_longest_time_of_a_job_counts_the_copying_of_its_channels(
     ],
 )
 def test_a_channel_that_cannot_be_is_refused_before_the_script_starts(
-    flags: list[str], said: str, job: Path, train_url: str
+    flags: list[str], message: str, job: Path, train_url: str
 ) -> None:
-    told = [flag.replace("{url}", train_url) for flag in flags]
-    ended = run_job(job, *SAGEMAKER, *told, "train.py")
+    filled = [flag.replace("{url}", train_url) for flag in flags]
+    ended = run_job(job, *SAGEMAKER, *filled, "train.py")
     assert ended.returncode in {1, 2}
-    assert said in ended.stderr
+    assert message in ended.stderr
     assert "Traceback" not in ended.stderr
     assert "here" not in ended.stdout
 
 
-def test_what_is_wrong_for_all_hosts_is_told_once_and_none_of_them_starts(
+def test_what_is_wrong_for_all_hosts_is_reported_once_and_none_of_them_starts(
     job: Path, train_url: str
 ) -> None:
     channel = f"--channel=train={train_url}/none"
@@ -255,7 +255,7 @@ def test_what_is_wrong_for_all_hosts_is_told_once_and_none_of_them_starts(
     assert "[gpu/" not in ended.stderr
 
 
-def test_what_every_host_refuses_is_told_once(job: Path) -> None:
+def test_what_every_host_refuses_is_reported_once(job: Path) -> None:
     channel = '--channel=train={"uri": ".", "groups": ["gpuu"]}'
     ended = run_job(job, *SAGEMAKER, "--group=gpu=2", "--group=cpu=1", channel, "train.py")
     assert ended.returncode == 2
@@ -263,7 +263,7 @@ def test_what_every_host_refuses_is_told_once(job: Path) -> None:
     assert ended.stdout == ""
 
 
-def test_secrets_of_a_url_are_not_told(job: Path) -> None:
+def test_secrets_of_a_url_are_not_printed(job: Path) -> None:
     url = "http://user:s3cret@127.0.0.1:9/data/x.bin?X-Amz-Signature=s3cret"
     ended = run_job(job, *SAGEMAKER, "--name", "a", "--channel", f"train={url}", "train.py")
     assert ended.returncode == 1

@@ -55,7 +55,7 @@ pathlib.Path("ready").touch()
 while not pathlib.Path("enough").exists():
     time.sleep(0.01)
 """
-ELSEWHERE = """
+OTHER_LAUNCHER = """
 import pathlib, sys
 folder = pathlib.Path(sys.argv[1])
 found = sorted(path.name for path in folder.iterdir())
@@ -71,7 +71,7 @@ def test_checkpoints_at_a_path_of_the_scripts_own_come_back_there(
     tmp_path: Path, below: str
 ) -> None:
     place = below or str(tmp_path / "mine")
-    (tmp_path / "train.py").write_text(ELSEWHERE)
+    (tmp_path / "train.py").write_text(OTHER_LAUNCHER)
     flags = ("--contract", "sagemaker", "--checkpoint-local-path", place, *QUIET)
     for name, found in (("a", []), ("b", ["0.pt"])):
         ended = run_job(
@@ -108,7 +108,9 @@ def test_a_run_goes_on_from_its_url_where_its_folder_is_lost(tmp_path: Path, s3_
     assert "draft" not in " ".join(info.path for info in open_store(s3_url).list("files"))
 
 
-def test_a_script_that_is_asked_to_stop_saves_and_that_is_kept(tmp_path: Path, s3_url: str) -> None:
+def test_a_script_that_is_asked_to_stop_saves_and_that_is_copied(
+    tmp_path: Path, s3_url: str
+) -> None:
     (tmp_path / "train.py").write_text(SAVES_WHEN_ASKED)
     flags = ["--name", "a", *QUIET, "--checkpoint-uri", s3_url]
     with started(tmp_path, *flags, "train.py") as job:
@@ -120,7 +122,7 @@ def test_a_script_that_is_asked_to_stop_saves_and_that_is_kept(tmp_path: Path, s
     assert ended.stdout == "found ['last.pt']\n", ended.stderr
 
 
-def test_ranks_under_torchrun_are_asked_to_stop_and_what_they_save_is_kept(
+def test_ranks_under_torchrun_are_asked_to_stop_and_what_they_save_is_copied(
     tmp_path: Path, s3_url: str
 ) -> None:
     (tmp_path / "train.py").write_text(SAVES_WHEN_ASKED)
@@ -191,7 +193,7 @@ os._exit(0)
 def test_what_cannot_be_is_refused_before_anything_starts(tmp_path: Path, s3_url: str) -> None:
     (tmp_path / "train.py").write_text("print('ran')")
     (tmp_path / "file").touch()
-    for flags, told in (
+    for flags, message in (
         (["--checkpoint-uri", "ftp://b/x"], "no store is known for ftp://"),
         (["--checkpoint-uri", "memory://x"], "memory:// ends with the process"),
         (["--checkpoint-uri", "https://host/x"], "a web server tells neither"),
@@ -204,7 +206,7 @@ def test_what_cannot_be_is_refused_before_anything_starts(tmp_path: Path, s3_url
     ):  # fmt: skip
         ended = run_job(tmp_path, "--run-dir", "r", *QUIET, *flags, "train.py")
         assert (ended.returncode, ended.stdout) == (2, ""), (flags, ended.stderr)
-        assert told in ended.stderr, (flags, ended.stderr)
+        assert message in ended.stderr, (flags, ended.stderr)
 
 
 def test_resume_starts_the_last_command_again_from_where_it_was_typed(

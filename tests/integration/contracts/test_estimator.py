@@ -26,14 +26,14 @@ from headrace.sagemaker import (
 from jobs import alive, attempts_of, clean_environment, descendants, eventually, pids_in, run
 from jobs_here import run_job, run_verb
 
-TOLD = """
+PRINTS = """
 import argparse, os
 import beside
 parser = argparse.ArgumentParser()
 parser.add_argument("--batch-size", type=int)
 parser.add_argument("--train", default=os.environ["SM_CHANNEL_TRAIN"])
 args = parser.parse_args()
-print("told", args.batch_size, os.listdir(args.train), os.environ["LEVEL"], flush=True)
+print("got", args.batch_size, os.listdir(args.train), os.environ["LEVEL"], flush=True)
 for step in range(3):
     print(f"epoch 0 step {step} loss={1 / (step + 1)}", flush=True)
 for step in (10, 20):
@@ -49,7 +49,7 @@ while True:
     signal.pause()
 """
 TORCH = {"torch_distributed": {"enabled": True}}
-# The script is told no more than torchrun tells, and nothing is recorded.
+# The script gets no more than torchrun gives, and nothing is recorded.
 PLAIN: dict[str, Any] = {
     "contract": "torchrun",
     "profiler_config": ProfilerConfig(disable_profiler=True),
@@ -63,7 +63,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "images" / "a.txt").write_text("a picture")
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "beside.py").write_text("")
-    (tmp_path / "told.py").write_text(TOLD)
+    (tmp_path / "prints.py").write_text(PRINTS)
     (tmp_path / "waits.py").write_text(WAITS)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -73,11 +73,11 @@ def waiting(job: Path, **more: Any) -> Estimator:
     return Estimator("waits.py", environment={"HERE": str(job)}, **{**PLAIN, **more})
 
 
-def test_a_job_is_told_what_was_asked_for_and_the_run_keeps_it(
+def test_a_job_gets_what_was_asked_for_and_the_run_keeps_it(
     job: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     est = Estimator(
-        "told.py", hyperparameters={"batch-size": 16}, dependencies=["lib/beside.py"],
+        "prints.py", hyperparameters={"batch-size": 16}, dependencies=["lib/beside.py"],
         environment={"LEVEL": "3", "API_TOKEN": "hush"}, role="arn:aws:iam::1:role/x",
         framework_version="1.0", sagemaker_session=object(), base_job_name="mine",
         metric_definitions=[
@@ -88,9 +88,9 @@ def test_a_job_is_told_what_was_asked_for_and_the_run_keeps_it(
         tags=[{"Key": "team", "Value": "vision"}],
     )  # fmt: skip
     est.fit({"train": "images"})
-    said = capsys.readouterr()
-    assert "told 16 ['a.txt'] 3\n" in said.out
-    assert "framework_version 1.0 is asked for, and torch" in said.err
+    captured = capsys.readouterr()
+    assert "got 16 ['a.txt'] 3\n" in captured.out
+    assert "framework_version 1.0 is asked for, and torch" in captured.err
     run = est.latest_run
     assert run is not None
     assert (run.state, run.exit_code) == ("Completed", 0)
@@ -127,23 +127,23 @@ def test_a_job_that_fails_raises_with_its_last_words(job: Path) -> None:
 
 
 def test_what_cannot_run_is_refused_and_leaves_no_run(job: Path) -> None:
-    for est, inputs, said in [
+    for est, inputs, message in [
         (
-            Estimator("tolds.py", **PLAIN),
+            Estimator("printss.py", **PLAIN),
             None,
-            r"There is no script tolds.py .* Did you mean told.py\?",
+            r"There is no script printss.py .* Did you mean prints.py\?",
         ),
-        (Estimator("told.py"), {"train": "imagse"}, "there is no .*/imagse"),
-        (Estimator("told.py", contract="sagemeker"), None, r"Did you mean sagemaker\?"),
+        (Estimator("prints.py"), {"train": "imagse"}, "there is no .*/imagse"),
+        (Estimator("prints.py", contract="sagemeker"), None, r"Did you mean sagemaker\?"),
         (
-            Estimator("told.py", dependencies=["libs"], **PLAIN),
+            Estimator("prints.py", dependencies=["libs"], **PLAIN),
             None,
             "--dependency libs: there is no such",
         ),
     ]:
-        with pytest.raises(UsageError, match=said):
+        with pytest.raises(UsageError, match=message):
             est.fit(inputs, logs=False)
-    left = [path.name for path in job.glob("runs/*") if path.name.startswith("tolds")]
+    left = [path.name for path in job.glob("runs/*") if path.name.startswith("printss")]
     assert left == []
 
 
@@ -257,12 +257,12 @@ def test_runs_of_the_command_line_are_attached_to_also_by_an_estimator_itself(
     assert (est.latest_run.state, est.latest_run.exit_code) == ("Completed", 0)
     est.wait()
     est.logs()
-    own = Estimator("told.py", hyperparameters={"batch-size": 16, "password": "hush"})
+    own = Estimator("prints.py", hyperparameters={"batch-size": 16, "password": "hush"})
     assert own.attach("typed") is own
     own.logs()
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     for rank in (0, 1):
-        assert said.count(f"[rank-{rank}] rank {rank}\n") == 2
+        assert output.count(f"[rank-{rank}] rank {rank}\n") == 2
     text = own.dry_run({"train": "images"})  # its own job stays
     assert "1 object, 9 B; File: nothing to move" in text
     assert "arguments     --batch-size 16" in text
@@ -301,18 +301,20 @@ def test_an_estimator_of_a_run_starts_the_same_job_from_any_folder(
     assert again.latest_run == RunHandle(path=first.path, number=1)
     again.fit(logs=False, job_name="second")
     assert again.latest_run is not None
-    told, retold = (attempts_of(each.path)[0] for each in (first, again.latest_run))
-    assert told["asked"] == retold["asked"]
+    first_attempt, second_attempt = (
+        attempts_of(each.path)[0] for each in (first, again.latest_run)
+    )
+    assert first_attempt["asked"] == second_attempt["asked"]
     commands = [
         [word for word in each["command"] if not word.startswith("--run-dir")]
-        for each in (told, retold)
+        for each in (first_attempt, second_attempt)
     ]
     assert commands[0] == commands[1]
-    assert told["folder"] == retold["folder"] == str(job)
+    assert first_attempt["folder"] == second_attempt["folder"] == str(job)
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "message"),
     [
         (["ends.py"], "it was started from a command line"),
         (["--hyperparameter", "a=1", "job.yaml"], "had more to say: --hyperparameter=a=1"),
@@ -321,7 +323,7 @@ def test_an_estimator_of_a_run_starts_the_same_job_from_any_folder(
     ],
 )
 def test_a_job_that_is_not_written_down_whole_is_not_started_again(
-    job: Path, more: list[str], said: str
+    job: Path, more: list[str], message: str
 ) -> None:
     (job / "ends.py").write_text("")
     (job / "job.yaml").write_text("entry_point: ends.py\n")
@@ -330,7 +332,7 @@ def test_a_job_that_is_not_written_down_whole_is_not_started_again(
     assert ended.returncode == 0, ended.stderr
     est = Estimator.attach("r")
     for start in (est.fit, est.dry_run):
-        with pytest.raises(UsageError, match=f"cannot start its job again: .*{said}"):
+        with pytest.raises(UsageError, match=f"cannot start its job again: .*{message}"):
             start()
 
 
@@ -345,15 +347,15 @@ def test_a_job_that_takes_too_long_is_stopped_and_says_so(
     assert (run.state, run.exit_code) == ("Stopped", 143)
     (attempt,) = attempts_of(run.path)
     assert attempt["reason"] == "MaxRuntimeExceeded"
-    said = capsys.readouterr()
-    assert "--max-run: 3 s are over" in said.out
-    assert "was stopped (MaxRuntimeExceeded)" in said.err
+    captured = capsys.readouterr()
+    assert "--max-run: 3 s are over" in captured.out
+    assert "was stopped (MaxRuntimeExceeded)" in captured.err
     for file in job.glob("pid-*"):
         assert not alive(int(file.read_text()))
 
 
 def test_two_dependencies_of_one_name_are_refused(job: Path) -> None:
     (job / "beside.py").write_text("")
-    est = Estimator("told.py", dependencies=["lib/beside.py", "beside.py"], **PLAIN)
+    est = Estimator("prints.py", dependencies=["lib/beside.py", "beside.py"], **PLAIN)
     with pytest.raises(UsageError, match="have one name"):
         est.fit(logs=False)

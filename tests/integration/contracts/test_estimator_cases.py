@@ -42,7 +42,7 @@ print("rank", dist.get_rank(), "of", dist.get_world_size(), os.environ["SM_CURRE
 torch.distributed.destroy_process_group()
 """
 # Its words for Debugger: what is recorded changes while the job runs.
-TRAINS_UNTIL_TOLD = """
+TRAINS_UNTIL_STOPPED = """
 import pathlib, sys, time, torch
 from torch.utils.data import DataLoader
 model = torch.nn.Linear(4, 1)
@@ -149,17 +149,17 @@ def test_case_a_by_the_library_for_data_parallel_training(
         profiler_config=ProfilerConfig(system_monitor_interval_millis=500),
     )  # fmt: skip
     estimator.fit(inputs={"train": fsx(job)})
-    said = capsys.readouterr().out
+    captured = capsys.readouterr().out
     for rank in range(2):
         # The mean of both ranks' gradients, 1 and 2.
-        assert f"rank {rank} of 2 ml.p3.2xlarge [[1.5, 1.5]] ['a.png'] 8\n" in said
-    assert "2 x ml.p3.2xlarge have 1 devices each" in said or "emulated" not in said
+        assert f"rank {rank} of 2 ml.p3.2xlarge [[1.5, 1.5]] ['a.png'] 8\n" in captured
+    assert "2 x ml.p3.2xlarge have 1 devices each" in captured or "emulated" not in captured
 
 
 def test_case_a_in_debuggers_words_while_it_runs(
     job: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (job / "train.py").write_text(TRAINS_UNTIL_TOLD)
+    (job / "train.py").write_text(TRAINS_UNTIL_STOPPED)
     estimator = PyTorch(
         "train.py", role="role", hyperparameters={"until": str(job / "enough")},
         profiler_config=ProfilerConfig(
@@ -190,11 +190,11 @@ def test_case_a_in_debuggers_words_while_it_runs(
     (job / "enough").touch()
     estimator.wait()
     estimator.logs()
-    said = capsys.readouterr()
-    assert "headrace: rule LowGPUUtilization: " in said.out
-    assert "headrace: rule MaxInitializationTime: found nothing\n" in said.out
-    assert "rule BatchSize" not in said.out
-    assert "no effect: s3_output_path" in said.err
+    captured = capsys.readouterr()
+    assert "headrace: rule LowGPUUtilization: " in captured.out
+    assert "headrace: rule MaxInitializationTime: found nothing\n" in captured.out
+    assert "rule BatchSize" not in captured.out
+    assert "no effect: s3_output_path" in captured.err
     (attempt,) = attempts_of(run.path)
     first, second = attempt["asked"]["profiler_updates"]
     assert first["system_monitor_interval_millis"] == 1000
@@ -230,9 +230,9 @@ def test_case_b_on_hosts_of_two_kinds(job: Path, capsys: pytest.CaptureFixture[s
         role="role", job_name="heterogeneous", instance_groups=[gpu_group, cpu_group],
     )  # fmt: skip
     estimator.fit()
-    said = capsys.readouterr().out
-    assert "[gpu/gpu-0] joined algo-2 cpu 16\n" in said
-    assert "[gpu/gpu-0] trains on ml.g5.xlarge 1 of ['algo-1', 'algo-2']\n" in said
+    captured = capsys.readouterr().out
+    assert "[gpu/gpu-0] joined algo-2 cpu 16\n" in captured
+    assert "[gpu/gpu-0] trains on ml.g5.xlarge 1 of ['algo-1', 'algo-2']\n" in captured
     assert estimator.latest_run is not None
     assert estimator.latest_run.path == job / "runs" / "heterogeneous"
 
@@ -260,10 +260,10 @@ def test_case_c_on_vertex(
         hyperparameters={"strategies": strategies},
     )
     estimator.fit({"training": str(job / "shards")})
-    said = capsys.readouterr().out
+    captured = capsys.readouterr().out
     for strategy in strategies.split(","):
         for rank in range(ranks):
             keys = [f"{shard}-{sample}" for shard in range(rank, 2, ranks) for sample in range(3)]
-            assert f"{strategy} {rank} of {ranks} {keys}\n" in said
+            assert f"{strategy} {rank} of {ranks} {keys}\n" in captured
     assert estimator.latest_run is not None
     assert (estimator.latest_run.path / "output" / "model" / "model.pt").exists()

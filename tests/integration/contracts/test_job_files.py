@@ -1,4 +1,4 @@
-"""`headrace run job.toml` and `--dry-run`: a job described in a file, started or only told."""
+"""`headrace run job.toml` and `--dry-run`: a job described in a file, started or only described."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ instance_groups = [{name = "gpu", type = "ml.g5.xlarge", count = 1}]
 distribution = {torch_distributed = {enabled = true}}
 profiler_config = {system_monitor_interval_millis = 250}
 max_restarts = 1
-job_name = "told"
+job_name = "typed"
 
 [hyperparameters]
 batch-size = 16
@@ -60,9 +60,9 @@ def job(tmp_path: Path) -> Path:
 def test_a_job_of_a_toml_file(job: Path) -> None:
     ended = run_job(job, "job.toml", "--lr", "2")
     assert ended.returncode == 0, ended.stderr
-    told = ["--batch-size", "16", "--name", "12", "--lr", "2"]
-    assert f"{told} 3 ml.g5.xlarge\n" in ended.stdout
-    (attempt,) = attempts_of(job / "runs" / "told")
+    arguments = ["--batch-size", "16", "--name", "12", "--lr", "2"]
+    assert f"{arguments} 3 ml.g5.xlarge\n" in ended.stdout
+    (attempt,) = attempts_of(job / "runs" / "typed")
     assert attempt["asked"]["hyperparameters"] == {"batch-size": 16, "name": "12"}
     assert attempt["asked"]["inputs"] == {"train": "images"}
 
@@ -91,7 +91,7 @@ def test_one_key_of_a_job_file_puts_its_channels_into_a_cache(job: Path, s3_url:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said"),
+    ("name", "text", "message"),
     [
         ("a.toml", "entry_pont = 'train.py'", "there is no argument entry_pont. Did you mean e"),
         ("a.toml", "instance_count = 2", "entry_point is missing"),
@@ -127,13 +127,13 @@ def test_one_key_of_a_job_file_puts_its_channels_into_a_cache(job: Path, s3_url:
     ],
 )
 def test_wrong_keys_and_values_are_refused_with_the_file(
-    job: Path, name: str, text: str, said: str
+    job: Path, name: str, text: str, message: str
 ) -> None:
     (job / name).write_text(text)
     ended = run_job(job, name)
     assert ended.returncode == 2
     assert f"headrace: {name}" in ended.stderr
-    assert said in ended.stderr
+    assert message in ended.stderr
     assert not (job / "runs").exists()
 
 
@@ -206,7 +206,7 @@ def test_a_dry_run_counts_what_is_to_move(job: Path, s3_url: str) -> None:
     assert "there is nothing" in ended.stderr
 
 
-def test_metrics_that_no_rank_prints_are_told(job: Path) -> None:
+def test_metrics_that_no_rank_prints_are_reported(job: Path) -> None:
     (job / "prints.py").write_text("print('loss=none')\n")
     ended = run_job(
         job, "--metric", "loss=loss=(\\w+)", "--metric", "lr=lr=([0-9.]+)", "--name", "a",
@@ -218,7 +218,7 @@ def test_metrics_that_no_rank_prints_are_told(job: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         (["--max-run", "soon"], "--max-run soon: it is no time"),
         (["--max-run", "0"], "--max-run 0: it is no time"),
@@ -231,21 +231,21 @@ def test_metrics_that_no_rank_prints_are_told(job: Path) -> None:
     ],
 )
 def test_flags_that_cannot_be_are_refused_in_both_ways_to_start(
-    job: Path, flags: list[str], said: str
+    job: Path, flags: list[str], message: str
 ) -> None:
     for more in ([], ["--nproc-per-node=1", "--dry-run"]):
         ended = run_job(job, *flags, *more, "code/train.py")
         assert ended.returncode == 2
-        assert said in ended.stderr
+        assert message in ended.stderr
     assert not (job / "runs").exists()
 
 
 def test_a_variable_set_here_reaches_ranks_on_every_host_and_no_record(job: Path) -> None:
-    (job / "prints.py").write_text("import os\nprint('told', os.environ['MY_KEY'], flush=True)\n")
+    (job / "prints.py").write_text("import os\nprint('got', os.environ['MY_KEY'], flush=True)\n")
     ended = run_job(
         job, "--environment", "MY_KEY", "--environment", "API_TOKEN=hush", "--group", "a=2",
         "--contract", "sagemaker", "--name", "a", "prints.py", MY_KEY="there",
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.count("told there\n") == 2
+    assert ended.stdout.count("got there\n") == 2
     assert "hush" not in (job / "runs" / "a" / "run.json").read_text()

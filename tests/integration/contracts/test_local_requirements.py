@@ -66,7 +66,9 @@ def test_what_the_code_needs_is_installed_before_it_starts(
     assert attempt["installed"] == {"this host": [f"tinyhr=={version}"]}
 
 
-def test_what_cannot_be_installed_is_told_and_nothing_starts(python: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_installed_is_reported_and_nothing_starts(
+    python: Path, tmp_path: Path
+) -> None:
     ended = run_there(python, tmp_path, "", *SAGEMAKER, "train.py")
     assert ended.returncode != 0
     assert "requirements.txt could not be installed, and the script was not" in ended.stderr

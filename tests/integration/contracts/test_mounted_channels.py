@@ -49,18 +49,20 @@ def test_files_of_a_bucket_are_read_through_a_mount_that_ends_with_the_job(
 ) -> None:
     ended = run_job(job, *SAGEMAKER, *flags, *ranks, train, "train.py")
     assert ended.returncode == 0, ended.stderr
-    said = "read algo-1 [('a.txt', 'a.txt'), ('deep/b.txt', 'deep/b.txt')]\n"
-    assert ended.stdout.count(said) == max(1, 2 * len(ranks))
+    line = "read algo-1 [('a.txt', 'a.txt'), ('deep/b.txt', 'deep/b.txt')]\n"
+    assert ended.stdout.count(line) == max(1, 2 * len(ranks))
     mounts = job / "r" / "hosts" / "algo-1" / "mounts"
     assert json.loads((mounts / "train.json").read_text())["program"] == "rclone"
     assert not is_mounted(mounts / "train")
     config = job / "r" / "hosts" / "algo-1" / "ml" / "input" / "config" / "inputdataconfig.json"
     assert (
         json.loads(config.read_text())["train"]["TrainingInputMode"] == "File"
-    )  # as SageMaker tells it
+    )  # as SageMaker gives it
 
 
-def test_an_object_that_is_replaced_meanwhile_is_told(job: Path, s3_url: str, train: str) -> None:
+def test_an_object_that_is_replaced_meanwhile_is_reported(
+    job: Path, s3_url: str, train: str
+) -> None:
     (job / "train.py").write_text(
         "import os, time\nwhile not os.path.exists('go'):\n    time.sleep(0.01)\n"
     )
@@ -69,9 +71,9 @@ def test_an_object_that_is_replaced_meanwhile_is_told(job: Path, s3_url: str, tr
         open_store(s3_url).put("a.txt", b"another one")
         (job / "go").touch()
         assert process.wait(60) == 0
-    said = (job / "terminal").read_text()
-    assert "warning: channel train: 1 object was replaced or removed at s3://" in said
-    assert said.rstrip().endswith(": a.txt")
+    output = (job / "terminal").read_text()
+    assert "warning: channel train: 1 object was replaced or removed at s3://" in output
+    assert output.rstrip().endswith(": a.txt")
 
 
 def has_looked(pid: int) -> bool:
@@ -85,14 +87,14 @@ def has_looked(pid: int) -> bool:
 
 def test_hosts_share_a_mounted_channel(job: Path, train: str) -> None:
     url = train.partition("=train=")[2]
-    told = json.dumps({"uri": url, "mode": "FastFile", "distribution": "ShardedByS3Key"})
-    ended = run_job(job, *SAGEMAKER, "--group=gpu=2", f"--channel=train={told}", "train.py")
+    spec = json.dumps({"uri": url, "mode": "FastFile", "distribution": "ShardedByS3Key"})
+    ended = run_job(job, *SAGEMAKER, "--group=gpu=2", f"--channel=train={spec}", "train.py")
     assert ended.returncode == 0, ended.stderr
     assert "read algo-1 [('a.txt', 'a.txt')]\n" in ended.stdout
     assert "read algo-2 [('deep/b.txt', 'deep/b.txt')]\n" in ended.stdout
 
 
-def test_where_nothing_can_be_mounted_the_channel_is_copied_and_that_is_told(
+def test_where_nothing_can_be_mounted_the_channel_is_copied_and_that_is_reported(
     job: Path, train: str
 ) -> None:
     (job / "bin").mkdir()

@@ -25,7 +25,7 @@ parser.add_argument("--current-host", default=os.environ["SM_CURRENT_HOST"])
 parser.add_argument("--num-gpus", default=os.environ["SM_NUM_GPUS"])
 args = parser.parse_args()
 assert args.hosts == [args.current_host] == [os.environ["MASTER_ADDR"]]
-print("told", args.batch_size, args.use_amp, args.epochs, os.getcwd(), flush=True)
+print("got", args.batch_size, args.use_amp, args.epochs, os.getcwd(), flush=True)
 print("read", [path.name for path in pathlib.Path(args.train).iterdir()])
 import beside
 pathlib.Path(args.model_dir, "model.pth").write_text("weights")
@@ -36,7 +36,7 @@ import json, pathlib, socket
 base = pathlib.Path("/opt/ml")
 values = json.loads((base / "input/config/hyperparameters.json").read_text())
 hosts = json.loads((base / "input/config/resourceconfig.json").read_text())["hosts"]
-print("told", values["epochs"], socket.gethostbyname(hosts[0]))
+print("got", values["epochs"], socket.gethostbyname(hosts[0]))
 print("read", (base / "input/data/train/a.txt").read_text())
 (base / "model" / "model.pth").write_text("weights")
 """
@@ -61,7 +61,7 @@ assert spec["task"]["type"] == "workerpool0" and "TF_CONFIG" not in os.environ
 assert (os.environ["RANK"], os.environ["WORLD_SIZE"]) == ("0", "1")
 model_dir = os.environ["AIP_MODEL_DIR"].replace("gs://", "/gcs/")
 assert model_dir.endswith("/")
-print("told", args.lr, os.listdir(os.environ["AIP_TRAINING_DATA_URI"]))
+print("got", args.lr, os.listdir(os.environ["AIP_TRAINING_DATA_URI"]))
 pathlib.Path(model_dir, "model.pth").write_text("weights")
 pathlib.Path(os.environ["AIP_CHECKPOINT_DIR"], "1.pt").write_text("state")
 pathlib.Path(os.environ["AIP_TENSORBOARD_LOG_DIR"], "events").write_text("")
@@ -104,7 +104,7 @@ def test_a_script_mode_script_gets_arguments_channels_and_folders(job: Path) -> 
         "--source-dir", "src", "train.py", "--epochs", "3",
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
-    assert f"told 16 True 3 {job / 'src'}\nread ['a.txt']\n" in ended.stdout
+    assert f"got 16 True 3 {job / 'src'}\nread ['a.txt']\n" in ended.stdout
     (host,) = (job / "runs" / "a" / "hosts").iterdir()
     assert (host / "ml" / "model" / "model.pth").read_text() == "weights"
     assert (host / "ml" / "output" / "data" / "metrics.json").exists()
@@ -120,12 +120,12 @@ def test_paths_below_opt_ml_are_the_jobs_own_and_nobody_elses(job: Path) -> None
     flags = ["--contract", "sagemaker", "--channel", "train=images", "--hyperparameter", "epochs=2"]
     ended = run_job(job, "--name", "a", *flags, "train.py")
     assert ended.returncode == 0, ended.stderr
-    assert "told 2 127.0.0.1\nread a picture\n" in ended.stdout
+    assert "got 2 127.0.0.1\nread a picture\n" in ended.stdout
     assert (job / "runs" / "a" / "hosts" / "algo-1" / "ml" / "model" / "model.pth").exists()
     assert not Path("/opt/ml").exists()
 
 
-def test_a_checkpoint_is_there_again_when_the_run_goes_on_and_the_failure_is_told(
+def test_a_checkpoint_is_there_again_when_the_run_goes_on_and_the_failure_is_reported(
     job: Path,
 ) -> None:
     (job / "train.py").write_text(RESUMES)
@@ -133,15 +133,15 @@ def test_a_checkpoint_is_there_again_when_the_run_goes_on_and_the_failure_is_tol
     ended = run_job(job, *flags)
     assert (ended.returncode, ended.stdout) == (1, "from 0\n"), ended.stderr
     output = job / "runs" / "a" / "hosts" / "algo-1" / "ml" / "output"
-    told = (output / "failure").read_text()
-    assert told.startswith("ExecuteUserScriptError:\nExitCode 1\n")
-    assert "RuntimeError: the instance is taken away" in told
+    failure = (output / "failure").read_text()
+    assert failure.startswith("ExecuteUserScriptError:\nExitCode 1\n")
+    assert "RuntimeError: the instance is taken away" in failure
     ended = run_job(job, *flags)
     assert (ended.returncode, ended.stdout) == (0, "from 2\n"), ended.stderr
     assert not (output / "failure").exists()
 
 
-def test_a_failure_that_the_script_tells_itself_stays(job: Path) -> None:
+def test_a_failure_that_the_script_reports_itself_stays(job: Path) -> None:
     (job / "train.py").write_text(
         "import os, sys\n"
         "open(os.path.join(os.environ['SM_OUTPUT_DIR'], 'failure'), 'w').write('no labels')\n"
@@ -160,7 +160,7 @@ def test_a_script_of_vertex_finds_its_cluster_and_its_folders(job: Path) -> None
         "--hyperparameter", "lr=0.1", "train.py",
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
-    assert "told 0.1 ['a.txt']\n" in ended.stdout
+    assert "got 0.1 ['a.txt']\n" in ended.stdout
     made = {path.name for path in (job / "runs" / "a" / "output").glob("*/*")}
     assert made == {"model.pth", "1.pt", "events"}
 
@@ -194,7 +194,7 @@ def test_both_libraries_for_data_parallel_training_are_there_also_unrecorded(job
         assert f'[rank {rank}] sum 2.0 smddp ["algo-1"]\n' in ended.stdout
 
 
-def test_scripts_are_told_how_many_ranks_a_host_was_asked_to_have(job: Path) -> None:
+def test_scripts_see_how_many_ranks_a_host_was_asked_to_have(job: Path) -> None:
     (job / "train.py").write_text("")
     flags = ["--contract", "sagemaker", "--distribution", "mpi", "--nproc-per-node", "2"]
     ended = run_job(job, "--dry-run", *flags, "train.py")
@@ -221,7 +221,7 @@ def test_the_real_library_comes_first(job: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         (["--contract=sagemeker"], "it is one of torchrun, sagemaker, sagemaker-v3, vertex. Did"),
         (["--contract=sagemaker,sagemaker-v3"], "they spell the same variables differently"),
@@ -240,13 +240,13 @@ def test_the_real_library_comes_first(job: Path) -> None:
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_starts(
-    job: Path, flags: list[str], said: str
+    job: Path, flags: list[str], message: str
 ) -> None:
     (job / "train.py").write_text("raise SystemExit('it has begun')\n")
     (job / "empty").mkdir()
     ended = run_job(job, *flags, "train.py")
     assert ended.returncode == 2, ended.stderr
-    assert said in ended.stderr
+    assert message in ended.stderr
     assert "it has begun" not in ended.stderr
 
 
@@ -271,7 +271,7 @@ def test_who_may_mount_nothing_gets_the_folders_elsewhere(job: Path) -> None:
     assert f"so /opt/ml is {base}" in ended.stderr
 
 
-def test_what_a_script_sees_is_told_in_its_own_words(job: Path) -> None:
+def test_what_a_script_sees_is_printed_in_its_own_words(job: Path) -> None:
     """The toolkit that scripts import reads the job from what is there."""
     (job / "train.py").write_text(
         "import json\n"

@@ -73,8 +73,11 @@ def outer(host: str, folder: Path, *, sdk: int = 2) -> dict[str, str]:
     """What a container of SageMaker's has on a host."""
     tree = SageMakerTree(folder / host)
     tree.lay_out(JOB, host, MACHINE, code=folder, channels={"train": folder})
-    told = sagemaker_variables if sdk == 2 else sagemaker_v3_variables
-    return {**told(JOB, host, tree.folders, MACHINE), "SAGEMAKER_BASE_DIR": tree.folders.base}
+    variables_of = sagemaker_variables if sdk == 2 else sagemaker_v3_variables
+    return {
+        **variables_of(JOB, host, tree.folders, MACHINE),
+        "SAGEMAKER_BASE_DIR": tree.folders.base,
+    }
 
 
 def on_all_hosts(
@@ -126,7 +129,7 @@ def test_ranks_on_a_jobs_hosts_meet_and_its_folders_are_used(tmp_path: Path) -> 
 def test_ranks_meet_those_of_the_jobs_other_hosts_though_no_flag_names_the_contract(
     tmp_path: Path, service: str, ranks_here: int
 ) -> None:
-    """On SageMaker by SDK 3, which tells of no groups but in a file; in the pools of Vertex AI."""
+    """On SageMaker by SDK 3, which names no groups but in a file; in the pools of Vertex AI."""
     if service == "SageMaker":
         environments = {host: _by_sdk_3(host, tmp_path) for host in GPU.hosts}
     else:
@@ -168,7 +171,7 @@ def test_flags_that_name_the_contract_of_vertex_have_as_many_ranks_on_each_host(
     assert "ranks         2 here\n" in shown.stdout
 
 
-def test_a_job_around_is_told_though_the_script_runs_once(tmp_path: Path) -> None:
+def test_a_job_around_is_reported_though_the_script_runs_once(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     ended = run_job(tmp_path, "--profile=off", "train.py", **outer("127.0.0.3", tmp_path))
     assert ended.stdout.startswith("runs once\n127.0.0.3 ")
@@ -176,7 +179,7 @@ def test_a_job_around_is_told_though_the_script_runs_once(tmp_path: Path) -> Non
     assert "this is host 127.0.0.3 of a job of 3" in ended.stderr
 
 
-def test_what_tells_of_no_whole_job_is_told_with_a_remedy_that_fits(tmp_path: Path) -> None:
+def test_what_describes_no_whole_job_is_reported_with_a_remedy_that_fits(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print('it has begun')\n")
     half = {"SM_CURRENT_HOST": "algo-2"}
     ended = run_job(tmp_path, "--contract=sagemaker", "--profile=off", "train.py", **half)
@@ -195,24 +198,24 @@ def test_flags_that_contradict_the_job_are_refused(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     environment = outer("127.0.0.2", tmp_path)
     has_hosts = "of a job that has hosts already: 127.0.0.2, 127.0.0.3, 127.0.0.4"
-    for flag, said in (
+    for flag, message in (
         ("--channel=train=.", "of a job that has its channels already"),
         ("--checkpoint-local-path=/ck", "of a job that has its checkpoints' folder already"),
         ("--group=gpu=3", has_hosts),
     ):
         ended = run_job(tmp_path, "--contract", "sagemaker", flag, "train.py", **environment)
         assert ended.returncode == 2
-        assert said in ended.stderr
+        assert message in ended.stderr
 
 
-def test_a_variable_that_says_otherwise_is_told_before_anything_starts(tmp_path: Path) -> None:
+def test_a_variable_that_says_otherwise_is_reported_before_anything_starts(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print('it has begun')\n")
-    said = "SM_MODEL_DIR is set to '/my/model' here, and the contract would tell"
+    message = "SM_MODEL_DIR is set to '/my/model' here, and the contract would tell"
     for flags in ([], ["--dry-run"], ["--dry-run", "--group=gpu=2"]):
         ended = run_job(tmp_path, "--contract", "sagemaker", *flags, "train.py",
                     SM_MODEL_DIR="/my/model")  # fmt: skip
         assert (ended.returncode, ended.stdout) == (2, "")
-        assert ended.stderr.count(said) == 1
+        assert ended.stderr.count(message) == 1
 
 
 @pytest.mark.parametrize("flags", [[], ["--dry-run"], ["--dry-run", "--group=gpu=2"]])
@@ -226,14 +229,14 @@ def test_a_variable_of_the_command_line_that_contradicts_the_contract_is_refused
     assert ended.stderr.count("--environment SM_NUM_CPUS=999: the contract says SM_NUM_CPUS") == 1
 
 
-def test_a_dry_run_within_a_job_tells_of_that_job(tmp_path: Path) -> None:
+def test_a_dry_run_within_a_job_reports_that_job(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     for flags in (["--contract", "sagemaker", "--nproc-per-node=2"], ["--nproc-per-node=2"], []):
-        told = run_job(tmp_path, "--dry-run", *flags, "train.py", **outer("127.0.0.3", tmp_path))
-        assert told.returncode == 0, told.stderr
-        assert "127.0.0.2, 127.0.0.3, 127.0.0.4" in told.stdout
-        assert "127.0.0.3\nranks" in told.stdout.replace("ranks  ", "ranks")
-        detected = "as with --contract sagemaker" in told.stderr
+        ended = run_job(tmp_path, "--dry-run", *flags, "train.py", **outer("127.0.0.3", tmp_path))
+        assert ended.returncode == 0, ended.stderr
+        assert "127.0.0.2, 127.0.0.3, 127.0.0.4" in ended.stdout
+        assert "127.0.0.3\nranks" in ended.stdout.replace("ranks  ", "ranks")
+        detected = "as with --contract sagemaker" in ended.stderr
         assert detected == ("--contract" not in flags)
 
 
@@ -242,7 +245,7 @@ SM = {"SM_CHANNEL_VALIDATION": "/stale", "SM_HP_LR": "9"}
 
 
 @pytest.mark.parametrize(
-    ("contract", "set_here", "said"),
+    ("contract", "set_here", "message"),
     [
         ("sagemaker", SM, "SM_CHANNEL_VALIDATION is set here, and 1 more: SM_HP_LR; the contract"),
         ("sagemaker-v3", {"SM_USER_ARGS": "[]"}, "SM_USER_ARGS is set here; the contract has no"),
@@ -250,14 +253,14 @@ SM = {"SM_CHANNEL_VALIDATION": "/stale", "SM_HP_LR": "9"}
         ("sagemaker,vertex", {**SM, **TF}, "and 3 more: SM_CHANNEL_VALIDATION, SM_HP_LR, TF_CON"),
     ],
 )
-def test_a_variable_of_another_job_that_the_contract_lacks_is_told_before_anything_starts(
-    tmp_path: Path, contract: str, set_here: dict[str, str], said: str
+def test_a_variable_of_another_job_that_the_contract_lacks_is_reported_before_anything_starts(
+    tmp_path: Path, contract: str, set_here: dict[str, str], message: str
 ) -> None:
     """Names by contract: facts/launch.md, 5b and 5c."""
     (tmp_path / "train.py").write_text("print('it has begun')\n")
     ended = run_job(tmp_path, "--contract", contract, "--profile=off", "train.py", **set_here)
     assert (ended.returncode, ended.stdout) == (2, ""), ended.stderr
-    assert said in ended.stderr
+    assert message in ended.stderr
     assert "/stale" not in ended.stderr  # it may be anything, a password too
 
 
@@ -270,8 +273,8 @@ def test_variables_that_no_contract_has_or_none_that_is_asked_for_are_the_users(
     }  # fmt: skip
     (tmp_path / "train.py").write_text(f"import os\nprint(*map(os.environ.get, {list(names)}))\n")
     ended = run_job(tmp_path, "--contract", "sagemaker", "--profile=off", "train.py", **names)
-    *kept, master = ended.stdout.split()
-    assert kept == ["1", "mine", "{}", "eu-west-1", "INFO"], ended.stderr
+    *values, master = ended.stdout.split()
+    assert values == ["1", "mine", "{}", "eu-west-1", "INFO"], ended.stderr
     assert master != "elsewhere"  # where ranks meet is the job's business
 
 

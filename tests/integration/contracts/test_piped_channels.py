@@ -44,8 +44,10 @@ def train(s3_url: str) -> str:
 
 def epochs(stdout: str) -> list[tuple[str, int, int, str]]:
     """What scripts have read: the host, the epoch, how many bytes, and their SHA-256."""
-    told = [line.partition("epoch ")[2].split() for line in stdout.splitlines() if "epoch " in line]
-    return [(host, int(epoch), int(size), digest) for host, epoch, size, digest in told]
+    fields = [
+        line.partition("epoch ")[2].split() for line in stdout.splitlines() if "epoch " in line
+    ]
+    return [(host, int(epoch), int(size), digest) for host, epoch, size, digest in fields]
 
 
 def read(host: str, epoch: int, data: bytes = WHOLE) -> tuple[str, int, int, str]:
@@ -60,8 +62,8 @@ def test_each_epoch_is_a_pipe_of_all_bytes_in_the_order_of_the_keys(
     assert ended.returncode == 0, ended.stderr
     assert epochs(ended.stdout) == [read("algo-1", epoch) for epoch in range(3)]
     tree = job / "r" / "hosts" / "algo-1" / "ml" / "input"
-    told = json.loads((tree / "config" / "inputdataconfig.json").read_text())
-    assert told["train"]["TrainingInputMode"] == "Pipe"
+    config = json.loads((tree / "config" / "inputdataconfig.json").read_text())
+    assert config["train"]["TrainingInputMode"] == "Pipe"
     assert not (tree / "data" / "train").exists()
     assert not (job / "cache").exists()
 
@@ -78,8 +80,8 @@ def test_local_files_are_piped_too(job: Path) -> None:
 
 def test_hosts_share_the_objects(job: Path, train: str) -> None:
     url = train.partition("=train=")[2]
-    told = json.dumps({"uri": url, "distribution": "ShardedByS3Key"})
-    ended = run_job(job, *SAGEMAKER, "--group=gpu=2", f"--channel=train={told}", "train.py", "2")
+    spec = json.dumps({"uri": url, "distribution": "ShardedByS3Key"})
+    ended = run_job(job, *SAGEMAKER, "--group=gpu=2", f"--channel=train={spec}", "train.py", "2")
     assert ended.returncode == 0, ended.stderr
     data = list(OBJECTS.values())
     shares = {"algo-1": data[0] + data[2], "algo-2": data[1] + data[3]}
@@ -203,10 +205,10 @@ def test_an_object_that_is_replaced_ends_the_job_and_not_the_pipe(
         store.put("e/11.bin", b"another one")
         (job / "go").touch()
         process.wait(60)
-    said = (job / "terminal").read_text()
-    assert process.returncode == 1, said
-    assert "/e/11.bin: it was replaced after the channel was listed" in said
-    assert "read all" not in said
+    output = (job / "terminal").read_text()
+    assert process.returncode == 1, output
+    assert "/e/11.bin: it was replaced after the channel was listed" in output
+    assert "read all" not in output
 
 
 @pytest.mark.parametrize("ranks", [["--nproc-per-node=1"], ["--group=gpu=1"]])
@@ -290,14 +292,14 @@ def test_shards_are_read_where_they_are_by_the_channels_own_name(job: Path, s3_u
 
 
 @pytest.mark.parametrize(
-    ("bucket", "told"),
+    ("bucket", "message"),
     [("", "there is no object there"), ("s3://none", "s3://none")],
 )
-def test_what_cannot_be_read_is_told_before_the_script_starts(
-    job: Path, s3_url: str, bucket: str, told: str
+def test_what_cannot_be_read_is_reported_before_the_script_starts(
+    job: Path, s3_url: str, bucket: str, message: str
 ) -> None:
     url = bucket or f"{s3_url}/nothing"
     ended = run_job(job, *SAGEMAKER, f"--channel=train={url}", "train.py", "1")
     assert ended.returncode in {1, 2}
-    assert told in ended.stderr
+    assert message in ended.stderr
     assert "epoch" not in ended.stdout

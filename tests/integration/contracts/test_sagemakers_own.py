@@ -1,4 +1,4 @@
-"""SageMaker's own packages read what a script is told, and agree with it name by name.
+"""SageMaker's own packages read what a script gets, and agree with it name by name.
 
 `sagemaker-training` is what SDK 2's containers run, `sagemaker-train` brings what SDK 3's do.
 """
@@ -57,7 +57,7 @@ for variables in json.load(sys.stdin):
         os._exit(0)
     assert os.wait()[1] == 0
 """
-# What the toolkit counts on this machine, or only tells of the machine.
+# What the toolkit counts on this machine, or only says of the machine.
 OF_THE_MACHINE = {"num_cpus", "num_gpus", "num_neurons"}
 
 
@@ -120,7 +120,7 @@ def by_host(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], t
 
 
 @pytest.mark.parametrize(("name", "host"), HOSTS)
-def test_the_toolkits_environment_is_what_the_script_is_told(
+def test_the_toolkits_environment_is_what_the_script_gets(
     name: str, host: str, by_host: dict[tuple[str, str], tuple[Any, Any]]
 ) -> None:
     variables, toolkit = by_host[name, host]
@@ -136,9 +136,7 @@ def test_the_toolkits_environment_is_what_the_script_is_told(
 
 
 @pytest.mark.parametrize("host", JOBS["two groups"].hosts)
-def test_what_sdk_3s_container_exports_is_what_the_script_is_told(
-    host: str, tmp_path: Path
-) -> None:
+def test_what_sdk_3s_container_exports_is_what_the_script_gets(host: str, tmp_path: Path) -> None:
     job, machine = JOBS["two groups"], HostResources(cpus=4, gpus=1, interface="lo")
     tree = laid_out(job, host, machine, tmp_path)
     variables = sagemaker_v3_variables(job, host, SageMakerFolders(), machine)

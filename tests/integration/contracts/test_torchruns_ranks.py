@@ -14,8 +14,8 @@ from jobs_here import run_verb
 # What a rank finds. At once: print writes in pieces, between those of the other rank.
 SHOWS = """
 names = ["RANK", "WORLD_SIZE", "HEADRACE_RUN_DIR", "SM_CHANNEL_TRAIN"]
-said = " ".join(map(str, [*map(os.environ.get, names), sys.argv[1:]]))
-os.write(1, (said + os.linesep).encode())
+line = " ".join(map(str, [*map(os.environ.get, names), sys.argv[1:]]))
+os.write(1, (line + os.linesep).encode())
 """
 TRAIN = (
     """

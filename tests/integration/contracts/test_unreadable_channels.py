@@ -112,7 +112,7 @@ def test_what_may_not_be_read_is_named_and_the_job_refused(job: Path) -> None:
 
 def test_so_many_entries_are_asked_about_and_no_more(job: Path) -> None:
     (job / "images" / "deep" / "c.txt").chmod(0)
-    # Three entries come before it: a folder's own are told before those of the folders in it.
+    # Three entries come before it: a folder's own are named before those of the folders in it.
     asked = (
         "import pathlib\n"
         "from headrace.data.channels.resolve import first_unreadable\n"

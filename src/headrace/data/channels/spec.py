@@ -175,7 +175,7 @@ def _check_names(names: Iterable[str]) -> None:
         twin = known.setdefault(name.upper(), name)
         if twin != name:
             raise UsageError(
-                f"--channel {name}=... and --channel {twin}=...: scripts are told of both as "
+                f"--channel {name}=... and --channel {twin}=...: scripts get both as "
                 f"SM_CHANNEL_{name.upper()}. Rename one."
             )
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from headrace.core.lazy import lazy_importer
+from headrace.data.storage.client.fork_state import declare_leaf
 from headrace.data.storage.local_stores import LocalStore, MemoryStore
-from headrace.data.storage.remote_store import RemoteStore, declare_leaf
+from headrace.data.storage.remote_store import RemoteStore
 from headrace.data.storage.store import (
     Buffer,
     CacheableStore,

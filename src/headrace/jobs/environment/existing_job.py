@@ -16,11 +16,7 @@ from headrace.core.console import print_status
 from headrace.core.errors import UsageError
 from headrace.jobs.spec import ContractOptions
 from headrace.platforms.cluster_hosts import job_topology
-from headrace.platforms.sagemaker import (
-    CHECKPOINT_PATH_FLAG,
-    DEFAULT_BASE,
-    SageMakerFolders,
-)
+from headrace.platforms.sagemaker import CHECKPOINT_PATH_FLAG, DEFAULT_BASE, SageMakerFolders
 from headrace.platforms.sagemaker import MASTER_PORT as SAGEMAKERS_PORT
 from headrace.platforms.script_contract import ContractName, conflicting_variables
 from headrace.platforms.training_job import JobTopology, training_group
@@ -143,7 +139,7 @@ def find_existing_job(options: ContractOptions, training: str | None = None) -> 
     except UsageError as error:
         raise UsageError(
             f"{error} Where this host is in no job of theirs, unset these variables: --contract "
-            "makes what the script is told."
+            "makes what the script gets."
         ) from error
     if job is None:
         return None

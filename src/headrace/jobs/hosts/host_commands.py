@@ -126,7 +126,7 @@ class HostCommands:
         assignment = self._assignment(agents, agent, restarts, has_ranks=has_ranks)
         command = (
             *_PYTHON_MODULE, module, *_AGENT_FLAGS, "--logs", logs,
-            "--member", assignment.to_json(), *(["--"] if has_ranks else []),
+            "--assignment", assignment.to_json(), *(["--"] if has_ranks else []),
         )  # fmt: skip
         elsewhere = {**env.portable_environment(), env.RUN_DIR.name: "{folder}", **variables}
         return HostProgram(

@@ -111,7 +111,7 @@ class OffloadAuto:
         found = None if pending is None or pending.cancelled() else pending.result()
         if found is None:
             return (
-                "no steps were recorded on this machine from which to foretell what it gives, or "
+                "no steps were recorded on this machine from which to predict what it gives, or "
                 f"too few (at least {_FEWEST_STEPS} of each rank, over {_SHORTEST_NS / 1e9:.0f} s, "
                 "fed by a DataLoader)"
             )

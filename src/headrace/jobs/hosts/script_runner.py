@@ -1,8 +1,8 @@
 """The process that runs a script without ranks on a host of a job, without torchrun.
 
 The host's agent starts it as `python -m headrace.jobs.hosts.script_runner --parent PID --announce
-FD --go FD --logs FOLDER --member JSON`, and it ends with the agent. Its exit code is the script's.
-It announces a failure of the script, or why the script could not start, as a line of JSON.
+FD --go FD --logs FOLDER --assignment JSON`, and it ends with the agent. Its exit code is that of
+the script, whose failure, or why it could not start, it announces as a line of JSON.
 """
 
 from __future__ import annotations
@@ -18,7 +18,11 @@ from pathlib import Path
 
 from headrace.core import env
 from headrace.core.errors import HeadraceError
-from headrace.core.process.parent_death import die_with_parent, parent_bound_command
+from headrace.core.process.parent_death import (
+    die_with_parent,
+    parent_bound_command,
+    read_wrapper_arguments,
+)
 from headrace.core.process.process_groups import RankProcessGroups
 from headrace.core.process.supervision import (
     DEFAULT_GRACE_S,
@@ -43,11 +47,11 @@ from headrace.jobs.spec import JobSpec
 
 def main(arguments: Sequence[str]) -> int:
     """Run the script and return its exit code."""
-    flags = dict(zip(arguments[::2], arguments[1::2], strict=True))
-    die_with_parent(int(flags["--parent"]))
-    announce_fd = int(flags["--announce"])
-    assignment = HostAssignment.from_json(flags["--member"])
-    logs = Path(flags["--logs"])
+    flags, _ = read_wrapper_arguments(arguments)
+    die_with_parent(int(flags["parent"]))
+    announce_fd = int(flags["announce"])
+    assignment = HostAssignment.from_json(flags["assignment"])
+    logs = Path(flags["logs"])
     if assignment.restarts:
         logs /= f"restart-{assignment.restarts}"
     logs.mkdir(parents=True, exist_ok=True)
@@ -58,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
             script = find_script(script, job.contract.source_dir)
         run = cluster_host_run(job, script, assignment)
         run.prepare()
-        wait_at_start_barrier(announce_fd, int(flags["--go"]))
+        wait_at_start_barrier(announce_fd, int(flags["go"]))
     except HeadraceError as error:
         announce_refusal(announce_fd, error)
         return error.exit_code
@@ -117,11 +121,8 @@ def _announce(descriptor: int, host: HostAssignment, code: int, logs: Path) -> N
     first = RankFailure(
         rank=host.number, returncode=code, seen_s=time.time(), last_words_s=last_write_s(log)
     )
-    message = (
-        f"headrace: {host.name} failed: {describe_exit(code)}\n"
-        f"{last_traceback(log).rstrip()}\n"
-        f"headrace: its whole log: {log}\n"
-    )
+    cause = f"{host.name} failed: {describe_exit(code)}\n{last_traceback(log).rstrip()}"
+    message = f"headrace: {cause}\nheadrace: its whole log: {log}\n"
     failure = {"first": asdict(first), "message": message, "logs": str(logs)}
     os.write(descriptor, json.dumps({"failure": failure}).encode() + b"\n")
 

@@ -211,7 +211,7 @@ def make_verdict(evidence: Evidence, findings: Sequence[Finding]) -> Verdict:
 def _sentence(evidence: Evidence, findings: Sequence[Finding]) -> tuple[str, Bound]:
     recorded = evidence.steps.recorded
     if recorded == 0:
-        return "No training step was recorded, so there is nothing to tell.", "unknown"
+        return "No training step was recorded, so there is nothing to report.", "unknown"
     if not evidence.enough:
         few = f"Too few steps were recorded ({recorded}) to tell"
         return f"{few}: at least {FEWEST_STEPS} are needed after the warm-up.", "unknown"

@@ -68,7 +68,7 @@ class ScalingForecast:
         return scale.batches_per_s.times(self.samples_a_batch)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the forecast as JSON, described by docs/foretelling.schema.json."""
+        """Return the forecast as JSON, described by docs/forecast.schema.json."""
         return {
             "cores": rounded(self.cores),
             "foreign_cores": rounded(self.foreign_cores),

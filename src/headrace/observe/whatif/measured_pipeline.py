@@ -332,7 +332,7 @@ def measure_from(
     service = work.service_ns
     cpu = np.minimum(work.column("cpu_ns"), service)
     demand = np.maximum(work.column("process_cpu_ns"), cpu)
-    ranks, away = host.ranks, offload or OffloadStats()
+    ranks, remote = host.ranks, offload or OffloadStats()
     other_cpu = _other_cpu_ns(host, float(period.mean()), float(demand.mean()), inline=not workers)
     return MeasuredPipeline(
         pipeline=Pipeline(
@@ -343,7 +343,7 @@ def measure_from(
             or int(loader["in_order"][0]) == 0,
             # Cores used by other programs are not available, but they never take all.
             cores=max(host.cores - host.foreign_cores, host.cores / 2) / ranks,
-            auxiliary=away.workers,
+            auxiliary=remote.workers,
         ),
         service_ns=service,
         service_cpu_ns=cpu,
@@ -354,7 +354,7 @@ def measure_from(
         period_ns=period,
         ranks=ranks,
         persistent=bool(loader["persistent"][0]),
-        auxiliary_factor=away.making_ns / float(service.mean()) if away.workers else 1.0,
+        auxiliary_factor=remote.making_ns / float(service.mean()) if remote.workers else 1.0,
     )
 
 

@@ -99,11 +99,6 @@ class SimulationResult:
         return float(np.clip(1.0 - self.consume_ns / self.period_ns, 0.0, 1.0).mean())
 
 
-def delivery_times(pipeline: Pipeline, service_ns: Floats, consume_ns: Floats) -> Floats:
-    """Return when each batch is delivered, from 0, with unlimited cores: drawings x batches, ns."""
-    return _deliver(pipeline, service_ns, service_ns, consume_ns)[0]
-
-
 def simulate(pipeline: Pipeline, costs: BatchCosts) -> SimulationResult:
     """Simulate a pipeline, with the waits for cores that remain."""
     if costs.queue_ns is None:
@@ -218,7 +213,7 @@ def _simulate_stretched(
     service = costs.service_ns + cpu * (stretch - 1.0)
     consume = costs.consume_ns + own_cpu * (own_stretch - 1.0)
     remote = costs.service_ns * costs.auxiliary_factor
-    delivered, local = _deliver(pipeline, service, remote, consume)
+    delivered, local = delivery_times(pipeline, service, remote, consume)
     # The first batches find an empty pipeline, which is not the steady state.
     batches = delivered.shape[1]
     begin = min(max(pipeline.depth, batches // 5), batches // 2)
@@ -230,10 +225,10 @@ def _simulate_stretched(
     )
 
 
-def _deliver(
+def delivery_times(
     pipeline: Pipeline, service_ns: Floats, remote_ns: Floats, consume_ns: Floats
 ) -> tuple[Floats, Flags]:
-    """Return when each batch is delivered, and whether a local worker made it."""
+    """Return when each batch is delivered, ns from 0, and whether a local worker made it."""
     drawings, batches = service_ns.shape
     if pipeline.workers == 0:
         delivered = np.cumsum(service_ns, axis=1)

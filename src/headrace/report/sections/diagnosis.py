@@ -169,8 +169,7 @@ def _phases(data: PageData) -> Html | None:
         element("h3", "What a training step spends its time on"),
         explanation(
             "A step is one round of training: take a batch, run the model, compute gradients, "
-            "update the weights. A rank is one training process. "
-            "The bars show the mean of "
+            "update the weights. A rank is one training process. The bars show the mean of "
             f"{format_count(data.diagnosis.verdict.steps, 'step')}."
         ),
         chart("phases", figure, f"Mean time of a step by phase, {by}"),

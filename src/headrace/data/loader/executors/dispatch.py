@@ -266,8 +266,13 @@ class RemoteTasks:
         self.numbers.clear()
         return lost
 
-    def prefers_local(self, number: int, local: BatchDuration) -> bool:
-        """Return whether an idle worker here should make a task's batch, too."""
+    def is_slow(self, number: int, local: LocalDuration, *, has_idle_local: bool) -> bool:
+        """Return whether the side that does not have a task should make its batch, too."""
+        if number in self.numbers:
+            return has_idle_local and self._prefers_local(number, local)
+        return self._prefers_remote(number, local)
+
+    def _prefers_local(self, number: int, local: BatchDuration) -> bool:
         remote_for_s = time.monotonic() - self.numbers[number]
         if local.usual_s is None:
             return remote_for_s > _UNKNOWN_S
@@ -277,8 +282,7 @@ class RemoteTasks:
         is_long_over = remote_for_s > _REMOTE_FACTOR * self.pace.usual_s + local.usual_s
         return still_s > local.usual_s or is_long_over
 
-    def prefers_remote(self, number: int, local: LocalDuration) -> bool:
-        """Return whether remote workers should make a batch, too, that workers here have."""
+    def _prefers_remote(self, number: int, local: LocalDuration) -> bool:
         if not self.has_room or local.usual_s is None or self.pace.usual_s is None:
             return False
         since_s, rounds = local.sent[number]

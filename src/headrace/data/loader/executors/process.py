@@ -197,12 +197,8 @@ class ProcessExecutor:
             if len(numbers) != 1 or not self._dispatch.is_needed(batch):
                 continue  # both sides are making it, or it is made
             is_remote = numbers[0] in self._remote_tasks.numbers
-            if is_remote:
-                is_slow = self._open_here < self.workers and self._remote_tasks.prefers_local(
-                    numbers[0], self._pace
-                )
-            else:
-                is_slow = self._remote_tasks.prefers_remote(numbers[0], self._pace)
+            has_idle = self._open_here < self.workers
+            is_slow = self._remote_tasks.is_slow(numbers[0], self._pace, has_idle_local=has_idle)
             if is_slow and (slot := self._slots.take()) is not None:
                 self._send(self._dispatch.issue(batch, slot), remotely=not is_remote)
 

@@ -21,6 +21,7 @@ from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
 from headrace.core.errors import DeniedError, NotFoundError, UsageError
 from headrace.core.loader_hooks import LOADER_HOOKS
 from headrace.data.storage.client.credentials import read_settings
+from headrace.data.storage.client.fork_state import enter_client
 from headrace.data.storage.client.requests import (
     PagedListing,
     Upload,
@@ -33,7 +34,6 @@ from headrace.data.storage.client.requests import (
     submit,
 )
 from headrace.data.storage.client.retries import Hedge, Retrier, WrongAnswerError
-from headrace.data.storage.remote_store import enter_client
 from headrace.data.storage.store import (
     Buffer,
     ObjectInfo,

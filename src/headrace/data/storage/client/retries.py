@@ -96,12 +96,7 @@ _PASSING_CODES = {"RequestTimeout", "InternalError", "ServiceUnavailable", "Oper
 # An error's body follows its namespace's URL without a blank, so "<" ends a URL too.
 _URL = re.compile(r'https?://[^\s<>"]+')
 _METADATA_HOSTS = {"169.254.169.254", "metadata.google.internal", "metadata"}
-_METADATA_PATHS = (
-    "latest/api/token",
-    "latest/meta-data",
-    "computeMetadata",
-    "metadata/identity",
-)
+_METADATA_PATHS = ("latest/api/token", "latest/meta-data", "computeMetadata", "metadata/identity")
 
 # Words in the client's description of a failed transfer, and their meaning.
 _TRANSFER = (

@@ -20,13 +20,13 @@ from typing import Any
 from headrace.core.errors import HeadraceError, error_to_json
 from headrace.core.process.parent_death import die_with_parent
 from headrace.data.storage.client.direct import DirectClient
+from headrace.data.storage.client.fork_state import declare_leaf
 from headrace.data.storage.client.subprocess_protocol import (
     FrameConnection,
     ReceivedFrame,
     object_row,
     read_pieces,
 )
-from headrace.data.storage.remote_store import declare_leaf
 from headrace.data.storage.store import Buffer, ObjectInfo, RetryPolicy, StorageConfig
 from headrace.data.storage.urls import Location
 

@@ -1,4 +1,4 @@
-"""What was measured of each case, kept, so that a table can be made in several calm stretches."""
+"""What was measured of each case, stored, so that a table can be made in several stretches."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Measured:
     stolen: float
 
 
-def keep(case: Case, measured: Measured, code_before: list[str]) -> None:
-    """Write down what came of a case, where the code is committed and as it was before."""
+def store_result(case: Case, measured: Measured, code_before: list[str]) -> None:
+    """Store what came of a case, where the code is committed and as it was before."""
     if not is_committed() or code() != code_before:
         return
     FOLDER.mkdir(parents=True, exist_ok=True)
@@ -43,7 +43,7 @@ def keep(case: Case, measured: Measured, code_before: list[str]) -> None:
     _file(case).write_text(json.dumps(content, indent=1) + "\n")
 
 
-def kept(case: Case, rounds: int, most_stolen: float) -> Measured | None:
+def load_result(case: Case, rounds: int, most_stolen: float) -> Measured | None:
     """Return what came of a case with the code as it is, unless half its runs were disturbed.
 
     Args:
@@ -72,7 +72,7 @@ def _checked(content: dict[str, Any] | None) -> CheckedPrediction | None:
 
 def code() -> list[str]:
     """Return what the committed code is known by: Headrace's, and this benchmark's."""
-    return _git("rev-parse", "HEAD:src", "HEAD:benchmarks/remedies", "HEAD:benchmarks/calm.py")
+    return _git("rev-parse", "HEAD:src", "HEAD:benchmarks/remedies", "HEAD:benchmarks/cpu_steal.py")
 
 
 def is_committed() -> bool:
@@ -81,8 +81,10 @@ def is_committed() -> bool:
 
 
 def _git(*arguments: str) -> list[str]:
-    told = subprocess.run(["git", *arguments], capture_output=True, text=True, check=True, cwd=ROOT)
-    return told.stdout.split()
+    ended = subprocess.run(
+        ["git", *arguments], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    return ended.stdout.split()
 
 
 def _file(case: Case) -> Path:

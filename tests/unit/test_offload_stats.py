@@ -37,11 +37,11 @@ class Written:
         fields = TABLES_BY_NAME[name].fields
         types = {"int": pa.int64(), "float": pa.float64(), "text": pa.string()}
         empty = {"int": 0, "float": 0.0, "text": ""}
-        told = self.rows.get(name, [])
+        rows = self.rows.get(name, [])
         return pa.table(
             {
                 each.name: pa.array(
-                    [row.get(each.name, empty[each.kind]) for row in told], types[each.kind]
+                    [row.get(each.name, empty[each.kind]) for row in rows], types[each.kind]
                 )
                 for each in fields
             }
@@ -64,19 +64,19 @@ TAKEN: dict[str, object] = {"kind": LOADER_EVENT, "value": 0.0}
 SPAN = (10 * SECOND, 20 * SECOND)
 
 
-def test_a_loader_that_nobody_may_help_has_no_workers_away():
+def test_a_loader_that_may_not_be_offloaded_has_no_auxiliary_workers():
     tables = Written({"arrivals": [arrival(0, 12, 40)], "events": [cores(0, 11, "one", 4)]})
     assert read_offload_stats(tables, 0, SPAN) is None
 
 
-def test_before_a_host_is_there_nobody_works_away():
-    away = read_offload_stats(Written({"events": [TAKEN]}), 0, SPAN)
-    assert away is not None
-    assert (away.workers, away.making_ns) == (0, 0.0)
+def test_before_a_host_is_there_it_has_no_auxiliary_workers():
+    stats = read_offload_stats(Written({"events": [TAKEN]}), 0, SPAN)
+    assert stats is not None
+    assert (stats.workers, stats.making_ns) == (0, 0.0)
 
 
 def test_cores_are_averaged_over_time_and_shared_by_ranks():
-    told = [
+    changes = [
         TAKEN,
         cores(0, 5, "one", 4), cores(1, 5, "one", 4),  # all the time
         cores(0, 15, "two", 8), cores(1, 15, "two", 8),  # half of it
@@ -84,15 +84,15 @@ def test_cores_are_averaged_over_time_and_shared_by_ranks():
         cores(0, 10, "three", 6), cores(0, 15, "three", 0), cores(1, 20, "three", 6),
     ]  # fmt: skip
     arrivals = [arrival(0, 12, 40), arrival(1, 13, 60), arrival(0, 30, 999), arrival(0, 12, 1, 7)]
-    away = read_offload_stats(Written({"events": told, "arrivals": arrivals}), 0, SPAN)
-    assert away is not None
-    assert away.workers == round((4 + 4 + 4 + 4 + 3) / 2)
-    assert away.making_ns == pytest.approx(50e6), "of this loader, in this time"
+    stats = read_offload_stats(Written({"events": changes, "arrivals": arrivals}), 0, SPAN)
+    assert stats is not None
+    assert stats.workers == round((4 + 4 + 4 + 4 + 3) / 2)
+    assert stats.making_ns == pytest.approx(50e6), "of this loader, in this time"
 
 
 def test_when_hosts_joined():
-    told = [cores(0, 5, "one", 2), cores(0, 9, "one", 3), cores(0, 7, "two", 1)]
-    events = columns(Written({"events": [TAKEN, *told]}), "events")
+    changes = [cores(0, 5, "one", 2), cores(0, 9, "one", 3), cores(0, 7, "two", 1)]
+    events = columns(Written({"events": [TAKEN, *changes]}), "events")
     assert offload_span_ns(events, 0) == (5 * SECOND, 7 * SECOND)
     assert offload_span_ns(columns(Written({"events": [TAKEN]}), "events"), 0) is None
     assert offload_span_ns(events, 1) is None
@@ -121,7 +121,7 @@ def test_with_help_a_loader_without_workers_has_one():
 
 
 def simulator(auxiliary: int, factor: float) -> Simulator:
-    """Workers that take 100 ms a batch, 2 here and some away; the consumer takes 1 ms."""
+    """Workers that take 100 ms a batch, 2 here and some on servers; the consumer takes 1 ms."""
     workers = 2 + auxiliary / factor
     return Simulator(
         MeasuredPipeline(
@@ -139,7 +139,7 @@ def simulator(auxiliary: int, factor: float) -> Simulator:
     )
 
 
-def test_hosts_that_helped_are_foretold_as_quick_as_they_were():
+def test_hosts_that_helped_are_predicted_as_quick_as_they_were():
     slow = simulator(8, 2.0)  # 8 that do the work of 4
     same = with_auxiliary(slow, 8)
     assert same.low <= 1.0 <= same.high

@@ -1,4 +1,4 @@
-"""When a strand of an iterable dataset that others go through comes home."""
+"""When a partition of an iterable dataset is taken back from an auxiliary host."""
 
 from __future__ import annotations
 

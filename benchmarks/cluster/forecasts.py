@@ -1,4 +1,4 @@
-"""What a recorded run foretells of auxiliary hosts beside it, and how right that was."""
+"""What a recorded run predicts of added auxiliary hosts, and how right that was."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from headrace.observe.whatif.tables import CachedTables, columns
 from headrace.records.reader import open_records
 
 
-def foretold_from(run_folder: Path, cores: int) -> Prediction:
-    """Return what so many cores for each rank are foretold to give, without the first epoch."""
+def forecast_from(run_folder: Path, cores: int) -> Prediction:
+    """Return what so many cores for each rank are predicted to give, without the first epoch."""
     records = open_records(run_folder)
     fetches = columns(records, "fetches")
     begin_ns = int(fetches["start_ns"][fetches["epoch"] == 1].min())
@@ -26,35 +26,35 @@ def foretold_from(run_folder: Path, cores: int) -> Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Forecasts:
-    """What runs without auxiliary hosts foretold of jobs with some, and what those did.
+    """What runs without auxiliary hosts predicted of jobs with some, and what those did.
 
     Attributes:
         rates: Samples a second of jobs, in each round.
-        foretold: Of jobs, in the same rounds.
-        alone: Samples a second of the runs that foretold it.
+        predictions: Of jobs, in the same rounds.
+        alone: Samples a second of the runs that predicted it.
     """
 
     rates: Mapping[Any, Sequence[float]]
-    foretold: Mapping[Hashable, Sequence[Prediction]]
+    predictions: Mapping[Hashable, Sequence[Prediction]]
     alone: Sequence[float]
 
     def likely(self, job: Hashable) -> list[float]:
-        """Return the samples a second that were foretold of a job."""
-        pairs = zip(self.foretold[job], self.alone, strict=True)
+        """Return the samples a second that were predicted of a job."""
+        pairs = zip(self.predictions[job], self.alone, strict=True)
         return [prediction.speedup * alone for prediction, alone in pairs]
 
     def mean_errors(self) -> list[float]:
         """Return for each round by what share of what was measured it was off, on average."""
         off = [
             [abs(one / other - 1) for one, other in zip(likely, self.rates[job], strict=True)]
-            for job, likely in ((job, self.likely(job)) for job in self.foretold)
+            for job, likely in ((job, self.likely(job)) for job in self.predictions)
         ]
         return _means(off)
 
     def held(self) -> list[float]:
         """Return for each round the share of the intervals that hold what was measured."""
         held = []
-        for job, predictions in self.foretold.items():
+        for job, predictions in self.predictions.items():
             rounds = zip(predictions, self.rates[job], self.alone, strict=True)
             held.append([float(each.low <= rate / alone <= each.high)
                          for each, rate, alone in rounds])  # fmt: skip

@@ -33,7 +33,7 @@ def test_it_says_once_that_it_is_not_recorded_and_writes_nothing(tmp_path: Path)
     create_live_switch(tmp_path, interval_s=0.5)
     (tmp_path / "train.py").write_text(TRAINS)
     source = str(Path(SITECUSTOMIZE_DIR).parents[2])
-    for boot, told, written in (("another", 1, 0), (boot_id(), 0, 1)):
+    for boot, warnings, written in (("another", 1, 0), (boot_id(), 0, 1)):
         ended = subprocess.run(
             [sys.executable, "train.py"],
             cwd=tmp_path,
@@ -47,12 +47,12 @@ def test_it_says_once_that_it_is_not_recorded_and_writes_nothing(tmp_path: Path)
                 PYTHONPATH=f"{SITECUSTOMIZE_DIR}:{source}:{SCRIPTS}",
             ),
         )
-        assert ended.stderr.count("rank 3 trains on") == told
+        assert ended.stderr.count("rank 3 trains on") == warnings
         assert len(list(rings.glob("*.ring"))) == written
 
 
-def test_where_a_run_s_records_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    for boot, folder, elsewhere in (
+def test_where_a_run_s_records_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for boot, folder, is_another in (
         ("another", tmp_path, True),
         (boot_id(), tmp_path / "of another container", True),
         (boot_id(), tmp_path, False),
@@ -60,4 +60,4 @@ def test_where_a_run_s_records_are_kept(tmp_path: Path, monkeypatch: pytest.Monk
     ):
         monkeypatch.setenv("HEADRACE_RECORDS_DIR", str(folder))
         monkeypatch.setenv("HEADRACE_RECORDS_BOOT", boot)
-        assert is_on_another_machine() is elsewhere
+        assert is_on_another_machine() is is_another

@@ -1,4 +1,4 @@
-"""What of a folder is kept at a URL, on a real S3 server: complete files, and all that go together.
+"""What of a folder is copied to a URL, on a real S3 server: complete files, all of a step at once.
 
 The clock is the test's, so that what settles does so without anybody waiting.
 """
@@ -23,18 +23,18 @@ class Host:
     def __init__(
         self, url: str, folder: Path, name: str = "host", others: tuple[str, ...] = ()
     ) -> None:
-        self.url, self.folder, self.told, self.now_s = url, folder, list[str](), 0.0
+        self.url, self.folder, self.messages, self.now_s = url, folder, list[str](), 0.0
         folder.mkdir(exist_ok=True)
-        self.kept = RemoteCopy(url, self.told.append)
-        self.keeping = FolderSync(
-            self.kept, folder, name, others, self.told.append, lambda: self.now_s
+        self.remote = RemoteCopy(url, self.messages.append)
+        self.sync = FolderSync(
+            self.remote, folder, name, others, self.messages.append, lambda: self.now_s
         )
-        self.keeping.begin()
+        self.sync.begin()
 
     def passes(self, *after_s: float) -> None:
         for seconds in (0.0, *after_s):
             self.now_s += seconds
-            self.keeping.one_pass()
+            self.sync.one_pass()
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def found(s3_url: str, tmp_path: Path) -> Callable[[], dict[str, str]]:
 Found = Callable[[], dict[str, str]]
 
 
-def test_a_file_is_kept_once_it_is_closed_and_has_settled(host: Host, found: Found) -> None:
+def test_a_file_is_copied_once_it_is_closed_and_has_settled(host: Host, found: Found) -> None:
     with (host.folder / "a").open("w") as file:
         file.write("half")
         file.flush()
@@ -90,7 +90,7 @@ def test_a_file_that_is_written_anew_in_place_stays_as_it_was_until_that_is_whol
     assert found() == {"latest": "two"}
 
 
-def test_a_file_renamed_into_place_is_kept_and_its_draft_is_not_left(
+def test_a_file_renamed_into_place_is_copied_and_its_draft_is_not_left(
     host: Host, found: Found
 ) -> None:
     (host.folder / "draft").write_text("one")
@@ -136,7 +136,7 @@ def test_what_was_written_last_is_never_listed_without_what_came_before(
     assert found() == {"epoch-3/weights": "w", "latest": "epoch-3"}
 
 
-def test_a_log_that_never_rests_keeps_no_checkpoint_back(host: Host, found: Found) -> None:
+def test_a_log_that_never_rests_delays_no_checkpoint(host: Host, found: Found) -> None:
     (host.folder / "1.pt").write_text("one")
     for line in range(8):
         with (host.folder / "log").open("a") as log:
@@ -160,9 +160,9 @@ def test_what_the_script_removes_goes_once_a_later_manifest_has_the_new_one(
     assert found() == {"2.pt": "two"}
     (host.folder / "3.pt").write_text("three")
     host.passes(2.0)
-    objects = [info.path for info in host.kept.store.list("files")]
+    objects = [info.path for info in host.remote.store.list("files")]
     assert not any("1.pt" in path for path in objects)
-    assert len(list(host.kept.store.list("manifests"))) == 2
+    assert len(list(host.remote.store.list("manifests"))) == 2
 
 
 def test_a_folder_that_is_gone_is_not_taken_for_an_empty_one(host: Host, found: Found) -> None:
@@ -174,7 +174,7 @@ def test_a_folder_that_is_gone_is_not_taken_for_an_empty_one(host: Host, found: 
     assert found() == {"1.pt": "one"}
 
 
-def test_what_its_own_format_says_is_cut_short_is_told_and_not_kept(
+def test_what_its_own_format_says_is_cut_short_is_reported_and_not_copied(
     host: Host, found: Found
 ) -> None:
     with zipfile.ZipFile(host.folder / "a.pt", "w") as archive:
@@ -184,11 +184,11 @@ def test_what_its_own_format_says_is_cut_short_is_told_and_not_kept(
     (host.folder / "b.safetensors").write_bytes((100).to_bytes(8, "little") + b"{}")
     host.passes(2.0, 2.0)
     assert found() == {}
-    assert any("a.pt: its end is missing" in line for line in host.told)
-    assert any("b.safetensors: its end is missing" in line for line in host.told)
+    assert any("a.pt: its end is missing" in line for line in host.messages)
+    assert any("b.safetensors: its end is missing" in line for line in host.messages)
 
 
-def test_links_inside_the_folder_are_kept_and_others_are_told(
+def test_links_inside_the_folder_are_copied_and_others_are_reported(
     host: Host, tmp_path: Path, s3_url: str
 ) -> None:
     (host.folder / "1.pt").write_text("one")
@@ -198,36 +198,38 @@ def test_links_inside_the_folder_are_kept_and_others_are_told(
     restore(RemoteCopy(s3_url, print), tmp_path / "there", print)
     assert (tmp_path / "there" / "last.pt").readlink() == Path("1.pt")
     assert not (tmp_path / "there" / "out").exists()
-    assert any("leads out" in line for line in host.told)
+    assert any("leads out" in line for line in host.messages)
 
 
-def test_a_damaged_manifest_is_told_and_the_one_before_it_taken(host: Host, s3_url: str) -> None:
+def test_a_damaged_manifest_is_reported_and_the_one_before_it_taken(
+    host: Host, s3_url: str
+) -> None:
     (host.folder / "1.pt").write_text("one")
     host.passes(2.0)
     (host.folder / "2.pt").write_text("two")
     host.passes(2.0)
-    *_, newest = host.kept.store.list("manifests")
-    host.kept.store.put(newest.path, bytes(host.kept.store.get(newest.path))[:-40])
-    told: list[str] = []
-    assert set(RemoteCopy(s3_url, told.append).newest().files) == {"1.pt"}
-    assert newest.path in told[0]
-    assert "The manifest before it is taken" in told[0]
+    *_, newest = host.remote.store.list("manifests")
+    host.remote.store.put(newest.path, bytes(host.remote.store.get(newest.path))[:-40])
+    messages: list[str] = []
+    assert set(RemoteCopy(s3_url, messages.append).newest().files) == {"1.pt"}
+    assert newest.path in messages[0]
+    assert "The manifest before it is taken" in messages[0]
 
 
 def test_what_is_no_manifest_is_none(host: Host, found: Found) -> None:
     (host.folder / "a").write_text("1")
     host.passes(2.0, 2.0)
-    store = host.kept.store
+    store = host.remote.store
     store.put("manifests/other", b"")  # as some stores list a folder that is being made
     store.put("manifests/host/000000000009.json~", b"")
     assert found() == {"a": "1"}
 
 
-def test_an_object_that_is_not_what_was_kept_starts_no_job(host: Host, found: Found) -> None:
+def test_an_object_that_is_not_what_was_copied_starts_no_job(host: Host, found: Found) -> None:
     (host.folder / "1.pt").write_text("one")
     host.passes(2.0)
-    (stored,) = host.kept.store.list("files")
-    host.kept.store.put(stored.path, b"two")
+    (stored,) = host.remote.store.list("files")
+    host.remote.store.put(stored.path, b"two")
     with pytest.raises(CheckpointError, match=r"its checksum is not that of 1\.pt"):
         found()
 
@@ -236,9 +238,9 @@ def test_what_is_there_and_equal_is_not_fetched_again(host: Host, tmp_path: Path
     (host.folder / "1.pt").write_text("one")
     host.passes(2.0)
     before = (host.folder / "1.pt").stat()
-    told: list[str] = []
-    restore(host.kept, host.folder, told.append)
-    assert told == []
+    messages: list[str] = []
+    restore(host.remote, host.folder, messages.append)
+    assert messages == []
     assert (host.folder / "1.pt").stat() == before
 
 
@@ -252,8 +254,8 @@ def test_hosts_of_one_job_get_the_files_of_all_and_each_removes_its_own(
     one.passes(2.0)
     two.passes(2.0)
     assert found() == {"rank-0": "0", "rank-1": "1"}
-    restore(one.kept, one.folder, print)
-    restore(two.kept, two.folder, print)
+    restore(one.remote, one.folder, print)
+    restore(two.remote, two.folder, print)
     one, two = (
         Host(s3_url, tmp_path / "1", "host-1", ("host-2",)),
         Host(s3_url, tmp_path / "2", "host-2", ("host-1",)),
@@ -264,7 +266,7 @@ def test_hosts_of_one_job_get_the_files_of_all_and_each_removes_its_own(
     assert found() == {"rank-1": "1"}
 
 
-def test_of_two_hosts_files_with_one_name_the_newest_wins_and_that_is_told_once(
+def test_of_two_hosts_files_with_one_name_the_newest_wins_and_that_is_reported_once(
     s3_url: str, tmp_path: Path
 ) -> None:
     for number in (1, 2):
@@ -272,12 +274,14 @@ def test_of_two_hosts_files_with_one_name_the_newest_wins_and_that_is_told_once(
         host = Host(s3_url, tmp_path / str(number), names[number - 1], (names[2 - number],))
         (host.folder / "same").write_text(f"of {number}")
         host.passes(2.0)
-    told: list[str] = []
-    kept = RemoteCopy(s3_url, told.append)
+    messages: list[str] = []
+    remote = RemoteCopy(s3_url, messages.append)
     for _ in range(2):
-        restore(kept, tmp_path / "there", lambda _: None)
+        restore(remote, tmp_path / "there", lambda _: None)
     assert (tmp_path / "there" / "same").read_text() == "of 2"
-    assert told == ["same was kept by host-1 and by host-2; the one that was written last is taken"]
+    assert messages == [
+        "same was kept by host-1 and by host-2; the one that was written last is taken"
+    ]
 
 
 def test_a_job_of_fewer_hosts_takes_over_what_the_others_have_left(
@@ -286,7 +290,7 @@ def test_a_job_of_fewer_hosts_takes_over_what_the_others_have_left(
     two = Host(s3_url, tmp_path / "2", "host-2", ("host-1",))
     (two.folder / "rank-1").write_text("1")
     two.passes(2.0)
-    restore(two.kept, tmp_path / "1", print)
+    restore(two.remote, tmp_path / "1", print)
     one = Host(s3_url, tmp_path / "1", "host-1")
     assert found() == {"rank-1": "1"}
     (one.folder / "rank-1").unlink()

@@ -1,4 +1,4 @@
-"""More ranks on a host, foretold from the run of one."""
+"""More ranks on a host, predicted from the run of one."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def looked_at(run: Run, rank_percent: float = 30.0) -> RunTables:
     return tables
 
 
-def told_of(tables: RunTables, ranks: int) -> ScalingForecast:
-    told = forecast_ranks(gather_evidence(tables), ranks)
-    assert told is not None
-    return told
+def forecast_of(tables: RunTables, ranks: int) -> ScalingForecast:
+    forecast = forecast_ranks(gather_evidence(tables), ranks)
+    assert forecast is not None
+    return forecast
 
 
-def test_a_fed_rank_foretells_that_four_starve():
+def test_a_fed_rank_predicts_that_four_starve():
     finding = RULES[RULE](gather_evidence(looked_at(fed())))
     assert finding is not None
     assert (finding.severity, finding.seconds_lost, finding.forecast) == ("info", 0.0, True)
@@ -68,14 +68,14 @@ def test_a_fed_rank_foretells_that_four_starve():
     assert all(remedy.predicted_speedup is not None for remedy in finding.remedies)
 
 
-def test_it_stands_beside_the_verdict_and_does_not_change_it():
+def test_it_stands_next_to_the_verdict_and_does_not_change_it():
     diagnosis = diagnose(looked_at(fed()))
     assert [finding.rule for finding in diagnosis.findings] == ["compute-bound", RULE]
     assert diagnosis.verdict.bound == "compute"
     assert "nothing to fix" in diagnosis.verdict.sentence
 
 
-def test_as_many_ranks_as_accelerators_are_foretold():
+def test_as_many_ranks_as_accelerators_are_predicted():
     tables = looked_at(fed(cores=12, busy_cores=2.0))
     ticks = len(tables.system["t_ns"])
     for gpu in range(8):
@@ -94,21 +94,21 @@ def test_as_many_ranks_as_accelerators_are_foretold():
     [fed(cores=64), fed(service_ms=30), fed(service_ms=0.2, worker_cpu=0.5), fed(batches=6)],
     ids=["many cores", "starved already", "hardly any work", "too few steps"],
 )
-def test_nothing_is_foretold_where_nothing_is_known_or_nothing_starves(run: Run):
+def test_nothing_is_predicted_where_nothing_is_known_or_nothing_starves(run: Run):
     assert RULES[RULE](gather_evidence(looked_at(run, rank_percent=5.0))) is None
 
 
-def test_nothing_is_foretold_where_the_ranks_own_use_is_unknown():
+def test_nothing_is_predicted_where_the_ranks_own_use_is_unknown():
     evidence = gather_evidence(play(fed()))
     assert forecast_ranks(evidence, 4) is None
     assert RULES[RULE](evidence) is None
 
 
-def test_other_jobs_on_the_host_are_told_of():
+def test_other_jobs_on_the_host_are_reported():
     tables = looked_at(fed(busy_cores=4.0))
     assert RULES[RULE](gather_evidence(tables)) is None
     text = StringIO()
-    print_forecast(told_of(tables, 4), Console(file=text, width=200, highlight=False))
+    print_forecast(forecast_of(tables, 4), Console(file=text, width=200, highlight=False))
     assert "Other processes used 2.3 of the cores meanwhile" in text.getvalue()
 
 
@@ -116,25 +116,25 @@ def test_efficiency_is_of_one_rank_alone_whatever_was_measured():
     run = fed(ranks=2, cores=64, busy_cores=4.0)
     for row in (tables := looked_at(run)).rows["processes"]:
         row["pid"] = row["pid"] if row["role"] == "rank" else row["pid"] + 10 * row["rank"]
-    told = told_of(tables, 2)
-    assert told.now == told.then
-    assert told.then.efficiency.value == pytest.approx(1.0)
-    assert told_of(tables, 1).then.batches_per_s.value == pytest.approx(
-        told.then.batches_per_s.value / 2, rel=0.02
+    forecast = forecast_of(tables, 2)
+    assert forecast.now == forecast.then
+    assert forecast.then.efficiency.value == pytest.approx(1.0)
+    assert forecast_of(tables, 1).then.batches_per_s.value == pytest.approx(
+        forecast.then.batches_per_s.value / 2, rel=0.02
     )
 
 
 def test_remedies_are_of_the_crowded_host():
-    told = told_of(looked_at(fed()), 4)
-    gone = next(each for each in told.remedies if each.name == "move-code")
-    assert gone.predicted_speedup == pytest.approx(1 / told.then.efficiency.value, rel=0.1)
-    alone = told_of(looked_at(fed()), 1)
+    forecast = forecast_of(looked_at(fed()), 4)
+    gone = next(each for each in forecast.remedies if each.name == "move-code")
+    assert gone.predicted_speedup == pytest.approx(1 / forecast.then.efficiency.value, rel=0.1)
+    alone = forecast_of(looked_at(fed()), 1)
     assert alone.remedies == ()  # a fed rank needs none
 
 
 def test_threads_of_the_rank_itself_can_be_limited():
-    told = told_of(looked_at(fed(cores=4), rank_percent=180.0), 4)
-    limited = next(each for each in told.remedies if each.name == "rank-threads")
+    forecast = forecast_of(looked_at(fed(cores=4), rank_percent=180.0), 4)
+    limited = next(each for each in forecast.remedies if each.name == "rank-threads")
     assert [str(each) for each in limited.overrides] == ["rank_threads=1"]
     assert limited.predicted_speedup is not None
     assert limited.predicted_speedup > 1.05
@@ -148,18 +148,18 @@ def threaded(**changes) -> Run:
     return run
 
 
-def test_threads_of_workers_that_will_outnumber_the_cores_are_foretold_as_a_range():
-    told = told_of(looked_at(threaded(), rank_percent=8.0), 2)
-    then = told.then
-    assert told.now.wait_share.value < 0.03
+def test_threads_of_workers_that_will_outnumber_the_cores_are_predicted_as_a_range():
+    forecast = forecast_of(looked_at(threaded(), rank_percent=8.0), 2)
+    then = forecast.then
+    assert forecast.now.wait_share.value < 0.03
     assert then.wait_share.low < 0.05  # where none spins, 106 ms of CPU fit
     assert 0.4 < then.wait_share.value < 0.7
     assert then.wait_share.high > 0.85
     assert then.wait_share.low < 0.49 < then.wait_share.high  # as was measured
     assert (then.spin_factor.low, then.spin_factor.high) == (1.0, 20.0)
-    assert told.may_starve
-    assert not told.starves
-    one_each = next(remedy for remedy in told.remedies if remedy.name == "threads")
+    assert forecast.may_starve
+    assert not forecast.starves
+    one_each = next(remedy for remedy in forecast.remedies if remedy.name == "threads")
     assert one_each.predicted_speedup == pytest.approx(1 / then.efficiency.value, rel=0.1)
 
 
@@ -170,7 +170,7 @@ def test_one_rank_says_that_more_may_starve_of_such_threads():
     assert finding.title.startswith("at 2 ranks this host's 2 cores may starve: data wait ")
     assert re.search(r"-> \d\d% \(\d% to \d\d%\)$", finding.title)
     shown = StringIO()
-    print_forecast(told_of(tables, 2), Console(file=shown, width=80))
+    print_forecast(forecast_of(tables, 2), Console(file=shown, width=80))
     assert "4.5 (1 to 20) times the CPU for a batch" in " ".join(shown.getvalue().split())
 
 
@@ -179,7 +179,7 @@ def test_one_rank_says_that_more_may_starve_of_such_threads():
     ids=["one thread", "a core for each", "seldom at once"],
 )  # fmt: skip
 def test_threads_that_will_find_a_core_take_no_more_than_they_did(run: Run):
-    then = told_of(looked_at(run, rank_percent=2.0), 2).then
+    then = forecast_of(looked_at(run, rank_percent=2.0), 2).then
     assert then.spin_factor.high == 1.0
     assert then.wait_share.value < 0.05
     assert then.wait_share.high < 0.2  # what is not counted may still come
@@ -188,7 +188,7 @@ def test_threads_that_will_find_a_core_take_no_more_than_they_did(run: Run):
 def test_the_low_end_allows_for_what_one_rank_does_not_show_as_far_as_cores_are_used():
     def left(service_ms: float) -> float:
         run = looked_at(threaded(threads=1.0, service_ms=service_ms), rank_percent=2.0)
-        rate, alone = told_of(run, 2).then.batches_per_s, told_of(run, 1).then.batches_per_s
+        rate, alone = forecast_of(run, 2).then.batches_per_s, forecast_of(run, 1).then.batches_per_s
         return rate.low / (2 * alone.low)
 
     assert left(27) < 0.9 < left(2) < 1.0
@@ -205,23 +205,23 @@ def test_more_ranks_want_more_cores_and_other_jobs_no_more_than_before():
 
 @pytest.mark.parametrize("ranks", [1, 2, 8])
 def test_the_json_is_what_the_schema_says(ranks: int):
-    told = told_of(looked_at(fed()), ranks).to_json()
-    check(json.loads(json.dumps(told, allow_nan=False)), read_schema("foretelling.schema.json"))
-    assert told["then"]["ranks"] == ranks
-    assert told["now"]["samples_per_s"]["value"] == pytest.approx(
-        32 * told["now"]["batches_per_s"]["value"], rel=0.001
+    forecast = forecast_of(looked_at(fed()), ranks).to_json()
+    check(json.loads(json.dumps(forecast, allow_nan=False)), read_schema("forecast.schema.json"))
+    assert forecast["then"]["ranks"] == ranks
+    assert forecast["now"]["samples_per_s"]["value"] == pytest.approx(
+        32 * forecast["now"]["batches_per_s"]["value"], rel=0.001
     )
 
 
-def test_it_is_told_in_80_columns():
+def test_it_is_printed_in_80_columns():
     text = StringIO()
     console = Console(file=text, width=80, highlight=False)
-    print_forecast(told_of(looked_at(fed()), 4), console)
+    print_forecast(forecast_of(looked_at(fed()), 4), console)
     lines = text.getvalue().splitlines()
     assert max(map(len, lines)) <= 80
-    told = " ".join(text.getvalue().split())
-    assert told.startswith("At 4 ranks: ")
-    assert "samples/s" in told
-    assert "scaling efficiency" in told
-    assert "Measured at 1 rank: " in told
-    assert "What would help at 4 ranks:" in told
+    printed = " ".join(text.getvalue().split())
+    assert printed.startswith("At 4 ranks: ")
+    assert "samples/s" in printed
+    assert "scaling efficiency" in printed
+    assert "Measured at 1 rank: " in printed
+    assert "What would help at 4 ranks:" in printed

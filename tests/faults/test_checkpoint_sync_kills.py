@@ -44,17 +44,19 @@ while True:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_is_kept_is_whole_whatever_is_killed(tmp_path: Path, s3_url: str, seed: int) -> None:
+def test_what_is_copied_is_whole_whatever_is_killed(tmp_path: Path, s3_url: str, seed: int) -> None:
     chosen = random.Random(seed)
     (tmp_path / "train.py").write_text(WRITES)
     flags = ["--name", "a", "--profile", "off", "--checkpoint-uri", s3_url]
     with started(tmp_path, *flags, "train.py", "1.2") as job:
-        kept = RemoteCopy(s3_url, print)
+        remote = RemoteCopy(s3_url, print)
         _steps(tmp_path, chosen.randint(1, 2))
-        keepers = [pid for pid in descendants(job.pid) if b"sync.sync_process" in _command(pid)]
-        for pid in keepers:  # another takes over
+        sync_processes = [
+            pid for pid in descendants(job.pid) if b"sync.sync_process" in _command(pid)
+        ]
+        for pid in sync_processes:  # another takes over
             os.kill(pid, signal.SIGKILL)
-        eventually(lambda: kept.newest().files, "something is kept")
+        eventually(lambda: remote.newest().files, "something is copied")
         # Some time within a step, a manifest, or an upload.
         threading.Event().wait(chosen.uniform(0.0, 1.5))
         everything = [job.pid, *descendants(job.pid)]
@@ -63,8 +65,8 @@ def test_what_is_kept_is_whole_whatever_is_killed(tmp_path: Path, s3_url: str, s
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         eventually(lambda: not any(map(alive, everything[1:])), "all are dead")
-    told: list[str] = []
-    restore(RemoteCopy(s3_url, told.append), tmp_path / "there", print)
+    messages: list[str] = []
+    restore(RemoteCopy(s3_url, messages.append), tmp_path / "there", print)
     _check(tmp_path / "there")
 
 
@@ -74,8 +76,8 @@ def test_on_the_same_disk_a_job_goes_on_from_the_last_checkpoint_whatever_ended_
     (tmp_path / "train.py").write_text(WRITES)
     flags = ["--name", "a", "--profile", "off", "--checkpoint-uri", s3_url]
     written = 0
-    for end in ("SIGTERM", "kill -9, keeper left", "kill -9, everything", "SIGTERM"):
-        # A keeper that is left still uploads while the next job starts.
+    for end in ("SIGTERM", "kill -9, sync process left", "kill -9, everything", "SIGTERM"):
+        # A sync process that is left still uploads while the next job starts.
         with started(tmp_path, *flags, "train.py", "0.1") as job:
             assert _first_step(tmp_path) >= written, end
             _steps(tmp_path, written + 2)
@@ -111,8 +113,8 @@ def _check(folder: Path) -> None:
 
 def _steps(folder: Path, count: int) -> None:
     def enough() -> bool:
-        told = folder / "step"
-        text = told.read_text() if told.exists() else ""
+        step_file = folder / "step"
+        text = step_file.read_text() if step_file.exists() else ""
         return text.endswith("\n") and int(text) >= count
 
     eventually(enough, f"{count} steps")

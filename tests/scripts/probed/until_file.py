@@ -1,4 +1,4 @@
-"""Trains until a file appears, and tells how many steps it has made."""
+"""Trains until a file appears, and writes down how many steps it has made."""
 
 import sys
 import time
@@ -8,12 +8,12 @@ from points import Descent, Points, model
 from torch import nn
 from torch.utils.data import DataLoader
 
-told, counted = Path(sys.argv[1]), Path(sys.argv[2])
+ending, counted = Path(sys.argv[1]), Path(sys.argv[2])
 draft = counted.with_suffix(".draft")
 net = model()
 optimizer = Descent(net.parameters())
 steps = 0
-while not told.exists():
+while not ending.exists():
     for x, y in DataLoader(Points(1600, busy_s=0.0002), batch_size=8, num_workers=1):
         optimizer.zero_grad()
         nn.functional.cross_entropy(net(x), y).backward()
@@ -22,5 +22,5 @@ while not told.exists():
         steps += 1
         draft.write_text(str(steps))
         draft.replace(counted)
-        if told.exists():
+        if ending.exists():
             break

@@ -1,4 +1,4 @@
-"""Which hosts a job has, as SageMaker, Vertex AI or a command line tell it."""
+"""Which hosts a job has, as SageMaker, Vertex AI or a command line name them."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ def typed(**types: str | None) -> dict[str, str]:
         {"instance_group_name": name, "instance_type": types[name], "hosts": hosts}
         for name, hosts in zip(types, (["algo-2", "algo-3"], ["algo-1"]), strict=True)
     ]
-    told = {"SM_INSTANCE_GROUPS_DICT": json.dumps(groups), "SM_CURRENT_INSTANCE_GROUP": ""}
-    return {**NONE_TRAINS, **told}
+    variables = {"SM_INSTANCE_GROUPS_DICT": json.dumps(groups), "SM_CURRENT_INSTANCE_GROUP": ""}
+    return {**NONE_TRAINS, **variables}
 
 
 def test_sagemaker_s_groups_the_first_host_of_the_one_that_trains_is_the_head():
@@ -121,7 +121,7 @@ def test_sagemaker_s_head_is_of_the_group_that_trains_whoever_says_which(
     assert contract({**variables, **other}, **flags).head == head
 
 
-def test_groups_that_nothing_tells_apart_are_told_before_any_cluster_starts():
+def test_groups_that_nothing_distinguishes_are_reported_before_any_cluster_starts():
     for variables in (
         typed(dnn="ml.c5", data="ml.m5"),
         typed(dnn="ml.g5", data="ml.p4d"),
@@ -136,7 +136,7 @@ def test_groups_that_nothing_tells_apart_are_told_before_any_cluster_starts():
 
 
 @pytest.mark.parametrize(
-    ("variables", "flags", "said"),
+    ("variables", "flags", "message"),
     [
         (SDK_2, {"offload": "dnn"}, "--offload dnn: that group trains."),
         (NONE_TRAINS, {"training": "data", "offload": "data"}, "--offload data: that group trains"),
@@ -150,34 +150,34 @@ def test_groups_that_nothing_tells_apart_are_told_before_any_cluster_starts():
     ],
 )  # fmt: skip
 def test_batches_are_made_by_a_group_that_is_there_and_does_not_train(
-    variables: dict[str, str], flags: dict[str, Any], said: str
+    variables: dict[str, str], flags: dict[str, Any], message: str
 ):
     with pytest.raises(UsageError) as raised:
         contract(variables, **flags)
-    assert said in str(raised.value)
+    assert message in str(raised.value)
 
 
 def test_a_host_whose_group_a_flag_says_leaves_the_others_to_say_theirs():
-    told = contract(NONE_TRAINS, group="gpu", offload="cpu")
-    assert (told.head, told.group, told.groups) == ("algo-2", "gpu", ())
+    found = contract(NONE_TRAINS, group="gpu", offload="cpu")
+    assert (found.head, found.group, found.groups) == ("algo-2", "gpu", ())
 
 
-def test_sagemaker_s_third_sdk_tells_a_master_and_no_groups():
+def test_sagemaker_s_third_sdk_names_a_master_and_no_groups():
     assert contract(SDK_3) == ClusterHosts(
         head="algo-1", here="algo-2", group="gpu", hosts=("algo-1", "algo-2")
     )
 
 
 def test_sagemaker_s_file_alone_or_its_variable():
-    told = ClusterHosts(
+    expected = ClusterHosts(
         head="algo-2", here="algo-1", group="data", hosts=("algo-1", "algo-2", "algo-3"),
         groups=(GroupSpec(name="dnn", hosts=2), GroupSpec(name="data", hosts=1)),
     )  # fmt: skip
-    assert contract({}, config=CONFIG) == told
-    assert contract({"SM_RESOURCE_CONFIG": json.dumps(CONFIG)}) == told
+    assert contract({}, config=CONFIG) == expected
+    assert contract({"SM_RESOURCE_CONFIG": json.dumps(CONFIG)}) == expected
     # As the toolkit's own fallback calls it.
     renamed = {**CONFIG, "current_group_name": None, "current_instance_group": "data"}
-    assert contract({}, config=renamed) == told
+    assert contract({}, config=renamed) == expected
 
 
 def test_vertex_s_pools_are_groups_and_the_primary_is_the_head():
@@ -201,8 +201,8 @@ def test_by_hand_with_and_without_a_list():
 
 
 def test_flags_come_before_the_environment():
-    told = contract(SDK_2, head="algo-1", group="cpu")
-    assert (told.head, told.here, told.group) == ("algo-1", "algo-3", "cpu")
+    found = contract(SDK_2, head="algo-1", group="cpu")
+    assert (found.head, found.here, found.group) == ("algo-1", "algo-3", "cpu")
     fewer = contract(SDK_2, hosts=["algo-1", "algo-3"])
     assert (fewer.hosts, fewer.head, fewer.here) == (("algo-1", "algo-3"), "algo-3", "algo-3")
     renamed = contract(SDK_2, hosts=["x", "y"], here="y")
@@ -213,7 +213,7 @@ def test_flags_come_before_the_environment():
 
 
 @pytest.mark.parametrize(
-    ("variables", "said"),
+    ("variables", "message"),
     [
         ({}, "Neither SageMaker (SM_HOSTS, resourceconfig.json) nor Vertex AI"),
         ({**SDK_2, "CLUSTER_SPEC": json.dumps(SPEC)}, "CLUSTER_SPEC speaks of a job on Vertex AI"),
@@ -244,14 +244,14 @@ def test_flags_come_before_the_environment():
          "this host is number 2 of workerpool2, which has 2"),
     ],
 )  # fmt: skip
-def test_what_is_missing_or_contradictory_is_told(variables: dict[str, str], said: str):
+def test_what_is_missing_or_contradictory_is_reported(variables: dict[str, str], message: str):
     with pytest.raises(UsageError) as raised:
         contract(variables)
-    assert said in str(raised.value)
+    assert message in str(raised.value)
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         ({"head": "a"}, "--head a: which instance group is this host in?"),
         ({"head": "c", "group": "gpu", "hosts": ["a", "b"], "here": "a"},
@@ -260,7 +260,7 @@ def test_what_is_missing_or_contradictory_is_told(variables: dict[str, str], sai
         ({"head": "a", "group": "g p u", "here": "a"}, "--group g p u: a name has letters"),
     ],
 )  # fmt: skip
-def test_flags_that_do_not_suffice_are_told(flags: dict[str, object], said: str):
+def test_flags_that_do_not_suffice_are_reported(flags: dict[str, object], message: str):
     with pytest.raises(UsageError) as raised:
         contract({}, **flags)  # type: ignore[arg-type]  # as a command line has them
-    assert said in str(raised.value)
+    assert message in str(raised.value)

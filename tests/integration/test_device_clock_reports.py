@@ -1,4 +1,4 @@
-"""What the doctor, the page and notebooks tell of steps by the device's own clock.
+"""What the doctor, the page and notebooks report of steps by the device's own clock.
 
 The records are real, written by the probe's clocks and the records' own writer; the device is not.
 """
@@ -42,7 +42,7 @@ WAITED = 9.9 / FED_LATE_MS
 
 
 def played(folder: Path, **loop) -> tuple[Diagnosis, Diagnosis]:
-    """Return what is said of a loop's records, and of the same without the device's clock."""
+    """Return the diagnosis of a loop's records, and of the same without the device's clock."""
     run = record(folder / "run", Loop(**loop))
     bare = shutil.copytree(run, folder / "bare")
     (bare / "records/attempt-1/device_steps.parquet").unlink()
@@ -62,22 +62,22 @@ def step_ms(run: Path) -> float:
 
 
 def test_waits_of_the_script_that_the_device_does_not_feel_are_free(tmp_path: Path):
-    told, bare = played(tmp_path, batch_ms=10.8)
-    assert [each.rule for each in told.findings] == ["compute-bound"]
-    assert told.verdict.bound == "compute"
-    assert told.verdict.data_wait_share == pytest.approx(0.3 / 10.8, abs=0.002)
-    assert told.findings[0].evidence["script_data_wait_share"] == pytest.approx(0.85, abs=0.03)
-    assert told.findings[0].evidence["device_model_share"] == pytest.approx(10.3 / 10.8, abs=0.01)
+    timed, bare = played(tmp_path, batch_ms=10.8)
+    assert [each.rule for each in timed.findings] == ["compute-bound"]
+    assert timed.verdict.bound == "compute"
+    assert timed.verdict.data_wait_share == pytest.approx(0.3 / 10.8, abs=0.002)
+    assert timed.findings[0].evidence["script_data_wait_share"] == pytest.approx(0.85, abs=0.03)
+    assert timed.findings[0].evidence["device_model_share"] == pytest.approx(10.3 / 10.8, abs=0.01)
     assert bare.verdict.bound == "data"
     assert bare.verdict.data_wait_share == pytest.approx(0.85, abs=0.03)
 
 
 def test_data_wait_is_the_device_s_and_so_is_what_a_remedy_gives(tmp_path: Path):
-    told, bare = played(tmp_path, batch_ms=FED_LATE_MS)
-    assert told.verdict.bound == "data"
-    assert told.verdict.data_wait_share == pytest.approx(WAITED, abs=0.005)
+    timed, bare = played(tmp_path, batch_ms=FED_LATE_MS)
+    assert timed.verdict.bound == "data"
+    assert timed.verdict.data_wait_share == pytest.approx(WAITED, abs=0.005)
     assert bare.verdict.data_wait_share == pytest.approx(0.92, abs=0.02)
-    worst = told.findings[0]
+    worst = timed.findings[0]
     assert worst.evidence["data_wait_share"] == pytest.approx(WAITED, abs=0.005)
     before = step_ms(tmp_path / "run")
     after = step_ms(record(tmp_path / "faster", Loop(batch_ms=5.0)))
@@ -92,8 +92,8 @@ def test_data_wait_is_the_device_s_and_so_is_what_a_remedy_gives(tmp_path: Path)
 
 
 def test_a_copy_in_which_the_script_waits_for_the_step_before_is_not_blamed(tmp_path: Path):
-    told, bare = played(tmp_path, copy_ms=0.3, pinned=False)
-    assert [each.rule for each in told.findings] == ["compute-bound"]
+    timed, bare = played(tmp_path, copy_ms=0.3, pinned=False)
+    assert [each.rule for each in timed.findings] == ["compute-bound"]
     assert first(bare) == "blocking-copy"
 
 
@@ -104,8 +104,8 @@ def test_a_copy_in_which_the_script_waits_for_the_step_before_is_not_blamed(tmp_
 def test_copies_cost_what_they_take_on_the_device(
     tmp_path: Path, pinned: bool, remedies: list[str]
 ):
-    told, bare = played(tmp_path, copy_ms=5.0, pinned=pinned)
-    worst = told.findings[0]
+    timed, bare = played(tmp_path, copy_ms=5.0, pinned=pinned)
+    worst = timed.findings[0]
     assert worst.rule == "blocking-copy"
     assert "hold the accelerator up for 3" in worst.title
     assert worst.evidence["copy_share"] == pytest.approx(1 / 3, abs=0.02)
@@ -120,15 +120,15 @@ def test_copies_cost_what_they_take_on_the_device(
 
 def test_waiting_for_a_loss_while_the_device_is_at_work_costs_nothing(tmp_path: Path):
     stacks = {"other": PRINTED, "forward": LOOP}
-    told, bare = played(tmp_path, prints=True, stacks=stacks)
-    assert [each.rule for each in told.findings] == ["compute-bound"]
+    timed, bare = played(tmp_path, prints=True, stacks=stacks)
+    assert [each.rule for each in timed.findings] == ["compute-bound"]
     assert first(bare) == "device-sync"
 
 
 def test_waiting_for_a_loss_costs_what_the_device_idles_meanwhile(tmp_path: Path):
     stacks = {"other": PRINTED, "forward": LOOP}
-    told, _ = played(tmp_path, prints=True, log_ms=10.0, stacks=stacks)
-    sync = found(told, "device-sync")
+    timed, _ = played(tmp_path, prints=True, log_ms=10.0, stacks=stacks)
+    sync = found(timed, "device-sync")
     assert sync is not None
     assert sync.cause is not None
     assert sync.cause.line == 57
@@ -142,25 +142,25 @@ def test_waiting_for_a_loss_costs_what_the_device_idles_meanwhile(tmp_path: Path
 def test_the_accelerator_is_the_limit_only_where_it_is_busy(tmp_path: Path):
     # The host says forward and backward, and so does the device's clock, as gaps between kernels
     # belong to the phase that they lie in; but three quarters of it are gaps.
-    told, bare = played(tmp_path, forward_ms=40.0, backward_ms=30.0, gpu_percent=25.0)
-    assert told.findings == ()
-    assert told.verdict.sentence.startswith("Nothing wrong was found")
-    assert "56% is the forward pass" in told.verdict.sentence
+    timed, bare = played(tmp_path, forward_ms=40.0, backward_ms=30.0, gpu_percent=25.0)
+    assert timed.findings == ()
+    assert timed.verdict.sentence.startswith("Nothing wrong was found")
+    assert "56% is the forward pass" in timed.verdict.sentence
     assert first(bare) == "compute-bound"
 
 
 def test_an_accelerator_that_idles_while_the_script_logs_is_not_the_limit(tmp_path: Path):
-    told, _ = played(tmp_path, prints=True, log_ms=10.0)
-    assert told.findings == ()
-    assert "49% is outside the model" in told.verdict.sentence
+    timed, _ = played(tmp_path, prints=True, log_ms=10.0)
+    assert timed.findings == ()
+    assert "49% is outside the model" in timed.verdict.sentence
 
 
 @pytest.mark.parametrize(("log_ms", "fires"), [(0.0, True), (20.0, False)])
 def test_a_bigger_batch_fills_gaps_in_the_model_s_time_alone(
     tmp_path: Path, log_ms: float, fires: bool
 ):
-    told, bare = played(tmp_path, log_ms=log_ms, prints=log_ms > 0, gpu_percent=20.0)
-    small = found(told, "small-batch")
+    timed, bare = played(tmp_path, log_ms=log_ms, prints=log_ms > 0, gpu_percent=20.0)
+    small = found(timed, "small-batch")
     assert (small is not None) == fires
     assert found(bare, "small-batch") is not None
     if small is not None:
@@ -175,8 +175,8 @@ TAKEN_MS, FELT = 4.0, 0.9 / 4.6
 
 
 def test_taking_batches_over_costs_what_the_device_waits_meanwhile(tmp_path: Path):
-    told, bare = played(tmp_path, take_ms=TAKEN_MS, **SHORT)
-    worst, script = told.findings[0], bare.findings[0]
+    timed, bare = played(tmp_path, take_ms=TAKEN_MS, **SHORT)
+    worst, script = timed.findings[0], bare.findings[0]
     assert (worst.rule, worst.severity) == ("slow-transfer", "serious")
     assert (script.rule, script.severity) == ("slow-transfer", "critical")
     assert worst.evidence["wait_for_ready_batch_ms"] == pytest.approx(TAKEN_MS, abs=0.1)
@@ -185,15 +185,15 @@ def test_taking_batches_over_costs_what_the_device_waits_meanwhile(tmp_path: Pat
     assert worst.seconds_lost < script.seconds_lost / 2
     before = step_ms(tmp_path / "run")
     after = step_ms(record(tmp_path / "at-hand", Loop(**SHORT)))
-    tensors, untold = (
+    tensors, by_script = (
         next(each for each in finding.remedies if each.name == "tensors")
         for finding in (worst, script)
     )
     assert tensors.low is not None
     assert tensors.high is not None
-    assert untold.low is not None
+    assert by_script.low is not None
     assert tensors.low <= before / after <= tensors.high
-    assert untold.low > before / after
+    assert by_script.low > before / after
 
 
 def test_short_steps_lose_to_taking_over_what_the_device_waits(tmp_path: Path):
@@ -222,15 +222,15 @@ def test_the_page_shows_both_clocks_and_what_the_accelerator_waited(fed_late: Pa
     assert {tuple(trace["y"]) for trace in drawn} == {("rank 0", "rank 0, accelerator")}
     backward = next(trace for trace in drawn if trace["name"] == "backward")
     assert backward["text"] == ["", "29%"]  # 0.5 and 6 ms of 20.4
-    told = StringIO()
-    print_diagnosis(diagnose(open_records(fed_late)), Console(file=told, width=200))
-    assert "by the accelerator's own clock: data wait 49%, copy 1%, forward 16%" in told.getvalue()
+    text = StringIO()
+    print_diagnosis(diagnose(open_records(fed_late)), Console(file=text, width=200))
+    assert "by the accelerator's own clock: data wait 49%, copy 1%, forward 16%" in text.getvalue()
 
 
 def test_a_diagnosis_with_both_clocks_is_what_the_schema_says(fed_late: Path):
-    told = diagnose(open_records(fed_late)).to_json()
-    check(told, read_schema("diagnosis.schema.json"))
-    assert sum(told["verdict"]["device_phase_shares"].values()) == pytest.approx(1, abs=1e-3)
+    content = diagnose(open_records(fed_late)).to_json()
+    check(content, read_schema("diagnosis.schema.json"))
+    assert sum(content["verdict"]["device_phase_shares"].values()) == pytest.approx(1, abs=1e-3)
 
 
 def test_notebooks_have_phases_by_both_clocks(fed_late: Path):
@@ -248,12 +248,12 @@ def test_notebooks_have_phases_by_both_clocks(fed_late: Path):
     assert one["device_share"]["data_wait"] == pytest.approx(WAITED, abs=0.0001)
 
 
-def cut(run: Path, copy: Path, kept: slice) -> Path:
+def cut(run: Path, copy: Path, rows: slice) -> Path:
     """Copy a run of which only some of the device's rows were kept."""
     shutil.copytree(run, copy)
     path = copy / "records/attempt-1/device_steps.parquet"
     table = pq.read_table(path)
-    places = np.arange(table.num_rows)[kept]
+    places = np.arange(table.num_rows)[rows]
     pq.write_table(table.take(places), path)
     return copy
 

@@ -1,8 +1,8 @@
-"""Runs that the machine's other work did not disturb: on a shared host the kernel tells of it.
+"""Runs that the machine's other work did not disturb: on a shared host the kernel reports it.
 
 A virtual machine's cores are taken from it while they would work ("steal" in /proc/stat). A run
-waits for a calm moment. If it lost more than a little all the same it is made again, and where none
-is calm, the calmest one counts.
+waits for an undisturbed moment. If it lost more than a little all the same it is made again, and
+where none is undisturbed, the least disturbed one counts.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ TRIES = 4
 _LONGEST_WAIT_S, _PAUSE_S = 120.0, 3.0
 
 
-def calmly(work: Callable[[int], _T], stolen: list[float] | None = None, tries: int = TRIES) -> _T:
-    """Return what `work` returns in the first try that was calm, or in the calmest.
+def run_undisturbed(
+    work: Callable[[int], _T], stolen: list[float] | None = None, tries: int = TRIES
+) -> _T:
+    """Return what `work` returns in the first undisturbed try, or in the least disturbed.
 
     Args:
         work: Makes one run, and another where that was disturbed. It gets the number of the try,
@@ -34,7 +36,7 @@ def calmly(work: Callable[[int], _T], stolen: list[float] | None = None, tries: 
     """
     best: tuple[float, _T] | None = None
     for number in range(tries):
-        wait_for_calm()
+        wait_until_undisturbed()
         wanted, lost = ticks()
         result = work(number)
         wanted_now, lost_now = ticks()
@@ -49,7 +51,7 @@ def calmly(work: Callable[[int], _T], stolen: list[float] | None = None, tries: 
     return best[1]
 
 
-def wait_for_calm() -> None:
+def wait_until_undisturbed() -> None:
     """Return once all cores are there when they are wanted, or after two minutes."""
     began = time.monotonic()
     while time.monotonic() - began < _LONGEST_WAIT_S and _stolen_now() > MOST_STOLEN:

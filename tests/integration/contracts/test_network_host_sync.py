@@ -35,7 +35,7 @@ else:
 """
 
 
-def test_a_host_elsewhere_keeps_its_own_and_finds_those_of_all(tmp_path: Path) -> None:
+def test_a_network_host_syncs_its_own_and_finds_those_of_all(tmp_path: Path) -> None:
     """What a job on emulated hosts has saved: one on hosts with addresses of their own finds it.
 
     Those are named by hand, as is their token; their ranks meet.
@@ -69,16 +69,16 @@ def test_a_host_elsewhere_keeps_its_own_and_finds_those_of_all(tmp_path: Path) -
             )
             for host in (other, head)
         ]
-        assert [job.wait(120) for job in jobs] == [0, 0], head.said(tmp_path)
+        assert [job.wait(120) for job in jobs] == [0, 0], head.output(tmp_path)
         for rank in (0, 1):
-            assert f"rank {rank} found ['of-rank-0', 'of-rank-1']\n" in head.said(tmp_path)
-        assert head.said(tmp_path).count("sum 3.0 of 2\n") == 2
-        assert head.said(tmp_path).count(f"here {tmp_path}\n") == 1  # the other one has a copy
-        assert "a-token" not in head.said(tmp_path) + other.said(tmp_path)
+            assert f"rank {rank} found ['of-rank-0', 'of-rank-1']\n" in head.output(tmp_path)
+        assert head.output(tmp_path).count("sum 3.0 of 2\n") == 2
+        assert head.output(tmp_path).count(f"here {tmp_path}\n") == 1  # the other one has a copy
+        assert "a-token" not in head.output(tmp_path) + other.output(tmp_path)
         for rank in (0, 1):  # the other's logs come here
             logged = (runs / "b" / "logs" / "attempt-1" / f"rank-{rank}.stdout").read_text()
             assert logged.startswith("here /")
-            assert f":{rank}] {logged.splitlines()[0]}\n" in head.said(tmp_path)
+            assert f":{rank}] {logged.splitlines()[0]}\n" in head.output(tmp_path)
     run_json = (runs / "b" / "run.json").read_text()
     assert "--group=gpu=2:cpus=1" in run_json, "the cores that are counted, too"
     for rank in (0, 1):
@@ -88,5 +88,5 @@ def test_a_host_elsewhere_keeps_its_own_and_finds_those_of_all(tmp_path: Path) -
         assert archive.getnames() == ["part-0", "part-1"]
     parts = out / "b" / "parts"
     assert not parts.exists() or not list(parts.rglob("*.*"))
-    here = list((runs / "b" / "hosts").glob("*/ml/model/*"))
-    assert len(here) == 1, "the other host's are not in this run's folder"
+    own_models = list((runs / "b" / "hosts").glob("*/ml/model/*"))
+    assert len(own_models) == 1, "the other host's are not in this run's folder"

@@ -1,4 +1,4 @@
-"""Strands of iterable datasets: whoever goes through one, its batches come once and in order."""
+"""Partitions of iterable datasets: whoever goes through one, its batches come once and in order."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from headrace.data.loader.workers.shared_memory import PlainArena
 from headrace.offload.scheduler import Assignment, PartitionScheduler, assign_partitions
 
 HOSTS = ["a", "b", "c"]
-STRANDS = range(2, 7)
-WAYS = ["add", "up", "down", "spread", "deal", "end", "fail", "return", "home", "begin"]
+PARTITIONS = range(2, 7)
+WAYS = ["add", "up", "down", "spread", "assign", "end", "fail", "return", "reclaim", "begin"]
 STEPS = st.lists(st.tuples(st.sampled_from(WAYS), st.integers(0, 9)), max_size=150)
 
 
 class Hosts:
-    """Hosts that do as they are told, and who listens to them."""
+    """Hosts that do as a test's steps say, and their scheduler."""
 
     def __init__(self) -> None:
-        self.dealer = PartitionScheduler()
+        self.scheduler = PartitionScheduler()
         self.now_s = 0.0
         self.up: set[str] = set()
         self.out: list[Assignment] = []
         self.begin()
 
     def begin(self) -> None:
-        self.dealer.begin(STRANDS)
-        self.added: dict[int, int] = {}  # ticket -> its strand
+        self.scheduler.begin(PARTITIONS)
+        self.added: dict[int, int] = {}  # task -> its partition
         self.made: list[int] = []
         self.back: list[int] = []
 
@@ -45,79 +45,85 @@ class Hosts:
         host, self.now_s = HOSTS[number % len(HOSTS)], self.now_s + 1
         match what:
             case "add":
-                partition = STRANDS[number % len(STRANDS)]
-                self.dealer.add(len(self.added), partition)
+                partition = PARTITIONS[number % len(PARTITIONS)]
+                self.scheduler.add(len(self.added), partition)
                 self.added[len(self.added)] = partition
             case "up":
                 self.up.add(host)
-                self.dealer.set_task_limit(host, number + 1)
+                self.scheduler.set_task_limit(host, number + 1)
             case "down":
                 self.up.discard(host)
-                self.dealer.lose(host)
-                self.out = [ask for ask in self.out if ask.host != host]
+                self.scheduler.lose(host)
+                self.out = [assignment for assignment in self.out if assignment.host != host]
             case "spread":
-                self.dealer.assign_all()
-            case "deal":
+                self.scheduler.assign_all()
+            case "assign":
                 self.assign()
-            case "home":
-                self.dealer.reclaim_partition(STRANDS[number % len(STRANDS)])
+            case "reclaim":
+                self.scheduler.reclaim_partition(PARTITIONS[number % len(PARTITIONS)])
             case "begin" if number == 0:
                 self.begin()  # what is out arrives, and goes nowhere
             case "end" | "fail" | "return" if self.out:
                 self.answer(what, self.out[number % len(self.out)].host)
-        self.back += self.dealer.give_back()
+        self.back += self.scheduler.give_back()
 
     def assign(self) -> None:
-        for ask in self.dealer.assign(self.now_s):
-            assert ask.host in self.up
-            assert ask.partition == self.added[ask.task]
-            needed = [one for one in self.out if self.dealer.needs(one.number, one.host)]
-            assert all(one.host == ask.host for one in needed if one.partition == ask.partition)
-            self.out.append(ask)
+        for assignment in self.scheduler.assign(self.now_s):
+            assert assignment.host in self.up
+            assert assignment.partition == self.added[assignment.task]
+            needed = [one for one in self.out if self.scheduler.needs(one.number, one.host)]
+            assert all(
+                one.host == assignment.host
+                for one in needed
+                if one.partition == assignment.partition
+            )
+            self.out.append(assignment)
 
     def answer(self, what: str, host: str) -> None:
-        """Have a host answer the oldest order that it has."""
-        ask = next(one for one in self.out if one.host == host)
-        self.out.remove(ask)
+        """Have a host answer the oldest assignment that it has."""
+        assignment = next(one for one in self.out if one.host == host)
+        self.out.remove(assignment)
         if what == "return":
-            self.dealer.returned(ask.number, host)
+            self.scheduler.returned(assignment.number, host)
             return
-        begun = self.dealer.begins(ask.number, host)
+        begun = self.scheduler.begins(assignment.number, host)
         if what == "fail":
-            self.dealer.failed(ask.number, host)
-        ticket = self.dealer.arrived(ask.number, host, self.now_s)
-        assert ticket == begun
-        if ticket is not None:
-            (self.made if what == "end" else self.back).append(ticket)
+            self.scheduler.failed(assignment.number, host)
+        task = self.scheduler.arrived(assignment.number, host, self.now_s)
+        assert task == begun
+        if task is not None:
+            (self.made if what == "end" else self.back).append(task)
 
 
 @given(STEPS)
-def test_each_ticket_is_answered_once_and_in_the_order_of_its_strand(steps):
+def test_each_task_is_answered_once_and_in_the_order_of_its_partition(steps):
     hosts = Hosts()
     for what, number in steps:
         hosts.act(what, number)
-    hosts.dealer.assign_all()
-    for what in ("deal", *["end"] * len(hosts.added), "deal"):
+    hosts.scheduler.assign_all()
+    for what in ("assign", *["end"] * len(hosts.added), "assign"):
         hosts.act(what, 0)
     while hosts.out:
         hosts.act("end", 0)
     assert sorted(hosts.made + hosts.back) == sorted(hosts.added)
-    for partition in STRANDS:
-        made = [ticket for ticket in hosts.made if hosts.added[ticket] == partition]
-        back = [ticket for ticket in hosts.back if hosts.added[ticket] == partition]
+    for partition in PARTITIONS:
+        made = [task for task in hosts.made if hosts.added[task] == partition]
+        back = [task for task in hosts.back if hosts.added[task] == partition]
         assert made == sorted(made)
-        assert not made or not back or made[-1] < min(back), "nothing is made after it went home"
+        assert not made or not back or made[-1] < min(back), (
+            "nothing is made after it was reclaimed"
+        )
 
 
 @given(st.dictionaries(st.sampled_from("abcd"), st.integers(1, 40)), st.integers(0, 50), st.data())
-def test_each_host_has_strands_as_it_takes_orders(orders, count, data):
-    has = {host: data.draw(st.integers(0, 3)) for host in orders}
-    places = assign_partitions(range(count), orders, has)
-    assert set(places) == set(range(count) if orders else ())
-    given = {host: has[host] + list(places.values()).count(host) for host in orders}
+def test_each_host_has_partitions_in_proportion_to_its_task_limit(limits, count, data):
+    has = {host: data.draw(st.integers(0, 3)) for host in limits}
+    places = assign_partitions(range(count), limits, has)
+    assert set(places) == set(range(count) if limits else ())
+    given = {host: has[host] + list(places.values()).count(host) for host in limits}
     for one in set(places.values()):
-        for other in orders:
-            assert given[one] / orders[one] <= (given[other] + 1) / orders[other]
+        for other in limits:
+            assert given[one] / limits[one] <= (given[other] + 1) / limits[other]
 
 
 class Drawing:
@@ -159,15 +165,15 @@ def made(maker: BatchBuilder, place: int) -> object:
     st.lists(st.integers(0, 15), min_size=1, unique=True).map(sorted),
 )
 def test_whoever_passes_over_batches_makes_the_next_as_they_come(count, bad, size, drop, places):
-    recipe = LoaderSpec(
+    spec = LoaderSpec(
         dataset=Drawing(count, bad), collate_fn=collated, iterable=True, batch_size=size,
         drop_last=drop and size is not None, switches={},
     )  # fmt: skip
     random.seed(7)
-    maker = BatchBuilder(recipe, lambda _: None)
+    maker = BatchBuilder(spec, lambda _: None)
     whole = [made(maker, place) for place in range(16)]
     random.seed(7)
-    late = BatchBuilder(recipe, lambda _: None)
+    late = BatchBuilder(spec, lambda _: None)
     begin, is_astray = 0, False
     for place in places:
         came = made(late, place)
