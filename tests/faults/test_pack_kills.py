@@ -1,3 +1,5 @@
+"""Packing that is killed: it goes on where it was, and gives the same bytes."""
+
 from __future__ import annotations
 
 import os

@@ -1,3 +1,5 @@
+"""The scripts of examples/: they train, resume and read their data."""
+
 from __future__ import annotations
 
 import importlib.util

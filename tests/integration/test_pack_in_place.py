@@ -1,3 +1,5 @@
+"""Datasets of tars and loose files that are indexed where they lie."""
+
 from __future__ import annotations
 
 import io

@@ -1,3 +1,5 @@
+"""Packing of every kind of source: class folders, pairs, tables, WebDataset's tars."""
+
 from __future__ import annotations
 
 import json

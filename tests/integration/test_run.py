@@ -1,3 +1,5 @@
+"""`headrace run` with real torchrun: direct runs, restarts, help, wrong use."""
+
 from __future__ import annotations
 
 import json

@@ -1,3 +1,5 @@
+"""`headrace.train.prepare` with each strategy, and its errors."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -1,3 +1,5 @@
+"""Overrides of `run --apply` read back from their text."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""The index of any set of shards locates every sample."""
+
 from __future__ import annotations
 
 import pickle

@@ -1,3 +1,5 @@
+"""Tars of any members, read back by us, by tarfile and by webdataset."""
+
 from __future__ import annotations
 
 import io

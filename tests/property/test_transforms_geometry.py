@@ -1,3 +1,5 @@
+"""Crops and resizes of images and masks of any size."""
+
 from __future__ import annotations
 
 import random

@@ -1,3 +1,5 @@
+"""The simulation of a pipeline against bounds, closed forms and the loader's own bookkeeping."""
+
 from __future__ import annotations
 
 import heapq

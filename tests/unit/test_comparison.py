@@ -1,3 +1,5 @@
+"""The comparison of two runs: what differs beyond noise."""
+
 from __future__ import annotations
 
 import numpy as np

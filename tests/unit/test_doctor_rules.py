@@ -1,3 +1,5 @@
+"""Rules of the doctor on runs that do not fit the table of cases."""
+
 from __future__ import annotations
 
 import os

@@ -1,3 +1,5 @@
+"""The outputs of a job's attempts, collected from several hosts."""
+
 from __future__ import annotations
 
 import os

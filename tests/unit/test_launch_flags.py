@@ -1,3 +1,5 @@
+"""Flags of torchrun and of Headrace on one command line."""
+
 from __future__ import annotations
 
 import sys

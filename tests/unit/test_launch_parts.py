@@ -1,3 +1,5 @@
+"""The failure that ended a job, and logs shown as they grow."""
+
 from __future__ import annotations
 
 import errno

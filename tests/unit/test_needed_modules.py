@@ -1,3 +1,5 @@
+"""Modules that a worker imports before its first batch."""
+
 from __future__ import annotations
 
 import functools

@@ -1,3 +1,5 @@
+"""Where a training step begins and ends, in loops of many styles."""
+
 from __future__ import annotations
 
 from headrace.observe.probe.step_clock import DeviceCopyCounts, Segment, StepClock

@@ -1,3 +1,5 @@
+"""The page of a run: complete, safe against names as HTML, its numbers formatted."""
+
 from __future__ import annotations
 
 import json

@@ -1,3 +1,5 @@
+"""A run's folder and its run.json: attempts, names, locks, damage."""
+
 from __future__ import annotations
 
 import json

@@ -1,3 +1,5 @@
+"""How samples are shuffled and cut into shards."""
+
 from __future__ import annotations
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""Patterns that pair images with masks."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""Member names in tars: keys, extensions, names that are refused."""
+
 from __future__ import annotations
 
 import pytest

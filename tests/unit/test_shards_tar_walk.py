@@ -1,3 +1,5 @@
+"""Headers of tars, written and read, whole and damaged."""
+
 from __future__ import annotations
 
 import io

@@ -1,3 +1,5 @@
+"""The store of a local folder: links, full disks, half-written files."""
+
 from __future__ import annotations
 
 import fcntl

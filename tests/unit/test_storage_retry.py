@@ -1,3 +1,5 @@
+"""Retries of requests to object stores: which failures, how long, how often."""
+
 from __future__ import annotations
 
 import asyncio

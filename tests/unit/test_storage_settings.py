@@ -1,3 +1,5 @@
+"""Settings of object stores from profiles and the environment."""
+
 from __future__ import annotations
 
 from pathlib import Path

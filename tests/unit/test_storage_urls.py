@@ -1,3 +1,5 @@
+"""URLs of objects and paths below them."""
+
 from __future__ import annotations
 
 from pathlib import Path

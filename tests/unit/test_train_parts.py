@@ -1,3 +1,5 @@
+"""Parts of checkpoints and strategies that need no ranks."""
+
 from __future__ import annotations
 
 import hashlib

@@ -1,3 +1,5 @@
+"""The public transforms: resizing, cropping, wrong arguments."""
+
 from __future__ import annotations
 
 import colorsys

@@ -1,3 +1,5 @@
+"""Images of every format and mode, decoded by every decoder."""
+
 from __future__ import annotations
 
 import io

@@ -1,3 +1,5 @@
+"""Rank and world size from the launcher, the process group or the caller."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
