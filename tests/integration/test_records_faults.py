@@ -24,9 +24,9 @@ from headrace.records.schema import (
     FETCHES,
     FORMAT_VERSION,
     OPTIONAL_TABLES,
-    TABLE_NAMES,
     TABLES_BY_NAME,
 )
+from headrace.records.system_table import TABLE_NAMES
 from run_tables import row_of
 
 

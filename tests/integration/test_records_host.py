@@ -19,7 +19,8 @@ from headrace.records.data_frames import RunFrames
 from headrace.records.live_switch import create_live_switch
 from headrace.records.reader import open_records
 from headrace.records.ring import RingReader, RingWriter
-from headrace.records.schema import FETCHES, PHASES, STEPS, TABLE_NAMES
+from headrace.records.schema import FETCHES, PHASES, STEPS
+from headrace.records.system_table import TABLE_NAMES
 from jobs import DEADLINE_S, alive, eventually
 from run_tables import row_of
 

@@ -28,7 +28,7 @@ FRONTS = """
     offload.connection platforms.instance_groups platforms.sagemaker records.collector
     records.compaction records.layout records.live_reader records.live_switch
     records.parquet_tables records.reader records.ring records.run_folder records.schema
-    records.store report.page report.top.run_watcher report.top.state
+    records.store records.system_table report.page report.top.run_watcher report.top.state
 """.split()  # noqa: SIM905 - names, as a paragraph
 """What every test may import: what users and other packages call."""
 PURE = """
@@ -66,7 +66,7 @@ INSIDE = """
     observe.probe.process_usage observe.probe.rank_hooks observe.probe.rank_recorder
     observe.probe.read_monitor observe.probe.recording_session observe.probe.stack_sampler
     offload.capacity offload.protocol offload.proxy offload.server offload.worker_records
-    records.system_table report.sections.diagnosis report.top.screen train.checkpoint_store
+    report.sections.diagnosis report.top.screen train.checkpoint_store
     train.state_dicts train.strategies
 """.split()  # noqa: SIM905 - names, as a paragraph
 """What unit and property tests look into."""

@@ -14,11 +14,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from headrace.core.arrow_arrays import column_values, numbers
-from headrace.records import store
+from headrace.records import store, system_table
 from headrace.records.layout import STORE, part_files
 from headrace.records.parquet_tables import ParquetTable, stored_batches, stored_schema
 from headrace.records.reader import Records
-from headrace.records.schema import STEPS, TABLE_NAMES
+from headrace.records.schema import STEPS
 
 MAX_ROWS = 20_000
 """Most rows of one read, some 50 ms."""
@@ -62,7 +62,7 @@ def recent_rows(
         most: Limit of rows; if exceeded, a later time is used, the same for all processes that
             wrote the rows.
     """
-    for _ in range(_TRIES if name in TABLE_NAMES else 0):
+    for _ in range(_TRIES if name in system_table.TABLE_NAMES else 0):
         try:
             found = _read_stores(records, name, since_ns, fewest, most)
         except sqlite3.Error:  # being closed, or broken: `table` finds out

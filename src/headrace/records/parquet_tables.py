@@ -28,7 +28,6 @@ from headrace.records.layout import PARQUET, PARTS_FOLDER, part_files
 from headrace.records.schema import (
     FORMAT_VERSION,
     OPTIONAL_TABLES,
-    TABLE_NAMES,
     TABLES_BY_NAME,
     Kind,
     check_version,
@@ -178,7 +177,7 @@ def close_store(store: RecordStore, folder: Path) -> None:
 
     Until the last file is written, readers use the store. After an error it stays as it is.
     """
-    for name in TABLE_NAMES:
+    for name in system_table.TABLE_NAMES:
         schema = stored_schema(store.connection, name)
         pieces = stored_tables(store.connection, store.path, name)
         _write_table(folder / f"{name}{PARQUET}", schema, pieces)

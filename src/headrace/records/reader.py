@@ -22,7 +22,7 @@ import pyarrow as pa
 from headrace.core.errors import LaunchError, RecordsError, UsageError
 from headrace.core.file_lock import is_locked
 from headrace.core.units import format_seconds
-from headrace.records import ring, store
+from headrace.records import ring, store, system_table
 from headrace.records.collector import dropped_row, fault_row
 from headrace.records.layout import (
     LOCK,
@@ -43,7 +43,7 @@ from headrace.records.parquet_tables import (
     stored_tables,
 )
 from headrace.records.run_folder import Attempt, RunFolder, runs_folder
-from headrace.records.schema import EVENTS, OPTIONAL_TABLES, TABLE_NAMES, TABLES_BY_NAME
+from headrace.records.schema import EVENTS, OPTIONAL_TABLES, TABLES_BY_NAME
 
 _TRIES = 20
 _PAUSE_S = 0.01
@@ -67,8 +67,9 @@ class Records:
         Text is dictionary-encoded, and every column is one chunk. RecordsError: there is no such
         table, or its file is broken or of a newer version.
         """
-        if name not in TABLE_NAMES:
-            raise RecordsError(f"No table {name!r} is recorded: {', '.join(sorted(TABLE_NAMES))}.")
+        if name not in system_table.TABLE_NAMES:
+            names = ", ".join(sorted(system_table.TABLE_NAMES))
+            raise RecordsError(f"No table {name!r} is recorded: {names}.")
         reason = ""
         for _ in range(_TRIES):
             try:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Literal
 
 from headrace.core.errors import RecordsError
-from headrace.records import system_table
 
 Kind = Literal["int", "float", "text"]
 Aggregation = Literal["", "sum", "known-sum", "mean", "whole-mean", "first", "last"]
@@ -365,7 +364,6 @@ TABLES = (
 
 TABLES_BY_NUMBER = {table.number: table for table in TABLES}
 TABLES_BY_NAME = {table.name: table for table in TABLES}
-TABLE_NAMES = (*TABLES_BY_NAME, system_table.NAME)
 OPTIONAL_TABLES = frozenset(table.name for table in TABLES if table.later)
 """Tables that records of an older version may lack."""
 PHASES = ("data_wait", "copy", "forward", "backward", "sync", "optimizer", "other")

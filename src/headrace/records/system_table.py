@@ -10,7 +10,10 @@ import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from headrace.records.schema import TABLES_BY_NAME
+
 NAME = "system"
+TABLE_NAMES = (*TABLES_BY_NAME, NAME)
 TIME_COLUMN = "t_ns"
 MEANING = (
     "the host at one moment; percentages and rates are over the time since the row before; in a "
