@@ -33,7 +33,7 @@ FRONTS = """
 """What every test may import: what users and other packages call."""
 PURE = """
     bootstrap.process_start cli.doctor_report cli.report cli.top cluster.offload_fleet
-    core.errors core.overrides core.source_location data.channels.listing
+    core.errors core.overrides core.source_location core.units data.channels.listing
     data.channels.sidecar_client data.loader.collate data.loader.dataset_protocol
     data.loader.executors.base data.loader.executors.dispatch data.loader.executors.iterable
     data.loader.failures data.loader.serialization data.shards.index_rows

@@ -1,4 +1,4 @@
-"""The diagnoses, forecasts for other numbers of ranks, and checked predictions in the terminal."""
+"""`headrace doctor` in the terminal: diagnoses, forecasts for other ranks, checked predictions."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from headrace.observe.doctor.scaling_forecast import ScalingForecast, forecast_r
 from headrace.observe.whatif.comparison import error_summary, read_checked_predictions
 from headrace.observe.whatif.prediction import Estimate, ScaledRun
 from headrace.records.reader import find_run, open_records
+from headrace.report.formatting import format_number
 
 _COLOURS: dict[Severity, str] = {
     "info": "green",
@@ -53,7 +54,7 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console | None = None) -> Non
 
 def _phases(shares: Mapping[str, float]) -> str:
     return ", ".join(
-        f"{_readable_name(phase)} {share:.0%}"
+        f"{phase.replace('_', ' ')} {share:.0%}"
         for phase, share in shares.items()
         if share >= 0.005  # less would be shown as 0 %
     )
@@ -83,7 +84,7 @@ def _print_finding(console: Console, number: int, finding: Finding) -> None:
         line = f"{cause.file}:{cause.line}" if cause.line else cause.file
         _indented(console, f"[cyan]{escape(line)}[/cyan] {what}")
     facts = ", ".join(
-        f"{_readable_name(name)} {_fact_text(fact)}" for name, fact in finding.evidence.items()
+        f"{name.replace('_', ' ')} {_fact_text(fact)}" for name, fact in finding.evidence.items()
     )
     _indented(console, f"[dim]{escape(facts)}[/dim]")
     if finding.forecast and finding.remedies:
@@ -103,14 +104,10 @@ def _indented(console: Console, text: str, by: int = 3) -> None:
     console.print(Padding(text, (0, 0, 0, by), expand=False))
 
 
-def _readable_name(name: str) -> str:
-    return name.replace("_", " ")
-
-
 def _fact_text(fact: Fact) -> str:
     if fact is None:
         return "unknown"
-    return f"{fact:,.3g}" if isinstance(fact, float) and abs(fact) < 1000 else f"{fact}"
+    return format_number(fact) if isinstance(fact, float) else f"{fact}"
 
 
 _NOT_COUNTED = (

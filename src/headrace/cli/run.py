@@ -1,4 +1,4 @@
-"""The `headrace run` and `headrace resume` verbs: a training script on this host or a cluster."""
+"""The help of `headrace run`, which cli/main.py executes, and the `headrace resume` verb."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _run(**_: Any) -> None:
-    # A job is run by cli/main.py without typer, which is here for the help.
-    raise UsageError("For the help of headrace run, --help comes first.")
+    raise UsageError("For the help of headrace run, put --help right after it.")
 
 
 def _signature() -> inspect.Signature:

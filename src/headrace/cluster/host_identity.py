@@ -1,4 +1,4 @@
-"""Hosts: their names and IPv4 addresses, which are this host's own, and whether two are one.
+"""Addresses and identity of hosts: names, IPv4 addresses, free ports, whether two are the same.
 
 A host's identity across processes is the kernel's boot id and a marker file.
 """

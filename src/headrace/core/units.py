@@ -38,12 +38,14 @@ def parse_seconds(duration: str) -> float:
 
 
 def format_bytes(size_bytes: float) -> str:
-    """Return a size in bytes as text with a binary suffix and three digits: "1.21 GiB"."""
-    for suffix in ("B", "KiB", "MiB", "GiB"):
+    """Return a size in bytes as text with a binary suffix: "1.21 GiB", "1,023 KiB"."""
+    suffix = "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
         if abs(size_bytes) < 1024:
-            return f"{size_bytes:.3g} {suffix}" if suffix != "B" else f"{size_bytes:.0f} B"
-        size_bytes /= 1024
-    return f"{size_bytes:.3g} TiB"
+            break
+        size_bytes, suffix = size_bytes / 1024, larger
+    digits = ",.0f" if suffix == "B" or abs(size_bytes) >= 999.5 else ".3g"
+    return f"{size_bytes:{digits}} {suffix}"
 
 
 def format_seconds(seconds: float) -> str:

@@ -77,8 +77,8 @@ def format_fact(name: str, fact: float | str) -> tuple[str, str]:
 
 
 def format_number(value: float) -> str:
-    """Return a number with three digits, or all digits of a whole number."""
-    if isinstance(value, int) or abs(value) >= 1000:
+    """Return a number with three digits, or all digits of a whole or a large one."""
+    if isinstance(value, int) or abs(value) >= 999.5:
         return f"{value:,.0f}"
     return f"{value:.3g}"
 

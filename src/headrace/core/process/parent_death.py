@@ -1,6 +1,6 @@
-"""Processes that end with their parent, and programs that prepare their process for a command.
+"""Processes that end with their parent, and wrappers that prepare a process and exec a command.
 
-`python -P -m MODULE --name value ... -- command...` is such a wrapper: it then runs the command, or
+`python -P -m MODULE --name value ... -- command...` is a wrapper: it then runs the command, or
 becomes it. `python -m headrace.core.process.parent_death --parent PID [--report FD] -- command...`
 asks for a parent-death signal and executes the command, so that a script is `__main__` of its own
 interpreter and its tracebacks are free of Headrace. The setting survives the exec. The program

@@ -1,4 +1,4 @@
-"""Supervision of one child process: signals are forwarded to it, and its end is awaited."""
+"""The wait for one child process: forwards signals, kills after a grace period, gives its code."""
 
 from __future__ import annotations
 

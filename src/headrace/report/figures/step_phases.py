@@ -23,7 +23,7 @@ from headrace.report.figures.base import (
     pool_groups,
     time_axis,
 )
-from headrace.report.formatting import phase_name
+from headrace.report.formatting import format_number, phase_name
 
 _MAX_BAR_RANKS = 64
 _LEGEND_ABOVE = {"orientation": "h", "y": 1.0, "yanchor": "bottom"}
@@ -228,7 +228,8 @@ def data_waits(tables: Tables) -> Figure | None:
     counts, _ = np.histogram(shown, edges)
     waited, _ = np.histogram(shown, edges, weights=waits_ms)
     hover_texts = [
-        f"{left:.3g} to {right:.3g} ms: {count:,} waits, {part / 1e3:.3g} s together"
+        f"{format_number(left)} to {format_number(right)} ms: {count:,} waits, "
+        f"{format_number(part / 1e3)} s together"
         for (left, right), count, part in zip(pairwise(edges), counts, waited, strict=True)
     ]
     decades = range(high - low + 1)

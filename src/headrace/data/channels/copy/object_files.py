@@ -1,4 +1,4 @@
-"""The object files of the cache: complete ones linked into trees, drafts, records of contents."""
+"""The cache of channels' objects by content hash: links, partial downloads, the index of hashes."""
 
 from __future__ import annotations
 
