@@ -38,13 +38,13 @@ def parse_seconds(duration: str) -> float:
 
 
 def format_bytes(size_bytes: float) -> str:
-    """Return a size in bytes as text with a binary suffix: "1.21 GiB", "1,023 KiB"."""
+    """Return a size in bytes as text with a binary suffix: "1.21 GiB", "1023 KiB"."""
     suffix = "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if abs(size_bytes) < 1024:
             break
         size_bytes, suffix = size_bytes / 1024, larger
-    digits = ",.0f" if suffix == "B" or abs(size_bytes) >= 999.5 else ".3g"
+    digits = ".0f" if suffix == "B" or abs(size_bytes) >= 999.5 else ".3g"
     return f"{size_bytes:{digits}} {suffix}"
 
 
