@@ -1,4 +1,4 @@
-"""The wait for one child process: forwards signals, kills after a grace period, gives its code."""
+"""The wait for one child: forwards signals, kills it after a grace period, returns its code."""
 
 from __future__ import annotations
 

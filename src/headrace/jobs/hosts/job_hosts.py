@@ -1,4 +1,4 @@
-"""The hosts of a job: emulated or of a Ray cluster; an agent on each, and its requirements.
+"""The hosts of a job: emulated or of a Ray cluster; an agent on each, and packages to install.
 
 Emulated hosts have a loopback address each; all share the machine's cores, memory and files.
 Scripts for heterogeneous clusters run `ray start` on each host: variables give each such node its
