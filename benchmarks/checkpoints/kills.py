@@ -31,10 +31,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tools")]
 
-from s3_server import S3Server, s3_server  # noqa: E402 - likewise
+from s3_server import S3Server, s3_server  # noqa: E402 - as above
 
-from headrace.jobs.sync.file_groups import SETTLING_S  # noqa: E402 - likewise
-from headrace.jobs.sync.sync_process import PASS_EVERY_S  # noqa: E402 - likewise
+from headrace.jobs.sync.file_groups import SETTLING_S  # noqa: E402 - as above
+from headrace.jobs.sync.sync_process import PASS_EVERY_S  # noqa: E402 - as above
 from jobs import alive, descendants, headrace  # noqa: E402 - after the path
 
 _LOOKS_S = 2 * PASS_EVERY_S  # at the change, and once it has settled

@@ -30,7 +30,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[1] / "tests")]
 
 from cpu_steal import run_undisturbed  # noqa: E402 - stands above this folder
 from jobs import eventually  # noqa: E402 - of the tests
-from network_hosts import NetworkHost, network_hosts, sagemaker  # noqa: E402 - likewise
+from network_hosts import NetworkHost, network_hosts, sagemaker  # noqa: E402 - as above
 from report import Row, write_section  # noqa: E402
 
 PAGE = HERE.parents[1] / "docs" / "offload.md"

@@ -26,7 +26,7 @@ from launches import rate, share  # noqa: E402
 
 from cpu_steal import run_undisturbed  # noqa: E402 - stands above this folder
 from jobs import DEADLINE_S  # noqa: E402 - of the tests
-from network_hosts import NetworkHost, network_hosts  # noqa: E402 - likewise
+from network_hosts import NetworkHost, network_hosts  # noqa: E402 - as above
 from report import Row, write_section  # noqa: E402
 
 PAGE = HERE.parents[1] / "docs" / "offload.md"

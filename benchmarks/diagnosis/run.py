@@ -27,10 +27,10 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from cases import CASES, SCRIPTS, Case  # noqa: E402 - they stand beside this script
-from unseen_cases import UNSEEN  # noqa: E402 - likewise
+from unseen_cases import UNSEEN  # noqa: E402 - as above
 
-from cpu_steal import MOST_STOLEN, TRIES, run_undisturbed  # noqa: E402 - likewise
-from report import Row, write_section  # noqa: E402 - likewise
+from cpu_steal import MOST_STOLEN, TRIES, run_undisturbed  # noqa: E402 - as above
+from report import Row, write_section  # noqa: E402 - as above
 
 PAGE = HERE.parents[1] / "docs" / "diagnosis.md"
 LONGEST_S = 180

@@ -27,8 +27,8 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
 from cpu_steal import ticks  # noqa: E402 - stands above this folder
-from images import make_folder  # noqa: E402 - likewise
-from report import Row, write_section  # noqa: E402 - likewise
+from images import make_folder  # noqa: E402 - as above
+from report import Row, write_section  # noqa: E402 - as above
 
 PAGE = HERE.parents[1] / "docs" / "overhead.md"
 CASES = {

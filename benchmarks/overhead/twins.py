@@ -27,12 +27,12 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
 from run import PAGE, TARGETS, Trained, trained, watched  # noqa: E402 - beside this script
-from train import PROGRESS_BYTES, below, cpu_s, probe_s  # noqa: E402 - likewise
+from train import PROGRESS_BYTES, below, cpu_s, probe_s  # noqa: E402 - as above
 
 from headrace.records.live_switch import LiveSwitch  # noqa: E402
 from headrace.records.run_folder import RunFolder  # noqa: E402
 from images import make_folder  # noqa: E402 - above this folder
-from report import Row, write_section  # noqa: E402 - likewise
+from report import Row, write_section  # noqa: E402 - as above
 
 CASE = "loader-bound"
 SETTLE_S, SPAN_S = {"on": 1.0, "deep": 3.0}, 6.0

@@ -12,11 +12,11 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parents[1] / "tools")]
 
-from s3_server import s3_server  # noqa: E402 - likewise
-from slow_proxy import slow_proxy  # noqa: E402 - likewise
+from s3_server import s3_server  # noqa: E402 - as above
+from slow_proxy import slow_proxy  # noqa: E402 - as above
 
 from headrace.core.env import child_environment  # noqa: E402 - after the path
-from images import make_folder  # noqa: E402 - likewise
+from images import make_folder  # noqa: E402 - as above
 
 COUNT, LATENCY_MS = 96, 50
 FILL = """

@@ -28,8 +28,8 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from bucket import Photographs, late_bucket  # noqa: E402 - it stands beside this script
-from cases import CASES, Case, Remedied  # noqa: E402 - likewise
-from stored_results import Measured, code, load_result, store_result  # noqa: E402 - likewise
+from cases import CASES, Case, Remedied  # noqa: E402 - as above
+from stored_results import Measured, code, load_result, store_result  # noqa: E402 - as above
 
 from cpu_steal import MOST_STOLEN, run_undisturbed  # noqa: E402 - stands above this folder
 from headrace.core.env import child_environment  # noqa: E402 - after the path

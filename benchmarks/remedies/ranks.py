@@ -20,10 +20,10 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
 from cpu_steal import MOST_STOLEN, TRIES, run_undisturbed  # noqa: E402 - after the path
-from headrace.observe.doctor.evidence import Evidence, gather_evidence  # noqa: E402 - likewise
-from headrace.observe.doctor.scaling_forecast import ScalingForecast, forecast_ranks  # noqa: E402 - likewise
-from headrace.records.reader import open_records  # noqa: E402 - likewise
-from report import Row, write_section  # noqa: E402 - likewise
+from headrace.observe.doctor.evidence import Evidence, gather_evidence  # noqa: E402 - as above
+from headrace.observe.doctor.scaling_forecast import ScalingForecast, forecast_ranks  # noqa: E402 - as above
+from headrace.records.reader import open_records  # noqa: E402 - as above
+from report import Row, write_section  # noqa: E402 - as above
 
 PAGE = HERE.parents[1] / "docs" / "diagnosis.md"
 LONGEST_S = 240

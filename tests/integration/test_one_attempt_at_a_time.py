@@ -1,4 +1,4 @@
-"""A run's folder has one attempt at a time: whoever would begin another meanwhile is refused."""
+"""A run's folder has one attempt at a time: another one meanwhile is refused."""
 
 from __future__ import annotations
 

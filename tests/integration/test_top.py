@@ -253,7 +253,7 @@ def begun(folder: Path) -> RunFolder:
 
 
 def move_start(run_folder: RunFolder, seconds: float) -> None:
-    """Set another start of a run's attempt, also for whoever reads it now."""
+    """Set another start of a run's attempt, also for a reader under way."""
     path = run_folder.path / "run.json"
     content = json.loads(path.read_text())
     content["attempts"][0]["started_s"] += seconds

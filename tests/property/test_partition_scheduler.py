@@ -1,4 +1,4 @@
-"""Partitions of iterable datasets: whoever goes through one, its batches come once and in order."""
+"""Partitions of iterable datasets: their batches come once and in order, on any host."""
 
 from __future__ import annotations
 
