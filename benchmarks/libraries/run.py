@@ -358,7 +358,7 @@ def _bwrap_command(program: str, source: Path, place: Path) -> list[str]:
 
 
 def _gets_sigterm(command: Sequence[str]) -> bool:
-    code = "trap 'echo told; exit' TERM; echo up; sleep 10 & wait"
+    code = "trap 'echo terminated; exit' TERM; echo up; sleep 10 & wait"
     with subprocess.Popen(
         [*command, "bash", "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
@@ -368,7 +368,7 @@ def _gets_sigterm(command: Sequence[str]) -> bool:
         line = process.stdout.readline()
         if line:
             os.killpg(process.pid, signal.SIGKILL)  # its `sleep`
-    return line == "told\n"
+    return line == "terminated\n"
 
 
 _IN_NAMESPACES = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--mount", "--net"]

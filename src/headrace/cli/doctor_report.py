@@ -130,8 +130,8 @@ def print_ranks(run: str | None, runs_dir: str | None, ranks: int, *, json: bool
     if forecast is None:
         raise RecordsError(
             f"The records of {found} do not say enough to predict other ranks: that takes a "
-            "DataLoader, ten training steps after the warm-up, and some seconds in which cores "
-            "were looked at. Let it train longer, or look more often (--profile-interval 100ms)."
+            "DataLoader, ten training steps after the warm-up, and some seconds of samples of the "
+            "cores. Let it train longer, or sample more often (--profile-interval 100ms)."
         )
     if json:
         print_json(forecast.to_json())
@@ -219,5 +219,5 @@ def print_backtest(runs: Path, *, json: bool) -> None:
     console.print(table)
     console.print(
         f"[bold]{len(checked)} checked: error {summary['median']:.0%} in the median, "
-        f"{summary['worst']:.0%} at worst; intervals met in {summary['held']:.0%}[/bold]"
+        f"{summary['worst']:.0%} at worst; {summary['held']:.0%} within their ranges[/bold]"
     )

@@ -113,7 +113,7 @@ class _ClusterJob:
         ):
             stop.catch_signals(STOP_SIGNALS)  # Ray replaced the handlers
             hosts = RayHosts(
-                calls=ray, options=options, groups=self._groups, programs=self._programs,
+                ray_api=ray, options=options, groups=self._groups, programs=self._programs,
                 working_dir=self._working_dir, marker=marker, requirements=requirements,
                 offloading=self._offloading(ray, marker, requirements),
                 profile=self.job.spec.recording.profile,

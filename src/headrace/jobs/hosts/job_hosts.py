@@ -115,7 +115,7 @@ class EmulatedHosts:
     programs: HostCommands
     marker: HostMarker  # the driver's
     devices: Sequence[str]  # names of the machine's devices
-    calls: ThreadCalls = field(default_factory=ThreadCalls)
+    ray_api: ThreadCalls = field(default_factory=ThreadCalls)
     ray: ScriptRayCluster = field(default_factory=ScriptRayCluster)
 
     def placed(self, stop: StopRequest) -> _EmulatedAgents | None:
@@ -265,7 +265,7 @@ _Placement = TypeVar("_Placement")
 class RayHosts:
     """The hosts of one job on a Ray cluster."""
 
-    calls: Any  # the `ray` module, connected to the cluster
+    ray_api: Any  # the `ray` module, connected to the cluster
     options: ClusterOptions
     groups: Sequence[GroupSpec]  # those whose hosts run something
     programs: HostCommands
@@ -316,7 +316,7 @@ class RayHosts:
         """Return the agents of lost hosts, once the cluster reports them or after a time limit."""
         deadline_s = time.monotonic() + _MAX_LOSS_REPORT_S
         while agents:
-            living = {host.node_id for host in living_hosts(self.calls)}
+            living = {host.node_id for host in living_hosts(self.ray_api)}
             gone = [agent for agent in agents if agent.host.node_id not in living]
             if gone or time.monotonic() > deadline_s:
                 self.lost |= {agent.host.node_id for agent in gone}
@@ -332,7 +332,7 @@ class RayHosts:
 
     def _place(self, stop: StopRequest, hosts: Sequence[RayHost]) -> AgentPlacement:
         placement = DriverAgentPlacement if self.options.driver else AgentPlacement
-        return placement(self.calls, self.groups, hosts, self.marker, is_over=stop.is_requested)
+        return placement(self.ray_api, self.groups, hosts, self.marker, is_over=stop.is_requested)
 
     def _placed(
         self, stop: StopRequest, place: Callable[[Sequence[RayHost]], _Placement]
@@ -343,7 +343,7 @@ class RayHosts:
         while not stop.is_requested():
             left_s = max(0.0, deadline_s - time.monotonic())
             hosts = wait_for_hosts(
-                self.calls, wanted, longest_s=left_s, is_over=stop.is_requested,
+                self.ray_api, wanted, longest_s=left_s, is_over=stop.is_requested,
                 without=self.lost,
             )  # fmt: skip
             if stop.is_requested():
@@ -366,7 +366,7 @@ class RayHosts:
         options = self.options
         names = {options.training.name, *(one.name for one in options.others)}
         everywhere = self._placed(
-            stop, lambda hosts: AgentsOnAllHosts(self.calls, names, hosts, self.marker)
+            stop, lambda hosts: AgentsOnAllHosts(self.ray_api, names, hosts, self.marker)
         )
         if everywhere is None:
             return []
@@ -377,13 +377,13 @@ class RayHosts:
 
     def _can_bind_mount_everywhere(self, agents: Sequence[PlacedAgent]) -> bool:
         calls = [agent.actor.can_bind_mount.remote(DEFAULT_BASE) for agent in agents]
-        return all(self.calls.get(calls))
+        return all(self.ray_api.get(calls))
 
     def _variables(self, agents: Sequence[PlacedAgent], agent: PlacedAgent) -> Mapping[str, str]:
         """Return the variables of a host's ranks for Ray, and for the offload hosts."""
         is_here = agent.facts.is_drivers
         found = ray_variables(
-            self.calls, self.working_dir, self.programs.recorded() if is_here else {},
+            self.ray_api, self.working_dir, self.programs.recorded() if is_here else {},
             is_here=is_here, is_driver=self.options.driver,
             devices_reserved=not self.options.driver
             and any(one.host.gpus for one in (agents if is_here else [agent])),

@@ -109,7 +109,7 @@ MessageHandler = Callable[[str, dict[str, Any]], object]
 class RankGroup:
     """One start of all hosts' ranks."""
 
-    calls: AgentCalls
+    ray_api: AgentCalls
     agents: Sequence[PlacedAgent]  # one a host
     grace_s: float  # between stop signal and kill
     logs: Path  # the folder for copies of other machines' logs
@@ -151,14 +151,14 @@ class RankGroup:
         self._waiting[agent.actor.report.remote(self._started[agent.host.node_id])] = agent
 
     def _receive_reports(self) -> None:
-        ready, _ = self.calls.wait(list(self._waiting), num_returns=1, timeout=_POLL_S)
+        ready, _ = self.ray_api.wait(list(self._waiting), num_returns=1, timeout=_POLL_S)
         for reference in ready:
             agent = self._waiting.pop(reference)
             try:
-                report: AgentReport = self.calls.get(reference)
-            except self.calls.exceptions.ActorUnavailableError:  # perhaps temporary
+                report: AgentReport = self.ray_api.get(reference)
+            except self.ray_api.exceptions.ActorUnavailableError:  # perhaps temporary
                 self._poll(agent)
-            except (self.calls.exceptions.RayError, ConnectionError) as error:
+            except (self.ray_api.exceptions.RayError, ConnectionError) as error:
                 self._ends.append(HostExit(agent=agent, returncode=None, reason=str(error)))
             else:
                 self._last_report_s[agent.host.node_id] = time.monotonic()
@@ -241,7 +241,7 @@ class HostProvider(Protocol):
     """The source of a job's hosts."""
 
     @property
-    def calls(self) -> AgentCalls:
+    def ray_api(self) -> AgentCalls:
         """The calls of their agents."""
 
     def placed(self, stop: StopRequest) -> PlacedAgents | None:
@@ -314,7 +314,7 @@ class RestartLoop:
         self, agents: Sequence[PlacedAgent], on_message: MessageHandler | None = None
     ) -> RankGroup:
         return RankGroup(
-            calls=self.hosts.calls,
+            ray_api=self.hosts.ray_api,
             agents=agents,
             grace_s=self.grace_s + _AGENTS_EXTRA_S,
             logs=self.logs,
