@@ -30,7 +30,7 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     dataset = headrace.ShardDataset(options.data, max_bad_rate=0.1)
     loader = headrace.DataLoader(dataset, global_batch=16, shuffle=True, seed=5, num_workers=1)
-    checkpointer = headrace.Checkpointer(str(options.folder / "checkpoints"))
+    checkpointer = headrace.Checkpointer(os.environ["HEADRACE_CHECKPOINT_DIR"])
     restored = checkpointer.restore(model, optimizer, loader)
     step = restored.step if restored else 0
     ledger_file = options.folder / f"ledger-{options.attempt:03d}-{rank}.jsonl"

@@ -5,15 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from kills import run
+from kills import run, schedule
 
 EPOCHS = 16
+SEED = 1
 
 
 @pytest.mark.timeout(1200)
 def test_nothing_is_lost_or_duplicated_over_kills_and_other_world_sizes(tmp_path: Path):
     # So many epochs that no attempt can come to the end before its kill.
-    found = run(tmp_path, kills=3, seed=1, epochs=EPOCHS)
+    found = run(tmp_path, list(schedule(3, SEED, on_cluster=False)), EPOCHS)
     assert found.finished
     assert found.attempts == 4
     assert found.lost == []
