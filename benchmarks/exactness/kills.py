@@ -95,8 +95,8 @@ def main() -> None:
     kinds: Counter[str] = Counter()
     for seed in range(options.first_seed, options.first_seed + options.seeds):
         plan = list(schedule(options.kills, seed, on_cluster=not options.one_host))
-        with tempfile.TemporaryDirectory() as folder:
-            found.append(run(Path(folder), plan, options.epochs))
+        with tempfile.TemporaryDirectory() as folder, s3_server(Path(folder) / "s3") as server:
+            found.append(run(server, Path(folder), plan, options.epochs))
         kinds.update(attempt.kind for attempt in plan)
         last = found[-1]
         print(f"seed {seed}: {last.counted} samples, {len(last.lost)} lost, "
@@ -151,23 +151,22 @@ def _in_turn(kinds: tuple[str, ...], chance: random.Random) -> Iterator[str]:
         yield from chance.sample(kinds, len(kinds))
 
 
-def run(folder: Path, plan: list[Attempt], epochs: int) -> Audit:
+def run(server: S3Server, folder: Path, plan: list[Attempt], epochs: int) -> Audit:
     """Kill a training as planned, let it finish on two ranks, and audit its ledgers.
 
     Raises NotKilledError where an attempt ended otherwise than by its kill.
     """
     data, keys = make_data(folder)
-    with s3_server(folder / "s3") as server:
-        for attempt in plan:
-            launcher = start(server, folder, data, attempt, epochs)
-            try:
-                kill_as_planned(launcher, folder, attempt)
-            finally:
-                launcher.kill()
-            print(f"attempt {attempt.number}: world {attempt.world}, killed a {attempt.kind}",
-                  file=sys.stderr, flush=True)  # fmt: skip
-        last = Attempt(number=len(plan), world=2)
-        code = start(server, folder, data, last, epochs).wait(timeout=1200)
+    for attempt in plan:
+        launcher = start(server, folder, data, attempt, epochs)
+        try:
+            kill_as_planned(launcher, folder, attempt)
+        finally:
+            launcher.kill()
+        print(f"attempt {attempt.number}: world {attempt.world}, killed a {attempt.kind}",
+              file=sys.stderr, flush=True)  # fmt: skip
+    last = Attempt(number=len(plan) and plan[-1].number + 1, world=2)
+    code = start(server, folder, data, last, epochs).wait(timeout=1200)
     if code:
         raise NotKilledError(f"The last attempt ended with {code}:\n{log_of(folder, last)}")
     return audit(folder, keys, epochs, replacements_in(folder))
@@ -200,18 +199,19 @@ def make_data(folder: Path) -> tuple[str, list[str]]:
 
 
 def start(
-    server: S3Server, folder: Path, data: str, attempt: Attempt, epochs: int
+    server: S3Server, folder: Path, data: str, attempt: Attempt, epochs: int, run_folder: str = ""
 ) -> subprocess.Popen[bytes]:
-    """Start one attempt through `headrace run`; each has a run folder of its own."""
+    """Start one attempt through `headrace run`; by default in a run folder of its own."""
     cluster = ["--engine", "ray", "--group", "gpu=1:cpus=2", "--group", "cpu=1:cpus=2"]
     hosts = [*cluster, "--offload", "cpu"] if attempt.on_cluster else []
+    checkpoints = f"s3://{server.bucket}/{folder.parent.name}-{folder.name}"
     ranks = [f"--nproc-per-node={attempt.world}"] if attempt.world > 1 or hosts else []
     with log_file(folder, attempt).open("wb") as log:
         return subprocess.Popen(
             [sys.executable, "-m", "headrace.cli.main", "run", *hosts, *ranks, "--run-dir",
-             str(folder / f"run-{attempt.number:03d}"), "--checkpoint-uri",
-             f"s3://{server.bucket}/{folder.name}", str(HERE / "train.py"), "--data", data,
-             "--folder", str(folder), "--attempt", str(attempt.number), "--epochs", str(epochs)],
+             str(folder / (run_folder or f"run-{attempt.number:03d}")), "--checkpoint-uri",
+             checkpoints, str(HERE / "train.py"), "--data", data, "--folder", str(folder),
+             "--attempt", str(attempt.number), "--epochs", str(epochs)],
             env={**os.environ, **server.environment(), "OMP_NUM_THREADS": "1"},
             stdin=subprocess.DEVNULL, stdout=log, stderr=log,
         )  # fmt: skip

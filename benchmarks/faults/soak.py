@@ -1,0 +1,179 @@
+"""Half an hour of training with random faults: nothing lost, nothing doubled, memory flat.
+
+    python benchmarks/faults/soak.py --minutes 30 --seed 1
+
+Two ranks or one train from an S3 server behind a proxy that makes faults, and keep checkpoints
+there. Every few seconds a worker or a collector is killed, or a rank is frozen for a moment; every
+few minutes a rank or the launcher is killed, and the job starts anew at another world size. At the
+end all samples of all epochs are counted. Writes the section "Soak" of docs/faults.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "exactness"))
+
+import psutil
+from audit import audit
+from kills import (
+    Attempt,
+    kill_as_planned,
+    lines_of,
+    make_data,
+    of_kind,
+    replacements_in,
+    start,
+    wait_for_lines,
+)
+from s3_server import S3Server, s3_server
+from slow_proxy import Faults, slow_proxy
+
+from report import ROOT, Row, write_section
+
+FAULTS = {"busy": 0.02, "reset": 0.01, "short_body": 0.005, "cut_range": 0.005, "stall": 0.002}
+BETWEEN_HARMS_S = (3.0, 15.0)
+ATTEMPT_S = (120.0, 300.0)
+SETTLING_S = 45.0  # after which an attempt's memory is looked at
+FOR_EVER = 10**6
+
+
+@dataclass(slots=True)
+class Soak:
+    """What has happened so far."""
+
+    chance: random.Random
+    harms: Counter[str] = field(default_factory=Counter)
+    slopes: list[float] = field(default_factory=list)  # MB a minute of a rank
+    memory: list[tuple[float, float]] = field(default_factory=list)  # of the attempt: s, MB a rank
+
+
+def main() -> None:
+    """Train with faults for so long, audit, and write the section; exit 1 if it did not hold."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--dry", action="store_true", help="write nothing to docs/")
+    options = parser.parse_args()
+    soak = Soak(random.Random(options.seed))
+    with (
+        tempfile.TemporaryDirectory() as temporary,
+        s3_server(Path(temporary) / "s3") as server,
+        slow_proxy(server.endpoint, faults=Faults(**FAULTS, stall_s=3.0, seed=options.seed)) as far,
+    ):
+        folder = Path(temporary) / "job"
+        folder.mkdir()
+        found = run(soak, replace(server, endpoint=far.endpoint), folder, options.minutes * 60)
+        requests = far.counts()["requests"]
+    harms = ", ".join(f"{count} times {what}" for what, count in sorted(soak.harms.items()))
+    description = (
+        f"{found.attempts} attempts; {found.counted:,} samples counted; {requests:,} requests to "
+        f"object storage, 4.2 % of them with a fault; {harms}."
+    )
+    rows = [
+        Row("samples lost", [float(len(found.lost))], "<= 0"),
+        Row("samples duplicated", [float(len(found.duplicated))], "<= 0"),
+        Row("memory of a rank, more MB a minute", soak.slopes, "<= 1"),
+    ]
+    command = (
+        f"python benchmarks/faults/soak.py --minutes {options.minutes:g} --seed {options.seed}"
+    )
+    write_section(
+        "Soak", command, [description], rows, page=ROOT / "docs" / "faults.md", dry=options.dry
+    )
+    is_well = found.finished and not found.lost and not found.duplicated
+    sys.exit(0 if is_well and statistics.median(soak.slopes) <= 1 else 1)
+
+
+def run(soak: Soak, server: S3Server, folder: Path, seconds: float):
+    """Run attempts until the time is over, then one that comes to an end; return the audit."""
+    data, keys = make_data(folder)
+    until_s = time.monotonic() + seconds
+    number = 0
+    while time.monotonic() < until_s:
+        world, kind = soak.chance.choice((1, 2)), soak.chance.choice(("rank", "launcher"))
+        attempt = Attempt(number=number, world=world, kind=kind)
+        launcher = start(server, folder, data, attempt, FOR_EVER)
+        try:
+            wait_for_lines(launcher, folder, attempt, 0)
+            longest_s = min(until_s, time.monotonic() + soak.chance.uniform(*ATTEMPT_S))
+            harm_for_a_while(soak, psutil.Process(launcher.pid), longest_s)
+            kill_as_planned(launcher, folder, replace(attempt, steps=lines_of(folder, attempt)))
+        finally:
+            launcher.kill()
+        soak.harms[f"kill -9 of a {attempt.kind}"] += 1
+        number += 1
+    epochs = last_epoch(folder) + 2
+    start(server, folder, data, Attempt(number=number, world=2), epochs).wait(timeout=1200)
+    return audit(folder, keys, epochs, replacements_in(folder))
+
+
+def harm_for_a_while(soak: Soak, launcher: psutil.Process, until_s: float) -> None:
+    """Do small harm that a job survives, and watch the memory of its ranks."""
+    began_s = time.monotonic()
+    soak.memory.clear()
+    next_s = began_s + soak.chance.uniform(*BETWEEN_HARMS_S)
+    while (now_s := time.monotonic()) < until_s:
+        if now_s > began_s + SETTLING_S:
+            soak.memory.append((now_s - began_s, memory_of(launcher)))
+        if now_s > next_s:
+            harm(soak, launcher)
+            next_s = now_s + soak.chance.uniform(*BETWEEN_HARMS_S)
+        time.sleep(1.0)
+    if len(soak.memory) > 30:
+        times, sizes = zip(*soak.memory, strict=True)
+        soak.slopes.append(60 * statistics.linear_regression(times, sizes).slope)
+
+
+def harm(soak: Soak, launcher: psutil.Process) -> None:
+    """Kill a worker or a collector, or freeze a rank for a moment."""
+    what = soak.chance.choice(("worker", "collector", "freeze"))
+    kind = "rank" if what == "freeze" else what
+    found = of_kind(launcher.children(recursive=True), kind)
+    if not found:
+        return
+    process = soak.chance.choice(found)
+    with suppress(psutil.NoSuchProcess):
+        if what == "freeze":
+            process.suspend()
+            time.sleep(soak.chance.uniform(0.2, 3.0))  # the harm itself
+            process.resume()
+        else:
+            process.kill()
+        soak.harms["a rank frozen" if what == "freeze" else f"kill -9 of a {what}"] += 1
+
+
+def memory_of(launcher: psutil.Process) -> float:
+    """Return the mean resident memory of the job's ranks, MB."""
+    sizes = []
+    for rank in of_kind(launcher.children(recursive=True), "rank"):
+        with suppress(psutil.NoSuchProcess):
+            sizes.append(rank.memory_info().rss / 1e6)
+    return statistics.mean(sizes) if sizes else 0.0
+
+
+def last_epoch(folder: Path) -> int:
+    """Return the highest number of an epoch in the ledgers."""
+    entries = (
+        json.loads(line)
+        for path in folder.glob("ledger-*.jsonl")
+        for line in path.read_text().splitlines(keepends=True)
+        if line.endswith("\n")
+    )
+    return max(entry.get("epoch", 0) for entry in entries)
+
+
+if __name__ == "__main__":
+    main()
