@@ -10,8 +10,9 @@ import pytest
 from headrace.cluster.ray_node import configured_token, write_token_file
 from headrace.core import env
 from headrace.core.errors import UsageError
-from headrace.jobs.hosts.cluster_join import TORCHRUN_SWITCHES, parse_join_flags
-from headrace.jobs.torchrun_args import torchrun_switches
+from headrace.jobs.cli_args import TORCHRUN_FLAGS
+from headrace.jobs.hosts.cluster_join import parse_join_flags
+from headrace.jobs.torchrun_args import torchrun_flags
 from headrace.platforms.cluster_hosts import ClusterHostFlags
 from headrace.platforms.instance_groups import GroupSpec
 
@@ -37,13 +38,12 @@ def test_flags_of_both_kinds_in_any_order():
     assert parse_join_flags(["--offload=auto", "train.py"]).host_flags.offload is None
     drives = parse_join_flags(["--driver", "train.py", "--offload", "x"])
     assert (drives.driver, drives.host_flags.offload, drives.run[0]) == (True, None, "--driver")
-    assert parse_join_flags(["--", "train.py", "--port", "x"]).run == (
-        "--", "train.py", "--port", "x",
-    )  # fmt: skip
+    assert parse_join_flags(["--", "train.py", "--port", "x"]).run == ("train.py", "--port", "x")
+    assert parse_join_flags(["--", "-x.py", "-v"]).run == ("--", "-x.py", "-v")
 
 
 def test_the_torchrun_flags_that_are_written_down_are_those_of_its_parser():
-    assert torchrun_switches() == TORCHRUN_SWITCHES
+    assert torchrun_flags() == TORCHRUN_FLAGS
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,14 @@ def test_our_own_flags_stand_among_torchruns_and_end_at_the_script(script: str):
     assert job.ranks_here == job.world_size == 2
 
 
+def test_torchruns_flags_may_be_shortened_as_its_parser_has_it(script: str):
+    job = parse_torchrun_flags(["--stand", "--nnode", "1:3", "-mt3", "a.train", "--nnode", "2"])
+    assert (job.args.nnodes, job.args.standalone, job.args.module, job.args.tee) == (
+        "1:3", True, True, "3",
+    )  # fmt: skip
+    assert job.spec.script.arguments == ("--nnode", "2")
+
+
 def test_the_world_counts_all_hosts(script: str):
     job = parse_torchrun_flags(["--nnodes", "1:3", "--nproc-per-node", "4", script])
     assert (job.ranks_here, job.world_size) == (4, 12)
@@ -69,6 +77,11 @@ def test_auto_means_devices_or_one(script: str):
         (["--nnodes", "a:b", "SCRIPT"], "MIN:MAX"),
         (["--nnodes", "3:2", "SCRIPT"], "MIN no more than MAX"),
         (["--max-restarts", "x", "SCRIPT"], "invalid int value: 'x'"),
+        (["--output", "x", "SCRIPT"], r"no flag --output\. Did you mean --output-path\?"),
+        (["--standalone", "--run-d=x", "SCRIPT"], r"no flag --run-d\. Did you mean --run-dir\?"),
+        (["--standalone", "--dry-run=x", "SCRIPT"], "--dry-run takes no value"),
+        (["--standalone", "--name"], "--name needs a value"),
+        (["--nproc-per-node", "--", "SCRIPT"], "expected one argument"),
         (["--standalone"], "No script is named"),
         (["--standalone", "absent.py"], "no script absent.py"),
     ],

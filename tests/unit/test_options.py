@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 
 from headrace.core.errors import UsageError
 from headrace.core.overrides import parse_overrides
-from headrace.jobs.cli_args import add_options, option_values, split_headrace_flags
+from headrace.jobs.cli_args import split_headrace_flags
 from headrace.jobs.job_request import argument_names, request_job
 from headrace.jobs.options import (
     SWITCH,
@@ -114,9 +113,6 @@ def test_the_flags_of_a_job_give_the_same_options(spec: JobSpec):
     texts = spec.texts()
     flags = [flag for name, each in texts.items() for flag in job_options()[name].flags(each)]
     assert split_headrace_flags([*flags, "train.py"]) == (texts, ["train.py"])
-    parser = argparse.ArgumentParser()
-    add_options(parser)
-    assert option_values(parser.parse_args(flags)) == texts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,6 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
-from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from headrace.core.errors import HeadraceError
@@ -96,8 +95,10 @@ def run_command_line(arguments: Sequence[str] | None = None) -> str | int | None
     """Run a command line, by default this process's own, and return the exit code or message."""
     words = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        if words[:1] == ["run"] and (code := _run_job(words[1:])) is not None:
-            return code
+        if words[:1] == ["run"]:
+            if (code := _run_job(words[1:])) is not None:
+                return code
+            words = ["run", "--help"]
         build_app()(words, prog_name="headrace")
     except HeadraceError as error:
         sys.stderr.write(f"headrace: {error}\n")
@@ -114,13 +115,13 @@ def _run_job(words: list[str]) -> int | None:
 
     Without typer, whose import alone would delay it by a tenth of a second.
     """
-    from headrace.jobs.cli_args import split_headrace_flags
+    from headrace.jobs.cli_args import asks_for_help, split_headrace_flags
     from headrace.jobs.run import run_job
     from headrace.jobs.spec import job_options
 
-    own, rest = split_headrace_flags(words)
-    if "--help" in takewhile(lambda word: word.startswith("-") and word != "--", rest):
+    if asks_for_help(words):
         return None
+    own, rest = split_headrace_flags(words)
     flags = [flag for name, texts in own.items() for flag in job_options()[name].flags(texts)]
     return run_job([*flags, *rest])
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import difflib
 import os
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -64,6 +63,26 @@ def _nearest_script(path: Path) -> str:
 
 
 _TORCHRUN_PREFIX = "PET_"  # torchrun reads its flags from such variables too
+_TORCHRUN_SWITCHES = (
+    "-h", "--help", "-m", "--module", "--no-python", "--run-path", "--standalone",
+    "--virtual-local-rank",
+)  # fmt: skip
+_TORCHRUN_VALUES = (
+    "--nnodes", "--nproc-per-node", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--rdzv-conf",
+    "--max-restarts", "--monitor-interval", "--start-method", "--event-log-handler", "--role",
+    "--log-dir", "-r", "--redirects", "-t", "--tee", "--local-ranks-filter",
+    "--duplicate-stdout-filters", "--duplicate-stderr-filters", "--node-rank", "--master-addr",
+    "--master-port", "--local-addr", "--logs-specs", "--numa-binding", "--signals-to-handle",
+    "--shutdown-timeout",
+)  # fmt: skip
+TORCHRUN_FLAGS: Mapping[str, bool] = {
+    spelling: takes_value
+    for names, takes_value in ((_TORCHRUN_SWITCHES, False), (_TORCHRUN_VALUES, True))
+    for name in names
+    for spelling in (name, f"--{name.removeprefix('--').replace('-', '_')}")
+    if name.startswith("--") or spelling == name
+}
+"""Whether torchrun's flags take a value, in all spellings; written down, as not all need torch."""
 
 
 @cache
@@ -72,24 +91,68 @@ def options_by_flag() -> dict[str, Option]:
     return {flag: each for each in job_options().values() for flag in each.spellings}
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of all options to a parser, whose values are then read by `option_values`."""
-    for each in job_options().values():
-        if each.kind.is_switch:
-            parser.add_argument(*each.spellings, action="append_const", const="true", default=[])
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flag:
+    """A flag before the script, ours or torchrun's."""
+
+    words: tuple[str, ...]  # as typed: one, or the flag and its value
+    name: str  # the flag alone
+    value: str | None  # None: it takes none, or none follows
+    lacks_value: bool = False
+
+
+def split_at_script(
+    words: Sequence[str], torchrun_flags: Mapping[str, bool] = TORCHRUN_FLAGS
+) -> tuple[list[Flag], list[str]]:
+    """Return the flags before the script, and the words from the script on, which stay unread.
+
+    The script is the first word that is neither a flag nor the value of one; a `--` before it is
+    left out. Our own flags are never abbreviated. An unknown flag is taken to have a value.
+    """
+    flags: list[Flag] = []
+    rest = list(words)
+    while rest and rest[0].startswith("-"):
+        word = rest.pop(0)
+        if word == "--":
+            break
+        name, equals, value = word.partition("=")
+        if equals:
+            flags.append(Flag(words=(word,), name=name, value=value))
+        elif not _value_follows(word, torchrun_flags):
+            flags.append(Flag(words=(word,), name=word, value=None))
+        elif rest:
+            value = rest.pop(0)
+            flags.append(Flag(words=(word, value), name=word, value=value))
         else:
-            parser.add_argument(*each.spellings, action="append", default=[])
+            flags.append(Flag(words=(word,), name=word, value=None, lacks_value=True))
+    return flags, rest
 
 
-def switches() -> frozenset[str]:
-    """Return the flags of options, in all their spellings, that take no value."""
-    options = job_options().values()
-    return frozenset(flag for each in options if each.kind.is_switch for flag in each.spellings)
+def _value_follows(word: str, torchrun_flags: Mapping[str, bool]) -> bool:
+    """Return whether the word after a flag is its value."""
+    own = options_by_flag().get(word)
+    if own is not None:
+        return not own.kind.is_switch
+    if word in torchrun_flags:
+        return torchrun_flags[word]
+    if word.startswith("--"):  # torchrun's parser takes the beginnings of its flags, too
+        meant = {takes for flag, takes in torchrun_flags.items() if flag.startswith(word)}
+        return meant != {False}
+    letters = word[1:]  # -t3 has its value in it, and -mt 3 is -m -t 3
+    for place, letter in enumerate(letters):
+        if torchrun_flags.get(f"-{letter}", True):
+            return place == len(letters) - 1
+    return False
 
 
-def option_values(args: argparse.Namespace) -> dict[str, list[str]]:
-    """Return the texts of the options that were parsed by `add_options` flags."""
-    return {name: getattr(args, name) for name in job_options() if getattr(args, name)}
+def asks_for_help(words: Sequence[str]) -> bool:
+    """Return whether --help stands among the flags before the script."""
+    for flag in split_at_script(words)[0]:
+        if flag.name in {"--help", "-h"}:
+            return True
+        if flag.name not in TORCHRUN_FLAGS and flag.name not in options_by_flag():
+            return False  # whether a value follows is not known here
+    return False
 
 
 def direct_job(argv: Sequence[str]) -> JobSpec | None:

@@ -21,7 +21,13 @@ from headrace.core import env
 from headrace.core.console import print_status
 from headrace.core.errors import UsageError
 from headrace.core.process.parent_death import parent_bound_command
-from headrace.jobs.cli_args import add_options, check_script, find_script, option_values
+from headrace.jobs.cli_args import (
+    Flag,
+    check_script,
+    find_script,
+    options_by_flag,
+    split_at_script,
+)
 from headrace.jobs.environment.existing_job import (
     ExistingJob,
     command_without_rank_variables,
@@ -29,6 +35,7 @@ from headrace.jobs.environment.existing_job import (
     with_detected_contract,
 )
 from headrace.jobs.environment.script_environment import ScriptEnvironment, program_command
+from headrace.jobs.options import Texts
 from headrace.jobs.spec import AUTO_OFFLOAD, ContractOptions, HostsOptions, JobSpec, Script
 from headrace.platforms.instance_groups import DEFAULT_GROUP, GroupSpec
 from headrace.platforms.training_job import Distribution
@@ -230,20 +237,40 @@ def parse_torchrun_flags(argv: Sequence[str]) -> TorchrunJob:
     cannot be run).
     """
     parser = _parser()
-    args = parser.parse_job(argv)
+    flags, words = split_at_script(argv, parser.flags())
+    options, torchrun_flags = _by_owner(flags)
+    if not words:
+        raise UsageError(f"No script is named. {_RUN_SYNTAX}")
+    args = parser.parse_job(torchrun_flags, words[0], words[1:])
     script = Script(
-        path=args.training_script, is_module=args.module, is_program=args.no_python,
-        arguments=tuple(args.training_script_args),
-    )  # fmt: skip
-    spec = JobSpec.parse(option_values(args), script, _torchrun_flags(argv, script))
-    return _torchrun_job(spec, args, parser)
+        path=words[0], is_module=args.module, is_program=args.no_python, arguments=tuple(words[1:])
+    )
+    return _torchrun_job(JobSpec.parse(options, script, torchrun_flags), args, parser)
 
 
 def torchrun_job(spec: JobSpec) -> TorchrunJob:
     """Return the job of a spec that was read before, by another process; raises UsageError."""
-    parser = _parser()
-    words = [*spec.torchrun_flags, spec.script.path, *spec.script.arguments]
-    return _torchrun_job(spec, parser.parse_job(words), parser)
+    parser, script = _parser(), spec.script
+    args = parser.parse_job(spec.torchrun_flags, script.path, script.arguments)
+    return _torchrun_job(spec, args, parser)
+
+
+def _by_owner(flags: Sequence[Flag]) -> tuple[Texts, list[str]]:
+    """Return the texts of our options, and the words of torchrun's flags; raises UsageError."""
+    options: dict[str, list[str]] = {}
+    torchrun_flags: list[str] = []
+    for flag in flags:
+        found = options_by_flag().get(flag.name)
+        if found is None:
+            torchrun_flags += flag.words
+            continue
+        if flag.lacks_value:
+            raise UsageError(f"{flag.name} needs a value. {_RUN_SYNTAX}")
+        if found.kind.is_switch and flag.value is not None:
+            raise UsageError(f"{flag.name} takes no value. {_RUN_SYNTAX}")
+        text = "true" if flag.value is None else flag.value
+        options.setdefault(found.name, []).append(text)
+    return options, torchrun_flags
 
 
 def _torchrun_job(spec: JobSpec, args: argparse.Namespace, parser: _Parser) -> TorchrunJob:
@@ -281,17 +308,6 @@ def _torchrun_job(spec: JobSpec, args: argparse.Namespace, parser: _Parser) -> T
         asks_for_ranks=asks_for_ranks,
         cluster=cluster,
     )
-
-
-def _torchrun_flags(argv: Sequence[str], script: Script) -> tuple[str, ...]:
-    """Return the words before the script that are torchrun's, not ours."""
-    # Searched from the end: a flag's value may be the same word as the script.
-    end = len(argv) - len(script.arguments) - 1
-    while argv[end] != script.path:
-        end -= 1
-    ours = _Parser(add_help=False, allow_abbrev=False)
-    add_options(ours)
-    return tuple(ours.parse_known_args([*argv[:end]])[1])
 
 
 def _existing_job(contract: ContractOptions, cluster: ClusterOptions | None) -> ExistingJob | None:
@@ -349,15 +365,13 @@ def threads_per_rank(ranks_here: int) -> int:
     return max(1, len(os.sched_getaffinity(0)) // ranks_here)
 
 
-def torchrun_switches() -> frozenset[str]:
-    """Return torchrun's flags, in all their spellings, that take no value."""
-    actions = _Parser(parents=[torchrun.get_args_parser()], add_help=False).actions()
-    return frozenset(flag for flag, action in actions.items() if action.nargs == 0)
+def torchrun_flags() -> dict[str, bool]:
+    """Return whether the flags of the installed torchrun take a value, in all their spellings."""
+    return _parser().flags()
 
 
 def _parser() -> _Parser:
     parser = _Parser(parents=[torchrun.get_args_parser()], prog="headrace run", add_help=False)
-    add_options(parser)
     ranks = parser.actions()["--nproc-per-node"]
     if ranks.default == "1":  # else PET_NPROC_PER_NODE is set
         ranks.default = None
@@ -366,15 +380,23 @@ def _parser() -> _Parser:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        if "training_script" in message:
-            message = "No script is named"
         raise UsageError(f"{message}. {_RUN_SYNTAX}")
 
-    def parse_job(self, argv: Sequence[str]) -> argparse.Namespace:
-        args, unknown = self.parse_known_args(list(argv))
+    def parse_job(
+        self, flags: Sequence[str], script: str, arguments: Sequence[str]
+    ) -> argparse.Namespace:
+        """Return torchrun's flags, parsed, with the script and its arguments, which are not."""
+        # argparse would look for flags, and beginnings of flags, in the arguments, too.
+        args, unknown = self.parse_known_args([*flags, "--", script])
         if unknown:
-            raise UsageError(_unknown_flag_message(unknown[0], list(self.actions())))
+            known = [*self.actions(), *options_by_flag()]
+            raise UsageError(_unknown_flag_message(unknown[0], known))
+        args.training_script_args = list(arguments)
         return args
+
+    def flags(self) -> dict[str, bool]:
+        """Return whether the flags take a value, in all their spellings."""
+        return {flag: action.nargs != 0 for flag, action in self.actions().items()}
 
     def actions(self) -> dict[str, argparse.Action]:
         return self._option_string_actions

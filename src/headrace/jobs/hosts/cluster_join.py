@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -42,18 +42,12 @@ from headrace.core.process.supervision import (
     wait_for,
 )
 from headrace.core.units import parse_seconds
-from headrace.jobs.cli_args import switches
+from headrace.jobs.cli_args import TORCHRUN_FLAGS, split_at_script
 from headrace.jobs.environment.existing_job import read_resource_config
 from headrace.jobs.spec import AUTO_OFFLOAD
 from headrace.platforms.cluster_hosts import ClusterHostFlags, ClusterHosts, find_cluster_hosts
 from headrace.platforms.instance_groups import GroupSpec, parse_groups
 
-# Written down, as the hosts that only join then need no torch.
-TORCHRUN_SWITCHES = frozenset({
-    "-h", "-m", "--help", "--module", "--no-python", "--no_python", "--run-path", "--run_path",
-    "--standalone", "--virtual-local-rank", "--virtual_local_rank",
-})  # fmt: skip
-"""torchrun's flags that take no value."""
 _JOIN_FLAGS = ("--head", "--group", "--hosts", "--port", "--hosts-timeout", "--token-file")
 _DECIDED = ("--engine", "--address")
 _SHARED_FLAGS = ("--offload", "--driver")  # of `headrace run`
@@ -86,14 +80,14 @@ class JoinOptions:
 
 
 def parse_join_flags(
-    argv: Sequence[str], torchrun_switches: Container[str] = TORCHRUN_SWITCHES
+    argv: Sequence[str], torchrun_flags: Mapping[str, bool] = TORCHRUN_FLAGS
 ) -> JoinOptions:
     """Return the parsed command line; `headrace run` parses the rest of it; raises UsageError.
 
     `--group NAME` is this host's group. `--group NAME=HOSTS`, a flag of `headrace run`, says how
     many hosts of a group the job needs.
     """
-    own, run = _split(argv, torchrun_switches)
+    own, run = _split(argv, torchrun_flags)
     for flag in _DECIDED:
         if flag in own:
             raise UsageError(f"{flag}: the cluster is the one that the hosts make. Leave it out.")
@@ -128,32 +122,25 @@ def parse_join_flags(
 
 
 def _split(
-    argv: Sequence[str], torchrun_switches: Container[str]
+    argv: Sequence[str], torchrun_flags: Mapping[str, bool]
 ) -> tuple[dict[str, list[str]], list[str]]:
     """Return the values of flags that are read here, and the command line of `headrace run`."""
-    without_value = switches()
     own: dict[str, list[str]] = {}
     run: list[str] = []
-    rest = list(argv)
-    while rest and rest[0].startswith("-") and rest[0] != "--":
-        word = rest.pop(0)
-        name, equals, value = word.partition("=")
-        flag = name.replace("_", "-")
+    flags, script = split_at_script(argv, torchrun_flags)
+    for each in flags:
+        if each.lacks_value:
+            raise UsageError(f"{each.name} needs a value. {_HOW}")
+        flag = each.name.replace("_", "-")
         is_own = flag in _JOIN_FLAGS or flag in _DECIDED
-        # `-t 3` has its value in a separate word, `-t3` has not.
-        has_word = is_own or word.startswith("--") or len(word) == 2
-        is_switch = word in without_value or word in torchrun_switches
-        follows = has_word and not equals and not is_switch
-        if follows and not rest:
-            raise UsageError(f"{name} needs a value. {_HOW}")
-        value = rest.pop(0) if follows else value
         if is_own or flag in _SHARED_FLAGS:
-            own.setdefault(flag, []).append(value)
+            own.setdefault(flag, []).append(each.value or "")
         if not is_own:
-            run += [word, value] if follows else [word]
-    if not [word for word in rest if word != "--"]:
+            run += each.words
+    if not script:
         raise UsageError(f"No script is named. {_HOW}")
-    return own, [*run, *rest]
+    # A script may be called like a flag.
+    return own, [*run, *(["--"] if script[0].startswith("-") else []), *script]
 
 
 def _port(flags: Mapping[str, str]) -> int:
@@ -182,12 +169,12 @@ def join_cluster(argv: Sequence[str]) -> int:
         check_ray_is_installed()
         try:
             options = parse_join_flags(argv)
-        except UsageError:  # perhaps of a switch that a newer torch has
-            options = parse_join_flags(argv, _installed_switches())
+        except UsageError:  # perhaps of a flag that a newer torch has
+            options = parse_join_flags(argv, _installed_flags())
         cluster_hosts = options.cluster_hosts()
         try:
             if cluster_hosts.is_head:
-                options = parse_join_flags(argv, _installed_switches())
+                options = parse_join_flags(argv, _installed_flags())
                 return _Head(cluster_hosts, options, blocked).run()
             return _run_worker_host(cluster_hosts, options, partial(pause, blocked))
         except StoppedError as stopped:
@@ -197,10 +184,10 @@ def join_cluster(argv: Sequence[str]) -> int:
             raise
 
 
-def _installed_switches() -> Container[str]:
-    from headrace.jobs.torchrun_args import torchrun_switches  # imports torch
+def _installed_flags() -> Mapping[str, bool]:
+    from headrace.jobs.torchrun_args import torchrun_flags  # imports torch
 
-    return torchrun_switches()
+    return torchrun_flags()
 
 
 class _Head:
