@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from headrace.data.loader.shard_dataset import ShardDataset as ShardDataset
     from headrace.data.storage import StorageConfig as StorageConfig
     from headrace.jobs.estimator import Estimator as Estimator
+    from headrace.jobs.estimator import PyTorch as PyTorch
     from headrace.report.open_run import open_run as open_run
     from headrace.train import Checkpointer as Checkpointer
     from headrace.train import prepare as prepare
@@ -24,6 +25,7 @@ _MODULES = {
     "DataLoader": "headrace.data.loader.dataloader",
     "Estimator": "headrace.jobs.estimator",
     "HeadraceError": "headrace.core.errors",
+    "PyTorch": "headrace.jobs.estimator",
     "ShardDataset": "headrace.data.loader.shard_dataset",
     "StorageConfig": "headrace.data.storage",
     "open_run": "headrace.report.open_run",

@@ -28,7 +28,8 @@ FRONTS = """
     data.storage.client.fork_state data.storage.client.retries
     data.storage.client.subprocess_client data.storage.client.subprocess_protocol
     data.storage.store data.transforms.decode data.transforms.resize
-    jobs.environment.script_environment jobs.failure jobs.host_run jobs.hosts.cluster_join
+    jobs.environment.script_command jobs.environment.script_environment jobs.failure
+    jobs.host_run jobs.hosts.cluster_join
     jobs.output jobs.requirements jobs.sync.output_process jobs.sync.sync_process
     jobs.torchrun_args jobs.torchrun_process jobs.tune observe.whatif.measured_pipeline
     offload.connection offload.server platforms.instance_groups platforms.sagemaker

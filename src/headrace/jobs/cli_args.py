@@ -12,27 +12,21 @@ from pathlib import Path
 from headrace.core import env
 from headrace.core.errors import UsageError
 from headrace.jobs.environment.existing_job import with_detected_contract
+from headrace.jobs.environment.script_command import is_program
 from headrace.jobs.options import Option, Texts
 from headrace.jobs.spec import JobSpec, Script, job_options
 
 _JOB_FILES = {".toml", ".yaml", ".yml"}
 
 
-def check_script(script: str, *, runs_itself: bool = False) -> None:
-    """Raise UsageError, with the remedy, where a script, a path as typed, cannot be run.
-
-    With `runs_itself` it is started as a program, not by Python.
-    """
+def check_script(script: str) -> None:
+    """Raise UsageError, with the remedy, where a script, a path as typed, cannot be run."""
     path = Path(script)
-    if path.suffix in _JOB_FILES and not runs_itself:
+    if path.suffix in _JOB_FILES:
         raise UsageError(
             f"{script} is a job file, and flags of torchrun's stand before it. Say in it how many "
             "ranks there are: instance_count, distribution."
         )
-    if runs_itself:
-        if path.exists() and not os.access(path, os.X_OK):
-            raise UsageError(f"{script} may not be executed. Run `chmod +x {script}`.")
-        return  # a bare name is looked up on PATH at the start
     if not path.exists():
         raise UsageError(f"There is no script {script} in {Path.cwd()}.{_nearest_script(path)}")
     if path.is_dir() and not (path / "__main__.py").exists():
@@ -41,6 +35,7 @@ def check_script(script: str, *, runs_itself: bool = False) -> None:
         )
     if not os.access(path, os.R_OK):
         raise UsageError(f"{script} may not be read. Run `chmod +r {script}`.")
+    is_program(script)  # raises where it is neither Python nor a program
 
 
 def find_script(script: str, source_dir: str | None) -> str:

@@ -30,7 +30,6 @@ from headrace.core import env
 from headrace.core.process.parent_death import parent_bound_command
 from headrace.core.process.supervision import STOP_SIGNALS, wait_for
 from headrace.jobs.environment.script_environment import ScriptEnvironment
-from headrace.jobs.spec import JobSpec
 
 _POLL_S = 0.1
 # \r ends the lines of progress bars; a \r at the end may be half of a \r\n.
@@ -314,15 +313,6 @@ def _start_thread(work: Callable[[], None], name: str) -> threading.Thread:
     thread = threading.Thread(target=work, name=name, daemon=True)
     thread.start()
     return thread
-
-
-def script_command(job: JobSpec, script: str, script_env: ScriptEnvironment) -> list[str]:
-    """Return the command line of a script, which is a path or a module's name."""
-    python = env.PYTHON_EXEC.get() or sys.executable
-    if script_env.folder is not None and not job.script.is_module:
-        script = str(Path(script).absolute())
-    module = ["-m"] if job.script.is_module else []
-    return [python, "-u", *module, script, *script_env.arguments, *job.script.arguments]
 
 
 def run_script(

@@ -35,10 +35,11 @@ from headrace.jobs.environment.nested_torchrun import (
     find_nested_rank,
     run_follower,
 )
+from headrace.jobs.environment.script_command import script_command
 from headrace.jobs.failure import TimeLimit, describe_exit, last_traceback
 from headrace.jobs.host_run import HostRun, ScriptEnd, single_host_run
 from headrace.jobs.job_request import with_job_file
-from headrace.jobs.output import run_script, script_command
+from headrace.jobs.output import run_script
 from headrace.jobs.spec import JobSpec, job_options
 from headrace.jobs.torchrun_process import discard_early, take_or_start
 from headrace.records.redaction import HIDDEN
@@ -126,7 +127,10 @@ class _LocalRun:
     def __post_init__(self) -> None:
         number = self.rank.world.rank if self.rank is not None else 0
         self._log = self.folder.logs(self.attempt.number) / f"rank-{number}.stderr"
-        self._command = script_command(self.job, self.script, self.run.script_env)
+        script = self.job.script
+        self._command = script_command(
+            self.script, script.arguments, self.run.script_env, is_module=script.is_module
+        )
 
     def to_its_end(self) -> int:
         """Run the script and return the exit code."""

@@ -34,7 +34,14 @@ from headrace.jobs.environment.existing_job import (
     find_existing_job,
     with_detected_contract,
 )
-from headrace.jobs.environment.script_environment import ScriptEnvironment, program_command
+from headrace.jobs.environment.script_command import (
+    check_program,
+    find_program,
+    is_program,
+    program_command,
+    script_command,
+)
+from headrace.jobs.environment.script_environment import ScriptEnvironment
 from headrace.jobs.options import Texts
 from headrace.jobs.spec import AUTO_OFFLOAD, ContractOptions, HostsOptions, JobSpec, Script
 from headrace.platforms.instance_groups import DEFAULT_GROUP, GroupSpec
@@ -277,15 +284,21 @@ def _torchrun_job(spec: JobSpec, args: argparse.Namespace, parser: _Parser) -> T
     given = args.nproc_per_node or ""  # or a word such as auto
     explicit_ranks = int(given) if given.isdecimal() else None
     contract = replace(spec.contract, processes_per_host=explicit_ranks)
-    if not args.module:
+    runs_itself = args.no_python and not args.run_path
+    if runs_itself:
+        args.training_script = find_program(args.training_script, contract.source_dir)
+    elif not args.module:
         args.training_script = find_script(args.training_script, contract.source_dir)
-        check_script(args.training_script, runs_itself=args.no_python and not args.run_path)
+        check_script(args.training_script)
+        _check_distribution(args.training_script, contract)
     asks_for_ranks = args.nproc_per_node is not None or any(
         getattr(args, name) != parser.get_default(name) for name in _RANK_FLAGS
     )
     if args.nproc_per_node is None:  # a contract's distribution starts a rank per device
         args.nproc_per_node = "auto" if contract.distribution else "1"
     cluster = cluster_options(spec, args, parser)
+    if runs_itself and (cluster is None or cluster.address is None):  # else hosts have their own
+        check_program(args.training_script, spec.environment.environment.get("PATH"))
     # Not with --standalone: its ranks are to form a world of their own.
     if asks_for_ranks and cluster is None and not args.standalone:
         contract = with_detected_contract(contract)
@@ -308,6 +321,17 @@ def _torchrun_job(spec: JobSpec, args: argparse.Namespace, parser: _Parser) -> T
         asks_for_ranks=asks_for_ranks,
         cluster=cluster,
     )
+
+
+def _check_distribution(script: str, contract: ContractOptions) -> None:
+    """Raise UsageError where SageMaker would not start ranks of a script that is a program."""
+    is_sagemaker = any(name.startswith("sagemaker") for name in contract.contracts)
+    if is_sagemaker and contract.distribution not in (None, "mpi") and is_program(script):
+        raise UsageError(
+            f"--distribution {contract.distribution}: SageMaker starts ranks of a Python script, "
+            f"and {script} is a program, which runs once on each host. Leave the distribution out, "
+            f"and have {Path(script).name} start the ranks: torchrun --nproc-per-node ... train.py"
+        )
 
 
 def _existing_job(contract: ContractOptions, cluster: ClusterOptions | None) -> ExistingJob | None:
@@ -337,17 +361,14 @@ def tie_ranks_to_torchrun(
 
     `restarts` is how often ranks were restarted, where torchrun does not count that itself.
     """
-    script = [args.training_script, *script_env.arguments, *args.training_script_args]
-    if args.no_python and not args.run_path:
-        script = program_command(args.training_script, args.training_script_args, script_env)
-    elif script_env.folder is not None and not args.module:
-        script[0] = str(Path(script[0]).absolute())
     if args.run_path:  # runs in torchrun's own child processes, which torch ties to itself
-        args.training_script_args = script[1:]
+        args.training_script_args = [*script_env.arguments, *args.training_script_args]
         return
-    if not args.no_python:
-        python = env.PYTHON_EXEC.get() or sys.executable
-        script = [python, "-u", *(["-m"] if args.module else []), *script]
+    path, arguments = args.training_script, args.training_script_args
+    if args.no_python:
+        script = program_command(path, arguments, script_env)
+    else:
+        script = script_command(path, arguments, script_env, is_module=args.module)
     if script_env.runs_once:
         script = [*command_without_rank_variables(), *script]
     if script_env.folder is not None:
@@ -355,9 +376,8 @@ def tie_ranks_to_torchrun(
     if restarts is not None:
         script = ["env", f"{env.RESTART_COUNT.name}={restarts}", *script]
     tied = parent_bound_command(sys.executable, script_env.with_mounts(script), pid_pipe=pid_pipe)
-    program, *arguments = tied
     args.no_python, args.module = True, False
-    args.training_script, args.training_script_args = program, arguments
+    args.training_script, *args.training_script_args = tied
 
 
 def threads_per_rank(ranks_here: int) -> int:

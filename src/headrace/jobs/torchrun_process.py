@@ -118,7 +118,7 @@ def looks_like_torchruns(arguments: Sequence[str]) -> bool:
         return False
     flags = []
     for word in arguments[1:]:
-        if word.endswith(".py") or word == "-m":
+        if word.endswith((".py", ".sh")) or word == "-m":
             break
         flags.append(word)
     if {"--dry-run", "--dry_run", "--help"} & set(flags):

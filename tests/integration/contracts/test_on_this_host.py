@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from headrace.records.reader import Records
 from jobs import attempts_of, clean_environment, headrace
 from jobs_here import run_job, run_verb
 
@@ -50,6 +52,16 @@ for epoch in range(start, 4):
     (checkpoints / f"{epoch}.pt").write_text("state")
     if epoch == 1 and start == 0:
         raise RuntimeError("the instance is taken away")
+"""
+STEPS = """
+import os, sys, torch
+from torch.utils.data import DataLoader
+print(sys.argv[1:], os.getcwd(), os.environ["SM_USER_ENTRY_POINT"], flush=True)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for batch in DataLoader(torch.rand(40, 4), batch_size=4):
+    model(batch).sum().backward()
+    optimizer.step()
 """
 VERTEX = """
 import argparse, json, os, pathlib
@@ -289,3 +301,25 @@ def test_what_a_script_sees_is_printed_in_its_own_words(job: Path) -> None:
         ["algo-1"], {"x": [1]}, {"train": "/opt/ml/input/data/train"}, True, "/opt/ml/model",
         "train",
     ]  # fmt: skip
+
+
+def test_python_that_a_shell_script_starts_is_recorded(tmp_path: Path) -> None:
+    """As by `entry_point="train.sh"`: the file may not even be executed."""
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "train.sh").write_text(
+        f'set -e\necho "of $# arguments: $2"\nexec {sys.executable} inner.py "$@"\n'
+    )
+    (code / "inner.py").write_text(STEPS)
+    (tmp_path / "job.toml").write_text(
+        'entry_point = "train.sh"\nsource_dir = "code"\njob_name = "shell"\n'
+        '[hyperparameters]\nnote = "a b"\n'
+    )
+    ended = run_job(tmp_path, "job.toml", "--last")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines()[:2] == [
+        "of 3 arguments: a b", f"['--note', 'a b', '--last'] {code} train.sh",
+    ]  # fmt: skip
+    steps = Records(tmp_path / "runs" / "shell", 1).table("steps").to_pylist()
+    assert len(steps) >= 8
+    assert {row["rank"] for row in steps} == {0}

@@ -24,9 +24,10 @@ from headrace.core.errors import LaunchError
 from headrace.core.files import write_text_atomically
 from headrace.core.process.supervision import exit_code_of, signals_blocked
 from headrace.core.world import World, current_world
+from headrace.jobs.environment.script_command import script_command
 from headrace.jobs.environment.script_environment import ScriptEnvironment
 from headrace.jobs.failure import describe_exit
-from headrace.jobs.output import run_script, script_command
+from headrace.jobs.output import run_script
 from headrace.jobs.spec import JobSpec
 from headrace.records.run_folder import RunFolder, process_identity, running_pid
 
@@ -203,7 +204,9 @@ def run_follower(job: JobSpec, script: str, rank: NestedRank) -> int:
     log = logs / f"rank-{rank.world.rank}.stderr"
     with signals_blocked() as blocked:
         returncode = run_script(
-            script_command(job, script, script_env),
+            script_command(
+                script, job.script.arguments, script_env, is_module=job.script.is_module
+            ),
             script_env=script_env,
             environment=message.environment,
             log=log,

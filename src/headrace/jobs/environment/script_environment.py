@@ -154,19 +154,6 @@ def _check_lengths(texts: Mapping[str, str], script: ScriptContract) -> None:
             )
 
 
-def program_command(
-    program: str, arguments: Sequence[str], script_env: ScriptEnvironment
-) -> list[str]:
-    """Return the command line of a program that is not run by Python.
-
-    It is a path, or a name to look up on PATH. Its own arguments come first: the script's name may
-    be among them, as in `bash train.sh`.
-    """
-    if script_env.folder and Path(program).exists():
-        program = str(Path(program).absolute())
-    return [program, *arguments, *script_env.arguments]
-
-
 def _unset_variables(variables: Mapping[str, str]) -> dict[str, str]:
     """Drop variables that are set already, where the contract has no value or they are NCCL's."""
     own = env.values_of(variables)

@@ -31,7 +31,12 @@ from headrace.core.process.supervision import (
     wait_for,
 )
 from headrace.jobs.cli_args import find_script
-from headrace.jobs.environment.script_environment import ScriptEnvironment, program_command
+from headrace.jobs.environment.script_command import (
+    find_program,
+    program_command,
+    script_command,
+)
+from headrace.jobs.environment.script_environment import ScriptEnvironment
 from headrace.jobs.failure import RankFailure, describe_exit, last_traceback, last_write_s
 from headrace.jobs.host_run import (
     HostAssignment,
@@ -41,7 +46,7 @@ from headrace.jobs.host_run import (
     cluster_host_run,
     wait_at_start_barrier,
 )
-from headrace.jobs.output import LogFollower, script_command
+from headrace.jobs.output import LogFollower
 from headrace.jobs.spec import JobSpec
 
 
@@ -58,15 +63,18 @@ def main(arguments: Sequence[str]) -> int:
     try:
         job = JobSpec.from_json(assignment.spec)
         script = job.script.path
-        if not (job.script.is_module or job.script.is_program):
+        if job.script.is_program:
+            script = find_program(script, job.contract.source_dir)
+        elif not job.script.is_module:
             script = find_script(script, job.contract.source_dir)
         run = cluster_host_run(job, script, assignment)
         run.prepare()
+        command = _command(job, script, run.script_env)
         wait_at_start_barrier(announce_fd, int(flags["go"]))
     except HeadraceError as error:
         announce_refusal(announce_fd, error)
         return error.exit_code
-    code = _run(run, _command(job, script, run.script_env), assignment, logs)
+    code = _run(run, command, assignment, logs)
     if code != 0:
         _announce(announce_fd, assignment, code, logs)
     return exit_code_of(code)
@@ -76,7 +84,7 @@ def _command(job: JobSpec, script: str, script_env: ScriptEnvironment) -> list[s
     if job.script.is_program:
         return program_command(script, job.script.arguments, script_env)
     path = script if job.script.is_module else str(Path(script).absolute())
-    return script_command(job, path, script_env)
+    return script_command(path, job.script.arguments, script_env, is_module=job.script.is_module)
 
 
 def _run(run: HostRun, command: Sequence[str], assignment: HostAssignment, logs: Path) -> int:
