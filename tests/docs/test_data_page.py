@@ -9,11 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
 import typer.main
 
 from headrace import DataLoader, ShardDataset
 from headrace.cli.main import build_app
 from headrace.core import env
+from headrace.core.errors import DatasetError
 from headrace.data.shards.pack import pack
 from headrace.data.shards.shard_packer import PackOptions
 from headrace.data.shards.sources import tables
@@ -33,7 +37,7 @@ def test_a_transform_of_anyone_s_plugs_in(tmp_path: Path):
     source = class_folders(tmp_path / "photos", each=8)
     pack(str(source), str(tmp_path / "packed"), PackOptions())
     names: dict[str, Any] = {"__name__": "__main__"}  # such travels to workers by value
-    code = snippets()[0].replace("s3://bucket/photos", str(tmp_path / "packed"))
+    code = snippets()[1].replace("s3://bucket/photos", str(tmp_path / "packed"))
     exec(code, names)  # noqa: S102 - the page's own words
     batches = list(DataLoader(names["dataset"], 8, num_workers=0))
     assert [tuple(batch["jpg"].shape) for batch in batches] == [(8, 64, 64, 3)] * 2
@@ -61,7 +65,7 @@ def test_a_pipeline_with_generators_of_its_own_makes_the_same_batches_anywhere(t
     globs = SourceOptions(image_glob="img/*.jpg", mask_glob="ann/*.png")
     pack(str(source), str(tmp_path / "packed"), PackOptions(source=globs))
     names: dict[str, Any] = {"__name__": "__main__"}  # such travels to workers by value
-    exec(snippets()[1], names)  # noqa: S102 - the page's own words
+    exec(snippets()[2], names)  # noqa: S102 - the page's own words
     turned = OnMembers(("jpg", "png"), names["Albumented"](Pipeline()))
     dataset = ShardDataset(str(tmp_path / "packed"), transform=turned)
     inline, made = (
@@ -72,6 +76,23 @@ def test_a_pipeline_with_generators_of_its_own_makes_the_same_batches_anywhere(t
     plain = ShardDataset(str(tmp_path / "packed"))
     untouched = [batch["png"].numpy() for batch in DataLoader(plain, 4, num_workers=0)]
     assert any((one != other).any() for one, other in zip(inline, untouched, strict=True))
+
+
+def test_images_within_parquet_files_are_written_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    Path("data").mkdir()
+    for part in range(2):
+        images = [{"bytes": jpeg(2 * part + n), "path": "a.jpg"} for n in range(2)]
+        rows = pa.table({"image": images, "label": pa.array([part, 1])})
+        pyarrow.parquet.write_table(rows, f"data/train-0000{part}-of-00002.parquet")
+    with pytest.raises(DatasetError, match=r"'image' holds the files themselves.*docs/data\.md"):
+        pack("data", "packed", PackOptions())
+    exec(snippets()[0], {})  # noqa: S102 - the page's own words
+    pack("photos.csv", "packed", PackOptions(keep_order=True))
+    dataset = ShardDataset("packed")
+    assert [int(dataset[number]["cls"]) for number in range(4)] == [0, 1, 1, 1]
 
 
 def test_every_verb_and_flag_that_the_page_names_exists():

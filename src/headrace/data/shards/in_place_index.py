@@ -46,7 +46,7 @@ from headrace.data.shards.sources.sample_table import (
     texts,
 )
 from headrace.data.shards.sources.source_kinds import SourceOptions, list_source
-from headrace.data.shards.sources.tables import TABLE_SUFFIXES
+from headrace.data.shards.sources.table_files import TABLE_SUFFIXES
 from headrace.data.shards.tar import check_size, index_tar
 from headrace.data.shards.task_pool import map_in_order, wait_for_result
 from headrace.data.storage import Store, open_store

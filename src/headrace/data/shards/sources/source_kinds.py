@@ -6,6 +6,7 @@ patterns match them.
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.core.arrow_arrays import large_strings
-from headrace.core.errors import DatasetError, UsageError
+from headrace.core.errors import DatasetError, NotFoundError, UsageError
 from headrace.data.shards.manifest import DatasetManifest
 from headrace.data.shards.members import PathPattern, extension_of, stem_of
 from headrace.data.shards.shard_index import read_manifest_bytes
@@ -28,7 +29,8 @@ from headrace.data.shards.sources.sample_table import (
     number_classes,
     refuse_shared_stems,
 )
-from headrace.data.shards.sources.tables import TABLE_SUFFIXES, list_table
+from headrace.data.shards.sources.table_files import TABLE_SUFFIXES, utf8_bytes
+from headrace.data.shards.sources.tables import list_table, list_tables
 from headrace.data.storage import ObjectInfo, Store, join_url, open_store, safe_url, split_url
 
 
@@ -37,12 +39,15 @@ def list_class_folders(
 ) -> SampleTable:
     """List a tree of class folders; images outside of folders make a dataset without classes.
 
+    A folder that has Parquet files in place of images is the table that they make together.
     `known_classes` are names by number; empty to number the folders in sorted order. DatasetError:
     no image, images both in and beside class folders, an unknown class, or two files with one key.
     """
     listing = _Listing()
     for info in list_files(store, on_listed):
         listing.add(info)
+    if not listing.sizes and listing.tables:
+        return list_tables(store, listing.tables, known_classes)
     listing.check(store.url)
     if not known_classes:
         _refuse_wrong_level(listing.classes, store.url)
@@ -96,6 +101,7 @@ class _Listing:
         self.template_ids: array[int] = array("H")
         self.classes: list[str] = []  # in the order of the listing
         self.files = SourceListing()
+        self.tables: list[str] = []
         self._class_ids: array[int] = array("i")
         self._class_numbers: dict[str, int] = {}
         self._loose: list[str] = []
@@ -106,6 +112,8 @@ class _Listing:
         if extension_of(path) not in IMAGE_EXTENSIONS or path.rpartition("/")[2].startswith("."):
             self.files.ignore(path)
             self._tars += path.endswith(".tar")
+            if path.lower().endswith(TABLE_SUFFIXES) and not self.sizes:
+                self.tables.append(path)
             self._compressed_tars += path.endswith((".tar.gz", ".tgz", ".tar.zst", ".tar.bz2"))
             return
         stem = stem_of(path)
@@ -320,7 +328,12 @@ def list_source(
                 f"{safe_url(url)} is a table: --split and --image-glob do not apply to it. Filter "
                 "its rows instead."
             )
-        return list_table(url, options.classes)
+        try:
+            return list_table(url, options.classes)
+        except NotFoundError:
+            if next(open_store(url).list(), None) is None:
+                raise
+            # A folder, as Spark names those in which it writes a table.
     store = open_store(url)
     if options.image_glob is not None and options.mask_glob is not None:
         _refuse_classes(options.classes)
@@ -329,9 +342,19 @@ def list_source(
         _refuse_classes(options.classes)
         return list_pairs(store, on_listed, *cityscapes_globs(options.split))
     if options.split is not None:
-        url = join_url(url, options.split)
-        store = open_store(url)
+        of_split = open_store(join_url(url, options.split))
+        if next(of_split.list(), None) is None:
+            parts = [info.path for info in store.list() if _is_part(info.path, options.split)]
+            if parts:
+                return list_tables(store, parts, options.classes)
+        store = of_split
     return list_class_folders(store, on_listed, options.classes)
+
+
+def _is_part(path: str, split: str) -> bool:
+    """Return whether a path is a Parquet file of a split: data/train-00000-of-00002.parquet."""
+    name = path.rpartition("/")[2]
+    return name.lower().endswith(".parquet") and re.split(r"[-.]", name)[0] == split
 
 
 def _refuse_classes(classes: Sequence[str]) -> None:
@@ -344,7 +367,7 @@ def read_classes(url: str) -> tuple[str, ...]:
     where = safe_url(url)
     if where.endswith(".txt"):
         folder, name = split_url(url)
-        lines = bytes(open_store(folder).get(name)).decode("utf-8", "replace").splitlines()
+        lines = utf8_bytes(bytes(open_store(folder).get(name)), where).decode().splitlines()
         classes = tuple(line.strip() for line in lines if line.strip())
     else:
         store = open_store(url)

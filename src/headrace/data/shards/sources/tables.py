@@ -1,19 +1,16 @@
-"""Sources that are tables of URLs and labels: CSV, JSON lines or Parquet, one row a sample."""
+"""Sources that are tables of URLs and labels: CSV, TSV, JSON lines or Parquet, a row a sample."""
 
 from __future__ import annotations
 
 import hashlib
-import io
 import json
+import re
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv
-import pyarrow.json
-import pyarrow.parquet
 from numpy.typing import NDArray
 
 from headrace.core.arrow_arrays import large_strings
@@ -27,9 +24,8 @@ from headrace.data.shards.sources.sample_table import (
     refuse_shared_stems,
     texts,
 )
-from headrace.data.storage import open_store, safe_url, split_url
-
-TABLE_SUFFIXES = (".csv", ".jsonl", ".ndjson", ".parquet")
+from headrace.data.shards.sources.table_files import TableCells, join_tables, parse_table
+from headrace.data.storage import Store, join_url, open_store, safe_url, split_url
 
 _IMAGE_COLUMNS = ("url", "image", "image_url", "path", "file", "file_name")
 _MASK_COLUMNS = ("mask", "mask_url", "mask_path")
@@ -45,13 +41,73 @@ def list_table(url: str, known_classes: Sequence[str] = ()) -> SampleTable:
     names; by default their paths without extension). All other columns are combined in a member
     "json". Paths that are no URLs are relative to the table. DatasetError: no such column, an empty
     cell, an unknown class, two rows with one key, a path or key with "..", a key that begins
-    with "/".
+    with "/", a column whose cells are no texts.
     """
     folder, name = split_url(url)
-    shown = safe_url(url)
     data = bytes(open_store(folder).get(name))
-    content = _parse(data, name, shown)
-    columns = _Columns(content, shown)
+    cells = parse_table(data, name, safe_url(url), _IMAGE_COLUMNS)
+    return _samples(cells, folder, hashlib.sha256(data).hexdigest(), known_classes)
+
+
+def list_tables(
+    store: Store, paths: Sequence[str], known_classes: Sequence[str] = ()
+) -> SampleTable:
+    """List the rows of Parquet files of one folder, one file after the other.
+
+    Raises DatasetError as `list_table` does, and where the files are not the parts of one table.
+    """
+    names = one_table(sorted(paths), store.url)
+    digest, parts = hashlib.sha256(), []
+    for name in names:
+        data = bytes(store.get(name))
+        digest.update(f"{name}\0{hashlib.sha256(data).hexdigest()}\n".encode())
+        parts.append(parse_table(data, name, f"{store.url}/{name}"))
+    cells = parts[0] if len(parts) == 1 else join_tables(parts, store.url)
+    folder = names[0].rpartition("/")[0]
+    return _samples(
+        cells, join_url(store.url, folder) if folder else store.url, digest.hexdigest(),
+        known_classes,
+    )  # fmt: skip
+
+
+def one_table(paths: Sequence[str], url: str) -> Sequence[str]:
+    """Return sorted paths of tables if they are Parquet files that are parts of one table.
+
+    Names of parts differ in their numbers alone: train-00000-of-00002.parquet. DatasetError: there
+    are several tables, another kind of table, or a part is missing.
+    """
+    tables: dict[str, list[str]] = {}
+    for path in paths:
+        folder, slash, name = path.rpartition("/")
+        tables.setdefault(f"{folder}{slash}{_NUMBER.sub('#', name)}", []).append(path)
+    parts = next(iter(tables.values()))
+    if len(tables) > 1 or not paths[0].lower().endswith(".parquet"):
+        shown = ", ".join(
+            each[0] + (f" ({len(each)} files)" if len(each) > 1 else "")
+            for each in list(tables.values())[:5]
+        )
+        raise DatasetError(
+            f"{url} holds no images but {len(tables)} tables: {shown}. Name one, such as "
+            f"{join_url(url, parts[0])}; of Parquet files in parts, a folder that holds one "
+            "split's alone, or --split."
+        )
+    counted = _OF.search(parts[0])
+    if counted is not None and int(counted[1]) != len(parts):
+        raise DatasetError(
+            f"{url}: {parts[0]} is one of {int(counted[1])} files, and {len(parts)} are there. "
+            "Bring the others, too."
+        )
+    return parts
+
+
+_NUMBER = re.compile(r"\d+")
+_OF = re.compile(r"-of-(\d+)")
+
+
+def _samples(
+    cells: TableCells, folder: str, listing: str, known_classes: Sequence[str]
+) -> SampleTable:
+    columns = _Columns(cells)
     paths = columns.paths(columns.image)
     masks = columns.paths(columns.mask) if columns.mask else None
     labels, classes = _labels(columns, known_classes)
@@ -62,13 +118,13 @@ def list_table(url: str, known_classes: Sequence[str] = ()) -> SampleTable:
         masks=None if masks is None else _column(masks),
         labels=labels,
         classes=classes,
-        notes=_notes(content, columns),
+        notes=_notes(columns),
         source=DatasetSource(
             kind="table",
-            url=shown,
+            url=columns.where,
             num_files=len(paths) * (1 if masks is None else 2),
             size_bytes=0,
-            listing=hashlib.sha256(data).hexdigest(),
+            listing=listing,
         ),
     )
     refuse_shared_stems(table.sorted_by_stem())
@@ -78,28 +134,27 @@ def list_table(url: str, known_classes: Sequence[str] = ()) -> SampleTable:
 class _Columns:
     """The columns of a table by their role."""
 
-    def __init__(self, content: pa.Table, where: str) -> None:
-        self.where = where
-        self.content = content
+    def __init__(self, cells: TableCells) -> None:
+        self.where = cells.where
+        self.cells = cells
         self.mask = self._first(_MASK_COLUMNS)
         self.label = self._first(_LABEL_COLUMNS)
         self.key = self._first(_KEY_COLUMNS)
         image = self._first(_IMAGE_COLUMNS)
         if image is None:
             raise DatasetError(
-                f"{where} has the columns {', '.join(content.column_names) or '(none)'}; one of "
+                f"{self.where} has the columns {', '.join(cells.names) or '(none)'}; one of "
                 f"{', '.join(_IMAGE_COLUMNS)} is needed, with each sample's URL or path."
             )
-        if content.num_rows == 0:
-            raise DatasetError(f"{where} has no rows, so there is nothing to pack.")
+        if len(cells) == 0:
+            raise DatasetError(f"{self.where} has no rows, so there is nothing to pack.")
         self.image = image
 
     def used(self) -> set[str]:
         return {name for name in (self.image, self.mask, self.label, self.key) if name}
 
     def strings(self, name: str) -> pa.LargeStringArray:
-        chunks = self.content.column(name).cast(pa.large_string()).chunks
-        array = cast("pa.LargeStringArray", pa.concat_arrays(chunks))
+        array = self.cells.texts(name)
         empty = pc.or_kleene(pc.is_null(array), pc.equal(array, pa.scalar("", pa.large_string())))
         self.refuse_rows(np.flatnonzero(empty.to_numpy(zero_copy_only=False)), name, "is empty")
         return array
@@ -123,23 +178,11 @@ class _Columns:
             more = f" and {len(rows) - 10} more" if len(rows) > 10 else ""
             raise DatasetError(
                 f"{self.where}: column {name!r} {what} in row {shown}{more} (of "
-                f"{self.content.num_rows}). {advice}"
+                f"{len(self.cells)}). {advice}"
             )
 
     def _first(self, names: Sequence[str]) -> str | None:
-        return next((name for name in names if name in self.content.column_names), None)
-
-
-def _parse(data: bytes, name: str, where: str) -> pa.Table:
-    source = io.BytesIO(data)
-    try:
-        if name.lower().endswith(".csv"):
-            return pyarrow.csv.read_csv(source)
-        if name.lower().endswith(".parquet"):
-            return pyarrow.parquet.read_table(source)
-        return pyarrow.json.read_json(source)
-    except (pa.ArrowException, OSError) as error:
-        raise DatasetError(f"{where} cannot be read as its name says: {error}.") from None
+        return next((name for name in names if name in self.cells.names), None)
 
 
 def _labels(
@@ -147,14 +190,21 @@ def _labels(
 ) -> tuple[NDArray[np.int32] | None, tuple[str, ...]]:
     if columns.label is None:
         return None, ()
-    column = columns.content.column(columns.label)
-    if pa.types.is_integer(column.type) and column.null_count == 0:
+    column, kind = columns.cells.values(columns.label), columns.cells.kind(columns.label)
+    if pa.types.is_integer(kind) and column.null_count == 0:
         numbers = column.to_numpy()
-        limit = len(known) or 2**31
-        wrong = np.flatnonzero((numbers < 0) | (numbers >= limit))
-        columns.refuse_rows(wrong, columns.label, f"is an unknown class (not 0 to {limit - 1})")
-        return numbers.astype(np.int32), tuple(known)
-    if pa.types.is_floating(column.type):
+        if not _are_names(np.unique(numbers).tolist(), known, columns):
+            limit = len(known) or 2**31
+            wrong = np.flatnonzero((numbers < 0) | (numbers >= limit))
+            columns.refuse_rows(wrong, columns.label, f"is an unknown class (not 0 to {limit - 1})")
+            return numbers.astype(np.int32), tuple(known)
+    if not pa.types.is_string(kind):
+        columns.refuse_rows(
+            np.flatnonzero(columns.cells.unread(columns.label)), columns.label, "is empty"
+        )
+    if pa.types.is_decimal(kind) or (
+        pa.types.is_floating(kind) and not columns.cells.are_written_whole(columns.label)
+    ):
         raise DatasetError(
             f"{columns.where}: column {columns.label!r} holds numbers with decimals. Classes are "
             "whole numbers or names. Give the column another name, and its values go into each "
@@ -166,6 +216,25 @@ def _labels(
     classes, number_of = number_classes(occurring, known, columns.where)
     order = np.array([number_of[name] for name in occurring], dtype=np.int32)
     return order[encoded.indices.to_numpy()], classes
+
+
+def _are_names(numbers: Sequence[int], known: Sequence[str], columns: _Columns) -> bool:
+    """Return whether labels that are numbers are names of known classes, such as years.
+
+    Raises DatasetError where they may be either, and that makes a difference.
+    """
+    if not {str(number) for number in numbers} <= set(known):
+        return False
+    for number in numbers:
+        if number < 0 or number >= len(known):
+            return True
+        if known[number] != str(number):
+            raise DatasetError(
+                f"{columns.where}: column {columns.label!r}: {number} is the number of the class "
+                f"{known[number]!r} or the name of the class number {known.index(str(number))}. "
+                "Write the names of classes otherwise, or their numbers in the list's own order."
+            )
+    return False
 
 
 def _stems(columns: _Columns, paths: pa.LargeStringArray) -> pa.LargeStringArray:
@@ -190,11 +259,28 @@ def _column(paths: pa.LargeStringArray) -> FileColumn:
     return FileColumn(paths=paths, sizes=np.full(len(paths), -1, dtype=np.int64))
 
 
-def _notes(content: pa.Table, columns: _Columns) -> pa.LargeStringArray | None:
-    rest = content.drop_columns([name for name in content.column_names if name in columns.used()])
-    if rest.num_columns == 0:
+def _notes(columns: _Columns) -> pa.LargeStringArray | None:
+    names = [name for name in columns.cells.names if name not in columns.used()]
+    if not names:
         return None
-    rows: list[dict[str, Any]] = rest.to_pylist()
-    return large_strings(
-        [json.dumps(row, sort_keys=True, default=str, ensure_ascii=False) for row in rows]
-    )
+    rest = pa.Table.from_arrays([columns.cells.values(name) for name in names], names)
+    try:
+        return large_strings(
+            [
+                json.dumps(row, sort_keys=True, default=_as_json, ensure_ascii=False)
+                for row in rest.to_pylist()
+            ]
+        )
+    except UnicodeDecodeError:
+        held = [name for name in names if _BYTES in str(rest.schema.field(name).type)]
+        raise DatasetError(
+            f"{columns.where}: column {', '.join(map(repr, held))} holds bytes, which a sample's "
+            'member "json" cannot. Remove the column, or write texts there.'
+        ) from None
+
+
+_BYTES = "binary"  # in the names of Arrow's types, also within lists and structs
+
+
+def _as_json(value: object) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

@@ -1,0 +1,295 @@
+"""The cells of CSV, TSV, JSON lines and Parquet files, names and labels as they are written.
+
+Arrow guesses what the cells of a text file mean: 000007 becomes 7, True true, a date a moment.
+Cells that say where a file is, or of which class it is, are taken as written; others are values
+only where that loses nothing.
+"""
+
+from __future__ import annotations
+
+import codecs
+import io
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.json
+import pyarrow.parquet
+from numpy.typing import NDArray
+
+from headrace.core.errors import DatasetError
+
+TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
+
+# The longest beginnings first: that of UTF-32 begins as that of UTF-16 does.
+_BYTE_ORDER_MARKS = (
+    (codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"), (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)  # fmt: skip
+_DELIMITERS = (",", ";", "\t", "|")
+_LEADING_ZERO = r"^[+-]?0[0-9xX]"
+_MOST_EXACT = 2**53  # whole numbers up to here are exact as doubles
+_LONGEST_BLOCK = 2**31 - 1
+
+
+class TableCells:
+    """The cells of a table, by column: as values, and as texts."""
+
+    def __init__(self, values: pa.Table, where: str, written: pa.Table | None = None) -> None:
+        self.where = where
+        self._values = values  # as Arrow reads them
+        self._written = written  # of a CSV or TSV file: the texts; else None
+        twice = sorted({name for name in self.names if self.names.count(name) > 1})
+        if twice:
+            raise DatasetError(f"{where} has several columns {twice[0]!r}. Rename or remove one.")
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the columns, in order."""
+        return list(self._values.column_names)
+
+    def __len__(self) -> int:
+        return int(self._values.num_rows)
+
+    def kind(self, name: str) -> pa.DataType:
+        """Return the type of a column's values; where they are retyped texts, that of texts."""
+        kind: pa.DataType = self.values(name).type
+        return kind
+
+    def values(self, name: str) -> pa.ChunkedArray[Any]:
+        """Return a column's values, which are its texts where values would say something else."""
+        column = self._values.column(name)
+        if pa.types.is_dictionary(column.type):
+            return column.cast(column.type.value_type)
+        if self._written is None or _is_faithful(column, self._stripped(name)):
+            return column
+        return self._written.column(name)
+
+    def texts(self, name: str) -> pa.LargeStringArray:
+        """Return a column as texts, null where a cell has no value; raises DatasetError."""
+        column = self.values(name)
+        if self._written is not None:
+            is_text = pa.types.is_string(self._values.column(name).type)
+            column = self._written.column(name) if is_text else self._stripped(name)
+        elif pa.types.is_struct(column.type):
+            column = _path_field(column, name, self.where)
+        try:
+            if pa.types.is_floating(column.type):
+                raise DatasetError(
+                    f"{self.where}: column {name!r} holds numbers with decimals, and names are "
+                    "looked for there. Write them as texts."
+                )
+            chunks = column.cast(pa.large_string()).chunks
+        except pa.ArrowException:
+            raise _no_texts(column, name, self.where) from None
+        return cast("pa.LargeStringArray", pa.concat_arrays(chunks))
+
+    def unread(self, name: str) -> NDArray[np.bool_]:
+        """Return which cells of a column have no value, such as NA among numbers: bool[rows]."""
+        column = self._values.column(name)
+        return np.asarray(pc.is_null(column).to_numpy(), dtype=np.bool_)
+
+    def are_written_whole(self, name: str) -> bool:
+        """Return whether no cell of a column of numbers is written with a decimal point."""
+        if self._written is None:
+            return False
+        return not pc.any(pc.match_substring(self._written.column(name), ".")).as_py()
+
+    def _stripped(self, name: str) -> pa.ChunkedArray[Any]:
+        assert self._written is not None
+        return pc.utf8_trim_whitespace(self._written.column(name))
+
+
+def parse_table(data: bytes, name: str, where: str, columns: Sequence[str] = ()) -> TableCells:
+    """Return the cells of a file, read as its name's end says.
+
+    One of the `columns` is in each table; what separates the cells of a text table is chosen so.
+    Raises DatasetError where the file cannot be read.
+    """
+    try:
+        if name.lower().endswith(".parquet"):
+            return TableCells(pyarrow.parquet.read_table(io.BytesIO(data)), where)
+        text = utf8_bytes(data, where)
+        if name.lower().endswith((".csv", ".tsv")):
+            return _parse_csv(text, name, where, columns)
+        return _parse_json(text, where)
+    except (pa.ArrowException, OSError) as error:
+        raise DatasetError(f"{where} cannot be read as its name says: {error}.") from None
+
+
+def join_tables(parts: Sequence[TableCells], where: str) -> TableCells:
+    """Return the rows of Parquet files one after the other; DatasetError: they do not fit."""
+    try:
+        tables = [part._values for part in parts]  # noqa: SLF001 - its own class
+        return TableCells(pa.concat_tables(tables, promote_options="permissive"), where)
+    except pa.ArrowException as error:
+        raise DatasetError(
+            f"{where}: the tables differ in their columns' types: {error}. Pack each by itself."
+        ) from None
+
+
+def utf8_bytes(data: bytes, where: str) -> bytes:
+    """Return a text file's content in UTF-8, without a byte order mark; raises DatasetError."""
+    encoding = "utf-8"
+    for mark, named in _BYTE_ORDER_MARKS:
+        if data.startswith(mark):
+            data, encoding = data[len(mark) :], named
+            break
+    else:  # tables begin with a letter, a quote or a bracket, of which UTF-16 makes two bytes
+        if len(data) > 1 and data[:2].count(0) == 1:
+            encoding = "utf-16-le" if data[1] == 0 else "utf-16-be"
+    try:
+        text = data.decode(encoding)
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise DatasetError(
+            f"{where} is no text in {encoding.upper()}: line {line} has the bytes "
+            f"{data[error.start : error.start + 4].hex(' ')}. Convert it, from Latin-1 say: iconv "
+            "-f latin1 -t utf-8 OLD > NEW"
+        ) from None
+    return data if encoding == "utf-8" else text.encode()
+
+
+def _parse_csv(data: bytes, name: str, where: str, columns: Sequence[str]) -> TableCells:
+    usual = "\t" if name.lower().endswith(".tsv") else ","
+    parsing = pyarrow.csv.ParseOptions(
+        delimiter=_delimiter(data, usual, columns), newlines_in_values=b'"' in data
+    )
+
+    def read(converting: pyarrow.csv.ConvertOptions) -> pa.Table:
+        return _in_blocks(
+            data,
+            lambda block: pyarrow.csv.read_csv(
+                io.BytesIO(data),
+                read_options=pyarrow.csv.ReadOptions(block_size=block),
+                parse_options=parsing,
+                convert_options=converting,
+            ),
+        )
+
+    values = read(pyarrow.csv.ConvertOptions())
+    text = pa.string()
+    written = read(
+        pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(values.column_names, text))
+    )
+    return TableCells(values, where, written)
+
+
+def _delimiter(data: bytes, usual: str, columns: Sequence[str]) -> str:
+    """Return what separates cells: the usual one, unless only another gives a known column."""
+    first = data[: data.find(b"\n") if b"\n" in data else len(data)].decode()
+    for delimiter in dict.fromkeys((usual, *_DELIMITERS)):
+        if {cell.strip(' "\r') for cell in first.split(delimiter)} & set(columns):
+            return delimiter
+    return usual
+
+
+def _parse_json(data: bytes, where: str) -> TableCells:
+    def read(schema: pa.Schema | None) -> pa.Table:
+        parsing = pyarrow.json.ParseOptions(explicit_schema=schema)
+        return _in_blocks(
+            data,
+            lambda block: pyarrow.json.read_json(
+                io.BytesIO(data),
+                read_options=pyarrow.json.ReadOptions(block_size=block),
+                parse_options=parsing,
+            ),
+        )
+
+    values = read(None)
+    as_texts = [field.with_type(_without_times(field.type)) for field in values.schema]
+    changed = [new for new, old in zip(as_texts, values.schema, strict=True) if new != old]
+    if changed:  # texts that look like times
+        values = read(pa.schema(changed))
+    for name in values.column_names:
+        _refuse_long_numbers(values.column(name), name, where)
+    return TableCells(values, where)
+
+
+def _without_times(kind: pa.DataType) -> pa.DataType:
+    """Return a type with texts in the place of times, also within lists and objects."""
+    if pa.types.is_temporal(kind):
+        return pa.string()
+    if pa.types.is_list(kind):
+        return pa.list_(_without_times(kind.value_type))
+    if pa.types.is_struct(kind):
+        fields = [kind.field(number) for number in range(kind.num_fields)]
+        return pa.struct([field.with_type(_without_times(field.type)) for field in fields])
+    return kind
+
+
+def _refuse_long_numbers(column: pa.ChunkedArray[Any], name: str, where: str) -> None:
+    if not pa.types.is_floating(column.type):
+        return
+    numbers = np.abs(column.drop_null().to_numpy())
+    wrong = (numbers >= 2.0**63) & (numbers < 1e21) & (numbers % 1 == 0)
+    if wrong.any():
+        raise DatasetError(
+            f"{where}: column {name!r} holds whole numbers of so many digits that some would be "
+            "lost. Write them as texts, in quotes."
+        )
+
+
+def _in_blocks(data: bytes, read: Callable[[int], pa.Table]) -> pa.Table:
+    """Return a table read in blocks of 1 MiB, or in one where a row is longer than that."""
+    try:
+        return read(2**20)
+    except pa.ArrowInvalid as error:
+        if "straddling" not in str(error):
+            raise
+        return read(min(len(data) + 1, _LONGEST_BLOCK))
+
+
+def _is_faithful(column: pa.ChunkedArray[Any], written: pa.ChunkedArray[Any]) -> bool:
+    """Return whether values that Arrow read from texts say what the texts do."""
+    kind = column.type
+    if pa.types.is_boolean(kind) or pa.types.is_null(kind) or pa.types.is_string(kind):
+        return True
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        return False  # a time: 10:00 would become 10:00:00
+    written = written.filter(pc.is_valid(column))
+    if pc.any(pc.match_substring_regex(written, _LEADING_ZERO)).as_py():
+        return False
+    if pa.types.is_integer(kind):
+        return True
+    numbers = column.drop_null().to_numpy()
+    if not np.isfinite(numbers).all():
+        return False
+    whole = pc.match_substring_regex(written, r"^[+-]?\d+$").to_numpy()
+    long = np.flatnonzero(whole & (np.abs(numbers) > _MOST_EXACT))
+    return all(int(written[int(row)].as_py()) == int(numbers[row]) for row in long)
+
+
+def _path_field(column: pa.ChunkedArray[Any], name: str, where: str) -> pa.ChunkedArray[Any]:
+    """Return the paths of images as Hugging Face stores them, where it stores no bytes."""
+    fields = {field.name for field in column.type}
+    if fields != {"bytes", "path"}:
+        raise _no_texts(column, name, where)
+    content = pc.struct_field(column, "bytes")
+    if content.null_count < len(content):
+        raise _holds_bytes(name, where)
+    paths: pa.ChunkedArray[Any] = pc.struct_field(column, "path")
+    return paths
+
+
+def _no_texts(column: pa.ChunkedArray[Any], name: str, where: str) -> DatasetError:
+    kind = column.type
+    if "binary" in str(kind) and not pa.types.is_nested(kind):
+        return _holds_bytes(name, where)
+    what = "lists" if pa.types.is_list(kind) or pa.types.is_large_list(kind) else f"values ({kind})"
+    return DatasetError(
+        f"{where}: column {name!r} holds {what}, and one text or number a row is needed there. "
+        'Rename the column, and its values go into each sample\'s member "json"; or write one '
+        "value a row."
+    )
+
+
+def _holds_bytes(name: str, where: str) -> DatasetError:
+    return DatasetError(
+        f"{where}: column {name!r} holds the files themselves, and tables are read that hold their "
+        "paths or URLs. Write the files out beside a table of their names, as docs/data.md shows."
+    )

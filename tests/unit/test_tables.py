@@ -1,0 +1,313 @@
+"""Tables of files and labels: cells keep what is written; what cannot be read is one sentence."""
+
+from __future__ import annotations
+
+import codecs
+import datetime as dt
+import decimal
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from headrace.core.errors import DatasetError, HeadraceError, NotFoundError
+from headrace.data.shards.sources.sample_table import SampleTable, samples_of
+from headrace.data.shards.sources.source_kinds import SourceOptions, list_source, read_classes
+
+
+def listed(path: Path, *classes: str, split: str | None = None) -> SampleTable:
+    return list_source(str(path), SourceOptions(classes=classes, split=split))
+
+
+def rows(table: SampleTable) -> list[tuple[Any, ...]]:
+    """Return each row's path, key, class number, and the rest of its cells."""
+    return [
+        (
+            sample.files[0].path,
+            sample.key,
+            int(dict(sample.values).get("cls", b"-1")),
+            json.loads(dict(sample.values).get("json", b"{}")),
+        )
+        for sample in samples_of(table)
+    ]
+
+
+def written(folder: Path, name: str, text: str | bytes) -> Path:
+    path = folder / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def parquet(folder: Path, name: str, /, **columns: Any) -> Path:
+    path = folder / name
+    path.parent.mkdir(exist_ok=True)
+    pyarrow.parquet.write_table(pa.table(columns), path)
+    return path
+
+
+CELLS = ["000007", "0x1F", "True", "TRUE", "1e3", "2024-01-05", "2024-01-05 10:00", "10:00", "NA",
+         "nan", "null", "12345678901234567890", "007.50", "+1", "inf", "Löwe"]  # fmt: skip
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl", "parquet"])
+def test_cells_that_name_files_classes_and_samples_keep_their_text(tmp_path: Path, ending: str):
+    for cell in CELLS:
+        names = [cell, cell.replace("1", "2").replace("T", "F") + "2"]
+        if ending == "parquet":
+            path = parquet(tmp_path, "t.parquet", path=names, label=names, key=names, more=names)
+        elif ending == "jsonl":
+            lines = [json.dumps(dict.fromkeys(("path", "label", "key", "more"), n)) for n in names]
+            path = written(tmp_path, "t.jsonl", "\n".join(lines))
+        else:
+            comma = "," if ending == "csv" else "\t"
+            lines = [
+                comma.join(cells)
+                for cells in [("path", "label", "key"), *([name] * 3 for name in names)]
+            ]
+            path = written(tmp_path, f"t.{ending}", "\n".join(lines))
+        table = listed(path)
+        assert [each[0] for each in rows(table)] == names
+        assert table.stems.to_pylist() == names
+        assert table.classes == tuple(sorted(names))
+        assert [table.classes[each[2]] for each in rows(table)] == names
+        if ending in {"jsonl", "parquet"}:
+            assert [each[3]["more"] for each in rows(table)] == names
+
+
+def test_the_same_cells_alone_in_a_column_of_their_kind(tmp_path: Path):
+    """Arrow would read all of a column as numbers, truths or times."""
+    for names in (
+        ["000007", "000045"], ["01", "10"], ["True", "False"], ["1e3", "2e3"], ["10:00", "11:30"],
+        ["2024-01-05", "2024-01-06"], ["2024-01-05T10:00:00Z", "2024-01-05T10:00:01Z"],
+        ["12345678901234567890", "12345678901234567891"], ["0x1F", "0x20"],
+    ):  # fmt: skip
+        lines = [f"path,label,more\n{names[0]},{names[0]},{names[0]}", ",".join([names[1]] * 3)]
+        table = listed(written(tmp_path, "t.csv", "\n".join(lines)))
+        assert [each[0] for each in rows(table)] == names
+        assert [table.classes[each[2]] for each in rows(table)] == names
+        known = listed(tmp_path / "t.csv", "other", *names)
+        assert known.labels is not None
+        assert known.labels.tolist() == [1, 2]
+
+
+def test_other_cells_are_values_where_that_loses_nothing(tmp_path: Path):
+    for cells, values in (
+        (["1", "-20"], [1, -20]), (["1", ""], [1, None]), (["1.50", "2"], [1.5, 2.0]),
+        (["1e-3", "NaN"], [0.001, None]), (["true", "False"], [True, False]),
+        (["a", ""], ["a", ""]),
+        (["", ""], [None, None]), (["2024-01-05", "2024-01-06"], ["2024-01-05", "2024-01-06"]),
+        (["01234", "10115"], ["01234", "10115"]), (["10:00", ""], ["10:00", ""]),
+        (["12345678901234567890", "1"], ["12345678901234567890", "1"]),
+        (["inf", "1"], ["inf", "1"]), (["0x1F", "1"], ["0x1F", "1"]),
+        (["0.123456789012345678901", "0.5"], [0.12345678901234568, 0.5]),
+    ):  # fmt: skip
+        lines = ["path,more", *(f"{n}.jpg,{cell}" for n, cell in enumerate(cells))]
+        table = listed(written(tmp_path, "t.csv", "\n".join(lines)))
+        assert [each[3]["more"] for each in rows(table)] == values, cells
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    labels=st.lists(st.integers(0, 20), min_size=1, max_size=5),
+    lat=st.floats(-90, 90) | st.integers(-5, 5),
+)
+def test_tables_that_were_right_before_give_the_same(tmp_path: Path, labels: list[int], lat: float):
+    records = [{"path": f"a/{n}.jpg", "label": label, "lat": lat} for n, label in enumerate(labels)]
+    expected = [(f"a/{n}.jpg", f"a/{n}", label, {"lat": lat}) for n, label in enumerate(labels)]
+    text = "path,label,lat\n" + "".join(f"a/{n}.jpg, {x},{lat}\n" for n, x in enumerate(labels))
+    for path in (
+        written(tmp_path, "t.csv", text),
+        written(tmp_path, "t.jsonl", "\n".join(map(json.dumps, records))),
+        parquet(tmp_path, "t.parquet", **{k: [r[k] for r in records] for k in records[0]}),
+    ):
+        table = listed(path)
+        assert (rows(table), table.classes) == (expected, ())
+
+
+def test_a_list_of_names_that_are_numbers(tmp_path: Path):
+    path = written(tmp_path, "t.csv", "path,label\na.jpg,10\nb.jpg,10\n")
+    for classes, numbers in (
+        (("01", "10"), [1, 1]),  # by name: there is no class number 10
+        (tuple(map(str, range(11))), [10, 10]),  # by name and by number
+        (tuple("abcdefghijkl"), [10, 10]),  # by number
+    ):
+        table = listed(path, *classes)
+        assert table.labels is not None
+        assert table.labels.tolist() == numbers
+    folders = sorted(map(str, range(12)))  # as class folders are numbered: 10 is the number 2
+    with pytest.raises(DatasetError, match=r"10 is the number of the class '8' or the name"):
+        listed(path, *folders)
+
+
+def test_encodings(tmp_path: Path):
+    text = "path,label\n1.jpg,Löwe\n2.jpg,Ü\n"
+    for data in (
+        text.encode(),
+        text.encode("utf-8-sig"),
+        text.encode("utf-16"),
+        text.encode("utf-16-le"),
+        text.encode("utf-16-be"),
+        codecs.BOM_UTF16_BE + text.encode("utf-16-be"),
+        text.encode("utf-32"),
+        text.replace("\n", "\r\n").encode("utf-16"),
+        text.replace(",", ";").encode(),
+        text.replace(",", "\t").encode("utf-8-sig"),
+        text.replace("path", '"path"').encode("utf-8-sig"),
+    ):
+        assert listed(written(tmp_path, "t.csv", data)).classes == ("Löwe", "Ü")
+    lines = '{"path": "1.jpg", "label": "Löwe"}\n'
+    for encoding in ("utf-8-sig", "utf-16", "utf-32"):
+        assert listed(written(tmp_path, "t.jsonl", lines.encode(encoding))).classes == ("Löwe",)
+    names = written(tmp_path, "names.txt", "Löwe\nÜ\n".encode("utf-8-sig"))
+    assert read_classes(str(names)) == ("Löwe", "Ü")
+    for name in ("t.csv", "t.tsv", "t.jsonl"):
+        with pytest.raises(DatasetError, match=r"no text in UTF-8: line 2 .*iconv"):
+            listed(written(tmp_path, name, text.encode("latin-1")))
+    with pytest.raises(DatasetError, match=r"names\.txt is no text in UTF-8: line 1"):
+        read_classes(str(written(tmp_path, "names.txt", "Löwe\n".encode("cp1252"))))
+
+
+def test_rows_longer_than_a_block_and_lines_within_cells(tmp_path: Path):
+    long = "x" * (3 << 20)
+    for path in (
+        written(tmp_path, "t.csv", f'path,more\n1.jpg,"{long}"\n2.jpg,"two\nlines"\n'),
+        written(tmp_path, "t.jsonl", "\n".join(
+            json.dumps({"path": f"{n}.jpg", "more": text})
+            for n, text in ((1, long), (2, "two\nlines"))
+        )),
+    ):  # fmt: skip
+        assert [each[3]["more"] for each in rows(listed(path))] == [long, "two\nlines"]
+
+
+JPEG = b"\xff\xd8\xff"
+STRUCTS = [{"bytes": JPEG, "path": "1.jpg"}, {"bytes": None, "path": "2.jpg"}]
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"image": STRUCTS}, "'image' holds the files themselves"),
+    ({"image": pa.array([JPEG, JPEG])}, "'image' holds the files themselves"),
+    ({"image": pa.array([JPEG, JPEG], pa.large_binary())}, "'image' holds the files themselves"),
+    ({"image": pa.array([JPEG, JPEG], pa.binary(3))}, "'image' holds the files themselves"),
+    ({"image": [["1.jpg"], []]}, "'image' holds lists"),
+    ({"image": [{"url": "1.jpg"}] * 2}, "'image' holds values"),
+    ({"image": [1.5, 2.5]}, "'image' holds numbers with decimals"),
+    ({"path": ["1.jpg", None]}, "'path' is empty in row 2"),
+    ({"path": ["1.jpg", "2.jpg"], "label": [[0, 1], [1]]}, "'label' holds lists"),
+    ({"path": ["1.jpg", "2.jpg"], "label": [{"a": 1}, {"a": 2}]}, "'label' holds values"),
+    ({"path": ["1.jpg", "2.jpg"], "label": [1.0, 2.0]}, "'label' holds numbers with decimals"),
+    ({"path": ["1.jpg", "2.jpg"], "label": [1, None]}, "'label' is empty in row 2"),
+    ({"path": ["1.jpg", "2.jpg"], "label": [None, None]}, "'label' is empty in row 1, 2"),
+    ({"path": ["1.jpg", "2.jpg"], "label": [decimal.Decimal("1.0")] * 2}, "with decimals"),
+    ({"path": ["1.jpg", "2.jpg"], "mask": [[1], [2]]}, "'mask' holds lists"),
+    ({"path": ["1.jpg", "2.jpg"], "key": [[1], [2]]}, "'key' holds lists"),
+    ({"path": ["1.jpg", "2.jpg"], "thumb": [JPEG, JPEG]}, "'thumb' holds bytes"),
+    ({"path": ["1.jpg", "2.jpg"], "more": [[JPEG], [JPEG]]}, "'more' holds bytes"),
+]
+
+
+def test_columns_that_cannot_be_read_are_named_with_what_to_do(tmp_path: Path):
+    for columns, message in REFUSED:
+        with pytest.raises(DatasetError, match=message) as raised:
+            listed(parquet(tmp_path, "t.parquet", **columns))
+        assert str(raised.value).startswith(f"{tmp_path}/t.parquet: column ")
+
+
+def test_columns_of_parquet_that_can_be_read(tmp_path: Path):
+    paths = ["1.jpg", "2.jpg"]
+    no_bytes = pa.array(
+        [{"bytes": None, "path": path} for path in paths],
+        pa.struct([("bytes", pa.binary()), ("path", pa.string())]),
+    )
+    for image in (
+        paths, no_bytes, pa.array(paths).dictionary_encode(), pa.array([p.encode() for p in paths]),
+        pa.array(paths, pa.large_string()), pa.array(paths, pa.string_view()),
+    ):  # fmt: skip
+        table = listed(parquet(tmp_path, "t.parquet", image=image, label=[3, 4]))
+        assert [each[:3] for each in rows(table)] == [("1.jpg", "1", 3), ("2.jpg", "2", 4)]
+    for label in (["b", "a"], pa.array(["b", "a"]).dictionary_encode(), [b"b", b"a"]):
+        assert listed(parquet(tmp_path, "t.parquet", path=paths, label=label)).classes == ("a", "b")
+    numbers = pa.array([5, 6]).dictionary_encode()
+    table = listed(parquet(tmp_path, "t.parquet", path=paths, label=numbers))
+    assert [each[2] for each in rows(table)] == [5, 6]
+    when = dt.date(2024, 1, 5)
+    more = [{"boxes": [[1, 2]], "when": when}, None]
+    table = listed(parquet(tmp_path, "t.parquet", path=paths, boxes=[[1], []], more=more))
+    assert rows(table)[0][3] == {"boxes": [1], "more": {"boxes": [[1, 2]], "when": "2024-01-05"}}
+
+
+def test_text_tables_that_cannot_be_read_are_one_sentence(tmp_path: Path):
+    for name, text, message in (
+        ("t.csv", "path,label,label\n1.jpg,1,2\n", "several columns 'label'"),
+        ("t.csv", "path,label\n1.jpg,1\n2.jpg,NA\n", "'label' is empty in row 2"),
+        ("t.csv", "", "cannot be read as its name says"),
+        ("t.csv", "path\n1.jpg,2\n", "cannot be read as its name says"),
+        ("t.csv", "a;b\n1;2\n", "has the columns a;b; one of url"),
+        ("t.jsonl", '[{"path": "1.jpg"}]', "cannot be read as its name says"),
+        ("t.jsonl", '{"path": "1.jpg", "path": "2.jpg"}', "cannot be read as its name says"),
+        ("t.jsonl", '{"path": "1.jpg", "label": [1]}', "'label' holds lists"),
+        ("t.jsonl", '{"path": {"a": 1}}', "'path' holds values"),
+        ("t.jsonl", '{"path": "1.jpg", "id": 12345678901234567890}', "of so many digits"),
+        ("t.jsonl", "not json", "cannot be read as its name says"),
+        ("t.parquet", "not parquet", "cannot be read as its name says"),
+    ):
+        with pytest.raises(DatasetError, match=message):
+            listed(written(tmp_path, name, text))
+
+
+def test_parquet_files_in_a_folder_are_one_table(tmp_path: Path):
+    for split, parts in (("train", 3), ("test", 1)):
+        for part in range(parts):
+            name = f"{split}-{part:05d}-of-{parts:05d}.parquet"
+            path = [f"{split}{part}.jpg"]
+            parquet(tmp_path / "data", name, path=path, label=[part], lat=[0.5])
+    for folder in (tmp_path, tmp_path / "data"):
+        table = listed(folder, split="train")
+        assert [each[1:] for each in rows(table)] == [
+            (f"train{part}", part, {"lat": 0.5}) for part in range(3)
+        ]
+        assert table.url == str(tmp_path / "data")  # where relative paths begin
+        assert table.source.num_files == 3
+        with pytest.raises(DatasetError, match=r"2 tables: data/test|2 tables: test"):
+            listed(folder)
+    first = listed(tmp_path, split="train").source.listing
+    parquet(tmp_path / "data", "train-00001-of-00003.parquet", path=["other.jpg"], label=[1])
+    assert listed(tmp_path, split="train").source.listing != first
+    assert rows(listed(tmp_path, split="train"))[1][1:] == ("other", 1, {"lat": None})
+    parquet(tmp_path / "data", "train-00001-of-00003.parquet", path=["other.jpg"], label=["a"])
+    with pytest.raises(DatasetError, match="the tables differ in their columns' types"):
+        listed(tmp_path, split="train")
+    (tmp_path / "data" / "train-00001-of-00003.parquet").unlink()
+    with pytest.raises(DatasetError, match="is one of 3 files, and 2 are there"):
+        listed(tmp_path, split="train")
+
+
+def test_other_folders_of_tables(tmp_path: Path):
+    spark = tmp_path / "table.parquet"
+    for part in range(2):
+        name = f"part-0000{part}-3f2a-c000.snappy.parquet"
+        parquet(spark, name, path=[f"{part}.jpg"], label=[part])
+    written(spark, "_SUCCESS", "")
+    assert [each[1] for each in rows(listed(spark))] == ["0", "1"]
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    for name in ("train.csv", "val.csv"):
+        written(texts, name, "path\n1.jpg\n")
+    with pytest.raises(DatasetError, match=r"no images but 2 tables.*Name one, such as .*train"):
+        listed(texts)
+    with pytest.raises(NotFoundError):
+        listed(tmp_path / "none.parquet")
+    written(texts, "1.jpg", b"")  # beside an image they are no table
+    assert len(listed(texts)) == 1
+
+
+def test_nothing_else_than_a_sentence_comes_of_any_bytes(tmp_path: Path):
+    for start in (b"", b"\xff\xfe", b"\xfe\xff", b"\xef\xbb\xbf", b"\0", b"path\n", b"PAR1"):
+        for rest in (b"", b"\0", b"\xd8\x00a", b'a,"b\n', b"\xff" * 9, b"PAR1"):
+            for name in ("t.csv", "t.tsv", "t.jsonl", "t.parquet"):
+                try:
+                    listed(written(tmp_path, name, start + rest))
+                except HeadraceError as error:
+                    assert name in str(error)  # noqa: PT017
