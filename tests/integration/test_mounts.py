@@ -17,6 +17,7 @@ import pytest
 from headrace.core.errors import UsageError
 from headrace.data.channels.mount.folder_mount import Mount, mount_url
 from headrace.data.channels.mount.mount_program import NoMountError, choose_programs, is_mounted
+from headrace.data.storage import open_store
 from headrace.data.storage.urls import parse_url
 from jobs import alive, clean_environment, descendants, eventually
 
@@ -79,7 +80,7 @@ def test_what_was_chosen_is_written_down_without_secrets(mount: Mount) -> None:
 @fuse
 def test_files_are_read_before_anybody_wants_them(mount: Mount, tmp_path: Path) -> None:
     def is_cached() -> bool:
-        cached = (tmp_path / "cache").glob("*/vfs/**/*")
+        cached = (tmp_path / "cache").glob("*/unknown/vfs/**/*")
         sizes = sorted(path.stat().st_size for path in cached if path.is_file())
         return sizes == sorted(map(len, (data for data in OBJECTS.values() if data)))
 
@@ -137,6 +138,40 @@ def test_two_mounts_at_once_keep_what_they_read_apart_and_a_later_one_finds_it(
     third = mount_url(url, tmp_path / "one", caches, cache_bytes=CACHE_BYTES)
     assert str(cached) in (tmp_path / "one.json").read_text()
     third.close()
+
+
+@fuse
+def test_an_object_that_was_replaced_by_one_of_its_size_is_read_anew(
+    s3_url: str, tmp_path: Path
+) -> None:
+    """Written in parts it has no MD5, by which the program itself would notice."""
+    caches = tmp_path / "cache"
+
+    def has_noted() -> bool:
+        (noted,) = caches.glob("**/vfsMeta/**/a.bin")
+        return json.loads(noted.read_text())["Rs"] is not None
+
+    for content in (b"one", b"two"):
+        open_store(s3_url).put("a.bin", content * 2**22)
+        mount = mount_url(s3_url, tmp_path / "mnt", caches, cache_bytes=CACHE_BYTES)
+        assert (mount.folder / "a.bin").read_bytes() == content * 2**22
+        eventually(has_noted, "the note of what is cached")
+        mount.close()
+
+
+@fuse
+def test_what_was_read_of_other_versions_is_removed(url: str, tmp_path: Path) -> None:
+    def cached(identity: str | None) -> list[str]:
+        mount = mount_url(
+            url, tmp_path / "mnt", tmp_path / "cache", cache_bytes=CACHE_BYTES, identity=identity,
+            reads_ahead=False,
+        )  # fmt: skip
+        before = [path.name for path in (tmp_path / "cache").glob("*/*/vfs/**/a.bin")]
+        assert (mount.folder / "a.bin").read_bytes() == OBJECTS["a.bin"]
+        mount.close()
+        return before
+
+    assert [cached(each) for each in ("1", "1", "2", None, None)] == [[], ["a.bin"], [], [], []]
 
 
 @fuse

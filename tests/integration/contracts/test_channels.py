@@ -270,3 +270,67 @@ def test_secrets_of_a_url_are_not_printed(job: Path) -> None:
     assert "http://127.0.0.1:9/data/x.bin: nothing listens at the endpoint" in ended.stderr
     assert "s3cret" not in ended.stderr
     assert "s3cret" not in (job / "runs" / "a" / "run.json").read_text()
+
+
+@pytest.fixture
+def beginnings_url(s3_url: str) -> str:
+    """Keys that begin alike, in folders and beside them."""
+    for name in ("train/x", "train/deep/y", "train-a.csv", "train-a.csv.gz", "train2/z", "trai",
+                 "dup/dup-1", "dup-1"):  # fmt: skip
+        open_store(s3_url).put(name, name.encode())
+    return s3_url
+
+
+WALKS = """
+import os, pathlib
+for name in sorted(os.environ):
+    if name.startswith("SM_CHANNEL_"):
+        folder = pathlib.Path(os.environ[name])
+        found = {str(path.relative_to(folder)): path.read_text()
+                 for path in folder.rglob("*") if path.is_file()}
+        print(name[11:], sorted(found.items()), flush=True)
+"""
+
+
+def test_a_channel_is_a_key_prefix_with_names_as_on_sagemaker(
+    job: Path, beginnings_url: str
+) -> None:
+    """Names as sagemaker-python-sdk issue 3612 describes those of remote jobs."""
+    (job / "train.py").write_text(WALKS)
+    channels = {"A": "train", "B": "train/", "C": "train-a.csv", "D": "tra", "E": "train/x"}
+    flags = [f"--channel={name}={beginnings_url}/{end}" for name, end in channels.items()]
+    ended = run_job(job, *SAGEMAKER, *flags, "train.py")
+    inside = [("deep/y", "train/deep/y"), ("x", "train/x")]
+    beside = [(name, name) for name in ("train-a.csv", "train-a.csv.gz", "train2/z")]
+    whole = [(name, name) for name in ("trai", "train-a.csv", "train-a.csv.gz", "train/deep/y",
+                                       "train/x", "train2/z")]  # fmt: skip
+    assert ended.stdout.splitlines() == [
+        f"A {sorted(inside + beside)}", f"B {inside}", f"C {beside[:2]}", f"D {whole}",
+        "E [('x', 'train/x')]",
+    ], ended.stderr  # fmt: skip
+    assert "so that it has train-a.csv, train-a.csv.gz, train2/z too; s3://" in ended.stderr
+    assert ended.stderr.count("is the beginning of keys") == 1
+    again = run_job(job, *SAGEMAKER, flags[0], "train.py")
+    assert again.stdout.splitlines() == ended.stdout.splitlines()[:1]
+    assert "here already" in again.stderr
+    plan = run_job(job, *SAGEMAKER, *flags, "--dry-run", "train.py").stdout
+    assert [line.split()[0] for line in plan.splitlines() if " object" in line] == list("52261")
+
+
+def test_two_keys_of_a_prefix_that_would_be_one_file_are_refused(
+    job: Path, beginnings_url: str
+) -> None:
+    ended = run_job(job, *SAGEMAKER, f"--channel=train={beginnings_url}/dup", "train.py")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "'dup-1' and 'dup/dup-1' would both be the file dup-1. Rename one" in ended.stderr
+
+
+def test_hosts_share_the_keys_of_a_prefix_in_their_order(job: Path, beginnings_url: str) -> None:
+    spec = json.dumps({"uri": f"{beginnings_url}/train", "distribution": "ShardedByS3Key"})
+    (job / "train.py").write_text(WALKS)
+    ended = run_job(job, *SAGEMAKER, "--group=a=2", f"--channel=train={spec}", "train.py")
+    shares = [line.split("TRAIN ")[1] for line in sorted(ended.stdout.splitlines())]
+    assert shares == [
+        "[('deep/y', 'train/deep/y'), ('train-a.csv', 'train-a.csv'), ('train2/z', 'train2/z')]",
+        "[('train-a.csv.gz', 'train-a.csv.gz'), ('x', 'train/x')]",
+    ], ended.stderr

@@ -76,6 +76,31 @@ def test_an_object_that_is_replaced_meanwhile_is_reported(
     assert output.rstrip().endswith(": a.txt")
 
 
+def test_what_a_job_reads_of_a_cache_is_of_the_objects_as_they_are_listed(
+    job: Path, s3_url: str, train: str
+) -> None:
+    caches = []
+    for content in (b"a.txt", b"a.txt", b"other"):
+        if caches[1:] or not caches:
+            open_store(s3_url).put("a.txt", content)
+        ended = run_job(job, *SAGEMAKER, "--input-mode=Mount", train, "train.py")
+        assert f"[('a.txt', {content.decode()!r}), " in ended.stdout, ended.stderr
+        mount = json.loads((job / "r/hosts/algo-1/mounts/train.json").read_text())
+        caches += [word for word in mount["command"] if word.startswith("--cache-dir=")]
+    assert caches[0] == caches[1] != caches[2]
+
+
+def test_what_is_no_folder_s_is_copied(job: Path, s3_url: str) -> None:
+    """A mount would show a/x alone; on SageMaker both are there, as a channel is a key prefix."""
+    for name in ("a/x", "a-b.txt", "b"):
+        open_store(s3_url).put(name, name.encode())
+    flags = ("--input-mode=FastFile", f"--channel=train={s3_url}/a", "train.py")
+    ended = run_job(job, *SAGEMAKER, *flags)
+    assert "read algo-1 [('a-b.txt', 'a-b.txt'), ('x', 'a/x')]\n" in ended.stdout, ended.stderr
+    assert "copied (mode File), as it cannot be mounted here: a-b.txt is not in" in ended.stderr
+    assert "is the beginning of keys, as on SageMaker, so that it has a-b.txt too" in ended.stderr
+
+
 def has_looked(pid: int) -> bool:
     """Whether the process that looks for changes waits for its standard input once more."""
     for below in descendants(pid):

@@ -68,6 +68,15 @@ def test_each_epoch_is_a_pipe_of_all_bytes_in_the_order_of_the_keys(
     assert not (job / "cache").exists()
 
 
+def test_a_pipe_has_the_keys_that_begin_so_in_their_order(job: Path, train: str) -> None:
+    store = open_store(train.partition("=train=")[2])
+    store.put("deep-1", b"before")
+    store.put("deeper", b"after")
+    ended = run_job(job, *SAGEMAKER, f"{train}/deep", "train.py", "1")
+    content = b"before" + OBJECTS["deep/c.bin"] + OBJECTS["deep/d.bin"] + b"after"
+    assert epochs(ended.stdout) == [read("algo-1", 0, content)], ended.stderr
+
+
 def test_local_files_are_piped_too(job: Path) -> None:
     for name, data in OBJECTS.items():
         (job / "data" / name).parent.mkdir(parents=True, exist_ok=True)

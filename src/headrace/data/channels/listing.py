@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from headrace.core.console import print_status
 from headrace.core.errors import HeadraceError, NotFoundError, StorageError, UsageError
@@ -21,6 +22,7 @@ from headrace.data.storage import (
     split_url,
 )
 from headrace.data.storage.client.retries import NO_FILES_NAME
+from headrace.data.storage.remote_store import RemoteStore
 
 _MOST_NAMED = 5
 
@@ -32,7 +34,27 @@ class ChannelListing:
     base: str  # the URL that their paths are below; may contain secrets
     url: str  # the channel's, without secrets
     objects: tuple[ObjectInfo, ...]  # in the order of their keys
-    folders: tuple[str, ...]  # all their folders, parents first
+    folders: tuple[str, ...]  # all folders of their files, parents first
+    inner: str = ""  # a folder below `base` whose files lie directly in the channel's
+
+    def place(self, info: ObjectInfo) -> str:
+        """Return where an object's file lies in the channel's folder."""
+        return place_of(info, self.inner)
+
+    def beside(self) -> list[str]:
+        """Return the paths of objects that lie beside the folder that the URL names."""
+        if not self.inner:
+            return []
+        return [info.path for info in self.objects if not info.path.startswith(f"{self.inner}/")]
+
+    def print_beside(self, channel: str) -> None:
+        """Print which objects are taken though they lie beside the folder that the URL names."""
+        beside = self.beside()
+        if beside:
+            print_status(
+                f"channel {channel}: {self.url} is the beginning of keys, as on SageMaker, so that "
+                f"it has {first_names(beside)} too; {self.url}/ would be the folder alone"
+            )
 
     @property
     def size_bytes(self) -> int:
@@ -53,6 +75,11 @@ class ChannelListing:
         return [info.path for info in earlier.objects if content_key(info) not in now]
 
 
+def place_of(info: ObjectInfo, inner: str) -> str:
+    """Return where an object's file lies, if the files of folder `inner` lie directly there."""
+    return info.path.removeprefix(f"{inner}/") if inner else info.path
+
+
 def content_key(info: ObjectInfo) -> tuple[str, str, int]:
     """Return what changes when an object's content does: path, ETag or time, and size in bytes."""
     return info.path, info.etag or f"@{info.modified_s}", info.size_bytes
@@ -63,11 +90,11 @@ def list_channel(channel: ChannelRequest, config: StorageConfig) -> ChannelListi
 
     UsageError: there are no objects, or one cannot be a file in a folder.
     """
-    base, found = _list_objects(channel, config)
+    base, inner, found = _list_objects(channel, config)
     named = f"--channel {channel.name}={safe_url(channel.url)}"
     if not found:
         raise UsageError(f"{named}: there is no object there, nor any below it. Check the URL.")
-    files, folders = _files_and_folders(named, found)
+    files, folders = _files_and_folders(named, found, inner)
     share = files[channel.number :: channel.of]
     if not share:
         raise UsageError(
@@ -75,12 +102,42 @@ def list_channel(channel: ChannelRequest, config: StorageConfig) -> ChannelListi
             "wants one. Use fewer hosts, or FullyReplicated."
         )
     return ChannelListing(
-        base=base, url=safe_url(channel.url), objects=tuple(share), folders=tuple(folders)
-    )
+        base=base, url=safe_url(channel.url), objects=tuple(share), folders=tuple(folders),
+        inner=inner,
+    )  # fmt: skip
 
 
-def _list_objects(channel: ChannelRequest, config: StorageConfig) -> tuple[str, list[ObjectInfo]]:
-    """Return (base URL, objects) of a folder, or of a single object."""
+def is_key_prefix(url: str) -> bool:
+    """Return whether a URL is the beginning of keys, as SageMaker reads it, not a folder.
+
+    `s3://b/train` is that of train/x and train-a.csv; `s3://b/train/` is the folder.
+    """
+    location = parse_url(url)
+    # Directory buckets list in no order, and there only folders can be listed.
+    is_ordered = location.kind == "s3" and not location.root.endswith("--x-s3")
+    return is_ordered and location.prefix != "" and not url.endswith("/")
+
+
+def list_key_prefix(url: str, config: StorageConfig) -> tuple[str, str, list[ObjectInfo]]:
+    """Return (base URL, inner folder, objects) of the keys that begin so; see `ChannelListing`.
+
+    SageMaker gives a file the rest of its key after the prefix where that is a folder's, and else
+    its whole name (sagemaker-python-sdk issue 3612).
+    """
+    folder, name = split_url(url)
+    store = open_store(folder, config=config, client="direct")
+    assert isinstance(store, RemoteStore)
+    found = list(store.list_beginning(name))
+    if found and all(info.path.startswith(f"{name}/") for info in found):
+        return url, "", [replace(info, path=info.path[len(name) + 1 :]) for info in found]
+    has_inner = any(info.path.startswith(f"{name}/") for info in found)
+    return folder, name if has_inner else "", found
+
+
+def _list_objects(
+    channel: ChannelRequest, config: StorageConfig
+) -> tuple[str, str, list[ObjectInfo]]:
+    """Return (base URL, inner folder, objects) of a folder, key prefix or single object."""
     url = channel.url
     location = parse_url(url)
     if location.kind == "memory":
@@ -90,6 +147,8 @@ def _list_objects(channel: ChannelRequest, config: StorageConfig) -> tuple[str, 
         )
     unlisted: StorageError | None = None
     try:
+        if is_key_prefix(url):
+            return list_key_prefix(url, config)
         found = list(open_store(url, config=config, client="direct").list())
     except StorageError as error:
         if NO_FILES_NAME in str(error):
@@ -101,24 +160,24 @@ def _list_objects(channel: ChannelRequest, config: StorageConfig) -> tuple[str, 
             raise
         found, unlisted = [], error
     if found or not location.prefix:
-        return url, found
+        return url, "", found
     folder, name = split_url(url)
     try:
         only = open_store(folder, config=config, client="direct").head(name)
     except NotFoundError:
         if unlisted is not None:
             raise unlisted from None
-        return url, []
-    return folder, [only]
+        return url, "", []
+    return folder, "", [only]
 
 
 def _files_and_folders(
-    named: str, found: Sequence[ObjectInfo]
+    named: str, found: Sequence[ObjectInfo], inner: str
 ) -> tuple[list[ObjectInfo], list[str]]:
     """Return the objects that are files, and the folders that they need."""
     needed: dict[str, str] = {}
     for info in found:
-        parts = info.path.split("/")
+        parts = place_of(info, inner).split("/")
         if any(part in {"", ".", ".."} or "\0" in part for part in parts):
             raise UsageError(
                 f"{named}: the object {info.path!r} would not lie in the channel's folder. "
@@ -129,15 +188,22 @@ def _files_and_folders(
     files: dict[str, ObjectInfo] = {}
     for info in found:
         # Consoles write an empty object with the folder's key to show a folder.
-        if info.size_bytes == 0 and (info.path in needed or info.path in files):
+        place = place_of(info, inner)
+        if info.size_bytes == 0 and (place in needed or place in files):
             continue
-        inner = needed.get(info.path)
-        if inner is not None:
+        within = needed.get(place)
+        if within is not None:
             raise UsageError(
-                f"{named}: {info.path!r} is an object, and a folder too ({inner!r} lies in it). "
+                f"{named}: {info.path!r} is an object, and a folder too ({within!r} lies in it). "
                 "No disk can hold both: rename one, or name a folder beside them."
             )
-        files[info.path] = info
+        other = files.get(place)
+        if other is not None and other.path != info.path:
+            raise UsageError(
+                f"{named}: {other.path!r} and {info.path!r} would both be the file {place}. Rename "
+                f"one, or end the URL with a slash for the folder {inner} alone."
+            )
+        files[place] = info
     return list(files.values()), sorted(needed)
 
 
@@ -193,6 +259,16 @@ def warn_of_unknown_changes(channel: str, error: HeadraceError) -> None:
     print_status(f"channel {channel}: whether it changed meanwhile is not known: {error}")
 
 
+def _described_listing(listing: ChannelListing | HeadraceError) -> dict[str, Any]:
+    """Return what a mount must know: the state of the objects, and whether they are a folder."""
+    if not isinstance(listing, ChannelListing):
+        return {"identity": None, "is_folder": True, "beside": []}
+    is_folder = safe_url(listing.base).rstrip("/") == listing.url.rstrip("/")
+    return {
+        "identity": listing.identity(), "is_folder": is_folder, "beside": listing.beside()[:1],
+    }  # fmt: skip
+
+
 _READ = "some of them as they were before, or as they are now"
 
 
@@ -207,8 +283,10 @@ def main(parent: SidecarParent) -> None:
             before[channel.name] = list_channel(channel, config)
         except HeadraceError as error:
             before[channel.name] = error
+    parent.send({"listed": {name: _described_listing(found) for name, found in before.items()}})
+    watched = (parent.read() or {}).get("watched", ())
     if parent.read() == END:
-        for channel in request.channels:
+        for channel in [each for each in request.channels if each.name in watched]:
             listing = before[channel.name]
             if isinstance(listing, ChannelListing):
                 warn_of_changes(channel, listing, config, read=_READ)

@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -35,10 +35,10 @@ from headrace.data.storage import open_store, safe_url
 from headrace.platforms.training_job import Channel, TrainingJob
 
 
-class ChannelChangeWatch(ActiveChannels):
-    """The watch for changes of mounted channels; nobody waits for its first listing."""
+class _WatchedChannels(ActiveChannels):
+    """Channels that a sidecar has listed, and lists again at the end."""
 
-    _sidecar_module = "listing"
+    _sidecar_module: str
 
     def __init__(self, request: ChannelsRequest) -> None:
         self._sidecar = ChannelSidecar(self._sidecar_module, request)
@@ -48,7 +48,40 @@ class ChannelChangeWatch(ActiveChannels):
         self._sidecar.end_with_change_check(exit_code)
 
 
-class ChannelCopies(ChannelChangeWatch):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedChannel:
+    """What a mount must know of its channel's objects."""
+
+    identity: str | None  # of their state; None: they cannot be listed
+    is_folder: bool  # they are all that lies below the URL, as a mount shows it
+    beside: tuple[str, ...] = ()  # one that does not lie below it, though its key begins so
+
+    def check_is_folder(self) -> None:
+        """Raise NoMountError where a mount would not show what the channel has."""
+        if self.beside:
+            raise NoMountError(f"{self.beside[0]} is not in the folder, though its key begins so")
+        if not self.is_folder:
+            raise NoMountError("it is one object, or several whose keys begin so, and no folder")
+
+
+class ChannelChangeWatch(_WatchedChannels):
+    """The watch for changes of mounted channels, which are listed before they are mounted."""
+
+    _sidecar_module = "listing"
+
+    def listed(self) -> dict[str, ListedChannel]:
+        """Wait for the first listing and return it by channel; see `ChannelSidecar.answer`."""
+        return {
+            name: ListedChannel(**{**each, "beside": tuple(each["beside"])})
+            for name, each in self._sidecar.answer()["listed"].items()
+        }
+
+    def watch(self, names: Sequence[str]) -> None:
+        """Watch these channels: others were copied, and are watched with the copies."""
+        self._sidecar.send({"watched": list(names)})
+
+
+class ChannelCopies(_WatchedChannels):
     """Channels that are copied to this host, and watched for changes."""
 
     _sidecar_module = "copy.trees"
@@ -72,13 +105,14 @@ class ChannelMounts(ActiveChannels):
         self._limit_bytes = limit_bytes
         self._mounts: list[Mount] = []
 
-    def show(self, spec: ChannelSpec) -> Path | None:
+    def show(self, spec: ChannelSpec, listed: ListedChannel) -> Path | None:
         """Mount a channel and return its folder; None, with a report, where that is impossible.
 
         UsageError: there is nothing below its URL.
         """
         try:
-            mount = self._show(spec.uri, spec.name)
+            listed.check_is_folder()
+            mount = self._show(spec.uri, spec.name, listed.identity)
         except NoMountError as error:
             print_status(
                 f"channel {spec.name} is copied (mode File), as it cannot be mounted here: {error}"
@@ -95,7 +129,8 @@ class ChannelMounts(ActiveChannels):
 
     def mount_bucket(self, bucket: str) -> Path:
         """Mount a whole bucket of Cloud Storage and return its folder; raises NoMountError."""
-        return self._show(f"gs://{bucket}", bucket, reads_ahead=False).folder
+        # It is too large to be listed first, so its cache is not kept without versions.
+        return self._show(f"gs://{bucket}", bucket, None, reads_ahead=False).folder
 
     def end(self, exit_code: int) -> None:
         """Unmount all of them, even if still in use."""
@@ -104,12 +139,14 @@ class ChannelMounts(ActiveChannels):
             mount.close()
         self._mounts.clear()
 
-    def _show(self, url: str, name: str, *, reads_ahead: bool = True) -> Mount:
+    def _show(
+        self, url: str, name: str, identity: str | None, *, reads_ahead: bool = True
+    ) -> Mount:
         caches = default_cache_dir() / "mounts"
         caches.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(caches).free
         mount = mount_url(
-            url, self._folder / name, caches,
+            url, self._folder / name, caches, identity=identity,
             cache_bytes=self._limit_bytes or int(free * _SHARE_OF_DISK), reads_ahead=reads_ahead,
         )  # fmt: skip
         self._mounts.append(mount)
@@ -279,7 +316,7 @@ class _Resolver:
         self._places: dict[str, str] = {}
         self._mounts = ChannelMounts(folder / "mounts", self._limit)
         self._active: list[ActiveChannels] = [self._mounts]
-        self._mounted: list[ChannelRequest] = []
+        self._to_mount: list[tuple[ChannelSpec, int, int]] = []
         self._copied: list[ChannelRequest] = []
         self._streamed: list[ChannelRequest] = []
 
@@ -291,25 +328,46 @@ class _Resolver:
             url = self._places[name] = spec.uri if path is None else str(path)
             self._streamed.append(_channel_request(spec, url, self._pipes, number, of))
             return
-        if path is None and spec.is_mounted:
-            path = self._mounts.show(spec)
-            if path is not None:
-                self._mounted.append(_channel_request(spec, spec.uri, path, number, of))
-        if path is None:
-            if spec.mode == "Cache" and self._options.cache_dir is not None:
-                cache = Path(self._options.cache_dir).expanduser().absolute()
-            else:
-                cache = default_cache_dir()
-            self._copied.append(_channel_request(spec, spec.uri, cache, number, of))
-            return
-        share = self._folder / "shares" / name
+        if path is not None:
+            self._place(spec, path, number, of)
+        elif spec.is_mounted:
+            self._to_mount.append((spec, number, of))
+        else:
+            self._copy(spec, number, of)
+
+    def _place(self, spec: ChannelSpec, path: Path, number: int, of: int) -> None:
+        share = self._folder / "shares" / spec.name
         path = _linked_share(spec, path, share, number, of) if of > 1 else path
-        self._places[name] = str(path)
+        self._places[spec.name] = str(path)
+
+    def _copy(self, spec: ChannelSpec, number: int, of: int) -> None:
+        if spec.mode == "Cache" and self._options.cache_dir is not None:
+            cache = Path(self._options.cache_dir).expanduser().absolute()
+        else:
+            cache = default_cache_dir()
+        self._copied.append(_channel_request(spec, spec.uri, cache, number, of))
+
+    def _mount(self) -> None:
+        """Mount channels; those that cannot be mounted are copied."""
+        requests = [
+            _channel_request(spec, spec.uri, self._folder, 0, 1) for spec, _, _ in self._to_mount
+        ]
+        watch = ChannelChangeWatch(ChannelsRequest(channels=tuple(requests)))
+        self._active.append(watch)
+        listed, mounted = watch.listed(), []
+        for spec, number, of in self._to_mount:
+            path = self._mounts.show(spec, listed[spec.name])
+            if path is None:
+                self._copy(spec, number, of)
+            else:
+                self._place(spec, path, number, of)
+                mounted.append(spec.name)
+        watch.watch(mounted)
 
     def done(self) -> ResolvedChannels:
         piped = None
-        if self._mounted:
-            self._active.append(ChannelChangeWatch(ChannelsRequest(channels=tuple(self._mounted))))
+        if self._to_mount:
+            self._mount()
         if self._streamed:
             piped = ChannelPipes(ChannelsRequest(channels=tuple(self._streamed)))
             self._active.append(piped)

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from headrace.core.errors import HeadraceError, LaunchError, NotFoundError, StorageError, UsageError
 from headrace.core.process.sidecar import Sidecar, SidecarParent, run_sidecar
-from headrace.data.storage import declare_leaf, open_store, safe_url, split_url
+from headrace.data.channels.listing import is_key_prefix, list_key_prefix
+from headrace.data.storage import StorageConfig, declare_leaf, open_store, safe_url, split_url
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +77,9 @@ def _object_sizes(url: str) -> Iterator[int]:
     if "://" not in url.removeprefix("file://"):
         files = path.rglob("*") if path.is_dir() else [path]
         yield from (each.stat().st_size for each in files if each.is_file())
+        return
+    if is_key_prefix(url):
+        yield from (each.size_bytes for each in list_key_prefix(url, StorageConfig())[2])
         return
     is_folder = False
     for each in open_store(url).list():

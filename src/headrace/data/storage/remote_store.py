@@ -6,10 +6,11 @@ import builtins
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
-from headrace.core.errors import StorageTimeoutError
+from headrace.core.errors import NotFoundError, StorageTimeoutError
 from headrace.data.storage.client.fork_state import is_leaf, refuse_after_fork
 from headrace.data.storage.store import (
     Buffer,
@@ -71,6 +72,25 @@ class RemoteStore(LocatedStore):
         ]
         found.sort(key=lambda info: info.path)
         yield from found
+
+    def list_beginning(self, start: str) -> Iterator[ObjectInfo]:
+        """Yield the objects whose paths begin with a text, sorted by path.
+
+        The text may end within a name: "train" stands for train/x and train-a.csv, too. For stores
+        that list in the order of keys; listing ends at the first key beyond.
+        """
+        folder, cut = self._location.prefix, len(self._location.key("x")) - 1
+        key, target = self._location.key(start), self._location.object_url(start)
+        found: dict[str, ObjectInfo] = {}
+        for page in self._connected().list(folder, target, key):
+            found |= {info.path: info for info in page if info.path.startswith(key)}
+            if page and not page[-1].path.startswith(key):
+                break
+        with suppress(NotFoundError):  # a listing is of the keys after that one
+            found[key] = self._wait(self._connected().head(key, target), target)
+        for path in sorted(found):
+            if not path.endswith("/"):
+                yield replace(found[path], path=path[cut:])
 
     def head(self, path: str) -> ObjectInfo:
         """Return an object's description."""

@@ -38,7 +38,7 @@ class TrainingInput:
         input_mode: The input mode; None: the Estimator's.
         instance_groups: The names of the groups whose hosts have the channel; None: all.
         content_type: The content type of the objects; None: not given.
-        s3_data_type: S3Prefix: everything below `s3_data`.
+        s3_data_type: S3Prefix: all objects whose keys begin with `s3_data`.
         compression: None: files are not unpacked.
         record_wrapping: None: files are not wrapped.
         shuffle_config: ShuffleConfig; only recorded.
@@ -58,7 +58,12 @@ class TrainingInput:
         _check_text("TrainingInput: s3_data", self.s3_data)
         _check_choice("TrainingInput: distribution", self.distribution, DISTRIBUTIONS)
         _check_choice("TrainingInput: input_mode", self.input_mode, MODES)
-        _check_choice("TrainingInput: s3_data_type", self.s3_data_type, ("S3Prefix",))
+        if self.s3_data_type != "S3Prefix":
+            raise UsageError(
+                f"TrainingInput: s3_data_type {self.s3_data_type!r}: manifests are not read here. "
+                "Put the objects that it lists below a prefix of their own, and name that; or read "
+                "the manifest in the script."
+            )
         if not isinstance(self.shuffle_config, ShuffleConfig | None):
             raise UsageError(
                 f"TrainingInput: shuffle_config {self.shuffle_config!r}: write ShuffleConfig(seed)."

@@ -35,7 +35,7 @@ from headrace.data.channels.copy.object_files import (
     PartialObject,
     content_name,
 )
-from headrace.data.channels.listing import check_unchanged
+from headrace.data.channels.listing import check_unchanged, place_of
 from headrace.data.storage import ObjectInfo, Part, StorageConfig, declare_leaf, parse_url
 from headrace.data.storage.client.direct import DirectClient
 from headrace.data.storage.client.requests import (
@@ -154,15 +154,18 @@ _MD5 = re.compile(r"[0-9a-f]{32}")
 class ObjectFetcher:
     """Fetches objects, whose paths are below the URL `base`, into a tree whose folders exist.
 
+    The files of folder `inner` lie directly in the tree.
+
     `known` gets their contents, `counts` counts them. All its coroutines run on one loop.
     """
 
     def __init__(
         self, base: str, tree: str, folders: CacheDir, known: ContentRecords,
-        counts: CopyCounts, config: StorageConfig,
+        counts: CopyCounts, config: StorageConfig, inner: str = "",
     ) -> None:  # fmt: skip
         self._location = parse_url(base)
         self._base = base
+        self._inner = inner
         self._client = DirectClient(self._location, config)
         self._tree = tree
         self._folders = folders
@@ -315,7 +318,7 @@ class ObjectFetcher:
         return self._location.key(info.path), self._location.object_url(info.path)
 
     def _place(self, info: ObjectInfo) -> str:
-        return f"{self._tree}/{info.path}"
+        return f"{self._tree}/{place_of(info, self._inner)}"
 
 
 def _matches_etag(info: ObjectInfo, data: memoryview) -> bool:
@@ -334,6 +337,7 @@ class FetchShare:
     """The objects that one more process fetches."""
 
     base: str  # the URL that the objects' paths are below; may hold secrets
+    inner: str  # the folder whose files lie directly in the tree; "": none
     tree: str  # the folder of the tree
     cache: str  # the folder of the cache
     objects: tuple[ObjectInfo, ...]
@@ -341,7 +345,8 @@ class FetchShare:
     def to_fields(self) -> dict[str, Any]:
         """Return a JSON object that `from_fields` reads."""
         objects = [object_row(info) for info in self.objects]
-        return {"base": self.base, "tree": self.tree, "cache": self.cache, "objects": objects}
+        fields = {"base": self.base, "inner": self.inner, "tree": self.tree, "cache": self.cache}
+        return {**fields, "objects": objects}
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> FetchShare:
@@ -427,7 +432,7 @@ def _fetch(share: FetchShare, parent: SidecarParent) -> None:
     folders, counts = CacheDir(Path(share.cache)), CopyCounts()
     known = ContentRecords(folders, share.base, is_read=False)
     config = StorageConfig(in_flight=MAX_REQUESTS)
-    fetcher = ObjectFetcher(share.base, share.tree, folders, known, counts, config)
+    fetcher = ObjectFetcher(share.base, share.tree, folders, known, counts, config, share.inner)
     work = submit(fetcher.fetch(share.objects))
     reported_objects, reported_bytes, is_done = 0, 0, False
     while not is_done:

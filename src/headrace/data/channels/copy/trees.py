@@ -161,7 +161,7 @@ class CacheTrees:
             )
             make_space(self._folders, need, self._limit_bytes)
             if missing:
-                self._fetch(missing, listing.base, tree, known, progress)
+                self._fetch(missing, listing, tree, known, progress)
             lost = _missing(data, listing)
             if lost:
                 raise StorageError(
@@ -173,17 +173,25 @@ class CacheTrees:
         progress.end(listing.url)
 
     def _fetch(
-        self, missing: Sequence[ObjectInfo], base: str, tree: Path, known: ContentRecords,
-        progress: CopyProgress,
+        self, missing: Sequence[ObjectInfo], listing: ChannelListing, tree: Path,
+        known: ContentRecords, progress: CopyProgress,
     ) -> None:  # fmt: skip
         data, cache = str(tree / "data"), str(self._folders.folder)
         own_objects, *others = split_objects(missing, self._processes)
         shares = [
-            FetchShare(base=base, tree=data, cache=cache, objects=tuple(objects))
+            FetchShare(
+                base=listing.base,
+                inner=listing.inner,
+                tree=data,
+                cache=cache,
+                objects=tuple(objects),
+            )
             for objects in others
         ]
         with fetch_in_processes(shares, progress) as futures:
-            fetcher = ObjectFetcher(base, data, self._folders, known, progress, self._config)
+            fetcher = ObjectFetcher(
+                listing.base, data, self._folders, known, progress, self._config, listing.inner
+            )
             own_future = submit(fetcher.fetch(own_objects))
             try:
                 _show_until([*futures, own_future], progress, tree / "beat")
@@ -196,7 +204,7 @@ class CacheTrees:
         """Link objects that the cache has into the tree; return the missing ones."""
         objects, missing = ObjectFiles(self._folders), []
         for info in listing.objects:
-            place = f"{data}/{info.path}"
+            place = f"{data}/{listing.place(info)}"
             if _is_missing(place, info) and not _hardlink(objects, known.get(info), info, place):
                 missing.append(info)
                 continue
@@ -214,7 +222,9 @@ def _hardlink(objects: ObjectFiles, content: str | None, info: ObjectInfo, place
 
 
 def _missing(data: Path, listing: ChannelListing) -> list[str]:
-    return [info.path for info in listing.objects if _is_missing(f"{data}/{info.path}", info)]
+    return [
+        info.path for info in listing.objects if _is_missing(f"{data}/{listing.place(info)}", info)
+    ]
 
 
 def _is_missing(place: str, info: ObjectInfo) -> bool:
@@ -256,6 +266,7 @@ def main(parent: SidecarParent) -> None:
         for channel in request.channels:
             trees = CacheTrees(CacheDir(Path(channel.folder)), request.limit_bytes, config)
             listing = list_channel(channel, config)
+            listing.print_beside(channel.name)
             locked.append((channel, trees.hold(channel.name, listing)))
         parent.send({"folders": {channel.name: str(tree.folder) for channel, tree in locked}})
         if parent.read() == END:

@@ -47,6 +47,12 @@ class MountCache:
             self.folder = caches / f"{self.folder.name}-{os.getpid()}"
         self.folder.mkdir(exist_ok=True)
 
+    def remove_other_versions(self, version: str | None) -> None:
+        """Remove what is cached of other versions of the objects, all of it if None is known."""
+        for entry in self.folder.iterdir():
+            if entry.name != version:
+                shutil.rmtree(entry, ignore_errors=True)
+
     def close(self) -> None:
         """Release the folder."""
         if self._is_own:
@@ -122,14 +128,17 @@ class Mount:
 
 
 def mount_url(
-    url: str, folder: Path, caches: Path, *, cache_bytes: int, reads_ahead: bool = True
-) -> Mount:
+    url: str, folder: Path, caches: Path, *, cache_bytes: int, identity: str | None = None,
+    reads_ahead: bool = True,
+) -> Mount:  # fmt: skip
     """Mount a URL as a folder, read only.
 
     The folder is created if needed; a killed job's mount there is ended. The program and its
     command line are written beside it, as NAME.json; its output, as NAME.log. Later jobs with the
     same URL reuse its cache in `caches`; while another mount uses that, this one has its own, as no
-    program shares its cache. `reads_ahead` fetches files before the script needs them.
+    program shares its cache. `identity` is a hash of the objects' state: rclone, which would take a
+    replaced object of the same size for the one it has, reuses only a cache of the same, and none
+    where that is None. `reads_ahead` fetches files before the script needs them.
 
     NoMountError: nothing can be mounted here. UsageError: an invalid URL, or settings of the store.
     """
@@ -139,7 +148,11 @@ def mount_url(
     cache = MountCache(caches, location.url)
     reasons = []
     try:
-        for program in choose_programs(location, folder, cache.folder, cache_bytes=cache_bytes):
+        for program in choose_programs(
+            location, folder, cache.folder, cache_bytes=cache_bytes, version=identity
+        ):
+            if not program.knows_versions:
+                cache.remove_other_versions(identity)
             info = {"url": location.url, "program": program.name, "command": list(program.command)}
             write_text_atomically(
                 folder.with_name(f"{folder.name}.json"), json.dumps(info, indent=2) + "\n"

@@ -32,6 +32,7 @@ from headrace.data.storage.client.credentials import read_settings
 _UNMOUNTS = ("fusermount3", "fusermount")
 _DEVICE = Path("/dev/fuse")
 _MOUNTED = Path("/proc/self/mountinfo")  # the fifth field of a line is the mount point; see proc(5)
+_UNKNOWN = "unknown"  # the version of objects that were not listed
 _LISTED_S = 24 * 3600  # listings are cached for as long
 _AHEAD_MIB = 16
 # --no-modtime: a file's time would cost a request each.
@@ -54,13 +55,16 @@ class MountProgram:
     name: str
     command: tuple[str, ...]  # without secrets
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)  # may hold secrets
+    knows_versions: bool = True  # its cache goes by the objects' ETags or generations
 
 
 def choose_programs(
-    location: Location, folder: Path, cache: Path, *, cache_bytes: int
+    location: Location, folder: Path, cache: Path, *, cache_bytes: int, version: str | None = None
 ) -> list[MountProgram]:
     """Return the programs that can mount a URL at an existing empty folder, the best first.
 
+    `version` names what the cache has of one version of all objects, for programs that do not know
+    versions themselves.
     NoMountError: none is installed, or this host has no FUSE. UsageError: invalid store settings.
     """
     if not _DEVICE.exists():
@@ -72,7 +76,13 @@ def choose_programs(
         raise NoMountError(f"no program shows {location.url} as a folder")
     beside = str(Path(sys.executable).parent)
     found = [
-        build(program, location, folder, cache, cache_bytes)
+        build(
+            program,
+            location,
+            folder,
+            cache / (version or _UNKNOWN) if name == "rclone" else cache,
+            cache_bytes,
+        )
         for name, build in builders.items()
         # On PATH, or installed beside this Python.
         if (program := shutil.which(name) or shutil.which(name, path=beside)) is not None
@@ -146,7 +156,9 @@ def _rclone(
         program, "mount", f":{texts}:{location.root}/{location.prefix}".rstrip("/"), str(folder),
         *_RCLONE, f"--cache-dir={cache}", f"--vfs-cache-max-size={cache_bytes}",
     )  # fmt: skip
-    return MountProgram(name="rclone", command=command, environment=environment)
+    return MountProgram(
+        name="rclone", command=command, environment=environment, knows_versions=False
+    )
 
 
 _RemoteOptions = tuple[str, dict[str, str], dict[str, str]]

@@ -280,6 +280,8 @@ def main(parent: SidecarParent) -> None:
     request = ChannelsRequest.from_fields(parent.request)
     config = StorageConfig(in_flight=_MAX_REQUESTS)
     listings = [list_channel(channel, config) for channel in request.channels]
+    for channel, listing in zip(request.channels, listings, strict=True):
+        listing.print_beside(channel.name)
     parent.send({})
     if parent.read() != SERVE:
         return

@@ -162,9 +162,14 @@ class DirectClient:
 
         return submit(self._get(target, fetch))
 
-    def list(self, prefix: str, target: str) -> Iterator[builtins.list[ObjectInfo]]:
-        """Yield pages; after a failure the listing resumes after the last object received."""
-        listing = PagedListing(prefix, resumable=self._location.kind != "http")
+    def list(
+        self, prefix: str, target: str, after: str | None = None
+    ) -> Iterator[builtins.list[ObjectInfo]]:
+        """Yield pages, of the keys after one if that is given.
+
+        After a failure the listing resumes after the last object received.
+        """
+        listing = PagedListing(prefix, resumable=self._location.kind != "http", after=after)
         while found := submit(self.request(target, listing.next_page)).result():
             yield found
 

@@ -133,10 +133,10 @@ async def all_or_none(work: Sequence[Coroutine[Any, Any, None]]) -> None:
 class PagedListing:
     """A listing in pages, which resumes after a failed request if the store lists in order."""
 
-    def __init__(self, prefix: str, *, resumable: bool) -> None:
+    def __init__(self, prefix: str, *, resumable: bool, after: str | None = None) -> None:
         self._prefix = prefix
         self._resumable = resumable
-        self._last: str | None = None
+        self._last = after
         self._stream: ListStream[Sequence[ObjectMeta]] | None = None
 
     async def next_page(self, store: ObjectStore) -> list[ObjectInfo]:

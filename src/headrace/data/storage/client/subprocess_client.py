@@ -285,9 +285,11 @@ class SubprocessClient:
         """Return an object's description."""
         return self._request("head", key, target, lambda frame: _infos(frame)[0])
 
-    def list(self, prefix: str, target: str) -> Iterator[builtins.list[ObjectInfo]]:
-        """Yield the objects below a folder."""
-        yield self._request("list", prefix, target, _infos).result()
+    def list(
+        self, prefix: str, target: str, after: str | None = None
+    ) -> Iterator[builtins.list[ObjectInfo]]:
+        """Yield the objects below a folder, of the keys after one if that is given."""
+        yield self._request("list", prefix, target, _infos, after=after).result()
 
     def put(self, key: str, data: PutData, target: str) -> None:
         """Write an object, once more if the data are repeatable.

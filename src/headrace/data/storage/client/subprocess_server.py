@@ -96,7 +96,7 @@ class _Server:
                 gone = client.delete(key, target)
                 self._when_done(number, gone, lambda _: ({}, _NOTHING))
             case "list":
-                pages = client.list(key, target)
+                pages = client.list(key, target, header["after"])
                 self._in_thread(number, lambda: _objects(*chain.from_iterable(pages)))
             case "put":
                 pieces = read_pieces(descriptors[0])
