@@ -127,8 +127,8 @@ def test_every_object_is_there_byte_for_byte_whatever_its_key(job: Job) -> None:
     assert job.files["keys"] == OBJECTS["keys"]
 
 
-def test_a_url_may_name_one_object(job: Job) -> None:
-    assert job.files["one"] == {"b.tar": b"data"}
+def test_a_url_may_name_one_object_with_those_whose_keys_begin_so(job: Job) -> None:
+    assert job.files["one"] == {"b.tar": b"data", "b.tar.gz": b"other"}
 
 
 def test_an_empty_object_that_shows_a_folder_is_a_folder(job: Job) -> None:
@@ -157,11 +157,11 @@ def test_what_changed_while_it_was_held_is_named(job: Job) -> None:
 
 
 def test_nothing_is_said_where_nothing_changed(job: Job) -> None:
-    assert len(job.messages) == len(job.folders) + 1  # the warning
+    assert len(job.messages) == len(job.folders) + 2  # the warning, and what lies beside `one`
     for name in job.folders:
         lines = [line for line in job.messages if f"channel {name}: " in line]
-        assert len(lines) == (2 if name == "changed" else 1)
-    assert any("channel one: 1 object, 4 B, of" in line for line in job.messages)
+        assert len(lines) == (2 if name in {"changed", "one"} else 1)
+    assert any("channel one: 2 objects, 9 B, of" in line for line in job.messages)
 
 
 def test_a_second_job_gets_nothing_while_the_listing_is_unchanged(

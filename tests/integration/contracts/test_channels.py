@@ -309,7 +309,8 @@ def test_a_channel_is_a_key_prefix_with_names_as_on_sagemaker(
         "E [('x', 'train/x')]",
     ], ended.stderr  # fmt: skip
     assert "so that it has train-a.csv, train-a.csv.gz, train2/z too; s3://" in ended.stderr
-    assert ended.stderr.count("is the beginning of keys") == 1
+    assert "so that it has train-a.csv.gz too\n" in ended.stderr
+    assert ended.stderr.count("is the beginning of keys") == 2
     again = run_job(job, *SAGEMAKER, flags[0], "train.py")
     assert again.stdout.splitlines() == ended.stdout.splitlines()[:1]
     assert "here already" in again.stderr

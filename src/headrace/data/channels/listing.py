@@ -43,9 +43,13 @@ class ChannelListing:
 
     def beside(self) -> list[str]:
         """Return the paths of objects that lie beside the folder that the URL names."""
-        if not self.inner:
+        name = self.url.rpartition("/")[2]
+        paths = [info.path for info in self.objects]
+        if safe_url(self.base).rstrip("/") == self.url.rstrip("/") or (
+            not self.inner and name not in paths  # the URL names no folder and no object
+        ):
             return []
-        return [info.path for info in self.objects if not info.path.startswith(f"{self.inner}/")]
+        return [path for path in paths if path != name and not path.startswith(f"{name}/")]
 
     def print_beside(self, channel: str) -> None:
         """Print which objects are taken though they lie beside the folder that the URL names."""
@@ -53,7 +57,8 @@ class ChannelListing:
         if beside:
             print_status(
                 f"channel {channel}: {self.url} is the beginning of keys, as on SageMaker, so that "
-                f"it has {first_names(beside)} too; {self.url}/ would be the folder alone"
+                f"it has {first_names(beside)} too"
+                + (f"; {self.url}/ would be the folder alone" if self.inner else "")
             )
 
     @property
@@ -128,9 +133,11 @@ def list_key_prefix(url: str, config: StorageConfig) -> tuple[str, str, list[Obj
     store = open_store(folder, config=config, client="direct")
     assert isinstance(store, RemoteStore)
     found = list(store.list_beginning(name))
-    if found and all(info.path.startswith(f"{name}/") for info in found):
-        return url, "", [replace(info, path=info.path[len(name) + 1 :]) for info in found]
     has_inner = any(info.path.startswith(f"{name}/") for info in found)
+    if has_inner:  # consoles write an empty object with the folder's key to show a folder
+        found = [info for info in found if info.path != name or info.size_bytes]
+        if all(info.path.startswith(f"{name}/") for info in found):
+            return url, "", [replace(info, path=info.path[len(name) + 1 :]) for info in found]
     return folder, name if has_inner else "", found
 
 

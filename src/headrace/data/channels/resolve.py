@@ -59,7 +59,7 @@ class ListedChannel:
     def check_is_folder(self) -> None:
         """Raise NoMountError where a mount would not show what the channel has."""
         if self.beside:
-            raise NoMountError(f"{self.beside[0]} is not in the folder, though its key begins so")
+            raise NoMountError(f"{self.beside[0]} is not in a folder, though its key begins so")
         if not self.is_folder:
             raise NoMountError("it is one object, or several whose keys begin so, and no folder")
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import builtins
 import os
+import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
-from headrace.core.errors import NotFoundError, StorageTimeoutError
+from headrace.core.errors import StorageTimeoutError
 from headrace.data.storage.client.fork_state import is_leaf, refuse_after_fork
 from headrace.data.storage.store import (
     Buffer,
@@ -38,6 +38,26 @@ perhaps a range. Every future ends within the retry policy's deadline once its r
 
 _T = TypeVar("_T")
 _GRACE_S = 30.0  # beyond the retry policy's deadline, before a wait ends with an error
+
+
+# As the client takes them in a key; it writes others otherwise, which changes their order.
+_PLAIN = re.compile(r"[A-Za-z0-9/_.=-]*")
+# For a key's last character one that is before it; "": few keys are between.
+_BEFORE = {"/": "", "-": "", "0": "", ".": "-", "=": "9", "A": "9", "_": "Z", "a": "Z"}
+
+
+def key_before(start: str) -> str | None:
+    """Return a key before all that begin with a text, after which listing begins; None: none is.
+
+    Other keys may lie between, but not those of another folder or of a longer number.
+    """
+    plain = _PLAIN.match(start)
+    assert plain is not None
+    if not plain[0]:
+        return None
+    last = plain[0][-1]
+    before = _BEFORE.get(last, chr(ord(last) - 1))
+    return plain[0][:-1] + (f"{before}zzzz" if before else "") or None
 
 
 class RemoteStore(LocatedStore):
@@ -82,12 +102,10 @@ class RemoteStore(LocatedStore):
         folder, cut = self._location.prefix, len(self._location.key("x")) - 1
         key, target = self._location.key(start), self._location.object_url(start)
         found: dict[str, ObjectInfo] = {}
-        for page in self._connected().list(folder, target, key):
+        for page in self._connected().list(folder, target, key_before(key)):
             found |= {info.path: info for info in page if info.path.startswith(key)}
-            if page and not page[-1].path.startswith(key):
+            if page and page[-1].path > key and not page[-1].path.startswith(key):
                 break
-        with suppress(NotFoundError):  # a listing is of the keys after that one
-            found[key] = self._wait(self._connected().head(key, target), target)
         for path in sorted(found):
             if not path.endswith("/"):
                 yield replace(found[path], path=path[cut:])

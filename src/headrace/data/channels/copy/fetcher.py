@@ -337,7 +337,7 @@ class FetchShare:
     """The objects that one more process fetches."""
 
     base: str  # the URL that the objects' paths are below; may hold secrets
-    inner: str  # the folder whose files lie directly in the tree; "": none
+    inner: str = ""  # the folder whose files lie directly in the tree
     tree: str  # the folder of the tree
     cache: str  # the folder of the cache
     objects: tuple[ObjectInfo, ...]
