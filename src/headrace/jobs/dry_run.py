@@ -29,7 +29,7 @@ from headrace.platforms.instance_groups import GroupSpec
 from headrace.platforms.sagemaker import DEFAULT_BASE, SageMakerFolders
 from headrace.platforms.script_contract import ScriptContract, script_arguments
 from headrace.platforms.training_job import Distribution, HostResources, TrainingJob
-from headrace.platforms.vertex import vertex_paths
+from headrace.platforms.vertex import SEEN_OUTPUT, vertex_paths
 from headrace.records.redaction import redact
 from headrace.records.run_folder import hide_secrets
 
@@ -336,4 +336,10 @@ def _contract_variables(job: DryRunJob, channels: SizedChannels, host: str) -> d
     base = DEFAULT_BASE if plan.can_bind_mount else f"{_RUN}/hosts/{host}/ml"
     return ScriptContract(
         contracts=job.spec.contract.contracts, job=training_job, host=host
-    ).variables(SageMakerFolders(base), vertex_paths(f"{_RUN}/output", data), job.machines[host])
+    ).variables(SageMakerFolders(base), vertex_paths(_seen_output(job), data), job.machines[host])
+
+
+def _seen_output(job: DryRunJob) -> str:
+    """Return where the script will see the output; see `SEEN_OUTPUT`."""
+    is_mounted = job.plan.can_bind_mount and not job.spec.hosts.driver
+    return SEEN_OUTPUT if is_mounted and can_bind_mount(SEEN_OUTPUT) else f"{_RUN}/output"

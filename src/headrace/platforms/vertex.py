@@ -25,6 +25,14 @@ from headrace.platforms.training_job import (
 MASTER_PORT = 3333
 VERTEX_FOLDERS = ("model", "checkpoints", "logs")
 """The folders of AIP_*_DIR, below the output."""
+SEEN_OUTPUT = "/gcs/headrace-"
+"""Where scripts see their output, if it can be mounted there.
+
+On the service AIP_MODEL_DIR is gs://BUCKET/..., and the bucket is mounted at /gcs/BUCKET. Scripts
+take it as a path, replace gs:// by /gcs/, cut five characters off and write /gcs/ before the rest,
+or split it at slashes, where the third part is the bucket. Of this path all of these give itself.
+Google's client refuses a bucket whose name ends in a hyphen, without asking for it.
+"""
 _SPEC_PORT = 2222
 _PRIMARY, _WORKERS = "workerpool0", "workerpool1"
 _DIRS = ("AIP_MODEL_DIR", "AIP_CHECKPOINT_DIR", "AIP_TENSORBOARD_LOG_DIR")
@@ -85,6 +93,14 @@ def vertex_variables(job: TrainingJob, host: str, paths: VertexPaths) -> dict[st
     if len(machines) > 1:
         variables["TF_CONFIG"] = _compact(_tf_config(pools, pool, host))
     return variables
+
+
+def output_mounts(output: str) -> dict[str, str]:
+    """Return the folder of the output by each path at which a script may look for it."""
+    # Also where it writes /gcs/ before the whole path, and where it has stripped the characters of
+    # "gs://" rather than that beginning. Elsewhere in /gcs nothing can be written.
+    places = (SEEN_OUTPUT, f"/gcs{SEEN_OUTPUT}", SEEN_OUTPUT.replace("/gcs/", "/gcs/cs/"))
+    return dict.fromkeys(places, output)
 
 
 def experiment_variables(experiment: str, run: str | None) -> dict[str, str]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from headrace.core.process.mount_namespace import can_bind_mount
 from headrace.records.reader import Records
 from jobs import attempts_of, clean_environment, headrace
 from jobs_here import run_job, run_verb
@@ -323,3 +325,54 @@ def test_python_that_a_shell_script_starts_is_recorded(tmp_path: Path) -> None:
     steps = Records(tmp_path / "runs" / "shell", 1).table("steps").to_pylist()
     assert len(steps) >= 8
     assert {row["rank"] for row in steps} == {0}
+
+
+MAKES_PATHS = """
+import os, pathlib, re
+from urllib.parse import urlparse
+WAYS = {
+    "itself": lambda d: d,
+    "replaced": lambda d: d.replace("gs://", "/gcs/"),
+    "replaced short": lambda d: d.replace("gs:/", "/gcs"),
+    "sliced": lambda d: "/gcs/" + d[5:],
+    "sliced by length": lambda d: "/gcs/" + d[len("gs://"):],
+    "sliced and joined": lambda d: os.path.join("/gcs", d[5:]),
+    "split": lambda d: "/gcs/" + "/".join(d.split("/")[2:]),
+    "bucket and prefix": lambda d: "/".join(["/gcs", d.split("/")[2], *d.split("/")[3:]]),
+    "split at gs": lambda d: "/gcs/" + d.split("gs://")[-1],
+    "prefix removed": lambda d: "/gcs/" + d.removeprefix("gs://"),
+    "stripped": lambda d: "/gcs/" + d.lstrip("gs://"),
+    "parsed": lambda d: "/gcs/" + urlparse(d).netloc + urlparse(d).path,
+    "pure path": lambda d: pathlib.Path("/gcs") / d.removeprefix("gs://"),
+    "by URL": lambda d: "/gcs/" + d.partition("gs://")[2],
+    "by two slashes": lambda d: "/gcs/" + d.split("//")[1],
+    "matched": lambda d: "/gcs/" + re.match("gs://(.*)", d)[1],
+}
+for name in ("AIP_MODEL_DIR", "AIP_CHECKPOINT_DIR", "AIP_TENSORBOARD_LOG_DIR"):
+    for way, make in WAYS.items():
+        try:
+            file = pathlib.Path(make(os.environ[name]), way)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.touch()
+        except Exception as error:
+            print(name, way, "-", type(error).__name__, flush=True)
+"""
+
+
+@pytest.mark.skipif(not can_bind_mount("/gcs/x"), reason="needs mount namespaces")
+def test_paths_that_scripts_make_of_their_folders_lead_there_or_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(MAKES_PATHS)
+    ended = run_job(tmp_path, "--profile=off", "--contract=vertex", "--run-dir=r", "train.py")
+    assert ended.returncode == 0, ended.stderr
+    refused = {"by URL": "OSError", "by two slashes": "IndexError", "matched": "TypeError"}
+    ways = set(re.findall(r'^    "(.*?)": lambda', MAKES_PATHS, re.MULTILINE))
+    names = ("AIP_MODEL_DIR", "AIP_CHECKPOINT_DIR", "AIP_TENSORBOARD_LOG_DIR")
+    for name, folder in zip(names, ("model", "checkpoints", "logs"), strict=True):
+        assert {path.name for path in (tmp_path / "r/output" / folder).iterdir()} == (
+            ways - refused.keys()
+        )
+        assert [f"{name} {way} - {error}" for way, error in refused.items()] == [
+            line for line in ended.stdout.splitlines() if line.startswith(name)
+        ]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["r", "train.py"]
+    assert not Path("/gcs").exists()

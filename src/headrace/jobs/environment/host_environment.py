@@ -45,7 +45,7 @@ from headrace.platforms.sagemaker import MASTER_PORT as SAGEMAKERS_PORT
 from headrace.platforms.script_contract import ContractName, ScriptContract, script_arguments
 from headrace.platforms.training_job import Distribution, HostResources, TrainingJob
 from headrace.platforms.vertex import MASTER_PORT as VERTEXS_PORT
-from headrace.platforms.vertex import vertex_paths
+from headrace.platforms.vertex import SEEN_OUTPUT, vertex_paths
 
 _ADDRESS = "127.0.0.1"
 
@@ -276,6 +276,11 @@ def host_environment(
     variables = variables_before_channels(spec, machine, can_bind_mount=layout.can_bind_mount)
     check_variables(variables)  # before anything is copied
     check_environment(job.environment.environment, variables)
+    if "vertex" in options.contracts and not spec.can_mount_output:
+        print_status(
+            f"{host}: AIP_MODEL_DIR is {spec.seen_output}/model/, as nothing can be mounted at "
+            "/gcs for the script: it should use that as a path, or replace gs:// by /gcs/ in it"
+        )
     pipes = Path(SageMakerFolders(str(spec.base)).data)
     channels = resolve_channels(options, spec.script.job, host, spec.folder, pipes)
     bind_mounts, buckets = mount_buckets(
@@ -328,6 +333,11 @@ def _environment_spec(
         is_code_named=options.source_dir is not None,
         channels={},
         checkpoint_path=options.checkpoint_local_path,
+        # Ray's own processes, which run what a driver asks for, are in no mount namespace.
+        can_mount_output="vertex" in options.contracts
+        and layout.can_bind_mount
+        and not job.hosts.driver
+        and can_bind_mount(SEEN_OUTPUT),
     )
 
 
@@ -408,9 +418,7 @@ def preview_environment(
     group = named.get(described.group_of(here).name, GroupSpec(name="only", hosts=1))
     contract = ScriptContract(contracts=options.contracts, job=described, host=here)
     specs = read_channels(options.channels, options.input_modes)
-    paths = vertex_paths(
-        str(Path("runs", job, "output").resolve()), {name: spec.uri for name, spec in specs.items()}
-    )
+    paths = vertex_paths(SEEN_OUTPUT, {name: spec.uri for name, spec in specs.items()})
     machine = host_resources(group.cpus or cores, group.gpus or 0)
     return EnvironmentPreview(
         host=here,

@@ -26,7 +26,7 @@ from headrace.platforms.sagemaker import (
 )
 from headrace.platforms.script_contract import ContractName, ScriptContract, script_arguments
 from headrace.platforms.training_job import HostResources
-from headrace.platforms.vertex import VERTEX_FOLDERS, vertex_paths
+from headrace.platforms.vertex import SEEN_OUTPUT, VERTEX_FOLDERS, output_mounts, vertex_paths
 
 _MAX_VARIABLE_BYTES = 128 * 1024  # of one variable or argument: MAX_ARG_STRLEN, <linux/binfmts.h>
 _HOSTS_FILE = Path("/etc/hosts")
@@ -86,11 +86,17 @@ class EnvironmentSpec:
     channels: Mapping[str, str]  # a folder or file each; in mode Pipe a path or a URL
     bind_mounts: Mapping[str, str] = field(default_factory=dict)  # besides the contract's own
     checkpoint_path: str | None = None  # a further path where the script sees its checkpoints
+    can_mount_output: bool = False  # the script sees it below /gcs, as on Vertex AI
 
     @property
     def base(self) -> Path:
         """The folder that scripts for SageMaker see as /opt/ml."""
         return self.folder / "ml"
+
+    @property
+    def seen_output(self) -> str:
+        """The output's path as the script sees it."""
+        return SEEN_OUTPUT if self.can_mount_output else str(self.output)
 
 
 def variables_before_channels(
@@ -98,7 +104,7 @@ def variables_before_channels(
 ) -> dict[str, str]:
     """Return the script's variables that do not depend on channels; see `build_environment`."""
     seen = SageMakerFolders() if can_bind_mount else SageMakerFolders(str(spec.base))
-    return spec.script.variables(seen, vertex_paths(str(spec.output), {}), machine)
+    return spec.script.variables(seen, vertex_paths(spec.seen_output, {}), machine)
 
 
 def build_environment(
@@ -125,9 +131,11 @@ def build_environment(
     if "vertex" in script.contracts:
         for name in VERTEX_FOLDERS:
             (spec.output / name).mkdir(parents=True, exist_ok=True)
+        if spec.can_mount_output:
+            bind_mounts |= output_mounts(str(spec.output))
     if can_bind_mount:
         bind_mounts[str(_HOSTS_FILE)] = str(_write_hosts(spec))
-    variables = script.variables(seen, vertex_paths(str(spec.output), spec.channels), machine)
+    variables = script.variables(seen, vertex_paths(spec.seen_output, spec.channels), machine)
     _check_lengths(
         {**variables, "its arguments": max(script.arguments(), key=len, default="")}, script
     )
