@@ -23,44 +23,42 @@ FRONTS = """
     data.channels.pipe.epoch_pipes data.loader.batch_builder data.loader.dataloader
     data.loader.executors.process data.loader.library_state data.loader.workers.messages
     data.loader.workers.pool data.loader.workers.shared_memory data.shards.in_place_index
-    data.shards.lint data.shards.reports data.shards.shard_packer
-    data.storage.cache.cached_store data.storage.client.credentials
-    data.storage.client.fork_state data.storage.client.retries
+    data.shards.lint data.shards.reports data.shards.shard_packer data.storage.cache.cached_store
+    data.storage.client.credentials data.storage.client.fork_state data.storage.client.retries
     data.storage.client.subprocess_client data.storage.client.subprocess_protocol
     data.storage.store data.transforms.decode data.transforms.resize
-    jobs.environment.script_command jobs.environment.script_environment jobs.failure
-    jobs.host_run jobs.hosts.cluster_join
-    jobs.output jobs.requirements jobs.sync.output_process jobs.sync.sync_process
-    jobs.torchrun_args jobs.torchrun_process jobs.tune observe.whatif.measured_pipeline
-    offload.connection offload.server platforms.instance_groups platforms.sagemaker
-    records.collector records.layout records.live_reader records.live_switch records.reader
-    records.ring records.run_folder records.schema records.system_table report.page
+    jobs.environment.script_command jobs.environment.script_environment jobs.failure jobs.host_run
+    jobs.hosts.cluster_join jobs.output jobs.requirements jobs.sync.output_process
+    jobs.sync.sync_process jobs.torchrun_args jobs.torchrun_process jobs.tune
+    observe.whatif.measured_pipeline offload.connection offload.server platforms.instance_groups
+    platforms.sagemaker records.collector records.layout records.live_reader records.live_switch
+    records.reader records.ring records.run_folder records.schema records.system_table report.page
     report.sections.diagnosis report.top.run_watcher report.top.screen
 """.split()  # noqa: SIM905 - names, as a paragraph
 """What other packages import, or run: checked below."""
 PURE = """
-    bootstrap.process_start cli.doctor_report cli.report cli.top cluster.offload_fleet
-    core.errors core.overrides core.source_location core.units data.channels.listing
+    bootstrap.process_start cli.doctor_report cli.report cli.top cluster.offload_fleet core.errors
+    core.overrides core.source_location core.units data.channels.listing
     data.channels.sidecar_client data.loader.arguments data.loader.collate
     data.loader.dataset_protocol data.loader.executors.base data.loader.executors.dispatch
     data.loader.executors.iterable data.loader.failures data.loader.serialization
     data.shards.index_rows data.shards.index_writer data.shards.manifest data.shards.members
-    data.shards.pack data.shards.shard_index data.shards.sources.source_kinds
-    data.shards.sources.tables data.shards.tar data.storage data.storage.urls data.transforms
-    data.transforms.augmentation jobs.cli_args jobs.hosts.host_commands jobs.hosts.offload_setup
-    jobs.job_request jobs.options jobs.sagemaker_sdk.config jobs.sagemaker_sdk.debugger
-    jobs.sagemaker_sdk.inputs jobs.spec jobs.sync.remote_copy observe.doctor.debugger_rules
-    observe.doctor.diagnosis observe.doctor.evidence observe.doctor.findings
-    observe.doctor.leak_candidates observe.doctor.remedies observe.doctor.rules
-    observe.doctor.rules.batch_making observe.doctor.scaling_forecast
-    observe.doctor.stack_samples observe.probe.device_clock observe.probe.process_usage
-    observe.probe.step_clock observe.probe.transform_timer observe.whatif.comparison
-    observe.whatif.prediction observe.whatif.simulation observe.whatif.tables
-    observe.whatif.train_steps offload.scheduler platforms.cluster_hosts platforms.training_job
-    platforms.vertex records.data_frames records.redaction report.figures.activity
-    report.figures.base report.figures.step_phases report.formatting report.markup
-    report.open_run report.top.state sampling sampling.lanes sampling.seeds train.state_dicts
-    train.strategies
+    data.shards.pack data.shards.shard_index data.shards.sources.sample_table
+    data.shards.sources.source_kinds data.shards.sources.tables data.shards.tar data.storage
+    data.storage.urls data.transforms data.transforms.augmentation jobs.cli_args
+    jobs.hosts.host_commands jobs.hosts.offload_setup jobs.job_request jobs.options
+    jobs.sagemaker_sdk.config jobs.sagemaker_sdk.debugger jobs.sagemaker_sdk.inputs jobs.spec
+    jobs.sync.remote_copy observe.doctor.debugger_rules observe.doctor.diagnosis
+    observe.doctor.evidence observe.doctor.findings observe.doctor.leak_candidates
+    observe.doctor.remedies observe.doctor.rules observe.doctor.rules.batch_making
+    observe.doctor.scaling_forecast observe.doctor.stack_samples observe.probe.device_clock
+    observe.probe.process_usage observe.probe.step_clock observe.probe.transform_timer
+    observe.whatif.comparison observe.whatif.prediction observe.whatif.simulation
+    observe.whatif.tables observe.whatif.train_steps offload.scheduler platforms.cluster_hosts
+    platforms.training_job platforms.vertex records.data_frames records.redaction
+    report.figures.activity report.figures.base report.figures.step_phases report.formatting
+    report.markup report.open_run report.top.state sampling sampling.lanes sampling.seeds
+    train.state_dicts train.strategies
 """.split()  # noqa: SIM905 - names, as a paragraph
 """No process, thread, socket or file at import or in a signature; `IMPURE` is checked."""
 INSIDE = """

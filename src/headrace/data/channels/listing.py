@@ -41,7 +41,7 @@ class ChannelListing:
         """Return where an object's file lies in the channel's folder."""
         return place_of(info, self.inner)
 
-    def beside(self) -> list[str]:
+    def outside(self) -> list[str]:
         """Return the paths of objects that lie beside the folder that the URL names."""
         name = self.url.rpartition("/")[2]
         paths = [info.path for info in self.objects]
@@ -51,13 +51,13 @@ class ChannelListing:
             return []
         return [path for path in paths if path != name and not path.startswith(f"{name}/")]
 
-    def print_beside(self, channel: str) -> None:
+    def print_outside_folder(self, channel: str) -> None:
         """Print which objects are taken though they lie beside the folder that the URL names."""
-        beside = self.beside()
-        if beside:
+        outside = self.outside()
+        if outside:
             print_status(
                 f"channel {channel}: {self.url} is the beginning of keys, as on SageMaker, so that "
-                f"it has {first_names(beside)} too"
+                f"it has {first_names(outside)} too"
                 + (f"; {self.url}/ would be the folder alone" if self.inner else "")
             )
 
@@ -269,10 +269,10 @@ def warn_of_unknown_changes(channel: str, error: HeadraceError) -> None:
 def _described_listing(listing: ChannelListing | HeadraceError) -> dict[str, Any]:
     """Return what a mount must know: the state of the objects, and whether they are a folder."""
     if not isinstance(listing, ChannelListing):
-        return {"identity": None, "is_folder": True, "beside": []}
+        return {"identity": None, "is_folder": True, "outside": []}
     is_folder = safe_url(listing.base).rstrip("/") == listing.url.rstrip("/")
     return {
-        "identity": listing.identity(), "is_folder": is_folder, "beside": listing.beside()[:1],
+        "identity": listing.identity(), "is_folder": is_folder, "outside": listing.outside()[:1],
     }  # fmt: skip
 
 

@@ -54,12 +54,12 @@ class ListedChannel:
 
     identity: str | None  # of their state; None: they cannot be listed
     is_folder: bool  # they are all that lies below the URL, as a mount shows it
-    beside: tuple[str, ...] = ()  # one that does not lie below it, though its key begins so
+    outside: tuple[str, ...] = ()  # one that does not lie below it, though its key begins so
 
     def check_is_folder(self) -> None:
         """Raise NoMountError where a mount would not show what the channel has."""
-        if self.beside:
-            raise NoMountError(f"{self.beside[0]} is not in a folder, though its key begins so")
+        if self.outside:
+            raise NoMountError(f"{self.outside[0]} is not in a folder, though its key begins so")
         if not self.is_folder:
             raise NoMountError("it is one object, or several whose keys begin so, and no folder")
 
@@ -72,7 +72,7 @@ class ChannelChangeWatch(_WatchedChannels):
     def listed(self) -> dict[str, ListedChannel]:
         """Wait for the first listing and return it by channel; see `ChannelSidecar.answer`."""
         return {
-            name: ListedChannel(**{**each, "beside": tuple(each["beside"])})
+            name: ListedChannel(**{**each, "outside": tuple(each["outside"])})
             for name, each in self._sidecar.answer()["listed"].items()
         }
 

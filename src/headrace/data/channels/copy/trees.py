@@ -266,7 +266,7 @@ def main(parent: SidecarParent) -> None:
         for channel in request.channels:
             trees = CacheTrees(CacheDir(Path(channel.folder)), request.limit_bytes, config)
             listing = list_channel(channel, config)
-            listing.print_beside(channel.name)
+            listing.print_outside_folder(channel.name)
             locked.append((channel, trees.hold(channel.name, listing)))
         parent.send({"folders": {channel.name: str(tree.folder) for channel, tree in locked}})
         if parent.read() == END:

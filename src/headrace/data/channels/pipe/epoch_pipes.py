@@ -281,7 +281,7 @@ def main(parent: SidecarParent) -> None:
     config = StorageConfig(in_flight=_MAX_REQUESTS)
     listings = [list_channel(channel, config) for channel in request.channels]
     for channel, listing in zip(request.channels, listings, strict=True):
-        listing.print_beside(channel.name)
+        listing.print_outside_folder(channel.name)
     parent.send({})
     if parent.read() != SERVE:
         return
