@@ -50,6 +50,13 @@ class ScriptEnvironment:
             return list(command)
         return namespace_command(sys.executable, dict(self.bind_mounts), command)
 
+    def source_of(self, seen: str) -> Path:
+        """Return where a path that the script sees lies for other processes."""
+        for place, source in self.bind_mounts.items():
+            if Path(seen).is_relative_to(place):
+                return Path(source) / Path(seen).relative_to(place)
+        return Path(seen)
+
     def failure(self) -> str | None:
         """Return why the script did not get all of a channel; None: no failure is known."""
         return next(filter(None, (each.failure() for each in self.channels)), None)

@@ -46,7 +46,8 @@ class HostSync:
         self._url = options.checkpoint_uri
         self._run = run
         self._folder = _checkpoints_of(script_env, run)
-        self._is_vertex = "AIP_CHECKPOINT_DIR" in script_env.environment
+        seen = script_env.environment.get("AIP_CHECKPOINT_DIR")
+        self._is_elsewhere = seen is not None and script_env.source_of(seen) != self._folder
         self._host = sync_name
         self._others = (
             None if all_sync_names is None else tuple(sorted(set(all_sync_names) - {sync_name}))
@@ -60,7 +61,7 @@ class HostSync:
         if self._url is None:
             return {}
         # Under two contracts at once there is one folder for both.
-        vertex = {"AIP_CHECKPOINT_DIR": f"{self._folder}/"} if self._is_vertex else {}
+        vertex = {"AIP_CHECKPOINT_DIR": f"{self._folder}/"} if self._is_elsewhere else {}
         return {env.CHECKPOINT_DIR.name: str(self._folder), **vertex}
 
     def fetch(self) -> None:
@@ -133,7 +134,7 @@ def _checkpoints_of(script_env: ScriptEnvironment, run: Path) -> Path:
     if script_env.tree is not None:
         return Path(script_env.tree.folders.checkpoints)
     folder = script_env.environment.get("AIP_CHECKPOINT_DIR")
-    return Path(folder) if folder else run / "checkpoints"
+    return script_env.source_of(folder) if folder else run / "checkpoints"
 
 
 def _check_disjoint(url: str, folder: Path) -> None:
