@@ -23,23 +23,24 @@ FRONTS = """
     data.channels.pipe.epoch_pipes data.loader.batch_builder data.loader.dataloader
     data.loader.executors.process data.loader.library_state data.loader.workers.messages
     data.loader.workers.pool data.loader.workers.shared_memory data.shards.in_place_index
-    data.shards.lint data.shards.reports data.shards.shard_packer data.storage.cache.cached_store
-    data.storage.client.credentials data.storage.client.fork_state data.storage.client.retries
+    data.shards.lint data.shards.reports data.shards.shard_packer
+    data.storage.cache.cached_store data.storage.client.credentials
+    data.storage.client.fork_state data.storage.client.retries
     data.storage.client.subprocess_client data.storage.client.subprocess_protocol
     data.storage.store data.transforms.decode data.transforms.resize
-    jobs.environment.script_command jobs.environment.script_environment jobs.failure jobs.host_run
-    jobs.hosts.cluster_join jobs.output jobs.requirements jobs.sync.output_process
+    jobs.environment.script_command jobs.environment.script_environment jobs.failure
+    jobs.host_run jobs.hosts.cluster_join jobs.output jobs.requirements jobs.sync.output_process
     jobs.sync.sync_process jobs.torchrun_args jobs.torchrun_process jobs.tune
     observe.whatif.measured_pipeline offload.connection offload.server platforms.instance_groups
     platforms.sagemaker records.collector records.layout records.live_reader records.live_switch
-    records.reader records.ring records.run_folder records.schema records.system_table report.page
-    report.sections.diagnosis report.top.run_watcher report.top.screen
+    records.reader records.ring records.run_folder records.schema records.system_table
+    report.page report.sections.diagnosis report.top.run_watcher report.top.screen
 """.split()  # noqa: SIM905 - names, as a paragraph
 """What other packages import, or run: checked below."""
 PURE = """
-    bootstrap.process_start cli.doctor_report cli.report cli.top cluster.offload_fleet core.errors
-    core.overrides core.source_location core.units data.channels.listing
-    data.channels.sidecar_client data.loader.arguments data.loader.collate
+    bootstrap.process_start cli.doctor_report cli.report cli.top cluster.offload_fleet
+    core.errors core.overrides core.source_location core.units data.channels.listing
+    data.channels.sidecar_client data.image_files data.loader.arguments data.loader.collate
     data.loader.dataset_protocol data.loader.executors.base data.loader.executors.dispatch
     data.loader.executors.iterable data.loader.failures data.loader.serialization
     data.shards.index_rows data.shards.index_writer data.shards.manifest data.shards.members

@@ -12,7 +12,8 @@ import simplejpeg
 from PIL import Image
 
 from headrace.core.errors import BadSampleError, UsageError
-from headrace.data.transforms.decode import MAX_PIXELS, decode_image, decode_member, read_header
+from headrace.data.image_files import MAX_PIXELS, read_header
+from headrace.data.transforms.decode import decode_image, decode_member
 
 RNG = np.random.default_rng(7)
 PHOTO = np.kron(RNG.integers(0, 255, (9, 12, 3)), np.ones((8, 8, 1))).astype(np.uint8)

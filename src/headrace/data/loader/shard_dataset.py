@@ -34,7 +34,7 @@ from headrace.data.storage import (
     open_store,
     streamed_url,
 )
-from headrace.data.transforms.decode import decode_member
+from headrace.data.transforms.decode import decode_member, masks_among
 from headrace.sampling.seeds import combine
 
 # Members of one sample are adjacent in a tar, a header between them. Where the gap is larger,
@@ -159,8 +159,10 @@ _MAX_REPLACEMENTS = 16  # tries to find a good sample in place of a bad one
 class ShardDataset(NativeDataset):
     """Samples of a packed or indexed dataset, read by range, verified and decoded.
 
-    A sample is a dict: its members by extension, decoded (jpg and png to uint8[H, W, C] arrays, cls
-    to int, json to its value, txt to str, others to bytes), and "__key__", its name.
+    A sample is a dict: its members by extension, decoded (images to uint8[H, W, C] arrays, masks to
+    uint8[H, W, 1], cls to int, json to its value, txt to str, others to bytes), and "__key__", its
+    name. Pixels are those that are stored, without EXIF orientation; a mask with a palette gives
+    the palette's indices.
 
     A sample that is damaged (its checksum differs twice, or no decoder accepts it) is replaced by
     another of its shard, always by the same one, and recorded in quarantine.jsonl in the run
@@ -219,9 +221,14 @@ class ShardDataset(NativeDataset):
 
     def _begin(self) -> None:
         self._reader = SampleReader(self._store, verified=self.verify)
-        self._undecoded: frozenset[str] = getattr(self.transform, "wants_bytes", frozenset())
-        if self.verify and self.index.manifest.decoded:  # a matching checksum: a decodable file
-            self._undecoded |= getattr(self.transform, "takes_bytes", frozenset())
+        none: frozenset[str] = frozenset()
+        self._undecoded: frozenset[str] = getattr(self.transform, "wants_bytes", none)
+        # Where packing has decoded all files, a matching checksum means a decodable file. Masks are
+        # decoded in any case: a transform would take a palette for colours.
+        decoded = self.verify and self.index.manifest.decoded
+        self._spared: frozenset[str] = getattr(self.transform, "takes_bytes", none)
+        if not decoded:
+            self._spared = none
         self._collected: list[Mapping[str, Any]] | None = None
         self._bad = self._seen = 0
 
@@ -291,11 +298,13 @@ class ShardDataset(NativeDataset):
 
     def _made(self, location: SampleLocation) -> Any:
         sample: dict[str, Any] = {"__key__": location.key}
+        masks = masks_among(tuple([member.extension for member in location.members]))
         for member, data in self._reader.read(location):
-            if member.extension in self._undecoded:
-                sample[member.extension] = as_bytes(data)
+            extension, is_mask = member.extension, member.extension in masks
+            if extension in self._undecoded or (extension in self._spared and not is_mask):
+                sample[extension] = as_bytes(data)
             else:
-                sample[member.extension] = decode_member(member.extension, data)
+                sample[extension] = decode_member(extension, data, labels=is_mask)
         return sample if self.transform is None else self.transform(sample)
 
     def _replacement(self, location: SampleLocation, attempt: int) -> SampleLocation:
@@ -338,7 +347,7 @@ class ShardDataset(NativeDataset):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without this process's reader and counts; subclasses' fields stay."""
-        own = {"_reader", "_undecoded", "_collected", "_bad", "_seen"}
+        own = {"_reader", "_undecoded", "_spared", "_collected", "_bad", "_seen"}
         return {name: value for name, value in self.__dict__.items() if name not in own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

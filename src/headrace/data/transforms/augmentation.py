@@ -289,12 +289,16 @@ def _place(
 def check_pair(image: NDArray[np.uint8], mask: NDArray[np.uint8]) -> None:
     """Raise UsageError where image and mask do not fit each other."""
     if image.shape[:2] != mask.shape[:2]:
+        turned = image.shape[:2] == mask.shape[1::-1]
+        hint = " Was the mask drawn on the image as its EXIF orientation turns it, which is not "
         raise UsageError(
             f"The image is {image.shape[1]}x{image.shape[0]} and its mask {mask.shape[1]}x"
             f"{mask.shape[0]} pixels. A pair has one size: check how image and mask were matched."
+            + (f"{hint}applied here?" if turned else "")
         )
     if mask.ndim == 3 and mask.shape[2] != 1:
         raise UsageError(
-            f"The mask has {mask.shape[2]} channels, not one label a pixel. A palette PNG decodes "
-            "to its colours; `headrace data pack --resize-short` stores its indices instead."
+            f"The mask has {mask.shape[2]} channels, not one label a pixel. A palette decodes to "
+            "its indices where the member is a mask by its name: `png` beside `jpg` or "
+            "`image.png`, or `mask.png`. Turn other colours into labels before packing."
         )

@@ -7,20 +7,17 @@ the lenient decoders would silently fill the missing part with grey:
 - a JPEG or PNG that is truncated;
 - a JPEG whose scan data is broken, as libjpeg reports it.
 
-Pixels stay as they are stored. The EXIF orientation is not applied, so that an image and its mask
-stay aligned; torchvision and Pillow do the same.
+Pixels stay as they are stored: no EXIF orientation is applied (see `image_files`). Of an animation
+it is the first picture. A palette means colours in an image, and labels in a mask.
 """
 
 from __future__ import annotations
 
 import io
 import json
-import re
-import struct
-import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+from functools import lru_cache
+from typing import Any
 
 import cv2
 import numpy as np
@@ -28,12 +25,7 @@ import simplejpeg
 from numpy.typing import NDArray
 
 from headrace.core.errors import BadSampleError, UsageError
-
-MAX_PIXELS = 178_956_970
-"""An image of more pixels is refused from its header alone. Pillow's own limit: 512 MiB as RGB."""
-
-IMAGE_EXTENSIONS = frozenset({"bmp", "jpeg", "jpg", "png", "webp"})
-"""Extensions of members that `decode_member` decodes as images, of any format by content."""
+from headrace.data.image_files import IMAGE_EXTENSIONS, ImageHeader, one_line, read_header
 
 # libjpeg's warnings (jerror.h) that mean lost pixels. Others, such as extraneous bytes before a
 # marker, which some cameras write, leave the image whole.
@@ -46,21 +38,6 @@ _DAMAGE = (
 )
 
 _PNG_END = b"IEND\xaeB`\x82"  # the last chunk's name and checksum
-
-Kind = Literal["jpeg", "png", "other"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImageHeader:
-    """The fields of an image's header."""
-
-    kind: Kind  # the file format, as far as the decoders distinguish it
-    height: int  # in pixels
-    width: int
-    gray: bool = False  # a PNG without colour, which decodes to one channel
-    palette: bool = False  # a PNG whose pixels are indices into a table of colours
-    cmyk: bool = False  # a JPEG in printing inks, which only Pillow converts faithfully
-    depth_bits: int = 8  # of one channel
 
 
 def decode_image(
@@ -93,7 +70,7 @@ def decode_image(
         try:
             image = decode(data, header, shrink)
         except (ValueError, OSError, SyntaxError, cv2.error) as error:
-            reasons.append(f"{name}: {_one_line(error)}")
+            reasons.append(f"{name}: {one_line(error)}")
             continue
         if image is not None:
             return image
@@ -103,7 +80,91 @@ def decode_image(
     )
 
 
-def decode_member(extension: str, data: bytes | memoryview, *, first_decoder: int = 0) -> Any:
+def decode_labels(data: bytes | memoryview) -> NDArray[np.uint8]:
+    """Decode a mask: uint8[H, W, 1], the labels of its pixels.
+
+    Of a palette these are the indices, as they are numbered in the file, and not its colours. A
+    JPEG, and a mask of colours without a palette, is decoded as by `decode_image`.
+
+    Raises:
+        BadSampleError: As `decode_image`.
+    """
+    header = read_header(data)
+    if header.kind == "jpeg" or (header.kind == "png" and not header.palette):
+        return decode_image(data)
+    from PIL import Image
+
+    if header.kind == "png" and _PNG_END not in bytes(data):
+        return decode_image(data)  # cut short: the chain's error
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            if image.mode in {"P", "L"}:
+                return np.array(image, dtype=np.uint8)[:, :, np.newaxis]
+            if image.mode in {"1", "LA"}:
+                return np.array(image.convert("L"), dtype=np.uint8)[:, :, np.newaxis]
+    except (ValueError, OSError, SyntaxError) as error:
+        raise BadSampleError(
+            f"Pillow does not accept this mask of {len(data)} bytes, {header.width}x"
+            f"{header.height} by its header: {one_line(error)}. Replace the file, or leave it out "
+            "when packing."
+        ) from None
+    return decode_image(data)
+
+
+_MASK_NAMES = frozenset(
+    {
+        "annotation",
+        "gt",
+        "instance",
+        "instances",
+        "label",
+        "labelids",
+        "labels",
+        "mask",
+        "masks",
+        "panoptic",
+        "seg",
+        "segm",
+        "segmentation",
+        "semantic",
+        "trimap",
+    }
+)
+
+
+def is_mask_name(extension: str) -> bool:
+    """Return whether a member's extension says that it is a mask, as "mask.png" or "left_seg.png".
+
+    Args:
+        extension: The name after the key, without the dot.
+    """
+    first, dot, last = extension.lower().rpartition(".")
+    role = first.replace("_", ".").replace("-", ".").rpartition(".")[2]
+    return bool(dot) and last in IMAGE_EXTENSIONS and role in _MASK_NAMES
+
+
+# Where both have plain names, the first of these is the mask.
+_PLAIN_MASKS = ("gif", "png", "tif", "bmp", "pgm", "tiff", "ppm", "webp")
+
+
+@lru_cache(maxsize=1024)
+def masks_among(extensions: tuple[str, ...]) -> frozenset[str]:
+    """Return which members of a sample are masks, by the names of all its members.
+
+    Those named so, as "mask.png"; and of two images the one that is no JPEG and has its format's
+    plain name, as "png" beside "jpg" or "image.png". Packing and indexing name pairs so.
+    """
+    images = [each for each in extensions if each.lower().rpartition(".")[2] in IMAGE_EXTENSIONS]
+    named = frozenset(each for each in images if is_mask_name(each))
+    others = [each for each in images if each not in named]
+    if named or len(others) != 2:
+        return named
+    return frozenset([each for each in _PLAIN_MASKS if each in others][:1])
+
+
+def decode_member(
+    extension: str, data: bytes | memoryview, *, first_decoder: int = 0, labels: bool = False
+) -> Any:
     """Decode one member of a sample by its extension.
 
     Args:
@@ -111,6 +172,7 @@ def decode_member(extension: str, data: bytes | memoryview, *, first_decoder: in
             "mask.png".
         data: The member's bytes.
         first_decoder: See `decode_image`.
+        labels: It is a mask, whatever its name; see `decode_labels`.
 
     Returns:
         An array for images, int for cls, dict or list (or scalar) for json, str for txt, and the
@@ -121,6 +183,8 @@ def decode_member(extension: str, data: bytes | memoryview, *, first_decoder: in
     """
     last = extension.lower().rpartition(".")[2]
     if last in IMAGE_EXTENSIONS:
+        if labels or is_mask_name(extension):
+            return decode_labels(data)
         return decode_image(data, first_decoder=first_decoder)
     try:
         match last:
@@ -132,77 +196,10 @@ def decode_member(extension: str, data: bytes | memoryview, *, first_decoder: in
                 return bytes(data).decode()
     except (ValueError, RecursionError) as error:
         raise BadSampleError(
-            f"Member .{extension} does not hold what its extension says: {_one_line(error)}. "
+            f"Member .{extension} does not hold what its extension says: {one_line(error)}. "
             "Correct the file, or leave it out when packing."
         ) from None
     return bytes(data)
-
-
-def read_header(data: bytes | memoryview) -> ImageHeader:
-    """Read size and kind of an image in about 2 us; BadSampleError: none, 16 bits, or too large."""
-    start = bytes(data[:32])
-    if start.startswith(b"\xff\xd8"):
-        header = _read_jpeg_header(data)
-    elif start.startswith(b"\x89PNG\r\n\x1a\n"):
-        header = _read_png_header(start)
-    else:
-        header = _read_other_header(data)
-    if header.height * header.width > MAX_PIXELS:
-        raise BadSampleError(
-            f"The header promises {header.width}x{header.height} pixels, above the limit of "
-            f"{MAX_PIXELS} that guards memory. Shrink the image (`headrace data pack "
-            "--resize-short`), or leave it out."
-        )
-    if header.depth_bits > 8:  # all transforms are for uint8
-        raise BadSampleError(
-            f"The image has {header.depth_bits} bits a channel; images are uint8 here. Convert it "
-            "to 8 bits before packing, or store the values under an extension of your own, which "
-            "arrives as bytes, and decode them in the transform."
-        )
-    return header
-
-
-def _read_jpeg_header(data: bytes | memoryview) -> ImageHeader:
-    try:
-        height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data)
-    except ValueError:  # such as arithmetic coding: Pillow reads more kinds
-        return _read_other_header(data)
-    cmyk = colorspace in {"CMYK", "YCCK"}
-    return ImageHeader(kind="jpeg", height=height, width=width, cmyk=cmyk)
-
-
-def _read_png_header(start: bytes) -> ImageHeader:
-    # PNG specification, 11.2.1: IHDR is the first chunk, its fields at fixed places.
-    if len(start) < 26 or start[12:16] != b"IHDR":
-        raise BadSampleError("A PNG cut short in its header. Replace the file.")
-    width, height, depth_bits, colour_type = struct.unpack(">IIBB", start[16:26])
-    return ImageHeader(
-        kind="png",
-        height=height,
-        width=width,
-        gray=colour_type in {0, 4},  # gray, gray with transparency
-        palette=colour_type == 3,
-        depth_bits=depth_bits,
-    )
-
-
-def _read_other_header(data: bytes | memoryview) -> ImageHeader:
-    from PIL import Image
-
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of large images: the caller has its own limit
-            with Image.open(io.BytesIO(data)) as image:
-                width, height = image.size
-                depth_bits = 16 if image.mode.startswith(("I", "F")) else 8
-                kind: Kind = "jpeg" if image.format == "JPEG" else "other"
-                cmyk = image.mode == "CMYK"
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise BadSampleError(
-            f"{len(data)} bytes are no image that any decoder knows ({_one_line(error)}). "
-            "Replace the file, or leave it out when packing."
-        ) from None
-    return ImageHeader(kind=kind, height=height, width=width, cmyk=cmyk, depth_bits=depth_bits)
 
 
 def _decode_simplejpeg(
@@ -274,12 +271,6 @@ def refuse_damage(error: ValueError) -> None:
     """Raise BadSampleError where libjpeg's message means that pixels are missing."""
     if any(words in str(error).lower() for words in _DAMAGE):
         raise BadSampleError(
-            f"A damaged JPEG ({_one_line(error)}): some of its pixels are missing. Replace the "
+            f"A damaged JPEG ({one_line(error)}): some of its pixels are missing. Replace the "
             "file, or leave it out when packing."
         ) from None
-
-
-def _one_line(error: BaseException) -> str:
-    # Pillow's messages contain the address of the buffer, which differs from run to run.
-    text = re.sub(r"<_io\.BytesIO object at 0x[0-9a-f]+>", "", str(error))
-    return " ".join(text.split()) or type(error).__name__

@@ -22,7 +22,15 @@ import simplejpeg
 from numpy.typing import NDArray
 
 from headrace.core.errors import BadSampleError, UsageError
-from headrace.data.transforms.decode import IMAGE_EXTENSIONS, MAX_PIXELS, decode_image, read_header
+from headrace.data.image_files import (
+    IMAGE_EXTENSIONS,
+    MAX_PIXELS,
+    exif_of,
+    read_header,
+    read_orientation,
+    with_orientation,
+)
+from headrace.data.transforms.decode import decode_image, decode_labels
 
 
 def resize_image(image: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
@@ -59,12 +67,13 @@ class Recode:
     """Shrink the images of a sample, so that a dataset is smaller and decodes faster.
 
     Images are only made smaller, never larger, and both sides by the same factor, so an image and
-    its mask stay aligned. The format is the extension's:
+    its mask stay aligned. Pixels stay as they are stored, and a shrunk file keeps its EXIF
+    orientation, as the others do. The format is the extension's:
 
     - jpg, jpeg: averaged by area and encoded again, with 4:2:0 colour;
-    - mask.png (packing names all masks so): nearest pixel, exact labels; a palette's indices
-    become the pixels, as losses need them, whatever the size;
-    - any other png: averaged by area, with its colours where it has a palette;
+    - mask.png (packing names all masks so, whatever their format): nearest pixel, exact labels; a
+    palette's indices become the pixels, as losses need them, whatever the size;
+    - other images: averaged by area, with their colours where they have a palette;
     - every other member, and every image that is small enough: unchanged bytes.
 
     Attributes:
@@ -84,37 +93,60 @@ class Recode:
     def __call__(self, extension: str, data: bytes | memoryview) -> bytes:
         """Return the member's new bytes; raises BadSampleError where it cannot be decoded."""
         first, _, last = extension.lower().rpartition(".")
-        is_mask = last == "png" and first.endswith("mask")
         if last not in IMAGE_EXTENSIONS:
             return bytes(data)
+        is_jpeg = last in {"jpg", "jpeg"}
+        is_mask = first.endswith("mask") and not is_jpeg
         header = read_header(data)
         factor = min(1.0, self.resize_short / min(header.height, header.width))
         height, width = round(header.height * factor), round(header.width * factor)
-        if is_mask and header.palette:
-            return _encode_png(resize_mask(_palette_indices(data), height, width))
-        if factor == 1.0:
+        if factor == 1.0 and not (is_mask and header.palette):
             return bytes(data)
+        orientation = read_orientation(data)
+        if is_mask:
+            labels = resize_mask(decode_labels(data), height, width)
+            return _encode(labels, last, None, orientation)
         # Decoding at a fraction of the size leaves the image at least as large as needed.
         shrink = max(each for each in (1, 2, 4, 8) if each == 1 or each * factor <= 1)
-        image = decode_image(data, shrink=shrink)
-        if last == "png":
-            resize = resize_mask if is_mask else shrink_image
-            return _encode_png(resize(image, height, width))
-        if last not in {"jpg", "jpeg"}:
-            return bytes(data)
-        image = shrink_image(image, height, width)
+        image = shrink_image(decode_image(data, shrink=shrink), height, width)
+        if not is_jpeg:
+            return _encode(image, last, self.quality, orientation)
         if image.shape[2] == 1:  # a gray PNG with a JPEG's extension
             image = np.repeat(image, 3, axis=2)
         pixels = np.ascontiguousarray(image)
-        return bytes(simplejpeg.encode_jpeg(pixels, quality=self.quality, colorsubsampling="420"))
+        encoded = simplejpeg.encode_jpeg(pixels, quality=self.quality, colorsubsampling="420")
+        return with_orientation(bytes(encoded), orientation)
 
 
-def _palette_indices(data: bytes | memoryview) -> NDArray[np.uint8]:
+_PILLOW_FORMATS = {
+    "bmp": "BMP",
+    "gif": "GIF",
+    "pgm": "PPM",
+    "ppm": "PPM",
+    "tif": "TIFF",
+    "tiff": "TIFF",
+    "webp": "WEBP",
+}
+
+
+def _encode(
+    image: NDArray[np.uint8], extension: str, quality: int | None, orientation: int
+) -> bytes:
+    """Return an image file; `quality` None: without any loss, and without colours."""
+    if extension == "png" or quality is None:  # decoders go by content
+        return with_orientation(_encode_png(image), orientation)
     from PIL import Image
 
-    decode_image(data)  # refuses truncated and damaged files
-    with Image.open(io.BytesIO(data)) as image:
-        return np.array(image, dtype=np.uint8)
+    options: dict[str, Any] = {}
+    if extension == "webp":
+        exif = exif_of(orientation) if orientation != 1 else b""
+        options = {"quality": quality, "exif": exif}
+    elif extension in {"tif", "tiff"}:  # its orientation is applied as it is decoded
+        options = {"compression": "tiff_adobe_deflate"}
+    sink = io.BytesIO()
+    pixels = image[:, :, 0] if image.shape[2] == 1 else image
+    Image.fromarray(pixels).save(sink, _PILLOW_FORMATS[extension], **options)
+    return sink.getvalue()
 
 
 def _encode_png(image: NDArray[np.uint8]) -> bytes:

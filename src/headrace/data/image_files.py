@@ -1,0 +1,264 @@
+"""Image files: their extensions, headers, and EXIF orientation.
+
+Decoded pixels are those that are stored. An EXIF orientation is not applied, as torchvision and
+Pillow do not either, so that an image and its mask stay aligned; and no file loses it.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import struct
+import warnings
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import simplejpeg
+
+from headrace.core.errors import BadSampleError
+
+IMAGE_EXTENSIONS = frozenset(
+    {"bmp", "gif", "jpeg", "jpg", "pgm", "png", "ppm", "tif", "tiff", "webp"}
+)
+"""Extensions of images, in lower case. The decoders go by content, of any of these formats."""
+
+MAX_PIXELS = 178_956_970
+"""An image of more pixels is refused from its header alone. Pillow's own limit: 512 MiB as RGB."""
+
+Kind = Literal["jpeg", "png", "other"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageHeader:
+    """The fields of an image's header."""
+
+    kind: Kind  # the file format, as far as the decoders distinguish it
+    height: int  # in pixels
+    width: int
+    gray: bool = False  # a PNG without colour, which decodes to one channel
+    palette: bool = False  # its pixels are indices into a table of colours
+    cmyk: bool = False  # a JPEG in printing inks, which only Pillow converts faithfully
+    depth_bits: int = 8  # of one channel
+
+
+def read_header(data: bytes | memoryview) -> ImageHeader:
+    """Read size and kind of an image in about 2 us; BadSampleError: none, 16 bits, or too large."""
+    start = bytes(data[:32])
+    if start.startswith(b"\xff\xd8"):
+        header = _read_jpeg_header(data)
+    elif start.startswith(b"\x89PNG\r\n\x1a\n"):
+        header = _read_png_header(start)
+    else:
+        header = _read_other_header(data)
+    if header.height * header.width > MAX_PIXELS:
+        raise BadSampleError(
+            f"The header promises {header.width}x{header.height} pixels, above the limit of "
+            f"{MAX_PIXELS} that guards memory. Shrink the image (`headrace data pack "
+            "--resize-short`), or leave it out."
+        )
+    if header.depth_bits > 8:  # all transforms are for uint8
+        raise BadSampleError(
+            f"The image has {header.depth_bits} bits a channel; images are uint8 here. Convert it "
+            "to 8 bits before packing, or store the values under an extension of your own, which "
+            "arrives as bytes, and decode them in the transform."
+        )
+    return header
+
+
+def _read_jpeg_header(data: bytes | memoryview) -> ImageHeader:
+    try:
+        height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data)
+    except ValueError:  # such as arithmetic coding: Pillow reads more kinds
+        return _read_other_header(data)
+    cmyk = colorspace in {"CMYK", "YCCK"}
+    return ImageHeader(kind="jpeg", height=height, width=width, cmyk=cmyk)
+
+
+def _read_png_header(start: bytes) -> ImageHeader:
+    # PNG specification, 11.2.1: IHDR is the first chunk, its fields at fixed places.
+    if len(start) < 26 or start[12:16] != b"IHDR":
+        raise BadSampleError("A PNG cut short in its header. Replace the file.")
+    width, height, depth_bits, colour_type = struct.unpack(">IIBB", start[16:26])
+    return ImageHeader(
+        kind="png",
+        height=height,
+        width=width,
+        gray=colour_type in {0, 4},  # gray, gray with transparency
+        palette=colour_type == 3,
+        depth_bits=depth_bits,
+    )
+
+
+def _read_other_header(data: bytes | memoryview) -> ImageHeader:
+    from PIL import Image
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of large images: the caller has its own limit
+            with Image.open(io.BytesIO(data)) as image:
+                width, height = image.size
+                depth_bits = 16 if image.mode.startswith(("I", "F")) else 8
+                kind: Kind = "jpeg" if image.format == "JPEG" else "other"
+                cmyk, palette = image.mode == "CMYK", image.mode == "P"
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise BadSampleError(
+            f"{len(data)} bytes are no image that any decoder knows ({one_line(error)}). "
+            "Replace the file, or leave it out when packing."
+        ) from None
+    return ImageHeader(
+        kind=kind, height=height, width=width, palette=palette, cmyk=cmyk, depth_bits=depth_bits
+    )
+
+
+_ORIENTATION = 0x0112  # EXIF 2.32, 4.6.4, table 4
+_SIDES_EXCHANGED = frozenset({5, 6, 7, 8})  # turned by a quarter, some mirrored too
+_EXIF = b"Exif\0\0"
+_RIFF_CHUNK = struct.Struct("<4sI")
+_PNG_CHUNK = struct.Struct(">I4s")
+_PNG_TEXTS = (b"Raw profile type exif", b"Raw profile type APP1", b"XML:com.adobe.xmp")
+
+
+def read_orientation(data: bytes | memoryview) -> int:
+    """Return the EXIF orientation of a JPEG, PNG or WebP, 1 to 8; 1 where it has none.
+
+    It is the one that Pillow finds, also in XMP. A TIFF's own is 1 here: every decoder turns the
+    pixels by it.
+    """
+    for exif in _metadata(data):
+        orientation = _orientation_in(exif)
+        if orientation is not None:
+            return orientation
+        return _pillows_orientation(data)
+    return 1
+
+
+def _metadata(data: bytes | memoryview) -> Iterator[bytes]:
+    """Yield the parts of a file that may hold an orientation: EXIF data first, or XMP."""
+    view, start = memoryview(data), bytes(data[:12])
+    try:
+        if start.startswith(b"\xff\xd8"):
+            yield from _jpeg_metadata(view)
+        elif start.startswith(b"\x89PNG\r\n\x1a\n"):
+            position = 8
+            while position < len(view):
+                length, kind = _PNG_CHUNK.unpack_from(view, position)
+                text = bytes(view[position + 8 : position + 40])
+                if kind == b"eXIf":
+                    yield _EXIF + bytes(view[position + 8 : position + 8 + length])
+                elif kind in {b"tEXt", b"zTXt", b"iTXt"} and text.startswith(_PNG_TEXTS):
+                    yield text
+                position += 12 + length
+        elif start[:4] == b"RIFF" and start[8:] == b"WEBP":
+            position = 12
+            while position < len(view):
+                kind, length = _RIFF_CHUNK.unpack_from(view, position)
+                if kind in {b"EXIF", b"XMP "}:
+                    content = bytes(view[position + 8 : position + 8 + length])
+                    yield content if content.startswith(_EXIF) else _EXIF + content
+                position += 8 + length + length % 2
+    except (struct.error, IndexError):  # cut short: the decoder says so
+        return
+
+
+def _jpeg_metadata(view: memoryview) -> Iterator[bytes]:
+    position = 2
+    while view[position] == 0xFF:
+        marker = view[position + 1]
+        if marker == 0xDA:  # the pixels
+            return
+        if marker == 0xFF:  # padding
+            position += 1
+        elif marker == 0x01 or 0xD0 <= marker <= 0xD9:  # markers without a length
+            position += 2
+        else:
+            end = position + 2 + view[position + 2] * 256 + view[position + 3]
+            if marker == 0xE1:
+                yield bytes(view[position + 4 : end])
+            position = end
+
+
+def _orientation_in(exif: bytes) -> int | None:
+    """Return the orientation in EXIF data of the usual form, or None: others may hold one too."""
+    order = {b"II*\0": "<", b"MM\0*": ">"}.get(exif[6:10])
+    if order is None or not exif.startswith(_EXIF):
+        return None
+    try:
+        (first,) = struct.unpack_from(f"{order}I", exif, 10)
+        (count,) = struct.unpack_from(f"{order}H", exif, 6 + first)
+        for number in range(count):
+            entry = struct.unpack_from(f"{order}HHIH", exif, 8 + first + 12 * number)
+            if entry[:3] == (_ORIENTATION, 3, 1) and entry[3] in range(1, 9):
+                return int(entry[3])
+    except struct.error:
+        return None
+    return None
+
+
+def _pillows_orientation(data: bytes | memoryview) -> int:
+    from PIL import Image
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with Image.open(io.BytesIO(data)) as image:
+                orientation = image.getexif().get(_ORIENTATION, 1)
+    except Exception:  # noqa: BLE001  (foreign metadata, damaged in any way, turn nothing)
+        return 1
+    return orientation if orientation in range(1, 9) else 1
+
+
+def with_orientation(data: bytes, orientation: int) -> bytes:
+    """Return a JPEG or PNG that has no metadata yet with this EXIF orientation."""
+    if orientation == 1:
+        return data
+    exif = exif_of(orientation)
+    if data.startswith(b"\xff\xd8"):
+        place = 2
+        if data[2:4] == b"\xff\xe0":  # JFIF's own header comes first
+            place += 2 + int.from_bytes(data[4:6], "big")
+        segment = b"\xff\xe1" + struct.pack(">H", 2 + len(exif)) + exif
+        return data[:place] + segment + data[place:]
+    place = 8 + 12 + 13  # after the signature and IHDR
+    body = b"eXIf" + exif.removeprefix(_EXIF)
+    chunk = struct.pack(">I", len(body) - 4) + body + struct.pack(">I", zlib.crc32(body))
+    return data[:place] + chunk + data[place:]
+
+
+def exif_of(orientation: int) -> bytes:
+    """Return EXIF metadata that hold an orientation alone."""
+    entry = struct.pack("<HHIHH", _ORIENTATION, 3, 1, orientation, 0)
+    return _EXIF + b"II*\0" + struct.pack("<IH", 8, 1) + entry + bytes(4)
+
+
+def check_pair_orientation(image: bytes | memoryview, mask: bytes | memoryview) -> None:
+    """Raise BadSampleError where an image and its mask differ in size by an EXIF orientation alone.
+
+    Other sizes are let through, and so is what is no image.
+    """
+    try:
+        first, second = read_header(image), read_header(mask)
+    except BadSampleError:
+        return
+    if (first.height, first.width) == (second.height, second.width):
+        return
+    if (first.height, first.width) != (second.width, second.height):
+        return
+    for header, data, what in ((first, image, "image"), (second, mask, "mask")):
+        orientation = read_orientation(data)
+        if orientation in _SIDES_EXCHANGED:
+            raise BadSampleError(
+                f"The image is {first.width}x{first.height} pixels and its mask {second.width}x"
+                f"{second.height}: the {what}'s EXIF orientation ({orientation}) exchanges the "
+                f"sides of its {header.width}x{header.height} stored pixels, which are read as "
+                "they are stored. Turn its pixels once and drop the orientation, as "
+                "`exiftran -ai` or ImageMagick's `mogrify -auto-orient` do."
+            )
+
+
+def one_line(error: BaseException) -> str:
+    """Return an error's message in one line, the same for the same bytes."""
+    # Pillow's messages contain the address of the buffer, which differs from run to run.
+    text = re.sub(r"<_io\.BytesIO object at 0x[0-9a-f]+>", "", str(error))
+    return " ".join(text.split()) or type(error).__name__

@@ -1,0 +1,250 @@
+"""EXIF orientation, which files keep; palettes: labels in masks, colours in images."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image, ImageOps
+
+from headrace.core.errors import BadSampleError, UsageError
+from headrace.data.image_files import (
+    check_pair_orientation,
+    read_header,
+    read_orientation,
+    with_orientation,
+)
+from headrace.data.transforms.decode import (
+    decode_image,
+    decode_labels,
+    decode_member,
+    is_mask_name,
+    masks_among,
+)
+from headrace.data.transforms.resize import Recode
+from headrace.transforms import JointScaleCropFlip
+
+RNG = np.random.default_rng(0)
+LEFT_BRIGHT = np.zeros((40, 60), np.uint8)
+LEFT_BRIGHT[:, :30] = 200
+
+
+def picture(
+    kind: str, mode: str = "RGB", orientation: int | None = None, **options: object
+) -> bytes:
+    exif = Image.Exif()
+    if orientation is not None:
+        exif[0x0112] = orientation
+        exif[0x010F] = "a camera"
+        options["exif"] = exif.tobytes()
+    sink = io.BytesIO()
+    Image.fromarray(LEFT_BRIGHT).convert(mode).save(sink, kind, **options)
+    return sink.getvalue()
+
+
+FILES = [
+    ("jpg", "JPEG", "RGB"), ("jpg", "JPEG", "L"), ("jpg", "JPEG", "CMYK"), ("png", "PNG", "RGB"),
+    ("png", "PNG", "L"), ("png", "PNG", "P"), ("webp", "WEBP", "RGB"), ("jpg", "PNG", "RGB"),
+    ("mask.png", "PNG", "L"), ("mask.png", "PNG", "P"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("orientation", [None, 1, 3, 6, 8])
+@pytest.mark.parametrize(("extension", "kind", "mode"), FILES)
+def test_a_shrunk_file_keeps_its_orientation_as_the_others_do(extension, kind, mode, orientation):
+    data = picture(kind, mode, orientation)
+    assert read_orientation(data) == (orientation or 1)
+    shrunk = Recode(resize_short=20)(extension, data)
+    assert Recode(resize_short=40)("jpg", data) == data
+    assert read_orientation(shrunk) == (orientation or 1)
+    pixels = decode_member(extension, shrunk)
+    assert pixels.shape[:2] == (20, 30)  # as stored, without the orientation
+    assert pixels[:, :13].min() > pixels[:, 17:].max() + 100 or "P" in mode
+    with Image.open(io.BytesIO(data)) as before, Image.open(io.BytesIO(shrunk)) as after:
+        whole = ImageOps.exif_transpose(before.convert("L")).resize((30, 30))
+        small = ImageOps.exif_transpose(after.convert("L")).resize((30, 30))
+    assert np.abs(np.asarray(whole, int) - np.asarray(small, int)).mean() < 30
+
+
+def test_nothing_is_added_where_there_is_no_orientation():
+    for kind in ("JPEG", "PNG"):
+        shrunk = Recode(resize_short=20)(kind.lower().replace("e", ""), picture(kind))
+        assert b"Exif" not in shrunk
+        assert b"eXIf" not in shrunk
+        assert with_orientation(shrunk, 1) == shrunk
+
+
+def test_a_tiff_is_turned_by_every_decoder_and_stays_so():
+    data = picture("TIFF", tiffinfo={0x0112: 6})
+    header = read_header(data)
+    assert (header.height, header.width, read_orientation(data)) == (60, 40, 1)
+    for decoder in (1, 2):
+        assert decode_image(data, first_decoder=decoder).shape == (60, 40, 3)
+    shrunk = decode_member("tif", Recode(resize_short=20)("tif", data))
+    assert shrunk.shape == (30, 20, 3)
+    assert shrunk[:13].min() > shrunk[17:].max() + 100
+
+
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF")
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+@pytest.mark.parametrize("value", [0, 1, 3, 6, 8, 9, 65535])
+def test_the_orientation_is_the_one_that_pillow_finds(kind, value):
+    xmp = f'<x tiff:Orientation="{value}"/>'.encode()
+    files = [picture(kind, orientation=value), with_exif(kind, b"Exif\0\0MM\0*\0\0\0\x08\0\0")]
+    files += [picture(kind, xmp=xmp)] if kind != "PNG" else []
+    for data in files:
+        with Image.open(io.BytesIO(data)) as image:
+            found = image.getexif().get(0x0112, 1)
+        assert read_orientation(data) == (found if 1 <= found <= 8 else 1)
+
+
+def with_exif(kind: str, exif: bytes) -> bytes:
+    sink = io.BytesIO()
+    Image.fromarray(LEFT_BRIGHT).save(sink, kind, exif=exif)
+    return sink.getvalue()
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\xff\xd8", b"\xff\xd8\xff", b"RIFF\0\0\0\0WEBP", b"\x89PNG"]
+)
+def test_what_is_cut_short_has_no_orientation(data):
+    assert read_orientation(data) == 1
+
+
+@given(
+    st.sampled_from([picture("JPEG", "RGB", 6), picture("PNG", "L", 8), picture("WEBP", "RGB", 3)]),
+    st.lists(st.tuples(st.integers(2, 400), st.integers(0, 255)), max_size=4),
+    st.integers(0, 600),
+)
+def test_damaged_metadata_are_no_error(data, changes, length):
+    damaged = bytearray(data[:length] if length < 400 else data)
+    for place, value in changes:
+        if place < len(damaged):
+            damaged[place] = value
+    assert read_orientation(bytes(damaged)) in range(1, 9)
+
+
+def mask(height: int, width: int, orientation: int | None = None) -> bytes:
+    sink = io.BytesIO()
+    exif = Image.Exif()
+    if orientation is not None:
+        exif[0x0112] = orientation
+    Image.new("L", (width, height), 7).save(sink, "PNG", exif=exif.tobytes())
+    return sink.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+@pytest.mark.parametrize("orientation", [5, 6, 7, 8])
+def test_a_pair_that_differs_by_its_orientation_is_refused(kind, orientation):
+    with pytest.raises(BadSampleError, match=rf"image's EXIF orientation \({orientation}\)"):
+        check_pair_orientation(picture(kind, "RGB", orientation), mask(60, 40))
+    with pytest.raises(BadSampleError, match=r"60x40 pixels and its mask 40x60: the mask's EXIF"):
+        check_pair_orientation(picture(kind), mask(60, 40, orientation))
+
+
+@pytest.mark.parametrize(
+    ("image", "label"),
+    [
+        (picture("JPEG", "RGB", 6), mask(40, 60)),  # the mask is of the stored pixels
+        (picture("JPEG", "RGB", 3), mask(40, 60)),
+        (picture("JPEG", "RGB", 3), mask(60, 40)),  # differs, but not by the orientation
+        (picture("JPEG"), mask(60, 40)),
+        (picture("JPEG", "RGB", 6), mask(20, 30)),
+        (picture("JPEG", "RGB", 6), b"no image"),
+    ],
+)
+def test_other_pairs_are_let_through(image, label):
+    check_pair_orientation(image, label)
+
+
+def test_a_transform_that_gets_such_a_pair_names_the_orientation():
+    image, label = np.zeros((40, 60, 3), np.uint8), np.zeros((60, 40, 1), np.uint8)
+    with pytest.raises(UsageError, match=r"60x40 and its mask 40x60.*EXIF orientation"):
+        JointScaleCropFlip(8)(image, label)
+    with pytest.raises(UsageError) as caught:
+        JointScaleCropFlip(8)(image, label[:20])
+    assert "orientation" not in str(caught.value)
+
+
+LABELS = RNG.integers(0, 21, (40, 60)).astype(np.uint8)
+
+
+def palette_mask(kind: str, labels: np.ndarray = LABELS, **options: object) -> bytes:
+    image = Image.frombytes("P", labels.shape[::-1], labels.tobytes())
+    image.putpalette(RNG.integers(0, 255, 768, np.uint8).tobytes())
+    sink = io.BytesIO()
+    image.save(sink, kind, **options)
+    return sink.getvalue()
+
+
+PALETTES = {
+    "png": palette_mask("PNG"),
+    "png of 4 bits": palette_mask("PNG", LABELS % 16, bits=4),
+    "png of 2 bits": palette_mask("PNG", LABELS % 4, bits=2),
+    "png of 1 bit": palette_mask("PNG", LABELS % 2, bits=1),
+    "gif": palette_mask("GIF"),
+    "bmp": palette_mask("BMP"),
+    "tif": palette_mask("TIFF"),
+}
+LARGEST = {"png of 4 bits": 16, "png of 2 bits": 4, "png of 1 bit": 2}
+
+
+@pytest.mark.parametrize("what", PALETTES)
+def test_a_palette_mask_is_its_indices_shrunk_or_not(what):
+    data, extension = PALETTES[what], what[:3]
+    expected = LABELS % LARGEST.get(what, 255)
+    np.testing.assert_array_equal(decode_labels(data)[:, :, 0], expected)
+    for name in (f"mask.{extension}", extension):
+        labels = decode_member(name, data, labels=name == extension)
+        np.testing.assert_array_equal(labels[:, :, 0], expected)
+    small = decode_labels(Recode(resize_short=20)(f"mask.{extension}", data))
+    assert small.shape == (20, 30, 1)
+    rows, columns = np.arange(20) * 2 + 1, np.arange(30) * 2 + 1
+    neighbours = [expected[np.ix_(rows - a, columns - b)] for a in (0, 1) for b in (0, 1)]
+    assert any(np.array_equal(small[:, :, 0], each) for each in neighbours)
+    same = decode_labels(Recode(resize_short=100)(f"mask.{extension}", data))
+    np.testing.assert_array_equal(same[:, :, 0], expected)
+    assert decode_member(extension, data).shape == (40, 60, 3)  # an image's palette is colours
+
+
+@pytest.mark.parametrize("what", PALETTES)
+def test_a_palette_mask_that_is_cut_short_is_bad(what):
+    with pytest.raises(BadSampleError):
+        decode_labels(PALETTES[what][: len(PALETTES[what]) // 2])
+
+
+@pytest.mark.parametrize("kind", ["BMP", "TIFF", "PNG"])
+def test_a_gray_mask_has_one_channel_in_every_format(kind):
+    np.testing.assert_array_equal(decode_labels(picture(kind, "L"))[:, :, 0], LEFT_BRIGHT)
+    black_and_white = decode_labels(picture(kind, "1"))
+    assert (black_and_white.shape, set(np.unique(black_and_white))) == ((40, 60, 1), {0, 255})
+
+
+@pytest.mark.parametrize(
+    ("members", "masks"),
+    [
+        (("jpg", "png"), {"png"}),
+        (("image.png", "png"), {"png"}),
+        (("image.gif", "gif"), {"gif"}),
+        (("gif", "tif"), {"gif"}),
+        (("png", "webp"), {"png"}),
+        (("cls", "jpg", "json", "mask.png"), {"mask.png"}),
+        (("left_seg.png", "rgb.png"), {"left_seg.png"}),
+        (("jpg", "mask.png", "png"), {"mask.png"}),
+        (("cls", "png"), set()),
+        (("jpg",), set()),
+        (("left.png", "right.png"), set()),
+        (("jpeg", "jpg"), set()),
+        (("jpg", "mask.npy"), set()),
+    ],
+)
+def test_which_member_of_a_sample_is_a_mask(members, masks):
+    assert masks_among(members) == masks
+
+
+def test_names_of_masks():
+    names = ["mask.png", "a.mask.png", "x_mask.png", "SEG.PNG", "png", "image.png", "unmasked.png"]
+    assert [is_mask_name(name) for name in names] == [True] * 4 + [False] * 3
