@@ -43,13 +43,13 @@ PURE = """
     data.channels.sidecar_client data.image_files data.loader.arguments data.loader.collate
     data.loader.dataset_protocol data.loader.executors.base data.loader.executors.dispatch
     data.loader.executors.iterable data.loader.failures data.loader.serialization
-    data.shards.index_rows data.shards.index_writer data.shards.manifest data.shards.members
-    data.shards.pack data.shards.shard_index data.shards.sources.sample_table
-    data.shards.sources.source_kinds data.shards.sources.tables data.shards.tar data.storage
-    data.storage.urls data.transforms data.transforms.augmentation jobs.cli_args
-    jobs.hosts.host_commands jobs.hosts.offload_setup jobs.job_request jobs.options
-    jobs.sagemaker_sdk.config jobs.sagemaker_sdk.debugger jobs.sagemaker_sdk.inputs jobs.spec
-    jobs.sync.remote_copy observe.doctor.debugger_rules observe.doctor.diagnosis
+    data.shards.data_files data.shards.index_rows data.shards.index_writer data.shards.manifest
+    data.shards.members data.shards.pack data.shards.shard_index
+    data.shards.sources.sample_table data.shards.sources.source_kinds data.shards.sources.tables
+    data.shards.tar data.storage data.storage.urls data.transforms data.transforms.augmentation
+    jobs.cli_args jobs.hosts.host_commands jobs.hosts.offload_setup jobs.job_request
+    jobs.options jobs.sagemaker_sdk.config jobs.sagemaker_sdk.debugger jobs.sagemaker_sdk.inputs
+    jobs.spec jobs.sync.remote_copy observe.doctor.debugger_rules observe.doctor.diagnosis
     observe.doctor.evidence observe.doctor.findings observe.doctor.leak_candidates
     observe.doctor.remedies observe.doctor.rules observe.doctor.rules.batch_making
     observe.doctor.scaling_forecast observe.doctor.stack_samples observe.probe.device_clock

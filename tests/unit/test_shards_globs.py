@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headrace.core.errors import UsageError
 from headrace.data.shards.members import PathPattern
@@ -36,3 +38,32 @@ def test_the_folder_of_all_matches_is_known():
         "",
         "a",
     ]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "stem"),
+    [
+        ("images/**/*.jpg", "images/x.jpg", "x"),
+        ("images/**/*.jpg", "images/a/b/x.jpg", "a/b/x"),
+        ("**/*.jpg", "x.jpg", "x"),
+        ("**/images/*.jpg", "images/x.jpg", "x"),
+        ("*/**/img_*.jpg", "a/img_1.jpg", "a/1"),
+        ("images/**x/*.jpg", "images/x/1.jpg", None),
+        ("images**/*.jpg", "images/x.jpg", None),
+    ],
+)
+def test_two_stars_and_a_slash_stand_for_no_folder_too(pattern, path, stem):
+    assert PathPattern.parse(pattern).match(path) == stem
+
+
+FOLDERS = st.lists(st.sampled_from(["a", "b.c", "images", "x"]), max_size=3)
+
+
+@given(FOLDERS, FOLDERS, st.sampled_from(["", "images/", "*/", "*/images/", "s_*/"]))
+def test_a_stem_gives_back_the_path_that_it_came_from(above, below, before):
+    pattern = PathPattern.parse(f"{before}**/*.jpg")
+    path = "/".join([*above, *below, "x.y.jpg"])
+    stem = pattern.match(path)
+    if before == "":
+        assert stem == path.removesuffix(".jpg")
+    assert stem is None or pattern.expand(stem) == path

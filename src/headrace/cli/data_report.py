@@ -48,6 +48,11 @@ def describe(manifest: DatasetManifest) -> list[str]:
         lines.append(f"classes      {len(manifest.classes)} ({names}{more})")
     if manifest.num_recoded:
         lines.append(f"recoded      {manifest.num_recoded:,} files")
+    if manifest.num_oriented:
+        lines.append(
+            f"orientation  {manifest.num_oriented:,} files have one in their EXIF data; it is "
+            "kept, and pixels are read as they are stored, not turned"
+        )
     lines.append(f"fingerprint  {manifest.fingerprint}")
     lines.append(f"source       {manifest.source.kind}: {manifest.source.url}")
     if manifest.data_url:
@@ -65,12 +70,42 @@ def _shards(manifest: DatasetManifest) -> str:
 def _ignored_and_bad(manifest: DatasetManifest) -> list[str]:
     lines = []
     source = manifest.source
-    if source.num_ignored:
-        examples = ", ".join(source.ignored[:2])
-        lines.append(f"ignored      {source.num_ignored:,} of no sample, such as {examples}")
+    others = source.num_ignored - source.num_system
+    if others:
+        examples = [path for path in source.ignored if path not in source.system]
+        such_as = f", such as {', '.join(examples[:2])}" if examples else ""
+        lines.append(f"ignored      {others:,} of no sample{such_as}")
+    if source.num_system:
+        examples = list(source.system[:2])
+        lines.append(
+            f"ignored      {source.num_system:,} hidden or system files, such as "
+            f"{', '.join(examples)}"
+        )
     if manifest.bad:
         lines.append(f"left out     {len(manifest.bad):,} unreadable:")
         lines.extend(f"  {bad.file}: {bad.reason}" for bad in manifest.bad[:_MAX_BAD_SHOWN])
         if len(manifest.bad) > _MAX_BAD_SHOWN:
             lines.append(f"  and {len(manifest.bad) - _MAX_BAD_SHOWN} more; --json lists them all")
     return lines
+
+
+_ROLES = frozenset({"image", "img", "input", "mask", "rgb", "target"})
+
+
+def warnings_of_names(manifest: DatasetManifest) -> list[str]:
+    """Return warnings of tars where names with dots may make one sample of several files."""
+    if manifest.layout != "tar":
+        return []
+    by_kind: dict[str, list[str]] = {}
+    for extension in (each.name for each in manifest.extensions):
+        first, dot, last = extension.rpartition(".")
+        if dot and first not in _ROLES:
+            by_kind.setdefault(last, []).append(extension)
+    return [
+        f"members .{names[0]} and .{names[1]} ({len(names)} names end in .{kind}): a sample's name "
+        f"ends at the first dot of its file's name, as in WebDataset, so x.{names[0]} and "
+        f"x.{names[1]} are two members of one sample x. Where each is a sample of its own, write "
+        "the tars again with names without dots."
+        for kind, names in by_kind.items()
+        if len(names) > 1
+    ]

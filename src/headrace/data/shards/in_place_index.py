@@ -9,16 +9,17 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
-from itertools import chain
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from headrace.core.errors import BadSampleError, DatasetError, NotFoundError, UsageError
+from headrace.data.shards.data_files import TarsAndImages, is_image, is_system_path, is_tar
 from headrace.data.shards.index_rows import MemberKind
 from headrace.data.shards.index_writer import IndexRowBuilder
 from headrace.data.shards.manifest import INDEX_NAME, MANIFEST_NAME
-from headrace.data.shards.members import checksum, extension_of
+from headrace.data.shards.members import checksum
 from headrace.data.shards.pack import PackReport
 from headrace.data.shards.reports import (
     BadFile,
@@ -27,10 +28,15 @@ from headrace.data.shards.reports import (
     ProgressCallback,
     ProgressTally,
     check_bad_files,
-    list_faults,
     report_listing,
 )
-from headrace.data.shards.shard_packer import PACKING_FOLDER, SourceReader, collect_bad_file
+from headrace.data.shards.shard_packer import (
+    PACKING_FOLDER,
+    SourceReader,
+    check_pair,
+    collect_bad_file,
+    is_oriented,
+)
 from headrace.data.shards.shard_records import (
     DatasetDescription,
     ShardRecord,
@@ -39,17 +45,17 @@ from headrace.data.shards.shard_records import (
     summarise,
 )
 from headrace.data.shards.sources.sample_table import (
-    IMAGE_EXTENSIONS,
     SampleTable,
     SourceListing,
+    list_files,
     samples_of,
     texts,
 )
 from headrace.data.shards.sources.source_kinds import SourceOptions, list_source
 from headrace.data.shards.sources.table_files import TABLE_SUFFIXES
-from headrace.data.shards.tar import check_size, index_tar
+from headrace.data.shards.tar import TarIndex, check_size, index_tar
 from headrace.data.shards.task_pool import map_in_order, wait_for_result
-from headrace.data.storage import Store, open_store
+from headrace.data.storage import ObjectInfo, Store, open_store
 
 CONCURRENT_TARS = 4
 
@@ -63,37 +69,49 @@ def index_tars(
 ) -> DatasetDescription:
     """Read all tars of a store into `spool`, by path; DatasetError names every fault in them."""
     listing, tars = SourceListing(), []
-    for info in store.list():
-        if info.path.endswith(".tar"):
+    for info in list_files(store, lambda _: None, listing.ignored):
+        if is_tar(info.path):
             tars.append(info)
             listing.add(info)
         else:
-            listing.ignore(info.path)
+            listing.ignored.add(info.path, system=False)
     tally = ProgressTally(on_progress, "reading", of_samples=0)
-    faults: list[Fault] = []
-    for number, tar in enumerate(
-        map_in_order(
-            lambda info: index_tar(store, info.path, info.size_bytes), tars, CONCURRENT_TARS
-        )
-    ):
-        faults.extend(tar.faults)
-        for name in tar.ignored:
-            listing.ignore(f"{tar.path}:{name}")
-        spool.add(
-            ShardRecord.build(tar.rows, number=number, name=tar.path, size_bytes=tar.size_bytes)
-        )
-        tally.add(len(tar.rows), tar.size_bytes, 0)
-    if faults:
-        raise DatasetError(
-            f"{store.url}: {len(faults)} faults in its tars:\n{list_faults(faults)}\n"
-            "Write those tars again, or move them away, then index again."
-        )
+    for number, tar in enumerate(map_in_order(partial(_read_tar, store), tars, CONCURRENT_TARS)):
+        bad = tuple(BadFile(file=fault.where, reason=fault.message) for fault in tar.faults)
+        listing.ignored.add_all(tar.ignored, f"{tar.path}:")
+        rows = tar.whole_rows()
+        record = ShardRecord.build(rows, number=number, name=tar.path, size_bytes=tar.size_bytes)
+        spool.add(replace(record, bad=bad, oriented=tar.oriented))
+        tally.add(len(rows), tar.size_bytes, len(bad))
     return DatasetDescription(
         layout="tar",
         classes=classes,
         data_url="" if store.url == target_url else store.url,
         source=listing.source("tars", store.url),
     )
+
+
+def _read_tar(store: Store, info: ObjectInfo) -> TarIndex:
+    """Read a tar; what it has that is no sample is in its faults, also if it cannot be read."""
+    bad: list[BadFile] = []
+    if info.unreadable:
+        bad.append(BadFile(file=info.path, reason=info.unreadable))
+    else:
+        with collect_bad_file(info.path, bad):
+            return without_empty_images(index_tar(store, info.path, info.size_bytes))
+    faults = [Fault("unreadable", info.path, each.reason) for each in bad]
+    return TarIndex(path=info.path, size_bytes=info.size_bytes, faults=faults)
+
+
+def without_empty_images(tar: TarIndex) -> TarIndex:
+    """Return a tar with a fault for each sample that has an empty image."""
+    for key, members in tar.rows.items():
+        for extension, (_, size_bytes, _) in members.items():
+            if size_bytes == 0 and is_image(f"x.{extension}"):
+                message = f"{key}.{extension} is empty: 0 bytes."
+                tar.faults.append(Fault("size", tar.path, message))
+                tar.left_out.add(key)
+    return tar
 
 
 GROUP_SAMPLES = 8192
@@ -127,33 +145,39 @@ def _read_group(
     templates: dict[str, tuple[str, ...]],
 ) -> ShardRecord:
     """Read the samples of one record batch; add the templates of their extensions."""
-    rows, size_bytes = IndexRowBuilder(), 0
+    rows, size_bytes, oriented = IndexRowBuilder(), 0, 0
     bad: list[BadFile] = []
     columns = [table.images] if table.masks is None else [table.images, table.masks]
     stems = texts(table.stems)
     for row, (sample, contents) in enumerate(reader.read(samples_of(table))):
         members: dict[str, tuple[MemberKind, Sequence[int]]] = {}
-        read_bytes = 0
+        read: list[bytes] = []
+        known_bad = len(bad)
         for file, column, content in zip(sample.files, columns, contents, strict=True):
             with collect_bad_file(file.path, bad):
                 data = wait_for_result(content)
                 if not data:
                     raise BadSampleError("The object is empty: 0 bytes.")
                 check_size(data)
-                read_bytes += len(data)
+                read.append(data)
                 templates[file.extension] = column.templates
                 ids = column.template_ids
                 place = 0 if ids is None else int(ids[row]), len(data), checksum(data)
                 members[file.extension] = "object", place
-        is_bad = len(members) < len(sample.files)
+        if len(members) == len(sample.files):
+            with collect_bad_file(sample.files[0].path, bad):
+                check_pair(sample.files, read)
+        read_bytes, is_bad = sum(map(len, read)), len(bad) > known_bad
         tally.add(1, read_bytes, int(is_bad))
         if is_bad:
             continue
+        oriented += sum(map(is_oriented, sample.files, read))
         size_bytes += read_bytes
         if table.labels is not None:
             members["cls"] = "value", (int(table.labels[row]),)
         rows.add(stems[row], members)  # the stem itself: the path is derived from it
-    return replace(ShardRecord.build(rows, number=number, size_bytes=size_bytes), bad=tuple(bad))
+    record = ShardRecord.build(rows, number=number, size_bytes=size_bytes)
+    return replace(record, bad=tuple(bad), oriented=oriented)
 
 
 _PROBE_NAME = ".headrace-write-test"
@@ -176,12 +200,12 @@ def index_in_place(
         destination: Folder of index and manifest, if not the folder itself (which may be someone
             else's, and read-only).
         source: How to read loose objects.
-        max_bad: Number of unreadable or empty objects that may be left out.
+        max_bad: Number of unreadable or empty objects, or faults of tars, that may be left out; of
+            a tar the samples with a fault are.
 
     Raises:
-        DatasetError: Nothing to index, a dataset exists already, or tars have faults: all are
-            named.
-        TooManyBadSamplesError: More unreadable objects than `max_bad`; all are named.
+        DatasetError: Nothing to index, or a dataset exists already.
+        TooManyBadSamplesError: More unreadable objects or faults than `max_bad`; all are named.
     """
     on_progress = progress or (lambda _: None)
     options = source or SourceOptions()
@@ -193,15 +217,16 @@ def index_in_place(
     on_listed = report_listing(on_progress)
     with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
         spool = ShardRecordSpool(Path(folder))
+        listed_bad: tuple[BadFile, ...] = ()
         if options.image_glob is None and holds_tars:
             if options.split is not None:
                 raise UsageError(f"{store.url} holds tars: give the split's own URL, not --split.")
             description = index_tars(store, target.url, spool, on_progress, options.classes)
         else:
-            description = index_objects(
-                list_source(url, options, on_listed), target.url, spool, on_progress
-            )
-        summary = summarise(spool.parts())
+            table = list_source(url, options, on_listed)
+            listed_bad = table.bad
+            description = index_objects(table, target.url, spool, on_progress)
+        summary = summarise(spool.parts(), listed_bad)
         check_bad_files(summary.bad, max_bad, store.url, complete=True)
         on_progress(PackProgress(stage="indexing"))
         manifest = assemble(target, summary, spool.parts, description)
@@ -225,14 +250,22 @@ def _refuse_used(target: Store) -> None:
 
 
 def _holds_tars(store: Store) -> bool:
-    """Return whether the first tar or image is a tar; raises DatasetError for an empty store."""
-    found = store.list()
-    first = next(found, None)
-    if first is None:
+    """Return whether the data are tars, perhaps with pictures beside them.
+
+    DatasetError: the store is empty, or holds tars and, elsewhere, images.
+    """
+    found, is_empty = TarsAndImages(), True
+    for info in store.list_entries():
+        is_empty = False
+        if not is_system_path(info.path):
+            found.add(info.path)
+    if is_empty:
         raise DatasetError(f"{store.url} holds nothing, or does not exist. Check the URL.")
-    for info in chain([first], found):
-        if info.path.endswith(".tar"):
-            return True
-        if extension_of(info.path) in IMAGE_EXTENSIONS:
-            return False
-    return False
+    apart, first = found.apart()
+    if found.num_tars and apart:
+        raise DatasetError(
+            f"{store.url} holds {found.described()}, of which {apart} are in other folders, such "
+            f"as {first}: either may be the data. Index the folder of the one or of the other "
+            "by its own URL, or move them apart."
+        )
+    return found.num_tars > 0

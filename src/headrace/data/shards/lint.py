@@ -9,7 +9,8 @@ from typing import Literal
 import google_crc32c
 
 from headrace.core.errors import CorruptError, DatasetError, DeniedError, NotFoundError
-from headrace.data.shards.in_place_index import CONCURRENT_TARS
+from headrace.data.shards.data_files import is_system_path, is_tar
+from headrace.data.shards.in_place_index import CONCURRENT_TARS, without_empty_images
 from headrace.data.shards.index_batches import InMemoryBatches, kinds_of
 from headrace.data.shards.index_writer import digest_of
 from headrace.data.shards.manifest import INDEX_NAME, MANIFEST_NAME, DatasetManifest
@@ -53,7 +54,7 @@ def _check_tar(store: Store, index: ShardIndex, number: int) -> _Checked:
     shard = index.manifest.shards[number]
     try:
         size_bytes = store.head(shard.name).size_bytes
-        found = index_tar(store, shard.name, size_bytes)
+        found = index_tar(store, shard.name, size_bytes, _ShardKeys(index, number).__contains__)
     except NotFoundError:
         return [Fault("missing", shard.name, "the shard does not exist.")], 0, 0
     except (DeniedError, CorruptError) as error:
@@ -61,9 +62,36 @@ def _check_tar(store: Store, index: ShardIndex, number: int) -> _Checked:
     if size_bytes != shard.size_bytes:
         message = f"{size_bytes} bytes, the manifest says {shard.size_bytes}."
         found.faults.append(Fault("size", shard.name, message))
+    # What was left out as bad when the tars were indexed is no fault of the dataset.
+    known = {(bad.file, bad.reason) for bad in index.manifest.bad}
+    if known:
+        without_empty_images(found)
+    found.faults = [each for each in found.faults if (each.where, each.message) not in known]
+    if not found.faults:
+        found.rows = found.whole_rows()
     if found.faults or digest_of(found.rows.batch(), found.rows.kinds()) != shard.digest:
         found.faults.extend(_differences(index, number, found))
     return found.faults, len(found.rows), size_bytes
+
+
+class _ShardKeys:
+    """The keys of one shard's samples in the index, read at the first question."""
+
+    def __init__(self, index: ShardIndex, number: int) -> None:
+        self._index, self._number = index, number
+        self._keys: frozenset[str] | None = None
+
+    def __contains__(self, key: str) -> bool:
+        if self._keys is None:
+            places = _sample_numbers(self._index, self._number)
+            self._keys = frozenset(self._index.locate(sample).key for sample in places)
+        return key in self._keys
+
+
+def _sample_numbers(index: ShardIndex, number: int) -> range:
+    assert index.shard_sizes is not None
+    first = int(index.shard_sizes[:number].sum())
+    return range(first, first + int(index.shard_sizes[number]))
 
 
 def _differences(index: ShardIndex, number: int, found: TarIndex) -> list[Fault]:
@@ -92,9 +120,7 @@ def _differences(index: ShardIndex, number: int, found: TarIndex) -> list[Fault]
 
 
 def _indexed_members(index: ShardIndex, number: int) -> dict[str, _Place]:
-    assert index.shard_sizes is not None
-    first = int(index.shard_sizes[:number].sum())
-    locations = (index.locate(first + row) for row in range(int(index.shard_sizes[number])))
+    locations = map(index.locate, _sample_numbers(index, number))
     return {
         f"{location.key}.{member.extension}": (member.offset, member.size_bytes, member.crc32c)
         for location in locations
@@ -118,10 +144,11 @@ def _extra_tars(store: Store, index: ShardIndex) -> list[Fault]:
     if parse_url(store.url).kind == "http":  # it cannot be listed
         return []
     known = {shard.name for shard in index.manifest.shards}
+    known |= {bad.file for bad in index.manifest.bad}
     return [
         Fault("extra", info.path, "the tar is not in the index.")
-        for info in store.list()
-        if info.path.endswith(".tar") and info.path not in known
+        for info in store.list_entries()
+        if is_tar(info.path) and info.path not in known and not is_system_path(info.path)
     ]
 
 

@@ -21,6 +21,9 @@ FORMAT = "headrace-dataset"
 VERSION = 1
 DECODED = "decoded"  # an option: packing decoded every member once
 
+_WRITTEN_IF_ANY = frozenset({"num_oriented", "num_system", "system"})
+"""Fields that manifests of earlier versions lack, which stay the same where there are none."""
+
 Layout = Literal["tar", "objects"]
 
 
@@ -55,6 +58,8 @@ class DatasetSource:
     size_bytes: int  # 0 where it was not known beforehand
     num_ignored: int = 0  # files that belong to no sample, such as a README
     ignored: tuple[str, ...] = ()  # the first few of them
+    num_system: int = 0  # of these the hidden ones and systems' own; see `data_files`
+    system: tuple[str, ...] = ()  # the first few of them
     listing: str = ""  # a hash of paths, sizes and entity tags as listed, or of the table
 
 
@@ -75,6 +80,7 @@ class DatasetManifest:
     source: DatasetSource
     options: Mapping[str, Any] = field(default_factory=dict)  # those that affect the bytes
     num_recoded: int = 0  # files that were changed while packing
+    num_oriented: int = 0  # images with an EXIF orientation, whose pixels stay as they are stored
     bad: tuple[BadFile, ...] = ()  # files that were left out
     shards: tuple[ShardEntry, ...]  # in the order of the index
 
@@ -86,6 +92,10 @@ class DatasetManifest:
     def to_json(self) -> bytes:
         """Return the manifest as JSON, one line a shard."""
         entries = asdict(self)
+        for fields in (entries, entries["source"]):
+            for name in _WRITTEN_IF_ANY & fields.keys():
+                if not fields[name]:
+                    del fields[name]
         shards = ",\n  ".join(map(json.dumps, entries.pop("shards")))
         head = {"format": FORMAT, "version": VERSION, **entries}
         text = json.dumps(head, indent=1, ensure_ascii=False)
@@ -137,7 +147,9 @@ def _typed(content: dict[str, Any]) -> dict[str, Any]:
     return content | {
         "extensions": tuple(extensions),
         "classes": tuple(content["classes"]),
-        "source": DatasetSource(**(source | {"ignored": tuple(source["ignored"])})),
+        "source": DatasetSource(
+            **source | {name: tuple(source.get(name, ())) for name in ("ignored", "system")},
+        ),
         "bad": tuple(BadFile(**bad) for bad in content["bad"]),
         "shards": tuple(ShardEntry(**shard) for shard in content["shards"]),
     }

@@ -1,8 +1,8 @@
 """The members of samples: their names, patterns of their paths, their byte ranges and checksums.
 
 In a pattern `*` stands for one or more characters within one path component, `**` for one or more
-of any. The text that the wildcards match, joined by "/", is the stem: the part that an image and
-its mask share.
+of any, and `**/` for any number of folders or none. The text that the wildcards match, joined by
+"/", is the stem: the part that an image and its mask share.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ _META = re.compile(r"__[^/]*__($|/)")
 
 # Formats that run code when they are decoded.
 _REFUSED_EXTENSIONS = frozenset({"pkl", "pth", "pyd"})
+
+_SPELLINGS = {"jpeg": "jpg", "tiff": "tif"}
 
 # Characters that end a key early, break a line of a listing, or do not encode as UTF-8.
 _ESCAPED = re.compile("[%\x00-\x1f\x7f\ud800-\udfff]")
@@ -69,7 +71,7 @@ def key_of(stem: str) -> str:
 
 
 def extension_of(path: str) -> str:
-    """Return a file's extension, lower case, "jpg" for "jpeg"; "" if it has none.
+    """Return a file's extension, lower case, "jpg" for "jpeg", "tif" for "tiff"; "" if none.
 
     Samples of one dataset should share their extensions whatever their files' spelling.
     """
@@ -77,7 +79,7 @@ def extension_of(path: str) -> str:
     if not (dot and stem):
         return ""
     extension = extension.lower()
-    return "jpg" if extension == "jpeg" else extension
+    return _SPELLINGS.get(extension, extension)
 
 
 def stem_of(path: str) -> str:
@@ -123,10 +125,12 @@ class PathPattern:
             raise UsageError(f"pattern {pattern!r}: '**' may stand there once.")
         if any(left == "" for left in literals[1:-1]):
             raise UsageError(f"pattern {pattern!r}: wildcards need text between them.")
-        groups = ["(.+)" if wildcard == "**" else "([^/]+)" for wildcard in wildcards]
-        text = re.escape(literals[0]) + "".join(
-            group + re.escape(literal) for group, literal in zip(groups, literals[1:], strict=True)
-        )
+        text = re.escape(literals[0])
+        for before, wildcard, after in zip(literals, wildcards, literals[1:], strict=False):
+            if _spans_no_folder(before, wildcard, after):
+                text += f"(?:(.+)/)?{re.escape(after[1:])}"
+            else:
+                text += ("(.+)" if wildcard == "**" else "([^/]+)") + re.escape(after)
         regex = re.compile(text, re.DOTALL)
         return cls(pattern=pattern, literals=literals, wildcards=wildcards, regex=regex)
 
@@ -138,7 +142,7 @@ class PathPattern:
     def match(self, path: str) -> str | None:
         """Return the stem of a path, or None where the path does not match."""
         match = self.regex.fullmatch(path)
-        return "/".join(match.groups()) if match else None
+        return "/".join(each for each in match.groups() if each is not None) if match else None
 
     def expand(self, stem: str) -> str:
         """Return the path with this stem: the inverse of `match`."""
@@ -146,10 +150,17 @@ class PathPattern:
         if "**" in self.wildcards:
             left = self.wildcards.index("**")
             right = len(parts) - (len(self.wildcards) - left - 1)
+            if left == right:  # no folder, and not its slash either
+                before, after = self.literals[: left + 1], self.literals[left + 1 :]
+                literals = (*before[:-1], before[-1] + after[0][1:], *after[1:])
+                return literals[0] + "".join(map(str.__add__, parts, literals[1:]))
             parts[left:right] = ["/".join(parts[left:right])]
-        return self.literals[0] + "".join(
-            part + literal for part, literal in zip(parts, self.literals[1:], strict=True)
-        )
+        return self.literals[0] + "".join(map(str.__add__, parts, self.literals[1:]))
+
+
+def _spans_no_folder(before: str, wildcard: str, after: str) -> bool:
+    """Return whether a wildcard may stand for no folder at all, as in "a/**/*.jpg"."""
+    return wildcard == "**" and after.startswith("/") and (not before or before.endswith("/"))
 
 
 class Member(NamedTuple):

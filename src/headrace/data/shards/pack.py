@@ -313,7 +313,9 @@ def pack(
     complete = _pack_shards(store, table, bounds, job, options, on_progress)
     on_progress(PackProgress(stage="indexing"))
     finished = _finished(store, len(bounds) - 1, complete=complete)
-    summary = summarise(refuse_foreign_records(_parts(store, finished), plan.key, store.url))
+    summary = summarise(
+        refuse_foreign_records(_parts(store, finished), plan.key, store.url), table.bad
+    )
     try:
         check_bad_files(summary.bad, options.max_bad, table.url, complete=complete)
     except TooManyBadSamplesError as error:

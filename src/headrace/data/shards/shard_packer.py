@@ -18,6 +18,7 @@ from headrace.core.errors import (
     NotFoundError,
     UsageError,
 )
+from headrace.data.image_files import IMAGE_EXTENSIONS, check_pair_orientation, read_orientation
 from headrace.data.shards.members import refusal
 from headrace.data.shards.reports import BadFile
 from headrace.data.shards.shard_records import ShardRecord
@@ -170,6 +171,7 @@ class ShardPacker:
                 size_bytes=writer.size_bytes,
             ),
             recoded=content.recoded,
+            oriented=content.oriented,
             bad=tuple(content.bad),
             key=self.key,
         )
@@ -205,12 +207,24 @@ def recode_file(
     return content, changed
 
 
+def is_oriented(file: SourceFile, data: bytes) -> bool:
+    """Return whether a file is an image with an EXIF orientation other than the stored one."""
+    is_image = file.extension.rpartition(".")[2] in IMAGE_EXTENSIONS
+    return is_image and read_orientation(data) != 1
+
+
+def check_pair(files: Sequence[SourceFile], contents: Sequence[bytes]) -> None:
+    """Raise BadSampleError where a sample is an image and a mask that differ by orientation."""
+    if len(files) == 2 and files[1].is_mask:
+        check_pair_orientation(*contents)
+
+
 class _ShardContent:
     """The members of samples; bad files are left out and recorded."""
 
     def __init__(self, packer: ShardPacker, reader: SourceReader, report: ReportCallback) -> None:
         self.bad: list[BadFile] = []
-        self.recoded = 0
+        self.recoded = self.oriented = 0
         self._packer = packer
         self._reader = reader
         self._report = report
@@ -227,6 +241,8 @@ class _ShardContent:
         self, sample: SourceSample, contents: Sequence[Future[bytes]]
     ) -> list[tuple[str, bytes]] | None:
         members: list[tuple[str, bytes]] = []
+        sources: list[bytes] = []
+        known_bad = len(self.bad)
         read_bytes = recoded = 0
         for file, content in zip(sample.files, contents, strict=True):
             with collect_bad_file(file.path, self.bad):
@@ -234,10 +250,15 @@ class _ShardContent:
                 read_bytes += len(data)
                 stored, changed = recode_file(file, data, self._packer.recode, self._packer.check)
                 members.append((file.extension, stored))
+                sources.append(data)
                 recoded += changed
-        bad = len(members) < len(sample.files)
+        if len(members) == len(sample.files):
+            with collect_bad_file(sample.files[0].path, self.bad):
+                check_pair(sample.files, sources)
+        bad = len(self.bad) > known_bad
         self._report(1, read_bytes, int(bad))
         if bad:
             return None
         self.recoded += recoded
+        self.oriented += sum(map(is_oriented, sample.files, sources))
         return members

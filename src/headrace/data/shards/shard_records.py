@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -50,6 +50,7 @@ class ShardRecord:
     size_bytes: int  # for loose objects the sum of theirs
     num_members: int
     recoded: int = 0  # files that were changed while packing
+    oriented: int = 0  # images with an EXIF orientation
     bad: tuple[BadFile, ...] = ()  # files left out
     key: str = ""  # of the packing that wrote it; "" where no other one could have
     digest: str  # of the rows; see `IndexRows.digest`
@@ -150,6 +151,7 @@ class PackSummary:
     kinds: Kinds  # of all records, sorted
     num_members: int
     num_recoded: int
+    num_oriented: int
     bad: tuple[BadFile, ...]
 
 
@@ -165,12 +167,12 @@ class DatasetDescription:
     templates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by extension
 
 
-def summarise(records: Iterable[ShardRecord]) -> PackSummary:
-    """Return the sums over records."""
+def summarise(records: Iterable[ShardRecord], listed_bad: Sequence[BadFile] = ()) -> PackSummary:
+    """Return the sums over records; `listed_bad` files were left out by the listing."""
     entries: list[ShardEntry] = []
     kinds: dict[str, MemberKind] = {}
-    bad: list[BadFile] = []
-    num_members = num_recoded = 0
+    bad: list[BadFile] = list(listed_bad)
+    num_members = num_recoded = num_oriented = 0
     for record in records:
         bad.extend(record.bad)
         if record.batch.num_rows == 0:
@@ -178,6 +180,7 @@ def summarise(records: Iterable[ShardRecord]) -> PackSummary:
         kinds.update(record.kinds)
         num_members += record.num_members
         num_recoded += record.recoded
+        num_oriented += record.oriented
         entries.append(
             ShardEntry(
                 name=record.name,
@@ -193,6 +196,7 @@ def summarise(records: Iterable[ShardRecord]) -> PackSummary:
         kinds=dict(sorted(kinds.items())),
         num_members=num_members,
         num_recoded=num_recoded,
+        num_oriented=num_oriented,
         bad=tuple(bad),
     )
 
@@ -231,6 +235,7 @@ def assemble(
         source=description.source,
         options=description.options,
         num_recoded=summary.num_recoded,
+        num_oriented=summary.num_oriented,
         bad=summary.bad,
         shards=tuple(
             replace(entry, index_start=start, index_bytes=length)

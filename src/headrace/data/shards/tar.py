@@ -11,7 +11,7 @@ manual, "Basic Tar Format".
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
@@ -19,6 +19,8 @@ from operator import itemgetter
 import google_crc32c
 
 from headrace.core.errors import BadSampleError
+from headrace.data.image_files import read_orientation
+from headrace.data.shards.data_files import IgnoredFiles, is_image, is_system_path
 from headrace.data.shards.index_rows import LARGEST_MEMBER_BYTES, MemberKind
 from headrace.data.shards.index_writer import IndexRowBuilder
 from headrace.data.shards.members import checksum, refusal, split_name
@@ -43,6 +45,11 @@ OTHER_TYPES = {
 }  # fmt: skip
 """Types that are refused, by name."""
 
+_EXTENSIONS = frozenset({b"x", b"g", b"L", b"K"})  # pax, global pax, long name, long link target
+_SPARSE = b"S"
+# GNU tar's manual, "Basic Tar Format": isextended of oldgnu_header and of sparse_header.
+_SPARSE_CONTINUED, _SPARSE_BLOCK_CONTINUED = 482, 504
+
 
 class TarHeaderError(ValueError):
     """A block of 512 bytes is not a valid tar header."""
@@ -55,6 +62,7 @@ class TarHeader:
     name: str  # the member's path as written in the header
     size_bytes: int  # of the content, without padding
     kind: bytes  # the type flag
+    continued: bool = False  # of a sparse file in GNU's old format: blocks of its map follow
 
 
 def padding(size_bytes: int) -> int:
@@ -94,20 +102,28 @@ def read_header(block: bytes) -> TarHeader:
     text = _text(name)
     if magic == b"ustar\0" and prefix[:1] != b"\0":  # GNU's magic has no prefix field
         text = f"{_text(prefix)}/{text}"
-    return TarHeader(name=text, size_bytes=_number(size, "size"), kind=kind)
+    return TarHeader(
+        name=text,
+        size_bytes=_number(size, "size"),
+        kind=kind,
+        continued=kind == _SPARSE and block[_SPARSE_CONTINUED] != 0,
+    )
 
 
 def read_pax(body: bytes) -> dict[str, str]:
     """Return the keywords of a pax header's body; raises TarHeaderError for a malformed record."""
     records = {}
-    while body:
-        length_text, space, _ = body.partition(b" ")
-        if not (space and length_text.isdigit() and 0 < int(length_text) <= len(body)):
+    position = 0
+    while position < len(body):
+        space = body.find(b" ", position, position + _MOST_DIGITS)
+        digits = body[position : max(space, position)]
+        end = position + int(digits) if digits.isdigit() else 0
+        if not space + 1 < end <= len(body) or body[end - 1 : end] != b"\n":
             raise TarHeaderError("a pax record is malformed")
-        record, body = body[: int(length_text)], body[int(length_text) :]
-        keyword, equals, value = record[len(length_text) + 1 : -1].partition(b"=")
-        if not equals or record[-1:] != b"\n":
+        keyword, equals, value = body[space + 1 : end - 1].partition(b"=")
+        if not equals:
             raise TarHeaderError("a pax record is malformed")
+        position = end
         records[keyword.decode("utf-8", "replace")] = value.decode("utf-8", "surrogateescape")
     return records
 
@@ -150,12 +166,14 @@ def _text(field: bytes) -> str:
 
 def _number(field: bytes, what: str) -> int:
     if field[0] & 0x80:  # GNU: a binary number, for sizes beyond eleven octal digits
+        if field[0] & 0x40:  # in two's complement
+            raise TarHeaderError(f"the header's {what} is negative")
         return int.from_bytes(bytes([field[0] & 0x7F]) + field[1:], "big")
     digits = field.partition(b"\0")[0].strip() or b"0"
-    try:
-        return int(digits, 8)
-    except ValueError:
-        raise TarHeaderError(f"the header's {what} is no number") from None
+    if digits.strip(b"01234567"):
+        is_negative = digits.startswith(b"-")
+        raise TarHeaderError(f"the header's {what} is {'negative' if is_negative else 'no number'}")
+    return int(digits, 8)
 
 
 def _is_sum(written_sum: int, block: bytes) -> bool:
@@ -168,7 +186,12 @@ def _is_sum(written_sum: int, block: bytes) -> bool:
 
 
 _CHUNK_BYTES = 2**20
-_LONGEST_NAME_BYTES = 2**20  # of a pax header or GNU long name: a damaged size must not fill memory
+# Of all pax headers and GNU long names of a member: a damaged size must not fill the memory.
+_LONGEST_NAMES_BYTES = 2**20
+_MOST_DIGITS = 20  # of a number in a pax header: 64 bits have 19
+_MOST_FAULTS = 1000  # of one tar; their messages stay in memory
+_SHOWN_CHARACTERS = 200  # of a name in a message
+_SET_GLOBALLY = ("path", "size", "linkpath", "GNU.sparse.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +202,7 @@ class TarMember:
     offset: int  # of its content in the tar
     size_bytes: int  # of its content
     crc32c: int  # CRC-32C of its content
+    oriented: bool = False  # an image with an EXIF orientation, in its first mebibyte
 
 
 class TarReader:
@@ -189,7 +213,9 @@ class TarReader:
         self._path = path
         self._faults = faults
         self._pax: dict[str, str] = {}  # of the member that follows
+        self._names_bytes = 0  # of its pax headers and long names
         self._members = 0
+        self.left_out: set[str] = set()  # keys of samples that a refused or cut member belongs to
 
     def __iter__(self) -> Iterator[TarMember]:
         try:
@@ -206,6 +232,10 @@ class TarReader:
             self._stream.close()
 
     def _next_header(self) -> TarHeader | None:
+        if len(self._faults) >= _MOST_FAULTS:
+            what = f"{len(self._faults)} faults up to byte {self._stream.position}"
+            self._fault("unreadable", f"{what}: the rest of the tar was not read")
+            return None
         block = self._stream.read(BLOCK_BYTES)
         if not block:
             raise _CutError(
@@ -231,57 +261,88 @@ class TarReader:
                 return
 
     def _read(self, header: TarHeader) -> TarMember | None:
-        if header.kind in {b"x", b"L"}:
+        if header.kind in _EXTENSIONS:
             self._read_extension(header)
-            return None
-        if header.kind in {b"g", b"K"}:  # global pax, long link target: of no file's content
-            self._skip("a header", header.size_bytes)
             return None
         name = self._pax.get("path", header.name)
         size_bytes = self._size(header)
-        self._pax = {}
+        is_sparse = any(keyword.startswith("GNU.sparse.") for keyword in self._pax)
+        name = self._pax.get("GNU.sparse.name", name)
+        self._pax, self._names_bytes = {}, 0
         if header.kind == b"5":  # a folder
             self._skip(name, size_bytes)
             return None
         self._members += 1
-        if header.kind not in REGULAR_TYPES:
-            kind = OTHER_TYPES.get(header.kind, f"a member of the unknown type {header.kind!r}")
-            self._fault("type", f"{name!r} is {kind}; only files are read")
-            self._skip(name, 0 if header.kind in OTHER_TYPES else size_bytes)
+        if header.kind not in REGULAR_TYPES or is_sparse:
+            kind = _SPARSE if is_sparse else header.kind
+            what = OTHER_TYPES.get(kind, f"a member of the unknown type {kind!r}")
+            self._refuse("type", name, f"{_shown(name)} is {what}; only files are read")
+            self._skip_map(header)
+            self._skip(name, 0 if kind in OTHER_TYPES and kind != _SPARSE else size_bytes)
             return None
-        reason = refusal(name)
+        reason = _name_refusal(name)
         if reason is not None:
-            self._fault("name", f"member {name!r} is refused: {reason}")
+            self._refuse("name", name, f"member {_shown(name)} is refused: {reason}")
             self._skip(name, size_bytes)
             return None
         return self._read_file(name, size_bytes)
 
+    def _skip_map(self, header: TarHeader) -> None:
+        """Skip the blocks that continue the map of a sparse file in GNU's old format."""
+        continued = header.continued
+        while continued:
+            block = self._stream.read(BLOCK_BYTES)
+            if len(block) < BLOCK_BYTES:
+                raise _CutError("the tar ends within the map of a sparse file")
+            continued = block[_SPARSE_BLOCK_CONTINUED] != 0
+
     def _read_extension(self, header: TarHeader) -> None:
-        if header.size_bytes > _LONGEST_NAME_BYTES:
-            raise TarHeaderError(f"a name of {header.size_bytes} bytes")
+        self._names_bytes += header.size_bytes
+        if self._names_bytes > _LONGEST_NAMES_BYTES:
+            raise TarHeaderError(
+                f"a name, or pax headers, of {self._names_bytes} bytes and more before one member, "
+                f"{_LONGEST_NAMES_BYTES} at most"
+            )
         body = self._stream.read(header.size_bytes)
         if len(body) < header.size_bytes:
             raise _CutError("the tar ends within a member's name")
         self._stream.read(padding(header.size_bytes))
         if header.kind == b"x":
             self._pax |= read_pax(body)
-        else:
+        elif header.kind == b"g":
+            wrong = [each for each in read_pax(body) if each.startswith(_SET_GLOBALLY)]
+            if wrong:
+                raise TarHeaderError(f"a global pax header sets {wrong[0]!r} for all members")
+        elif header.kind == b"L":
             self._pax["path"] = body.partition(b"\0")[0].decode("utf-8", "surrogateescape")
 
     def _size(self, header: TarHeader) -> int:
-        size = self._pax.get("size", "")
-        return int(size) if size.isascii() and size.isdigit() else header.size_bytes
+        size = self._pax.get("size")
+        if size is None:
+            return header.size_bytes
+        if len(size) >= _MOST_DIGITS:
+            raise TarHeaderError(f"a pax header with a size of {len(size)} digits")
+        if not (size.isascii() and size.isdigit()):
+            raise TarHeaderError(f"a pax header with the size {size!r}, which is no size")
+        if header.size_bytes not in {0, int(size)} and int(size) < _OCTAL_LIMIT:
+            # Readers would disagree about where the next member begins.
+            raise TarHeaderError(f"sizes of {header.size_bytes} and, in a pax header, of {size}")
+        return int(size)
 
     def _read_file(self, name: str, size_bytes: int) -> TarMember:
         offset = self._stream.position
         self._check_room(name, size_bytes)
-        checksum, left = 0, size_bytes
+        checksum, left, oriented = 0, size_bytes, False
         while left:
             chunk = self._stream.read(min(left, _CHUNK_BYTES))
+            if left == size_bytes and is_image(name):
+                oriented = read_orientation(chunk) != 1
             checksum = google_crc32c.extend(checksum, chunk)
             left -= len(chunk)
         self._stream.read(padding(size_bytes))
-        return TarMember(name=name, offset=offset, size_bytes=size_bytes, crc32c=checksum)
+        return TarMember(
+            name=name, offset=offset, size_bytes=size_bytes, crc32c=checksum, oriented=oriented
+        )
 
     def _skip(self, name: str, size_bytes: int) -> None:
         self._check_room(name, size_bytes)
@@ -291,10 +352,20 @@ class TarReader:
 
     def _check_room(self, name: str, size_bytes: int) -> None:
         if size_bytes > self._stream.left:
+            self._leave_out(name)
             raise _CutError(
-                f"the tar ends within {name!r}: {self._stream.left} of its {size_bytes} bytes are "
-                "there"
+                f"the tar ends within {_shown(name)}: {self._stream.left} of its {size_bytes} "
+                "bytes are there"
             )
+
+    def _refuse(self, kind: FaultKind, name: str, message: str) -> None:
+        self._leave_out(name)
+        self._fault(kind, message)
+
+    def _leave_out(self, name: str) -> None:
+        parts = split_name(name)
+        if parts is not None:
+            self.left_out.add(parts[0])
 
     def _fault(self, kind: FaultKind, message: str) -> None:
         self._faults.append(Fault(kind, self._path, f"{message}."))
@@ -302,6 +373,19 @@ class TarReader:
 
 class _CutError(Exception):
     """The tar ends too early."""
+
+
+def _shown(name: str) -> str:
+    """Return a name for messages, quoted; not all of one that is very long."""
+    return repr(name if len(name) <= _SHOWN_CHARACTERS else f"{name[:_SHOWN_CHARACTERS]}...")
+
+
+def _name_refusal(name: str) -> str | None:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return "a name that is not UTF-8"
+    return refusal(name)
 
 
 class TarWriter:
@@ -350,46 +434,82 @@ class TarIndex:
     size_bytes: int
     rows: IndexRowBuilder = field(default_factory=IndexRowBuilder)  # its samples
     faults: list[Fault] = field(default_factory=list)
-    ignored: list[str] = field(default_factory=list)  # members that belong to no sample
+    oriented: int = 0  # images with an EXIF orientation
+    left_out: set[str] = field(default_factory=set)  # keys of samples that faults are of
+    ignored: IgnoredFiles = field(default_factory=IgnoredFiles)  # members of no sample
+
+    def whole_rows(self) -> IndexRowBuilder:
+        """Return the samples that no fault is of."""
+        if not self.left_out:
+            return self.rows
+        rows = IndexRowBuilder()
+        for key, members in self.rows.items():
+            if key not in self.left_out:
+                rows.add(key, {name: ("range", place) for name, place in members.items()})
+        return rows
 
 
-def index_tar(store: Store, path: str, size_bytes: int) -> TarIndex:
-    """Read a whole tar and return its samples and faults; raises StorageError if it cannot."""
+_LOST_KINDS = frozenset({"cut", "header", "unreadable"})  # after which members may be missing
+
+
+def index_tar(
+    store: Store, path: str, size_bytes: int, indexed: Callable[[str], bool] = lambda _: False
+) -> TarIndex:
+    """Read a whole tar and return its samples and faults; raises StorageError if it cannot.
+
+    Hidden members, and systems' own, are ignored, except where an index has their key already, as
+    `indexed` says: one of an earlier version, or of a table that names such files.
+    """
     found = TarIndex(path=path, size_bytes=size_bytes)
     reader = TarReader(RangeStream(store, path, size_bytes), path, found.faults)
     seen: set[str] = set()
-    for key, named in groupby(_named_members(reader, found.ignored), key=itemgetter(0)):
+    key = ""
+    for key, named in groupby(_named_members(reader, found.ignored, indexed), key=itemgetter(0)):
         if key in seen:
+            found.left_out.add(key)
             message = (
-                f"members of sample {key!r} do not lie side by side, so readers would see parts of "
-                "it. Sort the tar by name."
+                f"members of sample {_shown(key)} do not lie side by side, so readers would see "
+                "parts of it. Sort the tar by name."
             )
             found.faults.append(Fault("order", path, message))
         seen.add(key)
         members: dict[str, tuple[MemberKind, tuple[int, int, int]]] = {}
         for _, extension, member in named:
-            name, size = member.name, member.size_bytes
-            if extension in members:
-                found.faults.append(Fault("duplicate", path, f"two files with one key, {name!r}."))
-            elif size > LARGEST_MEMBER_BYTES:
-                message = f"{name!r} has {size} bytes, 4 GiB at most."
-                found.faults.append(Fault("size", path, message))
+            fault = None
+            if member.size_bytes > LARGEST_MEMBER_BYTES:
+                message = f"{_shown(member.name)} has {member.size_bytes} bytes, 4 GiB at most."
+                fault = Fault("size", path, message)
+            elif extension in members:
+                message = f"two files with one key, {_shown(member.name)}."
+                fault = Fault("duplicate", path, message)
+            if fault is None:
+                place = member.offset, member.size_bytes, member.crc32c
+                members[extension] = "range", place
+                found.oriented += member.oriented
             else:
-                members[extension] = "range", (member.offset, size, member.crc32c)
+                found.faults.append(fault)
+                found.left_out.add(key)
         if members:
             found.rows.add(key, members)
+    found.left_out |= reader.left_out
+    if any(fault.kind in _LOST_KINDS for fault in found.faults):
+        found.left_out.add(key)
     if not found.rows and not found.faults:
-        found.faults.append(Fault("missing", path, "the tar holds no sample."))
+        others = found.ignored
+        why = f"; it holds {others.num_files} other members ({', '.join(others.examples)})"
+        message = f"the tar holds no sample{why if others.num_files else ''}."
+        found.faults.append(Fault("missing", path, message))
     return found
 
 
 def _named_members(
-    members: Iterable[TarMember], ignored: list[str]
+    members: Iterable[TarMember], ignored: IgnoredFiles, indexed: Callable[[str], bool]
 ) -> Iterator[tuple[str, str, TarMember]]:
     """Yield members with their key and extension; add the names of those of no sample."""
     for member in members:
         name = split_name(member.name)
-        if name is None:
-            ignored.append(member.name)
+        is_system = is_system_path(member.name)
+        if name is None or (is_system and not indexed(name[0])):
+            ignored.add(member.name, system=is_system)
         else:
             yield *name, member

@@ -16,8 +16,9 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeAlias
 
 from headrace.core.errors import (
     CorruptError,
@@ -48,10 +49,15 @@ from headrace.data.storage.urls import Location, check_path
 
 # A shared file system may not show the locks of other hosts' writers.
 _ABANDONED_AFTER_S = 3600.0
+# A pipe is opened without waiting for its other end; of files the flag changes nothing.
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 _ERRORS: dict[int, type[StorageError]] = {
     errno.ENOENT: NotFoundError,
     errno.ENOTDIR: NotFoundError,
     errno.EISDIR: NotFoundError,
+    errno.ELOOP: NotFoundError,  # a link that leads to itself
+    errno.ENAMETOOLONG: NotFoundError,
+    errno.ENXIO: NotFoundError,  # a socket, or a pipe without a reader
     errno.EACCES: DeniedError,
     errno.EPERM: DeniedError,
     errno.EROFS: DeniedError,
@@ -92,11 +98,17 @@ class LocalStore(_ImmediateStore):
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Yield every file below the folder `prefix`, sorted by path; links are followed."""
-        prefix = prefix.strip("/")
-        with self._translated(prefix):
-            found = sorted(_walk(self._file(prefix) if prefix else self._folder, prefix, ()))
-        for path, status in found:
+        for path, status in self._sorted(prefix, every=False):
+            assert isinstance(status, os.stat_result)
             yield _info(path, status)
+
+    def list_entries(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """Yield every file below the folder `prefix`, and every entry that cannot be read."""
+        for path, status in self._sorted(prefix, every=True):
+            if isinstance(status, str):
+                yield ObjectInfo(path=path, size_bytes=0, etag="", modified_s=0, unreadable=status)
+            else:
+                yield _info(path, status)
 
     def head(self, path: str) -> ObjectInfo:
         """Return the description of a file."""
@@ -109,9 +121,12 @@ class LocalStore(_ImmediateStore):
     def get(self, path: str) -> Buffer:
         """Return a whole file."""
         with self._translated(path):
-            descriptor = os.open(self._file(path), os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(self._file(path), _READ)
             try:
-                return memoryview(_read(descriptor, 0, os.fstat(descriptor).st_size))
+                status = os.fstat(descriptor)
+                if not stat.S_ISREG(status.st_mode):
+                    raise NotFoundError(f"{self._location.object_url(path)} is no file.")
+                return memoryview(_read(descriptor, 0, status.st_size))
             finally:
                 os.close(descriptor)
 
@@ -120,7 +135,7 @@ class LocalStore(_ImmediateStore):
         for start, length in ranges:
             check_range(start, length)
         try:  # no context manager: this runs for every sample, and one costs 2 us
-            descriptor = os.open(self._file(path), os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(self._file(path), _READ)
             try:
                 return [self._range(path, descriptor, start, length) for start, length in ranges]
             finally:
@@ -146,6 +161,12 @@ class LocalStore(_ImmediateStore):
         """Remove a file."""
         with self._translated(path), suppress(FileNotFoundError):
             os.unlink(self._file(path))  # noqa: PTH108
+
+    def _sorted(self, prefix: str, *, every: bool) -> builtins.list[_Entry]:
+        prefix = prefix.strip("/")
+        folder = self._file(prefix) if prefix else self._folder
+        with self._translated(prefix):
+            return sorted(_walk(folder, prefix, (), every=every), key=itemgetter(0))
 
     def _file(self, path: str) -> str:
         check_path(path)
@@ -194,29 +215,69 @@ def _read(descriptor: int, start: int, length: int) -> bytes:
     return b"".join(pieces)
 
 
+_Entry: TypeAlias = "tuple[str, os.stat_result | str]"
+"""A path with the status of its file, or the reason why it cannot be read."""
+
+_TYPES = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
 def _walk(
-    folder: str, path: str, above: tuple[tuple[int, int], ...]
-) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield (path, status) of every file, unsorted; `above` detects loops of links."""
+    folder: str, path: str, above: tuple[tuple[int, int], ...], *, every: bool
+) -> Iterator[_Entry]:
+    """Yield every file, unsorted, and with `every` each entry that cannot be read.
+
+    `above` detects loops of links.
+    """
     try:
         here = os.stat(folder)  # noqa: PTH116
         identity = (here.st_dev, here.st_ino)
         if identity in above:
             return
-        entries = os.scandir(folder)
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                below = f"{path}/{entry.name}" if path else entry.name
+                yield from _entries(entry, below, (*above, identity), every=every)
     except (FileNotFoundError, NotADirectoryError):
         return
-    with entries:
-        for entry in entries:
-            below = f"{path}/{entry.name}" if path else entry.name
-            if entry.is_dir():
-                yield from _walk(entry.path, below, (*above, identity))
-            elif entry.is_file() and not is_temporary(entry.name):
-                try:
-                    status = entry.stat()
-                except FileNotFoundError:  # deleted since the folder was listed
-                    continue
-                yield below, status
+    except OSError as error:
+        if not (every and path):
+            raise
+        yield path, f"It cannot be read: {error.strerror or error}."
+
+
+def _entries(
+    entry: os.DirEntry[str], path: str, above: tuple[tuple[int, int], ...], *, every: bool
+) -> Iterator[_Entry]:
+    """Yield one entry of a folder, and what is below it."""
+    try:
+        if entry.is_dir():
+            yield from _walk(entry.path, path, above, every=every)
+        elif entry.is_file():
+            if not is_temporary(entry.name):
+                yield path, entry.stat()
+        elif every:
+            yield path, _why_unreadable(entry)
+    except FileNotFoundError:  # deleted since the folder was listed
+        return
+    except OSError as error:
+        if not every:
+            raise
+        yield path, f"It cannot be read: {error.strerror or error}."
+
+
+def _why_unreadable(entry: os.DirEntry[str]) -> str:
+    try:
+        mode = os.stat(entry.path).st_mode  # noqa: PTH116
+    except FileNotFoundError:
+        if not entry.is_symlink():
+            raise
+        return f"A link to {Path(entry.path).readlink()}, which does not exist."
+    return f"{_TYPES.get(stat.S_IFMT(mode), 'something else')}, no file.".capitalize()
 
 
 def _info(path: str, status: os.stat_result) -> ObjectInfo:

@@ -93,6 +93,7 @@ class ObjectInfo:
     size_bytes: int
     etag: str  # a text that changes when the bytes change; "" where the store has none
     modified_s: float  # time of the last write, seconds since 1970 (UTC)
+    unreadable: str = ""  # why it cannot be read, of an entry that `list_entries` alone yields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +119,13 @@ class Store(Protocol):
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Yield the objects below a folder, at any depth, sorted by path; none if it is missing."""
+
+    def list_entries(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """Yield the objects below a folder, and what stands among them but cannot be read.
+
+        That is found in local folders: links that lead nowhere, pipes, sockets, devices, folders
+        without permission. Such an entry is `unreadable`.
+        """
 
     def head(self, path: str) -> ObjectInfo:
         """Return an object's description without reading it."""
@@ -176,6 +184,10 @@ class LocatedStore(CacheableStore):
     def url(self) -> str:
         """The URL as given, normalised, without credentials and query; a folder's absolute path."""
         return self._location.url
+
+    def list_entries(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """Yield the objects: there is nothing else here."""
+        return self.list(prefix)
 
     def forget(self, path: str, start: int, length: int) -> None:
         """Do nothing: there is no cache."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
@@ -14,12 +15,13 @@ from numpy.typing import NDArray
 
 from headrace.core.arrow_arrays import large_strings
 from headrace.core.errors import DatasetError
+from headrace.data.shards.data_files import IgnoredFiles, is_system_path
 from headrace.data.shards.manifest import DatasetSource
 from headrace.data.shards.members import extension_of, key_of, path_of_url
+from headrace.data.shards.reports import BadFile
 from headrace.data.storage import ObjectInfo, Store, safe_url
 
 _CHUNK = 65_536
-_EXAMPLES = 5
 _REPORT_EVERY = 1000
 
 
@@ -51,8 +53,8 @@ class SourceListing:
     """The files of a source as they are listed: counts, and a hash of their state."""
 
     def __init__(self) -> None:
-        self.num_files = self.size_bytes = self.num_ignored = 0
-        self.ignored: list[str] = []  # the first few that belong to no sample
+        self.num_files = self.size_bytes = 0
+        self.ignored = IgnoredFiles()
         self._hash = hashlib.sha256()
 
     def add(self, info: ObjectInfo, uses: int = 1) -> None:
@@ -61,12 +63,6 @@ class SourceListing:
         self.size_bytes += uses * info.size_bytes
         self._hash.update(f"{info.path}\0{info.size_bytes}\0{info.etag}\n".encode())
 
-    def ignore(self, path: str) -> None:
-        """Add a file that belongs to no sample."""
-        self.num_ignored += 1
-        if len(self.ignored) < _EXAMPLES:
-            self.ignored.append(path)
-
     def source(self, kind: str, url: str) -> DatasetSource:
         """Return the source's description for the manifest."""
         return DatasetSource(
@@ -74,8 +70,10 @@ class SourceListing:
             url=url,
             num_files=self.num_files,
             size_bytes=self.size_bytes,
-            num_ignored=self.num_ignored,
-            ignored=tuple(self.ignored),
+            num_ignored=self.ignored.num_files,
+            ignored=tuple(self.ignored.examples),
+            num_system=self.ignored.num_system,
+            system=tuple(self.ignored.system_examples),
             listing=self._hash.hexdigest(),
         )
 
@@ -84,11 +82,24 @@ ListedCallback = Callable[[int], None]
 """Called with the number of files listed so far, every 1000 files."""
 
 
-def list_files(store: Store, on_listed: ListedCallback, folder: str = "") -> Iterator[ObjectInfo]:
-    """Yield a source's files, or those in a folder of it; DatasetError: a name is not UTF-8."""
-    for count, info in enumerate(store.list(folder), start=1):
+def list_files(
+    store: Store,
+    on_listed: ListedCallback,
+    ignored: IgnoredFiles,
+    folder: str = "",
+    patterns: Sequence[str] = ("",),
+) -> Iterator[ObjectInfo]:
+    """Yield a source's files, or those in a folder of it, and what cannot be read among them.
+
+    Hidden files and systems' own are ignored, except those that one of `patterns` names itself.
+    DatasetError: a name is not UTF-8.
+    """
+    for count, info in enumerate(_without_markers(store.list_entries(folder), ignored), start=1):
         if count % _REPORT_EVERY == 0:
             on_listed(count)
+        if all(is_system_path(info.path, pattern) for pattern in patterns):
+            ignored.add(info.path, system=True)
+            continue
         try:
             info.path.encode()
         except UnicodeEncodeError:
@@ -98,8 +109,24 @@ def list_files(store: Store, on_listed: ListedCallback, folder: str = "") -> Ite
         yield info
 
 
-IMAGE_EXTENSIONS = frozenset({"jpg", "png"})
-"""Extensions of images; "jpeg" is spelled "jpg" (see `members.extension_of`)."""
+def _without_markers(infos: Iterator[ObjectInfo], ignored: IgnoredFiles) -> Iterator[ObjectInfo]:
+    """Leave out empty objects with the name of a folder, which tools put into buckets.
+
+    Such an object comes before those in its folder, and few names come between: they wait.
+    """
+    waiting: deque[ObjectInfo] = deque()
+    for info in infos:
+        while waiting and info.path.startswith(f"{waiting[0].path}/"):
+            ignored.add(waiting.popleft().path, system=False)
+        waiting.append(info)
+        while waiting and not (
+            waiting[0].size_bytes == 0 and info.path < f"{waiting[0].path}{_AFTER_SLASH}"
+        ):
+            yield waiting.popleft()
+    yield from waiting
+
+
+_AFTER_SLASH = chr(ord("/") + 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +179,7 @@ class SampleTable:
     labels: NDArray[np.int32] | None = None  # [n], class numbers
     classes: tuple[str, ...] = ()  # names by number; empty where the labels are numbers
     notes: pa.LargeStringArray | None = None  # [n], JSON objects
+    bad: tuple[BadFile, ...] = ()  # files that cannot become samples, as the listing shows
     source: DatasetSource  # for the manifest
 
     def __len__(self) -> int:

@@ -15,11 +15,13 @@ import numpy as np
 
 from headrace.core.arrow_arrays import large_strings
 from headrace.core.errors import DatasetError, NotFoundError, UsageError
+from headrace.data.image_files import IMAGE_EXTENSIONS
+from headrace.data.shards.data_files import TarsAndImages, is_image, is_system_path
 from headrace.data.shards.manifest import DatasetManifest
 from headrace.data.shards.members import PathPattern, extension_of, stem_of
+from headrace.data.shards.reports import BadFile
 from headrace.data.shards.shard_index import read_manifest_bytes
 from headrace.data.shards.sources.sample_table import (
-    IMAGE_EXTENSIONS,
     FileColumn,
     ListedCallback,
     SampleTable,
@@ -44,13 +46,14 @@ def list_class_folders(
     no image, images both in and beside class folders, an unknown class, or two files with one key.
     """
     listing = _Listing()
-    for info in list_files(store, on_listed):
+    for info in list_files(store, on_listed, listing.files.ignored):
         listing.add(info)
     if not listing.sizes and listing.tables:
         return list_tables(store, listing.tables, known_classes)
     listing.check(store.url)
     if not known_classes:
         _refuse_wrong_level(listing.classes, store.url)
+        listing.refuse_folders_without_images(store.url)
     classes, numbers = number_classes(listing.classes, known_classes, store.url)
     table = SampleTable(
         url=store.url,
@@ -64,6 +67,7 @@ def list_class_folders(
         labels=listing.labels(numbers),
         classes=classes,
         source=listing.files.source("class folders" if classes else "images", store.url),
+        bad=tuple(listing.bad),
     ).sorted_by_stem()
     refuse_shared_stems(table)
     return table
@@ -90,6 +94,9 @@ def _refuse_wrong_level(names: Sequence[str], url: str) -> None:
         )
 
 
+_IMAGE_KINDS = ", ".join(sorted(IMAGE_EXTENSIONS))
+
+
 class _Listing:
     """The files of the tree, as they are listed."""
 
@@ -102,19 +109,29 @@ class _Listing:
         self.classes: list[str] = []  # in the order of the listing
         self.files = SourceListing()
         self.tables: list[str] = []
+        self.bad: list[BadFile] = []
         self._class_ids: array[int] = array("i")
         self._class_numbers: dict[str, int] = {}
         self._loose: list[str] = []
-        self._tars = self._compressed_tars = 0
+        self._found = TarsAndImages()
+        self._others: dict[str, tuple[int, str]] = {}  # of each folder: no images, and the first
 
     def add(self, info: ObjectInfo) -> None:
         path = info.path
-        if extension_of(path) not in IMAGE_EXTENSIONS or path.rpartition("/")[2].startswith("."):
-            self.files.ignore(path)
-            self._tars += path.endswith(".tar")
+        if info.unreadable and (is_image(path) or not extension_of(path)):  # or a whole folder
+            self.bad.append(BadFile(file=path, reason=info.unreadable))
+            if "/" in path:
+                self._class_of(path)
+            return
+        self._found.add(path)
+        if not is_image(path):
+            self.files.ignored.add(path, system=False)
             if path.lower().endswith(TABLE_SUFFIXES) and not self.sizes:
                 self.tables.append(path)
-            self._compressed_tars += path.endswith((".tar.gz", ".tgz", ".tar.zst", ".tar.bz2"))
+            folder, slash, _ = path.partition("/")
+            if slash:
+                count, first = self._others.get(folder, (0, path))
+                self._others[folder] = count + 1, first
             return
         stem = stem_of(path)
         template = f"**{path[len(stem) :]}"
@@ -126,22 +143,11 @@ class _Listing:
         self.files.add(info)
 
     def check(self, url: str) -> None:
-        if not self.sizes and self._tars:
-            raise DatasetError(
-                f"{url} holds {self._tars} tar files and no images: those are shards already. "
-                f"Index them where they are: `headrace data index {url}`."
-            )
-        if not self.sizes and self._compressed_tars:
-            raise DatasetError(
-                f"{url} holds {self._compressed_tars} compressed tar files and no images. Samples "
-                "are read by their place in the file, which compression hides: decompress the "
-                "tars (images in them are compressed already), then index them."
-            )
+        if self._found.num_archives and not self._found.apart()[0]:
+            self._refuse_tars(url)
         if not self.sizes:
-            examples = ", ".join(self.files.ignored)
-            others = f"; it holds {self.files.num_ignored} other files ({examples})"
             raise DatasetError(
-                f"{url} holds no images{others if examples else ', or does not exist'}. Expected "
+                f"{url} holds no images{self._others_there()}. Expected "
                 "folder/class/image.jpg; for images with masks give --image-glob and --mask-glob."
             )
         if self.classes and self._loose:
@@ -150,6 +156,52 @@ class _Listing:
                 f"{self._loose[0]}, so their class is unknown. Move them into a class folder, or "
                 "pack the class folders alone."
             )
+
+    def _refuse_tars(self, url: str) -> None:
+        if self._found.num_tars:
+            raise DatasetError(
+                f"{url} holds {self._found.described()} elsewhere: those are shards already. "
+                f"Index them where they are: `headrace data index {url}`; to pack images, move "
+                "the tars away."
+            )
+        raise DatasetError(
+            f"{url} holds {self._found.described()} elsewhere. Samples are read by their place in "
+            "the file, which compression hides: decompress the tars (images in them are "
+            "compressed already), then index them."
+        )
+
+    def _others_there(self) -> str:
+        ignored = self.files.ignored
+        if not ignored.num_files and not self.bad:
+            return ", or does not exist"
+        found = []
+        others = ignored.num_files - ignored.num_system
+        examples = [path for path in ignored.examples if path not in ignored.system_examples]
+        if others:
+            found.append(f"{others} other files ({', '.join(examples) or ignored.examples[0]})")
+        if ignored.num_system:
+            found.append(
+                f"{ignored.num_system} hidden or system files, which are ignored "
+                f"({', '.join(ignored.system_examples)})"
+            )
+        found += [f"{len(self.bad)} unreadable files ({self.bad[0]})"] if self.bad else []
+        return f"; it holds {' and '.join(found)}. Images are {_IMAGE_KINDS}"
+
+    def refuse_folders_without_images(self, url: str) -> None:
+        """Raise DatasetError where a folder beside class folders would vanish from the classes."""
+        empty = sorted(self._others.keys() - set(self.classes))
+        if not (self.classes and empty):
+            return
+        places = [(name, *self._others[name]) for name in empty]
+        lines = [f"  {name}: {count} files, such as {first}" for name, count, first in places[:10]]
+        more = [f"  and {len(places) - 10} more"] if len(places) > 10 else []
+        raise DatasetError(
+            f"{url}: {len(empty)} of the folders hold files but no images, so that they would be "
+            "missing among the classes and number the others differently:\n"
+            + "\n".join([*lines, *more])
+            + f"\nImages are {_IMAGE_KINDS}. Convert those files, move the folders away, or name "
+            "the classes in a file and give it with --classes-from."
+        )
 
     def labels(self, numbers: dict[str, int]) -> np.ndarray[tuple[int], np.dtype[np.int32]] | None:
         if not self.classes:
@@ -194,13 +246,17 @@ def list_pairs(
             "what they stand for is what an image and its mask share."
         )
     listing = SourceListing()
+    bad: list[BadFile] = []
     for folder in _folders(images.glob.folder, masks.glob.folder):
-        for info in list_files(store, on_listed, folder):
-            uses = sum(side.add(info.path, info.size_bytes) for side in (images, masks))
-            if uses:
+        patterns = (image_glob, mask_glob)
+        for info in list_files(store, on_listed, listing.ignored, folder, patterns):
+            uses = sum(side.add(info) for side in (images, masks))
+            if info.unreadable and (uses or not extension_of(info.path)):
+                bad.append(BadFile(file=info.path, reason=info.unreadable))
+            elif uses:
                 listing.add(info, uses)
             else:
-                listing.ignore(info.path)
+                listing.ignored.add(info.path, system=False)
     stems = _shared_stems(store.url, images, masks)
     return SampleTable(
         url=store.url,
@@ -208,6 +264,7 @@ def list_pairs(
         images=images.column(stems),
         masks=masks.column(stems),
         source=listing.source("pairs", store.url),
+        bad=tuple(bad),
     )
 
 
@@ -222,11 +279,13 @@ class _PatternMatches:
         self.pattern = pattern
         self.glob = PathPattern.parse(pattern.removesuffix(".*"))
         self.files: dict[str, tuple[str, int, int]] = {}  # path, size in bytes, template
+        self.unreadable: set[str] = set()
         self.duplicates: list[tuple[str, str]] = []
         self.templates: dict[str, int] = {}
 
-    def add(self, path: str, size_bytes: int) -> bool:
-        """Add a path if it matches; return whether it does."""
+    def add(self, info: ObjectInfo) -> bool:
+        """Add a file if it matches; return whether it does."""
+        path = info.path
         trunk, extension = path, ""
         if self.any_extension:
             trunk, dot, last = path.rpartition(".")
@@ -234,10 +293,15 @@ class _PatternMatches:
         stem = self.glob.match(trunk)
         if stem is None or (self.any_extension and not extension):
             return False
+        if is_system_path(path, self.pattern):  # the other pattern names it
+            return False
+        if info.unreadable:
+            self.unreadable.add(stem)
+            return True
         if stem in self.files:
             self.duplicates.append((self.files[stem][0], path))
         template = self.templates.setdefault(f"{self.glob.pattern}{extension}", len(self.templates))
-        self.files[stem] = path, size_bytes, template
+        self.files[stem] = path, info.size_bytes, template
         return True
 
     def column(self, stems: list[str]) -> FileColumn:
@@ -251,6 +315,9 @@ class _PatternMatches:
 
 
 def _shared_stems(url: str, images: _PatternMatches, masks: _PatternMatches) -> list[str]:
+    for stem in images.unreadable | masks.unreadable:  # the whole pair is left out
+        images.files.pop(stem, None)
+        masks.files.pop(stem, None)
     for side in (images, masks):
         if not side.files:
             raise DatasetError(
@@ -338,7 +405,7 @@ def list_source(
     if options.image_glob is not None and options.mask_glob is not None:
         _refuse_classes(options.classes)
         return list_pairs(store, on_listed, options.image_glob, options.mask_glob)
-    if all(next(store.list(folder), None) is not None for folder in CITYSCAPES_FOLDERS):
+    if all(next(store.list_entries(folder), None) is not None for folder in CITYSCAPES_FOLDERS):
         _refuse_classes(options.classes)
         return list_pairs(store, on_listed, *cityscapes_globs(options.split))
     if options.split is not None:

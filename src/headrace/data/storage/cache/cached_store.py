@@ -169,6 +169,10 @@ class CachedStore(Store):
         """Yield every object below the folder `prefix`; not cached."""
         return self._store.list(prefix)
 
+    def list_entries(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """Yield every object and unreadable entry below the folder `prefix`; not cached."""
+        return self._store.list_entries(prefix)
+
     def head(self, path: str) -> ObjectInfo:
         """Return the store's description of an object."""
         info = self._store.head(path)
