@@ -222,13 +222,10 @@ class ShardDataset(NativeDataset):
     def _begin(self) -> None:
         self._reader = SampleReader(self._store, verified=self.verify)
         none: frozenset[str] = frozenset()
-        self._undecoded: frozenset[str] = getattr(self.transform, "wants_bytes", none)
-        # Where packing has decoded all files, a matching checksum means a decodable file. Masks are
-        # decoded in any case: a transform would take a palette for colours.
-        decoded = self.verify and self.index.manifest.decoded
-        self._spared: frozenset[str] = getattr(self.transform, "takes_bytes", none)
-        if not decoded:
-            self._spared = none
+        self._wanted: frozenset[str] = getattr(self.transform, "wants_bytes", none)
+        self._undecoded = self._wanted
+        if self.verify and self.index.manifest.decoded:  # a matching checksum: a decodable file
+            self._undecoded |= getattr(self.transform, "takes_bytes", none)
         self._collected: list[Mapping[str, Any]] | None = None
         self._bad = self._seen = 0
 
@@ -301,7 +298,8 @@ class ShardDataset(NativeDataset):
         masks = masks_among(tuple([member.extension for member in location.members]))
         for member, data in self._reader.read(location):
             extension, is_mask = member.extension, member.extension in masks
-            if extension in self._undecoded or (extension in self._spared and not is_mask):
+            # A transform that decodes a file itself would take a mask's palette for colours.
+            if extension in (self._wanted if is_mask else self._undecoded):
                 sample[extension] = as_bytes(data)
             else:
                 sample[extension] = decode_member(extension, data, labels=is_mask)
@@ -347,7 +345,7 @@ class ShardDataset(NativeDataset):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without this process's reader and counts; subclasses' fields stay."""
-        own = {"_reader", "_undecoded", "_spared", "_collected", "_bad", "_seen"}
+        own = {"_reader", "_undecoded", "_wanted", "_collected", "_bad", "_seen"}
         return {name: value for name, value in self.__dict__.items() if name not in own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
