@@ -133,6 +133,8 @@ def test_every_kind_of_image_in_any_case_is_read(tmp_path):
             {"cat/1.jpg": b"1", "dog/1.heic": b"1", "dog/2.heic": b"1"},
             "dog: 2 files, such as dog/1",
         ),
+        ({"cat/1.jpg": b"1", "dog/.DS_Store": b"1"}, "dog: 1 files, such as dog/.DS_Store"),
+        ({"cat/1.jpg": b"1", "dog/.a/x.jpg": b"1"}, "dog: 1 files, such as dog/.a/x.jpg"),
     ],
 )
 def test_a_folder_of_which_nothing_would_be_left_is_an_error_that_says_why(tmp_path, files, words):
@@ -243,10 +245,9 @@ def tar_of(members: dict[str, bytes]) -> bytes:
     return sink.getvalue()
 
 
-@pytest.mark.parametrize("picture", ["a.jpg", "z.PNG", "sub/preview.gif"])
+@pytest.mark.parametrize("picture", ["a.jpg", "sub/z.PNG", "assets/logo.gif"])
 def test_a_picture_beside_tars_is_told_and_the_tars_are_the_data(tmp_path, picture):
-    folder = picture.rpartition("/")[0]
-    files = {f"{folder}/p.tar".lstrip("/"): tar_of({"x.jpg": jpeg()}), picture: jpeg()}
+    files = {"sub/p.tar": tar_of({"x.jpg": jpeg()}), picture: jpeg()}
     source = write(tmp_path / "src", files | {"._p.tar": b"AppleDouble", ".git/q.tar": b""})
     with pytest.raises(DatasetError, match="shards already"):
         list_source(str(source), SourceOptions())
@@ -269,6 +270,9 @@ def test_tars_and_images_in_other_folders_are_not_guessed_at(tmp_path):
     for path in ("a/x.tgz", "a/1.jpg", "b/2.jpg", "b/3.jpg"):
         found.add(path)
     assert (found.num_tars, found.num_archives, found.apart()) == (0, 1, (2, "b/2.jpg"))
+    assert found.tars_are_data() is None
+    found.add("a/y.TAR")
+    assert found.tars_are_data() is True  # a logo or two beside shards
 
 
 def test_hidden_members_of_tars_are_ignored_unless_an_older_index_has_them(tmp_path):

@@ -52,6 +52,7 @@ def describe(manifest: DatasetManifest) -> list[str]:
         lines.append(
             f"orientation  {manifest.num_oriented:,} files have one in their EXIF data; it is "
             "kept, and pixels are read as they are stored, not turned"
+            + ("; masks must be of these pixels" if manifest.source.kind == "pairs" else "")
         )
     lines.append(f"fingerprint  {manifest.fingerprint}")
     lines.append(f"source       {manifest.source.kind}: {manifest.source.url}")

@@ -73,7 +73,7 @@ def is_image(path: str) -> bool:
 
 def is_tar(path: str) -> bool:
     """Return whether a file is a tar by its name."""
-    return path.endswith(_TARS)
+    return path.lower().endswith(_TARS)
 
 
 _EXAMPLES = 5
@@ -82,16 +82,22 @@ _SHOWN = 1024  # characters
 
 @dataclass(slots=True)
 class IgnoredFiles:
-    """The files that belong to no sample: how many, and the first few."""
+    """The files that belong to no sample: how many, the first few, and in which folders."""
 
     num_files: int = 0
     examples: list[str] = field(default_factory=list)
     num_system: int = 0  # of these the hidden ones, and systems' own
     system_examples: list[str] = field(default_factory=list)
+    folders: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """The folders at the top that are not hidden themselves: how many, and the first."""
 
     def add(self, path: str, *, system: bool) -> None:
         """Add a file; `system`: it is hidden, or a system's own."""
         self._count(1, [path], int(system), [path] if system else [])
+        folder, slash, _ = path.partition("/")
+        if slash and not is_system_name(folder):
+            count, first = self.folders.get(folder, (0, path))
+            self.folders[folder] = count + 1, first
 
     def add_all(self, other: IgnoredFiles, prefix: str) -> None:
         """Add others, whose paths are below `prefix`."""
@@ -124,7 +130,7 @@ class TarsAndImages:
     def add(self, path: str) -> None:
         """Add a file that is not hidden."""
         folder = path.rpartition("/")[0]
-        if path.endswith((*_TARS, *_COMPRESSED_TARS)):
+        if path.lower().endswith((*_TARS, *_COMPRESSED_TARS)):
             self.num_tars += is_tar(path)
             self.num_compressed += not is_tar(path)
             self._tar = self._tar or path
@@ -151,6 +157,13 @@ class TarsAndImages:
             if folder not in self._folders_with_tars
         ]
         return sum(count for count, _ in places), places[0][1] if places else ""
+
+    def tars_are_data(self) -> bool | None:
+        """Return whether the tars are the data; None where that may as well be the images.
+
+        They are where no more images lie in other folders than there are tars: previews, a logo.
+        """
+        return True if self.apart()[0] <= self.num_archives else None
 
     def described(self) -> str:
         """Return what was found, for messages: "3 tar files (a.tar) and 12 images"."""

@@ -261,11 +261,13 @@ def _holds_tars(store: Store) -> bool:
             found.add(info.path)
     if is_empty:
         raise DatasetError(f"{store.url} holds nothing, or does not exist. Check the URL.")
-    apart, first = found.apart()
-    if found.num_tars and apart:
+    if not found.num_tars:
+        return False
+    if found.tars_are_data() is None:
+        apart, first = found.apart()
         raise DatasetError(
             f"{store.url} holds {found.described()}, of which {apart} are in other folders, such "
             f"as {first}: either may be the data. Index the folder of the one or of the other "
             "by its own URL, or move them apart."
         )
-    return found.num_tars > 0
+    return True

@@ -114,7 +114,6 @@ class _Listing:
         self._class_numbers: dict[str, int] = {}
         self._loose: list[str] = []
         self._found = TarsAndImages()
-        self._others: dict[str, tuple[int, str]] = {}  # of each folder: no images, and the first
 
     def add(self, info: ObjectInfo) -> None:
         path = info.path
@@ -128,10 +127,6 @@ class _Listing:
             self.files.ignored.add(path, system=False)
             if path.lower().endswith(TABLE_SUFFIXES) and not self.sizes:
                 self.tables.append(path)
-            folder, slash, _ = path.partition("/")
-            if slash:
-                count, first = self._others.get(folder, (0, path))
-                self._others[folder] = count + 1, first
             return
         stem = stem_of(path)
         template = f"**{path[len(stem) :]}"
@@ -143,7 +138,7 @@ class _Listing:
         self.files.add(info)
 
     def check(self, url: str) -> None:
-        if self._found.num_archives and not self._found.apart()[0]:
+        if self._found.num_archives and self._found.tars_are_data():
             self._refuse_tars(url)
         if not self.sizes:
             raise DatasetError(
@@ -160,12 +155,12 @@ class _Listing:
     def _refuse_tars(self, url: str) -> None:
         if self._found.num_tars:
             raise DatasetError(
-                f"{url} holds {self._found.described()} elsewhere: those are shards already. "
+                f"{url} holds {self._found.described()}: those are shards already. "
                 f"Index them where they are: `headrace data index {url}`; to pack images, move "
                 "the tars away."
             )
         raise DatasetError(
-            f"{url} holds {self._found.described()} elsewhere. Samples are read by their place in "
+            f"{url} holds {self._found.described()}. Samples are read by their place in "
             "the file, which compression hides: decompress the tars (images in them are "
             "compressed already), then index them."
         )
@@ -189,18 +184,20 @@ class _Listing:
 
     def refuse_folders_without_images(self, url: str) -> None:
         """Raise DatasetError where a folder beside class folders would vanish from the classes."""
-        empty = sorted(self._others.keys() - set(self.classes))
+        ignored = self.files.ignored.folders
+        empty = sorted(ignored.keys() - set(self.classes))
         if not (self.classes and empty):
             return
-        places = [(name, *self._others[name]) for name in empty]
+        places = [(name, *ignored[name]) for name in empty]
         lines = [f"  {name}: {count} files, such as {first}" for name, count, first in places[:10]]
         more = [f"  and {len(places) - 10} more"] if len(places) > 10 else []
         raise DatasetError(
             f"{url}: {len(empty)} of the folders hold files but no images, so that they would be "
             "missing among the classes and number the others differently:\n"
             + "\n".join([*lines, *more])
-            + f"\nImages are {_IMAGE_KINDS}. Convert those files, move the folders away, or name "
-            "the classes in a file and give it with --classes-from."
+            + f"\nImages are {_IMAGE_KINDS}; hidden and system files are none. Convert those "
+            "files, move the folders away, or name the classes in a file and give it with "
+            "--classes-from."
         )
 
     def labels(self, numbers: dict[str, int]) -> np.ndarray[tuple[int], np.dtype[np.int32]] | None:
