@@ -136,6 +136,23 @@ def tar(path: Path, names: list[str], data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
+    ("member", "is_mask"), [("png", True), ("seg.png", True), ("x.png", False)]
+)
+def test_palette_masks_in_tars_are_known_by_their_names(tmp_path, member, is_mask):
+    write(
+        tmp_path / "parts", {"1.jpg": jpeg(width=60, height=40), f"1.{member}": palette_mask("PNG")}
+    )
+    with tarfile.open(tmp_path / "x.tar", "w") as archive:
+        for name in ("1.jpg", f"1.{member}"):
+            archive.add(tmp_path / "parts" / name, name)
+    write(tmp_path / "src", {"x.tar": (tmp_path / "x.tar").read_bytes()})
+    run_data_verb(tmp_path, "index", "src")
+    found = ShardDataset(str(tmp_path / "src"))[0][member]
+    assert found.shape[2] == (1 if is_mask else 3)
+    assert np.array_equal(found[:, :, 0], LABELS) == is_mask
+
+
+@pytest.mark.parametrize(
     ("names", "words"),
     [
         (["a.b.jpg", "a.c.jpg"], "members .b.jpg and .c.jpg (2 names end in .jpg)"),

@@ -145,6 +145,18 @@ def test_a_folder_of_which_nothing_would_be_left_is_an_error_that_says_why(tmp_p
     assert "jpg, pgm, png, ppm, tif" in str(caught.value)
 
 
+def test_names_that_are_not_utf_8_are_refused_for_data_and_told_for_others(tmp_path):
+    source = class_folders(tmp_path / "src", each=1)
+    os.close(os.open(os.fsencode(source) + b"/caf\xe9.txt", os.O_CREAT))
+    os.close(os.open(os.fsencode(source) + b"/cat/._\xe9.jpg", os.O_CREAT))
+    manifest = index_in_place(str(source)).manifest
+    assert manifest.source.num_ignored == 2
+    assert set(manifest.source.ignored) == {"caf?.txt", "cat/._?.jpg"}
+    os.close(os.open(os.fsencode(source) + b"/cat/\xe9.jpg", os.O_CREAT))
+    with pytest.raises(DatasetError, match="is not UTF-8"):
+        list_source(str(source), SourceOptions())
+
+
 def test_named_classes_are_not_numbered_by_folders_and_loose_images_have_none(tmp_path):
     source = write(tmp_path / "src", {"cat/1.jpg": b"1", "dog/.DS_Store": b"1", "notes/x.txt": b""})
     assert listed(source, classes=("cat", "dog"))[1:] == ([0], ("cat", "dog"))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from headrace.core.arrow_arrays import large_strings
 from headrace.core.errors import DatasetError
-from headrace.data.shards.data_files import IgnoredFiles, is_system_path
+from headrace.data.shards.data_files import IgnoredFiles, is_image, is_system_path, is_tar
 from headrace.data.shards.manifest import DatasetSource
 from headrace.data.shards.members import extension_of, key_of, path_of_url
 from headrace.data.shards.reports import BadFile
@@ -103,6 +103,9 @@ def list_files(
         try:
             info.path.encode()
         except UnicodeEncodeError:
+            if patterns == ("",) and not (is_image(info.path) or is_tar(info.path)):
+                ignored.add(info.path, system=False)
+                continue
             raise DatasetError(
                 f"{store.url}: the name of {info.path!r} is not UTF-8. Rename it."
             ) from None
