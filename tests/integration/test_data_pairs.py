@@ -15,9 +15,10 @@ from data_verbs import run_data_verb
 from headrace import ShardDataset
 from headrace.data.image_files import read_orientation
 from headrace.data.shards.shard_index import open_index, read_member
+from headrace.data.shards.sources.source_kinds import SourceOptions, list_source
 from headrace.data.storage import open_store
 from headrace.transforms import CenterCrop, OnMembers
-from image_trees import jpeg, png_mask, write
+from image_trees import contents, jpeg, png_mask, write
 
 
 def turned(width: int, height: int, kind: str = "JPEG", mode: str = "RGB") -> bytes:
@@ -167,6 +168,20 @@ def test_names_with_dots_that_share_samples_are_warned_of(tmp_path, names, words
     assert json.loads(told.stdout)["num_samples"] == len({name[0] for name in names})
     assert words in told.stderr
     assert ("warning:" in told.stderr) == bool(words)
+
+
+def test_a_bucket_has_the_same_rule_as_a_folder(tmp_path, s3_url):
+    files = {f"{name}/{n}.JPG": jpeg(n) for name in ("cat", "dog") for n in range(2)}
+    files |= {"cat/.ipynb_checkpoints/0-checkpoint.jpg": jpeg(), "@eaDir/0.jpg": jpeg()}
+    source = write(tmp_path / "src", files | {"dog/._0.jpg": b"?", "README": b"?"})
+    for name, data in contents(source).items():
+        open_store(s3_url).put(name, data)
+    here, there = (list_source(url, SourceOptions()) for url in (str(source), s3_url))
+    assert there.images.paths.equals(here.images.paths)
+    assert (there.classes, there.labels.tolist()) == (here.classes, here.labels.tolist())
+    assert (here.source.num_system, here.source.num_ignored) == (3, 4)
+    assert (there.source.num_system, there.source.num_ignored) == (3, 4)
+    assert there.source.system == here.source.system
 
 
 def test_what_is_hidden_is_told_with_count_and_example(tmp_path):
