@@ -141,6 +141,8 @@ def mask(height: int, width: int, orientation: int | None = None) -> bytes:
 def test_a_pair_that_differs_by_its_orientation_is_refused(kind, orientation):
     with pytest.raises(BadSampleError, match=rf"image's EXIF orientation \({orientation}\)"):
         check_pair_orientation(picture(kind, "RGB", orientation), mask(60, 40))
+    with pytest.raises(BadSampleError, match=r"its mask 20x30: the image's EXIF orientation"):
+        check_pair_orientation(picture(kind, "RGB", orientation), mask(30, 20))
     with pytest.raises(BadSampleError, match=r"60x40 pixels and its mask 40x60: the mask's EXIF"):
         check_pair_orientation(picture(kind), mask(60, 40, orientation))
 

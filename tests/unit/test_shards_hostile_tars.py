@@ -167,8 +167,18 @@ def test_the_faults_and_names_of_one_tar_have_bounds(tmp_path):
     assert (ignored.num_files, ignored.examples) == (1500, ["README"] * 5)
 
 
+def test_a_kind_of_its_own_for_each_member_takes_no_memory(tmp_path):
+    members = b"".join(file(f"{n}.x{n}", b"") for n in range(3000))
+    found = index(tmp_path, members + END_OF_ARCHIVE)
+    assert [fault.kind for fault in found.faults] == ["name"]
+    assert "kinds of members, of which each has few" in found.faults[0].message
+    assert len(found.rows) < 1500
+    frames = b"".join(file(f"clip.{n}.jpg", b"1") for n in range(3000))  # one sample
+    assert index(tmp_path, frames + END_OF_ARCHIVE).faults == []
+
+
 def test_small_records_of_a_large_pax_header_take_no_time_and_memory(tmp_path):
-    body = b"6 a=b\n" * (MIB // 6)
+    body = b"6 a=b\n" * (MIB // 30)
     tar = header("x", len(body), b"x") + filled(body) + B + END_OF_ARCHIVE
     tracemalloc.start()
     found = index(tmp_path, tar)

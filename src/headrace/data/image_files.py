@@ -233,17 +233,17 @@ def exif_of(orientation: int) -> bytes:
 
 
 def check_pair_orientation(image: bytes | memoryview, mask: bytes | memoryview) -> None:
-    """Raise BadSampleError where an image and its mask differ in size by an EXIF orientation alone.
+    """Raise BadSampleError where an image and its mask differ in shape by an EXIF orientation.
 
-    Other sizes are let through, and so is what is no image.
+    A smaller mask of the same shape is let through, and so is what is no image.
     """
     try:
         first, second = read_header(image), read_header(mask)
     except BadSampleError:
         return
-    if (first.height, first.width) == (second.height, second.width):
+    if _have_one_shape(first.height, first.width, second):
         return
-    if (first.height, first.width) != (second.width, second.height):
+    if not _have_one_shape(first.width, first.height, second):
         return
     for header, data, what in ((first, image, "image"), (second, mask, "mask")):
         orientation = read_orientation(data)
@@ -255,6 +255,11 @@ def check_pair_orientation(image: bytes | memoryview, mask: bytes | memoryview) 
                 "they are stored. Turn its pixels once and drop the orientation, as "
                 "`exiftran -ai` or ImageMagick's `mogrify -auto-orient` do."
             )
+
+
+def _have_one_shape(height: int, width: int, other: ImageHeader) -> bool:
+    """Return whether two sizes are in proportion, to a rounded pixel."""
+    return abs(height * other.width - width * other.height) <= height + width
 
 
 def one_line(error: BaseException) -> str:

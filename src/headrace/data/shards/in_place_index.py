@@ -53,7 +53,13 @@ from headrace.data.shards.sources.sample_table import (
 )
 from headrace.data.shards.sources.source_kinds import SourceOptions, list_source
 from headrace.data.shards.sources.table_files import TABLE_SUFFIXES
-from headrace.data.shards.tar import TarIndex, check_size, index_tar
+from headrace.data.shards.tar import (
+    TarIndex,
+    check_size,
+    index_tar,
+    is_mostly_absent,
+    too_many_kinds,
+)
 from headrace.data.shards.task_pool import map_in_order, wait_for_result
 from headrace.data.storage import ObjectInfo, Store, open_store
 
@@ -75,6 +81,8 @@ def index_tars(
             listing.add(info)
         else:
             listing.ignored.add(info.path, system=False)
+    kinds: set[str] = set()
+    num_samples = num_members = 0
     tally = ProgressTally(on_progress, "reading", of_samples=0)
     for number, tar in enumerate(map_in_order(partial(_read_tar, store), tars, CONCURRENT_TARS)):
         bad = tuple(BadFile(file=fault.where, reason=fault.message) for fault in tar.faults)
@@ -83,6 +91,10 @@ def index_tars(
         record = ShardRecord.build(rows, number=number, name=tar.path, size_bytes=tar.size_bytes)
         spool.add(replace(record, bad=bad, oriented=tar.oriented))
         tally.add(len(rows), tar.size_bytes, len(bad))
+        kinds |= record.kinds.keys()
+        num_samples, num_members = num_samples + len(rows), num_members + record.num_members
+        if is_mostly_absent(num_samples * len(kinds), num_members):
+            raise DatasetError(f"{store.url}: {too_many_kinds(num_samples, len(kinds))}")
     return DatasetDescription(
         layout="tar",
         classes=classes,

@@ -57,6 +57,11 @@ class IndexRowBuilder:
             for extension, columns in self._columns.items()
         )
 
+    @property
+    def num_extensions(self) -> int:
+        """The number of extensions that occurred."""
+        return len(self._columns)
+
     def add(self, key: str, members: Mapping[str, tuple[MemberKind, Sequence[int]]]) -> None:
         """Add a sample: extension -> kind and the values of that kind's columns."""
         for extension, (kind, _) in members.items():

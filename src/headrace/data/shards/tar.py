@@ -433,10 +433,33 @@ class TarIndex:
     path: str
     size_bytes: int
     rows: IndexRowBuilder = field(default_factory=IndexRowBuilder)  # its samples
+    num_members: int = 0  # of these samples
     faults: list[Fault] = field(default_factory=list)
     oriented: int = 0  # images with an EXIF orientation
     left_out: set[str] = field(default_factory=set)  # keys of samples that faults are of
     ignored: IgnoredFiles = field(default_factory=IgnoredFiles)  # members of no sample
+
+    def add(self, key: str, named: Iterable[tuple[str, TarMember]]) -> None:
+        """Add a sample by its members' extensions; those with a fault are left out."""
+        members: dict[str, tuple[MemberKind, tuple[int, int, int]]] = {}
+        for extension, member in named:
+            fault = None
+            if member.size_bytes > LARGEST_MEMBER_BYTES:
+                message = f"{_shown(member.name)} has {member.size_bytes} bytes, 4 GiB at most."
+                fault = Fault("size", self.path, message)
+            elif extension in members:
+                message = f"two files with one key, {_shown(member.name)}."
+                fault = Fault("duplicate", self.path, message)
+            if fault is None:
+                place = member.offset, member.size_bytes, member.crc32c
+                members[extension] = "range", place
+                self.oriented += member.oriented
+            else:
+                self.faults.append(fault)
+                self.left_out.add(key)
+        if members:
+            self.rows.add(key, members)
+            self.num_members += len(members)
 
     def whole_rows(self) -> IndexRowBuilder:
         """Return the samples that no fault is of."""
@@ -473,24 +496,13 @@ def index_tar(
             )
             found.faults.append(Fault("order", path, message))
         seen.add(key)
-        members: dict[str, tuple[MemberKind, tuple[int, int, int]]] = {}
-        for _, extension, member in named:
-            fault = None
-            if member.size_bytes > LARGEST_MEMBER_BYTES:
-                message = f"{_shown(member.name)} has {member.size_bytes} bytes, 4 GiB at most."
-                fault = Fault("size", path, message)
-            elif extension in members:
-                message = f"two files with one key, {_shown(member.name)}."
-                fault = Fault("duplicate", path, message)
-            if fault is None:
-                place = member.offset, member.size_bytes, member.crc32c
-                members[extension] = "range", place
-                found.oriented += member.oriented
-            else:
-                found.faults.append(fault)
-                found.left_out.add(key)
-        if members:
-            found.rows.add(key, members)
+        found.add(key, [(extension, member) for _, extension, member in named])
+        places = len(found.rows) * found.rows.num_extensions
+        if is_mostly_absent(places, found.num_members, free=_FREE_PLACES):
+            why = too_many_kinds(len(found.rows), found.rows.num_extensions)
+            message = f"{why} The rest of the tar was not read."
+            found.faults.append(Fault("name", path, message))
+            break
     found.left_out |= reader.left_out
     if any(fault.kind in _LOST_KINDS for fault in found.faults):
         found.left_out.add(key)
@@ -500,6 +512,25 @@ def index_tar(
         message = f"the tar holds no sample{why if others.num_files else ''}."
         found.faults.append(Fault("missing", path, message))
     return found
+
+
+_FREE_PLACES = 1_000_000  # of one tar, 16 MB; all together may have more
+
+
+def is_mostly_absent(places: int, num_members: int, free: int = 100 * _FREE_PLACES) -> bool:
+    """Return whether an index has very many places for members, and few members.
+
+    Each of its rows has a place for each kind of member that occurs in any.
+    """
+    return places > free and 20 * num_members < places
+
+
+def too_many_kinds(num_samples: int, num_kinds: int) -> str:
+    """Return why such members are refused."""
+    return (
+        f"{num_samples} samples with {num_kinds} kinds of members, of which each has few: the "
+        "name of a sample ends at the first dot of its file's name. Rename the members."
+    )
 
 
 def _named_members(
