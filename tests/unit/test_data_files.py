@@ -145,6 +145,16 @@ def test_a_folder_of_which_nothing_would_be_left_is_an_error_that_says_why(tmp_p
     assert "jpg, pgm, png, ppm, tif" in str(caught.value)
 
 
+def test_patterns_that_match_what_is_hidden_alone_say_so(tmp_path):
+    source = write(tmp_path / "src", {"images/.a/1.jpg": b"1", "masks/1.png": b"1"})
+    options = SourceOptions(image_glob="images/**/*.jpg", mask_glob="masks/**/*.png")
+    with pytest.raises(DatasetError, match=r"1 hidden or system files are ignored: images/\.a/1"):
+        list_source(str(source), options)
+    dangling(source / "images/1.jpg")
+    with pytest.raises(DatasetError, match="but 1 that cannot be read"):
+        list_source(str(source), options)
+
+
 def test_names_that_are_not_utf_8_are_refused_for_data_and_told_for_others(tmp_path):
     source = class_folders(tmp_path / "src", each=1)
     os.close(os.open(os.fsencode(source) + b"/caf\xe9.txt", os.O_CREAT))

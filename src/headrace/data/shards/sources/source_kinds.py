@@ -16,7 +16,7 @@ import numpy as np
 from headrace.core.arrow_arrays import large_strings
 from headrace.core.errors import DatasetError, NotFoundError, UsageError
 from headrace.data.image_files import IMAGE_EXTENSIONS
-from headrace.data.shards.data_files import TarsAndImages, is_image, is_system_path
+from headrace.data.shards.data_files import IgnoredFiles, TarsAndImages, is_image, is_system_path
 from headrace.data.shards.manifest import DatasetManifest
 from headrace.data.shards.members import PathPattern, extension_of, stem_of
 from headrace.data.shards.reports import BadFile
@@ -254,7 +254,7 @@ def list_pairs(
                 listing.add(info, uses)
             else:
                 listing.ignored.add(info.path, system=False)
-    stems = _shared_stems(store.url, images, masks)
+    stems = _shared_stems(store.url, images, masks, listing.ignored)
     return SampleTable(
         url=store.url,
         stems=large_strings(stems),
@@ -311,15 +311,24 @@ class _PatternMatches:
         )
 
 
-def _shared_stems(url: str, images: _PatternMatches, masks: _PatternMatches) -> list[str]:
+def _shared_stems(
+    url: str, images: _PatternMatches, masks: _PatternMatches, ignored: IgnoredFiles
+) -> list[str]:
     for stem in images.unreadable | masks.unreadable:  # the whole pair is left out
         images.files.pop(stem, None)
         masks.files.pop(stem, None)
     for side in (images, masks):
         if not side.files:
+            why = ""
+            if side.unreadable:
+                why = f" but {len(side.unreadable)} that cannot be read"
+            elif ignored.num_system:
+                examples = ", ".join(ignored.system_examples)
+                why = f" ({ignored.num_system} hidden or system files are ignored: {examples})"
             raise DatasetError(
-                f"{url} holds no file that matches {side.pattern!r}, or does not exist. Patterns "
-                "are relative to it; '*' stands for part of a name, '**' for several folders."
+                f"{url} holds no file that matches {side.pattern!r}{why}, or does not exist. "
+                "Patterns are relative to it; '*' stands for part of a name, '**' for several "
+                "folders."
             )
         if side.duplicates:
             first, second = side.duplicates[0]
