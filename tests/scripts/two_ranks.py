@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Callable
 
+import psutil
 import pytest
 import torch
 import torch.distributed as dist
@@ -36,6 +37,7 @@ def main() -> None:
     fsdp = headrace.prepare(_copy_of_rank_0(ddp), "fsdp", "cpu")
     _check_sharding(fsdp)
     _check_moved_buffers_are_rank_0_s()
+    _check_nothing_listens_beyond_this_host()
     ddp_optimizer, fsdp_optimizer = optimizer_of(ddp), optimizer_of(fsdp)
     train(ddp, ddp_optimizer, range(3), RANK)
     train(fsdp, fsdp_optimizer, range(3), RANK)
@@ -67,6 +69,19 @@ def _check_sharding(fsdp: torch.nn.Module) -> None:
         assert isinstance(parameter, DTensor), name
     assert type(fsdp.blocks[0]).__name__ == "FSDPBlock"
     assert fsdp.blocks[0].linear.weight.to_local().shape == (4, 8)
+
+
+def _check_nothing_listens_beyond_this_host() -> None:
+    torchrun = psutil.Process(os.getppid())
+    processes = [torchrun.parent(), torchrun, *torchrun.children(recursive=True)]
+    listening = [
+        each.laddr.ip
+        for process in processes
+        for each in process.net_connections("inet")
+        if each.status == psutil.CONN_LISTEN
+    ]
+    assert len(listening) >= 3  # the store, and gloo in each rank
+    assert set(listening) == {"127.0.0.1"}
 
 
 class _Moved(Network):

@@ -105,7 +105,8 @@ def test_the_environment_is_read_in_one_file_alone():
 # In jobs it is what torchrun's own process runs; `headrace` itself starts without torch.
 MAY_IMPORT_TORCH = (
     "data/loader/", "train/", "observe/probe/", "bootstrap/smddp/",
-    "jobs/torchrun_args.py", "jobs/hosts/driver.py", "jobs/torchrun.py",
+    "jobs/local_rendezvous.py", "jobs/torchrun_args.py", "jobs/hosts/driver.py",
+    "jobs/torchrun.py",
 )  # fmt: skip
 
 

@@ -61,6 +61,8 @@ OTHER_THREADS = _variables_of(
     "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "BLIS_NUM_THREADS", "NUMEXPR_NUM_THREADS",
 )  # fmt: skip
 UNSHARED_STORE = Variable("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1: ranks have their own store")
+GLOO_INTERFACE = Variable("GLOO_SOCKET_IFNAME", "the network interface of gloo (torch)")
+RPC_INTERFACE = Variable("TP_SOCKET_IFNAME", "the network interface of torch's RPC (torch)")
 PYTHON_EXEC = Variable("PYTHON_EXEC", "the interpreter that runs the script (torchrun)")
 
 RUN_DIR = Variable("HEADRACE_RUN_DIR", "the run folder, set by `headrace run`")

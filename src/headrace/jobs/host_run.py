@@ -169,8 +169,9 @@ class HostAssignment:
         """Set torchrun's rendezvous with the other hosts; the driver does the restarts."""
         args.nnodes = str(self.hosts)
         args.node_rank = self.number
-        args.local_addr = self.address
-        args.master_addr = self.master_address
+        args.local_addr = self.address if self.hosts > 1 else None
+        # Ranks of one host need no store that other hosts can reach.
+        args.master_addr = self.master_address if self.hosts > 1 else "127.0.0.1"
         args.master_port = self.master_port
         args.max_restarts = 0
         if self.ranks is not None:

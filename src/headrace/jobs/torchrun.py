@@ -13,7 +13,6 @@ minutes, in a call during which no Python signal handler runs: then a thread end
 
 from __future__ import annotations
 
-import argparse
 import gc
 import json
 import os
@@ -21,7 +20,6 @@ import signal
 import sys
 import threading
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -60,6 +58,7 @@ from headrace.jobs.host_run import (
     single_host_run,
     wait_at_start_barrier,
 )
+from headrace.jobs.local_rendezvous import use_local_rendezvous, use_loopback_for_collectives
 from headrace.jobs.output import LogFollower
 from headrace.jobs.spec import JobSpec
 from headrace.jobs.sync.host_sync import extra_grace_s
@@ -265,8 +264,7 @@ def _run(
     args = job.args
     args.log_dir = str(logs_folder)  # else torchrun creates a temporary folder
     _choose_threads(job)
-    _isolate_restarts(args)
-    _choose_local_rendezvous(args)
+    _choose_rendezvous(job)
     leftovers = RankProcessGroups()
     tie_ranks_to_torchrun(
         args, script_env, leftovers.pid_pipe, assignment.restarts if assignment else None
@@ -333,24 +331,18 @@ def _choose_threads(job: TorchrunJob) -> None:
     )
 
 
-def _isolate_restarts(args: argparse.Namespace) -> None:
+def _choose_rendezvous(job: TorchrunJob) -> None:
+    args = job.args
+    use_local_rendezvous(args)
+    fewest_hosts, most_hosts = torchrun.parse_min_max_nnodes(args.nnodes)
+    if most_hosts == 1 and job.ranks_here > 1:
+        use_loopback_for_collectives()
     # torchrun's agent keeps one store for all restarts, in which new ranks may find the addresses
     # of the dead ones and hang or fail (pytorch issue 135712; measured with gloo in 2.13). With
-    # a store in rank 0 every restart begins with an empty one.
-    fewest_hosts, most_hosts = torchrun.parse_min_max_nnodes(args.nnodes)
+    # a store in rank 0 every restart begins with an empty one; the local rendezvous does so anyway.
     may_restart = args.max_restarts > 0 or fewest_hosts != most_hosts
-    if may_restart and env.UNSHARED_STORE.get() is None:
+    if most_hosts > 1 and may_restart and env.UNSHARED_STORE.get() is None:
         env.UNSHARED_STORE.set("1")
-
-
-def _choose_local_rendezvous(args: argparse.Namespace) -> None:
-    # As torch.distributed.run.run does: jobs on one host get a free port of their own.
-    _, most_hosts = torchrun.parse_min_max_nnodes(args.nnodes)
-    is_given = args.rdzv_backend != "static" or args.rdzv_endpoint or args.master_port is not None
-    if args.standalone or (not is_given and most_hosts == 1):
-        args.rdzv_backend = "c10d"
-        args.rdzv_endpoint = "localhost:0"
-        args.rdzv_id = str(uuid.uuid4())
     if args.master_port is None:
         args.master_port = 29500
 
