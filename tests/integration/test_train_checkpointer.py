@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import pickle
 import shutil
 from decimal import Decimal
 from pathlib import Path
@@ -15,7 +16,7 @@ import torch
 from headrace import DataLoader
 from headrace.core.errors import CheckpointError, UsageError
 from headrace.data.storage import open_store
-from headrace.train import Checkpointer, Restored
+from headrace.train import Checkpointer, Restored, state_dicts
 from training import Loader, Network, differences, everything, optimizer_of, train
 
 
@@ -294,6 +295,34 @@ def test_what_could_never_be_restored_is_refused_before_it_counts(tmp_path: Path
     optimizer.param_groups[0]["note"] = [1, {"of": torch.ones(2)}]
     checkpointer.save(2, model, optimizer)
     assert checkpointer.restore(*trained(0)) == Restored(step=2, extra=None)
+
+
+def test_a_description_names_no_class_of_the_standard_library(tmp_path: Path):
+    Checkpointer(str(tmp_path)).save(1, *trained(1))
+    (description,) = tmp_path.glob("step-*/*/.metadata")
+    modules = set()
+
+    class Reader(pickle.Unpickler):
+        def find_class(self, module: str, name: str):
+            modules.add(module.partition(".")[0])
+            return super().find_class(module, name)
+
+    with description.open("rb") as file:
+        Reader(file).load()
+    assert modules == {"torch"}
+
+
+def test_a_description_that_cannot_be_read_back_leaves_the_checkpoints_before_it(
+    url: str, monkeypatch: pytest.MonkeyPatch
+):
+    checkpointer = Checkpointer(url, keep=1)
+    checkpointer.save(1, *trained(1))
+    with monkeypatch.context() as patch:  # as if another torch named one more class
+        needed = {each for each in state_dicts._ALLOWED_CLASSES if each[1] != "_StorageInfo"}
+        patch.setattr(state_dicts, "_ALLOWED_CLASSES", needed)
+        with pytest.raises(CheckpointError, match=r"\.metadata asks for .*_StorageInfo"):
+            checkpointer.save(2, *trained(2))
+    assert checkpointer.restore(*trained(0)) == Restored(step=1, extra=None)
 
 
 def test_an_optimizer_stays_without_state_where_reading_fails(tmp_path: Path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import multiprocessing
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -80,3 +81,15 @@ def test_indices_that_can_only_be_iterated_over_leave_the_size_to_the_batch():
     assert batch_recorder._batch_size(fetcher, [4, 1, 2], batch) == 3
     assert batch_recorder._batch_size(fetcher, iter([4, 1, 2]), batch) == 3
     assert batch_recorder._batch_size(fetcher, iter([4, 1, 2]), object()) == -1
+
+
+@pytest.mark.parametrize(
+    "methods", [["fork", "spawn", "forkserver"], ["forkserver", "spawn", "fork"]]
+)
+def test_the_start_method_is_python_s_own_until_one_is_chosen(
+    methods: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(multiprocessing, "get_all_start_methods", lambda: methods)
+    chosen = multiprocessing.get_start_method(allow_none=True)
+    assert batch_recorder.start_method() == (chosen or methods[0])
+    assert multiprocessing.get_start_method(allow_none=True) == chosen  # asking fixes nothing

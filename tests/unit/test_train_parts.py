@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 
 from headrace.core.errors import CheckpointError
+from headrace.data.loader.serialization import unpickle
 from headrace.train import strategies
 from headrace.train.checkpoint_store import Commit, SavedFile, scratch_folder, step_folder, step_of
 from headrace.train.state_dicts import SafeCheckpointReader
@@ -93,6 +95,25 @@ def test_code_in_a_checkpoint_s_description_is_not_run(tmp_path: Path):
     (tmp_path / ".metadata").write_bytes(pickle.dumps(torch.Size([1])))
     with pytest.raises(CheckpointError, match="describes no checkpoint"):
         SafeCheckpointReader(tmp_path, [".metadata"]).read_metadata()
+
+
+def test_a_description_of_any_python_names_the_folder(tmp_path: Path):
+    description = Metadata({}, storage_meta=StorageMeta(checkpoint_id=tmp_path))
+    written = pickle.dumps(description, protocol=3)  # modules stand in it as lines
+    here = f"c{type(tmp_path).__module__}\nPosixPath".encode()
+    assert here in written
+    for module in (b"pathlib", b"pathlib._local"):  # the latter is 3.13's
+        foreign = written.replace(here, b"c" + module + b"\nPosixPath")
+        (tmp_path / ".metadata").write_bytes(foreign)
+        metadata = SafeCheckpointReader(tmp_path, [".metadata"]).read_metadata()
+        assert metadata.storage_meta == StorageMeta(checkpoint_id=tmp_path)
+
+
+def test_a_dataset_of_any_python_s_paths_is_read(tmp_path: Path):
+    here = f"c{type(tmp_path).__module__}\nPosixPath".encode()
+    for module in (b"pathlib", b"pathlib._local"):
+        foreign = pickle.dumps(tmp_path, protocol=0).replace(here, b"c" + module + b"\nPosixPath")
+        assert unpickle(foreign) == tmp_path
 
 
 def test_a_scratch_folder_of_a_dead_process_is_removed_and_a_live_one_is_not(

@@ -18,7 +18,6 @@ from typing import Any, Protocol, TypeVar
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save as write_states
 from torch.optim import Optimizer
@@ -37,6 +36,7 @@ from headrace.train.checkpoint_store import (
     step_folder,
 )
 from headrace.train.state_dicts import (
+    PlainCheckpointWriter,
     SafeCheckpointReader,
     SafeLoadPlanner,
     SafeSavePlanner,
@@ -203,6 +203,7 @@ class Checkpointer:
             states = on_all_ranks(lambda: collect_state(model, optimizer, to_load=False))
             on_all_ranks(lambda: _write_states(states, files_dir))
             files = gather_values(lambda: self._upload_files(files_dir, folder))
+            on_rank_0(lambda: _check_reads_back(files_dir, files, states))
         same = all(state == loaders[0] for state in loaders)
         commit = Commit(
             step=step,
@@ -395,9 +396,25 @@ def _without_single_process_warning() -> Iterator[None]:
         yield
 
 
+def _check_reads_back(
+    files_dir: Path, files: Sequence[Sequence[SavedFile]], states: TrainingState
+) -> None:
+    """Raise CheckpointError where a description that was written cannot be read, or lacks a value.
+
+    It would count, have older checkpoints deleted, and fail when it is needed.
+    """
+    names = [file.name for of_rank in files for file in of_rank]
+    saved = SafeCheckpointReader(files_dir, names).read_metadata().state_dict_metadata
+    if missing := [key for key in states.values if key not in saved]:
+        raise CheckpointError(
+            f"{files_dir / '.metadata'} was written without {missing[0]}, one of {len(missing)} "
+            "values that it should describe. Earlier checkpoints are untouched."
+        )
+
+
 @_without_single_process_warning()
 def _write_states(states: TrainingState, files_dir: Path) -> None:
-    writer = FileSystemWriter(files_dir)
+    writer = PlainCheckpointWriter(files_dir)
     write_states(states.values, storage_writer=writer, planner=SafeSavePlanner())
 
 

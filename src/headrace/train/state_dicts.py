@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch import nn
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
-from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import ReadItem, WriteItem, WriteItemType
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
@@ -197,7 +197,7 @@ _ALLOWED_CLASSES = {
     ("torch", "Size"),
     ("torch.serialization", "_get_layout"),
     ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
-    ("pathlib", "PosixPath"),
+    ("pathlib", "PosixPath"),  # where torch's own writer, or an earlier release, wrote it
     *(
         ("torch.distributed.checkpoint.metadata", name)
         for name in (
@@ -206,6 +206,21 @@ _ALLOWED_CLASSES = {
         )
     ),
 }  # fmt: skip
+
+
+_MOVED_MODULES = {"pathlib._local": "pathlib"}
+"""Modules of Python 3.13's classes, and where other versions have them."""
+
+
+class PlainCheckpointWriter(FileSystemWriter):
+    """Writes a checkpoint's files with a description that names no class of the standard library.
+
+    torch puts the folder's path in it as a `PosixPath`, whose module depends on Python's version.
+    """
+
+    def storage_meta(self) -> StorageMeta:
+        """Return where the checkpoint is, as texts; torch calls this."""
+        return StorageMeta(checkpoint_id=str(self.path), save_id=self.save_id)
 
 
 class SafeCheckpointReader(FileSystemReader):
@@ -298,6 +313,7 @@ def _innermost_unreadable(place: str, value: Any) -> tuple[str, Any]:
 
 class _MetadataUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
+        module = _MOVED_MODULES.get(module, module)
         is_dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
         if not is_dtype and (module, name) not in _ALLOWED_CLASSES:
             raise CheckpointError(

@@ -201,6 +201,7 @@ _MODULES = {
     f"{_TRANSFORMS}.joint": f"{_TRANSFORMS}.augmentation",
     f"{_TRANSFORMS}.recode": f"{_TRANSFORMS}.resize",
     "headrace.data.shards.index": "headrace.data.shards.shard_index",
+    "pathlib._local": "pathlib",  # of a rank with Python 3.13
 }
 _NAMES = {"Order": "BatchSpec", "Recipe": "LoaderSpec", "of_main": "script_attribute"}
 

@@ -17,7 +17,12 @@ from typing import Any
 from headrace.core import env
 from headrace.core.import_hooks import after_import
 from headrace.observe.probe import install_hooks
-from headrace.observe.probe.loaders import LOADER_REGISTRY, STARTING_LOADER, samples_in
+from headrace.observe.probe.loaders import (
+    LOADER_REGISTRY,
+    STARTING_LOADER,
+    samples_in,
+    start_method,
+)
 from headrace.observe.probe.process_usage import read_proc_file
 from headrace.observe.probe.read_monitor import READ_MONITOR, ReceivedTotals
 from headrace.observe.probe.recording_session import SESSION, guarded
@@ -238,7 +243,7 @@ def _watch_rank(watchdog: Any) -> None:
 def _is_from_a_fork_server() -> bool:
     """Return whether this process is a child of multiprocessing's fork server."""
     chosen = getattr(multiprocessing.current_process(), "_start_method", None)
-    return (chosen or multiprocessing.get_start_method(allow_none=True)) == "forkserver"
+    return (chosen or start_method()) == "forkserver"
 
 
 @guarded

@@ -267,9 +267,7 @@ def _register_iterator(iterator: Any, loader: Any) -> None:
 def _describe_torch(loader: Any) -> tuple[Any, ...]:
     context = loader.multiprocessing_context
     if loader.num_workers and context is None:
-        import multiprocessing
-
-        method = multiprocessing.get_start_method(allow_none=True) or "fork"
+        method = start_method()
     else:
         method = context.get_start_method() if context is not None else ""
     return (
@@ -284,6 +282,18 @@ def _describe_torch(loader: Any) -> tuple[Any, ...]:
         int(getattr(loader, "in_order", True)),
         method,
     )
+
+
+def start_method() -> str:
+    """Return how this process starts others, where nobody says it: fork, spawn, forkserver.
+
+    Python's default is the first of all methods, forkserver from 3.14 on. To ask
+    `get_start_method` for it would fix it, and the script could choose no other.
+    """
+    import multiprocessing
+
+    chosen = multiprocessing.get_start_method(allow_none=True)
+    return chosen or multiprocessing.get_all_start_methods()[0]
 
 
 def _describe_own(loader: Any) -> tuple[Any, ...]:
