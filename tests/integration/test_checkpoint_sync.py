@@ -294,8 +294,9 @@ def test_a_job_of_fewer_hosts_takes_over_what_the_others_have_left(
     one = Host(s3_url, tmp_path / "1", "host-1")
     assert found() == {"rank-1": "1"}
     (one.folder / "rank-1").unlink()
-    one.passes(10.0)
-    assert found() == {}
+    (one.folder / "rank-0").write_text("0")
+    one.passes(10.0, 10.0)
+    assert found() == {"rank-0": "0"}
 
 
 def test_a_process_of_an_earlier_start_can_write_nothing_more(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from headrace.core.files import write_text_atomically
+from headrace.core.files import create_atomically, write_text_atomically
 
 
 def test_a_text_takes_the_place_of_what_was_there(tmp_path: Path):
@@ -24,3 +27,28 @@ def test_what_was_there_stays_where_nothing_can_be_written(tmp_path: Path):
         write_text_atomically(tmp_path / "gone" / "run.json", "after")
     assert (tmp_path / "run.json").read_text() == "before"
     assert [each.name for each in tmp_path.iterdir()] == ["run.json"]
+
+
+@pytest.mark.parametrize("has_hard_links", [True, False])
+def test_of_several_that_create_a_file_at_once_one_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_hard_links: bool
+):
+    writers = 4
+    ready = threading.Barrier(writers)
+    link = Path.hardlink_to
+
+    def linked(file: Path, target: Path):
+        ready.wait()
+        if not has_hard_links:  # as exFAT, SMB and FUSE file systems say
+            raise OSError(errno.EPERM, "Operation not permitted")
+        link(file, target)
+
+    monkeypatch.setattr(Path, "hardlink_to", linked)
+    with ThreadPoolExecutor(writers) as pool:
+        for number in range(50):
+            file = tmp_path / str(number)
+            texts = [str(writer).encode() for writer in range(writers)]
+            wrote = list(pool.map(lambda text, file=file: create_atomically(file, text), texts))
+            assert wrote.count(True) == 1
+            assert file.read_bytes() == texts[wrote.index(True)]
+    assert len(list(tmp_path.iterdir())) == 50

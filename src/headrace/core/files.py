@@ -90,9 +90,25 @@ def _renamed_unless_taken(temporary: Path, file: Path) -> bool:
     except OSError as error:
         if error.errno not in _NO_HARD_LINKS:
             raise
-        if file.exists():
-            return False
+        return _replaced_claim(temporary, file)
+    return True
+
+
+def _replaced_claim(temporary: Path, file: Path) -> bool:
+    """Take a name by an empty file, which only one of several can make, and replace that.
+
+    A reader may see the empty file for an instant, and for good where this process is killed then.
+    """
+    try:
+        file.open("xb").close()
+    except FileExistsError:
+        return False
+    try:
         temporary.replace(file)
+    except BaseException:
+        with suppress(OSError):
+            file.unlink()
+        raise
     return True
 
 

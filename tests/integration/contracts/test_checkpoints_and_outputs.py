@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -178,6 +180,36 @@ def test_a_lease_whose_process_has_ended_is_taken_over(s3_url: str) -> None:
         Lease(store, "c").take()
     lease.release()
     Lease(store, "c").take()
+
+
+def test_a_lease_of_another_pid_namespace_is_not_taken_over(tmp_path: Path) -> None:
+    # As of a container of this machine: its pid means nothing here.
+    store = open_store(str(tmp_path))
+    subprocess.run(
+        ["unshare", "--user", "--map-root-user", "--pid", "--fork",
+         sys.executable, "-c", TAKES, str(tmp_path)],
+        env=clean_environment(), check=True, timeout=60,
+    )  # fmt: skip
+    (lease,) = store.list("headrace-lease")
+    record = json.loads(bytes(store.get(lease.path)))
+    record["pid"] = 2**22 + 1  # no process of this namespace has it
+    store.put(lease.path, json.dumps(record).encode())
+    with pytest.raises(UsageError, match="job a"):
+        Lease(store, "b").take()
+
+
+def test_a_lease_that_is_being_written_is_waited_for(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    other = Lease(store, "other")
+    other.take()
+    (lease,) = store.list("headrace-lease")
+    record = bytes(store.get(lease.path))
+    store.put(lease.path, b"")  # as where a disk has no hard links
+    written = threading.Timer(0.1, lambda: store.put(lease.path, record))
+    written.start()
+    with pytest.raises(UsageError, match="job other"):
+        Lease(store, "b").take()
+    written.join()
 
 
 TAKES = """

@@ -129,6 +129,7 @@ class FileState:
     size_bytes: int
     mtime_ns: int
     inode: int  # another file may have been renamed to its name
+    device: int = 0  # of the file system that holds it
     link: str = ""  # the target of a link; "": it is a file
 
 
@@ -140,6 +141,7 @@ class FileGroup:
     changed_s: float  # when they were last seen to change, by the scan's clock
     is_complete: bool = False  # they may be uploaded as they are
     is_settling: bool = True  # they changed so recently that they may be complete soon
+    is_unreadable: bool = False  # the file system does not tell what is there
 
 
 class FolderScan:
@@ -162,13 +164,22 @@ class FolderScan:
         """Return the present file groups, by name; at the end, what is closed is complete."""
         now_s = self._clock()
         found: dict[str, dict[str, FileState]] = {}
+        unreadable: set[str] = set()
         for name, state in self._files():
-            found.setdefault(group_of(name), {})[name] = state
+            files = found.setdefault(group_of(name), {})
+            if state is None:
+                unreadable.add(group_of(name))
+            else:
+                files[name] = state
         groups: dict[str, FileGroup] = {}
         for key, files in found.items():
             before = self._file_groups.get(key)
             if before is None or before.files != files:
                 before = FileGroup(files=files, changed_s=now_s)
+            if key in unreadable:
+                before = FileGroup(
+                    files=files, changed_s=now_s, is_settling=False, is_unreadable=True
+                )
             groups[key] = before
         self._file_groups = groups
         for key, group in groups.items():
@@ -176,14 +187,14 @@ class FolderScan:
         return groups
 
     def mark(self, name: str) -> FileState | None:
-        """Return a file's present state; None: it is gone."""
+        """Return a file's present state; None: it is gone. Raises OSError (it is not known)."""
         try:
             return _file_state(self._folder / name)
-        except OSError:
+        except FileNotFoundError:
             return None
 
     def _update_group(self, key: str, group: FileGroup, now_s: float, *, at_the_end: bool) -> None:
-        if group.is_complete:
+        if group.is_complete or group.is_unreadable:
             return
         last = _has_final_file(key, group)
         quiet_s = now_s - group.changed_s
@@ -209,7 +220,8 @@ class FolderScan:
         self._warn_of_file(name, "its end is missing, so it is not kept until it is written anew")
         return True
 
-    def _files(self) -> Iterator[tuple[str, FileState]]:
+    def _files(self) -> Iterator[tuple[str, FileState | None]]:
+        """Yield each file's name and state; None: the file system does not tell it."""
         for name, path in _walk(self._folder, ""):
             try:
                 name.encode()
@@ -217,7 +229,13 @@ class FolderScan:
             except UnicodeEncodeError:
                 self._warn_of_file(ascii(name), "no store takes such a name, so it is not kept")
                 continue
-            except OSError:  # gone meanwhile
+            except FileNotFoundError:  # gone meanwhile
+                continue
+            except OSError as error:
+                self._warn_of_file(
+                    name, f"{error.strerror}; what was kept of it stays, until it can be read"
+                )
+                yield name, None
                 continue
             if state is None:
                 self._warn_of_file(name, "it is neither file nor folder, so it is not kept")
@@ -255,14 +273,21 @@ def _has_final_file(key: str, group: FileGroup) -> bool | None:
 def _file_state(path: Path) -> FileState | None:
     status = path.lstat()
     if stat.S_ISLNK(status.st_mode):
-        return FileState(size_bytes=0, mtime_ns=0, inode=status.st_ino, link=str(path.readlink()))
+        return FileState(
+            size_bytes=0, mtime_ns=0, inode=status.st_ino, device=status.st_dev,
+            link=str(path.readlink()),
+        )  # fmt: skip
     if not stat.S_ISREG(status.st_mode):
         return None
-    return FileState(size_bytes=status.st_size, mtime_ns=status.st_mtime_ns, inode=status.st_ino)
+    return FileState(
+        size_bytes=status.st_size, mtime_ns=status.st_mtime_ns, inode=status.st_ino,
+        device=status.st_dev,
+    )  # fmt: skip
 
 
 def _walk(folder: Path, below: str) -> Iterator[tuple[str, Path]]:
-    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+    # What cannot be listed for another reason is not gone: the caller tries again.
+    with suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in sorted(entries, key=lambda each: each.name):
             name = f"{below}/{entry.name}" if below else entry.name
             if entry.is_dir(follow_symlinks=False):

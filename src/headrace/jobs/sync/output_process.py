@@ -6,7 +6,8 @@ not share the launcher's machine it uploads a part, without a lease.
 
 The lease is an object with an owner and a time, made by the store's create-if-absent, which only
 one of two writers wins. A lease that is not renewed expires; the lease of a process that has ended
-on this machine expires at once. The next owner creates the object of the next number.
+on this machine, in this process's pid namespace, expires at once. The next owner creates the object
+of the next number.
 
 SageMaker: `<job>/output/model.tar.gz`, `output.tar.gz`, `failure` and `intermediate/`, of all hosts
 together. Vertex AI: `model/`, `checkpoints/` and `logs/`, file by file.
@@ -33,6 +34,7 @@ from headrace.core.files import is_temporary
 from headrace.core.process.sidecar import SidecarParent, run_sidecar
 from headrace.data.storage import Store, declare_leaf, open_store
 from headrace.data.storage.store import split_span
+from headrace.data.storage.urls import check_path
 from headrace.jobs.sync.file_groups import FileState, FolderScan
 from headrace.jobs.sync.sync_messages import (
     OutputTask,
@@ -43,8 +45,12 @@ from headrace.jobs.sync.sync_messages import (
 
 LEASE_S = 60.0
 RENEW_AFTER_S = 15.0
+_UNREADABLE_S = 5.0
+"""How long a lease may be being written, in seconds, where the store shows half of it."""
+_TAKE_TRIES = 100
 _LEASE_FOLDER = "headrace-lease"
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
+_PID_NAMESPACE = Path("/proc/self/ns/pid")
 
 
 class Lease:
@@ -62,12 +68,17 @@ class Lease:
 
         Raises UsageError (another job holds it), StorageError (the store does not answer).
         """
-        while True:
+        for _ in range(_TAKE_TRIES):
             numbers = self._numbers()
             newest = max(numbers, default=0)
             self._refuse_if_leased(newest)
             if self._store.create(_path(newest + 1), self._record()) or self._is_own(newest + 1):
                 break
+        else:
+            raise UsageError(
+                f"--output-path {self._store.url}: other jobs took it each of {_TAKE_TRIES} times. "
+                "Give this job a path of its own."
+            )
         self._number = newest + 1
         self._renewed_s = time.monotonic()
         for number in numbers:
@@ -100,7 +111,7 @@ class Lease:
         return [int(name) for name in names if name.isdecimal()]
 
     def _refuse_if_leased(self, number: int) -> None:
-        lease = self._read(number) if number else None
+        lease = self._read_whole(number) if number else None
         if lease is None or _is_process_gone(lease):
             return
         left_s = float(lease["until_s"]) - time.time()
@@ -114,9 +125,19 @@ class Lease:
     def _record(self) -> bytes:
         record = {
             "owner": self._owner, "job": self._job, "host": os.uname().nodename,
-            "boot": _boot(), "pid": os.getpid(), "until_s": time.time() + LEASE_S,
+            "boot": _boot(), "pid": os.getpid(), "pid_namespace": _pid_namespace(),
+            "until_s": time.time() + LEASE_S,
         }  # fmt: skip
         return json.dumps(record).encode()
+
+    def _read_whole(self, number: int) -> Mapping[str, Any] | None:
+        """Return a lease, once it is written; None: it is gone, or what is there is none."""
+        deadline = time.monotonic() + _UNREADABLE_S
+        while (lease := self._read(number)) is None and time.monotonic() < deadline:
+            if number not in self._numbers():
+                return None
+            time.sleep(_UNREADABLE_S / 10)
+        return lease
 
     def _read(self, number: int) -> Mapping[str, Any] | None:
         with suppress(NotFoundError, ValueError):
@@ -132,8 +153,18 @@ class Lease:
 
 def _is_process_gone(lease: Mapping[str, Any]) -> bool:
     """Whether a lease's process is known to have ended, being one of this machine."""
-    here = (os.uname().nodename, _boot()) == (lease["host"], lease["boot"])
-    return here and not Path(f"/proc/{lease['pid']}").exists()
+    # Containers of a machine share its boot, often a name too, and have pids of their own.
+    here = (os.uname().nodename, _boot(), _pid_namespace())
+    there = (lease["host"], lease["boot"], lease.get("pid_namespace", ""))
+    is_known = bool(_pid_namespace()) and here == there
+    return is_known and not Path(f"/proc/{lease['pid']}").exists()
+
+
+def _pid_namespace() -> str:
+    """Return the kernel's name of this process's pid namespace; "" where it is not known."""
+    with suppress(OSError):
+        return str(_PID_NAMESPACE.readlink())
+    return ""
 
 
 def _boot() -> str:
@@ -286,6 +317,7 @@ class JobOutputs:
         prefix = f"{self._job}/{_PARTS}"
         trees: dict[str, Path] = {}
         for info in self._store.list(prefix):
+            check_path(info.path)  # a store may hold names with "..", which lead out of `drafts`
             host, _, name = info.path.removeprefix(f"{prefix}/").partition("/")
             trees[host] = drafts / "hosts" / host
             path = trees[host] / name

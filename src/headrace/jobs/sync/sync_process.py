@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -22,14 +23,12 @@ from pathlib import Path
 from uuid import uuid4
 
 from headrace.core.console import print_status
-from headrace.core.errors import CheckpointError, HeadraceError, NotFoundError
+from headrace.core.errors import CheckpointError, HeadraceError
 from headrace.core.file_lock import open_lock_file, try_lock
-from headrace.core.files import remove_abandoned_files, temporary_name
 from headrace.core.process.parent_death import die_with_parent
 from headrace.core.process.sidecar import SidecarParent, run_sidecar
 from headrace.data.storage import declare_leaf
-from headrace.data.storage.store import split_span
-from headrace.jobs.sync.file_groups import FileGroup, FileState, FolderScan, group_of, is_truncated
+from headrace.jobs.sync.file_groups import FileGroup, FileState, FolderScan, group_of
 from headrace.jobs.sync.remote_copy import (
     FencedError,
     MergedFiles,
@@ -38,8 +37,8 @@ from headrace.jobs.sync.remote_copy import (
     SyncManifest,
     adopting_manifest,
     file_checksum,
-    new_checksum,
 )
+from headrace.jobs.sync.restore import restore
 from headrace.jobs.sync.sync_messages import (
     SyncTask,
     exit_at_deadline,
@@ -73,6 +72,8 @@ class FolderSync:
         report: Callable[[str], object], clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self._clock = clock
+        self._report = report
+        self._is_retention_reported = False
         self._remote = remote
         self._folder = folder
         self._host = host
@@ -120,11 +121,9 @@ class FolderSync:
         by now, or the folder is gone), StorageError (the store does not answer; the next pass
         continues where this one ended), OSError (a file cannot be read).
         """
-        if not self._folder.is_dir():
-            raise CheckpointError(
-                f"{self._folder} is gone. What was kept of it stays at {self._remote.store.url}."
-            )
-        groups = self._without_foreign_files(self._scan.look(at_the_end=at_the_end))
+        self._check_folder()
+        present = self._scan.look(at_the_end=at_the_end)
+        groups = self._without_foreign_files(present)
         ready = {key for key, group in groups.items() if group.is_complete}
         ready -= {key for key in ready if _must_wait(groups[key], groups.values())}
         files: dict[str, SyncedFile] = {}
@@ -141,19 +140,36 @@ class FolderSync:
             files |= {name: self._files[name] for name in groups[key].files}
         files |= {name: file for name, file in before.items() if group_of(name) in waiting}
         wait_s = 0.0 if at_the_end else _REMOVALS_WAIT_S if may_remove else float("inf")
+        if not any(group.is_complete for group in present.values()):
+            wait_s = float("inf")  # an emptied folder is not one in which newer files are
         files |= self._not_yet_removed(before, groups, wait_s)
         if files != before:
             self._publish(files)
         return SyncPass(uploaded=uploaded, waiting=tuple(sorted(waiting)))
 
+    def _check_folder(self) -> None:
+        """Raise CheckpointError where the folder is gone, and OSError where that is not known."""
+        with suppress(FileNotFoundError):
+            if stat.S_ISDIR(self._folder.stat().st_mode):
+                return
+        raise CheckpointError(
+            f"{self._folder} is gone. What was kept of it stays at {self._remote.store.url}."
+        )
+
     def _note_present_files(self, merged: MergedFiles, others: set[str]) -> None:
         """Note which files here equal those of the remote copy; they are not uploaded again."""
         for name, file in merged.files.items():
-            state = self._scan.mark(name)
-            if state is None or state.link != file.link:
+            try:
+                state = self._scan.mark(name)
+                if state is None or state.link != file.link:
+                    continue
+                same = (state.size_bytes, state.mtime_ns) == (file.size_bytes, file.mtime_ns)
+                same = bool(file.link) or (
+                    same and file_checksum(self._folder / name) == file.checksum
+                )
+            except OSError:  # it cannot be read: the passes say so
                 continue
-            same = (state.size_bytes, state.mtime_ns) == (file.size_bytes, file.mtime_ns)
-            if file.link or (same and file_checksum(self._folder / name) == file.checksum):
+            if same:
                 own = merged.hosts[name] not in others
                 (self._synced_states if own else self._foreign)[name] = state
                 if own:
@@ -164,7 +180,7 @@ class FolderSync:
         found: dict[str, FileGroup] = {}
         for key, group in groups.items():
             files = _changed_since(self._foreign, group)
-            if files:
+            if files or group.is_unreadable:
                 found[key] = replace(group, files=files)
         return found
 
@@ -215,15 +231,43 @@ class FolderSync:
     def _not_yet_removed(
         self, before: Mapping[str, SyncedFile], groups: Mapping[str, FileGroup], wait_s: float
     ) -> dict[str, SyncedFile]:
-        """Return removed files that stay listed for a while, as something may replace them."""
+        """Return removed files that stay listed for a while, as something may replace them.
+
+        Those of an unmounted disk stay as long as it is: nobody removed them.
+        """
         now_s = self._clock()
         gone = {name for name in before if group_of(name) not in groups}
+        unmounted = {name for name in gone if self._is_unmounted(name)}
         self._gone_s = {name: self._gone_s.get(name, now_s) for name in gone}
         if wait_s and any(not group.is_complete for group in groups.values()):
             wait_s = max(wait_s, _REMOVALS_WAIT_LONGEST_S)
+        if unmounted or (gone and wait_s == float("inf") and not groups):
+            waited_s = max((now_s - since_s for since_s in self._gone_s.values()), default=0.0)
+            self._report_retained(len(unmounted or gone), waited_s)
         return {
-            name: before[name] for name, since_s in self._gone_s.items() if now_s - since_s < wait_s
+            name: before[name]
+            for name, since_s in self._gone_s.items()
+            if now_s - since_s < wait_s or name in unmounted
         }
+
+    def _is_unmounted(self, name: str) -> bool:
+        """Whether what is left of a removed file's folders is on another file system than it was.
+
+        Then the disk with the file was unmounted from one of them.
+        """
+        known = self._synced_states.get(name)
+        path = (self._folder / name).parent
+        while not path.is_dir() and path != self._folder:
+            path = path.parent
+        return known is not None and path.stat().st_dev != known.device
+
+    def _report_retained(self, files: int, waited_s: float) -> None:
+        if files and waited_s >= _REMOVALS_WAIT_LONGEST_S and not self._is_retention_reported:
+            self._is_retention_reported = True
+            self._report(
+                f"{self._folder}: {files} files are not there any more, and nothing is in their "
+                f"place. They stay at {self._remote.store.url}: a disk may have been unmounted."
+            )
 
     def _publish(self, files: Mapping[str, SyncedFile]) -> None:
         newest = SyncManifest(
@@ -280,142 +324,6 @@ def sync_until(
             # A folder of very many files is scanned less often, to use a tenth of a core.
             took_s = 0.0 if done.uploaded else time.monotonic() - start_s
             failing, wait_s = False, min(_MAX_PASS_INTERVAL_S, max(look_every_s, 9 * took_s))
-
-
-_RESTORE_TRIES = 5
-_MAX_FETCHES = 4
-_PIECE_BYTES = 8 * 1024 * 1024
-_STATUS_EVERY_S = 5.0
-
-
-def restore(remote: RemoteCopy, folder: Path, report: Callable[[str], object]) -> MergedFiles:
-    """Restore a folder from its remote copy; files that are present and equal are not fetched.
-
-    A file that was changed here stays where it is newer, and so do files that were never synced:
-    nothing is deleted.
-
-    Raises CheckpointError (the remote copy is broken), StorageError (the store does not answer).
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    remove_abandoned_files(folder)
-    for left in reversed(range(_RESTORE_TRIES)):
-        merged = remote.newest()
-        try:
-            _fetch_all(remote, merged, folder, report)
-            break
-        except NotFoundError:  # another host deleted it: a newer manifest lists another object
-            if left == 0:
-                raise
-    return merged
-
-
-def _fetch_all(
-    remote: RemoteCopy, merged: MergedFiles, folder: Path, report: Callable[[str], object]
-) -> None:
-    wanted = [file for file in merged.files.values() if not _is_present(folder / file.name, file)]
-    if not wanted:
-        return
-    size = sum(file.size_bytes for file in wanted)
-    report(
-        f"{len(wanted)} files of checkpoints, {_megabytes(size)}, are fetched: {remote.store.url}"
-    )
-    progress = _RestoreProgress(size, report)
-    with ThreadPoolExecutor(_MAX_FETCHES) as pool:
-        links = [file for file in wanted if file.link]
-        fetched = [
-            pool.submit(_fetch_file, remote, file, folder / file.name, progress.add)
-            for file in wanted
-            if not file.link
-        ]
-        try:
-            for each in fetched:
-                each.result()
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
-    for link in links:
-        _symlink(folder / link.name, link.link)
-    progress.finish()
-
-
-def _is_present(path: Path, file: SyncedFile) -> bool:
-    try:
-        status = path.lstat()
-        if file.link:
-            return path.is_symlink() and str(path.readlink()) == file.link
-        if path.is_symlink() or not path.is_file():
-            return False
-        if status.st_mtime_ns > file.mtime_ns:  # from a later attempt on this disk
-            return not is_truncated(path)
-        same = (status.st_size, status.st_mtime_ns) == (file.size_bytes, file.mtime_ns)
-        return same and file_checksum(path) == file.checksum
-    except FileNotFoundError:
-        return False
-
-
-def _fetch_file(
-    remote: RemoteCopy, file: SyncedFile, path: Path, add: Callable[[int], object]
-) -> None:
-    _clear_path(path)
-    draft = path.parent / temporary_name()
-    digest = new_checksum()
-    try:
-        with draft.open("xb") as out:
-            for start, length in split_span(0, file.size_bytes, _PIECE_BYTES):
-                piece = remote.store.get_range(file.stored_as, start, length)
-                digest.update(piece)
-                out.write(piece)
-                add(length)
-        if digest.hexdigest() != file.checksum:
-            raise CheckpointError(
-                f"{remote.store.url}/{file.stored_as}: its checksum is not that of {file.name} in "
-                "the manifest. Remove the newest manifest there to take the one before it."
-            )
-        os.utime(draft, ns=(file.mtime_ns, file.mtime_ns))
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
-
-
-def _symlink(path: Path, to: str) -> None:
-    _clear_path(path)
-    with suppress(FileNotFoundError):
-        path.unlink()
-    path.symlink_to(to)
-
-
-def _clear_path(path: Path) -> None:
-    """Create a file's folder, and move away a folder of the file's own name."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.is_dir() and not path.is_symlink():
-        path.rename(path.with_name(f"{path.name}.before-{uuid4().hex[:8]}"))
-
-
-class _RestoreProgress:
-    def __init__(self, size_bytes: int, report: Callable[[str], object]) -> None:
-        self._size, self._report = size_bytes, report
-        self._done = 0
-        self._start_s = self._last_s = time.monotonic()
-
-    def add(self, size_bytes: int) -> None:
-        self._done += size_bytes
-        now_s = time.monotonic()
-        if now_s - self._last_s >= _STATUS_EVERY_S:
-            self._last_s = now_s
-            rate = self._done / (now_s - self._start_s)
-            left_s = (self._size - self._done) / rate
-            self._report(
-                f"{_megabytes(self._done)} of {_megabytes(self._size)} are here, "
-                f"{_megabytes(int(rate))}/s, {left_s:.0f} s are left"
-            )
-
-    def finish(self) -> None:
-        took_s = time.monotonic() - self._start_s
-        self._report(f"the checkpoints are here: {_megabytes(self._size)} in {took_s:.1f} s")
-
-
-def _megabytes(size_bytes: int) -> str:
-    return f"{size_bytes / 1e6:,.1f} MB"
 
 
 PASS_EVERY_S = 0.25
