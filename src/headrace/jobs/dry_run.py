@@ -30,8 +30,7 @@ from headrace.platforms.sagemaker import DEFAULT_BASE, SageMakerFolders
 from headrace.platforms.script_contract import ScriptContract, script_arguments
 from headrace.platforms.training_job import Distribution, HostResources, TrainingJob
 from headrace.platforms.vertex import SEEN_OUTPUT, vertex_paths
-from headrace.records.redaction import redact
-from headrace.records.run_folder import hide_secrets
+from headrace.records.redaction import hide_secrets, redact
 
 if TYPE_CHECKING:
     from headrace.jobs.torchrun_args import TorchrunJob

@@ -28,12 +28,11 @@ from headrace.jobs.run_handle import RunHandle
 from headrace.jobs.sagemaker_sdk.config import FrameworkProfile, read_profile
 from headrace.jobs.sagemaker_sdk.debugger import ProfilerRule, ignored_settings, read_rules
 from headrace.jobs.sagemaker_sdk.inputs import Input, named_inputs
-from headrace.records.redaction import HIDDEN
+from headrace.records.redaction import HIDDEN, hide_secrets
 from headrace.records.run_folder import (
     LAUNCHER_LOG,
     Attempt,
     RunFolder,
-    hide_secrets,
     open_run_folder,
 )
 

@@ -52,6 +52,7 @@ from headrace.jobs.sync.host_sync import (
 from headrace.platforms.training_job import Distribution
 from headrace.records.layout import METRICS_FILE, RINGS
 from headrace.records.live_switch import create_live_switch
+from headrace.records.redaction import redact, redact_text
 from headrace.records.run_folder import Attempt, RunFolder
 
 _DEEP_S = 365 * 24 * 3600.0  # as long as the run lasts
@@ -156,8 +157,13 @@ class HostAssignment:
     sends_part: bool = False
 
     def to_json(self) -> str:
-        """Return a text that `from_json` reads, for a command line."""
+        """Return a text that `from_json` reads."""
         return json.dumps(asdict(self))
+
+    @classmethod
+    def read(cls, file: str) -> HostAssignment:
+        """Return the assignment in a file, whose path stands in an argument list in its place."""
+        return cls.from_json(Path(file).read_text(encoding="utf-8"))
 
     @classmethod
     def from_json(cls, text: str) -> HostAssignment:
@@ -276,7 +282,9 @@ class HostRun:
 
     def finish(self, end: ScriptEnd) -> None:
         """Write the platform's failure file, close the records, and upload the last files."""
-        self.script_env.note_end(end.code, list(end.command), end.traceback)
+        # The file that says so is uploaded.
+        command, traceback = redact(end.command), redact_text(end.traceback, is_code=True)
+        self.script_env.note_end(end.code, list(command), traceback)
         if self._recording is not None:
             self._recording.finish()
         self.finish_uploads(clean=end.is_clean)

@@ -134,7 +134,7 @@ def request_job(
     if asked.get("max_restarts"):
         torchrun_flags.append(f"--max-restarts={asked['max_restarts']}")
     variables = dict(asked.get("environment", {}))
-    secret = {name: value for name, value in variables.items() if is_secret(name)}
+    secret = {name: value for name, value in variables.items() if is_secret(name, str(value))}
     config = experiment_config or {}
     options["environment"] = [
         name if name in secret else f"{name}={value}"

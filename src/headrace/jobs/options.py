@@ -21,6 +21,7 @@ from headrace.core.errors import UsageError, check_choices, choices_hint
 from headrace.core.units import parse_seconds
 from headrace.platforms.script_contract import ContractName
 from headrace.records.layout import STEP_GROUP
+from headrace.records.redaction import redact_text
 
 Panel = Literal["Common", "Run", "Recording", "Data", "Platform", "Cluster", "Outputs"]
 Texts = Mapping[str, Sequence[str]]
@@ -107,7 +108,7 @@ def pairs(
         for each in texts:
             name, equals, value = each.partition("=")
             if not equals or not name:
-                raise UsageError(f"{flag} {each}: write it as {flag} NAME={what}.")
+                raise UsageError(f"{flag} {redact_text(each)}: write it as {flag} NAME={what}.")
             if name in found:
                 raise UsageError(f"{flag} {name}=... is given twice: name each once.")
             found[name] = parse(name, value)

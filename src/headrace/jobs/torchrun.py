@@ -231,7 +231,7 @@ def _ignore_signals() -> None:
 
 def _run_as_cluster_host(flags: Mapping[str, str], announce_fd: int) -> int:
     """Run the ranks of this host of a cluster; the driver prints their failure."""
-    assignment, logs = HostAssignment.from_json(flags["assignment"]), Path(flags["logs"])
+    assignment, logs = HostAssignment.read(flags["assignment"]), Path(flags["logs"])
     job = torchrun_job(JobSpec.from_json(assignment.spec))
     job = replace(job, ranks_here=assignment.ranks or job.ranks_here)
     assignment.apply(job.args)

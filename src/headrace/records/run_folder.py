@@ -25,7 +25,7 @@ from headrace.core.errors import LaunchError, UsageError
 from headrace.core.file_lock import is_locked, lock_within, open_lock_file, wait_for_lock
 from headrace.core.files import is_temporary, write_text_atomically
 from headrace.records.layout import RECORDS
-from headrace.records.redaction import HIDDEN, is_secret, redact
+from headrace.records.redaction import hide_secrets, redact
 
 _START_TOLERANCE_S = 1.0  # of a start time read twice, if the clock was adjusted in between
 
@@ -66,17 +66,6 @@ def take_job_request() -> dict[str, Any]:
         return {}
     request: dict[str, Any] = hide_secrets(json.loads(text))
     return request
-
-
-def hide_secrets(value: Any, name: str = "") -> Any:
-    """Return a JSON value with secrets hidden, by the names of fields and within URLs."""
-    if isinstance(value, dict):
-        return {key: hide_secrets(each, key) for key, each in value.items()}
-    if isinstance(value, list):
-        return [hide_secrets(each, name) for each in value]
-    if name and is_secret(name):
-        return HIDDEN
-    return redact([value])[0] if isinstance(value, str) else value
 
 
 _LOCK_FILE = "run.json.held"
@@ -122,6 +111,7 @@ def wait_for_killed_launcher(folder: Path, launcher: Mapping[str, Any]) -> None:
 
 
 RUNS_FOLDER = "runs"
+_FOLDER_MODE = 0o700  # logs and a script's files may hold what other users must not see
 _RUN_FILE = "run.json"
 _FORMAT_VERSION = 1
 LAUNCHER_LOG = "launcher.log"
@@ -308,7 +298,8 @@ def open_run_folder(
             return RunFolder(_new_folder(script, runs_folder(runs_dir)))
         named = runs_folder(runs_dir) / (name or "")
         path = named if run_dir is None else Path(run_dir).expanduser()
-        path.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir(_FOLDER_MODE, exist_ok=True)  # one that the user made keeps his mode
         # A run that starts at this moment has a temporary run.json there.
         others = [
             each
@@ -333,7 +324,7 @@ def _new_folder(script: str, runs: Path) -> Path:
     for suffix in ("", *(f"-{number}" for number in range(2, 1000))):
         path = runs / f"{stem}{suffix}"
         try:
-            path.mkdir()
+            path.mkdir(_FOLDER_MODE)
         except FileExistsError:  # another run started in the same second
             continue
         return path.resolve()

@@ -126,8 +126,10 @@ class HostCommands:
         assignment = self._assignment(agents, agent, restarts, has_ranks=has_ranks)
         command = (
             *_PYTHON_MODULE, module, *_AGENT_FLAGS, "--logs", logs,
-            "--assignment", assignment.to_json(), *(["--"] if has_ranks else []),
+            "--assignment", "{assignment}", *(["--"] if has_ranks else []),
         )  # fmt: skip
+        # In a file that only this user reads: the job's variables are in it, and others see argv.
+        files = {**files, "assignment": assignment.to_json().encode()}
         elsewhere = {**env.portable_environment(), env.RUN_DIR.name: "{folder}", **variables}
         return HostProgram(
             command=command,

@@ -1,7 +1,7 @@
 """The process that runs a script without ranks on a host of a job, without torchrun.
 
 The host's agent starts it as `python -m headrace.jobs.hosts.script_runner --parent PID --announce
-FD --go FD --logs FOLDER --assignment JSON`, and it ends with the agent. Its exit code is that of
+FD --go FD --logs FOLDER --assignment FILE`, and it ends with the agent. Its exit code is that of
 the script, whose failure, or why it could not start, it announces as a line of JSON.
 """
 
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
     flags, _ = read_wrapper_arguments(arguments)
     die_with_parent(int(flags["parent"]))
     announce_fd = int(flags["announce"])
-    assignment = HostAssignment.from_json(flags["assignment"])
+    assignment = HostAssignment.read(flags["assignment"])
     logs = Path(flags["logs"])
     if assignment.restarts:
         logs /= f"restart-{assignment.restarts}"

@@ -13,7 +13,7 @@ from headrace.observe.doctor.diagnosis import change_phrase, main_remedy
 from headrace.observe.doctor.findings import SEVERITIES, Cause, Finding, Remedy
 from headrace.observe.whatif.tables import Floats, columns
 from headrace.observe.whatif.train_steps import DeviceSteps, TrainSteps, read_steps
-from headrace.records.redaction import HIDDEN, redact
+from headrace.records.redaction import HIDDEN, redact_text
 from headrace.records.schema import PHASES
 from headrace.report.figures.activity import (
     LIBRARY_COLOUR,
@@ -223,10 +223,7 @@ def read_excerpt(file: str, line: int, began_s: float | None) -> SourceExcerpt |
 
 
 def _redacted(text: str) -> str:
-    indent = text[: len(text) - len(text.lstrip())]
-    hidden = _SECRET.sub(rf"\g<1>\g<2>{HIDDEN}\g<2>", text)
-    words = (redact((word,))[0] if "://" in word else word for word in hidden.lstrip().split(" "))
-    shown = indent + " ".join(words)
+    shown = redact_text(_SECRET.sub(rf"\g<1>\g<2>{HIDDEN}\g<2>", text), is_code=True)
     return shown if len(shown) <= _LONGEST_LINE else shown[: _LONGEST_LINE - 1] + "…"
 
 

@@ -1,0 +1,150 @@
+"""Secrets in every place of a command line, a variable, a URL or a text, and what is none."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from headrace.records.redaction import hide_secrets, is_secret, redact, redact_text
+
+CANARY = "c4n4rY/x+9d8f7a6b5c4d3e2f1a0b9c8d7"  # as keys look, and no known form of one
+PLAIN = "sesame"
+
+
+NAMES = """
+    AWS_SECRET_ACCESS_KEY aws_access_key_id HF_TOKEN hf-token hfToken HFTOKEN my_api_key apiKey
+    OPENAI_API_KEY_2 --password db.PASSWORD passwd PGPASSWORD user_pwd passphrase client_secret
+    X-Amz-Signature sig AccountKey SharedAccessKey AZURE_STORAGE_KEY Authorization cookie
+    proxy-authorization SENTRY_DSN GOOGLE_APPLICATION_CREDENTIALS X-Auth-Token ssh_private_key
+""".split()  # noqa: SIM905 - names, as a paragraph
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_of_secrets_in_any_spelling(name: str):
+    assert is_secret(name)
+    assert is_secret(name, PLAIN)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("--tokenizer", "gpt2"), ("max_tokens", "512"), ("tokens_per_batch", "1e6"),
+        ("--pad-token", "<pad>"), ("mask_token", "[MASK]"), ("monkey", "3"), ("--keyboard", "1"),
+        ("--image-key", "jpg"), ("sort_key", "label"), ("--key-frames", "16"), ("author", "Ann"),
+        ("sigma", "0.5"), ("--significant", "3"), ("PWD", "/home/ann"), ("passes", "3"),
+        ("compass", "n"), ("assignment", "x"), ("design", "x"), ("--detokenize", "yes"),
+    ],
+)  # fmt: skip
+def test_names_of_other_things(name: str, value: str):
+    assert not is_secret(name, value)
+    assert redact([f"{name}={value}"]) == (f"{name}={value}",)
+
+
+def test_a_name_that_may_be_a_secret_s_is_judged_by_the_value():
+    assert redact([f"--wandb-key={CANARY}", "--image-key=jpg"]) == (
+        "--wandb-key=***", "--image-key=jpg",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("typed", "kept"),
+    [
+        (["--api-key", "abc", "t.py"], ("--api-key", "***", "t.py")),
+        (["--hf_token=abc"], ("--hf_token=***",)),
+        (["WANDB_API_KEY=abc"], ("WANDB_API_KEY=***",)),
+        (["--environment", "HF_TOKEN=a b,c"], ("--environment", "HF_TOKEN=***")),
+        (["--environment=HF_TOKEN=abc"], ("--environment=HF_TOKEN=***",)),
+        (["--data=https://u:p@h/a?X-Sig=1"], ("--data=https://h/a",)),
+        (["s3://b/k?versionId=1", "--lr=0.1"], ("s3://b/k", "--lr=0.1")),
+        (["--token", "--next", "x"], ("--token", "--next", "x")),
+        (["--max-tokens", "512", "--tokenizer", "t"], ("--max-tokens", "512", "--tokenizer", "t")),
+        (["--monkey", "3", "--keyboard=1"], ("--monkey", "3", "--keyboard=1")),
+        (["+wandb.api_key=abc", "model.lr=1"], ("+wandb.api_key=***", "model.lr=1")),
+    ],
+)
+def test_no_secret_of_a_command_line_is_kept(typed, kept):
+    assert redact(typed) == kept
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{{"password": "{0}", "lr": 1}}',
+        "{{'db': {{'passwd': '{0}'}}}}",
+        '{{\\"api_key\\": \\"{0}\\"}}',
+        "api_key: {0}",
+        "a=1,password={0},b=2",
+        "bash -c 'export HF_TOKEN={0}; python t.py'",
+        "bash -c 'python t.py --token {0} --lr 1'",
+        'python t.py --password "{0} and more {0}" --lr 1',
+        "postgresql://user:{0}@db.example.com:5432/x",
+        "https://{0}@github.com/a/b.git",
+        "https://user:p@{0}@host/x",
+        "https://user:{0}/{0}@host/x",
+        "https://user:{0}#{0}?@host/x",
+        "http://user:{0}@[::1]:8080/x",
+        "s3://b/a,s3://key:{0}@b/c",
+        "https://h/x?X-Amz-Signature={0}&X-Amz-Date=1",
+        "https://h/x?next=https://u:{0}@h/y",
+        'fetched "https://h/x?sig={0}" twice',
+        "https://h/x#access_token={0}",
+        "DefaultEndpointsProtocol=https;AccountName=x;AccountKey={0};EndpointSuffix=y",
+        "sv=2024-01-01&sig={0}",
+        "cache user:{0}@cache.example.com:6379",
+        "Authorization: Bearer {0}",
+        "Authorization: Basic {0}",
+        "curl -H 'Authorization: {0}' https://h",
+        "curl -H 'X-Api-Key: {0}' https://h",
+        "Cookie: a={0}; b={0}",
+        '{{"headers": {{"Authorization": "Bearer {0}"}}}}',
+    ],
+)
+def test_a_secret_is_hidden_wherever_it_stands(text: str):
+    for secret in (PLAIN, CANARY.replace("/", "_")):
+        written = text.format(secret)
+        assert secret not in redact_text(written), written
+        assert secret not in redact(["--config", written])[1]
+        assert secret not in redact([f"--config={written}"])[0]
+        assert secret not in json.dumps(hide_secrets({"a": [{"b": written}]}))
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "AKIAIOSFODNN7EXAMPLE", "hf_" + "aB3" * 10, "ghp_" + "aB3" * 12, "github_pat_" + "aB3" * 10,
+        "sk-proj-" + "aB3" * 10, "xoxb-1234567890-abc", "AIza" + "aB3-_" * 7, "glpat-" + "aB3" * 8,
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0", "-----BEGIN RSA PRIVATE KEY-----\nMIIE\n",
+    ],
+)  # fmt: skip
+def test_a_key_of_a_known_form_is_hidden_under_any_name(secret: str):
+    for text in (secret, f"--note={secret}", f"use {secret} here", json.dumps({"note": secret})):
+        assert secret.strip() not in redact((text,))[0]
+        assert "MIIE" not in redact((text,))[0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "https://host/@user/a@2x.png", "s3://bucket/a@b/c", "http://host:8080/a@b", "git@h.org:a/b",
+        "a@b.org", "mailto:a@b.org", "lr=0.1,sigma=3", "--seed 3 --tokenizer gpt2", "x: y", "12:30",
+        "image:tag@sha256:0011", "task-of-something-very-long-1", "C:/x", "gs://b/k#1.jpg",
+        '{"lr": 0.1, "max_tokens": 5, "names": ["a", "b"]}', "key=label", "for token in tokens:",
+    ],
+)  # fmt: skip
+def test_other_texts_stay_as_they_are(text: str):
+    assert redact_text(text) == text
+    assert redact((text,)) == (text,)
+
+
+def test_in_code_only_literals_are_hidden():
+    for code in ("token = tokenizer(text)", "tokens: int = 5", "x = f(password=password)"):
+        assert redact_text(code, is_code=True) == code
+    assert redact_text('login(token="abc", n=1)', is_code=True) == 'login(token="***", n=1)'
+    assert redact_text("password: str = 'abc'", is_code=True).count("abc") == 1  # an annotation
+
+
+def test_json_keeps_its_shape():
+    request = {"environment": {"HF_TOKEN": "x", "SEED": 3}, "password": None, "max_tokens": 5}
+    hidden = {"environment": {"HF_TOKEN": "***", "SEED": 3}, "password": None, "max_tokens": 5}
+    assert hide_secrets(request) == hidden
