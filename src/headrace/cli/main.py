@@ -20,7 +20,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from headrace.core.errors import HeadraceError
-from headrace.jobs.torchrun_process import discard_early, start_early
+from headrace.core.supported_platform import require_supported_platform
 
 if TYPE_CHECKING:
     import typer
@@ -83,6 +83,12 @@ def build_app() -> typer.Typer:
 def main() -> None:
     """Run the command line and exit."""
     open_closed_streams()
+    try:
+        require_supported_platform()
+    except HeadraceError as error:
+        sys.exit(f"headrace: {error}")
+    from headrace.jobs.torchrun_process import discard_early, start_early
+
     start_early(sys.argv[1:])
     try:
         code = run_command_line()

@@ -20,7 +20,8 @@
     │   └── LoaderTimeoutError
     ├── CheckpointError
     ├── RecordsError
-    └── LaunchError
+    ├── LaunchError
+    └── UnsupportedPlatformError
 
 A message says what, where and what to do next. It never holds a credential or the query part of a
 URL. Every error survives pickling, because workers send theirs to the caller.
@@ -117,6 +118,10 @@ class RecordsError(HeadraceError):
 
 class LaunchError(HeadraceError):
     """A job could not be started, or one of its ranks failed."""
+
+
+class UnsupportedPlatformError(HeadraceError, ImportError):
+    """Something was imported that needs another operating system or Python; it names both."""
 
 
 def error_to_json(error: HeadraceError) -> dict[str, str]:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 from contextlib import suppress
 from pathlib import Path
+
+from headrace.core.supported_platform import require_supported_platform
+
+try:
+    import fcntl
+except ImportError:
+    require_supported_platform()
+    raise
 
 _POLL_S = 0.05
 

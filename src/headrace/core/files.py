@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -55,10 +54,10 @@ def write_atomically(
         sync_folder(file.parent)
 
 
-def write_text_atomically(file: Path, text: str) -> None:
-    """Write a text as UTF-8 in an existing folder, without a flush; see `write_atomically`."""
+def write_text_atomically(file: Path, text: str, *, durable: bool = False) -> None:
+    """Write a text as UTF-8 in an existing folder; see `write_atomically`."""
     file.parent.stat()  # a folder that was removed is not made again
-    write_atomically(file, [text.encode()], durable=False)
+    write_atomically(file, [text.encode()], durable=durable)
 
 
 def create_atomically(file: Path, data: bytes) -> bool:
@@ -174,6 +173,8 @@ _OPEN_FILES = 65_536
 
 def raise_open_file_limit() -> None:
     """Raise the limit of open files of this process and its future children, to 65536 at most."""
+    import resource  # late: Windows has none, and this file must be importable to say so
+
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < limit:

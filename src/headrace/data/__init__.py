@@ -1,1 +1,5 @@
 """How samples reach the model: storage, shards, transforms, loader, channels."""
+
+from headrace.core.supported_platform import require_supported_platform
+
+require_supported_platform()
