@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from headrace.core.errors import LaunchError, UsageError
-from headrace.core.files import temporary_name
+from headrace.core.files import is_temporary, temporary_name
+from headrace.records import run_folder
 from headrace.records.run_folder import open_run_folder
 
 
@@ -114,3 +117,34 @@ def test_runs_lie_where_the_call_or_the_environment_says(
     assert folder.path == tmp_path / "given" / "base"
     other = open_run_folder(run_dir=None, name=None, script="t.py", runs_dir=str(tmp_path / "own"))
     assert other.path.parent == tmp_path / "own"
+
+
+def test_what_a_run_has_written_down_survives_a_power_cut(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+):
+    flushed: list[str] = []
+    fsync = os.fsync
+
+    def noting(descriptor: int) -> None:
+        name = Path(f"/proc/self/fd/{descriptor}").readlink().name
+        flushed.append("run.json" if is_temporary(name) else name)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    folder = open_run_folder(run_dir=None, name="base", script="t.py")
+    attempt = start(folder)
+    assert flushed == ["runs", "run.json", "base"]  # the folder itself, the file, its name
+    folder.end_attempt(attempt.number, 0)
+    assert flushed[3:] == ["run.json", "base"]
+
+
+def test_a_lock_that_is_never_released_is_named(here: Path, monkeypatch: pytest.MonkeyPatch):
+    folder = open_run_folder(run_dir=None, name="base", script="t.py")
+    start(folder)
+    monkeypatch.setattr(run_folder, "_CHANGE_WAIT_S", 0.1)
+    with (folder.path / "run.json.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(LaunchError, match=r"run\.json\.lock: another process has held"):
+            folder.end_attempt(1, 0)
+    folder.end_attempt(1, 0)
+    assert folder.attempts()[0].exit_code == 0

@@ -66,12 +66,6 @@ def is_locked(path: Path, *, unknown: bool) -> bool:
         os.close(descriptor)
 
 
-def wait_for_lock(descriptor: int) -> None:
-    """Wait for the lock of an open file; without one where the file system has no locks."""
-    with suppress(OSError):
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-
-
 def unlock(descriptor: int) -> None:
     """Release a lock; closing is not enough where a child forked meanwhile has the descriptor."""
     with suppress(OSError):

@@ -22,8 +22,8 @@ import psutil
 
 from headrace.core import env
 from headrace.core.errors import LaunchError, UsageError
-from headrace.core.file_lock import is_locked, lock_within, open_lock_file, wait_for_lock
-from headrace.core.files import is_temporary, write_text_atomically
+from headrace.core.file_lock import is_locked, lock_within, open_lock_file
+from headrace.core.files import is_temporary, sync_folder, write_text_atomically
 from headrace.records.layout import RECORDS
 from headrace.records.redaction import hide_secrets, redact
 
@@ -71,6 +71,7 @@ def take_job_request() -> dict[str, Any]:
 _LOCK_FILE = "run.json.held"
 _EXIT_TIMEOUT_S = 10.0  # for the kernel to end the processes of a killed launcher
 _LOCK_WAIT_S = 1.0  # a process that looks whether it is locked may be slow to go on
+_CHANGE_WAIT_S = 60.0  # for other processes to change run.json, which takes them milliseconds
 _POLL_S = 0.02
 
 _LOCKS: dict[Path, int] = {}  # open for as long as this process lives
@@ -206,6 +207,8 @@ class RunFolder:
                 current_folder = str(Path.cwd())
             with self._locked():
                 before = self.attempts()
+                if not before:
+                    sync_folder(self.path.parent)  # which has the run's folder in it
                 if not lock_run(self.path):  # another one started at the same moment
                     raise _already_running(self.path, before[-1] if before else None)
                 attempt = Attempt(
@@ -261,7 +264,11 @@ class RunFolder:
         lock = self.path / f"{_RUN_FILE}.lock"
         descriptor = open_lock_file(lock)
         try:
-            wait_for_lock(descriptor)
+            if not lock_within(descriptor, _CHANGE_WAIT_S, required=False):
+                raise LaunchError(
+                    f"{lock}: another process has held this lock for {_CHANGE_WAIT_S:.0f} s. End "
+                    f"it (fuser {lock} names it), or take another folder with --run-dir."
+                )
             yield
         finally:
             os.close(descriptor)
@@ -272,7 +279,8 @@ class RunFolder:
             "name": self.path.name,
             "attempts": [asdict(attempt) for attempt in attempts],
         }
-        write_text_atomically(self.path / _RUN_FILE, json.dumps(run, indent=2) + "\n")
+        text = json.dumps(run, indent=2) + "\n"
+        write_text_atomically(self.path / _RUN_FILE, text, durable=True)
 
 
 def runs_folder(runs_dir: str | None = None) -> Path:

@@ -133,9 +133,14 @@ class Sidecar:
         with suppress(OSError):
             write_all(self._process.stdin.fileno(), line.encode())
 
-    def receive(self) -> dict[str, Any] | None:
-        """Wait for its next message; None where it has ended. Raises the error that it reports."""
+    def receive(self, timeout_s: float | None = None) -> dict[str, Any] | None:
+        """Wait for its next message; None where it has ended.
+
+        Raises the error that it reports, and TimeoutError where nothing came in time.
+        """
         assert self._messages is not None
+        if not self._messages.wait(timeout_s):
+            raise TimeoutError(f"process {self.pid} has said nothing for {timeout_s:.0f} s")
         return self._messages.read()
 
     def wait(self, timeout_s: float | None = None) -> int | None:

@@ -13,12 +13,12 @@ from headrace.core import env
 from headrace.core.console import print_status
 from headrace.core.errors import LaunchError, UsageError
 from headrace.core.process.sidecar import RestartedSidecar, Sidecar
-from headrace.data.storage.urls import parse_url
+from headrace.data.storage.urls import parse_url, safe_url
 from headrace.jobs.environment.host_environment import HostLayout
 from headrace.jobs.environment.script_environment import ScriptEnvironment
 from headrace.jobs.failure import describe_exit
 from headrace.jobs.spec import ContractOptions, SyncOptions
-from headrace.jobs.sync.sync_messages import OutputTask, SyncTask
+from headrace.jobs.sync.sync_messages import SILENCE_S, OutputTask, SyncTask
 
 DEADLINE_S = 300.0
 """How long a job that has ended may upload its last files, in seconds."""
@@ -75,9 +75,7 @@ class HostSync:
         self._folder.mkdir(parents=True, exist_ok=True)
         # In this session: ctrl-C ends it.
         fetching = Sidecar(_SYNC_PROCESS, self._task("fetch"), own_session=False)
-        code = fetching.wait()
-        assert code is not None
-        fetching.kill()
+        code = _code_at_end(fetching, f"fetches checkpoints from {safe_url(self._url)}")
         if code == UsageError.exit_code:
             raise UsageError("the job was not started: see above what --checkpoint-uri needs.")
         if code != 0:
@@ -115,6 +113,32 @@ class HostSync:
                 others=self._others, lock=lock,
             )
         )  # fmt: skip
+
+
+def _is_message(sidecar: Sidecar, work: str) -> bool:
+    """Wait for a message, and return False where there is none any more.
+
+    Raises LaunchError (there was neither within `SILENCE_S`; the process is killed).
+    """
+    try:
+        return sidecar.receive(SILENCE_S) is not None
+    except TimeoutError:
+        sidecar.kill()
+        raise LaunchError(
+            f"The process that {work} has not gone on for {SILENCE_S:.0f} s and was ended; nothing "
+            "was started. Look whether the store and this host's disk answer."
+        ) from None
+
+
+def _code_at_end(sidecar: Sidecar, work: str) -> int:
+    """Return the exit code of a sidecar that says now and then that it goes on."""
+    try:
+        while _is_message(sidecar, work):
+            pass
+        code = sidecar.wait(SILENCE_S)
+    finally:
+        sidecar.kill()
+    return -signal.SIGKILL if code is None else code
 
 
 def _print_killed(code: int, has_restarted: bool) -> None:  # noqa: FBT001 - a callback
@@ -194,11 +218,10 @@ class OutputUpload:
             return
         task = OutputTask(role=self._role, url=self._url, job=self._job, run=str(self._run))
         self._sidecar = sidecar = Sidecar("headrace.jobs.sync.output_process", asdict(task))
-        if self._role == "part" or sidecar.receive() is not None:
+        if self._role == "part" or _is_message(sidecar, f"reserves {safe_url(self._url)}"):
             return
-        code = sidecar.wait()
-        assert code is not None
         self._sidecar = None
+        code = _code_at_end(sidecar, f"reserves {safe_url(self._url)}")
         if code == UsageError.exit_code:
             raise UsageError("the job was not started: see above what --output-path needs.")
         raise LaunchError(

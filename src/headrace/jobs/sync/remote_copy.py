@@ -34,12 +34,16 @@ def new_checksum() -> hashlib.blake2b:
     return hashlib.blake2b(digest_size=_SIZE_BYTES)
 
 
-def file_checksum(path: Path) -> str:
-    """Return a file's checksum in hexadecimal digits; raises OSError."""
+def file_checksum(path: Path, goes_on: Callable[[], object] = lambda: None) -> str:
+    """Return a file's checksum in hexadecimal digits; `goes_on` is called with each piece.
+
+    Raises OSError.
+    """
     digest = new_checksum()
     with path.open("rb", buffering=0) as file:
         while piece := file.read(_PIECE_BYTES):
             digest.update(piece)
+            goes_on()
     return digest.hexdigest()
 
 

@@ -55,7 +55,7 @@ def restore(
     for left in reversed(range(_RESTORE_TRIES)):
         merged = remote.newest()
         try:
-            _fetch_all(remote, merged, _RestoredFolder(folder, report), report, goes_on)
+            _fetch_all(remote, merged, _RestoredFolder(folder, report, goes_on), report, goes_on)
             break
         except NotFoundError:  # another host deleted it: a newer manifest lists another object
             if left == 0:
@@ -67,11 +67,7 @@ def _fetch_all(
     remote: RemoteCopy, merged: MergedFiles, folder: _RestoredFolder,
     report: Callable[[str], object], goes_on: Callable[[], object],
 ) -> None:  # fmt: skip
-    wanted = []
-    for file in merged.files.values():
-        if not folder.has(file):
-            wanted.append(file)
-        goes_on()
+    wanted = [file for file in merged.files.values() if not folder.has(file)]
     if not wanted:
         return
     size = sum(file.size_bytes for file in wanted)
@@ -121,13 +117,16 @@ class _RestoredFolder:
     A link, a file or a folder that is in the way of a name is renamed.
     """
 
-    def __init__(self, folder: Path, report: Callable[[str], object]) -> None:
-        self._folder, self._report = folder, report
+    def __init__(
+        self, folder: Path, report: Callable[[str], object], goes_on: Callable[[], object]
+    ) -> None:
+        self._folder, self._report, self._goes_on = folder, report, goes_on
         self._making = threading.Lock()  # of two threads one would rename the other's new folder
 
     def has(self, file: SyncedFile) -> bool:
         """Whether a file is there as it was synced, or newer."""
         path = self._folder / file.name
+        self._goes_on()
         try:
             with self._opened(file.name, make=False) as above:
                 status = os.stat(path.name, dir_fd=above, follow_symlinks=False)
@@ -144,7 +143,7 @@ class _RestoredFolder:
         if status.st_mtime_ns > file.mtime_ns:  # from a later attempt on this disk
             return not is_truncated(path)
         same = (status.st_size, status.st_mtime_ns) == (file.size_bytes, file.mtime_ns)
-        return same and file_checksum(path) == file.checksum
+        return same and file_checksum(path, self._goes_on) == file.checksum
 
     @contextmanager
     def replacing(self, file: SyncedFile) -> Iterator[int]:

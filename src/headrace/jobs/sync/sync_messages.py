@@ -14,6 +14,9 @@ from headrace.core.errors import HeadraceError
 from headrace.core.process.sidecar import SidecarParent
 
 _ORPHAN_DEADLINE_S = 60.0
+SILENCE_S = 600.0
+"""How long a process may show no progress before it counts as stuck; a request to a store has a
+shorter deadline of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

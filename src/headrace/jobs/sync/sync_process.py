@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import signal
 import stat
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -40,6 +41,7 @@ from headrace.jobs.sync.remote_copy import (
 )
 from headrace.jobs.sync.restore import restore
 from headrace.jobs.sync.sync_messages import (
+    SILENCE_S,
     SyncTask,
     exit_at_deadline,
     exit_code_of_task,
@@ -329,6 +331,9 @@ def sync_until(
 PASS_EVERY_S = 0.25
 _NICE = 10
 _TAKEOVER_TRIES = 10
+_SAY_EVERY_S = 1.0
+_EARLIER_JOB_S = 900.0
+"""For a pass that uploads large files, and the last one, for which it has a minute."""
 
 
 def main(parent: SidecarParent) -> int:
@@ -349,9 +354,11 @@ def _fetch(task: SyncTask, parent: SidecarParent, report: Callable[[str], object
     die_with_parent(parent.pid)
     remote = RemoteCopy(task.url, report)
     remote.check(task.host)
-    with _locked_exclusively(f"{task.lock}-fetch"):
-        _wait_for_earlier_job(task.lock)
-        restore(remote, Path(task.folder), report)
+    lock = f"{task.lock}-fetch"
+    goes_on = _Progress(parent, Path(lock))
+    with _locked_for_fetch(lock, goes_on):
+        _wait_for_earlier_job(task.lock, goes_on)
+        restore(remote, Path(task.folder), report, goes_on)
 
 
 def _sync(task: SyncTask, parent: SidecarParent, report: Callable[[str], object]) -> None:
@@ -401,16 +408,37 @@ def _finish(
         )
 
 
+class _Progress:
+    """Says now and then that this process goes on: to its launcher, and by its lock's time."""
+
+    def __init__(self, parent: SidecarParent, lock: Path) -> None:
+        self._parent, self._lock = parent, lock
+        self._said_s = 0.0
+        self._mutex = threading.Lock()
+
+    def __call__(self) -> None:
+        """Note that it goes on; any thread may."""
+        with self._mutex:
+            now_s = time.monotonic()
+            if now_s - self._said_s < _SAY_EVERY_S:
+                return
+            self._said_s = now_s
+        self.to_launcher()
+        with suppress(OSError):
+            os.utime(self._lock)
+
+    def to_launcher(self) -> None:
+        """Say it to the launcher alone: another process has the lock, and goes on."""
+        self._parent.send({"goes_on": True})
+
+
 @contextmanager
-def _locked_exclusively(lock: str, parent: SidecarParent | None = None) -> Iterator[bool]:
+def _locked_exclusively(lock: str, parent: SidecarParent) -> Iterator[bool]:
     """Wait for the lock and hold it; yields False where the job ended before."""
-    Path(lock).parent.mkdir(parents=True, exist_ok=True)
-    descriptor = open_lock_file(lock)
+    descriptor = _opened_lock(lock)
     try:
         while not try_lock(descriptor, required=False):
-            if parent is None:
-                time.sleep(PASS_EVERY_S)
-            elif parent.wait(PASS_EVERY_S):
+            if parent.wait(PASS_EVERY_S):
                 yield False
                 return
         yield True
@@ -418,14 +446,53 @@ def _locked_exclusively(lock: str, parent: SidecarParent | None = None) -> Itera
         os.close(descriptor)
 
 
-def _wait_for_earlier_job(lock: str) -> None:
-    """Wait while the sync process of a killed job uploads that job's last files."""
+@contextmanager
+def _locked_for_fetch(lock: str, progress: _Progress) -> Iterator[None]:
+    """Hold the lock of a fetch, once no other process of this machine fetches into the folder.
+
+    Raises CheckpointError (that process has not gone on for `SILENCE_S`).
+    """
+    descriptor = _opened_lock(lock)
+    try:
+        active_s, began_s = 0.0, time.time()
+        while not try_lock(descriptor, required=False):
+            if (changed_s := os.fstat(descriptor).st_mtime) != active_s:
+                active_s = changed_s
+                progress.to_launcher()
+            if time.time() - max(began_s, active_s) > SILENCE_S:
+                raise CheckpointError(
+                    f"Another process fetches these checkpoints, and has not gone on for "
+                    f"{SILENCE_S:.0f} s. End it: fuser {lock} names it."
+                )
+            time.sleep(PASS_EVERY_S)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _opened_lock(lock: str) -> int:
+    Path(lock).parent.mkdir(parents=True, exist_ok=True)
+    return open_lock_file(lock)
+
+
+def _wait_for_earlier_job(lock: str, goes_on: Callable[[], object]) -> None:
+    """Wait while the sync process of a killed job uploads that job's last files.
+
+    Raises CheckpointError (it has not ended in time).
+    """
+    deadline = time.monotonic() + _EARLIER_JOB_S
     with suppress(FileNotFoundError), Path(lock).open("rb+") as file:
         while not try_lock(file.fileno(), required=False):
             file.seek(0)
             parent = file.read().decode()
             if not parent or Path(f"/proc/{parent}").exists():
                 return  # of this job: emulated hosts share the folder
+            if time.monotonic() > deadline:
+                raise CheckpointError(
+                    "The process that uploads the last checkpoints of this run's earlier job has "
+                    f"not ended in {_EARLIER_JOB_S:.0f} s. End it: fuser {lock} names it."
+                )
+            goes_on()
             time.sleep(PASS_EVERY_S)
 
 

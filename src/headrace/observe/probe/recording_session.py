@@ -26,7 +26,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from headrace.core import env
 from headrace.core.errors import HeadraceError
-from headrace.core.file_lock import open_lock_file, wait_for_lock
+from headrace.core.file_lock import lock_within, open_lock_file
 from headrace.core.import_hooks import FAILED_HOOKS
 from headrace.records.layout import RINGS
 from headrace.records.live_switch import LiveSwitch
@@ -55,13 +55,15 @@ def _code_of(handler: Any) -> CodeType | None:
 
 
 _MAX_CLAIM_BYTES = 64
+_CLAIM_WAIT_S = 10.0  # for another rank to read the file, which takes it microseconds
 
 
 def claim_rank_file(path: Path) -> bool:
     """Claim a rank by its file; return False if another living process has it; raises OSError."""
     descriptor = open_lock_file(path, 0o600)
     try:
-        wait_for_lock(descriptor)
+        if not lock_within(descriptor, _CLAIM_WAIT_S, required=False):
+            raise TimeoutError(f"{path}: another process has held it for {_CLAIM_WAIT_S:.0f} s")
         if _is_other_process(os.pread(descriptor, _MAX_CLAIM_BYTES, 0)):
             return False
         os.ftruncate(descriptor, 0)
