@@ -20,7 +20,7 @@ from headrace.cluster.ray_node import FreeMemory, emulated_store_bytes, object_s
 from headrace.core import env
 from headrace.core.errors import LaunchError, UsageError
 from headrace.jobs.host_run import HostAssignment
-from headrace.jobs.hosts.host_commands import HostInstalls, job_working_dir
+from headrace.jobs.hosts.host_commands import HostCommands, HostInstalls, job_working_dir
 from headrace.jobs.hosts.job_hosts import warn_unrecorded_script
 from headrace.jobs.requirements import code_folder, find_requirements
 from headrace.jobs.spec import JobSpec
@@ -305,3 +305,26 @@ def test_what_overtook_older_news_of_hosts_stays():
     assert sorted(path.name for path in folder.iterdir()) == ["hosts", "key"]
     agent.remove_folder()
     assert not folder.exists()
+
+
+def test_a_host_gets_its_part_of_a_job_by_a_file_and_not_as_an_argument(tmp_path: Path):
+    (tmp_path / "train.py").touch()
+    job = parse_torchrun_flags(
+        ["--engine", "ray", "--group", "gpu=1", "--environment", "HF_TOKEN=canary",
+         str(tmp_path / "train.py")]
+    )  # fmt: skip
+    folder = open_run_folder(run_dir=str(tmp_path / "r"), name=None, script="train.py")
+    attempt = folder.start_attempt(command=[], argv=[], world_size=1)
+    group = GroupSpec(name="gpu", hosts=1)
+    host = RayHost(node_id="n", name="gpu-0", address="10.0.0.1", group="gpu", cpus=1, gpus=0)
+    facts = HostFacts(address="10.0.0.1", is_drivers=False, free_port=1, folder="/")
+    agent = PlacedAgent(actor=None, host=host, facts=facts)
+    commands = HostCommands(
+        job=job, groups=[group], working_dir=job_working_dir(job), folder=folder, attempt=attempt
+    )
+    program = commands.program([agent], agent, 0, variables={}, files={"a": b"b"}, version=1)
+    assert not any("canary" in word for word in program.command)
+    (tmp_path / "assignment").write_bytes(program.files["assignment"])
+    read = HostAssignment.read(str(tmp_path / "assignment"))
+    assert JobSpec.from_json(read.spec).environment.environment == {"HF_TOKEN": "canary"}
+    assert program.files["a"] == b"b"
