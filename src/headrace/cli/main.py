@@ -19,6 +19,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from headrace.core import env
 from headrace.core.errors import HeadraceError
 from headrace.core.supported_platform import require_supported_platform
 
@@ -89,9 +90,10 @@ def main() -> None:
         sys.exit(f"headrace: {error}")
     from headrace.jobs.torchrun_process import discard_early, start_early
 
-    start_early(sys.argv[1:])
+    words = env.whole_command_line(sys.argv[1:])
+    start_early(words)
     try:
-        code = run_command_line()
+        code = run_command_line(words)
     finally:
         discard_early()
     _exit(code)

@@ -77,6 +77,9 @@ PIPE_CHANNELS = Variable("HEADRACE_STREAMED", "JSON: where channels in pipes are
 SMDDP = Variable("HEADRACE_SMDDP", "1: the script may import smdistributed (SageMaker's contract)")
 STOP_AFTER = Variable("HEADRACE_STOP_AFTER", "optimizer steps after which the script is ended")
 JOB_REQUEST = Variable("HEADRACE_ASKED", "what a job was asked for, JSON, for run.json alone")
+HIDDEN_ARGUMENTS = Variable(
+    "HEADRACE_HIDDEN_ARGUMENTS", "JSON: words of this command line that hold secrets, by place"
+)
 OFFLOAD = Variable("HEADRACE_OFFLOAD", "a rank's file of auxiliary hosts, by `run --offload`")
 DRIVER_SCRIPT = Variable("HEADRACE_DRIVES", "1: the script is a rank only once it trains itself")
 DEVICES_RESERVED = Variable("HEADRACE_DEVICES_HELD", "1: the ranks have the cluster's devices")
@@ -200,6 +203,38 @@ def change(values: Mapping[str, str | None]) -> None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
+
+
+def split_command_line(words: Sequence[str], shown: Sequence[str]) -> dict[str, str]:
+    """Return the variable by which a command line gets the words that its arguments do not show.
+
+    Other users of a host see argument lists, and no variables.
+    """
+    hidden = {
+        place: word for place, (word, seen) in enumerate(zip(words, shown, strict=True))
+        if word != seen
+    }  # fmt: skip
+    if not hidden:
+        return {}
+    import json  # late: most processes read no variable of JSON
+
+    return {HIDDEN_ARGUMENTS.name: json.dumps(hidden)}
+
+
+def whole_command_line(shown: Sequence[str]) -> list[str]:
+    """Return this process's command line with the words that its arguments do not show.
+
+    The variable is removed: children have command lines of their own.
+    """
+    words, hidden = list(shown), HIDDEN_ARGUMENTS.get()
+    if hidden is None:
+        return words
+    import json
+
+    change({HIDDEN_ARGUMENTS.name: None})
+    for place, word in json.loads(hidden).items():
+        words[int(place)] = word
+    return words
 
 
 # They name paths, devices and networks of one host, and would be wrong on another.

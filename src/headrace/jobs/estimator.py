@@ -28,7 +28,7 @@ from headrace.jobs.run_handle import RunHandle
 from headrace.jobs.sagemaker_sdk.config import FrameworkProfile, read_profile
 from headrace.jobs.sagemaker_sdk.debugger import ProfilerRule, ignored_settings, read_rules
 from headrace.jobs.sagemaker_sdk.inputs import Input, named_inputs
-from headrace.records.redaction import HIDDEN, hide_secrets
+from headrace.records.redaction import HIDDEN, hide_secrets, redact
 from headrace.records.run_folder import (
     LAUNCHER_LOG,
     Attempt,
@@ -248,9 +248,10 @@ class Estimator:
             UsageError: An invalid value.
         """
         request = self._request(inputs, None)
+        command, variables = _command(request, "--dry-run")
         result = subprocess.run(
-            [*_HEADRACE, "--dry-run", *request.flags(), request.script],
-            env=env.child_environment(request.variables),
+            command,
+            env=env.child_environment(variables),
             cwd=self._folder(),
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -361,7 +362,14 @@ def _signature() -> Signature:
 Estimator.__signature__ = _signature()  # type: ignore[attr-defined]
 PyTorch = Estimator
 """SageMaker's name for an Estimator of a PyTorch script."""
-_HEADRACE = (sys.executable, "-P", "-m", "headrace.cli.main", "run")
+_HEADRACE = (sys.executable, "-P", "-m", "headrace.cli.main")
+
+
+def _command(request: JobRequest, flag: str) -> tuple[list[str], dict[str, str]]:
+    """Return the command line that starts a job, without its secrets, and variables with those."""
+    words = ["run", flag, *request.flags(), request.script]
+    shown = redact(words)
+    return [*_HEADRACE, *shown], {**request.variables, **env.split_command_line(words, shown)}
 
 
 def _start_run(
@@ -370,13 +378,13 @@ def _start_run(
     run = open_run_folder(run_dir=None, name=name, script=stem)
     before = len(run.attempts())
     run.check_free()
-    command = [*_HEADRACE, f"--run-dir={run.path}", *request.flags(), request.script]
+    command, variables = _command(request, f"--run-dir={run.path}")
     with (run.path / LAUNCHER_LOG).open("ab") as log:
         begin = log.tell()
         process = subprocess.Popen(
             parent_bound_command(sys.executable, command) if tied else command,
             env=env.child_environment(
-                {**request.variables, env.JOB_REQUEST.name: request.arguments_json()}
+                {**variables, env.JOB_REQUEST.name: request.arguments_json()}
             ),
             stdin=subprocess.DEVNULL,
             stdout=log,

@@ -151,16 +151,20 @@ def test_what_cannot_run_is_refused_and_leaves_no_run(job: Path) -> None:
 def test_a_job_that_nobody_waits_for_is_not_started_twice_and_stop_ends_all_of_it(
     job: Path, distribution: Any
 ) -> None:
-    est = waiting(job, distribution=distribution)
+    est = waiting(job, distribution=distribution, hyperparameters={"api_key": "canary"})
     est.fit(wait=False, job_name="base")
     run = est.latest_run
     assert run is not None
     (pid,) = pids_in(job, 1)
+    assert run.process is not None
+    showing = [each for each in (run.process.pid, *descendants(run.process.pid))
+               if b"canary" in Path(f"/proc/{each}/cmdline").read_bytes()]  # fmt: skip
+    assert showing == [pid]  # the script, whose argument it is
+    assert b"HIDDEN_ARGUMENTS" not in Path(f"/proc/{pid}/environ").read_bytes()
     with pytest.raises(UsageError, match=r"base is running since .*, led by process \d+ on .*Wait"):
         waiting(job).fit(job_name="base")
     assert run.state == "InProgress"
     assert run.exit_code is None
-    assert run.process is not None
     below = descendants(run.process.pid)
     assert pid in below
     est.stop()
