@@ -78,9 +78,7 @@ _OPTION_VALUE = re.compile(
 _BARE_USER = re.compile(
     r"(?<![\w/:.@-])(?!mailto:)[\w.+-]+:[^\s/@:\"',]+@(?=[\w-]+(?:\.[\w-]+)+|localhost)"
 )
-_ASSIGNMENT = re.compile(
-    r"(?P<before>(?:-{1,2}[\w.-]+=)?)(?P<name>-{0,2}[\w.+-]+)=(?P<value>.*)", re.DOTALL
-)
+_ASSIGNMENT = re.compile(r"(?P<name>-{0,2}[\w.+-]+)=(?P<value>.*)", re.DOTALL)
 
 
 def hide_url_users(text: str) -> str:
@@ -135,9 +133,8 @@ def _redacted_argument(argument: str) -> str:
     assigned = _ASSIGNMENT.fullmatch(argument)
     if assigned is None:
         return redact_text(argument)
-    is_hidden = is_secret(assigned["name"], assigned["value"])
-    value = HIDDEN if is_hidden else redact_text(assigned["value"])
-    return f"{assigned['before']}{assigned['name']}={value}"
+    name, value = assigned["name"], assigned["value"]  # the value may be an assignment, too
+    return f"{name}={HIDDEN if is_secret(name, value) else _redacted_argument(value)}"
 
 
 def _hidden_value(found: re.Match[str]) -> str:

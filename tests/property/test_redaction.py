@@ -1,0 +1,49 @@
+"""Whatever a secret is made of, it is hidden in each of its places, once and for all."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.records.redaction import HIDDEN, redact, redact_text
+
+ALPHABET = "abcXYZ019@/:#?%+=~!.-_$&;,"
+SECRETS = st.text(ALPHABET, min_size=8, max_size=24).map(lambda text: f"s3{text}T0")
+NAMES = st.sampled_from(["token", "--api-key", "DB_PASSWORD", "client.secret", "x.hfToken"])
+
+
+@given(SECRETS, st.sampled_from(["https", "s3", "postgresql+psycopg2"]), st.booleans())
+def test_users_of_urls(secret: str, scheme: str, has_user: bool):
+    quoted = re.sub("[/?#]", "_", secret)  # as in a URL they must be
+    url = f"{scheme}://{'user:' * has_user}{quoted}@host/path"
+    assert redact_text(url) == f"{scheme}://host/path"
+    assert redact([f"--data={url}"]) == (f"--data={scheme}://host/path",)
+
+
+@given(SECRETS)
+def test_passwords_with_slashes(secret: str):
+    assert secret not in redact_text(f"https://user:{secret}@host/path")
+
+
+@given(SECRETS, NAMES)
+def test_values_of_names(secret: str, name: str):
+    assert redact([f"{name}={secret}"]) == (f"{name}={HIDDEN}",)
+    assert redact([f"--set={name}={secret}"]) == (f"--set={name}={HIDDEN}",)
+    assert secret not in redact_text(json.dumps({"a": {name: secret}, "b": 1}))
+    assert json.loads(redact_text(json.dumps({"a": {name: secret}}))) == {"a": {name: HIDDEN}}
+
+
+@given(st.lists(st.text(ALPHABET + " \"'{}-=:", max_size=30), max_size=4))
+def test_what_is_redacted_stays_as_it_is(words: list[str]):
+    once = redact(words)
+    assert len(once) == len(words)
+    assert redact(once) == once
+
+
+@given(st.text())
+def test_any_text_can_be_redacted(text: str):
+    assert isinstance(redact_text(text), str)
+    assert isinstance(redact_text(text, is_code=True), str)
