@@ -85,3 +85,31 @@ def test_no_time_is_lost_and_none_is_counted_twice(actions: list[str]):
     for kind in ("train", "eval", "between"):
         numbers = [number for each, number, _ in rows if each == kind]
         assert numbers == list(range(len(numbers)))
+
+
+@given(
+    st.lists(st.sampled_from(sorted(ACTIONS)), max_size=50),
+    st.sampled_from(["ends", "iterates", "evaluates"]),
+    st.sampled_from([1, 1_000_000]),
+)
+def test_what_follows_a_loop_is_in_no_step(actions: list[str], then: str, after_ns: int):
+    rows: list[tuple[RowKind, int, Segment]] = []
+    clock, watch = StepClock(lambda *row: rows.append(row)), Watch()
+    iterate(clock, watch, 0)
+    for action in actions:
+        ACTIONS[action](clock, watch)
+    fetch(clock, watch, 0, ended=False)
+    fetch(clock, watch, 0, ended=False)
+    backward(clock, watch)
+    optimize(clock, watch, 7)
+    worked_ns = watch.now_ns
+    watch.now_ns += after_ns
+    if then == "iterates":
+        iterate(clock, watch, 0)
+    if then == "evaluates":
+        iterate(clock, watch, 1)
+        fetch(clock, watch, 1, ended=False, grad=False)
+    clock.close(watch.look())
+    before = [segment for _, _, segment in rows if segment.start_ns < worked_ns]
+    assert sum(segment.wall_ns for segment in before) == worked_ns - 1  # the first look is at 1
+    assert all(kind != "train" for kind, _, segment in rows if segment.start_ns >= worked_ns)

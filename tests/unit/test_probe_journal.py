@@ -40,6 +40,8 @@ PHASES = {
     "data_wait": WAIT, "forward": FORWARD, "backward": BACKWARD, "optimizer": OPTIMIZER,
     "other": REST,
 }  # fmt: skip
+LAST = [{name: ns for name, ns in PHASES.items() if name != "other"}, {"other": REST}]
+"""The last step, and what follows it until the rank's end."""
 
 
 def phases(row: tuple[str, int, Segment]) -> dict[str, int]:
@@ -54,7 +56,7 @@ def test_what_is_noted_becomes_rows_when_it_is_settled():
     rank.journal.settle()
     assert [phases(row) for row in rank.rows] == [PHASES]  # the second has not ended
     rank.journal.close(rank.now_ns, recording=True)
-    assert [phases(row) for row in rank.rows] == [PHASES, PHASES]
+    assert [phases(row) for row in rank.rows] == [PHASES, *LAST]
     assert rank.journal.steps_ended == 2
 
 
@@ -79,7 +81,7 @@ def test_a_report_that_fails_takes_no_other_with_it(monkeypatch: pytest.MonkeyPa
     rank.notes(lambda clock, _: clock.forget(0), 0)
     rank.step()
     rank.journal.close(rank.now_ns, recording=True)
-    assert [phases(row) for row in rank.rows] == [PHASES, PHASES]
+    assert [phases(row) for row in rank.rows] == [PHASES, *LAST]
     (fault,) = faults
     assert "forget" in fault
 
@@ -141,8 +143,8 @@ def test_threads_that_settle_at_once_change_nothing():
     for other in others:
         other.join()
     rank.journal.close(rank.now_ns, recording=True)
-    assert [phases(row) for row in rank.rows] == [PHASES] * 2000
-    assert [number for _, number, _ in rank.rows] == list(range(2000))
+    assert [phases(row) for row in rank.rows] == [*[PHASES] * 1999, *LAST]
+    assert [number for _, number, _ in rank.rows] == [*range(2000), 0]
 
 
 def test_a_forked_child_begins_anew_also_where_a_thread_of_its_parent_was_at_it():
@@ -157,7 +159,7 @@ def test_a_forked_child_begins_anew_also_where_a_thread_of_its_parent_was_at_it(
         rank.journal.forked()
         rank.step()
         rank.journal.close(rank.now_ns, recording=True)
-        os._exit([phases(row) for row in rank.rows] == [PHASES])
+        os._exit([phases(row) for row in rank.rows] == LAST)
     goes_on.set()
     other.join()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1

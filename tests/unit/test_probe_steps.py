@@ -52,11 +52,29 @@ class Script:
         self.passes(1)
 
     def ends(self) -> list[tuple[str, dict[str, int]]]:
+        """Return the rows, with what follows a loop's last step as part of that step."""
+        joined: list[tuple[str, dict[str, int]]] = []
+        for kind, row in self.all_rows():
+            if kind == "between" and not row.keys() - {"other"} and joined[-1:][0][0] == "train":
+                joined[-1][1].update({name: joined[-1][1].get(name, 0) + row[name] for name in row})
+            else:
+                joined.append((kind, row))
+        return joined
+
+    @property
+    def steps(self) -> list[Segment]:
+        return [row for kind, _, row in self.rows if kind == "train"]
+
+    def all_rows(self) -> list[tuple[str, dict[str, int]]]:
         self.clock.close(self.now_ns)
         return [
             (kind, {name: ns for name, ns in row.phases_ns.items() if ns})
             for kind, _, row in self.rows
         ]
+
+    def iterate(self, loader: int, took: int = 0) -> None:
+        self.clock.iterator_began(loader, self.now_ns, grad=True)
+        self.clock.iterator_ended(self.passes(took))
 
 
 STEP = {"data_wait": 10, "forward": 20, "backward": 30, "optimizer": 5, "other": 1}
@@ -67,7 +85,7 @@ def test_a_plain_loop():
     script.train()
     script.train(wait=40)
     assert script.ends() == [("train", STEP), ("train", {**STEP, "data_wait": 40})]
-    assert [row.samples for _, _, row in script.rows] == [4, 4]
+    assert [row.samples for row in script.steps] == [4, 4]
 
 
 def test_accumulated_gradients_make_a_step_of_several_batches():
@@ -130,7 +148,7 @@ def test_two_loaders_that_are_iterated_over_together_make_one_step():
     step = {"data_wait": 50, "forward": 20, "backward": 30, "optimizer": 5}
     assert script.ends() == [("train", step)] * 3
     # The row is of the loader that is waited for.
-    assert [(row.loader, row.batches, row.samples) for _, _, row in script.rows] == [(0, 1, 8)] * 3
+    assert [(row.loader, row.batches, row.samples) for row in script.steps] == [(0, 1, 8)] * 3
 
 
 def test_a_lone_batch_that_is_looked_at_now_and_then_is_no_part_of_a_step():
@@ -299,7 +317,7 @@ def test_sync_is_counted_in_its_own_step_also_without_a_loader():
         script.backward(30, sync)
         script.optimize(5)
     script.ends()
-    assert [(row.sync_ns, row.syncs) for _, _, row in script.rows] == [(9, 1), (0, 0), (4, 1)]
+    assert [(row.sync_ns, row.syncs) for row in script.steps] == [(9, 1), (0, 0), (4, 1)]
 
 
 def test_what_is_copied_while_the_script_waits_for_a_batch_is_a_copy():
@@ -352,5 +370,122 @@ def test_copies_before_a_step_and_after_it_are_distinguished_without_a_loader():
         script.optimize(5)
     script.ends()
     # Nothing says that a script without a loader has begun before its first backward.
-    assert [row.copies.count for _, _, row in script.rows] == [0, 2, 3]
-    assert [row.copies.blocking for _, _, row in script.rows] == [0, 2, 3]
+    assert [row.copies.count for row in script.steps] == [0, 2, 3]
+    assert [row.copies.blocking for row in script.steps] == [0, 2, 3]
+
+
+WORK = {"data_wait": 10, "forward": 20, "backward": 30, "optimizer": 5}
+AFTER = 5_000  # exporting, saving, workers that take long to end
+
+
+def test_the_last_step_ends_with_its_work_where_the_script_ends():
+    script = Script()
+    script.iterate(0)
+    script.train()
+    script.train()
+    script.passes(AFTER)
+    assert script.all_rows() == [
+        ("train", STEP), ("train", WORK), ("between", {"other": AFTER + 1})
+    ]  # fmt: skip
+
+
+def test_a_loop_left_by_break_ends_its_last_step_where_the_next_one_begins():
+    script = Script()
+    for _ in range(2):
+        script.iterate(0)
+        script.train()
+        script.train()
+        script.passes(AFTER)  # the workers end, a checkpoint is saved
+    after = ("between", {"other": AFTER + 1})
+    assert script.all_rows() == [("train", STEP), ("train", WORK), after] * 2
+
+
+def test_evaluation_after_break_leaves_the_last_step_as_it_is():
+    for iterates in (True, False):  # the evaluation's iterator may be kept
+        script = Script()
+        script.iterate(0)
+        script.train()
+        script.train()
+        script.passes(AFTER)
+        if iterates:
+            script.iterate(1)
+        script.fetch(1, 7, grad=False)
+        script.passes(3)
+        script.iterate(0)
+        script.train()
+        assert script.all_rows() == [
+            ("train", STEP), ("train", WORK), ("between", {"other": AFTER + 1}),
+            ("eval", {"data_wait": 7, "forward": 3}), ("train", WORK), ("between", {"other": 1}),
+        ]  # fmt: skip
+
+
+def test_what_follows_each_step_belongs_to_it_while_the_loop_goes_on():
+    script = Script()
+    script.iterate(0)
+    for _ in range(3):
+        script.train()
+        script.passes(AFTER)  # logging, saving every few steps
+    assert script.all_rows()[:2] == [("train", {**STEP, "other": AFTER + 1})] * 2
+
+
+def test_an_iterator_for_each_batch_is_one_loop():
+    """`next(iter(loader))` in each step, of one loader or of two."""
+    for loaders in ((0,), (0, 1)):
+        script = Script()
+        for _ in range(3):
+            for loader in loaders:
+                script.iterate(loader)
+                script.fetch(loader, 10)
+            script.passes(20)
+            script.backward(30)
+            script.optimize(5)
+            script.passes(1)
+        kinds = [kind for kind, _ in script.all_rows()]
+        assert kinds == ["train", "train", "train", "between"]
+        assert script.all_rows()[1][1]["other"] == 1
+
+
+def test_a_step_of_two_optimizers_ends_with_the_last_of_them():
+    script = Script()
+    script.fetch(0, 10)
+    for optimizer in (1, 2):
+        script.passes(20)
+        script.backward(30)
+        script.optimize(5, optimizer)
+    script.passes(AFTER)
+    step = {"data_wait": 10, "forward": 40, "backward": 60, "optimizer": 10}
+    assert script.all_rows() == [("train", step), ("between", {"other": AFTER})]
+
+
+def test_optimizers_that_step_during_backward_end_a_step_with_it():
+    script = Script()
+    for _ in range(2):
+        script.fetch(0, 10)
+        script.passes(20)
+        script.clock.backward_began(script.now_ns)
+        script.optimize(5)
+        script.clock.backward_ended(script.passes(30))
+        script.passes(AFTER)
+    step = {"data_wait": 10, "forward": 20, "backward": 35}
+    assert script.all_rows() == [
+        ("train", {**step, "other": AFTER}), ("train", step), ("between", {"other": AFTER})
+    ]  # fmt: skip
+
+
+def test_an_error_amid_a_step_ends_no_step():
+    script = Script()
+    script.train()
+    script.fetch(0, 10)
+    script.passes(AFTER)  # forward raises an error, and the script cleans up
+    assert [kind for kind, _ in script.all_rows()] == ["train", "eval"]
+
+
+def test_accumulated_gradients_without_a_step_at_the_end_are_no_part_of_the_last_step():
+    script = Script()
+    script.train()
+    script.fetch(0, 10)
+    script.passes(20)
+    script.backward(30)
+    script.passes(AFTER)
+    assert script.all_rows()[0] == ("train", STEP)
+    assert [kind for kind, _ in script.all_rows()] == ["train", "between"]

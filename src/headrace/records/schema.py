@@ -131,7 +131,12 @@ STEPS = Table(
     (
         _RANK,
         Field("step", "number in the rank among those of its kind, from 0"),
-        Field("kind", "train, eval, or between: from an epoch's end to the next batch", "text"),
+        Field(
+            "kind",
+            "train, eval, or between: from the end of an epoch, or of the last step of a loop that"
+            " `break` or the script ends, to the next batch",
+            "text",
+        ),
         _LOADER,
         Field("start_ns", "when it began"),
         Field("wall_ns", "how long it took; the phases add up to it"),

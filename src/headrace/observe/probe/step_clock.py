@@ -5,7 +5,9 @@ time up to backward (forward), backward, optimizer steps, and the rest. Without 
 the time from a backward or an optimizer's step to the next backward is forward, too. Segments are
 joined into steps: a step ends with the segment in which an optimizer stepped, so accumulated
 gradients make a step of several batches, and so do batches of two loaders that every step trains
-on. Batches without backward are evaluation if they are requested with gradients off, or come from a
+on. A step that ends a loop (by `break`, by an error, with the script, or where another iterator is
+made) ends with its last optimizer step: what follows is time between. Batches without backward are
+evaluation if they are requested with gradients off, or come from a
 loader that is never trained on, several in a row or one now and then. All phases of a row add up to
 its wall time.
 
@@ -143,6 +145,8 @@ class StepClock:
         self._other_before_ns = 0  # time in phase "other" when it was entered last
         self._with_grad = True  # gradients were on when the segment's batch was requested
         self._only_iterator = False  # the current segment has an iterator but no batch yet
+        self._fetched: dict[int, int] = {}  # batches of each loader's latest iterator
+        self._stepped_in_backward = False  # an optimizer, in the backward under way
         self._backwards_under_way = 0  # backward may call backward, as checkpointing does
         self._optimizer_before_ns: int | None = None  # time in it as the step began
         self._outer_phases: list[Phase] = []  # outer phases that go on after the inner one
@@ -155,8 +159,12 @@ class StepClock:
 
     def iterator_began(self, loader: int, at_ns: int, *, grad: bool) -> None:
         """Begin a data wait for an iterator, which may start workers; `grad`: gradients are on."""
-        self._next_segment(loader, at_ns, grad=grad)
-        self._only_iterator = True
+        # A script that makes an iterator for each batch goes on with its loop.
+        segments = [*self._pending, *([self._current] if self._current is not None else [])]
+        of_step = any(segment.loader == loader for segment in segments)
+        goes_on = of_step and self._fetched.get(loader) == 1
+        self._next_segment(loader, at_ns, grad=grad, goes_on=goes_on)
+        self._only_iterator, self._fetched[loader] = True, 0
 
     def iterator_ended(self, at_ns: int) -> None:
         """End the wait for the iterator."""
@@ -170,15 +178,19 @@ class StepClock:
             self._spend(at_ns)  # the first batch and the wait for its iterator are one
             self._with_grad &= grad
         else:
-            self._next_segment(loader, at_ns, grad=grad)
+            same = self._current is not None and self._current.loader == loader
+            self._next_segment(loader, at_ns, grad=grad, goes_on=grad or same)
         self._only_iterator = False
         self._enter("data_wait")
 
-    def _next_segment(self, loader: int, at_ns: int, *, grad: bool) -> None:
+    def _next_segment(self, loader: int, at_ns: int, *, grad: bool, goes_on: bool) -> None:
+        """End the current segment; `goes_on`: in the loop that it belongs to."""
         self._spend(at_ns)
         if self._current is not None:
             # Gradients off at either request mean evaluation.
             with_grad = grad and self._with_grad
+            if not goes_on:
+                self._end_step_with_its_work()
             self._finish(self._current, grad=with_grad, next_loader=loader)
         self._begin(loader, at_ns)
         self._with_grad = grad
@@ -191,6 +203,7 @@ class StepClock:
         if not ended:
             segment.batches += 1
             segment.samples = samples
+            self._fetched[segment.loader] = self._fetched.get(segment.loader, 0) + 1
         self._enter("other" if ended else "forward")
 
     def within_began(self, phase: Phase, at_ns: int) -> None:
@@ -241,6 +254,8 @@ class StepClock:
             segment.sync_ns += sync_ns
             segment.syncs += 1
         self._enter("other")
+        if self._stepped_in_backward:
+            self._stepped_in_backward, self._after_optimizer = False, segment.copy()
         if self._optimizer_before_ns is not None:
             self._optimizer_before_ns = segment.phases_ns.get("optimizer", 0)
             self._enter("optimizer")
@@ -261,6 +276,7 @@ class StepClock:
         segment = self._segment(at_ns)
         segment.optimizers |= {optimizer}
         if self._backwards_under_way:
+            self._stepped_in_backward = True
             return
         self._spend(at_ns)
         self._optimizer_before_ns = None
@@ -273,12 +289,14 @@ class StepClock:
         self._current, self._after_optimizer, self._pending = None, None, []
         self._only_iterator = False
         self._backwards_under_way, self._optimizer_before_ns = 0, None
+        self._stepped_in_backward = False
         self._enter("other")
 
     def close(self, at_ns: int) -> None:
         """Emit what is left: the rank ends."""
         self._spend(at_ns)
         if self._current is not None:
+            self._end_step_with_its_work()
             self._finish(self._current, grad=True, next_loader=-2)
         for segment in self._pending:
             self._emit_row("eval" if not segment.backwards else "between", segment)
@@ -328,6 +346,11 @@ class StepClock:
         )
         self._after_optimizer = None
         return self._current
+
+    def _end_step_with_its_work(self) -> None:
+        """End a step whose loop was left at its last optimizer step; the rest is a segment."""
+        if self._current is not None and self._after_optimizer is not None:
+            self._split(self._after_optimizer, self._current)
 
     def _finish(self, segment: Segment, *, grad: bool, next_loader: int) -> None:
         if segment.optimizers:
