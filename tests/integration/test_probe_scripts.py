@@ -35,7 +35,7 @@ WORKERS = ("1", "1 keep", "0")  # of taken.py
 FIRST_STYLES = ("threaded", "own_pool", "own_loader")
 PLAIN_STYLES = (
     *("plain", "made_anew", "light", "accumulating"),
-    *("mixed_precision", "compiled_step", "received"),
+    *("mixed_precision", "compiled_step", "received", "loader_subclasses"),
 )
 ADVISED = ("plain", "made_anew")  # twice: as they are, and with other arguments for their loaders
 LAST_STYLES = ("remote_shards", "streamed", "trainer", "own_path")
@@ -222,6 +222,46 @@ def test_a_webdataset_pipeline(part: Look):
     assert sum(row["calls"] for row in timed) > 0
     assert {(Path(row["file"]).name, row["line"]) for row in timed} == {("streamed.py", 17)}
     assert all(row["cpu_ns"] > 0 for row in timed)
+
+
+def test_loaders_derived_from_torchs_have_their_batches_and_workers(part: Look):
+    run = part("loader_subclasses")
+    lines = {row["loader"]: row["line"] for row in run.rows("loaders")}
+    made = Counter((row["loader"], row["worker"]) for row in run.rows("batches"))
+    independent, endless = 1, 2  # 0: what `Independent` takes its settings from
+    assert (made[independent, 0], made[independent, 1]) == (4, 4)
+    assert made[endless, 0] >= 8
+    assert lines[independent] == 30  # where its constructor sets its dataset
+    fetched = Counter((row["loader"], row["epoch"]) for row in run.rows("fetches"))
+    assert fetched[independent, 0] == fetched[independent, 1] == 5
+    assert fetched[endless, 0] == fetched[endless, 1] == 4
+    workers = Counter(row["loader"] for row in run.rows("processes") if row["role"] == "worker")
+    assert (workers[independent], workers[endless], workers[-1]) == (4, 2, 0)
+
+
+def test_a_steps_samples_are_those_that_its_sampler_named(part: Look):
+    run = part("loader_subclasses")
+    by_loader = {
+        number: [row["samples"] for row in run.steps("train") if row["loader"] == number]
+        for number in (3, 4, 5)
+    }
+    assert by_loader == {3: [3, 1, 2] * 2, 4: [3, 1, 2] * 2, 5: [4, 4, 2]}
+    made = {
+        number: [row["samples"] for row in run.rows("batches") if row["loader"] == number]
+        for number in (3, 4, 5)
+    }
+    assert made == by_loader
+
+
+def test_the_time_in_a_sampler_is_part_of_the_wait_for_its_batches(part: Look):
+    fetches = part("loader_subclasses").rows("fetches")
+    for loader in (3, 4):  # without workers, and with one
+        rows = [row for row in fetches if row["loader"] == loader]
+        slept = sum(row["sampler_ns"] for row in rows)
+        assert 6 * 10e6 <= slept < 1.5e9
+        assert all(row["sampler_ns"] <= row["wait_ns"] for row in rows if row["batch"])
+    others = [row for row in fetches if row["loader"] in {1, 5} and row["batch"]]
+    assert max(row["sampler_ns"] for row in others) < 50e6
 
 
 def test_bytes_over_sockets_are_counted_in_workers_and_without(part: Look):

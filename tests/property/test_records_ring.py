@@ -169,6 +169,18 @@ def test_a_write_that_comes_in_amid_another_is_kept_after_it(tmp_path: Path):
     assert [row[0] for _, row in RingReader(tmp_path / "a.ring").rows()] == [1, 2]
 
 
+def test_rows_of_an_older_version_have_unknown_values_in_newer_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    older = Table(FETCHES.number, FETCHES.name, FETCHES.meaning, FETCHES.fields[:-1])
+    path = tmp_path / "a.ring"
+    with monkeypatch.context() as patch:
+        patch.setitem(ring._FRAMES, FETCHES.number, (older.frame, older.text_indexes))
+        writer = RingWriter(path)
+        writer.write(older, *range(len(older.fields)))
+    assert list(RingReader(path).rows()) == [(FETCHES, (*range(len(older.fields)), -1))]
+
+
 def test_a_ring_that_cannot_have_its_room_leaves_no_file(tmp_path: Path):
     with pytest.raises(OSError, match=r"No space|too large|Invalid"):
         RingWriter(tmp_path / "a.ring", 1 << 55)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import builtins
 import multiprocessing
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from headrace.observe.probe import batch_recorder
 from headrace.observe.probe.recording_session import SESSION, RecordingSession
@@ -93,3 +95,63 @@ def test_the_start_method_is_python_s_own_until_one_is_chosen(
     chosen = multiprocessing.get_start_method(allow_none=True)
     assert batch_recorder.start_method() == (chosen or methods[0])
     assert multiprocessing.get_start_method(allow_none=True) == chosen  # asking fixes nothing
+
+
+def sizes(loader: DataLoader[object]) -> list[int]:
+    """Return the size of each batch of a loader without workers, as its fetcher is recorded."""
+    found: list[int] = []
+    iterator = iter(loader)
+    fetcher = iterator._dataset_fetcher  # type: ignore[attr-defined]
+    fetcher.collate_fn = batch_recorder.BATCH_RECORDER.collating(fetcher.collate_fn)
+    original = fetcher.fetch
+
+    def fetch(index: object) -> object:
+        batch_recorder.BATCH_RECORDER.collated = -1
+        batch = original(index)
+        found.append(batch_recorder._batch_size(fetcher, index, batch))
+        return batch
+
+    fetcher.fetch = fetch
+    assert len(list(iterator)) == len(found)
+    return found
+
+
+class Stream(IterableDataset[object]):
+    def __init__(self, *items: object) -> None:
+        self.items = items
+
+    def __iter__(self) -> Iterator[object]:
+        return iter(self.items)
+
+
+SAMPLES = [torch.zeros(16 + i) for i in range(10)]
+
+
+def test_each_batch_has_as_many_samples_as_were_collated():
+    def time_first(samples: list[torch.Tensor]) -> torch.Tensor:
+        return torch.stack([each[:16] for each in samples], dim=1)
+
+    def opaque(samples: list[torch.Tensor]) -> object:
+        return iter(samples)
+
+    for collate in (list, tuple, time_first, opaque):
+        assert sizes(DataLoader(SAMPLES, 4, collate_fn=collate)) == [4, 4, 2]
+        assert sizes(DataLoader(Stream(*SAMPLES), 4, collate_fn=collate)) == [4, 4, 2]
+    ragged = [[0, 1, 2], [3], [4, 5]]
+    assert sizes(DataLoader(SAMPLES, batch_sampler=ragged, collate_fn=list)) == [3, 1, 2]
+    wholes = DataLoader(NumberedRows(), sampler=ragged, batch_size=None)
+    assert sizes(wholes) == [3, 1, 2]
+
+
+class NumberedRows(Dataset[object]):
+    """Gives a batch for a list of indices, as datasets of Hugging Face do."""
+
+    def __getitem__(self, index: list[int]) -> object:
+        return {"tokens": torch.zeros(16, len(index)), "name": "rows"}
+
+
+def test_a_dataset_of_batches_says_their_size_only_where_all_parts_agree():
+    batches = [torch.zeros(4, 3), torch.zeros(4)], {"x": torch.zeros(9, 2), "from": torch.zeros(5)}
+    assert sizes(DataLoader(Stream(*batches), batch_size=None)) == [4, -1]
+    # One index may be a sample or a batch.
+    assert sizes(DataLoader(SAMPLES, batch_size=None)) == [-1] * 10

@@ -78,3 +78,23 @@ def _hook_torch(module: ModuleType, hosts_file: Path) -> None:
         return iterator
 
     module.DataLoader._get_iterator = _get_iterator  # noqa: SLF001 - as above
+    _name_bypassing_loaders(module, local_only)
+
+
+def _name_bypassing_loaders(module: ModuleType, local_only: WeakSet[Any]) -> None:
+    """Print which loaders make their iterators themselves, so that no offload client is in them."""
+    original = module._BaseDataLoaderIter.__init__  # noqa: SLF001 - base of all torch iterators
+
+    @functools.wraps(original)
+    def __init__(iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        original(iterator, loader, *args, **kwargs)
+        if loader in local_only or hasattr(iterator, "take_order_ns"):  # one of ours
+            return
+        from headrace.offload import client
+
+        local_only.add(loader)
+        client.print_local_only(
+            loader, f"its loader, a {type(loader).__name__}, makes its iterators itself"
+        )
+
+    module._BaseDataLoaderIter.__init__ = __init__  # noqa: SLF001 - as above

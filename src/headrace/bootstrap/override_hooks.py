@@ -53,9 +53,8 @@ def prepare_threads(*, of_rank: int | None, of_worker: int | None) -> None:
     if of_rank is not None:
         after_import("cv2", lambda cv2: cv2.setNumThreads(of_rank))
     if of_worker is not None:
-        after_import(
-            "torch.utils.data._utils.worker", lambda module: _hook_workers(module, of_worker)
-        )
+        for module in ("torch.utils.data._utils.worker", "torchdata.stateful_dataloader.worker"):
+            after_import(module, lambda module: _hook_workers(module, of_worker))
 
 
 def limit_threads(count: int) -> None:
@@ -110,6 +109,11 @@ def _libraries_loaded() -> list[str]:
     return sorted({path for path in paths if _LIBRARY.search(path)})
 
 
+_LOADER_CLASSES = (
+    ("torch.utils.data.dataloader", "DataLoader"),
+    ("torchdata.stateful_dataloader.stateful_dataloader", "StatefulDataLoader"),
+)
+"""Modules and classes of loaders that construct themselves: torchdata's does not call torch's."""
 _NEEDS_WORKERS = {"prefetch_factor": None, "persistent_workers": False}
 """Arguments that torch rejects without workers, and their values then."""
 
@@ -120,23 +124,23 @@ def prepare_overrides() -> None:
     is_loader_argument = tuple(each for each in overrides if each.is_loader_argument)
     if is_loader_argument:
         LOADER_HOOKS.override = functools.partial(_construct, is_loader_argument)
-        after_import(
-            "torch.utils.data.dataloader", lambda module: _hook_loader(module, is_loader_argument)
-        )
+        for module, name in _LOADER_CLASSES:
+            after_import(module, functools.partial(_hook_loader, name, is_loader_argument))
     prepare_threads(
         of_rank=thread_count(overrides, RANK_THREADS),
         of_worker=thread_count(overrides, WORKER_THREADS),
     )
 
 
-def _hook_loader(module: ModuleType, overrides: tuple[Override, ...]) -> None:
-    original = module.DataLoader.__init__
+def _hook_loader(name: str, overrides: tuple[Override, ...], module: ModuleType) -> None:
+    loader_class: Any = getattr(module, name)
+    original = loader_class.__init__
 
     @functools.wraps(original)
     def __init__(*args: Any, **kwargs: Any) -> None:  # noqa: N807
         _construct(overrides, original, *args, **kwargs)
 
-    module.DataLoader.__init__ = __init__
+    loader_class.__init__ = __init__
 
 
 def _construct(

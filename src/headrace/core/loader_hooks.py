@@ -12,7 +12,11 @@ from typing import Any, Protocol
 
 
 class LoaderObserver(Protocol):
-    """Observes the loaders of a process that iterates them."""
+    """Observes the loaders of a process that iterates them.
+
+    Headrace's iterators have `batch_samples`, the samples in the batch delivered last, and
+    `take_order_ns()`, the time spent in the plan or sampler since it was called last.
+    """
 
     def construct(self, construct: Callable[..., None], loader: Any, *args: Any, **kw: Any) -> None:
         """Construct a loader: call `construct` with the arguments; workers may start in it."""

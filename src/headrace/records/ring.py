@@ -70,6 +70,7 @@ SUFFIX = ".ring"
 
 _HEAD = struct.Struct("<IHH")
 _NUMBER = struct.Struct("<q")
+_UNKNOWN = _NUMBER.pack(-1)  # also no text, and no number as a float
 _PADDING, _FORGET, _TEXT = 0, 0xFFFE, 0xFFFF
 # Indexes of the header's 8-byte numbers. It is accessed through a memoryview, which writes 8 bytes
 # at once; struct.pack_into sets them to zero first, visible to other processes.
@@ -294,7 +295,9 @@ class RingReader:
         if table is None:  # padding, or a table of a newer version
             return None
         frame, text_indexes = _FRAMES[kind]
-        values = frame.unpack(content)
+        # A writer of an older version lacks newer columns.
+        missing = (frame.size - len(content)) // _NUMBER.size
+        values = frame.unpack(content + _UNKNOWN * missing)
         if not text_indexes:
             return table, values
         row: list[Any] = list(values)

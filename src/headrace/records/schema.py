@@ -122,6 +122,11 @@ FETCHES = Table(
         Field("ended", "1: there was no further batch"),
         Field("receive_ns", "of wait_ns: taking what workers had sent; -1 where unknown"),
         Field("receive_cpu_ns", "of receive_ns: CPU time of the rank's thread; -1 where unknown"),
+        Field(
+            "sampler_ns",
+            "of wait_ns: in the sampler or batch sampler, which the rank's own thread asks for what"
+            " comes next; before the first batch also while the iterator is made; -1 where unknown",
+        ),
     ),
 )
 STEPS = Table(

@@ -319,7 +319,11 @@ class IterationProgress:
 
 @dataclass(eq=False, repr=False)
 class BatchStream(Iterator[Any]):
-    """Submits batch specs ahead, returns batches in order, and counts those delivered."""
+    """Submits batch specs ahead, returns batches in order, and counts those delivered.
+
+    Attributes:
+        batch_samples: Samples in the batch delivered last.
+    """
 
     progress: IterationProgress
     executor: Executor
@@ -336,6 +340,7 @@ class BatchStream(Iterator[Any]):
 
     def __post_init__(self) -> None:
         self._ended = False
+        self.batch_samples = self._order_ns = 0
         self._upcoming: Iterator[BatchSpec] = iter(self.progress.specs)
         self._all_submitted = False
         self._in_flight: list[BatchSpec] = []
@@ -423,18 +428,26 @@ class BatchStream(Iterator[Any]):
         if built.bad:  # before the count: if it raises, the batch was not delivered
             self.budget.note(built.bad, number, self.progress.seen_with(built.samples))
         self.progress.delivered += 1
+        self.batch_samples = built.samples
         self.progress.samples += built.samples
         self.stats.samples += built.samples
         return batch
 
     def _give_out(self) -> None:
         while self._working and self.executor.has_room():
+            began_ns = time.monotonic_ns()
             spec = next(self._upcoming, None)
+            self._order_ns += time.monotonic_ns() - began_ns
             if spec is None:
                 self._all_submitted = True
                 return
             self.executor.submit(spec)
             self._in_flight.append(spec)
+
+    def take_order_ns(self) -> int:
+        """Return the time spent in the plan or sampler since the last call, in nanoseconds."""
+        spent, self._order_ns = self._order_ns, 0
+        return spent
 
     def _account(self, start_ns: int) -> None:
         now_ns = time.monotonic_ns()

@@ -141,6 +141,15 @@ class ExecutorIterator(_BaseDataLoaderIter):
             remote_workers=self._make_remote_workers(world),
         )
 
+    @property
+    def batch_samples(self) -> int:
+        """Samples in the batch delivered last."""
+        return self._stream.batch_samples
+
+    def take_order_ns(self) -> int:
+        """Return the time spent in the sampler since the last call, in nanoseconds."""
+        return self._stream.take_order_ns()
+
     def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:  # noqa: FBT001, FBT002 - torch's
         """Begin another epoch with persistent workers; the seed is not drawn again."""
         self._stream.end()

@@ -6,6 +6,7 @@ Its hooks stand where torch's loaders make batches; Headrace's own loader notifi
 from __future__ import annotations
 
 import functools
+import importlib
 import multiprocessing
 import os
 import threading
@@ -17,12 +18,8 @@ from typing import Any
 from headrace.core import env
 from headrace.core.import_hooks import after_import
 from headrace.observe.probe import install_hooks
-from headrace.observe.probe.loaders import (
-    LOADER_REGISTRY,
-    STARTING_LOADER,
-    samples_in,
-    start_method,
-)
+from headrace.observe.probe.batch_samples import indices_in, samples_in
+from headrace.observe.probe.loaders import LOADER_REGISTRY, STARTING_LOADER, start_method
 from headrace.observe.probe.process_usage import read_proc_file
 from headrace.observe.probe.read_monitor import READ_MONITOR, ReceivedTotals
 from headrace.observe.probe.recording_session import SESSION, guarded
@@ -46,6 +43,7 @@ class BatchRecorder:
         self.phase = "idle"
         self._batch_lock = threading.Lock()  # held while a batch is recorded
         self.collate_ns = self.send_ns = self._number = self._ended_ns = 0
+        self.collated = -1  # samples that collate_fn got for the current batch; -1 if unknown
         self._read_bytes = self._reads = self._io_reads = self._io_read_ns = 0
         self._received: ReceivedTotals | None = None
         self._owner = os.getpid()
@@ -77,7 +75,7 @@ class BatchRecorder:
             self._received = READ_MONITOR.sums
         READ_MONITOR.begin(loader)
         self.phase = "work"
-        self.collate_ns = 0
+        self.collate_ns, self.collated = 0, -1
         return time.monotonic_ns(), time.thread_time_ns(), time.process_time_ns()
 
     def ended(self, began: tuple[int, int, int], loader: int, samples: int) -> None:
@@ -133,6 +131,7 @@ class BatchRecorder:
 
         def timed(*args: Any, **kwargs: Any) -> Any:
             began_ns = time.monotonic_ns()
+            self.collated = len(args[0]) if args and type(args[0]) is list else -1
             try:
                 if TRANSFORM_TIMER.active:
                     return TRANSFORM_TIMER.call("collate_fn", collate, collate, *args, **kwargs)
@@ -178,11 +177,13 @@ def hook_workers() -> None:
     """Install the hooks; torch is imported, its data package perhaps not yet."""
     after_import("torch.utils.data._utils.worker", _hook_worker_loop)
     after_import("torch.utils.data._utils.fetch", _hook_fetchers)
+    after_import("torchdata.stateful_dataloader.worker", _hook_worker_loop)
 
 
 def _hook_worker_loop(module: Any) -> None:
     module._worker_loop = _WorkerLoop(module._worker_loop)  # noqa: SLF001 - runs in workers
-    _hook_watchdog(module)
+    if hasattr(module, "ManagerWatchdog"):
+        _hook_watchdog(module)
 
 
 class _WorkerLoop:
@@ -203,14 +204,13 @@ class _WorkerLoop:
         finally:
             end_worker()
 
-    def __reduce__(self) -> tuple[Callable[[int], Any], tuple[int]]:
-        return _worker_loop_of, (STARTING_LOADER.get(),)
+    def __reduce__(self) -> tuple[Callable[[int, str], Any], tuple[int, str]]:
+        return _worker_loop_of, (STARTING_LOADER.get(), self._original.__module__)
 
 
-def _worker_loop_of(loader: int) -> Any:
-    """Return the loop for a worker of that loader, in the worker's process."""
-    from torch.utils.data._utils import worker
-
+def _worker_loop_of(loader: int, module: str) -> Any:
+    """Return a module's loop for a worker of that loader, in the worker's process."""
+    worker: Any = importlib.import_module(module)
     if not isinstance(worker._worker_loop, _WorkerLoop):  # noqa: SLF001 - no public way
         install_hooks()  # not installed at start, as the script changed PYTHONPATH
     STARTING_LOADER.set(loader)
@@ -323,10 +323,14 @@ def _hook_fetch(fetcher_class: Any) -> None:
 
 def _batch_size(fetcher: Any, possibly_batched_index: Any, batch: Any) -> int:
     """Return the samples of a batch; -1 if unknown, such as for a dataset that yields batches."""
-    try:
-        return len(possibly_batched_index) if fetcher.auto_collation else samples_in(batch)
-    except TypeError:  # a batch sampler may yield an iterable without a length
-        return samples_in(batch)
+    asked_for = indices_in(possibly_batched_index)
+    if not hasattr(fetcher, "dataset_iter"):  # a map-style dataset has one sample an index
+        return asked_for if asked_for >= 0 or not fetcher.auto_collation else samples_in(batch)
+    # An iterable dataset's last batch may be smaller: what was collated counts.
+    collated = BATCH_RECORDER.collated
+    if fetcher.auto_collation and collated >= 0:
+        return collated
+    return samples_in(batch, asked_for) if fetcher.auto_collation else samples_in(batch)
 
 
 def _loader_at_work() -> int:

@@ -15,7 +15,7 @@ import select
 import sys
 import time
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import count
@@ -25,7 +25,13 @@ from typing import Any
 
 from headrace.core import env
 from headrace.core.source_location import script_location
+from headrace.observe.probe.batch_samples import samples_in
 from headrace.observe.probe.recording_session import SESSION, guarded
+from headrace.observe.probe.sampler_reads import (
+    hook_sampler_reads,
+    register_sampler_reads,
+    sampler_reads_of,
+)
 from headrace.records.schema import LOADERS
 
 _OWN_REFERENCES = 4
@@ -116,6 +122,9 @@ def _type_name(value: Any) -> str:
 
 
 _NUMBER_ATTRIBUTE = "_headrace_loader"  # attribute of loaders and their iterators
+_Place = tuple[str, int, int]
+"""File, line, and time in ns: where and when a loader was constructed."""
+_PLACE_ATTRIBUTE = "_headrace_place"  # of loaders that are not recorded yet: where, when
 _FETCH_COUNT_ATTRIBUTE = "_headrace_fetched"  # of iterators: [epoch, batches asked for]
 _QUEUE_POLL_ATTRIBUTE = "_headrace_asked"  # of iterators: polls their queue for a batch
 
@@ -135,31 +144,80 @@ class LoaderRegistry:
     def __init__(self) -> None:
         self._numbers = LoaderNumbers()
         self._epochs: dict[int, int] = {}  # iterations of each loader
+        self._iterating_now = False
         self.asked = -1
         self.on_iterator: Callable[[int, bool], None] = lambda _loader, _begins: None
 
     def hook_torch(self, module: ModuleType) -> None:
-        """Hook torch's DataLoader."""
-        loader_class = module.DataLoader
-        original_init, original_iter = loader_class.__init__, loader_class.__iter__
-
-        @functools.wraps(original_init)
-        def construct(loader: Any, *args: Any, **kwargs: Any) -> None:
-            self._construct(_describe_torch, original_init, loader, args, kwargs)
-
-        @functools.wraps(original_iter)
-        def iterate(loader: Any) -> Any:
-            return self.iterate(original_iter, loader)
-
-        loader_class.__init__, loader_class.__iter__ = construct, iterate
-        original = module._BaseDataLoaderIter.__init__  # noqa: SLF001 - see number_of_iterator
+        """Hook torch's DataLoader and its iterators."""
+        self.hook_class(module.DataLoader)
+        self._hook_setattr(module.DataLoader)
+        iterator_class = module._BaseDataLoaderIter  # noqa: SLF001 - base of all torch iterators
+        original = iterator_class.__init__
 
         @functools.wraps(original)
         def __init__(iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+            # Set for good: a subclass starts its workers once this has returned.
+            STARTING_LOADER.set(self.number_of_loader(loader))
             original(iterator, loader, *args, **kwargs)
             _register_iterator(iterator, loader)
 
-        module._BaseDataLoaderIter.__init__ = __init__  # noqa: SLF001
+        iterator_class.__init__ = __init__
+        hook_sampler_reads(module)
+
+    def hook_class(self, loader_class: Any) -> None:
+        """Hook what a class of loaders defines itself: its construction and its iterators."""
+        own = vars(loader_class)
+        for name in ("__iter__", "_get_iterator"):
+            if name in own:
+                setattr(loader_class, name, self._iterating(own[name]))
+        original = loader_class.__init__
+        if "__init__" not in own:
+            return
+
+        @functools.wraps(original)
+        def construct(loader: Any, *args: Any, **kwargs: Any) -> None:
+            self._construct(_describe_torch, original, loader, args, kwargs)
+
+        loader_class.__init__ = construct
+
+    def _iterating(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        @functools.wraps(original)
+        def iterate(loader: Any) -> Any:
+            return self.iterate(original, loader)
+
+        return iterate
+
+    def _hook_setattr(self, loader_class: Any) -> None:
+        """Note where loaders are constructed that never call DataLoader.__init__.
+
+        Every constructor sets the loader's dataset, by torch's own `__setattr__`.
+        """
+        original = loader_class.__setattr__
+
+        @functools.wraps(original)
+        def __setattr__(loader: Any, name: str, value: Any) -> None:  # noqa: N807
+            original(loader, name, value)
+            if name == "dataset":
+                self._note_dataset(loader, value)
+
+        loader_class.__setattr__ = __setattr__
+
+    @guarded
+    def _note_dataset(self, loader: Any, dataset: Any) -> None:
+        if SESSION.role == "rank" and _NUMBER_ATTRIBUTE not in loader.__dict__:
+            number = self._numbers.constructed([("dataset", dataset), ("kind", type(loader))])
+            loader.__dict__[_NUMBER_ATTRIBUTE] = number
+            loader.__dict__[_PLACE_ATTRIBUTE] = (*script_location(), time.monotonic_ns())
+
+    def number_of_loader(self, loader: Any) -> int:
+        """Return a loader's number; -1 if unknown. It is recorded now if no constructor was."""
+        attributes = getattr(loader, "__dict__", {})
+        place = attributes.pop(_PLACE_ATTRIBUTE, None)
+        number = int(attributes.get(_NUMBER_ATTRIBUTE, -1))
+        if place is not None:
+            _record_loader(loader, number, _describe_torch, place)
+        return number
 
     def construct_own(
         self, construct: Callable[..., None], loader: Any, *args: Any, **kwargs: Any
@@ -169,12 +227,16 @@ class LoaderRegistry:
 
     def iterate(self, begin: Callable[[Any], Any], loader: Any) -> Any:
         """Return a loader's new iterator, which `begin` returns, with the loader's number."""
-        number = loader.__dict__.get(_NUMBER_ATTRIBUTE, -1)
+        if self._iterating_now:  # `__iter__` calls `_get_iterator`, and a subclass the one below it
+            return begin(loader)
+        number = self.number_of_loader(loader)
         self.on_iterator(number, True)
+        self._iterating_now = True
         try:
             with _starting_workers_of(number):
                 iterator = begin(loader)
         finally:
+            self._iterating_now = False
             self.on_iterator(number, False)
         _register_iterator(iterator, loader)
         return iterator
@@ -216,8 +278,15 @@ class LoaderRegistry:
         self, describe: Callable[[Any], tuple[Any, ...]], construct: Callable[..., None],
         loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any],
     ) -> None:  # fmt: skip
-        number = self._number_of_new(args, kwargs)
+        known = loader.__dict__.get(_NUMBER_ATTRIBUTE)
+        is_noted = loader.__dict__.pop(_PLACE_ATTRIBUTE, None) is not None
+        if known is not None and not is_noted:  # a subclass's constructor calls the one below it
+            construct(loader, *args, **kwargs)
+            return
+        number = known if is_noted else self._number_of_new(args, kwargs)
         number = self._numbers.new() if number is None else number  # None if the probe failed
+        if SESSION.role == "rank":
+            loader.__dict__[_NUMBER_ATTRIBUTE] = number
         with _starting_workers_of(number):  # Headrace's workers may start right now
             construct(loader, *args, **kwargs)
         _record_loader(loader, number, describe)
@@ -238,19 +307,25 @@ def _starting_workers_of(number: int) -> Iterator[None]:
 
 
 @guarded
-def _record_loader(loader: Any, number: int, describe: Callable[[Any], tuple[Any, ...]]) -> None:
-    if SESSION.role != "rank":
-        return
-    loader.__dict__[_NUMBER_ATTRIBUTE] = number
-    _record_description(number, describe(loader))
+def _record_loader(
+    loader: Any,
+    number: int,
+    describe: Callable[[Any], tuple[Any, ...]],
+    place: _Place | None = None,
+) -> None:
+    if SESSION.role == "rank":
+        _record_description(number, describe(loader), place)
 
 
 @guarded
-def _record_description(number: int, description: tuple[Any, ...]) -> None:
+def _record_description(
+    number: int, description: tuple[Any, ...], place: _Place | None = None
+) -> None:
+    """Record a loader; `place`: where and when it was constructed, if not here and now."""
     if SESSION.is_claimed_by_another:  # a program that the rank started, with its own loaders
         return
-    file, line = script_location()
-    SESSION.write(LOADERS, SESSION.rank, number, *description, file, line, time.monotonic_ns())
+    file, line, created_ns = place or (*script_location(), time.monotonic_ns())
+    SESSION.write(LOADERS, SESSION.rank, number, *description, file, line, created_ns)
 
 
 @guarded
@@ -262,6 +337,7 @@ def _register_iterator(iterator: Any, loader: Any) -> None:
     ):
         return
     LOADER_REGISTRY.mark(iterator, loader.__dict__[_NUMBER_ATTRIBUTE])
+    register_sampler_reads(iterator, loader)
 
 
 def _describe_torch(loader: Any) -> tuple[Any, ...]:
@@ -344,24 +420,19 @@ def _queue_poll(iterator: Any) -> Callable[[int], object]:
     return poll
 
 
-def samples_in(batch: object) -> int:
-    """Return the samples in a batch by the length of its first element; -1 if unknown."""
-    try:
-        for _ in range(4):
-            shape = getattr(batch, "shape", None)
-            if shape is not None:
-                return int(shape[0]) if len(shape) else 1
-            if isinstance(batch, Mapping):
-                batch = next(iter(batch.values()), None)
-            elif not isinstance(batch, (list, tuple)) or not batch:
-                return -1
-            elif isinstance(batch[0], (str, int, float)):
-                return len(batch)
-            else:
-                batch = batch[0]
-    except Exception:  # noqa: BLE001, S110 - a batch may be any object, with any methods
-        pass
-    return -1
+def delivered_samples(iterator: Any, batch: object) -> int:
+    """Return the samples of a batch that an iterator has just delivered; -1 if unknown."""
+    known = getattr(iterator, "batch_samples", None)  # of Headrace's own
+    if known is not None:
+        return int(known)
+    reads = sampler_reads_of(iterator)
+    if reads is None:
+        return samples_in(batch)
+    asked_for = reads.delivered(getattr(iterator, "_rcvd_idx", 1) - 1)
+    if asked_for >= 0:
+        return samples_in(batch, asked_for) if reads.is_stream else int(asked_for)
+    # A single index of a map-style dataset may be one sample or a whole batch.
+    return samples_in(batch) if reads.is_stream or iterator._auto_collation else -1  # noqa: SLF001
 
 
 _QUEUE_READS_ATTRIBUTE = "_headrace_receipts"  # attribute of iterators
@@ -378,9 +449,11 @@ class _QueueReads:
         self.spent_ns = self.spent_cpu_ns = -1  # in reads since it was last queried; -1: unknown
 
 
-def time_queue_reads(module: ModuleType) -> None:
-    """Time how long torch's loader takes to read batches from its workers."""
-    kind = module._MultiProcessingDataLoaderIter  # noqa: SLF001 - no public way
+def time_queue_reads(
+    module: ModuleType, iterator_class: str = "_MultiProcessingDataLoaderIter"
+) -> None:
+    """Time how long iterators of a class take to read batches from their workers."""
+    kind = getattr(module, iterator_class)
     original = kind._try_get_data  # noqa: SLF001 - no public way
 
     @functools.wraps(original)

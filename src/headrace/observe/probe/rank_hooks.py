@@ -256,6 +256,7 @@ def hook_rank() -> None:
     optimizer.register_optimizer_step_post_hook(_eager_hook(torch, RANK_RECORDER.optimizer_ended))
     _hook_backward(torch)
     after_import("torch.utils.data.dataloader", _hook_torch_loader)
+    after_import("torchdata.stateful_dataloader.stateful_dataloader", _hook_stateful_loader)
     after_import("torch.nn.parallel.distributed", GRADIENT_SYNC.hook)
     LOADER_HOOKS.loaders = OwnLoaderObserver()
     after_import("ray.data.iterator", hook_ray_data)
@@ -309,6 +310,12 @@ def _hook_torch_loader(module: ModuleType) -> None:
     LOADER_REGISTRY.hook_torch(module)
     _hook_next(module._BaseDataLoaderIter)  # noqa: SLF001 - base of all torch iterators
     time_queue_reads(module)  # last, because some versions of torch lack what it hooks
+
+
+def _hook_stateful_loader(module: ModuleType) -> None:
+    """Hook torchdata's loader, which constructs itself and its iterators without torch's."""
+    LOADER_REGISTRY.hook_class(module.StatefulDataLoader)
+    time_queue_reads(module, "_StatefulMultiProcessingDataLoaderIter")
 
 
 class OwnLoaderObserver:

@@ -17,9 +17,15 @@ from typing import Any
 
 from headrace.observe.probe.device_clock import DEVICE_RECORDER, HostReport
 from headrace.observe.probe.gradient_sync import GRADIENT_SYNC
-from headrace.observe.probe.loaders import LOADER_REGISTRY, queue_read_ns, ready_batches, samples_in
+from headrace.observe.probe.loaders import (
+    LOADER_REGISTRY,
+    delivered_samples,
+    queue_read_ns,
+    ready_batches,
+)
 from headrace.observe.probe.profiler_trace import PROFILER_TRACE
 from headrace.observe.probe.recording_session import SESSION, guarded
+from headrace.observe.probe.sampler_reads import sampler_ns
 from headrace.observe.probe.stack_sampler import is_sampled, start_sampler, stop_sampler
 from headrace.observe.probe.step_clock import (
     DeviceCopyCounts,
@@ -308,7 +314,7 @@ class RankRecorder(TrainingThread):
             self._fetching = False
             if self._is_off():
                 return
-            samples = samples_in(batch)
+            samples = 0 if ended else delivered_samples(iterator, batch)
             self._report(
                 lambda clock, at_ns: clock.fetch_ended(at_ns, samples, ended=ended), now_ns
             )
@@ -316,7 +322,7 @@ class RankRecorder(TrainingThread):
             loader = LOADER_REGISTRY.number_of_iterator(iterator)
             began_ns, ready = began
             took = now_ns - began_ns, ready, int(ended), *queue_read_ns(iterator)
-            row = (loader, epoch, number, began_ns, *took)
+            row = (loader, epoch, number, began_ns, *took, sampler_ns(iterator))
             self._queue_report(
                 (lambda _clock, _: SESSION.write(FETCHES, SESSION.rank, *row), now_ns)
             )

@@ -1,0 +1,85 @@
+"""What a rank's own thread does in its sampler: the time, and how many samples each batch names.
+
+torch's loaders ask the sampler for the next batch's indices in the training process, also with
+workers: within `next()`, and for the first batches as the iterator is made. Headrace's loader
+counts the same itself.
+"""
+
+from __future__ import annotations
+
+import functools
+from time import monotonic_ns
+from types import ModuleType
+from typing import Any
+
+from headrace.observe.probe.batch_samples import indices_in
+
+_READS_ATTRIBUTE = "_headrace_sampler_reads"  # of iterators
+_MOST_PENDING = 4096  # batches whose sizes are held; more would be of batches that nobody takes
+
+
+class SamplerReads:
+    """The reads of one iterator's sampler: time since it was last queried, sizes of the batches."""
+
+    __slots__ = ("is_stream", "sizes", "spent_ns")
+
+    def __init__(self, *, is_stream: bool) -> None:
+        self.is_stream = is_stream  # batches of an iterable dataset may be smaller than asked for
+        self.spent_ns = 0
+        self.sizes: dict[int, int] = {}  # by the number of the batch among those asked for
+
+    def add(self, number: int, index: object) -> None:
+        """Add the indices of a batch."""
+        if number == 0 or len(self.sizes) > _MOST_PENDING:  # another epoch, or nobody takes them
+            self.sizes.clear()
+        self.sizes[number] = indices_in(index)
+
+    def delivered(self, number: int) -> int:
+        """Return how many samples a batch that is delivered was to have; -1 if unknown."""
+        sizes = self.sizes
+        if number in sizes:
+            return sizes.pop(number)
+        return sizes.pop(next(iter(sizes))) if sizes else -1  # batches that come out of order
+
+
+def hook_sampler_reads(module: ModuleType) -> None:
+    """Time the sampler of torch's iterators."""
+    iterator_class = module._BaseDataLoaderIter  # noqa: SLF001 - no public way
+    original = iterator_class._next_index  # noqa: SLF001 - as above
+
+    @functools.wraps(original)
+    def _next_index(iterator: Any) -> Any:
+        began_ns = monotonic_ns()
+        index = original(iterator)
+        reads = getattr(iterator, _READS_ATTRIBUTE, None)
+        if reads is not None:
+            reads.add(getattr(iterator, "_send_idx", 0), index)
+            reads.spent_ns += monotonic_ns() - began_ns
+        return index
+
+    iterator_class._next_index = _next_index  # noqa: SLF001 - as above
+
+
+def register_sampler_reads(iterator: Any, loader: Any) -> None:
+    """Record what the sampler of an iterator of torch's takes from now on."""
+    if not hasattr(iterator, _READS_ATTRIBUTE) and hasattr(iterator, "_next_index"):
+        is_stream = getattr(loader, "_dataset_kind", 0) != 0
+        setattr(iterator, _READS_ATTRIBUTE, SamplerReads(is_stream=is_stream))
+
+
+def sampler_reads_of(iterator: Any) -> SamplerReads | None:
+    """Return the reads of an iterator's sampler; None if they are not recorded."""
+    reads: SamplerReads | None = getattr(iterator, _READS_ATTRIBUTE, None)
+    return reads
+
+
+def sampler_ns(iterator: Any) -> int:
+    """Return the time in an iterator's sampler since the last call, in ns; -1 if unknown."""
+    taken = getattr(iterator, "take_order_ns", None)  # of Headrace's own
+    if taken is not None:
+        return int(taken())
+    reads = sampler_reads_of(iterator)
+    if reads is None:
+        return -1
+    spent, reads.spent_ns = reads.spent_ns, 0
+    return int(spent)

@@ -1,0 +1,120 @@
+"""How many samples a batch has: by what named them, by its structure, or unknown."""
+
+from __future__ import annotations
+
+from collections import UserDict, namedtuple
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.utils.rnn import pack_sequence
+
+from headrace.observe.probe.batch_samples import indices_in, samples_in
+
+B, UNKNOWN = 8, -1
+IMAGES = torch.zeros(B, 3, 9, 9)
+WAVES = [torch.zeros(16_000 + i) for i in range(B)]
+PICTURES = [torch.zeros(3, 9, 9 + i) for i in range(B)]
+TARGETS = [{"boxes": torch.zeros(i % 4, 4), "image_id": i} for i in range(B)]
+TEXTS = ["a dog"] * B
+Pair = namedtuple("Pair", ["images", "labels"])  # noqa: PYI024
+
+
+@dataclass
+class Collated:
+    tokens: torch.Tensor
+    lengths: torch.Tensor
+    name: str = "train"
+
+
+class Encoding(UserDict[str, Any]):
+    """Like a BatchEncoding of transformers."""
+
+
+@pytest.mark.parametrize(
+    ("batch", "samples"),
+    [
+        (IMAGES, B),
+        (np.zeros((B, 4)), B),
+        ([IMAGES, torch.zeros(B)], B),
+        ((IMAGES, torch.zeros(B)), B),
+        ((torch.zeros(B, 16), torch.zeros(B, 16)), B),
+        ({"x": IMAGES, "y": torch.zeros(B)}, B),
+        (Encoding({"input_ids": torch.zeros(B, 16), "attention_mask": torch.zeros(B, 16)}), B),
+        (Encoding({"input_ids": [[1, 2]] * B, "labels": torch.zeros(B)}), B),
+        (Pair(IMAGES, torch.zeros(B)), B),
+        (Collated(torch.zeros(B, 4), torch.zeros(B)), B),
+        ({"inputs": {"image": IMAGES, "text": TEXTS}, "targets": (torch.zeros(B), TEXTS)}, B),
+        (WAVES, B),
+        ((WAVES, TEXTS), B),
+        ({"images": PICTURES, "y": torch.zeros(B)}, B),
+        (tuple(zip(*zip(PICTURES, TARGETS, strict=True), strict=True)), B),
+        ([{"image": image, **target} for image, target in zip(PICTURES, TARGETS, strict=True)], B),
+        (list(zip(PICTURES, range(B), strict=True)), B),
+        (pack_sequence([torch.zeros(5, 2) for _ in range(B)]), B),
+        (pack_sequence([torch.zeros(9 - i, 2) for i in range(B)]), B),
+        ((pack_sequence([torch.zeros(5, 2) for _ in range(B)]), torch.zeros(B)), B),
+        (torch.nested.nested_tensor(WAVES, layout=torch.jagged), B),
+        ({"epoch": torch.tensor(3), "x": torch.zeros(B, 2)}, B),
+        (SimpleNamespace(is_nested=True, size=lambda _: B), B),  # a nested one has no shape
+        (TEXTS, B),
+        ([1.0] * B, B),
+        ([torch.tensor(1.0)] * B, B),
+        (SimpleNamespace(x=torch.zeros(70, 5), num_graphs=B), B),  # torch_geometric's batches
+        (SimpleNamespace(batch_size=torch.Size([B, 2])), B),  # tensordict's
+        # It may be either number, or none of them.
+        ({"points": torch.zeros(1000, 3), "offsets": torch.zeros(B)}, UNKNOWN),
+        ([torch.zeros(1000, 3), torch.zeros(B)], UNKNOWN),
+        ((torch.zeros(256, B), torch.zeros(B)), UNKNOWN),  # time first
+        ((torch.zeros(1000), torch.zeros(B + 1)), UNKNOWN),  # packed tokens, where each begins
+        ([torch.zeros(3, 9, 9) for _ in range(B)], UNKNOWN),
+        ((torch.zeros(3, 9, 9), 1), UNKNOWN),  # one sample
+        ({}, UNKNOWN),
+        ([], UNKNOWN),
+        (None, UNKNOWN),
+        (object(), UNKNOWN),
+        (iter([IMAGES]), UNKNOWN),
+    ],
+)  # fmt: skip
+def test_a_batchs_structure_gives_its_samples_or_nothing(batch: object, samples: int):
+    assert samples_in(batch) == samples
+
+
+@pytest.mark.parametrize(
+    ("batch", "samples"),
+    [
+        (torch.zeros(256, B), B),  # time first
+        (torch.zeros(B, 256), B),
+        (PICTURES, B),
+        (object(), B),
+        ({"points": torch.zeros(1000, 3), "offsets": torch.zeros(B)}, B),
+        ((torch.zeros(5, 3), torch.zeros(5)), 5),  # the last ones of a stream
+        ([torch.zeros(3, 9, 9) for _ in range(B)], B),
+    ],
+)
+def test_what_was_asked_for_counts_unless_a_batch_is_shorter(batch: object, samples: int):
+    assert samples_in(batch, asked_for=B) == samples
+
+
+def test_an_index_names_samples_or_may_be_a_whole_batch():
+    assert indices_in([4, 1, 2]) == 3
+    assert indices_in(torch.tensor([4, 1])) == 2
+    assert indices_in(np.array([4, 1])) == 2
+    assert indices_in(range(10, 20, 3)) == 4
+    assert indices_in(slice(10, 20)) == 10
+    for whole in (7, torch.tensor(7), np.int64(7), "shard-7", iter([1, 2]), slice(None), None):
+        assert indices_in(whole) == UNKNOWN
+
+
+class Broken:
+    @property
+    def shape(self) -> tuple[int, ...]:
+        raise RuntimeError("not yet")
+
+
+def test_a_batch_whose_methods_fail_has_an_unknown_number():
+    assert samples_in(Broken()) == UNKNOWN
+    assert samples_in({"x": Broken()}) == UNKNOWN
