@@ -69,6 +69,8 @@ class Run:
     held_ms: float = 0.0  # by so much
     long_every: int = 0  # making every so many takes longer,
     long_ms: float = 0.0  # by so much
+    sampler_ms: float = 0.0  # in the sampler, for each batch
+    order: tuple[int, ...] = ()  # workers that make an iterable dataset's batches, in turn
     read_bytes: int = 0
     reads: int = -1
     restart_ms: float = 5.0
@@ -125,7 +127,8 @@ def play(run: Run) -> RunTables:
 
 def _add_loader(tables: RunTables, run: Run, rank: int) -> None:
     tables.add(
-        "loaders", rank=rank, loader=0, kind="torch", dataset="Faces", style="map",
+        "loaders", rank=rank, loader=0, kind="torch", dataset="Faces",
+        style="iterable" if run.order else "map",
         workers=run.workers, prefetch_factor=run.prefetch_factor if run.workers else 0,
         batch_size=32, in_order=1, start_method="fork", file=SCRIPT, line=40,
     )  # fmt: skip
@@ -153,7 +156,7 @@ def _play_epoch(
             _add_batch(tables, run, rank, -1, epoch * run.batches + batch, now, service, 0)
             arrived = now + service
         else:
-            worker = batch % run.workers
+            worker = run.order[batch % len(run.order)] if run.order else batch % run.workers
             depth = run.workers * run.prefetch_factor
             issued = delivered[batch - depth] if batch >= depth else began
             start = max(free[worker], issued)
@@ -165,10 +168,12 @@ def _play_epoch(
             arrived = max(free[worker], requested_ns) + int(run.ready_ms * MS)
             arrived += _at_times(run.held_every, run.held_ms, batch)
         if run.loader:
+            arrived += int(run.sampler_ms * MS)
             tables.add(
                 "fetches", rank=rank, loader=0, epoch=epoch, batch=batch, start_ns=requested_ns,
                 wait_ns=arrived - requested_ns,
                 ready=int(at_hand) if run.workers else -1, receive_ns=-1, receive_cpu_ns=-1,
+                sampler_ns=int(run.sampler_ms * MS),
             )  # fmt: skip
         delivered.append(arrived)
         now = _add_step(tables, run, rank, number, requested_ns, arrived - requested_ns, random)

@@ -52,10 +52,11 @@ PURE = """
     jobs.spec jobs.sync.remote_copy observe.doctor.debugger_rules observe.doctor.diagnosis
     observe.doctor.evidence observe.doctor.findings observe.doctor.leak_candidates
     observe.doctor.remedies observe.doctor.rules observe.doctor.rules.batch_making
-    observe.doctor.scaling_forecast observe.doctor.stack_samples observe.probe.device_clock
-    observe.probe.process_usage observe.probe.step_clock observe.probe.transform_timer
-    observe.whatif.comparison observe.whatif.prediction observe.whatif.simulation
-    observe.whatif.tables observe.whatif.train_steps offload.scheduler platforms.cluster_hosts
+    observe.doctor.scaling_forecast observe.doctor.stack_samples observe.probe.batch_samples
+    observe.probe.device_clock observe.probe.process_usage observe.probe.step_clock
+    observe.probe.transform_timer observe.whatif.comparison observe.whatif.prediction
+    observe.whatif.simulation observe.whatif.tables observe.whatif.train_steps
+    observe.whatif.worker_shares offload.scheduler platforms.cluster_hosts
     platforms.training_job platforms.vertex records.data_frames records.redaction
     report.figures.activity report.figures.base report.figures.step_phases report.formatting
     report.markup report.open_run report.top.state sampling sampling.lanes sampling.seeds

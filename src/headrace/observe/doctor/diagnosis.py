@@ -38,6 +38,8 @@ DATA_RULES = frozenset(
         "slow-collate",
         "slow-transfer",
         "cpu-starved-by-ranks",
+        "slow-sampler",
+        "unequal-workers",
     }
 )
 """Rules that say why data is late: `data-wait` adds nothing to them."""
@@ -62,6 +64,12 @@ _SPECIFIC_FIRST = (
     ("lock-contention", "slow-storage"),
     ("lock-contention", "small-files"),
     ("shallow-prefetch", "too-few-workers"),
+    ("unequal-workers", "cpu-bound-worker"),
+    ("unequal-workers", "slow-storage"),
+    ("unequal-workers", "small-files"),
+    ("unequal-workers", "slow-collate"),
+    ("unequal-workers", "shallow-prefetch"),
+    ("slow-sampler", "workers-restarted"),  # each start waits for it
     ("cpu-starved-by-ranks", "sync-bound"),  # late data delays the sync
     ("slow-rank", "cpu-bound-worker"),
     ("device-sync", "step-outliers"),
@@ -175,7 +183,10 @@ _BOUNDS: dict[str, Bound] = {
     "data-wait": "data",
     **dict.fromkeys(DATA_RULES, "data"),
 }
-_EASY = ("workers", "prefetch", "persistent-workers", "threads", "shards", "outliers")
+_EASY = (
+    *("workers", "prefetch", "persistent-workers", "threads", "shards", "outliers"),
+    "equal-shares",
+)
 """Remedies that the sentence prefers: they need little or no code."""
 _COSTLY = ("auxiliary-hosts",)
 """Remedies that the sentence avoids: they cost money."""

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from headrace.core.overrides import Override
 from headrace.observe.doctor.findings import Cause, Fact, Finding, Remedy, Severity
+from headrace.observe.doctor.sampler_stacks import within_sampler
 from headrace.observe.doctor.stack_samples import (
     Hotspot,
     StackSample,
@@ -40,8 +41,10 @@ from headrace.observe.whatif.measured_pipeline import (
     read_offload_stats,
 )
 from headrace.observe.whatif.prediction import Prediction, Simulator
-from headrace.observe.whatif.tables import Columns, Flags, Tables, columns
+from headrace.observe.whatif.sampler_time import sampler_ns_of_steps
+from headrace.observe.whatif.tables import Columns, Flags, Floats, Tables, columns
 from headrace.observe.whatif.train_steps import TrainSteps, read_steps
+from headrace.observe.whatif.worker_shares import WorkerShares
 
 _SAMPLE_CALLS = ("__getitem__", "__getitems__", "__iter__", "__next__")
 """Calls that contain the others, so that their share has no meaning of its own."""
@@ -222,6 +225,8 @@ class Evidence:
     steps: TrainSteps
     loader: TrainingLoader | None
     work: BatchWork | None  # the batches made for the loader; None if none were recorded
+    shares: WorkerShares | None  # in the batches of an iterable dataset; None if not recorded
+    sampler_ns: Floats  # time in the sampler in each of `steps`, part of its wait for data
     simulator: Simulator | None  # None if too little was recorded
     host: HostUsage  # its cores as the job notices them
     offload: OffloadStats | None  # work of auxiliary hosts; None if batches are not offloaded
@@ -254,13 +259,24 @@ class Evidence:
 
     @property
     def flow_wait_seconds(self) -> float:
-        """Seconds for which a rank's accelerator waited for data, without loader starts."""
-        return self.steady_steps.data_wait_seconds
+        """Seconds for which a rank's accelerator waited for batches to be made and handed over.
+
+        Without those in which loaders started, and without the sampler's time in the rank.
+        """
+        return self.steady_steps.data_wait_seconds - self._steady_sampler_seconds
 
     @property
     def starved(self) -> bool:
         """Whether data wait is above the lowest threshold: the loader does not keep up."""
-        return self.enough and self.steady_steps.data_wait_share >= WARNING
+        total = max(self.steady_steps.total_seconds, 1e-9)
+        return self.enough and self.flow_wait_seconds / total >= WARNING
+
+    @property
+    def _steady_sampler_seconds(self) -> float:
+        steady = ~self.steps.starts_loader
+        all_count = int(steady.sum()) < FEWEST_STEPS
+        spent_ns = self.sampler_ns.sum() if all_count else self.sampler_ns[steady].sum()
+        return float(spent_ns) / max(len(self.steps.ranks), 1) / 1e9
 
     @property
     def workers_busy(self) -> bool:
@@ -268,6 +284,11 @@ class Evidence:
         if self.work is None or self.loader is None:
             return False
         return self.loader.workers == 0 or self.work.idle_share <= MOSTLY_BUSY
+
+    @property
+    def unequal_shares(self) -> bool:
+        """Whether one worker makes more than its share of the batches, so that others idle."""
+        return self.shares is not None and self.shares.unequal
 
     @property
     def cores_short(self) -> bool:
@@ -363,6 +384,9 @@ def gather_evidence(tables: Tables) -> Evidence:
         steps=steps, loader=loader_columns, work=work, fetches=fetches, host=host, offload=offload
     )
     loader = _training_loader(loader_columns) if loader_columns is not None else None
+    shares = None
+    if work is not None and loader_columns is not None and offload is None:
+        shares = work.shares(loader_columns, fetches)
     since_s = recording_start_s(columns(tables, "hosts"), processes)
     rank_samples = read_stack_samples(stacks, stacks["worker"] < 0, since_s)
     workers = loader.workers if loader is not None else 0
@@ -375,11 +399,17 @@ def gather_evidence(tables: Tables) -> Evidence:
         steps=steps,
         loader=loader,
         work=work,
+        shares=shares,
+        sampler_ns=sampler_ns_of_steps(steps, fetches),
         simulator=Simulator(measured) if measured is not None else None,
         host=host,
         offload=offload,
         wanted_threads=wanted,
-        making_samples=read_stack_samples(stacks, _making_rows(stacks, loader), since_s),
+        making_samples=tuple(
+            sample
+            for sample in read_stack_samples(stacks, _making_rows(stacks, loader), since_s)
+            if within_sampler(sample) is None  # in a rank without workers
+        ),
         rank_samples=rank_samples,
         transforms=transform_shares(columns(tables, "transforms"), number),
         processes=processes,

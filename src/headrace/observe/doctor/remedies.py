@@ -57,6 +57,8 @@ def more_workers_remedy(evidence: Evidence) -> tuple[Remedy, Prediction] | None:
         return None
     if lock_wait_share(evidence) >= CRITICAL:  # the simulation does not model locks
         return None
+    if evidence.unequal_shares:  # further workers would have no part of the dataset either
+        return None
     waits = evidence.work is not None and evidence.work.cpu_share < 0.5
     cores = simulator.measured.pipeline.cores
     # Workers that wait may outnumber the cores; those that compute would only share them.
@@ -82,13 +84,13 @@ def more_workers_remedies(evidence: Evidence) -> tuple[Remedy, ...]:
 
 
 def _stream_split_advice(loader: TrainingLoader, workers: int) -> str:
-    """Return what else an iterable dataset needs, since each torch worker iterates all of it."""
+    """Return what else an iterable dataset needs, which torch leaves to share itself out."""
     if loader.style != "iterable" or loader.kind != "torch" or workers < 2:
         return ""
     return (
-        " Its dataset is a stream: each worker iterates over all of it, so every sample comes "
-        f"{workers} times, unless its __iter__ gives each a part by "
-        "torch.utils.data.get_worker_info()."
+        " Its dataset is a stream, which shares itself out: unless its __iter__ gives each worker a"
+        f" part by torch.utils.data.get_worker_info(), every sample comes {workers} times; and with"
+        f" fewer than {workers} files or other parts to give, the workers beyond that idle."
     )
 
 

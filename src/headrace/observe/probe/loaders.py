@@ -28,6 +28,7 @@ from headrace.core.source_location import script_location
 from headrace.observe.probe.batch_samples import samples_in
 from headrace.observe.probe.recording_session import SESSION, guarded
 from headrace.observe.probe.sampler_reads import (
+    add_sampler_ns,
     hook_sampler_reads,
     register_sampler_reads,
     sampler_reads_of,
@@ -159,8 +160,11 @@ class LoaderRegistry:
         def __init__(iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
             # Set for good: a subclass starts its workers once this has returned.
             STARTING_LOADER.set(self.number_of_loader(loader))
+            began_ns = monotonic_ns()
             original(iterator, loader, *args, **kwargs)
+            spent_ns = monotonic_ns() - began_ns  # mostly in `iter(sampler)`
             _register_iterator(iterator, loader)
+            add_sampler_ns(iterator, spent_ns)
 
         iterator_class.__init__ = __init__
         hook_sampler_reads(module)

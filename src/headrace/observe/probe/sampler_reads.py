@@ -43,8 +43,12 @@ class SamplerReads:
 
 
 def hook_sampler_reads(module: ModuleType) -> None:
-    """Time the sampler of torch's iterators."""
+    """Time the sampler of torch's iterators.
+
+    `_reset` begins another epoch by `iter(sampler)`, in which some draw up all of their batches.
+    """
     iterator_class = module._BaseDataLoaderIter  # noqa: SLF001 - no public way
+    original_reset = iterator_class._reset  # noqa: SLF001 - as above
     original = iterator_class._next_index  # noqa: SLF001 - as above
 
     @functools.wraps(original)
@@ -57,7 +61,14 @@ def hook_sampler_reads(module: ModuleType) -> None:
             reads.spent_ns += monotonic_ns() - began_ns
         return index
 
+    @functools.wraps(original_reset)
+    def _reset(iterator: Any, *args: Any, **kwargs: Any) -> None:
+        began_ns = monotonic_ns()
+        original_reset(iterator, *args, **kwargs)
+        add_sampler_ns(iterator, monotonic_ns() - began_ns)
+
     iterator_class._next_index = _next_index  # noqa: SLF001 - as above
+    iterator_class._reset = _reset  # noqa: SLF001 - as above
 
 
 def register_sampler_reads(iterator: Any, loader: Any) -> None:
@@ -65,6 +76,13 @@ def register_sampler_reads(iterator: Any, loader: Any) -> None:
     if not hasattr(iterator, _READS_ATTRIBUTE) and hasattr(iterator, "_next_index"):
         is_stream = getattr(loader, "_dataset_kind", 0) != 0
         setattr(iterator, _READS_ATTRIBUTE, SamplerReads(is_stream=is_stream))
+
+
+def add_sampler_ns(iterator: Any, spent_ns: int) -> None:
+    """Add time in an iterator's sampler, in ns."""
+    reads = sampler_reads_of(iterator)
+    if reads is not None:
+        reads.spent_ns += spent_ns
 
 
 def sampler_reads_of(iterator: Any) -> SamplerReads | None:

@@ -12,9 +12,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from headrace.observe.whatif.sampler_time import sampler_ns_of_fetches, sampler_ns_of_steps
 from headrace.observe.whatif.simulation import FULL, Pipeline
-from headrace.observe.whatif.tables import Columns, Flags, Floats, Ints, Tables, columns
+from headrace.observe.whatif.tables import Columns, Flags, Floats, Tables, columns
 from headrace.observe.whatif.train_steps import TrainSteps, read_steps
+from headrace.observe.whatif.worker_shares import WorkerShares, read_worker_shares
 
 _CORE = re.compile(r"core_\d+_percent")
 _ACCELERATOR = re.compile(r"gpu_(\d+)_\w+")
@@ -253,6 +255,16 @@ class BatchWork:
         idle = float(self.column("idle_ns").sum())
         return idle / max(idle + float(self.service_ns.sum()), 1.0)
 
+    def shares(self, loader: Columns, fetches: Columns) -> WorkerShares | None:
+        """Return the workers' shares in the batches of an iterable dataset; None if not recorded.
+
+        The batches of a map-style dataset are dealt out by the loader, and so are shared equally.
+        """
+        if str(loader["style"][0]) != "iterable":
+            return None
+        fetches = fetches.having(loader=loader["loader"][0])
+        return read_worker_shares(self.rows, fetches, int(loader["workers"][0]))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredPipeline:
@@ -263,7 +275,7 @@ class MeasuredPipeline:
     service_cpu_ns: Floats
     demand_ns: Floats
     consume_ns: Floats  # of each step without data wait, a batch
-    taking_ns: float = 0.0  # part of it: reading a batch from the workers
+    taking_ns: float = 0.0  # part of it, besides the sampler's time: reading a batch from workers
     consume_cpu_ns: float  # mean CPU time of the consumer, a batch
     period_ns: Floats  # of each step, a batch: its mean is what the simulation must reproduce
     ranks: int  # on the host
@@ -324,10 +336,14 @@ def measure_from(
         return None
     batches = steady.batches
     workers = int(loader["workers"][0])
+    shares = work.shares(loader, fetches) if offload is None else None
+    sharing = max(round(shares.effective), 1) if shares and shares.unequal else workers
     taking = handoff_ns(fetches, int(loader["loader"][0]), workers)
-    # Reading is part of the data wait; what a device does not wait for is in its steps already.
-    taking = min(taking, float((steady.data_wait_ns / batches).mean()))
-    consume = (steady.wall_ns - steady.data_wait_ns) / batches + taking
+    # Both are part of the data wait; what a device does not wait for is in its steps already.
+    waited = float((steady.data_wait_ns / batches).mean())
+    sampling = float((sampler_ns_of_steps(steady, fetches) / batches).mean())
+    taking = min(taking, waited - sampling)
+    consume = (steady.wall_ns - steady.data_wait_ns) / batches + taking + sampling
     period = steady.wall_ns / batches
     service = work.service_ns
     cpu = np.minimum(work.column("cpu_ns"), service)
@@ -336,8 +352,9 @@ def measure_from(
     other_cpu = _other_cpu_ns(host, float(period.mean()), float(demand.mean()), inline=not workers)
     return MeasuredPipeline(
         pipeline=Pipeline(
-            workers=workers,
-            prefetch_factor=max(int(loader["prefetch_factor"][0]), 1),
+            workers=sharing,
+            # Batches are asked for ahead of the workers that make them.
+            prefetch_factor=max(int(loader["prefetch_factor"][0]) * workers // max(sharing, 1), 1),
             takes_next=offload is not None
             or str(loader["kind"][0]) == "headrace"
             or int(loader["in_order"][0]) == 0,
@@ -402,17 +419,18 @@ def handoff_ns(fetches: Columns, loader: int, workers: int) -> float:
     # If workers need not answer, all of it is CPU time.
     answered_ns = float(received["receive_cpu_ns"].mean()) * _ANSWER_FACTOR
     own = min(answered_ns, float(received["receive_ns"].mean()))
-    rest = received["wait_ns"] - received["receive_ns"]
+    rest = received["wait_ns"] - received["receive_ns"] - sampler_ns_of_fetches(received)
     return own + _calm_ns(rest[received["ready"] > 0], workers)
 
 
 def wait_for_ready_ns(fetches: Columns, loader: int, workers: int) -> float:
     """Return the wait for a batch that is ready, in ns; 0 if none was seen."""
     at_hand = (fetches["loader"] == loader) & (fetches["ready"] > 0) & (fetches["ended"] == 0)
-    return _calm_ns(fetches["wait_ns"][at_hand & (fetches["batch"] > 0)], workers)
+    ready = fetches.where(at_hand & (fetches["batch"] > 0))
+    return _calm_ns(ready["wait_ns"] - sampler_ns_of_fetches(ready), workers)
 
 
-def _calm_ns(waits_ns: Ints, workers: int) -> float:
+def _calm_ns(waits_ns: Floats, workers: int) -> float:
     """Return the wait for a ready batch alone; 0 if too few were seen.
 
     With several workers a ready batch need not be the next one, so some of these waits are for the

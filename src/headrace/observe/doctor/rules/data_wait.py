@@ -59,7 +59,7 @@ def is_handoff_bound(evidence: Evidence) -> bool:
     if evidence.loader is None or evidence.work is None or evidence.workers_busy:
         return False
     steps = evidence.steps
-    waited, batches = steps.data_wait_ns, steps.batches
+    waited, batches = steps.data_wait_ns - evidence.sampler_ns, steps.batches
     excess = np.maximum(waited - HANDOFF_NS * batches, 0.0)
     if evidence.others_crowd:
         if np.percentile(waited / batches, _CALM_PERCENT) > HANDOFF_NS:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from headrace.observe.doctor.evidence import WARNING, Evidence, rule
-from headrace.observe.doctor.findings import Finding, Remedy
+from headrace.observe.doctor.findings import Cause, Finding, Remedy
 from headrace.observe.doctor.remedies import (
     WORTH_IT,
     calm_share,
@@ -65,6 +65,53 @@ def check_too_few_workers(evidence: Evidence) -> Finding | None:
             "idle_cores": evidence.host.idle_cores,
         },
         cause=making_cause(evidence, evidence.making_samples),
+        remedies=(remedy,),
+    )
+
+
+@rule
+def check_unequal_workers(evidence: Evidence) -> Finding | None:
+    """One worker makes more than its share of an iterable dataset's batches, and others idle.
+
+    Fires where data wait is at least 5 % of step time, the busiest worker made over a tenth more
+    than its share of the batches of an epoch, and equal shares give at least 5 % in the simulation.
+    An iterable dataset shares itself out; with fewer files than workers, or files of unlike size,
+    some have nothing to do, and more workers would not help.
+    """
+    shares, loader, simulator = evidence.shares, evidence.loader, evidence.simulator
+    if not evidence.starved or shares is None or loader is None or simulator is None:
+        return None
+    if not shares.unequal:
+        return None
+    change = PipelineChange(workers=loader.workers, prefetch_factor=loader.prefetch_factor)
+    prediction = simulator.predict(change)
+    if prediction.speedup < WORTH_IT:
+        return None
+    makes = f"worker {shares.busiest} makes {shares.largest:.0%} of the batches"
+    title = f"the {loader.workers} workers of the loader{loader.place} share unequally: {makes}"
+    if shares.idle:
+        none = "makes none" if shares.idle == 1 else "make none"
+        title = f"{makes}, {shares.idle} of the {loader.workers} workers {none}"
+    remedy = predicted_remedy(
+        "equal-shares",
+        f"equal shares for its {loader.workers} workers",
+        prediction,
+        "The dataset shares itself out (torch.utils.data.get_worker_info()), so more workers do not"
+        f" help. Give each a part of like size: at least {loader.workers} files or shards for each "
+        "rank, or every n-th sample of all to each of n workers.",
+    )
+    cause = Cause(file=loader.file, line=loader.line, share=shares.largest) if loader.file else None
+    return evidence.finding(
+        title,
+        evidence.waits_solved(prediction),
+        {
+            "data_wait_share": evidence.steady_steps.data_wait_share,
+            "workers": loader.workers,
+            "workers_without_batches": shares.idle,
+            "busiest_worker_share": shares.largest,
+            "workers_worth": shares.effective,
+        },
+        cause=cause,
         remedies=(remedy,),
     )
 
@@ -183,7 +230,7 @@ def check_shallow_prefetch(evidence: Evidence) -> Finding | None:
     work, loader, simulator = evidence.work, evidence.loader, evidence.simulator
     if not evidence.starved or work is None or loader is None or simulator is None:
         return None
-    if loader.workers == 0:
+    if loader.workers == 0 or evidence.unequal_shares:
         return None
     measured = simulator.measured
     service, consume = float(measured.service_ns.mean()), float(measured.consume_ns.mean())
