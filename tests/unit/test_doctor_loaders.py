@@ -12,7 +12,7 @@ from headrace.observe.doctor.findings import Finding
 from headrace.observe.whatif.measured_pipeline import measure
 from headrace.observe.whatif.tables import Columns
 from headrace.observe.whatif.worker_shares import read_worker_shares
-from run_tables import SCRIPT, WORKER_LOOP, Run, play, stack
+from run_tables import SCRIPT, WORKER_LOOP, Run, RunTables, play, stack
 
 TORCH_DATA = "/venv/lib/python3.11/site-packages/torch/utils/data"
 PACKAGES = "/venv/lib/python3.11/site-packages"
@@ -191,3 +191,56 @@ def test_a_stream_that_is_shared_equally_may_have_more_workers():
     }  # fmt: skip
     assert "unless its __iter__ gives each worker a part" in how
     assert "the workers beyond that idle" in how
+
+
+def test_one_rank_that_reads_for_all_is_told():
+    run = Run(workers=2, service_ms=40, ranks=2, busy_cores=2)
+    tables = play(run)
+    # The other's workers only made the first few ahead.
+    rows = tables.rows["batches"]
+    tables.rows["batches"] = [row for row in rows if row["rank"] == 0 or row["batch"] < 2]
+    diagnosis = diagnose(tables)
+    finding = diagnosis.findings[0]
+    assert finding.rule == "single-reader"
+    assert finding.title == "rank 0 makes the batches of all 2 ranks, and the others wait for it"
+    assert finding.remedies[0].name == "read-by-rank"
+    assert "dispatch_batches=False" in finding.remedies[0].how
+    both = {each.rule for each in diagnose(play(run)).findings}
+    assert "single-reader" not in both
+
+
+def taken_elsewhere(*, share: float) -> RunTables:
+    """Return the tables of a run whose batches another thread takes, but for a share of them."""
+    tables = play(
+        Run(
+            workers=1, service_ms=40, busy_cores=1,
+            rank_stacks=[(f"{SCRIPT}:12:Background.__next__", "other", 0.7, 0.02)],
+        )
+    )  # fmt: skip
+    for row in tables.rows["steps"]:
+        row["batches"] = row["samples"] = 0
+        row["forward_ns"], row["data_wait_ns"] = row["forward_ns"] + row["data_wait_ns"], 0
+    tables.rows["fetches"] = tables.rows["fetches"][: int(120 * share)]
+    return tables
+
+
+def test_a_loader_that_is_not_followed_is_said_to_be_so():
+    diagnosis = diagnose(taken_elsewhere(share=0.1))
+    assert diagnosis.findings[0].rule == "data-wait"
+    assert diagnosis.findings[0].remedies == ()
+    sentence = diagnosis.verdict.sentence
+    assert "Background.__next__ at train.py:12 takes" in sentence
+    assert sentence.count("The loader at train.py:40 is not followed") == 1
+    assert "itself waits for its data" not in sentence
+
+
+def test_a_loader_without_any_batch_of_torchs_is_not_followed_either():
+    tables = taken_elsewhere(share=0)
+    tables.rows["batches"] = []
+    assert "train.py:40 is not followed" in diagnose(tables).verdict.sentence
+
+
+def test_loaders_for_evaluation_are_followed_where_the_script_makes_its_own_batches():
+    assert "not followed" not in diagnose(taken_elsewhere(share=1)).verdict.sentence
+    assert "not followed" not in diagnose(play(Run(workers=2))).verdict.sentence
+    assert "not followed" not in diagnose(play(Run(loader=False))).verdict.sentence

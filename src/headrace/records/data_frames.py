@@ -117,6 +117,9 @@ class RunFrames:
     process_usage = _table(
         "process_usage", "One row a tick and process that records: its CPU time, memory and reads."
     )
+    process_cores = _table(
+        "process_cores", "One row a process that records, and a change of the cores it may use."
+    )
     events = _table("events", "One row an event.")
     loaders = _table("loaders", "One row a construction of a data loader.")
     fetches = _table("fetches", "One row a wait of a rank for a batch.")

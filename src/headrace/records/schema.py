@@ -354,6 +354,19 @@ ARRIVALS = Table(
     later=True,
 )
 
+PROCESS_CORES = Table(
+    15,
+    "process_cores",
+    "the cores that a rank or a worker may use, when they were first looked at or had changed",
+    (
+        Field("t_ns", "when they were looked at"),
+        Field("pid", "process id"),
+        Field("cores", "how many: its affinity and its control groups' quota respected", "float"),
+        Field("numbers", "which cores its affinity allows: 0-3,8", "text"),
+    ),
+    later=True,
+)
+
 TABLES = (
     PROCESSES,
     LOADERS,
@@ -369,6 +382,7 @@ TABLES = (
     AUXILIARY_BATCHES,
     AUXILIARY_TRANSFORMS,
     ARRIVALS,
+    PROCESS_CORES,
 )
 """All tables but `system`, whose columns depend on the host: see `system_table.py`."""
 

@@ -40,6 +40,8 @@ DATA_RULES = frozenset(
         "cpu-starved-by-ranks",
         "slow-sampler",
         "unequal-workers",
+        "bound-cores",
+        "single-reader",
     }
 )
 """Rules that say why data is late: `data-wait` adds nothing to them."""
@@ -64,6 +66,17 @@ _SPECIFIC_FIRST = (
     ("lock-contention", "slow-storage"),
     ("lock-contention", "small-files"),
     ("shallow-prefetch", "too-few-workers"),
+    ("single-reader", "cpu-bound-worker"),
+    ("single-reader", "too-few-workers"),
+    ("single-reader", "slow-storage"),
+    ("single-reader", "small-files"),
+    ("single-reader", "cpu-starved-by-ranks"),
+    ("single-reader", "slow-collate"),
+    ("single-reader", "slow-transfer"),
+    ("bound-cores", "cpu-bound-worker"),
+    ("bound-cores", "too-few-workers"),
+    ("bound-cores", "oversubscribed-threads"),
+    ("bound-cores", "cpu-starved-by-ranks"),
     ("unequal-workers", "cpu-bound-worker"),
     ("unequal-workers", "slow-storage"),
     ("unequal-workers", "small-files"),
@@ -185,7 +198,7 @@ _BOUNDS: dict[str, Bound] = {
 }
 _EASY = (
     *("workers", "prefetch", "persistent-workers", "threads", "shards", "outliers"),
-    "equal-shares",
+    *("equal-shares", "all-cores"),
 )
 """Remedies that the sentence prefers: they need little or no code."""
 _COSTLY = ("auxiliary-hosts",)
@@ -207,6 +220,8 @@ def make_verdict(evidence: Evidence, findings: Sequence[Finding]) -> Verdict:
     """Return the verdict; findings come worst first."""
     steps = evidence.steps
     sentence, bound = _sentence(evidence, findings)
+    if evidence.unfollowed is not None and len(steps):
+        sentence = f"{sentence} {_UNFOLLOWED.format(place=evidence.unfollowed)}"
     return Verdict(
         sentence=sentence,
         bound=bound,
@@ -217,6 +232,12 @@ def make_verdict(evidence: Evidence, findings: Sequence[Finding]) -> Verdict:
         calibration=evidence.simulator.calibration if evidence.simulator is not None else None,
         device_phase_shares=steps.device.shares if steps.device is not None else {},
     )
+
+
+_UNFOLLOWED = (
+    "The loader at {place} is not followed: its batches reach the training thread in another way "
+    "than by torch's own iterator, so waits for them are not known."
+)
 
 
 def _sentence(evidence: Evidence, findings: Sequence[Finding]) -> tuple[str, Bound]:

@@ -29,6 +29,7 @@ from headrace.observe.doctor.stack_samples import (
     read_stack_samples,
     recording_start_s,
 )
+from headrace.observe.doctor.unfollowed_loaders import unfollowed_loader
 from headrace.observe.whatif.measured_pipeline import (
     BatchWork,
     HostUsage,
@@ -224,6 +225,7 @@ class Evidence:
 
     steps: TrainSteps
     loader: TrainingLoader | None
+    unfollowed: str | None  # without a loader: the place of one that may feed training unseen
     work: BatchWork | None  # the batches made for the loader; None if none were recorded
     shares: WorkerShares | None  # in the batches of an iterable dataset; None if not recorded
     sampler_ns: Floats  # time in the sampler in each of `steps`, part of its wait for data
@@ -320,7 +322,10 @@ class Evidence:
     def others_use(self) -> str:
         """How many cores of the host other programs use, in words."""
         used, cores = self.host.foreign_cores, self.host.cores
-        return f"other processes use {used:.1f} of the host's {cores:g} cores"
+        whose = f"the host's {cores:g} cores"
+        if cores < self.host.launched_cores:
+            whose = f"the {cores:g} cores that it may use"
+        return f"other processes use {used:.1f} of {whose}"
 
     def finding(
         self,
@@ -398,6 +403,7 @@ def gather_evidence(tables: Tables) -> Evidence:
     return Evidence(
         steps=steps,
         loader=loader,
+        unfollowed=_unfollowed(tables) if loader is None else None,
         work=work,
         shares=shares,
         sampler_ns=sampler_ns_of_steps(steps, fetches),
@@ -418,6 +424,11 @@ def gather_evidence(tables: Tables) -> Evidence:
         system=system,
         usage=usage,
     )
+
+
+def _unfollowed(tables: Tables) -> str | None:
+    names = ("loaders", "batches", "fetches")
+    return unfollowed_loader(*(columns(tables, name) for name in names))
 
 
 def _stacks_in_steps(tables: Tables, steps: TrainSteps) -> Columns:

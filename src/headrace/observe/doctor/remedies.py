@@ -60,7 +60,8 @@ def more_workers_remedy(evidence: Evidence) -> tuple[Remedy, Prediction] | None:
     if evidence.unequal_shares:  # further workers would have no part of the dataset either
         return None
     waits = evidence.work is not None and evidence.work.cpu_share < 0.5
-    cores = simulator.measured.pipeline.cores
+    pipeline = simulator.measured.pipeline
+    cores = min(pipeline.cores, pipeline.worker_cores)
     # Workers that wait may outnumber the cores; those that compute would only share them.
     most = _MAX_WORKERS if waits else min(max(int(np.ceil(min(cores, 1e6))), 1), _MAX_WORKERS)
     counts = [count for count in _COUNTS if loader.workers < count <= most]

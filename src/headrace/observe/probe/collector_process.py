@@ -19,11 +19,12 @@ from pathlib import Path
 from headrace.core.errors import HeadraceError
 from headrace.core.files import raise_open_file_limit
 from headrace.core.process.sidecar import SidecarParent, run_sidecar
+from headrace.observe.probe.process_cores import ProcessCores
 from headrace.observe.probe.process_usage import ProcessUsage, with_children
 from headrace.observe.probe.system_metrics import SystemSampler
 from headrace.records.collector import Collector, fault_row
 from headrace.records.live_switch import LiveSwitch
-from headrace.records.schema import EVENTS, HOSTS, PROCESS_USAGE
+from headrace.records.schema import EVENTS, HOSTS, PROCESS_CORES, PROCESS_USAGE
 
 _DRAIN_S = 0.5  # `records.recent` counts on it
 
@@ -38,6 +39,7 @@ class CollectorProcess:
         self._collector = Collector(folder, self._host)
         self._sampler = SystemSampler()
         self._processes = ProcessUsage()
+        self._process_cores = ProcessCores()
         self._faults = 0
         self._samples_lost = 0
         self._was_on = True
@@ -97,9 +99,13 @@ class CollectorProcess:
 
     def _take_sample(self) -> None:
         self._collector.add_system(self._sampler.columns, self._sampler.sample())
-        usage = self._processes.rows(with_children(self._collector.take_pids()))
+        recorded = self._collector.take_pids()
+        usage = self._processes.rows(with_children(recorded))
         if usage:
             self._collector.add(PROCESS_USAGE, usage)
+        cores = self._process_cores.rows(recorded)
+        if cores:
+            self._collector.add(PROCESS_CORES, cores)
 
     def _note_switch(self) -> None:
         """Record that recording was switched off, or on again."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import select
 import sys
-import time
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,7 +23,7 @@ from types import ModuleType
 from typing import Any
 
 from headrace.core import env
-from headrace.core.source_location import script_location
+from headrace.core.source_location import PACKAGE, is_library, script_location
 from headrace.observe.probe.batch_samples import samples_in
 from headrace.observe.probe.recording_session import SESSION, guarded
 from headrace.observe.probe.sampler_reads import (
@@ -111,6 +110,20 @@ def _construction_stack() -> Hashable:
     return tuple(found)
 
 
+_NO_PLACE: tuple[Callable[[], Any], tuple[str, int]] = (lambda: None, ("", 0))
+
+
+def _is_constructed_by_library() -> bool:
+    """Return whether a library's code, rather than the script's own, calls the constructor."""
+    frame = sys._getframe(1)  # noqa: SLF001 - inspect.stack reads source files
+    while frame.f_back is not None:
+        file = frame.f_code.co_filename
+        if not any(part in file for part in (PACKAGE, "torch/utils/data", "<frozen")):
+            return is_library(file)
+        frame = frame.f_back
+    return False
+
+
 def _settings_of(arguments: Sequence[tuple[int | str, Any]]) -> Hashable:
     """Return the settings among arguments, and the type names of all others."""
     return tuple(
@@ -140,12 +153,16 @@ class LoaderRegistry:
         on_iterator: Called with a loader's number and True before an iterator is made, and with
             False afterwards; workers may start in between.
         asked: The loader that the last batch was requested from; -1 before the first.
+        counted_outside: Loaders whose batches are counted where a library hands them on.
     """
 
     def __init__(self) -> None:
         self._numbers = LoaderNumbers()
         self._epochs: dict[int, int] = {}  # iterations of each loader
         self._iterating_now = False
+        # By its dataset's id, the dataset and where the script constructed a loader of it.
+        self._places: dict[int, tuple[Callable[[], Any], tuple[str, int]]] = {}
+        self.counted_outside: set[int] = set()
         self.asked = -1
         self.on_iterator: Callable[[int, bool], None] = lambda _loader, _begins: None
 
@@ -212,7 +229,7 @@ class LoaderRegistry:
         if SESSION.role == "rank" and _NUMBER_ATTRIBUTE not in loader.__dict__:
             number = self._numbers.constructed([("dataset", dataset), ("kind", type(loader))])
             loader.__dict__[_NUMBER_ATTRIBUTE] = number
-            loader.__dict__[_PLACE_ATTRIBUTE] = (*script_location(), time.monotonic_ns())
+            loader.__dict__[_PLACE_ATTRIBUTE] = (*self.place_of(dataset), monotonic_ns())
 
     def number_of_loader(self, loader: Any) -> int:
         """Return a loader's number; -1 if unknown. It is recorded now if no constructor was."""
@@ -244,6 +261,18 @@ class LoaderRegistry:
             self.on_iterator(number, False)
         _register_iterator(iterator, loader)
         return iterator
+
+    def place_of(self, dataset: Any) -> tuple[str, int]:
+        """Return file and line of the script for a loader of a dataset that is being constructed.
+
+        Trainers make another loader of the script's one, such as with another sampler: then where
+        the script constructed its own.
+        """
+        place, (of_dataset, known) = script_location(), self._places.get(id(dataset), _NO_PLACE)
+        if not _is_constructed_by_library():
+            self._places[id(dataset)] = _weak_reference(dataset), place
+            return place
+        return known if dataset is not None and of_dataset() is dataset else place
 
     @staticmethod
     def number_of_iterator(iterator: Any) -> int:
@@ -318,7 +347,8 @@ def _record_loader(
     place: _Place | None = None,
 ) -> None:
     if SESSION.role == "rank":
-        _record_description(number, describe(loader), place)
+        found = place or (*LOADER_REGISTRY.place_of(loader.dataset), monotonic_ns())
+        _record_description(number, describe(loader), found)
 
 
 @guarded
@@ -328,19 +358,18 @@ def _record_description(
     """Record a loader; `place`: where and when it was constructed, if not here and now."""
     if SESSION.is_claimed_by_another:  # a program that the rank started, with its own loaders
         return
-    file, line, created_ns = place or (*script_location(), time.monotonic_ns())
+    file, line, created_ns = place or (*script_location(), monotonic_ns())
     SESSION.write(LOADERS, SESSION.rank, number, *description, file, line, created_ns)
 
 
 @guarded
 def _register_iterator(iterator: Any, loader: Any) -> None:
     """Attach a loader's number to an iterator; a reused iterator begins its next epoch."""
-    if (
-        _NUMBER_ATTRIBUTE not in loader.__dict__
-        or getattr(iterator, _FETCH_COUNT_ATTRIBUTE, (0, 1))[1] == 0
-    ):
+    number = loader.__dict__.get(_NUMBER_ATTRIBUTE)
+    is_new = getattr(iterator, _FETCH_COUNT_ATTRIBUTE, (0, 1))[1] == 0
+    if number is None or is_new or number in LOADER_REGISTRY.counted_outside:
         return
-    LOADER_REGISTRY.mark(iterator, loader.__dict__[_NUMBER_ATTRIBUTE])
+    LOADER_REGISTRY.mark(iterator, number)
     register_sampler_reads(iterator, loader)
 
 

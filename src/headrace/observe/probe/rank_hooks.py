@@ -177,21 +177,21 @@ class RecordedRayBatches:
         self._batches = batches
         self._loader = loader
 
-    def __iter__(self) -> RecordedRayIterator:
-        return RecordedRayIterator(iter(self._batches), self._loader)
+    def __iter__(self) -> RecordedIterator:
+        return RecordedIterator(iter(self._batches), self._loader)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._batches, name)
 
 
-class RecordedRayIterator:
-    """Wrapper of an iterator over Ray's batches, whose `__next__` is hooked."""
+class RecordedIterator:
+    """Wrapper of a library's iterator over batches, whose `__next__` is hooked."""
 
     def __init__(self, batches: Iterator[Any], loader: int) -> None:
         self._batches = batches
         LOADER_REGISTRY.mark(self, loader)
 
-    def __iter__(self) -> RecordedRayIterator:
+    def __iter__(self) -> RecordedIterator:
         return self
 
     def __next__(self) -> Any:
@@ -232,7 +232,26 @@ def hook_ray_data(module: ModuleType) -> None:
         return batches if number is None else RecordedRayBatches(batches, number)
 
     module.DataIterator.iter_torch_batches = iter_torch_batches
-    _hook_next(RecordedRayIterator)
+
+
+def hook_accelerate(module: ModuleType) -> None:
+    """Hook Accelerate's loader whose rank 0 reads for all, and sends each rank its part.
+
+    All ranks wait for that in `next()`, in which rank 0 asks the loader within for batches.
+    """
+    dispatcher = module.DataLoaderDispatcher
+    original = dispatcher.__iter__
+
+    @functools.wraps(original)
+    def __iter__(loader: Any) -> Any:  # noqa: N807 - replaces that method
+        batches = original(loader)
+        number = LOADER_REGISTRY.number_of_loader(loader.base_dataloader)
+        if number < 0:
+            return batches
+        LOADER_REGISTRY.counted_outside.add(number)
+        return RecordedIterator(batches, number)
+
+    dispatcher.__iter__ = __iter__
 
 
 _EXIT_PRIORITY = 100
@@ -259,7 +278,9 @@ def hook_rank() -> None:
     after_import("torchdata.stateful_dataloader.stateful_dataloader", _hook_stateful_loader)
     after_import("torch.nn.parallel.distributed", GRADIENT_SYNC.hook)
     LOADER_HOOKS.loaders = OwnLoaderObserver()
+    _hook_next(RecordedIterator)
     after_import("ray.data.iterator", hook_ray_data)
+    after_import("accelerate.data_loader", hook_accelerate)
     atexit.register(RANK_RECORDER.close)
     # A child that multiprocessing forks does not run atexit, and may train as a rank of its own.
     util.register_after_fork(

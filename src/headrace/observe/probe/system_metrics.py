@@ -167,6 +167,12 @@ def read_limits(proc: Path = Path("/proc/self")) -> ResourceLimits:
     return ResourceLimits(cores, core_numbers, memory_bytes, memory_used, cpu_stat)
 
 
+def cpu_quota(proc: Path) -> float | None:
+    """Return the cores that a process's control groups allow, by its folder in /proc; None: all."""
+    quotas = [quota for group in _groups(proc, "cpu") if (quota := _quota(group)) is not None]
+    return min(quotas, default=None)
+
+
 def _groups(proc: Path, controller: str) -> Iterator[Path]:
     """Yield the folders of a controller's groups that hold the process, innermost first."""
     lines = _text_of(proc / "cgroup").splitlines()

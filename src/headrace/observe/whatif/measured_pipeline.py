@@ -12,13 +12,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from headrace.observe.whatif.allowed_cores import AllowedCores, read_allowed_cores
 from headrace.observe.whatif.sampler_time import sampler_ns_of_fetches, sampler_ns_of_steps
 from headrace.observe.whatif.simulation import FULL, Pipeline
 from headrace.observe.whatif.tables import Columns, Flags, Floats, Tables, columns
 from headrace.observe.whatif.train_steps import TrainSteps, read_steps
 from headrace.observe.whatif.worker_shares import WorkerShares, read_worker_shares
 
-_CORE = re.compile(r"core_\d+_percent")
+_CORE = re.compile(r"core_(\d+)_percent")
 _ACCELERATOR = re.compile(r"gpu_(\d+)_\w+")
 _FEWEST_LOOKS = 3
 """With fewer samples of the processes an average says nothing."""
@@ -28,17 +29,24 @@ _FEWEST_LOOKS = 3
 class HostUsage:
     """A host of the run: the one with the fewest cores, if there are several."""
 
-    cores: float  # that the job may use
+    cores: float  # that its ranks and their workers may use
     ranks: int
     busy_cores: float | None  # mean while steps ran; None if not recorded
     rank_cores: float | None = None  # used by its ranks without their workers; None if not recorded
     foreign_cores: float = 0.0  # busy with other programs; 0 if unknown
     accelerators: int = 0  # recorded; 0 if there are none, or none was sampled
+    launched_cores: float = 0.0  # that the launcher may use: more where ranks are bound to fewer
+    worker_cores: float = float("inf")  # that all workers are bound to, if fewer than `cores`
 
     @property
     def idle_cores(self) -> float | None:
         """Mean number of idle cores; None if not recorded."""
         return None if self.busy_cores is None else max(self.cores - self.busy_cores, 0.0)
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether ranks and workers, or all workers, may use fewer cores than their launcher."""
+        return min(self.cores, self.worker_cores) < self.launched_cores
 
     @property
     def is_full(self) -> bool:
@@ -50,21 +58,40 @@ def read_host_usage(tables: Tables, span_ns: tuple[int, int] | None = None) -> H
     """Return the host's cores and how busy they were, in all of the run by default."""
     hosts, processes = columns(tables, "hosts"), columns(tables, "processes")
     known = hosts["cores"] if hosts.count else np.array([float("inf")])
+    allowed = read_allowed_cores(columns(tables, "process_cores"), processes)
     ranks = len(np.unique(processes.having(role="rank")["rank"]))
     distinct = max(len(np.unique(hosts["host"])), 1)
     system = columns(tables, "system")
-    busy = _busy_cores(system, span_ns)
+    listed = _listed_cores(system, allowed)
+    busy = _busy_cores(system, listed, span_ns)
     usage = columns(tables, "process_usage")
     run = _used_cores(usage, processes, span_ns)  # with processes that ranks started
     host = HostUsage(
-        cores=float(known.min()),
+        cores=_usable_cores(float(known.min()), allowed, one_host=distinct == 1),
         ranks=max(-(-max(ranks, 1) // distinct), 1),
         busy_cores=busy,
         rank_cores=_used_cores(usage, processes, span_ns, "rank"),
         foreign_cores=max(busy - run, 0.0) if busy is not None and run is not None else 0.0,
         accelerators=len({found[1] for name in system if (found := _ACCELERATOR.fullmatch(name))}),
+        launched_cores=float(known.min()),
+        worker_cores=allowed.workers if allowed is not None else float("inf"),
     )
-    return _within_quota(host, listed=sum(_CORE.fullmatch(name) is not None for name in system))
+    return _within_quota(host, listed=len(listed))
+
+
+def _usable_cores(launched: float, allowed: AllowedCores | None, *, one_host: bool) -> float:
+    """Return the cores that the run's processes may use, where `launched` are the launcher's."""
+    if allowed is None:
+        return launched
+    # A script may also free itself of what its launcher is bound to.
+    return allowed.count if one_host else min(launched, allowed.count)
+
+
+def _listed_cores(system: Columns, allowed: AllowedCores | None) -> list[str]:
+    """Return the columns of the cores that the run's processes may use, as far as recorded."""
+    names = {int(found[1]): name for name in system if (found := _CORE.fullmatch(name))}
+    wanted = names.keys() & allowed.numbers if allowed is not None else set(names)
+    return [names[number] for number in sorted(wanted or names)]
 
 
 def _within_quota(host: HostUsage, *, listed: int) -> HostUsage:
@@ -83,8 +110,7 @@ def _within_quota(host: HostUsage, *, listed: int) -> HostUsage:
     return replace(host, busy_cores=min(own + taken, host.cores), foreign_cores=taken)
 
 
-def _busy_cores(system: Columns, span_ns: tuple[int, int] | None) -> float | None:
-    names = [name for name in system if _CORE.fullmatch(name)]
+def _busy_cores(system: Columns, names: list[str], span_ns: tuple[int, int] | None) -> float | None:
     inside = _inside(system, span_ns)
     if not names or not inside.any():
         return None
@@ -284,9 +310,14 @@ class MeasuredPipeline:
 
 
 def main_loader(steps: TrainSteps) -> int:
-    """Return the number of the loader that feeds most training steps; -1 if there is none."""
-    loaders = steps.rows.get("loader", np.zeros(0, dtype=np.int64))
-    loaders = loaders[loaders >= 0]
+    """Return the number of the loader that feeds most training steps; -1 if there is none.
+
+    A step without a batch is not fed by the loader whose iterator was made in it.
+    """
+    if not len(steps):
+        return -1
+    loaders = steps.rows["loader"]
+    loaders = loaders[(loaders >= 0) & (steps.rows["batches"] > 0)]
     if len(loaders) == 0:
         return -1
     numbers, counts = np.unique(loaders, return_counts=True)
@@ -360,6 +391,7 @@ def measure_from(
             or int(loader["in_order"][0]) == 0,
             # Cores used by other programs are not available, but they never take all.
             cores=max(host.cores - host.foreign_cores, host.cores / 2) / ranks,
+            worker_cores=host.worker_cores / ranks,
             auxiliary=remote.workers,
         ),
         service_ns=service,

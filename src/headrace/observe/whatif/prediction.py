@@ -135,6 +135,7 @@ class PipelineChange:
     consume_saved_ns: float = 0.0  # a batch, in the consumer; negative: added
     consume_cpu_added_ns: float = 0.0  # a batch, in the consumer
     ranks: int | None = None  # on the host: they share its cores
+    cores: float | None = None  # of the host
     auxiliary_cores: float = 0.0
     auxiliary_factor: float = 1.0  # on the time of making a batch there
     receive_cpu_ns: float = 0.0  # CPU time here for receiving it
@@ -277,12 +278,17 @@ def _changed_pipeline(
         count = change.auxiliary_cores / max(change.threads or costs.busy_cores, 1.0)
         auxiliary = max(int(min(count, _MAX_AUXILIARY)), 1)
         workers = max(workers, 1)
+    cores, worker_cores = now.cores, now.worker_cores
+    if change.cores is not None:
+        cores, worker_cores = change.cores / measured.ranks, float("inf")
+    share = measured.ranks / (change.ranks or measured.ranks)
     return replace(
         now,
         workers=workers,
         prefetch_factor=prefetch_factor,
         takes_next=now.takes_next or auxiliary > 0,
-        cores=now.cores * measured.ranks / (change.ranks or measured.ranks),
+        cores=cores * share,
+        worker_cores=worker_cores * share,
         auxiliary=auxiliary,
     )
 

@@ -41,6 +41,7 @@ class Pipeline:
     prefetch_factor: int = 2  # batches in flight or ready, a worker
     takes_next: bool = False  # free workers take the next batch; otherwise round-robin, as in torch
     cores: float = float("inf")  # for the workers and the consumer of this pipeline together
+    worker_cores: float = float("inf")  # of these, for the workers: they may be bound to fewer
     auxiliary: int = 0  # workers on other hosts, each with the cores it needs
 
     @property
@@ -138,7 +139,7 @@ def _simulate_shared(pipeline: Pipeline, costs: BatchCosts) -> SimulationResult:
     made = _least_stretched(pipeline, costs, result, 0.0)
     used = _least_stretched(pipeline, costs, result, contested) if contested.any() else made
     # However it is stretched, the work takes at least this long.
-    bound = np.maximum(made.period_ns, _demand_ns(costs, made) / pipeline.cores)
+    bound = np.maximum(made.period_ns, _excess(pipeline, costs, made) * made.period_ns)
     return replace(made, period_ns=bound, consume_ns=np.minimum(used.consume_ns, bound))
 
 
@@ -170,7 +171,11 @@ def _least_stretched(
 
 def _excess(pipeline: Pipeline, costs: BatchCosts, result: SimulationResult) -> Floats:
     """Return the demand for CPU time over what the cores offer in a period, one a drawing."""
-    return np.asarray(_demand_ns(costs, result) / (result.period_ns * pipeline.cores))
+    every = _demand_ns(costs, result) / pipeline.cores
+    of_workers = costs.demand_ns.mean(axis=1) * result.local_share / pipeline.worker_cores
+    if pipeline.workers == 0:
+        of_workers = np.zeros_like(every)
+    return np.asarray(np.maximum(every, of_workers) / result.period_ns)
 
 
 def _contested_share(pipeline: Pipeline, costs: BatchCosts, result: SimulationResult) -> Floats:

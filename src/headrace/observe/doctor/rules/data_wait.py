@@ -234,12 +234,15 @@ def _finding_without_loader(evidence: Evidence) -> Finding | None:
         return None
     cause = place.cause()
     does = "makes its data itself" if place.cpu_share >= _COMPUTES else "itself waits for its data"
+    title, remedies = f"the script {does}", first_loader_remedies(evidence, share, place.cpu_share)
+    if evidence.unfollowed is not None:
+        title, remedies = "the script waits, for its loader or in code of its own", ()
     return evidence.finding(
-        f"the script {does}: {cause} takes {place.share:.0%} of the time",
+        f"{title}: {cause} takes {place.share:.0%} of the time",
         max(share, waited) * evidence.steps.total_seconds,
         {"share_of_step_time": share, "cpu_share_there": place.cpu_share},
         cause=cause,
-        remedies=first_loader_remedies(evidence, share, place.cpu_share),
+        remedies=remedies,
     )
 
 

@@ -12,6 +12,7 @@ from headrace.observe.doctor.remedies import (
     WORTH_IT,
     calm_share,
     making_cause,
+    more_workers_remedies,
     more_workers_remedy,
     one_thread_a_worker_remedy,
     predict_without,
@@ -114,6 +115,112 @@ def check_unequal_workers(evidence: Evidence) -> Finding | None:
         cause=cause,
         remedies=(remedy,),
     )
+
+
+_LITTLE_WORK = 0.2
+"""A rank whose workers made so small a share of another's batches only made them ahead."""
+
+
+@rule
+def check_single_reader(evidence: Evidence) -> Finding | None:
+    """One rank makes the batches of all ranks, and the others wait until it sends them theirs.
+
+    Fires where data wait is at least 5 % of step time, two or more ranks ask the same loader for
+    batches, and one of them makes more than five times as many as any other: as with Accelerate's
+    `dispatch_batches`, the default for iterable datasets. The cores, files and network of the other
+    ranks' hosts are then not used for data, and each batch is sent once more.
+    """
+    work, ranks = evidence.work, evidence.steps.ranks
+    if not evidence.starved or work is None or len(ranks) < 2 or evidence.loader is None:
+        return None
+    made = sorted((int((work.rows["rank"] == rank).sum()), rank) for rank in ranks)
+    (others, _), (most, reader) = made[-2], made[-1]
+    if others >= _LITTLE_WORK * most:
+        return None
+    # Each rank would make its own part, while the others make theirs.
+    waited = evidence.steps.data_wait_ns - evidence.sampler_ns
+    prediction = predict_without(evidence, waited / 2, waited * (1.0 - 1.0 / len(ranks)))
+    remedies: tuple[Remedy, ...] = ()
+    if prediction.speedup >= WORTH_IT:
+        how = (
+            "Let each rank read its own part: Accelerate's DataLoaderConfiguration("
+            "dispatch_batches=False). A map-style dataset is then shared out by Accelerate; of an "
+            "iterable one each rank must take a part of its own, such as by "
+            "datasets.distributed.split_dataset_by_node. Half of the wait, or all but one rank's "
+            "share of it, is taken to go."
+        )
+        change = f"batches made by all {len(ranks)} ranks"
+        remedies = (predicted_remedy("read-by-rank", change, prediction, how),)
+    return evidence.finding(
+        f"rank {reader} makes the batches of all {len(ranks)} ranks, and the others wait for it",
+        evidence.flow_wait_seconds,
+        {
+            "data_wait_share": evidence.steady_steps.data_wait_share,
+            "ranks": len(ranks),
+            "batches_made_by_it": most,
+            "most_made_by_another": others,
+            "workers": evidence.loader.workers,
+        },
+        remedies=remedies + more_workers_remedies(evidence),
+    )
+
+
+@rule
+def check_bound_cores(evidence: Evidence) -> Finding | None:
+    """Ranks or their workers are bound to fewer cores than the host gives the job, and fill them.
+
+    Fires where data wait is at least 5 % of step time, the processes' own CPU affinity allows fewer
+    cores than the launcher has (taskset, numactl, `os.sched_setaffinity` in the script, in a
+    library or in `worker_init_fn`), the workers are busy, and all of the launcher's cores give at
+    least 5 % in the simulation.
+    """
+    host, simulator, loader = evidence.host, evidence.simulator, evidence.loader
+    if not (evidence.starved and evidence.workers_busy) or simulator is None or loader is None:
+        return None
+    if not host.is_bound:
+        return None
+    # Without workers, or with few, more of them are what makes use of the cores.
+    most = max(int(host.launched_cores // host.ranks), 1)
+    counts = sorted({max(loader.workers, 1), max(loader.workers, most)})
+    found = [(n, simulator.predict(_all_cores(evidence, n))) for n in counts]
+    count, prediction = next(
+        each for each in found if each[1].speedup >= 0.97 * found[-1][1].speedup
+    )
+    if prediction.speedup < WORTH_IT:
+        return None
+    who, cores = ("the ranks and their workers", host.cores)
+    if host.worker_cores < host.cores:
+        who, cores = "all workers", host.worker_cores
+    also = (
+        f" and num_workers={count} in the DataLoader{loader.place}"
+        if count > loader.workers
+        else ""
+    )
+    return evidence.finding(
+        f"{who} are bound to {cores:g} of the {host.launched_cores:g} cores that the job may use",
+        evidence.waits_solved(prediction),
+        {
+            "data_wait_share": evidence.steady_steps.data_wait_share,
+            "bound_to_cores": cores,
+            "cores_of_the_job": host.launched_cores,
+            "busy_cores": host.busy_cores,
+            "workers": loader.workers,
+        },
+        remedies=(
+            predicted_remedy(
+                "all-cores",
+                f"all {host.launched_cores:g} cores",
+                prediction,
+                "Start the ranks without taskset or numactl, or with more cores, and leave out "
+                f"os.sched_setaffinity in the script and in worker_init_fn{also}. Some libraries "
+                "bind a process as they are imported: os.sched_getaffinity(0) says it.",
+            ),
+        ),
+    )
+
+
+def _all_cores(evidence: Evidence, workers: int) -> PipelineChange:
+    return PipelineChange(cores=evidence.host.launched_cores, workers=workers)
 
 
 @rule

@@ -1,0 +1,60 @@
+"""A loader whose rank 0 reads for all ranks, as Accelerate's: each rank's waits are its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from headrace.observe.probe import rank_hooks
+from headrace.observe.probe.loaders import LoaderRegistry
+from headrace.observe.probe.rank_hooks import RecordedIterator
+
+
+class Base:
+    """The loader within, that rank 0 reads."""
+
+
+class Dispatcher:
+    """Like accelerate.data_loader.DataLoaderDispatcher."""
+
+    def __init__(self) -> None:
+        self.base_dataloader = Base()
+
+    def __iter__(self) -> Iterator[int]:
+        yield from range(3)
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> LoaderRegistry:
+    made = LoaderRegistry()
+    monkeypatch.setattr(rank_hooks, "LOADER_REGISTRY", made)
+    return made
+
+
+def hooked() -> Any:
+    dispatcher = type("DataLoaderDispatcher", (Dispatcher,), {"__iter__": Dispatcher.__iter__})
+    rank_hooks.hook_accelerate(SimpleNamespace(DataLoaderDispatcher=dispatcher))  # type: ignore[arg-type]
+    return dispatcher()
+
+
+def test_its_batches_are_those_of_the_loader_within(registry: LoaderRegistry):
+    loader = hooked()
+    loader.base_dataloader.__dict__["_headrace_loader"] = 4
+    for epoch in range(2):
+        batches = iter(loader)
+        assert isinstance(batches, RecordedIterator)
+        assert registry.number_of_iterator(batches) == 4
+        assert registry.count_fetch(batches) == (epoch, 0)
+        assert registry.count_fetch(batches) == (epoch, 1)
+        assert list(batches) == [0, 1, 2]
+    assert registry.counted_outside == {4}
+
+
+def test_a_loader_that_is_not_recorded_stays_as_it_is(registry: LoaderRegistry):
+    batches = iter(hooked())
+    assert not isinstance(batches, RecordedIterator)
+    assert list(batches) == [0, 1, 2]
+    assert registry.counted_outside == set()
