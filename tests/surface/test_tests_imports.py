@@ -64,11 +64,12 @@ PURE = """
 """.split()  # noqa: SIM905 - names, as a paragraph
 """No process, thread, socket or file at import or in a signature; `IMPURE` is checked."""
 INSIDE = """
-    data.shards.shard_records jobs.hosts.job_hosts jobs.hosts.rank_group jobs.local_rendezvous
-    observe.probe.batch_recorder observe.probe.loaders observe.probe.process_cores
-    observe.probe.rank_hooks observe.probe.rank_recorder observe.probe.read_monitor
-    observe.probe.recording_session observe.probe.stack_sampler offload.capacity
-    offload.protocol offload.proxy offload.worker_records train.checkpoint_store
+    bootstrap.offload_hooks data.shards.shard_records jobs.hosts.job_hosts jobs.hosts.rank_group
+    jobs.local_rendezvous observe.probe.batch_recorder observe.probe.loaders
+    observe.probe.process_cores observe.probe.rank_hooks observe.probe.rank_recorder
+    observe.probe.read_monitor observe.probe.recording_session observe.probe.stack_sampler
+    offload.capacity offload.protocol offload.proxy offload.worker_records
+    train.checkpoint_store
 """.split()  # noqa: SIM905 - names, as a paragraph
 """What unit and property tests look into."""
 DAMAGED = """
