@@ -56,6 +56,8 @@ ACTIONS = {
     "copy": copy,
     "wait begins": lambda clock, watch: clock.within_began("sync", watch.look()),
     "wait ends": lambda clock, watch: clock.within_ended(watch.look()),
+    "batch awaited": lambda clock, watch: clock.shared_batch_began(watch.look()),
+    "batch sent": lambda clock, watch: clock.shared_batch_ended(watch.look()),
     "backward": backward,
     "optimize 7": lambda clock, watch: optimize(clock, watch, 7),
     "optimize 8": lambda clock, watch: optimize(clock, watch, 8),
@@ -107,8 +109,8 @@ def test_what_follows_a_loop_is_in_no_step(actions: list[str], then: str, after_
     if then == "iterates":
         iterate(clock, watch, 0)
     if then == "evaluates":
-        iterate(clock, watch, 1)
-        fetch(clock, watch, 1, ended=False, grad=False)
+        iterate(clock, watch, 2)
+        fetch(clock, watch, 2, ended=False, grad=False)
     clock.close(watch.look())
     before = [segment for _, _, segment in rows if segment.start_ns < worked_ns]
     assert sum(segment.wall_ns for segment in before) == worked_ns - 1  # the first look is at 1

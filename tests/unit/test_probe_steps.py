@@ -489,3 +489,43 @@ def test_accumulated_gradients_without_a_step_at_the_end_are_no_part_of_the_last
     script.passes(AFTER)
     assert script.all_rows()[0] == ("train", STEP)
     assert [kind for kind, _ in script.all_rows()] == ["train", "between"]
+
+
+def receive(script: Script, took: int) -> None:
+    script.clock.shared_batch_began(script.now_ns)
+    script.clock.shared_batch_ended(script.passes(took))
+
+
+def test_a_rank_without_a_batch_of_its_own_waits_for_that_of_another():
+    script = Script()
+    for _ in range(3):
+        receive(script, 40)
+        script.passes(20)
+        script.backward(30)
+        script.optimize(5)
+    rows = [row for kind, row in script.all_rows() if kind == "train"]
+    assert rows[1:] == [{"data_wait": 40, "forward": 20, "backward": 30, "optimizer": 5}] * 2
+
+
+def test_a_rank_with_a_batch_of_its_own_only_hands_it_out():
+    script = Script()
+    for _ in range(2):
+        script.fetch(0, 10)
+        receive(script, 40)
+        script.backward(30)
+        script.optimize(5)
+    assert script.ends()[0] == (
+        "train", {"data_wait": 10, "forward": 40, "backward": 30, "optimizer": 5}
+    )  # fmt: skip
+
+
+def test_what_ranks_send_during_backward_or_an_optimizers_step_is_part_of_it():
+    script = Script()
+    for _ in range(2):
+        script.clock.backward_began(script.now_ns)
+        receive(script, 40)
+        script.clock.backward_ended(script.now_ns)
+        script.clock.optimizer_began(1, script.now_ns)
+        receive(script, 5)
+        script.clock.optimizer_ended(1, script.now_ns)
+    assert script.ends()[-1] == ("train", {"backward": 40, "optimizer": 5})

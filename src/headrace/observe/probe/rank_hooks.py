@@ -26,6 +26,7 @@ from headrace.observe.probe.gradient_sync import GRADIENT_SYNC, SHARDED_SYNC
 from headrace.observe.probe.loaders import LOADER_REGISTRY, time_queue_reads
 from headrace.observe.probe.rank_recorder import RANK_RECORDER
 from headrace.observe.probe.recording_session import SESSION, guarded
+from headrace.observe.probe.shared_batches import hook_shared_batches
 from headrace.observe.probe.step_clock import DeviceCopyCounts
 
 _Function = Callable[..., Any]
@@ -277,6 +278,10 @@ def hook_rank() -> None:
     after_import("torch.utils.data.dataloader", _hook_torch_loader)
     after_import("torchdata.stateful_dataloader.stateful_dataloader", _hook_stateful_loader)
     after_import("torch.nn.parallel.distributed", GRADIENT_SYNC.hook)
+    after_import(
+        "torch.distributed.distributed_c10d",
+        hook_shared_batches(torch, RANK_RECORDER.batch_waits),
+    )
     LOADER_HOOKS.loaders = OwnLoaderObserver()
     _hook_next(RecordedIterator)
     after_import("ray.data.iterator", hook_ray_data)

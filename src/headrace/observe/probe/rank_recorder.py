@@ -386,6 +386,13 @@ class RankRecorder(TrainingThread):
             self._report(_sync_wait_report(begins))
 
     @guarded
+    def batch_waits(self, begins: bool) -> None:  # noqa: FBT001 - a callback's two calls
+        """Record that the script begins to wait for another rank's data (True), or has waited."""
+        if not self._fetching and not self._is_outside_steps() and not self._is_off():
+            began, ended = StepClock.shared_batch_began, StepClock.shared_batch_ended
+            self._report(began if begins else ended)
+
+    @guarded
     def device_waits(self, begins: bool) -> None:  # noqa: FBT001 - a callback's two calls
         """Record such a wait of the device; in backward it is reported from torch's own thread."""
         if self._is_off(any_thread=self._backwards > 0):

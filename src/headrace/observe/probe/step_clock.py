@@ -145,8 +145,9 @@ class StepClock:
         self._other_before_ns = 0  # time in phase "other" when it was entered last
         self._with_grad = True  # gradients were on when the segment's batch was requested
         self._only_iterator = False  # the current segment has an iterator but no batch yet
-        self._fetched: dict[int, int] = {}  # batches of each loader's latest iterator
+        self._fetched: dict[int, int] = {}  # batches of each loader's latest iterator, if seen made
         self._stepped_in_backward = False  # an optimizer, in the backward under way
+        self._waits_for_batch = False  # that another rank sends
         self._backwards_under_way = 0  # backward may call backward, as checkpointing does
         self._optimizer_before_ns: int | None = None  # time in it as the step began
         self._outer_phases: list[Phase] = []  # outer phases that go on after the inner one
@@ -203,7 +204,8 @@ class StepClock:
         if not ended:
             segment.batches += 1
             segment.samples = samples
-            self._fetched[segment.loader] = self._fetched.get(segment.loader, 0) + 1
+            if segment.loader in self._fetched:
+                self._fetched[segment.loader] += 1
         self._enter("other" if ended else "forward")
 
     def within_began(self, phase: Phase, at_ns: int) -> None:
@@ -222,6 +224,20 @@ class StepClock:
         self._current.syncs += int(self.phase == "sync")
         self._current.copies += copies
         self.phase = self._outer_phases.pop()
+
+    def shared_batch_began(self, at_ns: int) -> None:
+        """Begin a wait for another rank that sends data: a batch, if this rank has none."""
+        idle = not self._backwards_under_way and self._optimizer_before_ns is None
+        current = self._current
+        if current is not None and not current.batches and idle and not self._outer_phases:
+            self._waits_for_batch = True
+            self.within_began("data_wait", at_ns)
+
+    def shared_batch_ended(self, at_ns: int) -> None:
+        """End such a wait."""
+        if self._waits_for_batch:
+            self._waits_for_batch = False
+            self.within_ended(at_ns)
 
     def backward_began(self, at_ns: int) -> None:
         """Begin backward; the time since the batch came was forward."""
@@ -289,7 +305,7 @@ class StepClock:
         self._current, self._after_optimizer, self._pending = None, None, []
         self._only_iterator = False
         self._backwards_under_way, self._optimizer_before_ns = 0, None
-        self._stepped_in_backward = False
+        self._stepped_in_backward = self._waits_for_batch = False
         self._enter("other")
 
     def close(self, at_ns: int) -> None:
