@@ -74,7 +74,7 @@ def test_all_of_them_at_once_in_every_way_to_start_ranks(before: list[str], scri
         if named[0] == "-m" and before[-1] == "--":
             continue
         job = parse_torchrun_flags([*before, *named, *given])
-        is_program = "--no-python" in before and named[0] != "-m"
+        is_program = "--no-python" in before
         assert job.args.training_script == (f"./{named[-1]}" if is_program else named[-1])
         assert job.args.training_script_args == given
         assert job.spec.script.arguments == tuple(given)
