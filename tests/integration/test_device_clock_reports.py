@@ -152,7 +152,7 @@ def test_the_accelerator_is_the_limit_only_where_it_is_busy(tmp_path: Path):
 def test_an_accelerator_that_idles_while_the_script_logs_is_not_the_limit(tmp_path: Path):
     timed, _ = played(tmp_path, prints=True, log_ms=10.0)
     assert timed.findings == ()
-    assert "49% is outside the model" in timed.verdict.sentence
+    assert "48% is outside the model" in timed.verdict.sentence
 
 
 @pytest.mark.parametrize(("log_ms", "fires"), [(0.0, True), (20.0, False)])
@@ -216,8 +216,8 @@ def test_the_page_shows_both_clocks_and_what_the_accelerator_waited(fed_late: Pa
     page = Page(write_report(fed_late).read_text(encoding="utf-8"))
     check_alone(page)
     assert "Accelerator, a step" in page.text
-    assert "for want of data in 49% of its time; the script waited for data in 92%" in page.text
-    assert "48%of step time the accelerator waits for data" in page.text
+    assert "for want of data in 49% of its time; the script waited for data in 93%" in page.text
+    assert "49%of step time the accelerator waits for data" in page.text
     drawn = page.charts["phases"]["data"]
     assert {tuple(trace["y"]) for trace in drawn} == {("rank 0", "rank 0, accelerator")}
     backward = next(trace for trace in drawn if trace["name"] == "backward")
@@ -261,7 +261,8 @@ def cut(run: Path, copy: Path, rows: slice) -> Path:
 def test_rows_that_were_lost_are_filled_by_what_the_others_say(fed_late: Path, tmp_path: Path):
     run = cut(fed_late, tmp_path / "cut", slice(None, 80))
     assert diagnose(open_records(run)).verdict.data_wait_share == pytest.approx(WAITED, abs=0.005)
-    assert open_run(run).phases["device_phase_ns"].isna().sum() == 40 * len(PHASES)
+    # And the time after the last step.
+    assert open_run(run).phases["device_phase_ns"].isna().sum() == 41 * len(PHASES)
     page = Page(write_report(run).read_text(encoding="utf-8"))
     assert "By the accelerator's clock 40 of these steps were not recorded." in page.text
 
