@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from headrace.core.process.mount_namespace import can_bind_mount
+from headrace.core.process.mount_namespace import can_bind_mount, namespace_command
 from headrace.data.channels.mount.mount_program import is_mounted
 from jobs_here import run_job
 from services.object_servers import GoogleHandler, ObjectServer, StoredObject, object_server
@@ -88,3 +92,24 @@ def test_paths_of_other_folders_name_no_bucket(job: Path) -> None:
 def test_a_folder_of_the_root_can_be_placed() -> None:
     assert can_bind_mount("/headrace-test/deep")
     assert not Path("/headrace-test").exists()
+
+
+FOLDERS_AT_ROOT = """
+import json, os
+found = {entry.name: entry for entry in os.scandir("/") if entry.is_dir()}
+live = {"proc", "sys", "dev", "run", "tmp"}
+print(json.dumps({name: sorted(os.listdir(f"/{name}")) for name in found.keys() - live}))
+"""
+
+
+def test_a_new_folder_at_the_root_leaves_all_others_as_they_are(tmp_path: Path):
+    """The root is then made anew upon one of its folders, which must not be hidden by it."""
+    command = [sys.executable, "-c", FOLDERS_AT_ROOT]
+    places = {f"/headrace-new-{os.getpid()}/below": str(tmp_path)}
+    plain, placed = (
+        subprocess.run(each, stdout=subprocess.PIPE, text=True, check=True).stdout
+        for each in (command, namespace_command(sys.executable, places, command))
+    )
+    new = json.loads(placed)
+    assert new.pop(f"headrace-new-{os.getpid()}") == ["below"]
+    assert new == json.loads(plain)

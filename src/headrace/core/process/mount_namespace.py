@@ -38,6 +38,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}  # <asm/unistd.h>: glibc has no function for it
 _TIMEOUT_S = 30.0
 _BIND, _ALL_BELOW, _PRIVATE, _REMOUNT, _READ_ONLY = 0x1000, 0x4000, 0x40000, 0x20, 0x1
+_UNBINDABLE = 0x20000
 
 
 def namespace_command(python: str, places: dict[str, str], command: Sequence[str]) -> list[str]:
@@ -114,8 +115,11 @@ def _make_mount_point(place: Path, *, is_folder: bool) -> Path:
     # The root cannot be covered by a mount: a new one is made elsewhere, and pivoted to.
     new_folder = next(filter(_is_plain_folder, above.iterdir())) if is_root else above
     _mount("tmpfs", str(new_folder), "tmpfs", 0)
+    # Else the folder that the new root covers is bound with that root on top of it.
+    _mount(None, str(new_folder), None, _UNBINDABLE)
     for name, entry in entries.items():
         entry.recreate_at(new_folder / name)
+    _mount(None, str(new_folder), None, _PRIVATE)
     new_folder.chmod(mode)
     if is_root:
         _pivot_root(new_folder)
