@@ -6,8 +6,11 @@ import os
 import re
 import shutil
 import signal
+import socket
 import tarfile
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 
@@ -200,6 +203,12 @@ def cluster() -> Iterator[EmulatedCluster]:
     cluster.close()
 
 
+def accepts(address: tuple[str, int]) -> bool:
+    with suppress(OSError), socket.create_connection(address):
+        return True
+    return False
+
+
 @pytest.fixture
 def client_address(cluster: EmulatedCluster) -> str:
     """Where the cluster serves drivers that are of none of its hosts."""
@@ -208,7 +217,9 @@ def client_address(cluster: EmulatedCluster) -> str:
         flags = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
         values = dict(flag.split("=", 1) for flag in flags if flag.startswith("--") and "=" in flag)
         if "ray.util.client.server" in flags and values["--address"].endswith(f":{port}"):
-            return f"ray://{values['--host']}:{values['--port']}"
+            address = (values["--host"], int(values["--port"]))
+            eventually(partial(accepts, address), "Ray's server of clients")  # starts with the head
+            return f"ray://{address[0]}:{address[1]}"
     pytest.fail("Ray serves no client here: is grpcio installed?")
 
 

@@ -140,7 +140,8 @@ def test_a_host_that_joins_costs_the_others_none_of_their_logs(tmp_path: Path):
             assert joining.wait(timeout=DEADLINE_S) == 0
             assert job.wait(timeout=DEADLINE_S) == 0
     assert alone.read_text() == "1 0\n"
-    (together,) = (logs / "restart-1").glob("rank-*.stdout")
+    # Where the other is late, torchrun first meets again with one host, and then once more.
+    together = max(logs.glob("restart-*/rank-*.stdout"))
     assert together.read_text() == "2 0\n"  # torchrun counts no restart
 
 
