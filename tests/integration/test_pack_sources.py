@@ -167,6 +167,19 @@ def test_a_table_in_a_bucket_names_objects_beside_it_and_elsewhere(tmp_path, s3_
     ]
 
 
+def test_a_table_may_name_images_without_extensions(tmp_path):
+    write(tmp_path, {"000007": jpeg(7), "1e3": png_mask(1), "notes": b"no image"})
+    (tmp_path / "t.csv").write_text("path,label\n000007,01\n1e3,10\nnotes,01\n")
+    options = PackOptions(keep_order=True, max_bad=1)
+    report = pack(str(tmp_path / "t.csv"), str(tmp_path / "dst"), options)
+    assert read_all(open_index(str(tmp_path / "dst"))) == {
+        "000007": {"jpg": jpeg(7), "cls": b"0"}, "1e3": {"png": png_mask(1), "cls": b"1"},
+    }  # fmt: skip
+    assert report.manifest.classes == ("01", "10")
+    (left_out,) = report.manifest.bad
+    assert "no extension, which would say what it holds, nor is it an image" in left_out.reason
+
+
 def test_webdataset_reads_every_kind_of_member_and_name(tmp_path):
     source = cityscapes(tmp_path / "src")
     options = PackOptions(source=SourceOptions(split="train"), keep_order=True)

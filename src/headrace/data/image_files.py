@@ -120,6 +120,20 @@ _PNG_CHUNK = struct.Struct(">I4s")
 _PNG_TEXTS = (b"Raw profile type exif", b"Raw profile type APP1", b"XML:com.adobe.xmp")
 
 
+_SIGNATURES = (
+    (b"\xff\xd8\xff", "jpg"), (b"\x89PNG\r\n\x1a\n", "png"), (b"GIF8", "gif"), (b"BM", "bmp"),
+    (b"II*\0", "tif"), (b"MM\0*", "tif"),
+    (b"P5", "pgm"), (b"P6", "ppm"),
+)  # fmt: skip
+
+
+def extension_by_content(data: bytes) -> str:
+    """Return the extension of an image by the bytes that it begins with; "" if it is none."""
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "webp"
+    return next((extension for begin, extension in _SIGNATURES if data.startswith(begin)), "")
+
+
 def read_orientation(data: bytes | memoryview) -> int:
     """Return the EXIF orientation of a JPEG, PNG or WebP, 1 to 8; 1 where it has none.
 

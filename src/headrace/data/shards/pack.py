@@ -43,6 +43,7 @@ from headrace.data.shards.shard_packer import (
     ShardTask,
     SourceReader,
     collect_bad_file,
+    named_by_content,
     recode_file,
     record_name,
     shard_name,
@@ -126,7 +127,7 @@ def measure_scale(table: SampleTable, recode: RecodeFunction | None) -> SizeScal
             for file, content in zip(sample.files, contents, strict=True):
                 with collect_bad_file(file.path, []):  # packing meets it again, and reports it
                     data = wait_for_result(content)
-                    packed, _ = recode_file(file, data, recode, None)
+                    packed, _ = recode_file(named_by_content(file, data), data, recode, None)
                     before, after = before + len(data), after + len(packed)
     if before == 0:
         return SizeScale()

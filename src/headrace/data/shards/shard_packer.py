@@ -18,7 +18,12 @@ from headrace.core.errors import (
     NotFoundError,
     UsageError,
 )
-from headrace.data.image_files import IMAGE_EXTENSIONS, check_pair_orientation, read_orientation
+from headrace.data.image_files import (
+    IMAGE_EXTENSIONS,
+    check_pair_orientation,
+    extension_by_content,
+    read_orientation,
+)
 from headrace.data.shards.members import refusal
 from headrace.data.shards.reports import BadFile
 from headrace.data.shards.shard_records import ShardRecord
@@ -189,12 +194,24 @@ def record_name(number: int) -> str:
     return f"{PACKING_FOLDER}/{number:06d}.arrow"
 
 
+def named_by_content(file: SourceFile, data: bytes) -> SourceFile:
+    """Return a file that has no extension with the one of the image that it holds, if it does.
+
+    Tables name such files: 000007, say.
+    """
+    if file.extension:
+        return file
+    return replace(file, extension=extension_by_content(data))
+
+
 def recode_file(
     file: SourceFile, data: bytes, recode: RecodeFunction | None, check: CheckFunction | None
 ) -> tuple[bytes, bool]:
     """Return a file's content to store, and whether it was changed; raises BadSampleError."""
     if not file.extension:
-        raise BadSampleError("Its name has no extension, which would say what it holds.")
+        raise BadSampleError(
+            "Its name has no extension, which would say what it holds, nor is it an image."
+        )
     reason = refusal(f"x.{file.extension}")
     if reason is not None:
         raise BadSampleError(f"Its name is refused: {reason}.")
@@ -248,8 +265,10 @@ class _ShardContent:
             with collect_bad_file(file.path, self.bad):
                 data = wait_for_result(content)
                 read_bytes += len(data)
-                stored, changed = recode_file(file, data, self._packer.recode, self._packer.check)
-                members.append((file.extension, stored))
+                # Of a mask beside it, the names of both would depend on each other.
+                named = named_by_content(file, data) if len(sample.files) == 1 else file
+                stored, changed = recode_file(named, data, self._packer.recode, self._packer.check)
+                members.append((named.extension, stored))
                 sources.append(data)
                 recoded += changed
         if len(members) == len(sample.files):
