@@ -149,6 +149,7 @@ def test_vertex_folders_are_uploaded_and_its_checkpoints_come_back(
         assert ended.stdout == f"found {files}\n", ended.stderr
     names = {info.path for info in open_store(f"{s3_url}/out").list()}
     assert names == {"model/model.pth", "logs/events", "checkpoints/1.pt"}
+    assert not Path("/gcs").exists()  # where the script sees them
 
 
 def test_two_jobs_that_write_one_output_path_are_refused_at_the_start(
