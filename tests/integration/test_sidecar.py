@@ -26,6 +26,11 @@ class _DiskError(NoSpaceError):
 
 def main(parent):
     print("no message")
+    for code in parent.request.get("exits", ()):
+        place = Path(parent.request["folder"], f"exited {code}")
+        if not place.exists():
+            place.touch()
+            return code
     parent.send({"request": parent.request, "parent": parent.pid, "rank": os.environ.get("RANK")})
     while (message := parent.read()) is not None:
         if "raise" in message:
@@ -131,3 +136,28 @@ def test_one_that_is_killed_too_often_is_not_replaced(tmp_path: Path) -> None:
     eventually(lambda: seen, "its end")
     assert seen == [(-signal.SIGKILL, False)]
     assert sidecar.end(patience_s=DEADLINE_S) == -signal.SIGKILL
+
+
+def test_one_that_fails_is_replaced_where_that_is_asked_for_until_a_code_is_final(
+    tmp_path: Path,
+) -> None:
+    seen: list[tuple[int, bool]] = []
+    request = {"folder": str(tmp_path), "exits": [1, 2, 3]}
+    sidecar = RestartedSidecar(
+        "finishing", request, restarts=9, killed=lambda *each: seen.append(each),
+        is_repeated=lambda code: code != 3, finishes=True,
+    )  # fmt: skip
+    eventually((tmp_path / "exited 3").exists, "its last exit")
+    assert sidecar.end({"exit": 5}, patience_s=DEADLINE_S) == 3
+    assert seen == [(1, True), (2, True)]
+
+
+def test_one_that_ends_before_its_end_is_replaced_for_its_last_work(tmp_path: Path) -> None:
+    seen: list[tuple[int, bool]] = []
+    sidecar = RestartedSidecar(
+        "finishing", {"folder": str(tmp_path)}, restarts=0,
+        killed=lambda *each: seen.append(each), finishes=True,
+    )  # fmt: skip
+    os.kill(sidecar.pid, signal.SIGKILL)
+    eventually(lambda: seen, "its end")
+    assert sidecar.end({"exit": 5}, patience_s=DEADLINE_S) == 5

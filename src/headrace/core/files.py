@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -120,6 +121,28 @@ def _open_temporary(folder: Path) -> tuple[Path, FileIO]:
         if try_lock(out.fileno(), required=False) and os.fstat(out.fileno()).st_nlink:
             return path, out
         out.close()  # `remove_abandoned_files` had it before it was locked
+
+
+def open_regular_file(path: Path) -> int:
+    """Open a regular file for reading, without following a link or waiting; return its descriptor.
+
+    Raises OSError; FileNotFoundError also for what is no regular file: a named pipe would block.
+    """
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        descriptor = os.open(path, flags)
+    except OSError as error:
+        if error.errno in {errno.ELOOP, errno.ENXIO}:  # a link, a socket
+            raise _no_file(path) from error
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise _no_file(path)
+    return descriptor
+
+
+def _no_file(path: Path) -> FileNotFoundError:
+    return FileNotFoundError(errno.ENOENT, "it is no regular file", str(path))
 
 
 def temporary_name() -> str:

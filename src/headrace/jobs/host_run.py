@@ -44,6 +44,7 @@ from headrace.jobs.failure import describe_exit
 from headrace.jobs.requirements import install_requirements
 from headrace.jobs.spec import JobSpec, RecordingOptions
 from headrace.jobs.sync.host_sync import (
+    UPLOAD_FAILED,
     HostSync,
     OutputUpload,
     finished_on_error,
@@ -280,20 +281,25 @@ class HostRun:
         """Return the job's exit code for the script's: a failed channel fails the job."""
         return self.script_env.verdict(code)
 
-    def finish(self, end: ScriptEnd) -> None:
-        """Write the platform's failure file, close the records, and upload the last files."""
+    def finish(self, end: ScriptEnd) -> int:
+        """Write the platform's failure file, close the records, and upload the last files.
+
+        Returns the job's exit code: a job whose files are not all uploaded fails.
+        """
         # The file that says so is uploaded.
         command, traceback = redact(end.command), redact_text(end.traceback, is_code=True)
         self.script_env.note_end(end.code, list(command), traceback)
         if self._recording is not None:
             self._recording.finish()
-        self.finish_uploads(clean=end.is_clean)
+        return end.code if self.finish_uploads(clean=end.is_clean) else end.code or UPLOAD_FAILED
 
-    def finish_uploads(self, *, clean: bool) -> None:
-        """Upload the last files; `clean`: no rank was killed, possibly while it wrote a file."""
-        if self._sync is not None:
-            self._sync.finish(clean=clean)
-        self.output.finish()
+    def finish_uploads(self, *, clean: bool) -> bool:
+        """Upload the last files, and return whether all are uploaded.
+
+        `clean`: no rank was killed, possibly while it wrote a file.
+        """
+        is_synced = self._sync is None or self._sync.finish(clean=clean)
+        return self.output.finish() and is_synced
 
 
 def single_host_run(

@@ -146,13 +146,15 @@ class _LocalRun:
         if returncode != 0:
             print_status(f"{self.job.script.path}: {describe_exit(returncode)}; log: {self._log}")
         traceback = last_traceback(self._log) if returncode else ""
-        self.run.finish(
+        final = self.run.finish(
             ScriptEnd(
                 code=code, command=self._command, traceback=traceback, is_clean=returncode >= 0
             )
         )
+        if final != code:
+            record_end(self.folder, number, ended or final)
         print_outcome(self.folder, number)
-        return code
+        return final
 
     def _run_script(
         self, environment: dict[str, str | None], blocked: frozenset[signal.Signals]

@@ -220,7 +220,7 @@ def _run_to_the_end(
         _ignore_signals()  # the exit code is known: a late signal must not change it
         ended()
         end = ScriptEnd(code=code, command=words, traceback=message, is_clean=not was_killed(code))
-        run.finish(end)
+        code = run.finish(end)
     return code
 
 

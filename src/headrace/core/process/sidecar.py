@@ -29,6 +29,7 @@ from headrace.core.process.parent_death import die_with_parent, ignore_group_sig
 
 _PIECE_BYTES = 64 * 1024
 _RUNNING: set[int] = set()
+_SHORT_LIFE_S, _LONGEST_PAUSE_S = 10.0, 60.0  # of a sidecar that fails by itself; between starts
 
 
 def sidecar_pids() -> set[int]:
@@ -178,10 +179,19 @@ class Sidecar:
 
 
 class RestartedSidecar:
-    """A sidecar that is started again, some times at most, where it is killed (out of memory, say).
+    """A sidecar that is started again, some times at most, where it ends before it is asked to.
 
-    One that exits by itself has said why, and is not. It must not use a parent-death signal, as
-    threads start it. `killed` is called with its code, and whether another one has taken over.
+    It must not use a parent-death signal, as threads start it. One that ends soon after its start
+    is started again after a pause.
+
+    Args:
+        module: Its program, with the request, as for `Sidecar`.
+        request: What it is asked.
+        restarts: How often it is started again.
+        killed: Called with its code, and whether another one takes over.
+        is_repeated: Whether it is started again after a code. By default that is where it was
+            killed (out of memory, say): one that exits by itself has said why.
+        finishes: It has work to do at its end; where it has ended before, another one does that.
     """
 
     def __init__(
@@ -191,13 +201,17 @@ class RestartedSidecar:
         *,
         restarts: int,
         killed: Callable[[int, bool], None],
+        is_repeated: Callable[[int], bool] = lambda code: code < 0,
+        finishes: bool = False,
     ) -> None:
         # The environment of now: torchrun's process later changes its own for the ranks.
         environment = env.sidecar_environment()
         self._start = partial(Sidecar, module, request, environment=environment)
         self._killed = killed
+        self._is_repeated = is_repeated
+        self._finishes = finishes
         self._lock = threading.Lock()  # guards the decision on another start
-        self._is_over = False
+        self._is_over = threading.Event()
         self._current = self._start()
         threading.Thread(
             target=self._watch, args=(restarts,), name="headrace-sidecar", daemon=True
@@ -213,15 +227,24 @@ class RestartedSidecar:
     ) -> int | None:
         """Have it end; see `Sidecar.end`."""
         with self._lock:
-            self._is_over = True
+            self._is_over.set()
+            code = self._current.wait(0)
+            if self._finishes and code is not None and self._is_repeated(code):
+                self._start_another()
         return self._current.end(message, patience_s=patience_s, kills=kills)
 
     def _watch(self, restarts: int) -> None:
+        pause_s = 0.0
         for left in range(restarts, -1, -1):
+            begun_s = time.monotonic()
             code = self._current.wait()
             assert code is not None
+            lived_s = time.monotonic() - begun_s
+            pause_s = 0.0 if lived_s > _SHORT_LIFE_S else min(2 * pause_s + 1.0, _LONGEST_PAUSE_S)
+            if code >= 0 and left and self._is_repeated(code):
+                self._is_over.wait(pause_s)
             with self._lock:  # nothing is printed under the lock: a terminal may block
-                if self._is_over or code >= 0:
+                if self._is_over.is_set() or not self._is_repeated(code):
                     return
                 has_restarted = left > 0 and self._start_another()
             self._killed(code, has_restarted)

@@ -27,7 +27,7 @@ from headrace.jobs.hosts.offload_setup import OffloadAuto, OffloadSetup
 from headrace.jobs.hosts.rank_group import HostProvider, RestartLoop, StopRequest
 from headrace.jobs.output import HostOutput
 from headrace.jobs.requirements import code_folder, find_requirements, install_requirements
-from headrace.jobs.sync.host_sync import OutputUpload, extra_grace_s
+from headrace.jobs.sync.host_sync import UPLOAD_FAILED, OutputUpload, extra_grace_s
 from headrace.jobs.torchrun_args import ClusterOptions, TorchrunJob, print_emulated_types
 from headrace.platforms.instance_groups import GroupSpec
 from headrace.records.run_folder import Attempt, RunFolder
@@ -69,9 +69,10 @@ class _ClusterJob:
         output = OutputUpload(self.job.spec.sync, self.job.spec.contract, self.folder.path)
         output.begin()
         try:
-            return self._run_on_hosts(stop)
+            code = self._run_on_hosts(stop)
         finally:
-            output.finish()
+            is_uploaded = output.finish()
+        return code if is_uploaded else code or UPLOAD_FAILED
 
     def _run_on_hosts(self, stop: StopRequest) -> int:
         with host_marker(self.folder.logs(self.attempt.number)) as marker:

@@ -88,7 +88,7 @@ def _command(job: JobSpec, script: str, script_env: ScriptEnvironment) -> list[s
 
 
 def _run(run: HostRun, command: Sequence[str], assignment: HostAssignment, logs: Path) -> int:
-    """Run the script to its end; return its return code, or 1 where a channel failed it."""
+    """Run the script to its end; return its return code, or 1 where channels or uploads failed."""
     script_env = run.script_env
     streams = {name: logs / f"{assignment.name}.{name}" for name in ("stdout", "stderr")}
     leftovers = RankProcessGroups()
@@ -118,7 +118,7 @@ def _run(run: HostRun, command: Sequence[str], assignment: HostAssignment, logs:
         follower.close()
         verdict = script_env.verdict(exit_code_of(code))
         traceback = last_traceback(streams["stderr"]) if code else ""
-        run.finish(
+        verdict = run.finish(
             ScriptEnd(code=verdict, command=command, traceback=traceback, is_clean=code >= 0)
         )
     return code if verdict == exit_code_of(code) else verdict

@@ -25,10 +25,11 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
-from headrace.core.files import is_temporary
+from headrace.core.files import is_temporary, open_regular_file
 from headrace.jobs.sync.remote_copy import is_outside_folder
 
 _ZIP = b"PK\x03\x04"
@@ -40,28 +41,27 @@ def is_truncated(path: Path) -> bool:
 
     Raises OSError (it cannot be read).
     """
-    if path.suffix == ".safetensors":
-        return _is_truncated_safetensors(path)
-    with path.open("rb") as file:
+    with open(open_regular_file(path), "rb") as file:  # noqa: PTH123 - a descriptor
+        if path.suffix == ".safetensors":
+            return _is_truncated_safetensors(file)
         begins = file.read(len(_ZIP))
-    return begins == _ZIP and not zipfile.is_zipfile(path)
+        return begins == _ZIP and not zipfile.is_zipfile(file)
 
 
-def _is_truncated_safetensors(path: Path) -> bool:
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if size < 8 or length > min(size - 8, _LONGEST_HEADER):
-            return True
-        try:
-            header = json.loads(file.read(length))
-            ends = [
-                int(tensor["data_offsets"][1])
-                for name, tensor in header.items()
-                if name != "__metadata__"
-            ]
-        except (ValueError, KeyError, TypeError, AttributeError, IndexError):
-            return False  # another format by the same name
+def _is_truncated_safetensors(file: BinaryIO) -> bool:
+    size = os.fstat(file.fileno()).st_size
+    length = int.from_bytes(file.read(8), "little")
+    if size < 8 or length > min(size - 8, _LONGEST_HEADER):
+        return True
+    try:
+        header = json.loads(file.read(length))
+        ends = [
+            int(tensor["data_offsets"][1])
+            for name, tensor in header.items()
+            if name != "__metadata__"
+        ]
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
+        return False  # another format by the same name
     return size < 8 + length + max(ends, default=0)
 
 
@@ -75,7 +75,7 @@ def is_being_written(path: Path) -> bool:
 
     Raises OSError (the file is gone, or may not be read).
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    descriptor = open_regular_file(path)
     try:
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
@@ -111,6 +111,8 @@ def _writes_to(process: str, number: str, file: os.stat_result) -> bool:
     return False
 
 
+BEING_WRITTEN = "a process has it open for writing"
+CUT_SHORT = "its end is missing"
 SETTLING_S = 1.0
 """How long a file must have been closed and unchanged, in seconds."""
 SETTLING_FOLDER_S = 5.0
@@ -142,6 +144,8 @@ class FileGroup:
     is_complete: bool = False  # they may be uploaded as they are
     is_settling: bool = True  # they changed so recently that they may be complete soon
     is_unreadable: bool = False  # the file system does not tell what is there
+    # Why they cannot be uploaded now, by file; what may change by itself, such as settling, is none
+    problems: dict[str, str] = field(default_factory=dict)
 
 
 class FolderScan:
@@ -157,11 +161,16 @@ class FolderScan:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._folder, self._report, self._clock = folder, report, clock
-        self._reported: set[str] = set()
+        self._reported: set[tuple[str, str]] = set()
         self._file_groups: dict[str, FileGroup] = {}
+        self.unreadable: dict[str, str] = {}
+        """Files and folders that the last scan could not look at, with the reason."""
 
     def look(self, *, at_the_end: bool = False) -> dict[str, FileGroup]:
-        """Return the present file groups, by name; at the end, what is closed is complete."""
+        """Return the present file groups, by name; at the end, what is closed is complete.
+
+        Raises OSError (the folder itself cannot be read).
+        """
         now_s = self._clock()
         found: dict[str, dict[str, FileState]] = {}
         unreadable: set[str] = set()
@@ -190,8 +199,12 @@ class FolderScan:
         """Return a file's present state; None: it is gone. Raises OSError (it is not known)."""
         try:
             return _file_state(self._folder / name)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
+
+    def hides(self, name: str) -> bool:
+        """Whether a file may be there although the last scan did not see it."""
+        return any(name == unseen or name.startswith(f"{unseen}/") for unseen in self.unreadable)
 
     def _update_group(self, key: str, group: FileGroup, now_s: float, *, at_the_end: bool) -> None:
         if group.is_complete or group.is_unreadable:
@@ -200,42 +213,55 @@ class FolderScan:
         quiet_s = now_s - group.changed_s
         settles_s = SETTLING_S if last or key in group.files else SETTLING_FOLDER_S
         group.is_settling = quiet_s < settles_s and not at_the_end
+        group.problems = {}
         if group.is_settling or last is False:
             return
+        for name, state in group.files.items():
+            if not state.link:
+                self._examine(name, group)
+        if any(problem == BEING_WRITTEN for problem in group.problems.values()):
+            group.changed_s = now_s  # it must also stay closed for the whole settling time
+        group.is_complete = not group.problems and not group.is_settling
+
+    def _examine(self, name: str, group: FileGroup) -> None:
+        """Note why a file cannot be uploaded now; other groups do not wait for it then."""
+        path = self._folder / name
         try:
-            if any(self._is_open(name, state) for name, state in group.files.items()):
-                group.changed_s = now_s  # it must also stay closed for the whole settling time
-                group.is_settling = False  # but other groups do not wait for it
-                return
-            group.is_complete = not any(self._is_short(name, group) for name in group.files)
-        except OSError:  # gone meanwhile: the next scan finds out
+            if is_being_written(path):
+                group.problems[name] = BEING_WRITTEN
+            elif is_truncated(path):
+                group.problems[name] = CUT_SHORT
+                self._warn_of_file(name, f"{CUT_SHORT}, so it is not kept until it is written anew")
+        except (FileNotFoundError, NotADirectoryError):  # the next scan finds out
             group.is_settling = True
+        except OSError as error:
+            group.problems[name] = self.note_unreadable(name, error)
 
-    def _is_open(self, name: str, state: FileState) -> bool:
-        return not state.link and is_being_written(self._folder / name)
-
-    def _is_short(self, name: str, group: FileGroup) -> bool:
-        if group.files[name].link or not is_truncated(self._folder / name):
-            return False
-        self._warn_of_file(name, "its end is missing, so it is not kept until it is written anew")
-        return True
+    def note_unreadable(self, name: str, error: OSError) -> str:
+        """Report a file that cannot be read, once; return the problem."""
+        problem = f"cannot be read: {error.strerror or error}"
+        self._warn_of_file(name, f"{problem}; it is kept once it can be")
+        return problem
 
     def _files(self) -> Iterator[tuple[str, FileState | None]]:
         """Yield each file's name and state; None: the file system does not tell it."""
-        for name, path in _walk(self._folder, ""):
+        self.unreadable = {}
+        for name, path in self._walk():
+            if path is None:
+                yield name, None
+                continue
             try:
                 name.encode()
                 state = _file_state(path)
             except UnicodeEncodeError:
                 self._warn_of_file(ascii(name), "no store takes such a name, so it is not kept")
                 continue
-            except FileNotFoundError:  # gone meanwhile
+            except (FileNotFoundError, NotADirectoryError):  # gone meanwhile
                 continue
             except OSError as error:
-                self._warn_of_file(
-                    name, f"{error.strerror}; what was kept of it stays, until it can be read"
-                )
-                yield name, None
+                if error.errno != errno.EINVAL:  # else it is no link any more
+                    self._note_unseen(name, error)
+                    yield name, None
                 continue
             if state is None:
                 self._warn_of_file(name, "it is neither file nor folder, so it is not kept")
@@ -244,9 +270,40 @@ class FolderScan:
             else:
                 yield name, state
 
+    def _walk(self) -> Iterator[tuple[str, Path | None]]:
+        """Yield names and paths, folder by folder; None for a folder that cannot be listed.
+
+        No recursion, as folders may be deep.
+        """
+        folders = [""]
+        while folders:
+            below = folders.pop()
+            try:
+                with os.scandir(self._folder / below) as found:
+                    entries = sorted(found, key=lambda each: each.name)
+                for entry in entries:
+                    name = f"{below}/{entry.name}" if below else entry.name
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(name)
+                    elif not is_temporary(entry.name):
+                        yield name, self._folder / name
+            except OSError as error:
+                if not below:
+                    raise
+                if isinstance(error, FileNotFoundError | NotADirectoryError):  # gone meanwhile
+                    continue
+                self._note_unseen(below, error)
+                yield f"{below}/", None
+
+    def _note_unseen(self, name: str, error: OSError) -> None:
+        """Note a file or folder of which the file system does not tell whether it is there."""
+        reason = error.strerror or str(error)
+        self.unreadable[name] = f"cannot be looked at: {reason}"
+        self._warn_of_file(name, f"{reason}; what was kept of it stays, until it can be read")
+
     def _warn_of_file(self, name: str, why: str) -> None:
-        if name not in self._reported:
-            self._reported.add(name)
+        if (name, why) not in self._reported:
+            self._reported.add((name, why))
             self._report(f"{self._folder / name}: {why}")
 
 
@@ -283,14 +340,3 @@ def _file_state(path: Path) -> FileState | None:
         size_bytes=status.st_size, mtime_ns=status.st_mtime_ns, inode=status.st_ino,
         device=status.st_dev,
     )  # fmt: skip
-
-
-def _walk(folder: Path, below: str) -> Iterator[tuple[str, Path]]:
-    # What cannot be listed for another reason is not gone: the caller tries again.
-    with suppress(FileNotFoundError), os.scandir(folder) as entries:
-        for entry in sorted(entries, key=lambda each: each.name):
-            name = f"{below}/{entry.name}" if below else entry.name
-            if entry.is_dir(follow_symlinks=False):
-                yield from _walk(folder / entry.name, name)
-            elif not is_temporary(entry.name):
-                yield name, folder / entry.name

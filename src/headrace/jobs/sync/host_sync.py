@@ -18,10 +18,17 @@ from headrace.jobs.environment.host_environment import HostLayout
 from headrace.jobs.environment.script_environment import ScriptEnvironment
 from headrace.jobs.failure import describe_exit
 from headrace.jobs.spec import ContractOptions, SyncOptions
-from headrace.jobs.sync.sync_messages import SILENCE_S, OutputTask, SyncTask
+from headrace.jobs.sync.sync_messages import (
+    FENCED_EXIT_CODE,
+    SILENCE_S,
+    OutputTask,
+    SyncTask,
+)
 
 DEADLINE_S = 300.0
 """How long a job that has ended may upload its last files, in seconds."""
+UPLOAD_FAILED = LaunchError.exit_code
+"""The exit code of a job whose script has succeeded, and whose files are not all uploaded."""
 _KILL_AFTER_S = DEADLINE_S + 10.0
 _STATE_FOLDER = "uploads"
 _MAX_RESTARTS = 100
@@ -85,24 +92,30 @@ class HostSync:
             )
 
     def start(self) -> None:
-        """Sync checkpoints from now on; another process takes over where this one is killed.
+        """Sync checkpoints from now on; another process takes over where this one ends too early.
 
         The thread that restarts it inherits this thread's blocked signals.
         """
         if self._url is not None:
             self._sidecar = RestartedSidecar(
-                _SYNC_PROCESS, self._task("keep"), restarts=_MAX_RESTARTS, killed=_print_killed
-            )
+                _SYNC_PROCESS, self._task("keep"), restarts=_MAX_RESTARTS, killed=_print_killed,
+                is_repeated=lambda code: code != FENCED_EXIT_CODE, finishes=True,
+            )  # fmt: skip
 
-    def finish(self, *, clean: bool) -> None:
-        """Upload the last files; return once that is done, or at the deadline.
+    def finish(self, *, clean: bool) -> bool:
+        """Upload the last files; return whether all are uploaded, once done or at the deadline.
 
         Unless `clean` a rank was killed, possibly while it wrote a file.
         """
-        if self._sidecar is not None:
-            failure = _failure_to_end(self._sidecar, clean=clean)
-            if failure is not None:
-                print_status(f"the last checkpoints may not be kept: {failure}")
+        sidecar, self._sidecar = self._sidecar, None
+        if sidecar is None:
+            return True
+        failure = _failure_to_end(sidecar, clean=clean)
+        if failure is not None:
+            print_status(
+                f"not all checkpoints are at {self._url} ({failure}); they are in {self._folder}"
+            )
+        return failure is None
 
     def _task(self, verb: Literal["fetch", "keep"]) -> dict[str, Any]:
         assert self._url is not None
@@ -142,8 +155,9 @@ def _code_at_end(sidecar: Sidecar, work: str) -> int:
 
 
 def _print_killed(code: int, has_restarted: bool) -> None:  # noqa: FBT001 - a callback
-    what = "another takes over" if has_restarted else "the next ones are not kept"
-    print_status(f"the process that keeps checkpoints was {describe_exit(code)}; {what}")
+    how = "was" if code < 0 else "ended with"
+    what = "another takes over" if has_restarted else "the next ones are kept when the job ends"
+    print_status(f"the process that keeps checkpoints {how} {describe_exit(code)}; {what}")
 
 
 def _failure_to_end(sidecar: Sidecar | RestartedSidecar, *, clean: bool) -> str | None:
@@ -228,13 +242,15 @@ class OutputUpload:
             f"The output path could not be looked at ({describe_exit(code)}); nothing was started."
         )
 
-    def finish(self) -> None:
-        """Upload the outputs; return once that is done, or at the deadline."""
+    def finish(self) -> bool:
+        """Upload the outputs; return whether all are uploaded, once done or at the deadline."""
         sidecar, self._sidecar = self._sidecar, None
-        if sidecar is not None:
-            failure = _failure_to_end(sidecar, clean=True)
-            if failure is not None:
-                print_status(f"what the job made is not all uploaded: {failure}")
+        if sidecar is None:
+            return True
+        failure = _failure_to_end(sidecar, clean=True)
+        if failure is not None:
+            print_status(f"what the job made is not all uploaded: {failure}")
+        return failure is None
 
 
 @contextmanager

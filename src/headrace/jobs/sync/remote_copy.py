@@ -21,9 +21,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from headrace.core.errors import CheckpointError, NotFoundError, StorageError, UsageError
+from headrace.core.files import open_regular_file
 from headrace.core.lazy import blake2b
 from headrace.data.storage import Store, open_store
 from headrace.data.storage.urls import check_path
+from headrace.jobs.sync.sync_messages import FENCED_EXIT_CODE
 
 _PIECE_BYTES = 4 * 1024 * 1024
 _SIZE_BYTES = 16
@@ -40,7 +42,7 @@ def file_checksum(path: Path, goes_on: Callable[[], object] = lambda: None) -> s
     Raises OSError.
     """
     digest = new_checksum()
-    with path.open("rb", buffering=0) as file:
+    with open(open_regular_file(path), "rb", buffering=0) as file:  # noqa: PTH123 - a descriptor
         while piece := file.read(_PIECE_BYTES):
             digest.update(piece)
             goes_on()
@@ -140,10 +142,15 @@ _GENERATIONS = 2  # one more than needed: the newest may turn out to be damaged
 _MANIFEST = re.compile(rf"{_MANIFESTS}/(?P<host>[^/]+)/(?P<generation>[0-9]+)\.json")
 _UNSAFE_CHARACTERS = re.compile(r"[^A-Za-z0-9._=,+/-]")
 _UNLISTED_AGE_S = 3600.0
+# S3 takes keys of 1,024 bytes, file systems names of 255; prefix, host and owner are added.
+_LONGEST_NAME = 500
+_LONGEST_PART = 150
 
 
 class FencedError(CheckpointError):
     """Another process syncs this host's files by now: the job was started again elsewhere."""
+
+    exit_code = FENCED_EXIT_CODE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +217,10 @@ class RemoteCopy:
 
     def object_name(self, name: str, host: str, owner: str, number: int) -> str:
         """Return the name of a new object for a file's bytes."""
-        return f"{_FILES}/{_UNSAFE_CHARACTERS.sub('_', name)}@{_host_name(host)}.{owner}.{number}"
+        safe = _UNSAFE_CHARACTERS.sub("_", name)
+        if len(safe) > _LONGEST_NAME or any(len(each) > _LONGEST_PART for each in safe.split("/")):
+            safe = f"long-names/{blake2b(name.encode(), _SIZE_BYTES).hex()}"
+        return f"{_FILES}/{safe}@{_host_name(host)}.{owner}.{number}"
 
     def prune(self, manifests: Iterable[SyncManifest], newest: SyncManifest) -> None:
         """Delete a host's known manifests except the last two, and objects that only those list."""

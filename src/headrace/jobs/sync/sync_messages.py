@@ -17,6 +17,8 @@ _ORPHAN_DEADLINE_S = 60.0
 SILENCE_S = 600.0
 """How long a process may show no progress before it counts as stuck; a request to a store has a
 shorter deadline of its own."""
+FENCED_EXIT_CODE = 3
+"""A sync process's, where another job has taken over: it is not started again then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

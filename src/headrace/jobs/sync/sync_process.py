@@ -16,8 +16,8 @@ import signal
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,7 +29,13 @@ from headrace.core.file_lock import open_lock_file, try_lock
 from headrace.core.process.parent_death import die_with_parent
 from headrace.core.process.sidecar import SidecarParent, run_sidecar
 from headrace.data.storage import declare_leaf
-from headrace.jobs.sync.file_groups import FileGroup, FileState, FolderScan, group_of
+from headrace.jobs.sync.file_groups import (
+    CUT_SHORT,
+    FileGroup,
+    FileState,
+    FolderScan,
+    group_of,
+)
 from headrace.jobs.sync.remote_copy import (
     FencedError,
     MergedFiles,
@@ -61,6 +67,11 @@ class SyncPass:
 
     uploaded: int  # files
     waiting: tuple[str, ...]  # names of files and folders that were not complete
+    problems: Mapping[str, str]  # files and folders that cannot be uploaded as they are, and why
+
+
+class FolderGoneError(CheckpointError):
+    """The folder is not there, maybe for a moment."""
 
 
 class FolderSync:
@@ -87,6 +98,7 @@ class FolderSync:
         self._files: dict[str, SyncedFile] = {}  # uploaded files, listed by a manifest or not yet
         self._foreign: dict[str, FileState] = {}  # files that other hosts sync
         self._gone_s: dict[str, float] = {}
+        self._unmissed: set[str] = set()  # listed when the folder itself was gone
         self._number = 0
 
     def begin(self) -> None:
@@ -119,12 +131,16 @@ class FolderSync:
         """Upload complete files that are not in the remote copy, and publish a manifest if needed.
 
         At the end what is closed is complete. With `may_remove`, files that are gone from the
-        folder need not stay listed. Raises CheckpointError (another process syncs this host's files
-        by now, or the folder is gone), StorageError (the store does not answer; the next pass
-        continues where this one ended), OSError (a file cannot be read).
+        folder need not stay listed. Files that cannot be read are no reason to stop: the others are
+        uploaded. Raises FencedError (another process syncs this host's files by now),
+        FolderGoneError, StorageError (the store does not answer; the next pass continues where this
+        one ended), OSError (the folder cannot be read).
         """
         self._check_folder()
-        present = self._scan.look(at_the_end=at_the_end)
+        try:
+            present = self._scan.look(at_the_end=at_the_end)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise self._folder_is_gone() from error
         groups = self._without_foreign_files(present)
         ready = {key for key, group in groups.items() if group.is_complete}
         ready -= {key for key in ready if _must_wait(groups[key], groups.values())}
@@ -147,14 +163,23 @@ class FolderSync:
         files |= self._not_yet_removed(before, groups, wait_s)
         if files != before:
             self._publish(files)
-        return SyncPass(uploaded=uploaded, waiting=tuple(sorted(waiting)))
+        problems = {name: why for group in groups.values() for name, why in group.problems.items()}
+        return SyncPass(
+            uploaded=uploaded, waiting=tuple(sorted(waiting)),
+            problems={**self._scan.unreadable, **problems},
+        )  # fmt: skip
 
     def _check_folder(self) -> None:
-        """Raise CheckpointError where the folder is gone, and OSError where that is not known."""
-        with suppress(FileNotFoundError):
+        """Raise FolderGoneError where the folder is gone, and OSError where that is not known."""
+        with suppress(FileNotFoundError, NotADirectoryError):
             if stat.S_ISDIR(self._folder.stat().st_mode):
                 return
-        raise CheckpointError(
+        raise self._folder_is_gone()
+
+    def _folder_is_gone(self) -> FolderGoneError:
+        # Where it comes back empty, the files have not been removed by the script.
+        self._unmissed |= self._manifests[-1].files.keys()
+        return FolderGoneError(
             f"{self._folder} is gone. What was kept of it stays at {self._remote.store.url}."
         )
 
@@ -187,28 +212,37 @@ class FolderSync:
         return found
 
     def _uploaded(self, group: FileGroup) -> dict[str, SyncedFile] | None:
-        """Upload the new files of a group; None: the group changed meanwhile."""
+        """Upload the new files of a group; None: it has changed meanwhile, or cannot be read."""
         new = _changed_since(self._synced_states, group)
         if not new:
             return {}
         before = self._manifests[-1].files
+        group.problems.clear()
         with ThreadPoolExecutor(_MAX_UPLOADS) as pool:
-            sending = []
+            uploads: dict[str, Future[SyncedFile]] = {}
             for name, state in new.items():
                 self._number += 1
                 stored_as = self._remote.object_name(name, self._host, self._owner, self._number)
-                sending.append(pool.submit(self._upload, name, state, before.get(name), stored_as))
-            try:
-                fresh = {file.name: file for file in (each.result() for each in sending)}
-            except FileNotFoundError:
-                fresh = {}
-        changed = any(self._scan.mark(name) != state for name, state in group.files.items())
-        if changed or not fresh:
-            for file in fresh.values():
-                if file.stored_as and file != before.get(file.name):
-                    self._remote.store.delete(file.stored_as)
-            return None
-        return fresh
+                uploads[name] = pool.submit(self._upload, name, state, before.get(name), stored_as)
+        errors = {name: each.exception() for name, each in uploads.items()}
+        failed = {name: error for name, error in errors.items() if error is not None}
+        fresh = {name: each.result() for name, each in uploads.items() if name not in failed}
+        changed = any(self._has_changed(name, state) for name, state in group.files.items())
+        if not changed and not failed:
+            return fresh
+        for name, file in fresh.items():
+            if file.stored_as and file != before.get(name):
+                self._remote.store.delete(file.stored_as)
+        for name, error in {} if changed else failed.items():
+            if isinstance(error, HeadraceError) or not isinstance(error, OSError):
+                raise error
+            group.problems[name] = self._scan.note_unreadable(name, error)
+        return None
+
+    def _has_changed(self, name: str, state: FileState) -> bool:
+        with suppress(OSError):
+            return self._scan.mark(name) != state
+        return True
 
     def _upload(
         self, name: str, state: FileState, before: SyncedFile | None, object_name: str
@@ -239,7 +273,8 @@ class FolderSync:
         """
         now_s = self._clock()
         gone = {name for name in before if group_of(name) not in groups}
-        unmounted = {name for name in gone if self._is_unmounted(name)}
+        stay = {name for name in gone if name in self._unmissed or self._scan.hides(name)}
+        unmounted = {name for name in gone - stay if self._is_unmounted(name)}
         self._gone_s = {name: self._gone_s.get(name, now_s) for name in gone}
         if wait_s and any(not group.is_complete for group in groups.values()):
             wait_s = max(wait_s, _REMOVALS_WAIT_LONGEST_S)
@@ -249,7 +284,7 @@ class FolderSync:
         return {
             name: before[name]
             for name, since_s in self._gone_s.items()
-            if now_s - since_s < wait_s or name in unmounted
+            if now_s - since_s < wait_s or name in unmounted | stay
         }
 
     def _is_unmounted(self, name: str) -> bool:
@@ -299,13 +334,17 @@ def _must_wait(group: FileGroup, groups: Iterable[FileGroup]) -> bool:
     )
 
 
+_STORE_RETRY_S = 60.0
+_FOLDER_RETRY_S = 2.0  # looking for a folder costs nothing
+
+
 def sync_until(
     sync: FolderSync, is_over: Callable[[float], bool], look_every_s: float,
     report: Callable[[str], object],
 ) -> None:  # fmt: skip
     """Make passes until `is_over`, which also waits, returns True; failures are retried.
 
-    Raises CheckpointError (another process syncs this host's files by now).
+    Raises FencedError (another process syncs this host's files by now).
     """
     failing = False
     wait_s = look_every_s
@@ -313,10 +352,11 @@ def sync_until(
         start_s = time.monotonic()
         try:
             done = sync.one_pass()
-        except CheckpointError:
+        except FencedError:
             raise
-        except OSError as error:  # a StorageError is one
-            wait_s = min(60.0, max(wait_s * 2, 1.0))
+        except (HeadraceError, OSError) as error:
+            longest_s = _FOLDER_RETRY_S if isinstance(error, FolderGoneError) else _STORE_RETRY_S
+            wait_s = min(longest_s, max(wait_s * 2, 1.0))
             if not failing:
                 report(f"{error} It is tried again until it succeeds.")
             failing = True
@@ -331,6 +371,8 @@ def sync_until(
 PASS_EVERY_S = 0.25
 _NICE = 10
 _TAKEOVER_TRIES = 10
+_FOLDER_RETURNS_S = 5.0  # longest wait for a folder that is gone when the job ends
+_NAMED = 8  # of more files, the number is printed
 _SAY_EVERY_S = 1.0
 _EARLIER_JOB_S = 900.0
 """For a pass that uploads large files, and the last one, for which it has a minute."""
@@ -382,8 +424,8 @@ def _take_over(sync: FolderSync, parent: SidecarParent, report: Callable[[str], 
         except FencedError:  # the process that synced these files before was about to end
             if (tries := tries - 1) == 0:
                 raise
-        except HeadraceError as error:
-            if not isinstance(error, OSError) or parent.wait(1.0):
+        except (HeadraceError, OSError) as error:
+            if parent.wait(1.0):
                 raise
             if not is_reported:
                 report(f"{error} It is tried again until it succeeds.")
@@ -400,12 +442,37 @@ def _finish(
         "still there."
     )
     with exit_at_deadline(deadline_s, report, late, "them"):
-        done = sync.one_pass(at_the_end=clean, may_remove=is_ended_by_launcher)
-    if done.waiting:
-        more = f" and {len(done.waiting) - 8} more" if len(done.waiting) > 8 else ""
-        report(
-            f"not uploaded, being written when the job ended: {', '.join(done.waiting[:8])}{more}"
-        )
+        done = _last_pass(sync, at_the_end=clean, may_remove=is_ended_by_launcher)
+    waiting = [name for name in done.waiting if not _explains(done.problems, name)]
+    reasons = [f"{name} {why}" for name, why in sorted(done.problems.items())]
+    if waiting:
+        report(f"not uploaded, incomplete when the job ended: {_first_few(waiting)}")
+    if reasons:
+        text = f"not uploaded to {task.url}: {_first_few(reasons)}"
+        if clean and set(done.problems.values()) != {CUT_SHORT}:
+            raise CheckpointError(text)
+        report(text)
+
+
+def _last_pass(sync: FolderSync, *, at_the_end: bool, may_remove: bool) -> SyncPass:
+    """Make the last pass; a folder that is gone may come back within some seconds."""
+    deadline_s = time.monotonic() + _FOLDER_RETURNS_S
+    while True:
+        try:
+            return sync.one_pass(at_the_end=at_the_end, may_remove=may_remove)
+        except FolderGoneError:
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(PASS_EVERY_S)
+
+
+def _explains(problems: Mapping[str, str], group: str) -> bool:
+    return any(name == group or name.startswith(f"{group}/") for name in problems)
+
+
+def _first_few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{', '.join(names[:_NAMED])}{more}"
 
 
 class _Progress:
