@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import os
+import tarfile
+from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 
+import pytest
+
+from headrace.core.errors import CheckpointError
 from headrace.core.files import temporary_name
-from headrace.jobs.sync.output_process import merge_folders
+from headrace.data.storage import Store, open_store
+from headrace.jobs.sync.output_process import JobOutputs, merge_folders
 
 
 def test_a_file_that_was_left_half_written_is_no_output(tmp_path: Path):
@@ -30,3 +37,113 @@ def test_of_files_with_one_name_the_newest_is_taken_and_that_is_reported(tmp_pat
         assert found == {"weights.pt": its_folder / "weights.pt"}
     report = "weights.pt was made by several hosts, algo-2 among them; the newest is taken"
     assert reports == [report, report]
+
+
+class Outputs:
+    """A run folder with the outputs of a job, and what is uploaded of them."""
+
+    def __init__(self, place: Path, contract: str) -> None:
+        self.run, self.reports = place / "run", list[str]()
+        self.contract = contract
+        below = "output/model" if contract == "vertex" else "hosts/algo-1/ml/model"
+        self.model = self.run / below
+        self.model.mkdir(parents=True)
+        self.store: Store = open_store(str(place / "url"))
+
+    def uploaded(self) -> dict[str, str]:
+        """Upload the outputs; return the model's files there with their texts."""
+        outputs = JobOutputs(self.store, "job", self.run, self.reports.append)
+        if self.contract == "vertex":
+            outputs.meanwhile()
+        outputs.at_the_end(of_parts=self.contract == "part")
+        return self.there()
+
+    def there(self) -> dict[str, str]:
+        if self.contract == "sagemaker":
+            archive = BytesIO(bytes(self.store.get("job/output/model.tar.gz")))
+            with tarfile.open(fileobj=archive) as opened:
+                return {
+                    member.name: file.read().decode()
+                    for member in opened
+                    if (file := opened.extractfile(member)) is not None
+                }
+        prefix = "model/" if self.contract == "vertex" else "job/parts/algo-1/model/"
+        return {
+            info.path.removeprefix(prefix): bytes(self.store.get(info.path)).decode()
+            for info in self.store.list(prefix.rstrip("/"))
+        }
+
+
+@pytest.fixture(params=["vertex", "sagemaker", "part"])
+def outputs(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Outputs]:
+    found = Outputs(tmp_path, request.param)
+    (found.model / "whole.pt").write_text("whole")
+    yield found
+    assert found.there()["whole.pt"] == "whole"
+
+
+def test_links_to_files_and_folders_are_followed_wherever_they_lead(
+    outputs: Outputs, tmp_path: Path
+) -> None:
+    cache = tmp_path / "cache"
+    (cache / "snapshot").mkdir(parents=True)
+    (cache / "blob").write_text("bytes")
+    (cache / "snapshot" / "weights").symlink_to("../blob")
+    (outputs.model / "1").mkdir()
+    (outputs.model / "1" / "a.pt").write_text("a")
+    (outputs.model / "best").symlink_to("1")
+    (outputs.model / "best.pt").symlink_to("1/a.pt")
+    (outputs.model / "base").symlink_to(cache / "snapshot")
+    assert outputs.uploaded() == {
+        "whole.pt": "whole", "1/a.pt": "a", "best/a.pt": "a", "best.pt": "a",
+        "base/weights": "bytes",
+    }  # fmt: skip
+    assert outputs.reports == [] or outputs.contract == "sagemaker"
+
+
+NOTHING, HOLDS = "is a link that leads to nothing", "is a link to a folder that holds it"
+CANNOT = {
+    "a link to itself": (lambda path: path.symlink_to(path.name), NOTHING),
+    "a link to nothing": (lambda path: path.symlink_to("no"), NOTHING),
+    "a link to its folder": (lambda path: path.symlink_to("."), HOLDS),
+    "a link to the root": (lambda path: path.symlink_to("/"), HOLDS),
+    "a link from below": (lambda path: (path.mkdir(), (path / "up").symlink_to("..")), HOLDS),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("odd", CANNOT)
+def test_what_cannot_be_uploaded_is_named_and_all_else_is_uploaded(
+    outputs: Outputs, odd: str
+) -> None:
+    make, message = CANNOT[odd]
+    make(outputs.model / "odd")
+    with pytest.raises(CheckpointError, match="not uploaded as the script meant it") as raised:
+        outputs.uploaded()
+    assert message in str(raised.value)
+    assert outputs.there() == {"whole.pt": "whole"}
+
+
+def test_a_circle_through_folders_elsewhere_ends(outputs: Outputs, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "a").write_text("a")
+    (elsewhere / "back").symlink_to(outputs.model)
+    (outputs.model / "out").symlink_to(elsewhere)
+    with pytest.raises(CheckpointError, match=r"out/back .*is a link to a folder that holds it"):
+        outputs.uploaded()
+    assert outputs.there() == {"whole.pt": "whole", "out/a": "a"}
+
+
+def test_a_file_that_is_still_being_written_is_named(outputs: Outputs) -> None:
+    with (outputs.model / "late.pt").open("w") as file:
+        file.write("half")
+        file.flush()
+        with pytest.raises(CheckpointError, match=r"late\.pt .*has it open for writing"):
+            outputs.uploaded()
+    assert ("late.pt" in outputs.there()) == (outputs.contract != "vertex")
+
+
+def test_what_has_no_bytes_is_reported_and_fails_no_job(outputs: Outputs) -> None:
+    os.mkfifo(outputs.model / "pipe")
+    assert outputs.uploaded() == {"whole.pt": "whole"}
+    assert [line for line in outputs.reports if "pipe" in line and "left out" in line]

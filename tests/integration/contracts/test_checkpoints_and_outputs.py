@@ -51,6 +51,17 @@ folder = pathlib.Path(os.environ["AIP_CHECKPOINT_DIR"])
 print("found", sorted(path.name for path in folder.iterdir()))
 (folder / "1.pt").write_text("state")
 """
+LEAVES_A_WRITER = """
+import os, pathlib, subprocess, sys
+model = pathlib.Path(os.environ["AIP_MODEL_DIR"])
+model.joinpath("model.pth").write_text("weights")
+model.joinpath("versions", "1").mkdir(parents=True)
+model.joinpath("versions", "1", "a").write_text("a")
+model.joinpath("best").symlink_to("versions/1")
+writes = "import sys, time; file = open(sys.argv[1], 'w'); print('x', flush=True); time.sleep(20)"
+command = [sys.executable, "-c", writes, str(model / "late.pth")]
+subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE).stdout.readline()
+"""
 WAITS = """
 import pathlib, time
 pathlib.Path("ready").touch()
@@ -150,6 +161,17 @@ def test_vertex_folders_are_uploaded_and_its_checkpoints_come_back(
     names = {info.path for info in open_store(f"{s3_url}/out").list()}
     assert names == {"model/model.pth", "logs/events", "checkpoints/1.pt"}
     assert not Path("/gcs").exists()  # where the script sees them
+
+
+def test_an_output_that_is_still_written_at_the_end_fails_the_job(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(LEAVES_A_WRITER)
+    flags = ["--contract", "vertex", *QUIET, "--output-path", str(tmp_path / "out")]
+    ended = run_job(tmp_path, "--name", "a", *flags, "train.py")
+    assert ended.returncode == 1, ended.stderr
+    assert "model/late.pth a process has it open for writing" in ended.stderr
+    names = {info.path for info in open_store(str(tmp_path / "out")).list()}
+    assert names == {"model/model.pth", "model/versions/1/a", "model/best/a"}
+    assert attempts_of(tmp_path / "runs" / "a")[0]["exit_code"] == 1
 
 
 def test_two_jobs_that_write_one_output_path_are_refused_at_the_start(

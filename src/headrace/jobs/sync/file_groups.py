@@ -198,7 +198,7 @@ class FolderScan:
     def mark(self, name: str) -> FileState | None:
         """Return a file's present state; None: it is gone. Raises OSError (it is not known)."""
         try:
-            return _file_state(self._folder / name)
+            return file_state(self._folder / name)
         except (FileNotFoundError, NotADirectoryError):
             return None
 
@@ -252,7 +252,7 @@ class FolderScan:
                 continue
             try:
                 name.encode()
-                state = _file_state(path)
+                state = file_state(path)
             except UnicodeEncodeError:
                 self._warn_of_file(ascii(name), "no store takes such a name, so it is not kept")
                 continue
@@ -327,7 +327,8 @@ def _has_final_file(key: str, group: FileGroup) -> bool | None:
     return None
 
 
-def _file_state(path: Path) -> FileState | None:
+def file_state(path: Path) -> FileState | None:
+    """Return the state of a file or link; None for anything else. Raises OSError."""
     status = path.lstat()
     if stat.S_ISLNK(status.st_mode):
         return FileState(

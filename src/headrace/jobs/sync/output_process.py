@@ -30,12 +30,18 @@ from uuid import uuid4
 
 from headrace.core.console import print_status
 from headrace.core.errors import CheckpointError, NotFoundError, StorageError, UsageError
-from headrace.core.files import is_temporary
 from headrace.core.process.sidecar import SidecarParent, run_sidecar
 from headrace.data.storage import Store, declare_leaf, open_store
 from headrace.data.storage.store import split_span
 from headrace.data.storage.urls import check_path
-from headrace.jobs.sync.file_groups import FileState, FolderScan
+from headrace.jobs.sync.file_groups import (
+    CUT_SHORT,
+    FileState,
+    FolderScan,
+    file_state,
+    is_truncated,
+)
+from headrace.jobs.sync.output_files import find_output_files
 from headrace.jobs.sync.sync_messages import (
     OutputTask,
     exit_at_deadline,
@@ -180,14 +186,25 @@ def _path(number: int) -> str:
 _MODE, _MODE_TO_RUN = 0o644, 0o755
 
 
-def merge_folders(folders: Mapping[str, Path], report: Callable[[str], object]) -> dict[str, Path]:
-    """Return the files of all hosts' folders by name; of several with one name, the newest."""
+def merge_folders(
+    folders: Mapping[str, Path], report: Callable[[str], object],
+    fail: Callable[[str], object] | None = None,
+) -> dict[str, Path]:  # fmt: skip
+    """Return the files of all hosts' folders by name; of several with one name, the newest.
+
+    Links are followed. What is not as the script meant to leave it goes to `fail`, or `report`: a
+    file that is still being written is among the files nevertheless.
+    """
     found: dict[str, Path] = {}
     for host, folder in sorted(folders.items()):
-        for path in sorted(folder.rglob("*")):
-            if path.is_dir() or not path.exists() or is_temporary(path.name):
-                continue
-            name = path.relative_to(folder).as_posix()
+        if not folder.exists():
+            continue
+        outputs = find_output_files(folder)
+        for name, why in sorted(outputs.problems().items()):
+            (fail or report)(f"{name} of {host} {why}")
+        for name, why in sorted(outputs.others.items()):
+            report(f"{name} of {host} is left out: {why}")
+        for name, path in sorted(outputs.files.items()):
             other = found.get(name)
             if other is not None:
                 report(f"{name} was made by several hosts, {host} among them; the newest is taken")
@@ -219,6 +236,7 @@ def write_archive(files: Mapping[str, Path], to: Path) -> None:
 _VERTEX_FOLDERS = ("model", "checkpoints", "logs")
 _PARTS = "parts"
 _PIECE_BYTES = 8 * 1024 * 1024
+_NAMED = 8  # of more files that are not uploaded, the number is printed
 
 
 class FolderMirror:
@@ -227,20 +245,56 @@ class FolderMirror:
     def __init__(
         self, store: Store, prefix: str, folder: Path, report: Callable[[str], object]
     ) -> None:
-        self._store, self._prefix, self._folder = store, prefix, folder
-        self._scan = FolderScan(folder, report)
+        self._store, self._prefix, self._folder, self._report = store, prefix, folder, report
+        self._scan = FolderScan(folder, lambda _: None)  # what is left is reported at the end
         self._uploaded: dict[str, FileState] = {}
 
-    def one_pass(self, *, at_the_end: bool = False) -> None:
-        """Upload complete files that are new; raises StorageError."""
-        for group in self._scan.look(at_the_end=at_the_end).values():
+    def one_pass(self) -> None:
+        """Upload complete files that are new, links excepted; raises StorageError, OSError."""
+        for group in self._scan.look().values():
             if not group.is_complete:
                 continue
             for name, state in group.files.items():
-                path = self._folder / name
-                if self._uploaded.get(name) != state and path.is_file():
-                    self._store.put(f"{self._prefix}/{name}", path)
-                    self._uploaded[name] = state
+                if not state.link:
+                    self._upload(name, self._folder / name, state)
+
+    def last_pass(self, fail: Callable[[str], object]) -> None:
+        """Upload all files that are complete; `fail` is called for each one that is not.
+
+        Raises StorageError.
+        """
+        outputs = find_output_files(self._folder)
+        for name, why in sorted(outputs.problems().items()):
+            fail(f"{self._prefix}/{name} {why}")
+        for name, why in sorted(outputs.others.items()):
+            self._report(f"{self._prefix}/{name} is left out: {why}")
+        for name, path in sorted(outputs.files.items()):
+            if name in outputs.open_files:
+                continue
+            try:
+                if is_truncated(path):  # what an earlier kill has left
+                    self._report(f"{self._prefix}/{name} is left out: {CUT_SHORT}")
+                    continue
+                state = file_state(path)
+            except OSError as error:
+                fail(f"{self._prefix}/{name} cannot be read: {error.strerror or error}")
+                continue
+            if state is not None and _is_storable(name, fail):
+                self._upload(name, path, state)
+
+    def _upload(self, name: str, path: Path, state: FileState) -> None:
+        if self._uploaded.get(name) != state:
+            self._store.put(f"{self._prefix}/{name}", path)
+            self._uploaded[name] = state
+
+
+def _is_storable(name: str, fail: Callable[[str], object]) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        fail(f"{name!a} has a name that no store takes")
+        return False
+    return True
 
 
 class JobOutputs:
@@ -249,6 +303,7 @@ class JobOutputs:
     def __init__(self, store: Store, job: str, run: Path, report: Callable[[str], object]) -> None:
         self._store, self._job, self._run, self._report = store, job, run, report
         self._mirrors: dict[Path, FolderMirror] = {}
+        self._failures: list[str] = []
 
     def meanwhile(self) -> None:
         """Upload files that are synced while the job runs; raises StorageError."""
@@ -258,13 +313,23 @@ class JobOutputs:
     def at_the_end(self, *, of_parts: bool) -> None:
         """Upload everything, with the uploaded parts; or this host's part, for another to merge.
 
-        Raises StorageError (the store does not answer), OSError (a file cannot be read, or there is
-        no room for the archives).
+        Raises StorageError (the store does not answer), OSError (there is no room for the
+        archives), CheckpointError (all is uploaded but what it names).
         """
+        self._upload_all(of_parts=of_parts)
+        if self._failures:
+            more = len(self._failures) - _NAMED
+            raise CheckpointError(
+                "not uploaded as the script meant it: "
+                f"{', '.join(self._failures[:_NAMED])}{f' and {more} more' if more > 0 else ''}. "
+                f"It is still in {self._run}."
+            )
+
+    def _upload_all(self, *, of_parts: bool) -> None:
         outputs = self._run / "output"
         of_vertex = {outputs / name: name for name in _VERTEX_FOLDERS if (outputs / name).is_dir()}
         for folder, prefix in {**self._synced_folders(), **of_vertex}.items():
-            self._mirror(folder, prefix).one_pass(at_the_end=True)
+            self._mirror(folder, prefix).last_pass(self._failures.append)
         trees = {path.parent.name: path for path in sorted(self._run.glob("hosts/*/ml"))}
         if of_parts:
             self._send_parts(trees)
@@ -284,8 +349,9 @@ class JobOutputs:
         output = f"{self._job}/output"
         for name, below in (("model", "model"), ("output", "output/data")):
             files = merge_folders(
-                {host: tree / below for host, tree in trees.items()}, self._report
-            )
+                {host: tree / below for host, tree in trees.items()}, self._report,
+                self._failures.append,
+            )  # fmt: skip
             if not files:
                 if trees:
                     self._report(f"{below} of the job is empty, so there is no {name}.tar.gz")
@@ -307,8 +373,10 @@ class JobOutputs:
     def _send_parts(self, trees: Mapping[str, Path]) -> None:
         for host, tree in trees.items():
             for below in ("model", "output/data"):
-                for name, path in merge_folders({host: tree / below}, self._report).items():
-                    self._store.put(f"{self._job}/{_PARTS}/{host}/{below}/{name}", path)
+                parts = merge_folders({host: tree / below}, self._report, self._failures.append)
+                for name, path in parts.items():
+                    if _is_storable(name, self._failures.append):
+                        self._store.put(f"{self._job}/{_PARTS}/{host}/{below}/{name}", path)
             failure = tree / "output" / "failure"
             if failure.is_file():
                 self._store.put(f"{self._job}/{_PARTS}/{host}/output/failure", failure)
