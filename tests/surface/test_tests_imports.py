@@ -31,9 +31,9 @@ FRONTS = """
     jobs.environment.script_command jobs.environment.script_environment jobs.failure
     jobs.host_run jobs.hosts.cluster_join jobs.output jobs.requirements jobs.sync.output_process
     jobs.sync.sync_process jobs.torchrun_args jobs.torchrun_process jobs.tune
-    observe.whatif.measured_pipeline offload.connection offload.server platforms.instance_groups
-    platforms.sagemaker records.collector records.layout records.live_reader records.live_switch
-    records.reader records.ring records.run_folder records.schema records.system_table
+    observe.whatif.measured_pipeline offload.connection offload.server offload.unauthenticated
+    platforms.instance_groups platforms.sagemaker records.collector records.layout records.live_reader
+    records.live_switch records.reader records.ring records.run_folder records.schema records.system_table
     report.page report.sections.diagnosis report.top.run_watcher report.top.screen
 """.split()  # noqa: SIM905 - names, as a paragraph
 """What other packages import, or run: checked below."""
@@ -56,7 +56,7 @@ PURE = """
     observe.probe.device_clock observe.probe.process_usage observe.probe.step_clock
     observe.probe.transform_timer observe.whatif.allowed_cores observe.whatif.comparison
     observe.whatif.prediction observe.whatif.simulation observe.whatif.tables
-    observe.whatif.train_steps observe.whatif.worker_shares offload.scheduler
+    observe.whatif.train_steps observe.whatif.worker_shares offload.frames offload.scheduler
     platforms.cluster_hosts platforms.training_job platforms.vertex records.data_frames
     records.redaction report.figures.activity report.figures.base report.figures.step_phases
     report.formatting report.markup report.open_run report.top.state sampling sampling.lanes

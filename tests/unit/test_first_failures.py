@@ -12,10 +12,17 @@ import pytest
 from headrace.data.loader.failures import BatchFailure
 from headrace.data.loader.workers.messages import Answer, AnswerMessage
 from headrace.data.loader.workers.shared_memory import SlotPool
-from headrace.offload.connection import AuxiliaryHost, HostsFile, ServerConnection, missing_path
-from headrace.offload.protocol import HEADER_BYTES, FrameHeader, FrameKind, encode_frame
+from headrace.offload.connection import (
+    AuxiliaryHost,
+    HostsFile,
+    OpenConnection,
+    ServerConnection,
+    missing_path,
+)
+from headrace.offload.frames import FrameHeader, FrameKind
 from headrace.offload.proxy import OffloadProxy
 from headrace.offload.worker_records import OffloadRecorder
+from offload_frames import KEYS, FrameEnd
 
 TASKS = 8
 
@@ -70,7 +77,8 @@ class Host:
                 key="00", folder=str(folder), cores=4, partitions=0, hosts=(host,)
             ).to_bytes()
         )  # fmt: skip
-        proxy_end, self._end = socket.socketpair()
+        proxy_end, end = socket.socketpair()
+        self._end = FrameEnd(end, is_server=True)
         proxy_end.setblocking(False)
         answers, self._answers = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control, _ = multiprocessing.Pipe()
@@ -80,7 +88,7 @@ class Host:
         )
         self.connection = self.proxy._server_connections["one"] = ServerConnection(host)
         self.proxy._names.append("one")
-        self.proxy._joined(self.connection, proxy_end)
+        self.proxy._joined(self.connection, OpenConnection(proxy_end, KEYS))
         self.begin(1)
 
     def begin(self, spec_number: int) -> None:
@@ -88,37 +96,27 @@ class Host:
         self.proxy._handle_message(("load", spec_number, b"spec", []))
         for number in range(TASKS):
             self.proxy._handle_message(("task", number, number, 0, 0, 0))
-        self.send(
-            encode_frame(FrameKind.SHARE, a=5, b=4) + encode_frame(FrameKind.READY, a=spec_number)
-        )
+        self._end.send(FrameHeader(FrameKind.SHARE, a=5, b=4))
+        self.send(FrameHeader(FrameKind.READY, a=spec_number))
 
-    def send(self, content: bytes) -> None:
-        self._end.sendall(content)
+    def send(self, head: FrameHeader, body: bytes = b"") -> None:
+        self._end.send(head, body)
         self.proxy._attend(self.connection, 1)
         self.proxy._assign_tasks()
 
     def answer(self, assignment: int, answer: Answer, body: bytes) -> None:
-        self.send(
-            FrameHeader(
-                kind=FrameKind.BATCH, assignment=assignment, a=answer, body_bytes=len(body)
-            ).pack()
-            + body
-        )
+        self.send(FrameHeader(FrameKind.BATCH, assignment, a=answer), body)
 
     def assigned(self) -> list[int]:
         """Return what it has been asked for since."""
-        self._end.settimeout(0)
-        content, assignments = b"", []
+        self._end.socket.settimeout(0)
+        assignments = []
         try:
             while True:
-                content += self._end.recv(1 << 16)
+                head, _ = self._end.receive()
+                assignments += [head.assignment] if head.kind is FrameKind.BATCH_SPEC else []
         except BlockingIOError:
-            pass
-        while content:
-            head = FrameHeader.unpack(content[:HEADER_BYTES])
-            content = content[HEADER_BYTES + head.body_bytes :]
-            assignments += [head.assignment] if head.kind is FrameKind.BATCH_SPEC else []
-        return assignments
+            return assignments
 
     def answered(self) -> list[Answer]:
         """Return what the executor was answered since, but for room."""
@@ -131,7 +129,7 @@ class Host:
             return [answer for answer in answers if answer is not Answer.ROOM]
 
     def close(self) -> None:
-        self._end.close()
+        self._end.socket.close()
         self._slots.close()
 
 

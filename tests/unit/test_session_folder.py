@@ -10,36 +10,31 @@ import pytest
 
 from headrace.data.loader.failures import BatchFailure
 from headrace.offload.capacity import SharedCores
-from headrace.offload.protocol import (
-    HEADER_BYTES,
-    FrameHeader,
-    FrameKind,
-    LoaderSpecMessage,
-    encode_frame,
-)
+from headrace.offload.frames import FrameHeader, FrameKind
+from headrace.offload.protocol import LoaderSpecMessage
 from headrace.offload.server import ServerSession
+from offload_frames import KEYS, FrameEnd
 
 
-def answer_to(connection: socket.socket, spec: LoaderSpecMessage) -> tuple[FrameHeader, bytes]:
+def answer_to(proxy: FrameEnd, spec: LoaderSpecMessage) -> tuple[FrameHeader, bytes]:
     """Return what a session answers to a loader spec."""
-    connection.sendall(encode_frame(FrameKind.LOADER_SPEC, spec.to_bytes(), a=1))
-    with connection.makefile("rb") as stream:
-        while True:
-            head = FrameHeader.unpack(stream.read(HEADER_BYTES))
-            body = stream.read(head.body_bytes)
-            if head.kind in {FrameKind.READY, FrameKind.REFUSED}:
-                return head, body
+    proxy.send(FrameHeader(FrameKind.LOADER_SPEC, a=1), spec.to_bytes())
+    while True:
+        head, body = proxy.receive()
+        if head.kind in {FrameKind.READY, FrameKind.REFUSED}:
+            return head, body
 
 
 @pytest.mark.parametrize("folder", ["outputs/1", "/of/the/rank/alone"])
 def test_relative_paths_are_not_looked_for_in_another_folder(folder: str, tmp_path: Path):
     ours, theirs = socket.socketpair()
     ours.settimeout(60)
-    serving = threading.Thread(target=ServerSession(theirs, SharedCores(1, 2**20), tmp_path).run)
+    session = ServerSession(theirs, KEYS, SharedCores(1, 2**20), tmp_path)
+    serving = threading.Thread(target=session.run)
     serving.start()
     try:
         spec = LoaderSpecMessage(rank=0, folder=folder, path=[], variables={}, content=b"")
-        head, body = answer_to(ours, spec)
+        head, body = answer_to(FrameEnd(ours, is_server=False), spec)
     finally:
         ours.close()
         serving.join()

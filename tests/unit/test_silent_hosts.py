@@ -9,10 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from headrace.offload.connection import AuxiliaryHost, HostsFile, ServerConnection
+from headrace.offload.connection import (
+    AuxiliaryHost,
+    HostsFile,
+    OpenConnection,
+    ServerConnection,
+)
 from headrace.offload.proxy import OffloadProxy
 from headrace.offload.scheduler import PartitionScheduler
 from headrace.offload.worker_records import OffloadRecorder
+from offload_frames import KEYS
 
 
 def scheduler_after(*making_s: float) -> PartitionScheduler:
@@ -52,7 +58,7 @@ def test_a_silent_host_is_waited_for_as_long_as_its_part_would_take_again(
     proxy = OffloadProxy(control, answers, [], file, OffloadRecorder(0), prints=True)
     proxy._scheduler = scheduler_after(*making_s)
     connection = proxy._server_connections["one"] = ServerConnection(host)
-    proxy._joined(connection, ours)
+    proxy._joined(connection, OpenConnection(ours, KEYS))
     connection.heard_s = time.monotonic() - silent_s
     proxy._update_hosts()
     assert connection.is_open == (not message)

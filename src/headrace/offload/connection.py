@@ -23,11 +23,19 @@ from pathlib import Path
 from headrace.core.errors import LaunchError
 from headrace.data.loader.failures import BatchFailure
 from headrace.data.loader.workers.messages import Answer
-from headrace.offload.protocol import (
+from headrace.offload.frames import (
+    CODE_BYTES,
     HEADER_BYTES,
-    PARTITIONS_KEY,
+    BodyCode,
+    FrameCodes,
     FrameHeader,
     FrameKind,
+    SessionKeys,
+    check_body,
+)
+from headrace.offload.protocol import (
+    PARTITIONS_KEY,
+    AuthenticationError,
     authenticate_to_server,
     configure_socket,
     set_user_timeout,
@@ -120,6 +128,16 @@ class IncomingFrame:
     body: memoryview
     filled: int = 0  # bytes of the body received
     began_s: float = field(default_factory=time.monotonic)  # when its header was received
+    code: BodyCode | None = None  # of the bytes received; None: it has no body
+    sent_code: bytearray = field(default_factory=bytearray)  # what is received after the body
+
+
+@dataclass(frozen=True, slots=True)
+class OpenConnection:
+    """A connection to a server, both sides authenticated."""
+
+    socket: socket.socket
+    keys: SessionKeys
 
 
 @dataclass(slots=True)
@@ -128,6 +146,7 @@ class ServerConnection:
 
     host: AuxiliaryHost
     connection: socket.socket | None = None  # while not connected
+    refusal: str = ""  # why the last attempt to authenticate failed
     heard_s: float = 0.0  # when something was received last
     loaded: int = 0  # number of the loader spec that the server has loaded, 0 for none
     refused: int = 0  # number of the loader spec for which the server is excluded
@@ -144,9 +163,11 @@ class ServerConnection:
     _unsent: deque[memoryview] = field(default_factory=deque)
     _head: bytearray = field(default_factory=bytearray)
     _incoming: IncomingFrame | None = None
+    _sent_codes: FrameCodes | None = None  # while connected
+    _received_codes: FrameCodes | None = None
 
     def connect(
-        self, key: bytes, then: Callable[[ServerConnection, socket.socket | None], None]
+        self, key: bytes, then: Callable[[ServerConnection, OpenConnection | None], None]
     ) -> None:
         """Start to connect, if it is time to; `then` gets the result in another thread."""
         now_s = time.monotonic()
@@ -156,18 +177,25 @@ class ServerConnection:
         self._next_try_s = now_s + _RECONNECT_S
 
         def attempt() -> None:
-            connection = None
-            with contextlib.suppress(Exception):  # the next attempt follows in any case
+            connection, self.refusal = None, ""
+            try:
                 connection = _open_connection(self.host, key)
+            except AuthenticationError as error:
+                self.refusal = str(error)
+            except Exception:  # noqa: BLE001, S110 - the next attempt follows in any case
+                pass
             then(self, connection)
 
         threading.Thread(target=attempt, name="connect", daemon=True).start()
 
-    def connected(self, connection: socket.socket | None) -> None:
+    def connected(self, opened: OpenConnection | None) -> None:
         """Take the result of an attempt to connect."""
         self._is_trying = False
-        self.was_missed = self.was_missed or connection is None
-        self.connection = connection
+        self.was_missed = self.was_missed or opened is None
+        self.connection = None if opened is None else opened.socket
+        if opened is not None:
+            self._sent_codes = FrameCodes(opened.keys.to_server)
+            self._received_codes = FrameCodes(opened.keys.to_proxy)
         self.heard_s = time.monotonic()
         self.loaded, self.accepted, self.wanted = 0, 0, -1
         self.is_recording = True
@@ -200,9 +228,11 @@ class ServerConnection:
             self.connection = None
             self.was_missed = True
 
-    def send(self, content: bytes) -> None:
+    def send(self, head: FrameHeader, body: bytes = b"") -> None:
         """Send without blocking, the rest by `pump`; raises OSError where the server is gone."""
-        self._unsent.append(memoryview(content))
+        assert self._sent_codes is not None
+        head = head._replace(body_bytes=len(body))
+        self._unsent.append(memoryview(self._sent_codes.seal(head.pack(), body)))
         self.pump()
 
     def set_user_timeout(self) -> None:
@@ -238,9 +268,10 @@ class ServerConnection:
             self._incoming.body = memoryview(bytearray(len(self._incoming.body)))
 
     def frames(self, place: Callable[[FrameHeader], memoryview]) -> Iterator[IncomingFrame]:
-        """Yield the frames that have arrived; raises OSError, and ValueError for what is none.
+        """Yield the frames that have arrived.
 
-        `place` returns the memory for the body of a frame, by its header.
+        `place` returns the memory for the body of a frame, by its header. Raises OSError (the
+        server is gone), ValueError (what arrived is not the next frame that the server has sent).
         """
         assert self.connection is not None
         remaining = _MAX_READ_BYTES
@@ -251,24 +282,42 @@ class ServerConnection:
                 frame = self._incoming
                 if frame is None:
                     continue
-                if frame.filled < len(frame.body):
-                    count = self.connection.recv_into(frame.body[frame.filled :])
-                    self._note_received(count)
-                    frame.filled += count
-                    remaining -= count
-                if frame.filled == len(frame.body):
+                remaining -= self._read_body(frame)
+                if frame.code is None or len(frame.sent_code) == CODE_BYTES:
                     self._incoming = None
+                    if frame.code is not None:
+                        check_body(frame.sent_code, frame.code)
                     yield frame
 
     def _read_head(self, place: Callable[[FrameHeader], memoryview]) -> None:
-        assert self.connection is not None
-        piece = self.connection.recv(HEADER_BYTES - len(self._head))
-        self._note_received(len(piece))
-        self._head += piece
-        if len(self._head) == HEADER_BYTES:
-            head = FrameHeader.unpack(self._head)
+        assert self._received_codes is not None
+        self._receive_into(self._head, HEADER_BYTES + CODE_BYTES)
+        if len(self._head) == HEADER_BYTES + CODE_BYTES:
+            head = FrameHeader.unpack(self._received_codes.check_header(self._head))
             self._head.clear()
-            self._incoming = IncomingFrame(head, place(head))
+            code = self._received_codes.body() if head.body_bytes else None
+            self._incoming = IncomingFrame(head, place(head), code=code)
+
+    def _read_body(self, frame: IncomingFrame) -> int:
+        """Receive some of a frame's body, or of its code; return the number of bytes."""
+        assert self.connection is not None
+        if frame.code is None:
+            return 0
+        if frame.filled == len(frame.body):
+            return self._receive_into(frame.sent_code, CODE_BYTES)
+        count = self.connection.recv_into(frame.body[frame.filled :])
+        self._note_received(count)
+        frame.code.update(frame.body[frame.filled : frame.filled + count])
+        frame.filled += count
+        return count
+
+    def _receive_into(self, content: bytearray, size: int) -> int:
+        """Receive what is missing of `size` bytes; return the number of bytes."""
+        assert self.connection is not None
+        piece = self.connection.recv(size - len(content))
+        self._note_received(len(piece))
+        content += piece
+        return len(piece)
 
     def _note_received(self, count: int) -> None:
         if not count:
@@ -280,7 +329,7 @@ class ConnectionAttempts:
     """A queue of finished attempts to connect, which run in threads."""
 
     def __init__(self) -> None:
-        self._ended: queue.SimpleQueue[tuple[ServerConnection, socket.socket | None]] = (
+        self._ended: queue.SimpleQueue[tuple[ServerConnection, OpenConnection | None]] = (
             queue.SimpleQueue()
         )
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -289,12 +338,12 @@ class ConnectionAttempts:
         """Return a descriptor that is readable once an attempt has ended."""
         return self._wakeup
 
-    def note(self, server: ServerConnection, connection: socket.socket | None) -> None:
+    def note(self, server: ServerConnection, connection: OpenConnection | None) -> None:
         """Add the result of an attempt, from any thread."""
         self._ended.put((server, connection))
         os.eventfd_write(self._wakeup, 1)
 
-    def ended(self) -> Iterator[tuple[ServerConnection, socket.socket | None]]:
+    def ended(self) -> Iterator[tuple[ServerConnection, OpenConnection | None]]:
         """Yield the results since the last call."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wakeup)
@@ -303,16 +352,16 @@ class ConnectionAttempts:
                 yield self._ended.get_nowait()
 
 
-def _open_connection(host: AuxiliaryHost, key: bytes) -> socket.socket:
+def _open_connection(host: AuxiliaryHost, key: bytes) -> OpenConnection:
     connection = socket.create_connection((host.address, host.port), timeout=_CONNECT_S)
     try:
         configure_socket(connection)
-        authenticate_to_server(connection, key, _CONNECT_S)
+        keys = authenticate_to_server(connection, key, _CONNECT_S)
         connection.setblocking(False)
     except BaseException:
         connection.close()
         raise
-    return connection
+    return OpenConnection(connection, keys)
 
 
 _PATH_ERRORS = ("FileNotFoundError", "NotADirectoryError", "No such file or directory")

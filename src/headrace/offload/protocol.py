@@ -1,7 +1,8 @@
 """The protocol between offload proxy and offload server: authentication, frames, messages.
 
 Both know the job's key. Each proves it to the other by an HMAC-SHA-256 of two nonces, one from
-either side; then frames go both ways, a header and a body each.
+either side; then frames go both ways, a header and a body each, with codes by keys of the
+connection (`frames.py`).
 """
 
 from __future__ import annotations
@@ -11,15 +12,13 @@ import json
 import os
 import secrets
 import socket
-import struct
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from enum import IntEnum
 from pathlib import Path
-from typing import NamedTuple
 
 from headrace.core.errors import LaunchError, LoaderError
+from headrace.offload.frames import BodyCode, SessionKeys
 
 PARTITIONS_KEY = "strands"  # in messages and hosts files, as earlier versions read them
 
@@ -61,61 +60,12 @@ class LoaderSpecMessage:
         return folder
 
 
-_MAGIC = b"headrace batches 2"
+_PROGRAM = b"headrace batches "
+VERSION = 3  # of the protocol; 2 had frames without codes
+_MAGIC = _PROGRAM + b"%d" % VERSION
 _NONCE_BYTES = 32
 _PROOF_BYTES = 32
 _USER_TIMEOUT_S = 10.0  # the kernel ends a connection whose data is not acknowledged for so long
-_HEADER = struct.Struct("<qqqqqqqq")
-HEADER_BYTES = _HEADER.size
-
-
-class FrameKind(IntEnum):
-    """The kinds of frames. The proxy sends the first six, the server the others."""
-
-    LOADER_SPEC = 1  # a: its number; body: `LoaderSpecMessage`
-    BATCH_SPEC = 2  # `assignment`; a: partition of an iterable dataset; body: the batch spec
-    RECEIVED = 3  # the batch of `assignment` was received, its slot is free
-    WANTED_BATCHES = 4  # a: how many batches the rank wants from this host
-    FORGET = 5  # the batches requested so far are not needed any more
-    RECORD = 6  # a: whether workers record, 1 or 0
-    # Of `assignment`; a: the `Answer`, b: the worker, c: offset of the structure, d: ns until
-    # a worker took it, e: ns that this one worked on it; body: the slot's content.
-    BATCH = 7
-    SHARE = 8  # a: how many tasks the rank may have here, b: how many cores work on them
-    READY = 9  # a: the number of the loader spec that is loaded
-    REFUSED = 10  # a: the number of the loader spec that cannot be loaded; body: the failure
-    HEARTBEAT = 11
-    ROWS = 12  # body: rows that workers recorded, see `WorkerRecords`
-
-
-class FrameHeader(NamedTuple):
-    """The header of a frame; what `a` to `e` mean depends on its kind."""
-
-    kind: FrameKind
-    assignment: int = 0  # its number
-    a: int = 0
-    b: int = 0
-    c: int = 0
-    d: int = 0
-    e: int = 0
-    body_bytes: int = 0
-
-    def pack(self) -> bytes:
-        """Return the header's bytes."""
-        return _HEADER.pack(*self)
-
-    @classmethod
-    def unpack(cls, content: bytes | bytearray | memoryview) -> FrameHeader:
-        """Return the header in bytes of `pack`; raises ValueError for other bytes."""
-        kind, *numbers = _HEADER.unpack(content)
-        return cls(FrameKind(kind), *numbers)
-
-
-def encode_frame(
-    kind: FrameKind, body: bytes = b"", *, assignment: int = 0, a: int = 0, b: int = 0
-) -> bytes:
-    """Return the bytes of a frame."""
-    return FrameHeader(kind, assignment, a, b, body_bytes=len(body)).pack() + body
 
 
 def configure_socket(connection: socket.socket) -> None:
@@ -133,33 +83,62 @@ class AuthenticationError(LaunchError):
     """The other side does not know the job's key, or uses another protocol."""
 
 
-def authenticate_to_server(connection: socket.socket, key: bytes, longest_s: float) -> None:
+class VersionError(AuthenticationError):
+    """The other side uses another version of the protocol."""
+
+    @classmethod
+    def of(cls, content: bytes) -> VersionError | None:
+        """Return the error of what the other side has sent first; None: it names no version."""
+        version = content.removeprefix(_PROGRAM)[:1]
+        if not content.startswith(_PROGRAM) or not version.isdigit():
+            return None
+        return cls(
+            f"The other side has version {version.decode()} of offload's protocol, this one "
+            f"{VERSION}. Install the same version of Headrace on every host."
+        )
+
+
+def authenticate_to_server(connection: socket.socket, key: bytes, longest_s: float) -> SessionKeys:
     """Authenticate to a server, and check its proof; raises AuthenticationError, OSError."""
     deadline_s = time.monotonic() + longest_s
     own_nonce = secrets.token_bytes(_NONCE_BYTES)
     connection.sendall(_MAGIC + own_nonce)
-    reply = _receive_exactly(connection, _NONCE_BYTES + _PROOF_BYTES, deadline_s)
+    try:
+        reply = _receive_exactly(connection, _NONCE_BYTES + _PROOF_BYTES, deadline_s)
+    except EOFError:
+        raise AuthenticationError(
+            "The other side has hung up: it is another program, or an older version of Headrace. "
+            "Install the same version on every host."
+        ) from None
+    if (other := VersionError.of(reply)) is not None:
+        raise other
     their_nonce, proof = reply[:_NONCE_BYTES], reply[_NONCE_BYTES:]
     _check_proof(proof, _proof(key, b"station", own_nonce, their_nonce))
     connection.sendall(_proof(key, b"receiver", their_nonce, own_nonce))
+    return SessionKeys.derive(key, own_nonce, their_nonce)
 
 
-def authenticate_client(connection: socket.socket, key: bytes, longest_s: float) -> None:
+def authenticate_client(connection: socket.socket, key: bytes, longest_s: float) -> SessionKeys:
     """Authenticate a proxy, and prove the key to it; raises AuthenticationError, OSError."""
     deadline_s = time.monotonic() + longest_s
-    hello = _receive_exactly(connection, len(_MAGIC) + _NONCE_BYTES, deadline_s)
-    if not hello.startswith(_MAGIC):
-        raise AuthenticationError("This is another program, or another version of Headrace.")
-    their_nonce, own_nonce = hello[len(_MAGIC) :], secrets.token_bytes(_NONCE_BYTES)
-    connection.sendall(own_nonce + _proof(key, b"station", their_nonce, own_nonce))
-    _check_proof(
-        _receive_exactly(connection, _PROOF_BYTES, deadline_s),
-        _proof(key, b"receiver", own_nonce, their_nonce),
-    )
+    try:
+        hello = _receive_exactly(connection, len(_MAGIC) + _NONCE_BYTES, deadline_s)
+        if not hello.startswith(_MAGIC):
+            if (other := VersionError.of(hello)) is not None:
+                connection.sendall(_MAGIC.ljust(_NONCE_BYTES + _PROOF_BYTES, b"\0"))
+                raise other
+            raise AuthenticationError("This is another program.")
+        their_nonce, own_nonce = hello[len(_MAGIC) :], secrets.token_bytes(_NONCE_BYTES)
+        connection.sendall(own_nonce + _proof(key, b"station", their_nonce, own_nonce))
+        proof = _receive_exactly(connection, _PROOF_BYTES, deadline_s)
+    except EOFError:
+        raise AuthenticationError("The other side has hung up.") from None
+    _check_proof(proof, _proof(key, b"receiver", own_nonce, their_nonce))
+    return SessionKeys.derive(key, their_nonce, own_nonce)
 
 
 def _proof(key: bytes, side: bytes, their_nonce: bytes, own_nonce: bytes) -> bytes:
-    return hmac.digest(key, side + their_nonce + own_nonce, "sha256")
+    return hmac.digest(key, _MAGIC + side + their_nonce + own_nonce, "sha256")
 
 
 def _check_proof(proof: bytes, expected: bytes) -> None:
@@ -173,22 +152,31 @@ def _receive_exactly(connection: socket.socket, size: int, deadline_s: float) ->
         connection.settimeout(max(0.001, deadline_s - time.monotonic()))
         piece = connection.recv(size - len(content))
         if not piece:
-            raise AuthenticationError(
-                "The other side has hung up: it does not know this job's key."
-            )
+            raise EOFError
         content += piece
     return content
 
 
-def send_file(connection: socket.socket, descriptor: int, size: int) -> None:
-    """Send the first `size` bytes of a file; raises OSError where the other side is gone.
+_PIECE_BYTES = 4 << 20  # sent, then added to the code, so that the other side need not wait
+
+
+def send_file(
+    connection: socket.socket, descriptor: int, content: memoryview, code: BodyCode
+) -> None:
+    """Send the start of a file, which is mapped as `content`, and add it to a code.
 
     The kernel sends the file's own pages, so they must not change until the other side has received
-    them.
+    them. Raises OSError (the other side is gone, or the file is shorter).
     """
-    sent = 0
-    while sent < size:
-        count = os.sendfile(connection.fileno(), descriptor, sent, size - sent)
+    for start in range(0, len(content), _PIECE_BYTES):
+        end = min(len(content), start + _PIECE_BYTES)
+        _send_piece(connection, descriptor, start, end)
+        code.update(content[start:end])
+
+
+def _send_piece(connection: socket.socket, descriptor: int, start: int, end: int) -> None:
+    while start < end:
+        count = os.sendfile(connection.fileno(), descriptor, start, end - start)
         if not count:
             raise OSError("the batch ends early")
-        sent += count
+        start += count

@@ -32,17 +32,22 @@ from headrace.offload.connection import (
     HostsFile,
     HostsFileWatcher,
     IncomingFrame,
+    OpenConnection,
     ServerConnection,
     is_excluded_after_failure,
     is_excluded_at_first_batch,
     refused_line,
     silence_limit_s,
 )
-from headrace.offload.protocol import FrameHeader, FrameKind, encode_frame
+from headrace.offload.frames import FrameError, FrameHeader, FrameKind
 from headrace.offload.scheduler import BatchScheduler, PartitionScheduler
 from headrace.offload.worker_records import ArrivalRows, OffloadRecorder
 
 _LOST = "is lost; what it had is made by others"
+_ALTERED = (
+    "is connected anew, as something on the network has altered what it sent; what it had is made "
+    "by others"
+)
 _STALLED_S = 1.0  # a poll that took longer: this process was stopped, hosts were not silent
 
 
@@ -126,15 +131,18 @@ class ServerConnections(ABC):
             self._server_connections.setdefault(name, ServerConnection(host))
         self._names += [name for name in hosts if name not in self._names]
 
-    def _joined(self, server: ServerConnection, connection: socket.socket | None) -> None:
+    def _joined(self, server: ServerConnection, opened: OpenConnection | None) -> None:
         if self._server_connections.get(server.host.name) is not server:
-            if connection is not None:
-                connection.close()
+            if opened is not None:
+                opened.socket.close()
             return
-        server.connected(connection)
-        if connection is not None:
-            self._selector.register(connection, selectors.EVENT_READ, server)
+        server.connected(opened)
+        if opened is not None:
+            self._selector.register(opened.socket, selectors.EVENT_READ, server)
             self._send_loader_spec(server)
+        elif server.refusal and not server.was_lost:
+            server.was_lost = True
+            self._print_status(f"auxiliary host {server.host.name} is not used: {server.refusal}")
 
     def _lose(self, server: ServerConnection, line: str = "") -> None:
         """Close a connection; print the line about the host where it is lost anew."""
@@ -153,11 +161,11 @@ class ServerConnections(ABC):
     def _open_connections(self) -> list[ServerConnection]:
         return [server for server in self._server_connections.values() if server.is_open]
 
-    def _send(self, server: ServerConnection, content: bytes) -> None:
+    def _send(self, server: ServerConnection, head: FrameHeader, body: bytes = b"") -> None:
         if server.connection is None:
             return
         try:
-            server.send(content)
+            server.send(head, body)
         except OSError:
             self._lose(server, _LOST)
         self._watch(server)
@@ -179,6 +187,8 @@ class ServerConnections(ABC):
                     self._handle_frame(server, frame)
                     if server.connection is None:
                         return
+        except FrameError:
+            self._lose(server, _ALTERED)
         except (OSError, ValueError):
             self._lose(server, _LOST)
 
@@ -354,7 +364,7 @@ class OffloadProxy(ServerConnections):
         self._arrivals.reject_rest()
         for server in self._open_connections():
             server.divert()
-            self._send(server, encode_frame(FrameKind.FORGET))
+            self._send(server, FrameHeader(FrameKind.FORGET))
         self._control.send(("forgotten",))
 
     def _send_loader_spec(self, server: ServerConnection) -> None:
@@ -366,12 +376,12 @@ class OffloadProxy(ServerConnections):
         if isinstance(self._scheduler, PartitionScheduler):
             server.set_user_timeout()
         self._send_recording_state(server)
-        self._send(server, encode_frame(FrameKind.LOADER_SPEC, content, a=number))
+        self._send(server, FrameHeader(FrameKind.LOADER_SPEC, a=number), content)
 
     def _send_recording_state(self, server: ServerConnection) -> None:
         if self._recorder.loader is not None and server.is_recording != self._recorder.on:
             server.is_recording = self._recorder.on
-            self._send(server, encode_frame(FrameKind.RECORD, a=int(self._recorder.on)))
+            self._send(server, FrameHeader(FrameKind.RECORD, a=int(self._recorder.on)))
 
     # --- frames of the servers
 
@@ -420,7 +430,7 @@ class OffloadProxy(ServerConnections):
 
     def _take_batch(self, server: ServerConnection, frame: IncomingFrame) -> None:
         head = frame.head
-        self._send(server, encode_frame(FrameKind.RECEIVED, assignment=head.assignment))
+        self._send(server, FrameHeader(FrameKind.RECEIVED, head.assignment))
         name = server.host.name
         requested_s = self._scheduler.requested_s(head.assignment, name)
         if isinstance(self._scheduler, PartitionScheduler):
@@ -480,19 +490,14 @@ class OffloadProxy(ServerConnections):
         self._assign_partitions(now_s)
         for assignment in self._scheduler.assign(now_s):
             batch_spec = self._task_slots.batch_spec_of(assignment.task)
-            frame = encode_frame(
-                FrameKind.BATCH_SPEC,
-                batch_spec,
-                assignment=assignment.number,
-                a=assignment.partition,
-            )
-            self._send(self._server_connections[assignment.host], frame)
+            head = FrameHeader(FrameKind.BATCH_SPEC, assignment.number, a=assignment.partition)
+            self._send(self._server_connections[assignment.host], head, batch_spec)
         for server in self._open_connections():
             is_used = server.refused != self._loader_spec[0]  # else it would reserve cores
             wanted = self._scheduler.wanted_batches(server.host.name) if is_used else 0
             if wanted != server.wanted:
                 server.wanted = wanted
-                self._send(server, encode_frame(FrameKind.WANTED_BATCHES, a=wanted))
+                self._send(server, FrameHeader(FrameKind.WANTED_BATCHES, a=wanted))
         for task in self._scheduler.give_back():
             slot = self._task_slots.pop(task)
             self._arrivals.add_unrecorded(task)

@@ -30,18 +30,25 @@ from headrace.data.loader.memory_budget import memory_for_batches
 from headrace.data.loader.workers.messages import Answer, AnswerMessage, TaskMessage, wait_readable
 from headrace.data.loader.workers.pool import WorkerPool
 from headrace.offload.capacity import SessionSlots, SharedCores
-from headrace.offload.protocol import (
+from headrace.offload.frames import (
+    CODE_BYTES,
     HEADER_BYTES,
-    AuthenticationError,
+    FrameCodes,
     FrameHeader,
     FrameKind,
+    SessionKeys,
+    check_body,
+)
+from headrace.offload.protocol import (
+    AuthenticationError,
     LoaderSpecMessage,
+    VersionError,
     authenticate_client,
     configure_socket,
-    encode_frame,
     send_file,
     set_user_timeout,
 )
+from headrace.offload.unauthenticated import UnauthenticatedConnections
 from headrace.offload.worker_records import WorkerRecords
 
 
@@ -65,8 +72,10 @@ _MAX_DEATHS = 3  # of workers in a row at the same task
 class ServerSession:
     """The server's side of a connection to an authenticated proxy; `run` in a thread of its own."""
 
-    def __init__(self, connection: socket.socket, cores: SharedCores, folder: Path) -> None:
-        self._connection = SessionConnection(connection)
+    def __init__(
+        self, connection: socket.socket, keys: SessionKeys, cores: SharedCores, folder: Path
+    ) -> None:
+        self._connection = SessionConnection(connection, keys)
         self._cores = cores
         self._session_id = id(self)
         slots = 2 * (cores.count + cores.count // 2 + 2)
@@ -132,11 +141,11 @@ class ServerSession:
         share = cores, self._slots.task_limit_within(limit)
         if share != self._sent_share:
             self._sent_share = share
-            self._connection.send(encode_frame(FrameKind.SHARE, a=share[1], b=cores))
+            self._connection.send(FrameHeader(FrameKind.SHARE, a=share[1], b=cores))
 
     def _send_rows(self, *, at_once: bool = False) -> None:
         if (rows := self._workers.new_rows(at_once=at_once)) is not None:
-            self._connection.send(encode_frame(FrameKind.ROWS, rows))
+            self._connection.send(FrameHeader(FrameKind.ROWS), rows)
 
     # --- frames of the proxy
 
@@ -172,13 +181,13 @@ class ServerSession:
         except Exception as error:  # noqa: BLE001 - loading user code may raise anything
             self._refuse(error)
         else:
-            self._connection.send(encode_frame(FrameKind.READY, a=number))
+            self._connection.send(FrameHeader(FrameKind.READY, a=number))
 
     def _refuse(self, error: Exception) -> None:
         """End the pool, and refuse the loader spec."""
         failure = BatchFailure.of(error).to_bytes()
         self._workers.end()
-        self._connection.send(encode_frame(FrameKind.REFUSED, failure, a=self._loader_spec))
+        self._connection.send(FrameHeader(FrameKind.REFUSED, a=self._loader_spec), failure)
 
     def _return_waiting_tasks(self) -> None:
         for task in self._waiting:
@@ -186,8 +195,7 @@ class ServerSession:
         self._waiting.clear()
 
     def _return_task(self, task: SessionTask) -> None:
-        head = FrameHeader(FrameKind.BATCH, task.assignment, Answer.RETURNED)
-        self._connection.send(head.pack())
+        self._connection.send(FrameHeader(FrameKind.BATCH, task.assignment, Answer.RETURNED))
 
     def _return_all_tasks(self) -> None:
         for task in self._in_progress.values():
@@ -268,10 +276,10 @@ class ServerSession:
             c=answer.offset,
             d=task.begun_ns - task.came_ns,
             e=time.monotonic_ns() - task.begun_ns,
-            body_bytes=size,
         )
         self._sent[task.assignment] = task.slot
-        self._connection.send(head.pack(), self._slots.descriptors[task.slot], size)
+        content = self._slots.content(task.slot, size)
+        self._connection.send_file(head, self._slots.descriptors[task.slot], content)
 
     def _replace(self, deaths: list[tuple[int, int]]) -> None:
         """Replace dead workers, and send their tasks to workers again."""
@@ -331,14 +339,18 @@ class ServerSession:
 _HEARTBEAT_S = 0.5
 _SEND_TIMEOUT_S = 60  # a rank that reads nothing for so long is gone or stopped; it reconnects
 _RECEIVE_BYTES = 1 << 20
+_COPIED_BYTES = 64 << 10  # of a body: copying it costs less than another call
 
 
 class SessionConnection:
     """The connection of a session; heartbeats go out also while the session imports or sends."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, keys: SessionKeys) -> None:
         self._socket = connection
+        self._sent_codes = FrameCodes(keys.to_proxy)  # with the lock of sending
+        self._received_codes = FrameCodes(keys.to_server)
         self._received = bytearray()
+        self._head: FrameHeader | None = None  # of the frame whose body is being received
         self._send_lock = threading.Lock()
         self._is_over = threading.Event()
         self._heartbeats: threading.Thread | None = None
@@ -359,28 +371,60 @@ class SessionConnection:
         """Raise the kernel's send timeout: the rank tolerates a longer silence, too."""
         set_user_timeout(self._socket, _SEND_TIMEOUT_S)
 
-    def send(self, content: bytes, descriptor: int = -1, size_bytes: int = 0) -> None:
-        """Send a frame, whose body may be the start of a file; raises OSError."""
+    def send(self, head: FrameHeader, body: bytes = b"") -> None:
+        """Send a frame; raises OSError."""
+        head = head._replace(body_bytes=len(body))
         with self._send_lock:
-            self._socket.sendall(content)
-            if size_bytes:
-                send_file(self._socket, descriptor, size_bytes)
+            self._socket.sendall(self._sent_codes.seal(head.pack(), body))
+
+    def send_file(self, head: FrameHeader, descriptor: int, content: memoryview) -> None:
+        """Send a frame whose body is the start of a file, mapped as `content`; raises OSError."""
+        if len(content) <= _COPIED_BYTES:
+            self.send(head, bytes(content))
+            return
+        head = head._replace(body_bytes=len(content))
+        with self._send_lock:
+            self._socket.sendall(self._sent_codes.seal(head.pack()))
+            code = self._sent_codes.body()
+            send_file(self._socket, descriptor, content, code)
+            self._socket.sendall(code.finalize())
 
     def receive(self) -> list[tuple[FrameHeader, bytes]] | None:
-        """Return the frames that have arrived, with their bodies; None if the proxy is gone."""
+        """Return the frames that have arrived, with their bodies; None if the proxy is gone.
+
+        Raises ValueError (a frame is not the next one that the proxy has sent).
+        """
         with suppress(BlockingIOError):
             while piece := self._socket.recv(_RECEIVE_BYTES, socket.MSG_DONTWAIT):
                 self._received += piece
             return None
         frames = []
-        while len(self._received) >= HEADER_BYTES:
-            head = FrameHeader.unpack(self._received[:HEADER_BYTES])
-            end = HEADER_BYTES + head.body_bytes
-            if len(self._received) < end:
-                break
-            frames.append((head, bytes(self._received[HEADER_BYTES:end])))
-            del self._received[:end]
+        while (frame := self._next_frame()) is not None:
+            frames.append(frame)
         return frames
+
+    def _next_frame(self) -> tuple[FrameHeader, bytes] | None:
+        if self._head is None:
+            if len(self._received) < HEADER_BYTES + CODE_BYTES:
+                return None
+            header = self._received_codes.check_header(self._taken(HEADER_BYTES + CODE_BYTES))
+            self._head = FrameHeader.unpack(header)
+        head = self._head
+        body = b""
+        if head.body_bytes:
+            if len(self._received) < head.body_bytes + CODE_BYTES:
+                return None
+            body = self._taken(head.body_bytes)
+            code = self._received_codes.body()
+            code.update(body)
+            check_body(self._taken(CODE_BYTES), code)
+        self._head = None
+        return head, body
+
+    def _taken(self, size: int) -> bytes:
+        content = bytes(memoryview(self._received)[:size])
+        del self._received[:size]
+        return content
 
     def close(self) -> None:
         """End the heartbeats, and close the connection."""
@@ -390,10 +434,11 @@ class SessionConnection:
         self._socket.close()
 
     def _send_heartbeats(self) -> None:
+        heartbeat = FrameHeader(FrameKind.HEARTBEAT).pack()
         while not self._is_over.wait(_HEARTBEAT_S):
             if self._send_lock.acquire(blocking=False):  # else it is sending something just now
                 try:
-                    self._socket.sendall(encode_frame(FrameKind.HEARTBEAT))
+                    self._socket.sendall(self._sent_codes.seal(heartbeat))
                 except OSError:
                     with suppress(OSError):  # half a frame may be sent: the connection is useless
                         self._socket.shutdown(socket.SHUT_RDWR)
@@ -478,7 +523,7 @@ class SessionWorkers:
 
 
 _AUTHENTICATION_S = 10.0
-_MAX_UNAUTHENTICATED = 64  # connections that have not proved the key yet
+_BACKLOG = 128  # connections that were not accepted yet
 _PAUSE_S = 0.1
 
 
@@ -490,39 +535,42 @@ def main(arguments: Sequence[str]) -> None:
     key_file = Path(options["key"])
     key = key_file.read_bytes()
     cores = SharedCores(int(options["cores"]), memory_for_batches())
-    with socket.create_server((options["address"], 0), backlog=_MAX_UNAUTHENTICATED) as listening:
+    strangers = UnauthenticatedConnections()
+    with socket.create_server((options["address"], 0), backlog=_BACKLOG) as listening:
         port = listening.getsockname()[1]
         os.write(int(options["announce"]), json.dumps({"port": port}).encode() + b"\n")
-        unauthenticated = threading.BoundedSemaphore(_MAX_UNAUTHENTICATED)
         while True:
-            unauthenticated.acquire()
             try:
-                connection, _ = listening.accept()
+                connection, peer = listening.accept()
+                strangers.add(connection, str(peer[0]))
                 threading.Thread(
                     target=_serve,
-                    args=[connection, key, cores, key_file.parent, unauthenticated],
+                    args=[connection, key, cores, key_file.parent, strangers],
                     daemon=True,
                 ).start()
             except (OSError, RuntimeError) as error:  # no descriptor, or no thread, is left
-                unauthenticated.release()
                 sys.stderr.write(f"headrace: a rank could not be let in: {error}\n")
                 time.sleep(_PAUSE_S)
 
 
 def _serve(
     connection: socket.socket, key: bytes, cores: SharedCores, folder: Path,
-    unauthenticated: threading.BoundedSemaphore,
+    strangers: UnauthenticatedConnections,
 ) -> None:  # fmt: skip
     try:
         configure_socket(connection)
-        authenticate_client(connection, key, _AUTHENTICATION_S)
+        keys = authenticate_client(connection, key, _AUTHENTICATION_S)
+    except VersionError as error:
+        sys.stderr.write(f"headrace: a rank could not be let in: {error}\n")
+        connection.close()
+        return
     except (AuthenticationError, OSError):
         connection.close()  # a stranger to the job gets no reply
         return
     finally:
-        unauthenticated.release()
+        strangers.remove(connection)
     try:
-        ServerSession(connection, cores, folder).run()
+        ServerSession(connection, keys, cores, folder).run()
     except OSError as error:
         sys.stderr.write(f"headrace: a rank's batches cannot be made: {error}\n")
     finally:

@@ -118,6 +118,10 @@ class SlotPool:
         """Return a copy of bytes of a slot."""
         return read_at(self.descriptors[slot], offset, size_bytes)
 
+    def content(self, slot: int, size_bytes: int) -> memoryview:
+        """Return the first bytes of a slot, mapped: for as long as the slot is not free."""
+        return self._mapped(slot).data[:size_bytes]
+
     def lend(self, slot: int, structure: bytes) -> Any:
         """Return the batch in `slot` as views of it; the slot is freed when the last view dies."""
         memory = self._mapped(slot)
