@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 
 import pytest
 
@@ -70,15 +72,20 @@ def test_a_host_of_the_list_gets_the_token_is_awaited_and_hears_of_the_end():
         assert one.lines == []
 
 
-def test_a_token_that_all_were_given_is_proved_and_never_sent():
-    with head(sends_token=False) as one, closing(one.client()) as client:
+@pytest.mark.parametrize("token", [TOKEN, None])
+def test_a_token_is_never_sent_as_it_is(token: str | None):
+    hosts = () if token else ("head", OTHER)
+    with head(*hosts, sends_token=token is None) as one, closing(one.client()) as client:
         sent: list[bytes] = []
         client._connection._socket = Overheard(client._connection._socket, sent)  # type: ignore[assignment]
-        assert client.request_join(None, "cpu", TOKEN) == (RAY, TOKEN)
+        assert client.request_join(None, "cpu", token) == (RAY, TOKEN)
         client.report_up()
         eventually(lambda: one.server.groups() == {"gpu": 1, "cpu": 1}, "the host")
-        assert one.server.missing({"gpu": 1, "cpu": 2}) == "group cpu has 1 of 2"
-        assert TOKEN.encode() not in b"".join(sent)
+        if token:
+            assert one.server.missing({"gpu": 1, "cpu": 2}) == "group cpu has 1 of 2"
+        heard = b"".join(sent)
+        for form in (TOKEN, TOKEN.encode().hex(), b64encode(TOKEN.encode()).decode()):
+            assert form.encode() not in heard
 
 
 class Overheard:
@@ -116,10 +123,11 @@ def test_who_may_not_take_part_gets_no_token_and_gets_the_reason(
 ):
     with head("head", OTHER, "192.0.2.1", sends_token=sends_token) as one, \
          closing(one.client()) as client:  # fmt: skip
-        with pytest.raises(LaunchError, match="refuses this host") as raised:
+        with pytest.raises(LaunchError) as raised:
             client.request_join(name, "cpu", token)
-        assert message in str(raised.value)
+        assert message.removesuffix("head") in str(raised.value)
         assert TOKEN not in str(raised.value)
+        eventually(lambda: one.lines, "that the head's user is told")
         assert message in one.lines[0]
         assert TOKEN not in one.lines[0]
 
@@ -127,7 +135,12 @@ def test_who_may_not_take_part_gets_no_token_and_gets_the_reason(
 def test_a_stranger_s_nonsense_is_refused_and_harms_nobody():
     with head(sends_token=False) as one:
         for hello, proof, message in (
-            ({"host": "\ud800", "group": "gpu", "has_token": True}, "\ud800ü", "another token"),
+            ({"host": "\ud800", "group": "gpu", "protocol": 2}, "\ud800ü", "another token"),
+            ({"host": "a", "group": "gpu", "protocol": 2, "nonce": [1]}, {}, "another token"),
+            ({"host": "a", "group": "gpu", "protocol": 2, "public": "ü"}, "", "asks for the token"),
+            ({"host": "a", "group": "gpu", "has_token": True}, "", "an older version of Headrace"),
+            ({"host": "a", "group": "gpu", "protocol": "x"}, "", "an older version of Headrace"),
+            ({"host": "a", "group": "gpu", "protocol": 3}, "", "a newer version of Headrace than"),
             ({"host": "a", "group": "g p u", "has_token": True}, "", "a name has letters"),
             ({}, "", "a name has letters"),
         ):
@@ -135,11 +148,192 @@ def test_a_stranger_s_nonsense_is_refused_and_harms_nobody():
                 JsonLineConnection(socket.create_connection(("127.0.0.1", one.port)))
             ) as connection:
                 connection.send(**hello)
-                if "challenge" in (answer := connection.receive(20.0)):
+                if "nonce" in (answer := connection.receive(20.0)):
                     connection.send(proof=proof)
                     answer = connection.receive(20.0)
                 assert message in answer["refused"]
         assert one.server.groups() == {"gpu": 1}
+
+
+@pytest.mark.parametrize("public", ["", "00", "0" * 64, "ü"])
+def test_who_sends_no_public_key_gets_no_token(public: str):
+    with (
+        head("head", OTHER) as one,
+        closing(JsonLineConnection(socket.create_connection(("127.0.0.1", one.port)))) as stranger,
+    ):
+        stranger.send(protocol=2, host=OTHER, group="cpu", nonce="1", public=public)
+        if "nonce" in (answer := stranger.receive(20.0)):  # it is to prove the token
+            stranger.send(proof=answer["proof"])
+            answer = stranger.receive(20.0)
+        assert answer["refused"]
+        assert one.server.groups() == {"gpu": 1}
+
+
+class Between:
+    """Who stands between a host and the head, and may change the lines that they send."""
+
+    def __init__(self, head_port: int, change: Callable[[str, Message], Message]) -> None:
+        self._change = change
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._head_port = head_port
+        self.lines: dict[str, list[bytes]] = {"host": [], "head": []}
+        self._threads = [threading.Thread(target=self._serve)]
+        self._threads[0].start()
+
+    def _serve(self) -> None:
+        host, _ = self._listener.accept()
+        there = socket.create_connection(("127.0.0.1", self._head_port))
+        ways = [("host", host, there), ("head", there, host)]
+        relays = [threading.Thread(target=self._relay, args=way) for way in ways]
+        for relay in relays:
+            relay.start()
+        for relay in relays:
+            relay.join()
+        host.close()
+        there.close()
+
+    def _relay(self, sender: str, source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError), source.makefile("rb") as lines:
+            for line in lines:
+                self.lines[sender].append(line)
+                changed = self._change(sender, json.loads(line))
+                target.sendall(json.dumps(changed).encode() + b"\n")
+        with suppress(OSError):
+            target.shutdown(socket.SHUT_WR)
+            source.shutdown(socket.SHUT_RD)
+
+    def close(self) -> None:
+        self._listener.close()
+        self._threads[0].join()
+
+
+Message = dict[str, object]
+
+
+def replaced(sender: str, key: str, value: object) -> Callable[[str, Message], Message]:
+    def change(who: str, message: Message) -> Message:
+        return {**message, key: value} if who == sender and key in message else message
+
+    return change
+
+
+def within(sender: str, key: str, value: object) -> Callable[[str, Message], Message]:
+    """Change a message that carries a code."""
+
+    def change(who: str, message: Message) -> Message:
+        content = message.get("message")
+        if who == sender and isinstance(content, dict) and key in content:
+            return {**message, "message": {**content, key: value}}
+        return message
+
+    return change
+
+
+@pytest.mark.parametrize("token", [TOKEN, None])
+@pytest.mark.parametrize(
+    "change",
+    [
+        replaced("head", "address", "10.6.6.6:6379"),
+        replaced("head", "nonce", "00"),
+        replaced("host", "nonce", "00"),
+        replaced("host", "group", "gpu"),
+        within("head", "joined", False),
+        within("head", "token", "00"),
+    ],
+)
+def test_what_is_altered_between_host_and_head_ends_the_join(
+    token: str | None, change: Callable[[str, Message], Message]
+):
+    if token and change("head", {"message": {"token": ""}}) != {"message": {"token": ""}}:
+        return  # it is not sent
+    with (
+        head("head", OTHER, sends_token=token is None) as one,
+        closing(Between(one.port, change)) as between,
+        closing(client_of(between.port)) as client,
+        pytest.raises(LaunchError) as raised,
+    ):
+        client.request_join(OTHER, "cpu", token)
+    assert "10.6.6.6" not in str(raised.value)
+
+
+def test_an_exit_code_that_is_altered_on_its_way_is_none():
+    change = within("head", "ended", 0)
+    with (
+        head(sends_token=False) as one,
+        closing(Between(one.port, change)) as between,
+        closing(client_of(between.port)) as client,
+    ):
+        client.request_join("a", "cpu", TOKEN)
+        client.report_up()
+        eventually(lambda: one.server.groups() == {"gpu": 1, "cpu": 1}, "that it is up")
+        threading.Thread(target=one.server.end, args=[3, 0.0]).start()
+        with pytest.raises(LaunchError, match="altered on its way"):
+            eventually(client.poll, "the end", timeout_s=20)
+        assert client.exit_code is None
+
+
+def test_what_a_host_has_sent_lets_nobody_else_in():
+    with (
+        head(sends_token=False) as one,
+        closing(Between(one.port, lambda _, message: message)) as between,
+    ):
+        with closing(client_of(between.port)) as client:
+            client.request_join("a", "cpu", TOKEN)
+        with socket.create_connection(("127.0.0.1", one.port), timeout=20) as stranger:
+            stranger.sendall(b"".join(between.lines["host"]))
+            with stranger.makefile() as lines:
+                *_, last = map(json.loads, lines)
+        assert "has another token" in last["refused"]
+        assert one.server.groups() == {"gpu": 1}
+
+
+def test_a_head_s_own_proof_proves_no_host():
+    with (
+        head(sends_token=False) as one,
+        closing(JsonLineConnection(socket.create_connection(("127.0.0.1", one.port)))) as stranger,
+    ):
+        stranger.send(protocol=2, host="a", group="cpu", nonce="1", public="")
+        stranger.send(proof=stranger.receive(20.0)["proof"])
+        assert "has another token" in stranger.receive(20.0)["refused"]
+
+
+@pytest.mark.parametrize(
+    ("reply", "message"),
+    [
+        ({"challenge": "00"}, "head 127.0.0.1 runs an older version .* on 127.0.0.1 first"),
+        ({"protocol": 3}, "head 127.0.0.1 runs a newer version .* on this host first"),
+        ({"address": RAY, "token": TOKEN}, "is no head of a job"),
+        ({"protocol": 2, "address": RAY, "nonce": "0", "proof": "00"}, "another token|no head"),
+        ({"protocol": 2, "address": RAY, "proof": {}}, "another token|no head"),
+        ({"protocol": 2, "public": "0" * 64}, "another token|no head"),
+    ],
+)
+@pytest.mark.parametrize("token", [TOKEN, None])
+def test_another_program_or_version_is_no_head_and_gets_no_proof(
+    reply: Message, message: str, token: str | None
+):
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listening,
+        closing(client_of(listening.getsockname()[1])) as client,
+        closing(JsonLineConnection(listening.accept()[0])) as theirs,
+    ):
+        theirs.send(**reply)
+        with pytest.raises(LaunchError, match=message):
+            client.request_join(OTHER, "cpu", token)
+        assert theirs.receive(20.0)["protocol"] == 2
+        client.close()
+        with suppress(ConnectionError):
+            assert theirs.receive(20.0) == {"proof": ""}
+            theirs.receive(20.0)
+
+
+def test_strangers_who_say_nothing_keep_no_host_out():
+    with head("head", OTHER) as one, ExitStack() as strangers:
+        for _ in range(200):
+            strangers.enter_context(socket.create_connection(("127.0.0.1", one.port)))
+        with closing(one.client()) as client:
+            assert client.request_join(OTHER, "cpu", None) == (RAY, TOKEN)
 
 
 def test_once_all_are_there_the_token_is_kept_and_a_host_that_has_it_may_come_back():

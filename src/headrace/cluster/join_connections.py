@@ -1,16 +1,16 @@
 """The connections by which hosts join a job: the server of its head, and a host's client.
 
 They are of JSON lines. A host connects, sends its name and group, and stays connected as long as it
-is part of the job, whose exit code it learns at the end. If the head made Ray's token, it sends it,
-only to addresses of hosts that were named beforehand and only until all have joined. If every host
-was given the token, a host proves that it has it.
+is part of the job, whose exit code it learns at the end. If every host was given Ray's token, head
+and host prove to each other that they have it (`join_handshake.py`). If the head made it, it sends
+it encrypted, only to addresses of hosts that were named beforehand and only until all have joined.
+Later messages have codes, by keys of the connection.
 """
 
 from __future__ import annotations
 
 import hmac
 import json
-import secrets
 import socket
 import threading
 import time
@@ -21,8 +21,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.cluster.host_identity import addresses_of
+from headrace.cluster.join_handshake import (
+    JOIN_PROTOCOL,
+    AgreedSecret,
+    JoinHandshake,
+    MessageCodes,
+    new_nonce,
+)
 from headrace.core.console import print_status
 from headrace.core.errors import LaunchError, UsageError
+from headrace.offload.unauthenticated import UnauthenticatedConnections
 from headrace.platforms.instance_groups import check_group_name
 
 _MAX_LINE_BYTES = 16 << 10
@@ -42,16 +50,24 @@ class JsonLineConnection:
                 self._socket.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         self._buffer = b""
         self._send_lock = threading.Lock()
+        self._sent_codes: MessageCodes | None = None  # None: not authenticated yet
+        self._received_codes: MessageCodes | None = None
 
     @property
     def own_address(self) -> str:
         """This end's address."""
         return str(self._socket.getsockname()[0])
 
+    def secure(self, sent: MessageCodes, received: MessageCodes) -> None:
+        """Have all later messages, in both directions, carry codes."""
+        self._sent_codes, self._received_codes = sent, received
+
     def send(self, **message: object) -> None:
         """Send a message; raises OSError where the other end is gone."""
-        line = json.dumps(message).encode() + b"\n"
         with self._send_lock:
+            if self._sent_codes is not None:
+                message = {"message": message, "code": self._sent_codes.next_code(message)}
+            line = json.dumps(message).encode() + b"\n"
             self._socket.settimeout(_SEND_S)
             self._socket.sendall(line)
 
@@ -72,7 +88,16 @@ class JsonLineConnection:
             message = None
         if not isinstance(message, dict):
             raise ConnectionError("something else than headrace speaks there")
-        return message
+        return message if self._received_codes is None else self._checked(message)
+
+    def _checked(self, message: dict[str, Any]) -> dict[str, Any]:
+        assert self._received_codes is not None
+        content, code = message.get("message"), str(message.get("code", ""))
+        if not isinstance(content, dict) or not hmac.compare_digest(
+            code.encode("utf-8", "replace"), self._received_codes.next_code(content).encode()
+        ):
+            raise ConnectionError("what is said there was altered on its way")
+        return content
 
     def close(self) -> None:
         """Close the connection; a pending `receive` fails."""
@@ -95,12 +120,6 @@ _HELLO_S = 10.0
 _RECEIVE_S = 3600.0
 _POLL_S = 0.05
 _BACKLOG = 128  # connections not accepted yet
-
-
-def token_proof(token: str, challenge: str, name: str) -> str:
-    """Return a host's proof that it has the token, which does not reveal it: HMAC-SHA-256."""
-    signed = f"{challenge} {name}".encode("utf-8", "replace")
-    return hmac.new(token.encode(), signed, "sha256").hexdigest()
 
 
 @dataclass(slots=True, eq=False)
@@ -135,6 +154,7 @@ class JoinServer:
         self._lock = threading.Lock()
         self._ray_address = ""
         self._exit_code: int | None = None
+        self._strangers = UnauthenticatedConnections()
         self._listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -210,18 +230,27 @@ class JoinServer:
                     return
                 time.sleep(_POLL_S)  # such as too many open files
                 continue
-            arguments = [JsonLineConnection(connection), str(peer[0])]
-            threading.Thread(target=self._serve_host, args=arguments, daemon=True).start()
+            self._strangers.add(connection, str(peer[0]))
+            try:
+                threading.Thread(
+                    target=self._serve_host, args=[connection, str(peer[0])], daemon=True
+                ).start()
+            except RuntimeError:  # no thread is left
+                self._strangers.remove(connection)
+                connection.close()
 
-    def _serve_host(self, connection: JsonLineConnection, peer: str) -> None:
-        name, joined = "", None
+    def _serve_host(self, stranger: socket.socket, peer: str) -> None:
+        name, joined, connection = "", None, JsonLineConnection(stranger)
         try:
             hello = connection.receive(_HELLO_S)
             name, group = str(hello.get("host", "")), str(hello.get("group", ""))
             check_group_name(group, f"{peer} says it is in the group {group!r}")
-            token = self._admit(connection, peer, name, has_token=bool(hello.get("has_token")))
+            self._check_protocol(peer, name, hello.get("protocol", 1))
+            handshake = self._admit(connection, peer, hello)
+            self._strangers.remove(stranger)
+            connection.secure(handshake.message_codes("head"), handshake.message_codes("host"))
             joined = _JoinedHost(group, connection)
-            self._register(name, joined, token)
+            self._register(name, joined, handshake)
             while True:
                 with suppress(TimeoutError):
                     message = connection.receive(_RECEIVE_S)
@@ -233,41 +262,67 @@ class JoinServer:
         except OSError:
             pass  # it has left, or never sent its name
         finally:
+            self._strangers.remove(stranger)
             connection.close()
             if joined is not None:
                 self._unregister(name, joined)
 
+    def _check_protocol(self, peer: str, name: str, protocol: object) -> None:
+        if protocol == JOIN_PROTOCOL:
+            return
+        is_newer = isinstance(protocol, int) and protocol > JOIN_PROTOCOL
+        raise _RefusedError(
+            f"{name!r} at {peer} runs {'a newer' if is_newer else 'an older'} version of Headrace "
+            f"than {self.head}. Install the same version on every host, on "
+            f"{self.head if is_newer else name!r} first."
+        )
+
     def _admit(
-        self, connection: JsonLineConnection, peer: str, name: str, *, has_token: bool
-    ) -> str | None:
-        """Return the token to send to a host; None where it has proved that it has it."""
+        self, connection: JsonLineConnection, peer: str, hello: Mapping[str, Any]
+    ) -> JoinHandshake:
+        """Authenticate to a host, and check its proof; return what was agreed on."""
+        name, public = str(hello.get("host", "")), str(hello.get("public", ""))
         if self.hosts and (name not in self.hosts or name == self.head):
             raise _RefusedError(f"{peer} says it is {name!r}, which is no other host of the job.")
-        if not has_token:
-            if not self.sends_token:
-                raise _RefusedError(
-                    f"{name!r} asks for the token, which {self.head} hands out only where it made "
-                    "it itself and not all hosts have come. Give every host the same one: "
-                    "--token-file."
-                )
-            if peer not in addresses_of(name):
-                raise _RefusedError(
-                    f"{peer} asks for the token as {name}, whose addresses are "
-                    f"{', '.join(addresses_of(name)) or 'unknown'} on {self.head}."
-                )
-            return self.token
-        challenge = secrets.token_hex(16)
-        connection.send(challenge=challenge)
-        proof = str(connection.receive(_HELLO_S).get("proof", ""))
-        expected = token_proof(self.token, challenge, name)
-        if not hmac.compare_digest(proof.encode("utf-8", "replace"), expected.encode()):
+        own_public, secret = "", self.token.encode()
+        if public:
+            self._check_may_get_token(peer, name)
+            agreed = AgreedSecret()
+            own_public = agreed.public
+            try:
+                secret = agreed.with_other(public)
+            except ValueError:
+                raise _RefusedError(f"{peer} sends no public key as {name!r}.") from None
+        handshake = JoinHandshake(
+            secret=secret, host=name, group=str(hello.get("group", "")),
+            host_nonce=str(hello.get("nonce", "")), head_nonce=new_nonce(),
+            ray_address=self._ray_address, host_public=public, head_public=own_public,
+        )  # fmt: skip
+        connection.send(
+            protocol=JOIN_PROTOCOL, nonce=handshake.head_nonce, address=handshake.ray_address,
+            public=own_public, proof=handshake.proof("head"),
+        )  # fmt: skip
+        if not handshake.proves("host", connection.receive(_HELLO_S).get("proof")):
             raise _RefusedError(
                 f"{name!r} at {peer} has another token than {self.head}. Give every host the same "
                 "one, or none."
             )
-        return None
+        return handshake
 
-    def _register(self, name: str, joined: _JoinedHost, token: str | None) -> None:
+    def _check_may_get_token(self, peer: str, name: str) -> None:
+        if not self.sends_token:
+            raise _RefusedError(
+                f"{name!r} asks for the token, which {self.head} hands out only where it made "
+                "it itself and not all hosts have come. Give every host the same one: "
+                "--token-file."
+            )
+        if peer not in addresses_of(name):
+            raise _RefusedError(
+                f"{peer} asks for the token as {name}, whose addresses are "
+                f"{', '.join(addresses_of(name)) or 'unknown'} on {self.head}."
+            )
+
+    def _register(self, name: str, joined: _JoinedHost, handshake: JoinHandshake) -> None:
         with self._lock:
             before, self._joined_hosts[name] = self._joined_hosts.get(name), joined
             exit_code = self._exit_code
@@ -277,8 +332,9 @@ class JoinServer:
             before.connection.close()
         if exit_code is not None:
             joined.connection.send(ended=exit_code)
-        token_fields = {} if token is None else {"token": token}
-        joined.connection.send(address=self._ray_address, **token_fields)
+        gets_token = bool(handshake.host_public)
+        token = {"token": handshake.encrypt_token(self.token)} if gets_token else {}
+        joined.connection.send(joined=True, **token)
 
     def _unregister(self, name: str, joined: _JoinedHost) -> None:
         with self._lock:
@@ -320,19 +376,60 @@ class JoinClient:
         Without a name the host has its address. A token that this host was given is proved, not
         sent. Raises LaunchError where the head refuses, is lost, or does not answer in time.
         """
-        name = name or self.own_address
-        self._send(host=name, group=group, has_token=token is not None)
+        name, nonce = name or self.own_address, new_nonce()
+        agreed = AgreedSecret() if token is None else None
+        public = "" if agreed is None else agreed.public
+        # A head of protocol 1 asks a host that has the token for a proof, and sends none.
+        self._send(
+            protocol=JOIN_PROTOCOL, host=name, group=group, has_token=True, nonce=nonce,
+            public=public,
+        )  # fmt: skip
         reply = self._receive_reply()
-        if token is not None:
-            self._send(proof=token_proof(token, str(reply.get("challenge", "")), name))
-            reply = self._receive_reply()
-        ray_address, ray_token = reply.get("address"), token or reply.get("token")
-        if not isinstance(ray_address, str) or not isinstance(ray_token, str):
+        self._check_protocol(reply)
+        try:
+            secret = (token or "").encode()
+            if agreed is not None:
+                secret = agreed.with_other(str(reply.get("public", "")))
+        except ValueError:
+            raise self._no_head() from None
+        handshake = JoinHandshake(
+            secret=secret, host=name, group=group, host_nonce=nonce,
+            head_nonce=str(reply.get("nonce", "")), ray_address=str(reply.get("address", "")),
+            host_public=public, head_public=str(reply.get("public", "")),
+        )  # fmt: skip
+        if not handshake.proves("head", reply.get("proof")):
+            self._send(proof="")  # so that the head's user is told, too
             raise LaunchError(
-                f"What answers at {self._address} is no head of a job: choose another --port, on "
-                "every host."
+                f"The head {self._head} has another token than this host, or what answers at "
+                f"{self._address} is not the head. Give every host the same token, or none."
             )
-        return ray_address, ray_token
+        self._send(proof=handshake.proof("host"))
+        self._connection.secure(handshake.message_codes("host"), handshake.message_codes("head"))
+        reply = self._receive_reply()
+        ray_token = token or handshake.decrypt_token(reply.get("token"))
+        if ray_token is None:
+            raise self._no_head()
+        return handshake.ray_address, ray_token
+
+    def _check_protocol(self, reply: Mapping[str, Any]) -> None:
+        """Raise LaunchError where the head has another version of these messages."""
+        protocol = reply.get("protocol")
+        if protocol == JOIN_PROTOCOL:
+            return
+        if isinstance(protocol, int) or "challenge" in reply:
+            is_newer = isinstance(protocol, int) and protocol > JOIN_PROTOCOL
+            where = "on this host" if is_newer else f"on {self._head}"
+            raise LaunchError(
+                f"The head {self._head} runs {'a newer' if is_newer else 'an older'} version of "
+                f"Headrace than this host. Install the same version on every host, {where} first."
+            )
+        raise self._no_head()
+
+    def _no_head(self) -> LaunchError:
+        return LaunchError(
+            f"What answers at {self._address} is no head of a job: choose another --port, on every "
+            "host."
+        )
 
     @property
     def own_address(self) -> str:
