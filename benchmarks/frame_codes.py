@@ -5,8 +5,8 @@
 
 A frame goes from a file in memory through a socket of this machine into memory, as a batch goes
 from a server's slot into a rank's. Both ends are this process, so its CPU time is that of both
-together, the kernel's copies included. The arms take turns, and the ratio is that within one round. Beside it
-stand other codes of the same bytes, computed twice, apart from any socket.
+together, the kernel's copies included. The arms take turns, and the ratio is that within one round.
+Beside it stand other codes of the same bytes, computed twice, apart from any socket.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from io import BytesIO
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 
 import psutil
@@ -259,6 +260,22 @@ def test_ranks_train_are_recorded_start_anew_from_the_newest_checkpoint_and_fail
     assert {row["rank"] for row in steps} == {0, 1}
 
 
+def rays_addresses() -> set[tuple[str, IPv4Address | IPv6Address]]:
+    """Return the addresses at which processes of Ray listen, with the processes' names."""
+    found = set()
+    for pid in descendants(os.getpid()):
+        with suppress(psutil.Error):
+            process = psutil.Process(pid)
+            name = process.name()
+            if not re.match("ray|gcs", name) and "ray.util.client.server" not in process.cmdline():
+                continue
+            for each in process.net_connections("tcp"):
+                if each.status == psutil.CONN_LISTEN:
+                    address = ip_address(each.laddr.ip)
+                    found.add((name, getattr(address, "ipv4_mapped", None) or address))
+    return found
+
+
 def test_ctrl_c_stops_every_host_and_nothing_is_left(cluster: EmulatedCluster, tmp_path: Path):
     stuck = "if rank == '1':\n    os.kill(os.getppid(), signal.SIGSTOP)\npath ="  # its torchrun
     (tmp_path / "train.py").write_text(STAY.replace("path =", stuck, 1))
@@ -266,6 +283,7 @@ def test_ctrl_c_stops_every_host_and_nothing_is_left(cluster: EmulatedCluster, t
     with started(tmp_path, *flags, "--shutdown-timeout", "1", "train.py") as job:
         ranks = pids_in(tmp_path, 2)
         everyone = descendants(job.pid)
+        listening = rays_addresses()
         job.send_signal(signal.SIGINT)
         assert job.wait(timeout=DEADLINE_S) == 130
         eventually(lambda: not any(map(alive, [*ranks, *everyone])), "the end of all")
@@ -273,6 +291,9 @@ def test_ctrl_c_stops_every_host_and_nothing_is_left(cluster: EmulatedCluster, t
         "headrace: gpu-1 did not stop within 11 s and is killed\n"
         in (tmp_path / "terminal").read_text()
     )
+    # Emulated hosts are reached from this machine alone.
+    assert {"gcs_server", "raylet", "ray::HostAgent"} <= {name for name, _ in listening}
+    assert {str(address) for _, address in listening} == {"127.0.0.1"}
 
 
 def test_kill_9_of_the_launcher_ends_the_ranks_on_every_host(

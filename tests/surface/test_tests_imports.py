@@ -32,9 +32,10 @@ FRONTS = """
     jobs.host_run jobs.hosts.cluster_join jobs.output jobs.requirements jobs.sync.output_process
     jobs.sync.sync_process jobs.torchrun_args jobs.torchrun_process jobs.tune
     observe.whatif.measured_pipeline offload.connection offload.server offload.unauthenticated
-    platforms.instance_groups platforms.sagemaker records.collector records.layout records.live_reader
-    records.live_switch records.reader records.ring records.run_folder records.schema records.system_table
-    report.page report.sections.diagnosis report.top.run_watcher report.top.screen
+    platforms.instance_groups platforms.sagemaker records.collector records.layout
+    records.live_reader records.live_switch records.reader records.ring records.run_folder
+    records.schema records.system_table report.page report.sections.diagnosis
+    report.top.run_watcher report.top.screen
 """.split()  # noqa: SIM905 - names, as a paragraph
 """What other packages import, or run: checked below."""
 PURE = """

@@ -32,6 +32,7 @@ from typing import Any
 
 from headrace.cluster.agent import HostAgent
 from headrace.cluster.host_identity import free_port
+from headrace.cluster.ray_loopback import LOOPBACK, LOOPBACK_HOOK, loopback_variables
 from headrace.core import env
 from headrace.core.errors import LaunchError, UsageError
 from headrace.core.process.process_groups import session_command
@@ -319,7 +320,6 @@ def _call_with_results(call: Callable[..., Any], *arguments: Any) -> Any:
     return call(*(each.result() if isinstance(each, Future) else each for each in arguments))
 
 
-_ADDRESS = "127.0.0.1"
 _START_S = 120.0
 _PORTS = ("dashboard-agent-listen-port", "min-worker-port", "max-worker-port")
 
@@ -335,15 +335,16 @@ class EmulatedCluster:
         self._devices = list(devices)  # not given to a host yet
         self._folder = make_node_folder()
         self._variables = write_token_file(self._folder / "token", new_token())
+        self._variables |= loopback_variables()
         self._previous_environment = env.values_of(self._variables)
         env.change(self._variables)  # as this process connects, too
-        self.address = f"{_ADDRESS}:{free_port(_ADDRESS)}"  # the head's
+        self.address = f"{LOOPBACK}:{free_port(LOOPBACK)}"  # the head's
         self.nodes: dict[str, RayNode] = {}  # by host name, such as `cpu-1`
         deadline_s = time.monotonic() + _START_S
         try:
             flags = head_flags(int(self.address.rpartition(":")[2]))
             if find_spec("grpc") is not None:  # then Ray's client server starts, at a fixed port
-                flags.append(f"--ray-client-server-port={free_port(_ADDRESS)}")
+                flags.append(f"--ray-client-server-port={free_port(LOOPBACK)}")
             self._start(specs[0], flags)
             self.nodes[specs[0].name].wait_until_up(deadline_s)
             for spec in specs[1:]:
@@ -371,7 +372,7 @@ class EmulatedCluster:
 
     def _start(self, spec: RayNodeSpec, role_flags: Sequence[str]) -> RayNode:
         folder = self._folder / str(len(self.nodes))
-        variables = self._variables
+        variables = {**self._variables, env.RAY_START_HOOK.name: LOOPBACK_HOOK}
         if spec.gpus and len(self._devices) >= spec.gpus:
             own, self._devices = self._devices[: spec.gpus], self._devices[spec.gpus :]
             variables = {**variables, **env.device_variables(own)}
@@ -389,7 +390,7 @@ def _node_specs(groups: Sequence[GroupSpec], devices: int) -> list[RayNodeSpec]:
         RayNodeSpec(
             group=group.name,
             name=name,
-            address=_ADDRESS,
+            address=LOOPBACK,
             cpus=group.cpus or cores,
             gpus=group.gpus_a_host(devices if group is groups[0] else 0),
             store_bytes=store_bytes,

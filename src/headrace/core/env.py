@@ -91,6 +91,9 @@ DEFAULT_HASH_SEED = "0"
 """If the user has not set it, so that all workers of a dataset hash texts the same."""
 RAY_ADDRESS = Variable("RAY_ADDRESS", "the Ray cluster to connect to (Ray)")
 RAY_TMPDIR = Variable("RAY_TMPDIR", "where Ray's nodes keep their sessions: /tmp/ray (Ray)")
+RAY_CLUSTERS = Variable(
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0: Ray takes the loopback address for this host's (Ray)"
+)
 RAY_START_HOOK = Variable("RAY_START_HOOK", "what `ray start` calls before it starts (Ray)")
 GRPC_DNS_RESOLVER = Variable("GRPC_DNS_RESOLVER", "native: names are looked up as in C (gRPC)")
 HOST_ADDRESS = Variable("HEADRACE_HOST_ADDRESS", "an emulated host's, for its script's Ray node")
