@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from headrace.core import env
@@ -16,9 +17,16 @@ LOOPBACK_HOOK = f"{__name__}.keep_on_loopback"
 def loopback_variables() -> dict[str, str | None]:
     """Return the variables of processes that connect to nodes with the hook, or become such ones.
 
-    To be set before they import Ray.
+    Ray reads them as it is imported.
     """
     return {env.RAY_CLUSTERS.name: "0"}
+
+
+def reread_loopback_variables() -> None:
+    """Have Ray in this process go by the present variables, if it was imported before."""
+    constants = sys.modules.get("ray._private.ray_constants")
+    if constants is not None:
+        constants.ENABLE_RAY_CLUSTER = env.RAY_CLUSTERS.get("1") != "0"  # type: ignore[attr-defined]
 
 
 def keep_on_loopback(node: Any, _is_head: object) -> None:

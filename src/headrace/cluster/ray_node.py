@@ -32,7 +32,12 @@ from typing import Any
 
 from headrace.cluster.agent import HostAgent
 from headrace.cluster.host_identity import free_port
-from headrace.cluster.ray_loopback import LOOPBACK, LOOPBACK_HOOK, loopback_variables
+from headrace.cluster.ray_loopback import (
+    LOOPBACK,
+    LOOPBACK_HOOK,
+    loopback_variables,
+    reread_loopback_variables,
+)
 from headrace.core import env
 from headrace.core.errors import LaunchError, UsageError
 from headrace.core.process.process_groups import session_command
@@ -338,6 +343,7 @@ class EmulatedCluster:
         self._variables |= loopback_variables()
         self._previous_environment = env.values_of(self._variables)
         env.change(self._variables)  # as this process connects, too
+        reread_loopback_variables()
         self.address = f"{LOOPBACK}:{free_port(LOOPBACK)}"  # the head's
         self.nodes: dict[str, RayNode] = {}  # by host name, such as `cpu-1`
         deadline_s = time.monotonic() + _START_S
@@ -369,6 +375,7 @@ class EmulatedCluster:
                 node.end()
         shutil.rmtree(self._folder, ignore_errors=True)
         env.change(self._previous_environment)
+        reread_loopback_variables()
 
     def _start(self, spec: RayNodeSpec, role_flags: Sequence[str]) -> RayNode:
         folder = self._folder / str(len(self.nodes))
