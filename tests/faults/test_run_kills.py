@@ -95,6 +95,42 @@ def test_kill_9_of_the_launcher_leaves_no_process(folder: Path, flags: tuple[str
         all_gone([job.pid, *everyone])
 
 
+@pytest.mark.parametrize("killed", ["launcher", "script", "both"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_child_that_is_stuck_does_not_outlive_a_script_run_directly(
+    folder: Path, killed: str, number: signal.Signals
+):
+    """As a worker that waits for a lock: nobody tells it to end, and it does not look around."""
+    with started(folder, *UNRECORDED, "train.py", "parents") as job:
+        pids = pids_in(folder, 2)
+        script, child = _pid(folder, "0-0"), _pid(folder, "0-0-child")
+        assert os.getpgid(child) == os.getpgid(script)
+        for pid in ([job.pid] if killed != "script" else []) + (
+            [script] if killed != "launcher" else []
+        ):
+            os.kill(pid, number)
+        all_gone([job.pid, *pids])
+        assert job.wait(timeout=DEADLINE_S) in {128 + number, -number}
+
+
+def test_what_a_script_run_directly_leaves_when_it_ends_well_stays(folder: Path):
+    (folder / "train.py").write_text(LEAVES)
+    with started(folder, *UNRECORDED, "train.py") as job:
+        (left,) = pids_in(folder, 1)
+        assert job.wait(timeout=DEADLINE_S) == 0
+    try:
+        assert alive(left)
+    finally:
+        os.kill(left, signal.SIGKILL)
+
+
+LEAVES = """
+import pathlib, subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+pathlib.Path("pid-left").write_text(f"{child.pid}\\n")
+"""
+
+
 def test_kill_9_of_torchrun_leaves_no_process(folder: Path):
     with started(folder, *TWO_RANKS, "--run-dir", "r", "train.py") as job:
         ranks = pids_in(folder, 2)

@@ -27,7 +27,7 @@ from queue import Queue
 from typing import IO, BinaryIO, Protocol
 
 from headrace.core import env
-from headrace.core.process.parent_death import parent_bound_command
+from headrace.core.process.subreaper import KILL_SIGNAL, subreaper_command
 from headrace.core.process.supervision import STOP_SIGNALS, wait_for
 from headrace.jobs.environment.script_environment import ScriptEnvironment
 
@@ -332,7 +332,7 @@ def run_script(
     """
     streams = open_stream(sys.stdout.buffer), open_stream(sys.stderr.buffer)
     child = subprocess.Popen(
-        parent_bound_command(sys.executable, script_env.with_mounts(command)),
+        subreaper_command(sys.executable, script_env.with_mounts(command)),
         stdout=streams[0].written,
         stderr=streams[1].written,
         env=env.child_environment(environment),
@@ -350,7 +350,9 @@ def run_script(
         for stream in streams:
             stream.resize()
 
-    returncode = wait_for(child, blocked, own_session=False, resized=resize, grace_s=grace_s)
+    returncode = wait_for(
+        child, blocked, own_session=False, killed_by=KILL_SIGNAL, resized=resize, grace_s=grace_s
+    )
     for tee in tees:
         tee.close()
     return returncode

@@ -61,6 +61,8 @@ def wait_for(
     held: frozenset[signal.Signals],
     *,
     own_session: bool,
+    kill_signal: signal.Signals | None = None,
+    killed_by: signal.Signals = signal.SIGKILL,
     grace_s: Callable[[], float | None] | None = None,
     resized: Callable[[], None] = lambda: None,
     one_ended: Callable[[], None] = lambda: None,
@@ -75,21 +77,26 @@ def wait_for(
         held: The signals of `signals_blocked`.
         own_session: The child leads its own session, which is killed with it. Else it shares the
             terminal, unless it has left our process group.
+        kill_signal: A blocked signal of this process at which the child is killed, too.
+        killed_by: What kills it; a `subreaper` kills its command first.
         grace_s: Called at stop signals until it returns a grace period; None: no limit.
         resized: Called when the terminal's size has changed, before the child is signalled.
         one_ended: Called when a child of this process has ended, maybe another one, or may have.
     """
     deadline: float | None = None
+    waited = {*held, signal.SIGCHLD, *([kill_signal] if kill_signal is not None else [])}
     while child.poll() is None:
         left_s = _LONGEST_WAIT_S if deadline is None else max(0.0, deadline - time.monotonic())
-        caught = signal.sigtimedwait({*held, signal.SIGCHLD}, min(left_s, _LONGEST_WAIT_S))
+        caught = signal.sigtimedwait(waited, min(left_s, _LONGEST_WAIT_S))
         if caught is None:
             if deadline is not None and time.monotonic() >= deadline:
-                _kill(child, own_session=own_session)
+                _kill(child, killed_by, own_session=own_session)
                 deadline = None
             one_ended()
-        elif caught.si_signo == signal.SIGINT and deadline is not None:
-            _kill(child, own_session=own_session)
+        elif caught.si_signo == kill_signal or (
+            caught.si_signo == signal.SIGINT and deadline is not None
+        ):
+            _kill(child, killed_by, own_session=own_session)
         elif caught.si_signo == signal.SIGWINCH:
             resized()
             child.send_signal(signal.SIGWINCH)
@@ -127,8 +134,8 @@ def was_killed(exit_code: int) -> bool:
     return exit_code > 128 and exit_code - 128 not in STOP_SIGNALS
 
 
-def _kill(child: subprocess.Popen[bytes], *, own_session: bool) -> None:
+def _kill(child: subprocess.Popen[bytes], by: signal.Signals, *, own_session: bool) -> None:
     if own_session:
-        os.killpg(child.pid, signal.SIGKILL)
+        os.killpg(child.pid, by)
     else:
-        child.kill()
+        child.send_signal(by)

@@ -1,0 +1,128 @@
+"""A program that runs a command and, as a child subreaper, kills what it leaves in its group.
+
+`python -P -m headrace.core.process.subreaper --parent PID -- command...` runs a command in its own
+process group, forwards signals to it, and ends as it does. If the command fails or is killed, or
+the parent dies, its processes that are still in the group are killed: a parent-death signal reaches
+the command alone, and its workers may wait for something that never comes. What has left the group
+means to stay, and so does what a command leaves that ends well.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from headrace.core.process.parent_death import (
+    die_with_parent,
+    read_wrapper_arguments,
+    wrapper_command,
+)
+from headrace.core.process.supervision import signals_blocked, wait_for
+
+KILL_SIGNAL = signal.SIGRTMIN
+"""Kills the command and what it has started; this program itself then ends as the command does."""
+_PR_SET_CHILD_SUBREAPER = 36  # <sys/prctl.h>
+_KILLED_S, _POLL_S = 10.0, 0.01
+"""A process in an uninterruptible read is left after that."""
+
+
+def subreaper_command(python: str, command: Sequence[str]) -> list[str]:
+    """Return the command line that runs a command whose processes end with it, and with us."""
+    module, options = "headrace.core.process.subreaper", {"parent": os.getpid()}
+    return wrapper_command(python, module, options, command)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run a command to its end and return its code, -n for signal n."""
+    options, command = read_wrapper_arguments(arguments)
+    parent_pid = int(options["parent"])
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # where it fails, only the command is killed
+    signal.pthread_sigmask(signal.SIG_BLOCK, {KILL_SIGNAL})
+    with signals_blocked() as held:
+        die_with_parent(parent_pid, by=KILL_SIGNAL)
+        try:
+            child = subprocess.Popen(
+                command,
+                close_fds=False,
+                # This process has one thread, so Python code between fork and exec is safe.
+                preexec_fn=partial(_bind, os.getpid()),  # noqa: PLW1509
+            )
+        except OSError as error:
+            sys.stderr.write(f"headrace: {command[0]} cannot be started: {error.strerror}\n")
+            return 127 if isinstance(error, FileNotFoundError) else 126
+        _close_inherited()
+        code = wait_for(child, held, own_session=False, kill_signal=KILL_SIGNAL)
+        if code != 0:
+            kill_orphans(os.getpgrp())
+    return code
+
+
+def _bind(parent_pid: int) -> None:
+    """Prepare the command's process, before it executes the command."""
+    die_with_parent(parent_pid)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the launcher waits with signals blocked
+
+
+def _close_inherited() -> None:
+    """Close what the command has inherited, such as a shell's `<(command)` and its own output."""
+    for descriptor in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208  (it is /proc)
+        with suppress(OSError):
+            os.close(descriptor)
+    for _ in range(3):  # in place of standard input and output
+        os.open(os.devnull, os.O_RDWR)
+
+
+def kill_orphans(group: int) -> None:
+    """Kill children of this process, adopted ones too, that are in a process group."""
+    deadline = time.monotonic() + _KILLED_S
+    while (left := [pid for pid in _children() if _is_in_group(pid, group)]) and (
+        time.monotonic() < deadline
+    ):
+        for pid in left:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        for pid in left:
+            with suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+        time.sleep(_POLL_S)
+
+
+def _children() -> list[int]:
+    found: list[int] = []
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # the thread has ended
+            found += map(int, (task / "children").read_text().split())
+    return found
+
+
+def _is_in_group(pid: int, group: int) -> bool:
+    try:
+        return os.getpgid(pid) == group
+    except ProcessLookupError:
+        return False
+
+
+def _end_like(code: int) -> int:
+    """Return an exit code, or end by the signal that ended the command."""
+    if code >= 0:
+        return code
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the command has written its core
+    with suppress(OSError, ValueError):  # SIGKILL has no handler
+        signal.signal(-code, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {-code})
+    os.kill(os.getpid(), -code)
+    return 128 - code
+
+
+if __name__ == "__main__":
+    sys.exit(_end_like(main(sys.argv[1:])))
