@@ -66,10 +66,11 @@ _RULES = f"""\
 
 Written from `headrace.observe.doctor.rules` by `python tools/documentation.py`.
 
-`headrace doctor` evaluates them all. A finding is a warning from {WARNING:.0%} of step time lost
-on, serious from {SERIOUS:.0%}, critical from {CRITICAL:.0%}; what a rule says otherwise stands
-with it. With fewer than {FEWEST_STEPS} training steps after the warm-up nothing is said. Findings
-come worst first, and one that follows from another comes after it.
+`headrace doctor` evaluates them all. A finding is a warning from {WARNING:.0%} of the run's time
+after start-up on, serious from {SERIOUS:.0%}, critical from {CRITICAL:.0%}; what a rule says
+otherwise stands with it. With fewer than {FEWEST_STEPS} steps after the warm-up only the rules
+about other time than that of steps have findings. Findings come worst first, and one that follows
+from another comes after it.
 
 With `--rules sagemaker` the rules of SageMaker Debugger are evaluated in their place, by their
 names and thresholds: docs/diagnosis.md.

@@ -38,7 +38,7 @@ def print_verdict(folder: RunFolder, attempt: int) -> None:
     print_status(verdict.sentence)
     for gap in data.diagnosis.gaps:
         print_status(gap)
-    if verdict.steps:
+    if verdict.steps or data.diagnosis.findings:
         page = try_to_make("page", lambda: write_page(data, folder.path / REPORT_FILE))
         if page is not None:
             print_status(f"more: headrace doctor {folder.path}, or open {page}")

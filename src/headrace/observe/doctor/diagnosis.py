@@ -1,15 +1,18 @@
 """The diagnosis of a run: what is wrong, in order, and one sentence about where the time went.
 
-Findings are ordered by seconds lost, with a cause before what it explains. The seconds of three
+Findings are ordered by seconds lost, with a cause before what it explains. The seconds of four
 kinds cannot be compared with the others':
 
+- A wait that has not ended comes first: until it ends nothing else matters.
 - Memory growth costs nothing until it ends the run. It counts as serious.
-- Time before the first step does not grow with the run. It never counts as serious.
+- Time before the first step does not grow with the run. Below half of its time it never counts as
+  serious.
 - Waits caused by other jobs on the host are no fault of this one. They come last.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from operator import itemgetter
@@ -45,6 +48,19 @@ DATA_RULES = frozenset(
     }
 )
 """Rules that say why data is late: `data-wait` adds nothing to them."""
+OTHER_TIME_RULES = frozenset(
+    {
+        "between-epochs",
+        "evaluation",
+        "open-wait",
+        "passed-over-batches",
+        "slow-start",
+        "time-outside-model",
+    }
+)
+"""Rules whose findings, and the predictions of their remedies, are about the run's whole time."""
+_NEARLY_ALL = 0.9
+"""Where steps take this share of the run's time, what holds of them holds of the run."""
 _DOMINATES = 0.5
 """Code with this share of the workers' time is the cause, rather than the number of workers."""
 _EXPLAINS = 0.6
@@ -134,9 +150,11 @@ def rank_findings(findings: Sequence[Finding], evidence: Evidence) -> tuple[Find
 
 def _ranking_seconds(finding: Finding, evidence: Evidence) -> float:
     serious = SERIOUS * evidence.steps.total_seconds
+    if finding.rule == "open-wait":
+        return math.inf
     if finding.rule == "memory-growth":
         return serious
-    if finding.rule == "slow-start":
+    if finding.rule == "slow-start" and finding.severity in ("info", "warning"):
         return min(finding.seconds_lost, serious)
     return finding.seconds_lost
 
@@ -231,6 +249,8 @@ def make_verdict(evidence: Evidence, findings: Sequence[Finding]) -> Verdict:
         phase_shares=steps.shares if len(steps) else {},
         calibration=evidence.simulator.calibration if evidence.simulator is not None else None,
         device_phase_shares=steps.device.shares if steps.device is not None else {},
+        time_shares=_time_shares(evidence),
+        run_seconds=evidence.other_time.wall.total_seconds if _time_shares(evidence) else 0.0,
     )
 
 
@@ -240,16 +260,26 @@ _UNFOLLOWED = (
 )
 
 
+def _time_shares(evidence: Evidence) -> dict[str, float]:
+    """Return the shares of the run's time, if enough of it is not the steps'."""
+    shares = evidence.other_time.wall.shares
+    return shares if sum(shares.values()) - shares["steps"] - shares["start"] >= WARNING else {}
+
+
+def find_headline(findings: Sequence[Finding]) -> Finding | None:
+    """Return the finding that the sentence tells; None if nothing is worth fixing."""
+    return next((finding for finding in findings if finding.severity != "info"), None)
+
+
 def _sentence(evidence: Evidence, findings: Sequence[Finding]) -> tuple[str, Bound]:
-    recorded = evidence.steps.recorded
+    recorded, headline = evidence.steps.recorded, find_headline(findings)
+    if headline is not None and (evidence.enough or headline.rule in OTHER_TIME_RULES):
+        return _faulty_sentence(evidence, headline)
     if recorded == 0:
         return "No training step was recorded, so there is nothing to report.", "unknown"
     if not evidence.enough:
         few = f"Too few steps were recorded ({recorded}) to tell"
         return f"{few}: at least {FEWEST_STEPS} are needed after the warm-up.", "unknown"
-    wrong = [finding for finding in findings if finding.severity != "info"]
-    if wrong:
-        return _faulty_sentence(evidence, wrong[0])
     return _healthy_sentence(evidence, findings)
 
 
@@ -274,6 +304,7 @@ def _faulty_sentence(evidence: Evidence, worst: Finding) -> tuple[str, Bound]:
     text = worst.title[:1].upper() + worst.title[1:]
     if bound == "data" and evidence.loader is not None:
         text = f"{evidence.steps.data_wait_share:.0%} of step time waits for data: {worst.title}"
+    of_run = worst.rule in OTHER_TIME_RULES or evidence.steps_share >= _NEARLY_ALL
     others = ""
     others_matter = evidence.others_fill_cores or evidence.others_crowd
     if bound == "data" and others_matter and evidence.others_use not in text:
@@ -281,13 +312,14 @@ def _faulty_sentence(evidence: Evidence, worst: Finding) -> tuple[str, Bound]:
     best = _best_remedy(worst)
     if best is not None:
         faster = f"{best.predicted_speedup:.1f} times as fast{best.interval}"
-        text += f"; {change_phrase(best)} the run would be {faster}"
+        what = "the run" if of_run else "training"
+        text += f"; {change_phrase(best)} {what} would be {faster}"
     return f"{text}{others}.", bound
 
 
 def main_remedy(findings: Sequence[Finding]) -> Remedy | None:
     """Return the remedy that the sentence names; None if nothing is wrong, or none helps much."""
-    worst = next((finding for finding in findings if finding.severity != "info"), None)
+    worst = find_headline(findings)
     return _best_remedy(worst) if worst is not None else None
 
 

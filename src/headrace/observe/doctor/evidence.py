@@ -43,8 +43,16 @@ from headrace.observe.whatif.measured_pipeline import (
 )
 from headrace.observe.whatif.prediction import Prediction, Simulator
 from headrace.observe.whatif.sampler_time import sampler_ns_of_steps
-from headrace.observe.whatif.tables import Columns, Flags, Floats, Tables, columns
+from headrace.observe.whatif.tables import (
+    Columns,
+    Flags,
+    Floats,
+    Tables,
+    columns,
+    covered_before,
+)
 from headrace.observe.whatif.train_steps import TrainSteps, read_steps
+from headrace.observe.whatif.wall_time import WallTime, read_wall_time
 from headrace.observe.whatif.worker_shares import WorkerShares
 
 _SAMPLE_CALLS = ("__getitem__", "__getitems__", "__iter__", "__next__")
@@ -201,6 +209,7 @@ class TrainingLoader:
     file: str
     line: int
     constructed: int  # how often, by each rank
+    created_ns: int  # when first
 
     @property
     def place(self) -> str:
@@ -220,10 +229,23 @@ class TrainingLoader:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OtherTime:
+    """What is known of a run's time outside of its steps; see `WallTime`."""
+
+    wall: WallTime
+    evaluation_loader: TrainingLoader | None  # the one that evaluation takes longest with
+    evaluation_work: BatchWork | None  # the batches made for it; None if none were recorded
+    passed_over_loader: TrainingLoader | None
+    samples: tuple[StackSample, ...]  # of ranks and workers, if that time matters
+    unix_offset_ns: int  # from the host's clock to nanoseconds since 1970; 0 if unknown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """What is known of a run."""
 
     steps: TrainSteps
+    other_time: OtherTime
     loader: TrainingLoader | None
     unfollowed: str | None  # without a loader: the place of one that may feed training unseen
     work: BatchWork | None  # the batches made for the loader; None if none were recorded
@@ -350,14 +372,16 @@ class Evidence:
             forecast=forecast,
         )
 
+    @property
+    def steps_share(self) -> float:
+        """The share of the run's time after start-up that its steps take, 0 to 1."""
+        wall = self.other_time.wall
+        return wall.seconds("steps") / max(wall.loop_seconds, 1e-9)
+
     def severity(self, seconds_lost: float) -> Severity:
         """Return the severity of losing so many seconds of a rank's steps."""
         share = seconds_lost / max(self.steps.total_seconds, 1e-9)
-        if share >= CRITICAL:
-            return "critical"
-        if share >= SERIOUS:
-            return "serious"
-        return "warning" if share >= WARNING else "info"
+        return severity_of(share * self.steps_share)
 
     def waits_solved(self, prediction: Prediction) -> float:
         """Return how many seconds of data wait a predicted change would remove."""
@@ -374,9 +398,18 @@ class Evidence:
         return self.steady_steps.total_seconds * min(simulated, self.steady_steps.data_wait_share)
 
 
+def severity_of(share: float) -> Severity:
+    """Return the severity of losing a share of a run's time after start-up."""
+    if share >= CRITICAL:
+        return "critical"
+    if share >= SERIOUS:
+        return "serious"
+    return "warning" if share >= WARNING else "info"
+
+
 def gather_evidence(tables: Tables) -> Evidence:
     """Return the evidence of a run."""
-    steps = read_steps(tables)
+    steps = read_steps(tables, any_kind=True)
     number = main_loader(steps)
     fetches, stacks = columns(tables, "fetches"), _stacks_in_steps(tables, steps)
     offload = read_offload_stats(tables, number, steps.span_ns)
@@ -402,6 +435,7 @@ def gather_evidence(tables: Tables) -> Evidence:
         wanted += worker_thread_demand(work, workers, host, most)
     return Evidence(
         steps=steps,
+        other_time=_gather_other_time(tables, steps, since_s),
         loader=loader,
         unfollowed=_unfollowed(tables) if loader is None else None,
         work=work,
@@ -431,6 +465,36 @@ def _unfollowed(tables: Tables) -> str | None:
     return unfollowed_loader(*(columns(tables, name) for name in names))
 
 
+def _gather_other_time(tables: Tables, steps: TrainSteps, since_s: float | None) -> OtherTime:
+    wall, hosts = read_wall_time(tables, steps.kind), columns(tables, "hosts")
+    number = wall.evaluation_loader
+    passed = -1 if wall.passed_over is None else wall.passed_over.main_loader
+    loaders = {
+        each: _training_loader(rows)
+        for each in (number, passed)
+        if (rows := loader_rows(columns(tables, "loaders"), each)) is not None
+    }
+    samples: tuple[StackSample, ...] = ()
+    outside = sum(wall.seconds(part) for part in ("evaluation", "between", "open"))
+    if outside >= WARNING * wall.total_seconds:  # else they are not worth the memory
+        stacks = columns(tables, "stacks")
+        before, until = (
+            covered_before(*wall.outside_ns, times.astype(np.float64))
+            for times in (stacks["start_ns"], end_ns_of(stacks))
+        )
+        samples = read_stack_samples(
+            stacks, (until > before) & (stacks["phase"] != "idle"), since_s
+        )
+    return OtherTime(
+        wall=wall,
+        evaluation_loader=loaders.get(number),
+        evaluation_work=read_batch_work(tables, number) if number >= 0 else None,
+        passed_over_loader=loaders.get(passed),
+        samples=samples,
+        unix_offset_ns=int(hosts["unix_offset_ns"][0]) if hosts.count == 1 else 0,
+    )
+
+
 def _stacks_in_steps(tables: Tables, steps: TrainSteps) -> Columns:
     """Return the table `stacks` without samples before and after the steps that count."""
     stacks, span = columns(tables, "stacks"), steps.span_ns
@@ -457,6 +521,7 @@ def _training_loader(rows: Columns) -> TrainingLoader:
         pinned=bool(rows["pinned"][0] > 0),
         persistent=bool(rows["persistent"][0] > 0),
         constructed=rows.count,
+        created_ns=int(rows["created_ns"].min()),
         **{name: rows[name].tolist()[0] for name in same},
     )
 

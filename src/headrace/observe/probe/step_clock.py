@@ -7,9 +7,9 @@ joined into steps: a step ends with the segment in which an optimizer stepped, s
 gradients make a step of several batches, and so do batches of two loaders that every step trains
 on. A step that ends a loop (by `break`, by an error, with the script, or where another iterator is
 made) ends with its last optimizer step: what follows is time between. Batches without backward are
-evaluation if they are requested with gradients off, or come from a
-loader that is never trained on, several in a row or one now and then. All phases of a row add up to
-its wall time.
+evaluation if they are requested with gradients off, or come from a loader that is never trained on,
+several in a row or one now and then. Where no optimizer steps in hundreds of batches with backward,
+or until the end, each of these is a step. All phases of a row add up to its wall time.
 
 Pure: times come in, rows go out; nothing here knows torch.
 """
@@ -124,6 +124,9 @@ RowCallback = Callable[[RowKind, int, Segment], None]
 
 
 _MAX_PENDING = 64  # batches without a backward, before they count as evaluation
+_MAX_UNSTEPPED = 256
+"""Batches with backward before the first optimizer's step; with more, there is no optimizer that
+can be seen, as where a script changes its parameters itself."""
 _MAX_AHEAD = 16  # the same, for a loader never trained on, once another one was
 
 
@@ -136,6 +139,7 @@ class StepClock:
         self._current: Segment | None = None
         self._after_optimizer: Segment | None = None
         self._pending: list[Segment] = []
+        self._lacks_optimizer = False  # batches with backward are steps
         self._trained: set[int] = set()
         self._evaluated: int | None = None  # the loader of the last batch, if it was evaluated
         self._singles: set[int] = set()  # loaders with exactly one batch since the last step
@@ -314,8 +318,10 @@ class StepClock:
         if self._current is not None:
             self._end_step_with_its_work()
             self._finish(self._current, grad=True, next_loader=-2)
+        # What is accumulated for a step that does not come is time between.
+        trained: RowKind = "between" if self._numbers["train"] else "train"
         for segment in self._pending:
-            self._emit_row("eval" if not segment.backwards else "between", segment)
+            self._emit_row("eval" if not segment.backwards else trained, segment)
         self._pending, self._current = [], None
 
     def _enter(self, phase: Phase) -> None:
@@ -374,7 +380,10 @@ class StepClock:
         elif segment.backwards:
             if segment.loader >= 0:
                 self._trained.add(segment.loader)
-            self._pending.append(segment)
+            if self._lacks_optimizer:
+                self._emit_row("train", segment)
+            else:
+                self._pending.append(segment)
         elif not segment.batches:
             self._emit_row("between", segment)
         elif not grad:
@@ -410,7 +419,7 @@ class StepClock:
             self._trained.add(segment.loader)
         for earlier in reversed(self._pending):
             segment = earlier.plus(segment)
-        self._pending, self._evaluated = [], None
+        self._pending, self._evaluated, self._lacks_optimizer = [], None, False
         self._singles_before, self._singles = self._singles, set()
         self._emit_row("train", segment)
 
@@ -421,7 +430,13 @@ class StepClock:
                 with_backward.append(segment)
             else:
                 self._emit_row("eval", segment)
-        if len(with_backward) > _MAX_PENDING:  # only their sum matters
+        most = _MAX_PENDING if self._numbers["train"] else _MAX_UNSTEPPED
+        if len(with_backward) > most and not self._numbers["train"]:
+            self._lacks_optimizer = True
+            for segment in with_backward:
+                self._emit_row("train", segment)
+            with_backward = []
+        elif len(with_backward) > most:  # only their sum matters
             with_backward = [functools.reduce(Segment.plus, with_backward)]
         self._pending = with_backward
 

@@ -6,6 +6,10 @@ in any call once the queue is full. By the device's clock, data wait is the time
 device had no work, and each phase is the time in which the device ran it. Gaps between the kernels
 of a phase count to that phase, so its time is an upper bound.
 
+Gradient sync is measured in some steps alone: DDP times one iteration of so many. In the others it
+is part of backward, and the same share of the two is taken to be sync there as in the measured
+steps of the rank. So every share of sync is over all steps.
+
 The fixed cost is the part of a step that does not grow with the batch: if steps had different
 numbers of samples, it is the intercept of a line fitted to their own time over the samples.
 Otherwise it is unknown.
@@ -26,12 +30,39 @@ _LEAST_DEVICE_SHARE = 0.5
 MODEL_PHASES = ("forward", "backward", "optimizer")
 
 
+def unmeasured_sync_ns(
+    ranks: Ints, backward_ns: Floats, sync_ns: Floats, measured: Flags
+) -> Floats:
+    """Return the sync that backward is taken to hold in steps in which it was not measured."""
+    within = np.zeros(len(backward_ns))
+    if measured.all() or not measured.any():
+        return within
+    for rank in np.unique(ranks[measured]):
+        mine = ranks == rank
+        known, unknown = mine & measured, mine & ~measured
+        both_ns = float(sync_ns[known].sum() + backward_ns[known].sum())
+        share = float(sync_ns[known].sum()) / both_ns if both_ns > 0 else 0.0
+        within[unknown] = share * backward_ns[unknown]
+    return within
+
+
+def phase_time_ns(steps: Columns, phase: str) -> Floats:
+    """Return the time of each row of `steps` in a phase of `schema.PHASES`."""
+    spent = np.maximum(steps[f"{phase}_ns"].astype(np.float64), 0.0)
+    if phase not in ("backward", "sync"):
+        return spent
+    backward, sync = (np.maximum(steps[f"{name}_ns"], 0) for name in ("backward", "sync"))
+    within = unmeasured_sync_ns(steps["rank"], backward, sync, steps["sync_measured"] > 0)
+    return spent + within if phase == "sync" else spent - within
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSteps:
     """Some steps by the device's clock, at least one of them known."""
 
     rows: Columns  # the table `device_steps`
     places: Ints  # for each step the index of its row there; -1 if it was lost
+    sync_measured: Flags  # for each step
 
     @property
     def known(self) -> Flags:
@@ -45,7 +76,16 @@ class DeviceSteps:
 
     def phase_ns(self, phase: str) -> Floats:
         """Return the time in a phase of `schema.PHASES` for each step that has a row."""
-        return self._column(f"device_{phase}_ns")
+        spent = self._column(f"device_{phase}_ns")
+        if phase not in ("backward", "sync"):
+            return spent
+        within = unmeasured_sync_ns(
+            self.rows["rank"][self.places[self.known]],
+            self._column("device_backward_ns"),
+            self._column("device_sync_ns"),
+            self.sync_measured[self.known],
+        )
+        return spent + within if phase == "sync" else spent - within
 
     def share(self, phase: str) -> float:
         """Return the share of the device's time in a phase, 0 to 1."""
@@ -63,8 +103,10 @@ class DeviceSteps:
 
     def of(self, where: Flags) -> DeviceSteps | None:
         """Return the steps selected by a mask; None if none of them is known."""
-        places = self.places[where]
-        return DeviceSteps(rows=self.rows, places=places) if (places >= 0).any() else None
+        places, measured = self.places[where], self.sync_measured[where]
+        if not (places >= 0).any():
+            return None
+        return DeviceSteps(rows=self.rows, places=places, sync_measured=measured)
 
     def _column(self, name: str) -> Floats:
         return np.maximum(self.rows[name][self.places[self.known]].astype(np.float64), 0.0)
@@ -75,7 +117,11 @@ def read_device_steps(tables: Tables, steps: Columns) -> DeviceSteps | None:
     rows = columns(tables, "device_steps")
     if not rows.count or not steps.count:
         return None
-    device = DeviceSteps(rows=rows, places=device_row_numbers(steps, rows))
+    device = DeviceSteps(
+        rows=rows,
+        places=device_row_numbers(steps, rows),
+        sync_measured=steps["sync_measured"] > 0,
+    )
     return device if device.known.mean() >= _LEAST_DEVICE_SHARE else None
 
 
@@ -94,6 +140,7 @@ class TrainSteps:
     starts_loader: Flags  # for each: whether a loader's iteration began in it
     recorded: int  # training steps over all ranks, with the warm-up
     device: DeviceSteps | None = None  # the same steps by the accelerator's clock; None if unknown
+    kind: str = "train"  # of the rows; "eval" for a run without an optimizer
 
     def __len__(self) -> int:
         return self.rows.count
@@ -121,7 +168,7 @@ class TrainSteps:
 
     def phase_ns(self, phase: str) -> Floats:
         """Return the time of each step in a phase of `schema.PHASES`."""
-        return np.maximum(self.rows[f"{phase}_ns"].astype(np.float64), 0.0)
+        return phase_time_ns(self.rows, phase)
 
     def share(self, phase: str) -> float:
         """Return the share of all step time in a phase, 0 to 1."""
@@ -202,6 +249,7 @@ class TrainSteps:
             starts_loader=self.starts_loader[where],
             recorded=self.recorded,
             device=self.device.of(where) if self.device is not None else None,
+            kind=self.kind,
         )
 
     @property
@@ -210,9 +258,17 @@ class TrainSteps:
         return self.of(~self.starts_loader)
 
 
-def read_steps(tables: Tables) -> TrainSteps:
-    """Return the training steps of a run without the warm-up."""
-    steps = columns(tables, "steps").having(kind="train")
+def read_steps(tables: Tables, *, any_kind: bool = False) -> TrainSteps:
+    """Return the training steps of a run without the warm-up.
+
+    Args:
+        tables: The run's tables.
+        any_kind: In a run without an optimizer, such as inference, return its batches instead.
+    """
+    every, kind = columns(tables, "steps"), "train"
+    if any_kind and not (every["kind"] == kind).any():
+        kind = "eval"
+    steps = every.having(kind=kind)
     steps = steps.where(np.lexsort((steps["start_ns"], steps["rank"])))
     recorded = steps.count
     steps = steps.where(_counted_rows(steps))
@@ -221,6 +277,7 @@ def read_steps(tables: Tables) -> TrainSteps:
         starts_loader=_loader_start_mask(steps, columns(tables, "fetches")),
         recorded=recorded,
         device=read_device_steps(tables, steps),
+        kind=kind,
     )
 
 

@@ -111,6 +111,7 @@ def verdict_section(data: PageData) -> Section:
         _state_note(data),
         *map(note, data.diagnosis.gaps),
         _tiles(data),
+        _time(data),
         _phases(data),
     )
 
@@ -148,6 +149,37 @@ def _tiles(data: PageData) -> Html | None:
 
 def _tile(value: str, meaning: str) -> Html:
     return element("div", element("b", value), element("span", meaning), class_="tile")
+
+
+_TIME_MEANINGS = {
+    "start": "before the first batch was asked for",
+    "steps": "steps",
+    "evaluation": "evaluation",
+    "passed_over": "batches fetched and passed over",
+    "between": "between epochs",
+    "open": "what had not ended when the records end",
+    "unrecorded": "while nothing was recorded",
+}
+
+
+def _time(data: PageData) -> Html | None:
+    """Return what the whole time was spent on, where that is not nearly all in steps."""
+    verdict = data.diagnosis.verdict
+    if not verdict.time_shares:
+        return None
+    meanings = {
+        meaning: f"{format_share(verdict.time_shares[part])}, "
+        f"{format_seconds(round(verdict.time_shares[part] * verdict.run_seconds))}"
+        for part, meaning in _TIME_MEANINGS.items()
+        if verdict.time_shares.get(part, 0.0) >= _LEAST_SHARE
+    }
+    return join_html(
+        element("h3", "What the run spends its time on"),
+        definitions(meanings, class_="phases"),
+    )
+
+
+_LEAST_SHARE = 0.005  # less would be shown as 0%
 
 
 def _phases(data: PageData) -> Html | None:

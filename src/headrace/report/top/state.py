@@ -11,6 +11,8 @@ import numpy as np
 
 from headrace.observe.doctor.stack_samples import find_hotspot, read_stack_samples
 from headrace.observe.whatif.tables import Columns, Flags, Floats, Tables, columns
+from headrace.observe.whatif.train_steps import phase_time_ns
+from headrace.observe.whatif.wall_time import OpenTime, read_open_times
 from headrace.records.schema import PHASES
 
 _LATE_FACTOR, _LATE_NS = 3.0, 2e9
@@ -110,11 +112,12 @@ def read_step_rates(tables: Tables, window: TimeWindow) -> StepRates:
     train, evaluation = (rows.having(kind=kind) for kind in ("train", "eval"))
     current = _current(train, window)
     evaluated = _current(evaluation, window) if current.count == 0 else current
+    open_ns = _open_ns(read_open_times(tables), window)
     start, end = row_times(train)
     return StepRates(
         ranks=tuple(_rate(train, int(rank), window) for rank in np.unique(train["rank"])),
         times=_step_times(current),
-        shares=phase_shares(evaluated),
+        shares=phase_shares(evaluated, open_ns),
         evaluates=current.count == 0 and evaluated.count > 0,
         evaluated_per_s=_evaluated_per_s(evaluation, window),
         quiet_s=quiet_s(start, end, window),
@@ -127,12 +130,24 @@ def row_times(rows: Columns) -> tuple[Floats, Floats]:
     return start, start + rows["wall_ns"]
 
 
-def phase_shares(rows: Columns) -> dict[str, float]:
-    """Return the share of step time of each phase, 0 to 1; empty if there are no steps."""
-    total = float(rows["wall_ns"].sum())
+def _open_ns(open_times: Iterable[OpenTime], window: TimeWindow) -> dict[str, float]:
+    """Return the time in the window of what has not ended, and so is in no row, by phase."""
+    spent: dict[str, float] = dict.fromkeys(PHASES, 0.0)
+    for each in open_times:
+        since_ns = max(each.since_ns, window.since_ns)
+        spent[each.phase] = spent.get(each.phase, 0.0) + max(window.until_ns - since_ns, 0)
+    return spent
+
+
+def phase_shares(rows: Columns, open_ns: Mapping[str, float]) -> dict[str, float]:
+    """Return the share of each phase in steps and open time, 0 to 1; empty if there are none."""
+    total = float(rows["wall_ns"].sum()) + sum(open_ns.values())
     if total <= 0:
         return {}
-    return {phase: max(float(rows[f"{phase}_ns"].sum()), 0.0) / total for phase in PHASES}
+    return {
+        phase: (float(phase_time_ns(rows, phase).sum()) + open_ns.get(phase, 0.0)) / total
+        for phase in PHASES
+    }
 
 
 def _current(rows: Columns, window: TimeWindow) -> Columns:
@@ -213,12 +228,14 @@ def read_processes(tables: Tables, window: TimeWindow) -> tuple[ProcessRates, ..
     alive = {keys[pid] for pid in _alive(processes, usage, stacks, window) if pid in keys}
     if not alive:  # no process was sampled yet
         alive = {(int(rank), -1, -1) for rank in np.unique(steps["rank"])}
+    open_times = {each.rank: each for each in read_open_times(tables)}
     found = []
     for key in sorted(alive):
         pids = [pid for pid, its_key in keys.items() if its_key == key]
-        known = (
-            _rank_rates(steps, key, window) if key[2] < 0 else _worker_rates(batches, key, window)
-        )
+        if key[2] < 0:
+            known = _rank_rates(steps, key, window, open_times.get(key[0]))
+        else:
+            known = _worker_rates(batches, key, window)
         own = _rows_of(stacks, key)
         found.append(_with_code(known, own, _cpu(usage.where(np.isin(usage["pid"], pids)), window)))
     return tuple(found)
@@ -291,13 +308,19 @@ def _rows_of(rows: Columns, key: Key) -> Columns:
     return rows.having(rank=rank, loader=loader, worker=worker)
 
 
-def _rank_rates(steps: Columns, key: Key, window: TimeWindow) -> ProcessRates:
+def _rank_rates(
+    steps: Columns, key: Key, window: TimeWindow, open_time: OpenTime | None
+) -> ProcessRates:
     own = steps.having(rank=key[0])
     if own.count == 0:
-        return ProcessRates(rank=key[0])
+        waits = open_time is not None and open_time.phase == "data_wait"
+        return ProcessRates(rank=key[0], busy=0.0 if waits else None)
     start, end = row_times(own)
     latest = own.where(end > min(window.since_ns, float(end.max()) - 1.0))
     wall, wait = float(latest["wall_ns"].sum()), float(latest["data_wait_ns"].sum())
+    if open_time is not None:
+        open_ns = _open_ns([open_time], window)
+        wall, wait = wall + sum(open_ns.values()), wait + open_ns["data_wait"]
     return ProcessRates(
         rank=key[0],
         batches_per_s=per_second(start, end, own["batches"], window),

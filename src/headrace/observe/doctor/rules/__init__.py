@@ -17,6 +17,7 @@ from headrace.observe.doctor.rules import (  # noqa: F401 - each registers its r
     memory_growth,
     sampler,
     step_times,
+    wall_time,
     workers,
 )
 

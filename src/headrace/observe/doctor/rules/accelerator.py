@@ -40,21 +40,25 @@ def check_sync_bound(evidence: Evidence) -> Finding | None:
     """Gradient sync that backward does not hide takes a large part of the step.
 
     Fires at 10 % of step time on the rank that syncs least: the last rank of a step waits for no
-    other, so its sync time is the network's. Only steps in which sync was measured count.
+    other, so its sync time is the network's. Only steps in which sync was measured count. The
+    share that is told is that of all ranks and steps, as among the phases; the seconds lost are
+    those of the rank that syncs least.
     """
-    share = sync_share(evidence)
-    if not evidence.enough or share is None or share < SERIOUS:
+    least = sync_share(evidence)
+    if not evidence.enough or least is None or least < SERIOUS:
         return None
-    prediction = predict_without(evidence, evidence.steps.wall_ns * share / 2)
+    share = evidence.steps.share("sync")
+    prediction = predict_without(evidence, evidence.steps.wall_ns * least / 2)
     how = (
         "Accumulate gradients of two batches under no_sync(), sync in bfloat16 with a "
         "communication hook, or double the batch size."
     )
     return evidence.finding(
         f"gradient sync takes {share:.0%} of step time beyond what backward hides",
-        share * evidence.steps.total_seconds,
+        least * evidence.steps.total_seconds,
         {
             "sync_share": share,
+            "least_sync_share": least,
             "measured_steps": int((evidence.steps.rows["sync_measured"] > 0).sum()),
             "ranks": len(evidence.steps.ranks),
         },

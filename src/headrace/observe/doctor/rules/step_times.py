@@ -25,33 +25,50 @@ from headrace.records.schema import PHASES
 def check_slow_start(evidence: Evidence) -> Finding | None:
     """It takes long until training begins.
 
-    Fires where more than 60 s pass from a rank's start until its steps have their steady
-    length, without the time of the steps before at that length, or more than 20 s in waiting
-    for its first batch: imports and the start of workers take less. In a short run, such as a
-    trial of a sweep, less counts: 5 s for the first batch if that is a tenth of the run's time.
-    In a run of which it is less than 1 % its severity is "info".
+    Fires where more than 60 s pass from the run's start until its steps have their steady
+    length, or more than 20 s in waiting for the first batch: imports and the start of workers
+    take less. The time of steps before, at that length, does not count, nor that of evaluation
+    and of batches passed over. In a short run, such as a trial of a sweep, less counts: 5 s for
+    the first batch if that is a tenth of the run's time. In a run of which it is less than 1 %
+    its severity is "info", from half of its time on "serious".
     """
-    processes, steps = evidence.processes, evidence.steps
+    processes, steps, wall = evidence.processes, evidence.steps, evidence.other_time.wall
     span = steps.span_ns
     ranks = processes.having(role="rank")["started_ns"]
     if not evidence.enough or span is None or not len(ranks):
         return None
     before_ns = (steps.recorded - len(steps)) / len(steps.ranks) * float(np.median(steps.wall_ns))
-    start_s = max((span[0] - int(ranks.min()) - before_ns) / 1e9, 0.0)
-    first_s, all_s = _first_batch_s(evidence), (span[1] - int(ranks.min())) / 1e9
+    began_ns = min(int(ranks.min()), wall.began_ns)
+    start_s = max((span[0] - began_ns - before_ns) / 1e9 - wall.seconds_before(span[0]), 0.0)
+    first_s, all_s = _first_batch_s(evidence), (span[1] - began_ns) / 1e9
     least_first_s = min(20.0, max(5.0, 0.1 * all_s))
     if start_s < 60.0 and first_s < least_first_s:
         return None
     seconds = max(start_s, first_s)
     what = "until the first batch is there" if first_s >= start_s / 2 else "before the first step"
+    what += _since_or_until_loader(evidence, began_ns, start_s, first_s)
+    share = seconds / max(all_s, 1e-9)
     return evidence.finding(
         f"{seconds:.0f} s pass {what}",
         seconds,
         {"seconds_to_steady_steps": start_s, "seconds_to_first_batch": first_s},
         remedies=(_SOONER_FIRST_BATCH if first_s >= start_s / 2 else _LESS_BEFORE_TRAINING,),
-        # Time before training is paid once, so it is never more than a warning.
-        severity="warning" if seconds >= 0.01 * all_s else "info",
+        # Time before training is paid once, so it is seldom more than a warning.
+        severity="serious" if share >= 0.5 else "warning" if share >= 0.01 else "info",
     )
+
+
+def _since_or_until_loader(
+    evidence: Evidence, began_ns: int, start_s: float, first_s: float
+) -> str:
+    """Return how much of the start is before the line that constructs the loader, if it is most."""
+    loader = evidence.loader
+    if loader is None or not loader.place or first_s >= start_s / 2:
+        return ""
+    before_s = (loader.created_ns - began_ns) / 1e9
+    if before_s < start_s / 2:
+        return f", most of it after the loader{loader.place} was constructed"
+    return f", {before_s:.0f} of them before the loader{loader.place} is constructed"
 
 
 def _first_batch_s(evidence: Evidence) -> float:

@@ -1,0 +1,420 @@
+"""Rules about the run's time outside of its steps: evaluation, time between epochs, open waits.
+
+A share of these is of the run's time after start-up, as that is paid once however long a run is;
+only what a resumed run passes over is paid once, too, and is a share of all of its time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from headrace.observe.doctor.evidence import SERIOUS, Evidence, TrainingLoader, rule, severity_of
+from headrace.observe.doctor.findings import Cause, Finding, Remedy
+from headrace.observe.doctor.remedies import predicted_remedy
+from headrace.observe.doctor.stack_samples import (
+    StackSample,
+    find_cause,
+    is_device_sync,
+    runs_model,
+)
+from headrace.observe.whatif.prediction import Prediction, interval_width
+from headrace.observe.whatif.tables import Columns, Floats, covered_before
+from headrace.observe.whatif.wall_time import OpenTime
+
+_LEAST_S = 2.0
+"""Less than this is not worth a finding, however short the run."""
+
+
+def _time_saved(all_s: float, least_s: float, most_s: float) -> Prediction:
+    """Return what it would give if a run took so much less, at least and at most."""
+    low, high = (all_s / max(all_s - min(saved, 0.99 * all_s), 1e-9) for saved in (least_s, most_s))
+    return Prediction(
+        speedup=(low + high) / 2,
+        low=max(low - interval_width(low), 0.0),
+        high=high + interval_width(high),
+        wait_share=0.0,
+    )
+
+
+def _within(
+    samples: Iterable[StackSample], rows: Columns, phases: Sequence[str]
+) -> list[StackSample]:
+    """Return ranks' samples in some phases, each by the part of its time within rows of `steps`.
+
+    A row of the table `stacks` holds about a second, so a short row of `steps` has a part of it.
+    """
+    found = []
+    spans: dict[int, tuple[Floats, Floats]] = {}
+    for rank in map(int, np.unique(rows["rank"])):
+        mine = rows.having(rank=rank)
+        begins = mine["start_ns"].astype(np.float64)
+        spans[rank] = (begins, begins + mine["wall_ns"])
+    for sample in samples:
+        if sample.phase not in phases or sample.rank not in spans or sample.rows["worker"][0] >= 0:
+            continue
+        begins = sample.rows["start_ns"].astype(np.float64)
+        ends = np.maximum(sample.rows["end_ns"].astype(np.float64), begins + 1.0)
+        span = spans[sample.rank]
+        inside = covered_before(*span, ends) - covered_before(*span, begins)
+        parts = inside / (ends - begins)
+        wall_ns, cpu_ns = (
+            float((sample.rows[name] * parts).sum()) for name in ("wall_ns", "cpu_ns")
+        )
+        if wall_ns > 0:
+            found.append(replace(sample, wall_ns=wall_ns, cpu_ns=cpu_ns))
+    return found
+
+
+def _in_or_at(cause: Cause | None) -> str:
+    """Return a cause, to be read after a clause: ", most of it in save at train.py:9"."""
+    if cause is None or not cause.place:
+        return ""
+    return f", most of it {'in' if cause.name else 'at'} {cause}"
+
+
+def _mean_s(rows: Columns, name: str, ranks: int) -> float:
+    return float(np.maximum(rows[name], 0).sum()) / max(ranks, 1) / 1e9
+
+
+_MOST_EVALUATION = 0.3
+"""Evaluation that computes for less than this share of the time is what a careful run does."""
+
+
+@rule
+def check_evaluation(evidence: Evidence) -> Finding | None:
+    """Evaluation takes a large part of the run's time, or waits for its data.
+
+    Fires where evaluation waits for its loader for at least 10 % of the run's time after
+    start-up, in all 2 s or more, or else takes at least 30 % of it. The loader that it takes
+    longest with is looked at: one without workers makes its batches while the device waits, and
+    workers that do not live on are started again for each evaluation. Batches are those of rows
+    of kind `eval`; a run without an optimizer has no evaluation: its batches are its steps.
+    """
+    wall, loader = evidence.other_time.wall, evidence.other_time.evaluation_loader
+    rows, ranks, loop_s = wall.evaluation, wall.ranks, wall.loop_seconds
+    seconds = wall.seconds("evaluation")
+    if rows.count == 0 or loop_s <= 0 or seconds < _LEAST_S:
+        return None
+    waited_s = _mean_s(rows, "data_wait_ns", ranks)
+    waits = waited_s >= max(SERIOUS * loop_s, _LEAST_S)
+    if not waits and seconds < _MOST_EVALUATION * loop_s:
+        return None
+    phases = ("data_wait",) if waits else ("forward", "copy", "other")
+    cause = find_cause(_within(evidence.other_time.samples, rows, phases))
+    share = f"evaluation takes {seconds / loop_s:.0%} of the run's time"
+    lost_s = waited_s if waits else seconds / 2
+    if waits and loader is not None:
+        why, remedies = _evaluation_waits(evidence, loader, waited_s)
+        title = f"{share}, {waited_s / loop_s:.0%} waiting for the loader{loader.place}, {why}"
+    else:
+        title = f"{share}, {seconds:.0f} of {loop_s:.0f} s{_in_or_at(cause)}"
+        remedies = (_seldom(loop_s, seconds),)
+    return evidence.finding(
+        title,
+        lost_s,
+        {
+            "evaluation_share": seconds / loop_s,
+            "evaluation_seconds": seconds,
+            "data_wait_seconds": waited_s,
+            "batches": int(rows["batches"].sum()),
+            "workers": None if loader is None else loader.workers,
+        },
+        cause=cause,
+        remedies=remedies,
+        severity=severity_of(lost_s / loop_s),
+    )
+
+
+def _seldom(all_s: float, seconds: float) -> Remedy:
+    prediction = _time_saved(all_s, seconds / 2, seconds / 2)
+    how = "Evaluate every second time, or on half of the samples; larger batches need no gradients."
+    return predicted_remedy("evaluation", "half the evaluation", prediction, how)
+
+
+def _evaluation_waits(
+    evidence: Evidence, loader: TrainingLoader, waited_s: float
+) -> tuple[str, tuple[Remedy, ...]]:
+    """Return why evaluation waits for its loader, to be read after it, and what would help."""
+    wall = evidence.other_time.wall
+    first_s, iterations = _first_waits_s(evidence)
+    if loader.workers and not loader.persistent and iterations > 1 and first_s >= waited_s / 2:
+        why = (
+            f"whose workers are started again for each of {iterations} evaluations: "
+            f"{first_s / iterations:.1f} s each"
+        )
+        # The first batch of an iteration has to be made in any case.
+        gain = _time_saved(wall.loop_seconds, first_s / 2, first_s * (1 - 1 / iterations))
+        how = (
+            f"Give the DataLoader{loader.place} persistent_workers=True, and construct it once. "
+            "Half to all of the wait for the first batch is taken to go."
+        )
+        overrides = loader.overridden("persistent_workers", 1) if loader.constructed == 1 else ()
+        remedy = predicted_remedy("persistent-workers", "persistent workers", gain, how, overrides)
+        return why, (remedy,)
+    why = "which has no workers"
+    if loader.workers:
+        plural = "s do" if loader.workers > 1 else " does"
+        why = f"whose {loader.workers} worker{plural} not keep up"
+    return why, _workers_for_evaluation(evidence, loader, waited_s)
+
+
+def _first_waits_s(evidence: Evidence) -> tuple[float, int]:
+    """Return a rank's seconds of wait for first batches of evaluation, and its iterations."""
+    wall, loader = evidence.other_time.wall, evidence.other_time.evaluation_loader
+    if loader is None:
+        return 0.0, 0
+    rows = wall.evaluation.having(loader=loader.number)
+    first = evidence.fetches.having(loader=loader.number, batch=0, ended=0)
+    had_ns = np.sort(first["start_ns"])
+    ends_ns = rows["start_ns"] + rows["wall_ns"]
+    begins = np.searchsorted(had_ns, rows["start_ns"]) < np.searchsorted(had_ns, ends_ns)
+    ranks = max(wall.ranks, 1)
+    return _mean_s(rows.where(begins), "data_wait_ns", ranks), round(begins.sum() / ranks)
+
+
+def _workers_for_evaluation(
+    evidence: Evidence, loader: TrainingLoader, waited_s: float
+) -> tuple[Remedy, ...]:
+    """Return what so many workers would give that evaluation need not wait, if cores allow it."""
+    work, wall = evidence.other_time.evaluation_work, evidence.other_time.wall
+    rows = wall.evaluation.having(loader=loader.number)
+    batches = max(float(rows["batches"].sum()), 1.0)
+    if work is None or (loader.workers and work.cpu_share < 0.5):
+        return ()
+    making_ns = float(work.column("wall_ns").mean())
+    own_ns = max(float((rows["wall_ns"] - rows["data_wait_ns"]).sum()) / batches, 1.0)
+    most = max(int(min(evidence.host.cores / evidence.host.ranks, 32.0)), 1)
+    count = int(min(max(np.ceil(making_ns / own_ns), 1), most))
+    if count <= loader.workers:
+        return ()
+    left_s = max(making_ns / count - own_ns, 0.0) * batches / max(wall.ranks, 1) / 1e9
+    saved_s = max(waited_s - left_s, 0.0)
+    before = f"instead of {loader.workers or 'none'}"
+    change = f"{count} worker{'s' if count > 1 else ''} {before} for evaluation"
+    how = (
+        f"Give the DataLoader{loader.place} num_workers={count} and persistent_workers=True. Half "
+        "to all of the wait that such workers leave out is taken to go."
+    )
+    gain = _time_saved(wall.loop_seconds, saved_s / 2, saved_s)
+    overrides = loader.overridden("num_workers", count)
+    return (predicted_remedy("workers", change, gain, how, overrides),)
+
+
+@rule
+def check_between_epochs(evidence: Evidence) -> Finding | None:
+    """Time passes between epochs, or after the last one: saving, plotting, uploading.
+
+    Fires where rows of kind `between`, from an epoch's end to the next batch, take at least 10 %
+    of the run's time after start-up, in all 2 s or more. The line is the one seen most then.
+    """
+    wall = evidence.other_time.wall
+    seconds, loop_s = wall.seconds("between"), wall.loop_seconds
+    if seconds < max(SERIOUS * loop_s, _LEAST_S):
+        return None
+    rows = wall.between
+    cause = find_cause(_within(evidence.other_time.samples, rows, ("other", "data_wait")))
+    share = seconds / loop_s
+    how = "Do it less often, or in the background. Half to all of it is taken to go."
+    name = cause.name if cause is not None else ""
+    change = f"no {name} between epochs" if name else "no such time"
+    return evidence.finding(
+        f"{share:.0%} of the run's time, {seconds:.0f} of {loop_s:.0f} s, passes between epochs"
+        f"{_in_or_at(cause)}",
+        seconds,
+        {
+            "share_of_time": share,
+            "seconds": seconds,
+            "times": round(rows.count / max(wall.ranks, 1)),
+            "longest_seconds": float(rows["wall_ns"].max()) / 1e9,
+        },
+        cause=cause,
+        remedies=(
+            predicted_remedy(
+                "between-epochs", change, _time_saved(loop_s, seconds / 2, seconds), how
+            ),
+        ),
+        severity=severity_of(share),
+    )
+
+
+@rule
+def check_passed_over_batches(evidence: Evidence) -> Finding | None:
+    """Batches are fetched and passed over before training goes on, as by a resumed run.
+
+    Fires where that takes at least 5 % of the run's time, 2 s or more: batches that a loader's
+    iteration began with and that were not trained on, while later ones of it were; and whole
+    iterations before the first step whose batches the script only asked for.
+    """
+    wall, loader = evidence.other_time.wall, evidence.other_time.passed_over_loader
+    passed, total_s = wall.passed_over, wall.total_seconds
+    seconds = wall.seconds("passed_over")
+    if passed is None or seconds < max(0.05 * total_s, _LEAST_S):
+        return None
+    place = loader.place if loader is not None else ""
+    share = seconds / total_s
+    count = round(int(passed.batches.sum()) / max(wall.ranks, 1))
+    how = (
+        f"Give the DataLoader{place} a sampler that begins where training goes on, as "
+        "accelerate's skip_first_batches and torchdata's StatefulDataLoader do, or use "
+        "headrace.DataLoader, whose load_state_dict makes nothing again."
+    )
+    return evidence.finding(
+        f"{count:,} batches of the loader{place} were fetched and passed over, which took "
+        f"{seconds:.0f} s, {share:.0%} of the run's time",
+        seconds,
+        {"batches": count, "seconds": seconds, "share_of_time": share},
+        cause=Cause(file=loader.file, line=loader.line, share=share) if place and loader else None,
+        remedies=(
+            predicted_remedy(
+                "later-start",
+                "a sampler that begins later",
+                _time_saved(total_s, seconds * 0.9, seconds),
+                how,
+            ),
+        ),
+        severity=severity_of(share),
+    )
+
+
+@rule
+def check_time_outside_model(evidence: Evidence) -> Finding | None:
+    """Each step spends time outside the model: logging, plotting, metrics, saving.
+
+    Fires where the usual step is outside data wait, copies, forward, backward, sync and the
+    optimizer for at least 10 % of the run's time after start-up, in lines that run no part of
+    torch and do not wait for the device. What only some steps do is `step-outliers`.
+    """
+    steps = evidence.steps
+    if not evidence.enough or evidence.loader is None:
+        return None
+    spent = steps.phase_ns("other")
+    usual = np.minimum(spent, 2.0 * float(np.median(spent)))
+    inside = [sample for sample in evidence.rank_samples if sample.phase == "other"]
+    outside = [sample for sample in inside if not (runs_model(sample) or is_device_sync(sample))]
+    seen = sum(sample.wall_ns for sample in inside)
+    part = sum(sample.wall_ns for sample in outside) / max(seen, 1.0)
+    share = float(usual.sum() / max(steps.wall_ns.sum(), 1.0)) * part * evidence.steps_share
+    cause = find_cause(outside)
+    if cause is None or share < SERIOUS:
+        return None
+    seconds = share * evidence.other_time.wall.loop_seconds
+    how = "Do it every so many steps, or in the background. Half to all of it is taken to go."
+    gain = _time_saved(evidence.other_time.wall.loop_seconds, seconds / 2, seconds)
+    return evidence.finding(
+        f"{share:.0%} of the run's time passes outside the model in each step{_in_or_at(cause)}",
+        share / max(evidence.steps_share, 1e-9) * steps.total_seconds,
+        {"share_of_time": share, "milliseconds_a_step": float(np.median(spent)) * part / 1e6},
+        cause=cause,
+        remedies=(predicted_remedy("outside-model", "no such lines in a step", gain, how),),
+        severity=severity_of(share),
+    )
+
+
+_LEAST_OPEN_S, _OPEN_FACTOR = 10.0, 3.0
+_LATEST_NS = 2_500_000_000
+"""Stack samples of the last seconds say what a worker was at when the records end."""
+_WAITS_FOR_OTHERS = ("sync", "backward", "optimizer")
+"""Phases in which a rank may wait for another one, which is then at fault."""
+
+
+@rule
+def check_open_wait(evidence: Evidence) -> Finding | None:
+    """A rank waits for something that has not come: a lock, a read, another rank.
+
+    Fires where a rank has been in the same wait for a batch, or in the same step, for at least
+    10 s and three times the longest before when its records end: while it hangs, and after it
+    was killed. The line is that of the workers that make batches meanwhile, or else the rank's.
+    Of several ranks the one that waits for no other is named.
+    """
+    late = [
+        each
+        for each in evidence.other_time.wall.open
+        if each.seconds >= max(_LEAST_OPEN_S, _OPEN_FACTOR * each.longest_ns / 1e9)
+    ]
+    if not late:
+        return None
+    first = min(late, key=lambda each: (each.phase in _WAITS_FOR_OTHERS, each.since_ns))
+    samples = [each for each in evidence.other_time.samples if each.rank == first.rank]
+    workers, cause = _stuck_workers(samples, first)
+    if cause is None:
+        cause = find_cause(
+            sample for sample in _since(samples, first.since_ns) if sample.rows["worker"][0] < 0
+        )
+    waits = first.phase == "data_wait"
+    does, ends = "been in one step", "which has not ended"
+    if waits:
+        does, ends = "waited for its batch", "and has not got it"
+    rank = f"rank {first.rank}" if evidence.other_time.wall.ranks > 1 else "the script"
+    where = f", {'in' if cause.name else 'at'} {cause}" if cause is not None else ""
+    plural = "s" if len(workers) > 1 else ""
+    who = f" in worker{plural} {' and '.join(map(str, workers))}" if workers else ""
+    since = _clock_time(evidence, first.since_ns)
+    return evidence.finding(
+        f"{rank} has {does} for {first.seconds:.0f} s{since}, {ends}{where}{who}",
+        first.seconds,
+        {
+            "rank": first.rank,
+            "open_seconds": first.seconds,
+            "phase": first.phase,
+            "batch": first.batch if waits else None,
+            "ranks_waiting": len(late),
+            "workers": ", ".join(map(str, workers)) or None,
+        },
+        cause=cause,
+        remedies=(_an_end(in_workers=bool(workers)),),
+        severity="critical",
+    )
+
+
+def _an_end(*, in_workers: bool) -> Remedy:
+    how = "Give reads, locks and queues a time limit."
+    if in_workers:
+        how = (
+            "A lock that a thread held as workers were forked is never let go in them: start "
+            'workers by multiprocessing_context="spawn". Give reads a time limit. '
+            "headrace.DataLoader replaces a worker that exceeds its deadline, and names the sample."
+        )
+    return Remedy(name="end-of-wait", change="an end to the wait", how=how)
+
+
+def _since(samples: Iterable[StackSample], since_ns: int) -> list[StackSample]:
+    """Return the samples restricted to rows that began at a time or later."""
+    seen = [sample.only(sample.rows["start_ns"] >= since_ns) for sample in samples]
+    return [sample for sample in seen if sample.rows.count]
+
+
+def _stuck_workers(
+    samples: Iterable[StackSample], first: OpenTime
+) -> tuple[list[int], Cause | None]:
+    """Return the workers that are making batches in an open wait, and the line of most of them."""
+    if first.phase != "data_wait":
+        return [], None
+    late = _since(samples, first.since_ns)
+    last_ns = max((int(sample.rows["end_ns"].max()) for sample in late), default=0)
+    of_worker: defaultdict[int, list[StackSample]] = defaultdict(list)
+    for sample in late:
+        is_last = sample.rows["end_ns"] >= last_ns - _LATEST_NS
+        for worker in map(int, np.unique(sample.rows["worker"])):
+            mine = sample.only(is_last & (sample.rows["worker"] == worker))
+            if worker >= 0 and sample.phase == "work" and mine.rows.count:
+                of_worker[worker].append(mine)
+    causes = {worker: find_cause(seen) for worker, seen in of_worker.items()}
+    if not causes:
+        return [], None
+    places = [cause.place for cause in causes.values() if cause is not None]
+    most = max(places, key=places.count)
+    stuck = sorted(worker for worker, cause in causes.items() if cause and cause.place == most)
+    return stuck, causes[stuck[0]]
+
+
+def _clock_time(evidence: Evidence, at_ns: int) -> str:
+    """Return the time of day, to be read after a duration; empty if unknown."""
+    offset_ns = evidence.other_time.unix_offset_ns
+    if not offset_ns:
+        return ""
+    return time.strftime(" (%H:%M:%S)", time.localtime((at_ns + offset_ns) / 1e9))

@@ -1,0 +1,334 @@
+"""The wall time of a run: start-up, steps, evaluation, batches passed over, the rest.
+
+Each nanosecond of a rank belongs to one part. A row of `steps` tells which, and rows follow each
+other without a gap while recording is on. What precedes a rank's first row is start-up. What
+follows its last row while it lives is open: a wait, or other work, that has not ended and so has no
+row. What a rank was at then is known by its stack samples, which are written each second.
+
+A batch is passed over if its loader was asked for it and the script trained on later ones of the
+same iteration alone, as a script does that resumes within an epoch. So is an iteration before the
+first step in which the script only asked for batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+import numpy as np
+
+from headrace.observe.whatif.tables import Columns, Flags, Floats, Ints, Tables, columns
+
+TimePart = Literal["start", "steps", "evaluation", "passed_over", "between", "open", "unrecorded"]
+TIME_PARTS: tuple[TimePart, ...] = get_args(TimePart)
+_USED_SHARE = 0.05
+"""In an iteration that is passed over, at most this share of the time is not data wait."""
+_FEWEST_PASSED_OVER = 10
+"""An iteration of fewer batches is not passed over but looked at, as a first batch often is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenTime:
+    """What a rank did last, if it had not ended when its records end."""
+
+    rank: int
+    pid: int
+    since_ns: int
+    until_ns: int  # when the rank was seen for the last time
+    phase: str  # that of most stack samples since then
+    loader: int  # that was asked last; -1 if none was
+    batch: int  # number in the iteration of the batch that it waits for, if it does
+    longest_ns: int  # of the like before: waits for batches, or steps; 0 if there were none
+
+    @property
+    def seconds(self) -> float:
+        """How long it has lasted."""
+        return (self.until_ns - self.since_ns) / 1e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassedOver:
+    """Batches of all ranks that were not trained on: rows of `steps`, or parts of them."""
+
+    loader: Ints
+    start_ns: Ints
+    wall_ns: Ints
+    batches: Ints
+
+    @property
+    def main_loader(self) -> int:
+        """The number of the loader that most of them came from."""
+        return int(np.bincount(self.loader, self.batches).argmax())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WallTime:
+    """The wall time of a run."""
+
+    ranks: int = 0  # with any record of what they did
+    part_ns: Mapping[TimePart, int] = field(default_factory=dict)  # sums over the ranks
+    evaluation: Columns  # rows of the table `steps`, like `between`
+    between: Columns
+    passed_over: PassedOver | None = None
+    open: tuple[OpenTime, ...] = ()
+    outside_ns: tuple[Floats, Floats]  # beginnings and ends of evaluation, time between, open time
+    began_ns: int = 2**62  # the run, by the host's clock; later than any time if unknown
+
+    def seconds(self, part: TimePart) -> float:
+        """Return the seconds of a part, as the mean over the ranks."""
+        return self.part_ns.get(part, 0) / max(self.ranks, 1) / 1e9
+
+    def seconds_before(self, at_ns: int) -> float:
+        """Return seconds of evaluation, and of batches passed over, before a time."""
+        rows, passed = self.evaluation, self.passed_over
+        before_ns = int(rows["wall_ns"][rows["start_ns"] < at_ns].sum())
+        if passed is not None:
+            before_ns += int(passed.wall_ns[passed.start_ns < at_ns].sum())
+        return before_ns / max(self.ranks, 1) / 1e9
+
+    @property
+    def total_seconds(self) -> float:
+        """Seconds from the start to the end, as the mean over the ranks."""
+        return sum(self.seconds(part) for part in TIME_PARTS)
+
+    @property
+    def loop_seconds(self) -> float:
+        """The same without start-up, which is paid once however long a run is."""
+        return self.total_seconds - self.seconds("start")
+
+    @property
+    def evaluation_loader(self) -> int:
+        """The number of the loader that evaluation takes longest with; -1 without one."""
+        loaders, wall_ns = self.evaluation["loader"], self.evaluation["wall_ns"]
+        known = loaders >= 0
+        if not known.any():
+            return -1
+        return int(np.bincount(loaders[known], wall_ns[known]).argmax())
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The share of each part in all of it, 0 to 1."""
+        total = max(self.total_seconds, 1e-9)
+        return {part: self.seconds(part) / total for part in TIME_PARTS}
+
+
+def read_wall_time(tables: Tables, step_kind: str = "train") -> WallTime:
+    """Return the wall time of a run.
+
+    Args:
+        tables: The run's tables.
+        step_kind: Kind of the rows that are steps: "eval" for a run without an optimizer.
+    """
+    steps, fetches = columns(tables, "steps"), columns(tables, "fetches")
+    steps = steps.where(np.lexsort((steps["start_ns"], steps["rank"])))
+    is_step, is_between = steps["kind"] == step_kind, steps["kind"] == "between"
+    is_passed = np.zeros(steps.count, dtype=np.bool_)
+    within: list[tuple[int, int, int, int]] = []
+    if step_kind == "train":
+        is_passed, within = _passed_over(steps, fetches)
+    is_evaluation = ~(is_step | is_between | is_passed)
+    passed = _joined(steps.where(is_passed), within)
+    processes = columns(tables, "processes").having(role="rank")
+    began_ns = _beginning_ns(tables, processes)
+    ranks = _rank_times(tables, steps, fetches, processes, began_ns)
+    open_times = tuple(each.open for each in ranks if each.open is not None)
+    return WallTime(
+        ranks=len(ranks),
+        part_ns={
+            "start": sum(each.start_ns for each in ranks),
+            "steps": _wall_ns(steps, is_step) - sum(wall_ns for _, _, wall_ns, _ in within),
+            "evaluation": _wall_ns(steps, is_evaluation),
+            "passed_over": int(passed.wall_ns.sum()) if passed is not None else 0,
+            "between": _wall_ns(steps, is_between),
+            "open": sum(each.open_ns for each in ranks),
+            "unrecorded": sum(each.gaps_ns for each in ranks),
+        },
+        evaluation=steps.where(is_evaluation),
+        between=steps.where(is_between),
+        passed_over=passed,
+        open=open_times,
+        outside_ns=_outside_ns(steps.where(is_evaluation | is_between), open_times),
+        began_ns=2**62 if began_ns is None else began_ns,
+    )
+
+
+def _joined(rows: Columns, parts: list[tuple[int, int, int, int]]) -> PassedOver | None:
+    """Return rows of batches passed over, and such parts of steps; None without any."""
+    names = ("loader", "start_ns", "wall_ns", "batches")
+    added = np.array(parts, dtype=np.int64).reshape(len(parts), len(names)).T
+    joined = {
+        name: np.concatenate((rows[name].astype(np.int64), more))
+        for name, more in zip(names, added, strict=True)
+    }
+    return PassedOver(**joined) if len(joined["loader"]) else None
+
+
+def _outside_ns(rows: Columns, open_times: tuple[OpenTime, ...]) -> tuple[Floats, Floats]:
+    begins = np.append(rows["start_ns"], [each.since_ns for each in open_times])
+    ends = np.append(rows["start_ns"] + rows["wall_ns"], [each.until_ns for each in open_times])
+    return begins.astype(np.float64), ends.astype(np.float64)
+
+
+def _wall_ns(rows: Columns, where: Flags) -> int:
+    return int(rows["wall_ns"][where].sum())
+
+
+def _passed_over(steps: Columns, fetches: Columns) -> tuple[Flags, list[tuple[int, int, int, int]]]:
+    """Return which rows are of batches passed over, and parts of steps that are.
+
+    The step clock holds up to 64 batches back, as gradients may be accumulated over them; these
+    become part of the first step. A part is (loader, start, wall time, batches), times in ns.
+    """
+    passed = np.zeros(steps.count, dtype=np.bool_)
+    parts: list[tuple[int, int, int, int]] = []
+    trained = np.unique(steps["loader"][(steps["kind"] == "train") & (steps["loader"] >= 0)])
+    for loader in map(int, trained):
+        for rank in map(int, np.unique(steps["rank"])):
+            places = np.flatnonzero((steps["rank"] == rank) & (steps["loader"] == loader))
+            rows = steps.where(places)
+            if not (rows["kind"] == "train").any():
+                continue
+            mine = fetches.having(rank=rank, loader=loader, ended=0)
+            passed[places] = _passed_rows(rows, mine)
+            parts += [(loader, *part) for part in _passed_within_steps(rows, mine)]
+    return passed, parts
+
+
+def _passed_rows(rows: Columns, fetches: Columns) -> Flags:
+    """Return which rows of one rank and loader, in their order, are of batches passed over."""
+    trains, evaluates = rows["kind"] == "train", rows["kind"] == "eval"
+    passed = np.zeros(rows.count, dtype=np.bool_)
+    if not evaluates.any():
+        return passed
+    iteration = _iterations(rows, fetches)
+    first_trained = np.flatnonzero(trains)[0]
+    for number in np.unique(iteration[evaluates]):
+        inside = evaluates & (iteration == number)
+        steps = np.flatnonzero(trains & (iteration == number))
+        if len(steps):  # the rows before the iteration's first step
+            inside[steps[0] :] = False
+        elif np.flatnonzero(inside)[-1] > first_trained or not _is_unused(rows.where(inside)):
+            continue
+        passed |= inside
+    return passed
+
+
+def _is_unused(rows: Columns) -> bool:
+    """Return whether a script did nothing with the batches of an iteration."""
+    wall_ns = float(rows["wall_ns"].sum())
+    return (
+        int(rows["batches"].sum()) >= _FEWEST_PASSED_OVER
+        and wall_ns - float(rows["data_wait_ns"].sum()) <= _USED_SHARE * wall_ns
+    )
+
+
+def _iterations(rows: Columns, fetches: Columns) -> Ints:
+    """Return for each row the number of iterations that had begun by its end."""
+    begins = np.sort(fetches["start_ns"][fetches["batch"] == 0])
+    return np.asarray(np.searchsorted(begins, rows["start_ns"] + rows["wall_ns"]))
+
+
+def _passed_within_steps(rows: Columns, fetches: Columns) -> list[tuple[int, int, int]]:
+    """Return what was passed over within the first step of iterations: start, wall ns, batches."""
+    trains = rows.where(rows["kind"] == "train")
+    usual = max(int(np.median(trains["batches"])), 1)
+    is_first = np.diff(_iterations(trains, fetches), prepend=-1) != 0
+    fetched_ns = np.sort(fetches["start_ns"])
+    found = []
+    for place in np.flatnonzero(is_first & (trains["batches"] > usual)):
+        begin_ns, count = int(trains["start_ns"][place]), int(trains["batches"][place]) - usual
+        later = fetched_ns[np.searchsorted(fetched_ns, begin_ns) :]
+        if count < len(later):
+            wall_ns = min(int(later[count]) - begin_ns, int(trains["wall_ns"][place]))
+            found.append((begin_ns, wall_ns, count))
+    return found
+
+
+def read_open_times(tables: Tables) -> tuple[OpenTime, ...]:
+    """Return what ranks did last, of those that had not ended it when their records end."""
+    steps, fetches = columns(tables, "steps"), columns(tables, "fetches")
+    processes = columns(tables, "processes").having(role="rank")
+    steps = steps.where(np.lexsort((steps["start_ns"], steps["rank"])))
+    ranks = _rank_times(tables, steps, fetches, processes, None)
+    return tuple(each.open for each in ranks if each.open is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RankTime:
+    start_ns: int
+    gaps_ns: int
+    open_ns: int
+    open: OpenTime | None
+
+
+def _rank_times(
+    tables: Tables, steps: Columns, fetches: Columns, processes: Columns, began_ns: int | None
+) -> list[_RankTime]:
+    """Return what the rows of each rank do not hold."""
+    stacks, usage = columns(tables, "stacks"), columns(tables, "process_usage")
+    ranks = np.union1d(steps["rank"], processes["rank"])
+    found = []
+    for rank in map(int, ranks):
+        rows, mine = steps.having(rank=rank), processes.having(rank=rank)
+        own_stacks = stacks.where((stacks["rank"] == rank) & (stacks["worker"] < 0))
+        open_time = _open_time(rank, rows, fetches.having(rank=rank), mine, own_stacks, usage)
+        if rows.count == 0 and open_time is None:
+            continue
+        start, end = rows["start_ns"], rows["start_ns"] + rows["wall_ns"]
+        first_ns = int(start[0]) if rows.count else open_time.since_ns if open_time else 0
+        last_ns = int(end.max()) if rows.count else first_ns
+        own_began = mine["started_ns"].min(initial=first_ns)
+        begin_ns = min(int(own_began), first_ns) if began_ns is None else began_ns
+        found.append(
+            _RankTime(
+                start_ns=max(first_ns - begin_ns, 0),
+                gaps_ns=int(np.maximum(start[1:] - end[:-1], 0).sum()),
+                open_ns=max(open_time.until_ns - last_ns, 0) if open_time else 0,
+                open=open_time,
+            )
+        )
+    return found
+
+
+def _beginning_ns(tables: Tables, processes: Columns) -> int | None:
+    """Return when the run began; None on several hosts, whose clocks differ."""
+    hosts, system = columns(tables, "hosts"), columns(tables, "system")
+    if len(np.unique(hosts["host"].astype(str))) > 1 or not processes.count:
+        return None
+    return int(min(processes["started_ns"].min(), system["t_ns"].min(initial=2**62)))
+
+
+def _open_time(
+    rank: int, rows: Columns, fetches: Columns, processes: Columns, stacks: Columns, usage: Columns
+) -> OpenTime | None:
+    """Return what a rank did last, if stack samples show it after the last row's end."""
+    if not processes.count or not stacks.count:
+        return None
+    pid = int(processes["pid"][processes["started_ns"].argmax()])
+    stacks = stacks.having(pid=pid)
+    row_ends = rows["start_ns"] + rows["wall_ns"]
+    fetch_ends = fetches["start_ns"] + fetches["wait_ns"]
+    ends = np.concatenate((row_ends, fetch_ends))
+    if not stacks.count:
+        return None
+    since_ns = int(ends.max()) if len(ends) else int(stacks["start_ns"].min())
+    later = stacks.where(stacks["start_ns"] >= since_ns)
+    if not later.count:
+        return None
+    alive_ns = usage["t_ns"][(usage["pid"] == pid) & (usage["threads"] > 0)]
+    until_ns = max(int(later["end_ns"].max()), int(alive_ns.max(initial=0)))
+    by_phase = later.summed(by=("phase",), sums=("wall_ns",))
+    phase = str(by_phase["phase"][by_phase["wall_ns"].argmax()])
+    last = int(fetches["start_ns"].argmax()) if fetches.count else -1
+    lasted = fetches["wait_ns"][1:] if phase == "data_wait" else rows["wall_ns"][2:]
+    return OpenTime(
+        rank=rank,
+        pid=pid,
+        since_ns=since_ns,
+        until_ns=until_ns,
+        phase=phase,
+        loader=int(fetches["loader"][last]) if last >= 0 else -1,
+        batch=int(fetches["batch"][last]) + 1 if last >= 0 and not fetches["ended"][last] else 0,
+        longest_ns=int(lasted.max(initial=0)),
+    )

@@ -1,0 +1,388 @@
+"""Where a run's time goes outside of its steps: what the doctor says of it, and what stays out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from headrace.observe.doctor.diagnosis import diagnose
+from headrace.observe.doctor.evidence import gather_evidence
+from headrace.observe.doctor.findings import Diagnosis, Finding
+from headrace.records.schema import PHASES
+from headrace.report.top.state import TimeWindow, read_processes, read_step_rates
+from run_tables import MS, SCRIPT, RunTables, stack
+
+TORCH = "/venv/lib/python3.11/site-packages/torch"
+LOOP = f"{SCRIPT}:50:<module>"
+ITEM = stack(LOOP, f"{TORCH}/utils/data/dataloader.py:700:__next__", f"{SCRIPT}:9:Rows.__getitem__")
+SAVE = stack(LOOP, f"{SCRIPT}:77:save")
+LOCK = stack(
+    f"{TORCH}/utils/data/_utils/worker.py:349:_worker_loop", f"{SCRIPT}:21:Rows.__getitem__"
+)
+QUEUE = stack(LOOP, "/usr/lib/python3.11/multiprocessing/queues.py:113:Queue.get")
+TRAIN, HELD_OUT = 0, 1
+
+
+@dataclass
+class Script:
+    """A rank's script, played through; times in milliseconds."""
+
+    workers: tuple[int, int] = (2, 0)
+    rank: int = 0
+    start_ms: float = 50.0
+    tables: RunTables = field(default_factory=RunTables)
+
+    def __post_init__(self) -> None:
+        self.now = int(self.start_ms * MS)
+        self.batch, self.epoch = 0, {TRAIN: -1, HELD_OUT: -1}
+        if self.rank == 0:
+            self.tables.add("hosts", host="one", cores=8.0, memory_bytes=2**36, attempt=1)
+        self.tables.add("processes", pid=100 + self.rank, role="rank", rank=self.rank, loader=-1,
+                        worker=-1, world_size=1, attempt=1)  # fmt: skip
+        for loader, workers in enumerate(self.workers):
+            self.tables.add("loaders", rank=self.rank, loader=loader, kind="torch", dataset="Rows",
+                            style="map", workers=workers, prefetch_factor=2, batch_size=8,
+                            in_order=1, file=SCRIPT, line=40 + loader,
+                            created_ns=self.now)  # fmt: skip
+
+    def iterates(self, loader: int = TRAIN) -> Script:
+        self.epoch[loader] += 1
+        self.batch = 0
+        return self
+
+    def fetch(self, wait_ms: float, loader: int = TRAIN) -> int:
+        wait = int(wait_ms * MS)
+        self.tables.add("fetches", rank=self.rank, loader=loader, epoch=self.epoch[loader],
+                        batch=self.batch, start_ns=self.now, wait_ns=wait, ready=-1,
+                        receive_ns=-1, receive_cpu_ns=-1)  # fmt: skip
+        self.tables.add("batches", rank=self.rank, loader=loader, worker=-1, batch=self.batch,
+                        start_ns=self.now, wall_ns=wait, cpu_ns=wait, process_cpu_ns=wait,
+                        samples=8, read_ns=-1)  # fmt: skip
+        self.batch += 1
+        return wait
+
+    def row(self, kind: str, loader: int = TRAIN, batches: int = 1, **phases_ms: float) -> Script:
+        spent = {f"{phase}_ns": int(phases_ms.get(phase, 0) * MS) for phase in PHASES}
+        wall = sum(spent.values())
+        number = sum(row["kind"] == kind for row in self.tables.rows["steps"])
+        self.tables.add("steps", rank=self.rank, step=number, kind=kind, loader=loader,
+                        start_ns=self.now, wall_ns=wall, batches=batches, samples=8 * batches,
+                        **spent)  # fmt: skip
+        self.now += wall
+        return self
+
+    def train(self, steps: int = 50, wait_ms: float = 1, **more_ms: float) -> Script:
+        phases: dict[str, float] = {"forward": 15, "backward": 23, "optimizer": 1, **more_ms}
+        for _ in range(steps):
+            self.fetch(wait_ms)
+            self.row("train", data_wait=wait_ms, **phases)
+        return self
+
+    def evaluate(
+        self, batches: int = 20, wait_ms: float = 1, first_ms: float = 0, **more_ms: float
+    ) -> Script:
+        self.iterates(HELD_OUT)
+        for number in range(batches):
+            waited = wait_ms + (first_ms if number == 0 else 0)
+            self.fetch(waited, HELD_OUT)
+            self.row("eval", HELD_OUT, data_wait=waited, **{"forward": 15, **more_ms})
+        return self
+
+    def passes_over(self, batches: int, wait_ms: float) -> Script:
+        for _ in range(batches):
+            self.fetch(wait_ms)
+            self.row("eval", data_wait=wait_ms, forward=0.05)
+        return self
+
+    def seen(
+        self, text: str, phase: str, since_ns: int, until_ns: int | None = None, worker: int = -1
+    ) -> Script:
+        """Add stack samples of each second, as the sampler writes them."""
+        until_ns = self.now if until_ns is None else until_ns
+        for start in range(since_ns, until_ns, 1000 * MS):
+            end = min(start + 1000 * MS, until_ns)
+            self.tables.add("stacks", pid=100 + self.rank if worker < 0 else 1000 + worker,
+                            rank=self.rank, loader=-1 if worker < 0 else TRAIN, worker=worker,
+                            phase=phase, stack=text, start_ns=start, samples=50,
+                            wall_ns=end - start, cpu_ns=(end - start) // 50,
+                            end_ns=end)  # fmt: skip
+        return self
+
+    def between(self, ms: float, text: str = SAVE) -> Script:
+        began = self.now
+        return self.row("between", other=ms).seen(text, "other", began)
+
+    def hangs(self, seconds: int, text: str = QUEUE, phase: str = "data_wait") -> Script:
+        return self.seen(text, phase, self.now, self.now + seconds * 1000 * MS)
+
+
+def epochs(script: Script, each: Callable[[Script], Any], count: int = 4) -> Script:
+    for _ in range(count):
+        each(script.iterates().train())
+    return script
+
+
+def found(script: Script) -> tuple[Diagnosis, dict[str, Finding]]:
+    diagnosis = diagnose(script.tables)
+    return diagnosis, {finding.rule: finding for finding in diagnosis.findings}
+
+
+def account(script: Script) -> Any:
+    return gather_evidence(script.tables).other_time.wall
+
+
+def test_evaluation_that_waits_for_a_loader_without_workers():
+    script = epochs(Script(), lambda each: each.evaluate(wait_ms=200))
+    script.seen(ITEM, "data_wait", 50 * MS)
+    diagnosis, rules = found(script)
+    sentence = diagnosis.verdict.sentence
+    assert sentence.startswith("Evaluation takes 68% of the run's time, 63% waiting for the loader")
+    assert "loader at train.py:41, which has no workers; with 8 workers instead of none" in sentence
+    evaluation = rules["evaluation"]
+    assert evaluation.seconds_lost == pytest.approx(16.0)
+    assert evaluation.cause is not None
+    assert (evaluation.cause.line, evaluation.cause.name) == (9, "Rows.__getitem__")
+    assert evaluation.remedies[0].overrides[0].value == 8
+    shares = diagnosis.verdict.time_shares
+    assert shares["evaluation"] == pytest.approx(0.68, abs=0.01)
+    assert sum(shares.values()) == pytest.approx(1.0)
+
+
+def test_workers_of_an_evaluation_that_are_started_again_each_time():
+    script = epochs(
+        Script(workers=(2, 2)), lambda each: each.evaluate(batches=10, first_ms=900), count=5
+    )
+    diagnosis, rules = found(script)
+    assert "whose workers are started again for each of 5 evaluations: 0.9 s each" in (
+        diagnosis.verdict.sentence
+    )
+    assert [each.name for each in rules["evaluation"].remedies] == ["persistent-workers"]
+
+
+def test_evaluation_that_computes_for_most_of_the_time():
+    script = epochs(Script(), lambda each: each.evaluate(batches=100))
+    script.seen(stack(LOOP, f"{SCRIPT}:30:evaluate"), "forward", 50 * MS)
+    diagnosis, rules = found(script)
+    assert "in evaluate at train.py:30" in diagnosis.verdict.sentence
+    assert rules["evaluation"].remedies[0].name == "evaluation"
+    assert rules["evaluation"].remedies[0].predicted_speedup == pytest.approx(1.286, abs=0.01)
+
+
+def test_saving_between_epochs():
+    diagnosis, rules = found(epochs(Script(), lambda each: each.between(4000)))
+    assert diagnosis.verdict.sentence.startswith(
+        "67% of the run's time, 16 of 24 s, passes between epochs, most of it in save at"
+    )
+    assert rules["between-epochs"].remedies[0].change == "no save between epochs"
+    assert rules["between-epochs"].severity == "critical"
+
+
+@pytest.mark.parametrize("passed", [20, 300], ids=["within the first step", "in rows of their own"])
+def test_batches_that_a_resumed_run_passes_over(passed: int):
+    script = Script().iterates()
+    if passed == 300:
+        script.passes_over(300, 30)
+    else:
+        waits = [script.fetch(200) for _ in range(passed)]
+        # Each is asked for when the one before has come.
+        for number, row in enumerate(script.tables.rows["fetches"]):
+            row["start_ns"] += number * 200 * MS
+        script.row("train", batches=passed + 1, data_wait=sum(waits) / MS, forward=39)
+        script.tables.add("fetches", rank=0, batch=passed, start_ns=script.now - 39 * MS)
+        script.batch += 1
+    script.train(100)
+    diagnosis, rules = found(script)
+    finding = rules["passed-over-batches"]
+    assert f"{passed:,} batches of the loader at train.py:40 were fetched" in finding.title
+    assert finding.evidence["batches"] == passed
+    assert finding.seconds_lost == pytest.approx(passed * 30.05e-3 if passed == 300 else 4.0)
+    assert finding.cause is not None
+    assert finding.cause.line == 40
+    assert finding.remedies[0].change == "a sampler that begins later"
+    assert diagnosis.verdict.sentence.startswith(f"{passed:,} batches of the loader")
+    assert "slow-start" not in rules
+
+
+def test_whole_epochs_that_are_passed_over():
+    script = Script().iterates().passes_over(100, 30)
+    script.iterates().passes_over(50, 30).train(100)
+    _, rules = found(script)
+    assert rules["passed-over-batches"].evidence["batches"] == 150
+
+
+def test_statistics_of_the_training_data_are_no_batches_passed_over():
+    script = Script().iterates()
+    for _ in range(100):
+        script.fetch(10)
+        script.row("eval", data_wait=10, forward=20)
+    script.iterates().train(100)
+    assert account(script).passed_over is None
+    assert account(script).seconds("evaluation") == pytest.approx(3.0)
+
+
+def test_a_long_time_before_the_first_step_that_is_no_start():
+    """83 s of batches passed over are not lists of files and compiled models."""
+    _, rules = found(Script().iterates().passes_over(2000, 41).train(100))
+    assert set(rules) & {"slow-start", "passed-over-batches"} == {"passed-over-batches"}
+
+
+def test_a_long_start_before_the_loader_is_constructed():
+    script = Script(start_ms=90_000)
+    diagnosis, rules = found(script.iterates().train(500))
+    assert diagnosis.verdict.sentence == (
+        "90 s pass before the first step, 90 of them before the loader at train.py:40 is "
+        "constructed."
+    )
+    assert rules["slow-start"].severity == "serious"
+
+
+@pytest.mark.parametrize(
+    "little",
+    [
+        lambda each: each.evaluate(batches=10),
+        lambda each: each.evaluate(batches=10, first_ms=100),
+        lambda each: each.between(150),
+        lambda each: each.evaluate(batches=30).between(50),
+    ],
+)
+def test_what_takes_a_few_per_cent_stays_out(little: Callable[[Script], Any]):
+    diagnosis, rules = found(epochs(Script(), little, count=8))
+    assert diagnosis.verdict.sentence.startswith("The accelerator is the limit")
+    assert set(rules) == {"compute-bound"}
+
+
+def test_each_step_writes_a_log():
+    script = Script().iterates().train(400, other=20)
+    script.seen(stack(LOOP, f"{SCRIPT}:60:plot"), "other", 50 * MS)
+    diagnosis, _ = found(script)
+    assert "33% of the run's time passes outside the model in each step" in (
+        diagnosis.verdict.sentence
+    )
+    assert "in plot at train.py:60" in diagnosis.verdict.sentence
+
+
+def test_gradient_clipping_is_part_of_the_model():
+    script = Script().iterates().train(400, other=20)
+    clips = stack(LOOP, f"{TORCH}/nn/utils/clip_grad.py:20:clip_grad_norm_")
+    _, rules = found(script.seen(clips, "other", 50 * MS))
+    assert "time-outside-model" not in rules
+
+
+def test_a_fault_of_training_steps_is_weighed_by_their_part_of_the_run():
+    script = Script(workers=(0, 0))
+    script.iterates().train(60, wait_ms=10)
+    _, alone = found(script)
+    assert "too-few-workers" in alone
+    _, rules = found(script.between(60_000))
+    assert rules["too-few-workers"].severity == "info"
+    assert next(iter(rules)) == "between-epochs"
+
+
+def test_inference_is_diagnosed_by_its_batches():
+    script = Script(workers=(0, 0)).iterates()
+    for _ in range(100):
+        script.fetch(40)
+        script.row("eval", data_wait=40, forward=10)
+    script.seen(ITEM, "data_wait", 50 * MS)
+    diagnosis, rules = found(script)
+    assert diagnosis.verdict.steps == 98
+    assert diagnosis.verdict.sentence.startswith("80% of step time waits for data")
+    assert rules["too-few-workers"].cause is not None
+    assert rules["too-few-workers"].cause.line == 9
+    assert not set(rules) & {"evaluation", "passed-over-batches"}
+
+
+def hanging(seconds: int = 24, **of_script: Any) -> Script:
+    script = Script(**of_script).iterates().train(30).hangs(seconds)
+    for worker in (0, 1):
+        until = script.now + seconds * 1000 * MS
+        script.seen(LOCK, "work", script.now, until, worker=worker)
+    return script
+
+
+def test_a_wait_that_has_not_ended_comes_first_with_the_workers_line():
+    script = hanging()
+    script.tables.rows["hosts"][0]["unix_offset_ns"] = 10**18
+    diagnosis, rules = found(script)
+    sentence = diagnosis.verdict.sentence
+    assert sentence.startswith("The script has waited for its batch for 24 s (")
+    assert sentence.endswith("in Rows.__getitem__ at train.py:21 in workers 0 and 1.")
+    assert rules["open-wait"].severity == "critical"
+    assert rules["open-wait"].evidence["batch"] == 30
+    assert account(script).seconds("open") == pytest.approx(24.0)
+    # At the rates of the last steps it would wait for little.
+    window = TimeWindow(script.now + 14_000 * MS, script.now + 24_000 * MS)
+    assert read_step_rates(script.tables, window).shares["data_wait"] > 0.9
+    (rank, *_) = read_processes(script.tables, window)
+    assert rank.busy == pytest.approx(0.0, abs=0.1)
+
+
+def test_a_wait_for_the_very_first_batch():
+    script = Script(workers=(0, 0)).iterates().hangs(30, ITEM)
+    diagnosis, _ = found(script)
+    assert diagnosis.verdict.sentence == (
+        "The script has waited for its batch for 30 s, and has not got it, "
+        "in Rows.__getitem__ at train.py:9."
+    )
+
+
+def test_a_step_that_has_not_ended():
+    script = Script().iterates().train(30)
+    script.hangs(60, stack(LOOP, f"{SCRIPT}:66:reduce"), "other")
+    sentence = found(script)[0].verdict.sentence
+    assert sentence.startswith("The script has been in one step for 60 s, which has not ended, in")
+    assert "reduce at train.py:66" in sentence
+
+
+def test_of_several_ranks_the_one_is_named_that_waits_for_no_other():
+    script = hanging()
+    other = Script(rank=1, tables=script.tables).iterates().train(29)
+    other.hangs(25, stack(LOOP, f"{TORCH}/autograd/__init__.py:1:backward"), "backward")
+    sentence = found(script)[0].verdict.sentence
+    assert sentence.startswith("Rank 0 has waited for its batch for 24 s")
+
+
+@pytest.mark.parametrize("seconds", [1, 5, 9])
+def test_a_wait_that_may_end_soon_is_no_finding(seconds: int):
+    assert "open-wait" not in found(hanging(seconds))[1]
+
+
+def test_a_wait_no_longer_than_others_before_is_no_finding():
+    script = Script().iterates().train(20).train(3, wait_ms=9000).hangs(20)
+    assert "open-wait" not in found(script)[1]
+
+
+def test_a_rank_that_has_ended_waits_for_nothing():
+    script = Script().iterates().train(30)
+    script.tables.add("process_usage", t_ns=script.now + 60_000 * MS, pid=100, threads=1)
+    assert account(script).open == ()
+
+
+def test_each_part_of_the_time_is_counted_once():
+    script = Script().iterates().passes_over(30, 10).train(20).evaluate().between(500).hangs(3)
+    wall = account(script)
+    assert wall.total_seconds == pytest.approx((script.now + 3000 * MS) / 1e9)
+    assert sum(wall.shares.values()) == pytest.approx(1.0)
+    assert wall.seconds("passed_over") == pytest.approx(30 * 10.05e-3)
+    assert wall.seconds("start") == pytest.approx(0.05)
+
+
+def test_the_phases_and_the_headline_tell_the_same_gradient_sync():
+    """DDP times one step of so many; in the others its sync is part of backward."""
+    script = Script().iterates()
+    other = Script(rank=1, tables=script.tables).iterates()
+    for each in (script, other):
+        each.train(200)
+    for number, row in enumerate(script.tables.rows["steps"]):
+        if number % 20 == 0:
+            row.update(sync_measured=1, sync_ns=10 * MS, backward_ns=13 * MS)
+    diagnosis, rules = found(script)
+    assert diagnosis.verdict.phase_shares["sync"] == pytest.approx(0.25)
+    assert diagnosis.verdict.phase_shares["backward"] == pytest.approx(0.325)
+    assert rules["sync-bound"].evidence["sync_share"] == pytest.approx(0.25)
+    assert "gradient sync takes 25% of step time" in rules["sync-bound"].title
+    steps = gather_evidence(script.tables).steps
+    assert sum(steps.shares.values()) == pytest.approx(1.0)
