@@ -180,6 +180,23 @@ def test_saving_between_epochs():
     assert rules["between-epochs"].severity == "critical"
 
 
+def test_an_evaluation_without_a_loader_is_named_and_not_the_model_that_steps_run_too():
+    forward = f"{SCRIPT}:12:Net.forward"
+    text = stack(LOOP, f"{SCRIPT}:30:evaluate", forward)
+    script = epochs(Script(), lambda each: each.between(4000, text))
+    script.seen(stack(f"{SCRIPT}:50:<module>", forward), "forward", 50 * MS)
+    assert "most of it in evaluate at train.py:30" in found(script)[0].verdict.sentence
+
+
+def test_an_evaluation_of_the_training_data_before_training_is_no_resumption():
+    script = Script(workers=(0, 0)).iterates()
+    for _ in range(200):
+        script.fetch(30)
+        script.row("eval", data_wait=30, forward=0.9)
+    _, rules = found(script.iterates().train(100, wait_ms=30))
+    assert "passed-over-batches" not in rules
+
+
 @pytest.mark.parametrize("passed", [20, 300], ids=["within the first step", "in rows of their own"])
 def test_batches_that_a_resumed_run_passes_over(passed: int):
     script = Script().iterates()
@@ -320,6 +337,29 @@ def test_a_wait_that_has_not_ended_comes_first_with_the_workers_line():
     assert rank.busy == pytest.approx(0.0, abs=0.1)
 
 
+def test_workers_that_are_stuck_before_their_first_batch():
+    script = Script().iterates().hangs(30)
+    until = script.now + 30_000 * MS
+    loop = LOCK.split("\n", maxsplit=1)[0]
+    forked = stack(LOOP, f"{TORCH}/utils/data/dataloader.py:9:__iter__", loop)
+    script.seen(stack(forked, f"{SCRIPT}:15:open_archive"), "idle", script.now, until, worker=0)
+    script.seen(stack(forked, "/usr/lib/queues.py:1:get"), "idle", script.now, until, worker=1)
+    assert "in open_archive at train.py:15 in worker 0." in found(script)[0].verdict.sentence
+
+
+def test_workers_that_native_code_holds_are_told_by_their_silence():
+    script = Script().iterates().train(30).hangs(30)
+    end = script.now + 30_000 * MS
+    for worker in (0, 1):
+        script.tables.add("processes", pid=1000 + worker, role="worker", rank=0, loader=TRAIN,
+                          worker=worker, started_ns=50 * MS)  # fmt: skip
+        for pid in (100, 1000 + worker):
+            script.tables.add("process_usage", t_ns=end, pid=pid, threads=2)
+    script.seen(LOCK, "work", script.now, end, worker=1)
+    sentence = found(script)[0].verdict.sentence
+    assert "in worker 1; worker 0 ran no Python meanwhile." in sentence
+
+
 def test_a_wait_for_the_very_first_batch():
     script = Script(workers=(0, 0)).iterates().hangs(30, ITEM)
     diagnosis, _ = found(script)
@@ -329,11 +369,18 @@ def test_a_wait_for_the_very_first_batch():
     )
 
 
-def test_a_step_that_has_not_ended():
+@pytest.mark.parametrize(
+    ("phase", "starts"),
+    [
+        ("backward", "The script has been in one step for 60 s, which has not ended, in reduce"),
+        ("other", "The script has been outside of the model for 60 s, and has not come back, in"),
+    ],
+)
+def test_what_has_not_ended_need_be_no_wait_for_a_batch(phase: str, starts: str):
     script = Script().iterates().train(30)
-    script.hangs(60, stack(LOOP, f"{SCRIPT}:66:reduce"), "other")
+    script.hangs(60, stack(LOOP, f"{SCRIPT}:66:reduce"), phase)
     sentence = found(script)[0].verdict.sentence
-    assert sentence.startswith("The script has been in one step for 60 s, which has not ended, in")
+    assert sentence.startswith(starts)
     assert "reduce at train.py:66" in sentence
 
 

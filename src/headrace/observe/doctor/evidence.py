@@ -482,9 +482,7 @@ def _gather_other_time(tables: Tables, steps: TrainSteps, since_s: float | None)
             covered_before(*wall.outside_ns, times.astype(np.float64))
             for times in (stacks["start_ns"], end_ns_of(stacks))
         )
-        samples = read_stack_samples(
-            stacks, (until > before) & (stacks["phase"] != "idle"), since_s
-        )
+        samples = read_stack_samples(stacks, until > before, since_s)
     return OtherTime(
         wall=wall,
         evaluation_loader=loaders.get(number),

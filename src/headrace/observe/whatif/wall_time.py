@@ -22,8 +22,9 @@ from headrace.observe.whatif.tables import Columns, Flags, Floats, Ints, Tables,
 
 TimePart = Literal["start", "steps", "evaluation", "passed_over", "between", "open", "unrecorded"]
 TIME_PARTS: tuple[TimePart, ...] = get_args(TimePart)
-_USED_SHARE = 0.05
-"""In an iteration that is passed over, at most this share of the time is not data wait."""
+_USED_SHARE, _USED_NS = 0.05, 500_000
+"""In an iteration that is passed over, at most this share of the time is not data wait, and so much
+of a batch's: any model takes longer."""
 _FEWEST_PASSED_OVER = 10
 """An iteration of fewer batches is not passed over but looked at, as a first batch often is."""
 
@@ -216,10 +217,11 @@ def _passed_rows(rows: Columns, fetches: Columns) -> Flags:
 
 def _is_unused(rows: Columns) -> bool:
     """Return whether a script did nothing with the batches of an iteration."""
-    wall_ns = float(rows["wall_ns"].sum())
+    used_ns = rows["wall_ns"] - rows["data_wait_ns"]
     return (
         int(rows["batches"].sum()) >= _FEWEST_PASSED_OVER
-        and wall_ns - float(rows["data_wait_ns"].sum()) <= _USED_SHARE * wall_ns
+        and int(used_ns.sum()) <= _USED_SHARE * int(rows["wall_ns"].sum())
+        and float(np.median(used_ns)) <= _USED_NS
     )
 
 

@@ -21,6 +21,7 @@ from headrace.core.errors import HeadraceError, LaunchError, RecordsError
 from headrace.observe.doctor.diagnosis import diagnose
 from headrace.observe.whatif.tables import CachedTables, Tables
 from headrace.observe.whatif.train_steps import WARM_UP_STEPS
+from headrace.observe.whatif.wall_time import read_open_times
 from headrace.records.live_reader import StepTotals, recent_rows, row_ends_ns, rows_since
 from headrace.records.live_switch import LiveSwitch
 from headrace.records.reader import Records, open_records
@@ -186,6 +187,7 @@ class RunWatcher:
         read = closed_reader(whole)
         newest = newest_ns(read)
         until_ns = newest_ns(read, ("steps",)) or newest
+        until_ns = max([until_ns, *(each.until_ns for each in read_open_times(whole))])
         window = TimeWindow(until_ns - _WINDOW_NS, until_ns)
         hosts = whole.table("hosts")
         if hosts.num_rows and newest:

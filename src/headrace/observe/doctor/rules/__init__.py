@@ -15,6 +15,7 @@ from headrace.observe.doctor.rules import (  # noqa: F401 - each registers its r
     batch_making,
     data_wait,
     memory_growth,
+    open_wait,
     sampler,
     step_times,
     wall_time,

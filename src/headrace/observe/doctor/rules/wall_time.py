@@ -1,4 +1,4 @@
-"""Rules about the run's time outside of its steps: evaluation, time between epochs, open waits.
+"""Rules about the run's time outside of its steps: evaluation, time between epochs, resumption.
 
 A share of these is of the run's time after start-up, as that is paid once however long a run is;
 only what a resumed run passes over is paid once, too, and is a share of all of its time.
@@ -6,8 +6,6 @@ only what a resumed run passes over is paid once, too, and is a share of all of 
 
 from __future__ import annotations
 
-import time
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -17,6 +15,7 @@ from headrace.observe.doctor.evidence import SERIOUS, Evidence, TrainingLoader, 
 from headrace.observe.doctor.findings import Cause, Finding, Remedy
 from headrace.observe.doctor.remedies import predicted_remedy
 from headrace.observe.doctor.stack_samples import (
+    StackFrame,
     StackSample,
     find_cause,
     is_device_sync,
@@ -24,7 +23,7 @@ from headrace.observe.doctor.stack_samples import (
 )
 from headrace.observe.whatif.prediction import Prediction, interval_width
 from headrace.observe.whatif.tables import Columns, Floats, covered_before
-from headrace.observe.whatif.wall_time import OpenTime
+from headrace.observe.whatif.train_steps import MODEL_PHASES
 
 _LEAST_S = 2.0
 """Less than this is not worth a finding, however short the run."""
@@ -81,6 +80,7 @@ def _mean_s(rows: Columns, name: str, ranks: int) -> float:
     return float(np.maximum(rows[name], 0).sum()) / max(ranks, 1) / 1e9
 
 
+_NEARLY_ALL = 0.9
 _MOST_EVALUATION = 0.3
 """Evaluation that computes for less than this share of the time is what a careful run does."""
 
@@ -109,8 +109,13 @@ def check_evaluation(evidence: Evidence) -> Finding | None:
     share = f"evaluation takes {seconds / loop_s:.0%} of the run's time"
     lost_s = waited_s if waits else seconds / 2
     if waits and loader is not None:
-        why, remedies = _evaluation_waits(evidence, loader, waited_s)
-        title = f"{share}, {waited_s / loop_s:.0%} waiting for the loader{loader.place}, {why}"
+        own_s = _mean_s(rows.having(loader=loader.number), "data_wait_ns", ranks)
+        why, remedies = _evaluation_waits(evidence, loader, own_s)
+        whole = own_s >= _NEARLY_ALL * waited_s
+        whom = f"the loader{loader.place}, {why}"
+        if not whole:
+            whom = f"its data, {own_s / loop_s:.0%} for {whom}"
+        title = f"{share}, {waited_s / loop_s:.0%} waiting for {whom}"
     else:
         title = f"{share}, {seconds:.0f} of {loop_s:.0f} s{_in_or_at(cause)}"
         remedies = (_seldom(loop_s, seconds),)
@@ -217,7 +222,14 @@ def check_between_epochs(evidence: Evidence) -> Finding | None:
     if seconds < max(SERIOUS * loop_s, _LEAST_S):
         return None
     rows = wall.between
-    cause = find_cause(_within(evidence.other_time.samples, rows, ("other", "data_wait")))
+    seen = _within(evidence.other_time.samples, rows, ("other", "data_wait"))
+    in_steps = {
+        frame
+        for sample in evidence.rank_samples
+        if sample.phase in MODEL_PHASES
+        for frame in sample.frames
+    }
+    cause = find_cause(_cut_to_special_line(sample, in_steps) for sample in seen)
     share = seconds / loop_s
     how = "Do it less often, or in the background. Half to all of it is taken to go."
     name = cause.name if cause is not None else ""
@@ -240,6 +252,18 @@ def check_between_epochs(evidence: Evidence) -> Finding | None:
         ),
         severity=severity_of(share),
     )
+
+
+def _cut_to_special_line(sample: StackSample, in_steps: set[StackFrame]) -> StackSample:
+    """Return a sample without the inner lines that steps run, too, such as the model's."""
+    if sample.own_frame not in in_steps:
+        return sample
+    special = [
+        depth
+        for depth, frame in enumerate(sample.frames, start=1)
+        if frame.is_user and frame.line and frame not in in_steps
+    ]
+    return replace(sample, frames=sample.frames[: special[-1]]) if special else sample
 
 
 @rule
@@ -313,108 +337,3 @@ def check_time_outside_model(evidence: Evidence) -> Finding | None:
         remedies=(predicted_remedy("outside-model", "no such lines in a step", gain, how),),
         severity=severity_of(share),
     )
-
-
-_LEAST_OPEN_S, _OPEN_FACTOR = 10.0, 3.0
-_LATEST_NS = 2_500_000_000
-"""Stack samples of the last seconds say what a worker was at when the records end."""
-_WAITS_FOR_OTHERS = ("sync", "backward", "optimizer")
-"""Phases in which a rank may wait for another one, which is then at fault."""
-
-
-@rule
-def check_open_wait(evidence: Evidence) -> Finding | None:
-    """A rank waits for something that has not come: a lock, a read, another rank.
-
-    Fires where a rank has been in the same wait for a batch, or in the same step, for at least
-    10 s and three times the longest before when its records end: while it hangs, and after it
-    was killed. The line is that of the workers that make batches meanwhile, or else the rank's.
-    Of several ranks the one that waits for no other is named.
-    """
-    late = [
-        each
-        for each in evidence.other_time.wall.open
-        if each.seconds >= max(_LEAST_OPEN_S, _OPEN_FACTOR * each.longest_ns / 1e9)
-    ]
-    if not late:
-        return None
-    first = min(late, key=lambda each: (each.phase in _WAITS_FOR_OTHERS, each.since_ns))
-    samples = [each for each in evidence.other_time.samples if each.rank == first.rank]
-    workers, cause = _stuck_workers(samples, first)
-    if cause is None:
-        cause = find_cause(
-            sample for sample in _since(samples, first.since_ns) if sample.rows["worker"][0] < 0
-        )
-    waits = first.phase == "data_wait"
-    does, ends = "been in one step", "which has not ended"
-    if waits:
-        does, ends = "waited for its batch", "and has not got it"
-    rank = f"rank {first.rank}" if evidence.other_time.wall.ranks > 1 else "the script"
-    where = f", {'in' if cause.name else 'at'} {cause}" if cause is not None else ""
-    plural = "s" if len(workers) > 1 else ""
-    who = f" in worker{plural} {' and '.join(map(str, workers))}" if workers else ""
-    since = _clock_time(evidence, first.since_ns)
-    return evidence.finding(
-        f"{rank} has {does} for {first.seconds:.0f} s{since}, {ends}{where}{who}",
-        first.seconds,
-        {
-            "rank": first.rank,
-            "open_seconds": first.seconds,
-            "phase": first.phase,
-            "batch": first.batch if waits else None,
-            "ranks_waiting": len(late),
-            "workers": ", ".join(map(str, workers)) or None,
-        },
-        cause=cause,
-        remedies=(_an_end(in_workers=bool(workers)),),
-        severity="critical",
-    )
-
-
-def _an_end(*, in_workers: bool) -> Remedy:
-    how = "Give reads, locks and queues a time limit."
-    if in_workers:
-        how = (
-            "A lock that a thread held as workers were forked is never let go in them: start "
-            'workers by multiprocessing_context="spawn". Give reads a time limit. '
-            "headrace.DataLoader replaces a worker that exceeds its deadline, and names the sample."
-        )
-    return Remedy(name="end-of-wait", change="an end to the wait", how=how)
-
-
-def _since(samples: Iterable[StackSample], since_ns: int) -> list[StackSample]:
-    """Return the samples restricted to rows that began at a time or later."""
-    seen = [sample.only(sample.rows["start_ns"] >= since_ns) for sample in samples]
-    return [sample for sample in seen if sample.rows.count]
-
-
-def _stuck_workers(
-    samples: Iterable[StackSample], first: OpenTime
-) -> tuple[list[int], Cause | None]:
-    """Return the workers that are making batches in an open wait, and the line of most of them."""
-    if first.phase != "data_wait":
-        return [], None
-    late = _since(samples, first.since_ns)
-    last_ns = max((int(sample.rows["end_ns"].max()) for sample in late), default=0)
-    of_worker: defaultdict[int, list[StackSample]] = defaultdict(list)
-    for sample in late:
-        is_last = sample.rows["end_ns"] >= last_ns - _LATEST_NS
-        for worker in map(int, np.unique(sample.rows["worker"])):
-            mine = sample.only(is_last & (sample.rows["worker"] == worker))
-            if worker >= 0 and sample.phase == "work" and mine.rows.count:
-                of_worker[worker].append(mine)
-    causes = {worker: find_cause(seen) for worker, seen in of_worker.items()}
-    if not causes:
-        return [], None
-    places = [cause.place for cause in causes.values() if cause is not None]
-    most = max(places, key=places.count)
-    stuck = sorted(worker for worker, cause in causes.items() if cause and cause.place == most)
-    return stuck, causes[stuck[0]]
-
-
-def _clock_time(evidence: Evidence, at_ns: int) -> str:
-    """Return the time of day, to be read after a duration; empty if unknown."""
-    offset_ns = evidence.other_time.unix_offset_ns
-    if not offset_ns:
-        return ""
-    return time.strftime(" (%H:%M:%S)", time.localtime((at_ns + offset_ns) / 1e9))

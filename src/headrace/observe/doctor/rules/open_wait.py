@@ -1,0 +1,169 @@
+"""The rule about a wait that has not ended: since when, where, and in which worker."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+
+from headrace.observe.doctor.evidence import Evidence, rule
+from headrace.observe.doctor.findings import Cause, Finding, Remedy
+from headrace.observe.doctor.stack_samples import StackSample, find_cause
+from headrace.observe.whatif.wall_time import OpenTime
+
+_LEAST_OPEN_S, _OPEN_FACTOR = 10.0, 3.0
+_LATEST_NS = 2_500_000_000
+"""Stack samples of the last seconds say what a worker was at when the records end."""
+_SILENT_NS = 5_000_000_000
+_WORKER_LOOP = "_worker_loop"
+_WAITS_FOR_OTHERS = ("sync", "backward", "optimizer")
+"""Phases in which a rank may wait for another one, which is then at fault."""
+
+
+@rule
+def check_open_wait(evidence: Evidence) -> Finding | None:
+    """A rank waits for something that has not come: a lock, a read, another rank.
+
+    Fires where a rank has been in the same wait for a batch, or in the same step, for at least
+    10 s and three times the longest before when its records end: while it hangs, and after it
+    was killed. The line is that of the workers that make batches meanwhile, or else the rank's.
+    Of several ranks the one that waits for no other is named.
+    """
+    late = [
+        each
+        for each in evidence.other_time.wall.open
+        if each.seconds >= max(_LEAST_OPEN_S, _OPEN_FACTOR * each.longest_ns / 1e9)
+    ]
+    if not late:
+        return None
+    first = min(late, key=lambda each: (each.phase in _WAITS_FOR_OTHERS, each.since_ns))
+    samples = [each for each in evidence.other_time.samples if each.rank == first.rank]
+    workers, cause = _stuck_workers(samples, first)
+    if cause is None:
+        cause = find_cause(
+            sample for sample in _since(samples, first.since_ns) if sample.rows["worker"][0] < 0
+        )
+    waits = first.phase == "data_wait"
+    does, ends = "been in one step", "which has not ended"
+    if waits:
+        does, ends = "waited for its batch", "and has not got it"
+    elif first.phase == "other":
+        does, ends = "been outside of the model", "and has not come back"
+    silent = _silent_workers(evidence, samples, first) if waits else []
+    rank = f"rank {first.rank}" if evidence.other_time.wall.ranks > 1 else "the script"
+    where = f", {'in' if cause.name else 'at'} {cause}" if cause is not None else ""
+    plural = "s" if len(workers) > 1 else ""
+    who = f" in worker{plural} {' and '.join(map(str, workers))}" if workers else ""
+    if silent:
+        who += f"; worker{'s' if len(silent) > 1 else ''} {' and '.join(map(str, silent))} "
+        who += "ran no Python meanwhile"
+    since = _clock_time(evidence, first.since_ns)
+    return evidence.finding(
+        f"{rank} has {does} for {first.seconds:.0f} s{since}, {ends}{where}{who}",
+        first.seconds,
+        {
+            "rank": first.rank,
+            "open_seconds": first.seconds,
+            "phase": first.phase,
+            "batch": first.batch if waits else None,
+            "ranks_waiting": len(late),
+            "workers": ", ".join(map(str, workers)) or None,
+            "silent_workers": ", ".join(map(str, silent)) or None,
+        },
+        cause=cause,
+        remedies=(_an_end(in_workers=bool(workers)),),
+        severity="critical",
+    )
+
+
+def _an_end(*, in_workers: bool) -> Remedy:
+    how = "Give reads, locks and queues a time limit."
+    if in_workers:
+        how = (
+            "A lock that a thread held as workers were forked is never let go in them: start "
+            'workers by multiprocessing_context="spawn". Give reads a time limit. '
+            "headrace.DataLoader replaces a worker that exceeds its deadline, and names the sample."
+        )
+    return Remedy(name="end-of-wait", change="an end to the wait", how=how)
+
+
+def _since(samples: Iterable[StackSample], since_ns: int) -> list[StackSample]:
+    """Return the samples restricted to rows that began at a time or later."""
+    seen = [sample.only(sample.rows["start_ns"] >= since_ns) for sample in samples]
+    return [sample for sample in seen if sample.rows.count]
+
+
+def _stuck_workers(
+    samples: Iterable[StackSample], first: OpenTime
+) -> tuple[list[int], Cause | None]:
+    """Return the workers that are making batches in an open wait, and the line of most of them."""
+    if first.phase != "data_wait":
+        return [], None
+    late = _since(samples, first.since_ns)
+    last_ns = max((int(sample.rows["end_ns"].max()) for sample in late), default=0)
+    of_worker: defaultdict[int, list[StackSample]] = defaultdict(list)
+    for sample in late:
+        inner = _inside_worker(sample)
+        if inner is None:
+            continue
+        is_last = inner.rows["end_ns"] >= last_ns - _LATEST_NS
+        for worker in map(int, np.unique(inner.rows["worker"])):
+            mine = inner.only(is_last & (inner.rows["worker"] == worker))
+            if worker >= 0 and mine.rows.count:
+                of_worker[worker].append(mine)
+    causes = {worker: find_cause(seen) for worker, seen in of_worker.items()}
+    if not causes:
+        return [], None
+    places = [cause.place for cause in causes.values() if cause is not None]
+    most = max(places, key=places.count)
+    stuck = sorted(worker for worker, cause in causes.items() if cause and cause.place == most)
+    return stuck, causes[stuck[0]]
+
+
+def _inside_worker(sample: StackSample) -> StackSample | None:
+    """Return a worker's sample where it makes a batch, or is not ready to; None if it is idle.
+
+    A forked worker has its parent's frames, too, and what runs before its first batch, such as
+    `worker_init_fn`, counts as idle.
+    """
+    loops = [place for place, frame in enumerate(sample.frames) if frame.function == _WORKER_LOOP]
+    inner = sample.frames[loops[-1] + 1 :] if loops else ()
+    if sample.phase == "idle":
+        return replace(sample, frames=inner) if any(each.is_user for each in inner) else None
+    return replace(sample, frames=inner) if inner else sample
+
+
+def _silent_workers(
+    evidence: Evidence, samples: Iterable[StackSample], first: OpenTime
+) -> list[int]:
+    """Return the workers that live and have no stack samples: native code holds their interpreter.
+
+    The sampler is a thread of the worker, so it needs the interpreter's lock.
+    """
+    workers = evidence.processes.having(role="worker", rank=first.rank)
+    usage = evidence.usage
+    late = usage.where(usage["t_ns"] >= first.until_ns - _LATEST_NS)
+    alive = set(late["pid"][late["threads"] > 0].tolist())
+    seen = {
+        int(pid)
+        for sample in _since(samples, first.since_ns)
+        for pid in sample.rows["pid"][sample.rows["end_ns"] >= first.until_ns - _SILENT_NS]
+    }
+    return sorted(
+        int(worker)
+        for pid, worker, started in zip(
+            workers["pid"], workers["worker"], workers["started_ns"], strict=True
+        )
+        if int(pid) in alive - seen and started < first.until_ns - _SILENT_NS
+    )
+
+
+def _clock_time(evidence: Evidence, at_ns: int) -> str:
+    """Return the time of day, to be read after a duration; empty if unknown."""
+    offset_ns = evidence.other_time.unix_offset_ns
+    if not offset_ns:
+        return ""
+    return time.strftime(" (%H:%M:%S)", time.localtime((at_ns + offset_ns) / 1e9))
