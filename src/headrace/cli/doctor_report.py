@@ -43,8 +43,9 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console | None = None) -> Non
             by_device = _phases(verdict.device_phase_shares)
             console.print(f"[dim]by the accelerator's own clock: {by_device}[/dim]")
     if verdict.time_shares:
-        whole = f"{verdict.run_seconds:,.0f} s in all"
-        console.print(f"[dim]{whole}: {_phases(verdict.time_shares)}[/dim]")
+        start, run = (f"{each:,.0f} s" for each in (verdict.start_seconds, verdict.run_seconds))
+        shares = _phases(verdict.time_shares)
+        console.print(f"[dim]{start} of start-up, then {run}: {shares}[/dim]")
     for gap in diagnosis.gaps:
         console.print(f"[yellow]{escape(gap)}[/yellow]")
     for number, finding in enumerate(diagnosis.findings, start=1):

@@ -250,7 +250,8 @@ def make_verdict(evidence: Evidence, findings: Sequence[Finding]) -> Verdict:
         calibration=evidence.simulator.calibration if evidence.simulator is not None else None,
         device_phase_shares=steps.device.shares if steps.device is not None else {},
         time_shares=_time_shares(evidence),
-        run_seconds=evidence.other_time.wall.total_seconds if _time_shares(evidence) else 0.0,
+        start_seconds=evidence.other_time.wall.start_seconds,
+        run_seconds=evidence.other_time.wall.run_seconds,
     )
 
 
@@ -263,7 +264,7 @@ _UNFOLLOWED = (
 def _time_shares(evidence: Evidence) -> dict[str, float]:
     """Return the shares of the run's time, if enough of it is not the steps'."""
     shares = evidence.other_time.wall.shares
-    return shares if sum(shares.values()) - shares["steps"] - shares["start"] >= WARNING else {}
+    return shares if sum(shares.values()) - shares["steps"] >= WARNING else {}
 
 
 def find_headline(findings: Sequence[Finding]) -> Finding | None:

@@ -376,7 +376,7 @@ class Evidence:
     def steps_share(self) -> float:
         """The share of the run's time after start-up that its steps take, 0 to 1."""
         wall = self.other_time.wall
-        return wall.seconds("steps") / max(wall.loop_seconds, 1e-9)
+        return wall.seconds("steps") / max(wall.run_seconds, 1e-9)
 
     def severity(self, seconds_lost: float) -> Severity:
         """Return the severity of losing so many seconds of a rank's steps."""
@@ -476,7 +476,7 @@ def _gather_other_time(tables: Tables, steps: TrainSteps, since_s: float | None)
     }
     samples: tuple[StackSample, ...] = ()
     outside = sum(wall.seconds(part) for part in ("evaluation", "between", "open"))
-    if outside >= WARNING * wall.total_seconds:  # else they are not worth the memory
+    if outside >= WARNING * wall.run_seconds:  # else they are not worth the memory
         stacks = columns(tables, "stacks")
         before, until = (
             covered_before(*wall.outside_ns, times.astype(np.float64))

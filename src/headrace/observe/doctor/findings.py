@@ -116,8 +116,9 @@ class Verdict:
     calibration: float | None = None  # measured over simulated step time, before fitting
     device_phase_shares: Mapping[str, float] = field(default_factory=dict)
     time_shares: Mapping[str, float] = field(default_factory=dict)
-    """The shares of `wall_time.TIME_PARTS` in the run's time; empty if its steps are nearly all."""
-    run_seconds: float = 0.0  # that these are of, from the start of a rank's records to their end
+    """The shares of `wall_time.TIME_PARTS` in run_seconds; empty if steps are nearly all of it."""
+    start_seconds: float = 0.0  # before a rank asks for its first batch, or trains without any
+    run_seconds: float = 0.0  # after that, until its records end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +139,7 @@ class Diagnosis:
 
 _NOT_WRITTEN = {"overrides"}  # fields
 _KEYS = {"forecast": "foretold"}  # of fields with other names
-_LEFT_OUT_IF_EMPTY = {"device_phase_shares", "time_shares", "run_seconds"}
+_LEFT_OUT_IF_EMPTY = {"device_phase_shares", "time_shares", "start_seconds", "run_seconds"}
 
 
 def as_json(value: Any) -> Any:

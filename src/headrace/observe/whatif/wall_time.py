@@ -20,7 +20,7 @@ import numpy as np
 
 from headrace.observe.whatif.tables import Columns, Flags, Floats, Ints, Tables, columns
 
-TimePart = Literal["start", "steps", "evaluation", "passed_over", "between", "open", "unrecorded"]
+TimePart = Literal["steps", "evaluation", "passed_over", "between", "open", "unrecorded"]
 TIME_PARTS: tuple[TimePart, ...] = get_args(TimePart)
 _USED_SHARE, _USED_NS = 0.05, 500_000
 """In an iteration that is passed over, at most this share of the time is not data wait, and so much
@@ -68,7 +68,8 @@ class WallTime:
     """The wall time of a run."""
 
     ranks: int = 0  # with any record of what they did
-    part_ns: Mapping[TimePart, int] = field(default_factory=dict)  # sums over the ranks
+    start_ns: int = 0  # start-up, as the sum over the ranks, like the other parts
+    part_ns: Mapping[TimePart, int] = field(default_factory=dict)
     evaluation: Columns  # rows of the table `steps`, like `between`
     between: Columns
     passed_over: PassedOver | None = None
@@ -80,6 +81,11 @@ class WallTime:
         """Return the seconds of a part, as the mean over the ranks."""
         return self.part_ns.get(part, 0) / max(self.ranks, 1) / 1e9
 
+    @property
+    def start_seconds(self) -> float:
+        """Seconds of start-up, as the mean over the ranks."""
+        return self.start_ns / max(self.ranks, 1) / 1e9
+
     def seconds_before(self, at_ns: int) -> float:
         """Return seconds of evaluation, and of batches passed over, before a time."""
         rows, passed = self.evaluation, self.passed_over
@@ -89,14 +95,9 @@ class WallTime:
         return before_ns / max(self.ranks, 1) / 1e9
 
     @property
-    def total_seconds(self) -> float:
-        """Seconds from the start to the end, as the mean over the ranks."""
+    def run_seconds(self) -> float:
+        """Seconds after start-up, which is paid once however long a run is, to the end."""
         return sum(self.seconds(part) for part in TIME_PARTS)
-
-    @property
-    def loop_seconds(self) -> float:
-        """The same without start-up, which is paid once however long a run is."""
-        return self.total_seconds - self.seconds("start")
 
     @property
     def evaluation_loader(self) -> int:
@@ -109,8 +110,8 @@ class WallTime:
 
     @property
     def shares(self) -> dict[str, float]:
-        """The share of each part in all of it, 0 to 1."""
-        total = max(self.total_seconds, 1e-9)
+        """The share of each part after start-up, 0 to 1."""
+        total = max(self.run_seconds, 1e-9)
         return {part: self.seconds(part) / total for part in TIME_PARTS}
 
 
@@ -136,8 +137,8 @@ def read_wall_time(tables: Tables, step_kind: str = "train") -> WallTime:
     open_times = tuple(each.open for each in ranks if each.open is not None)
     return WallTime(
         ranks=len(ranks),
+        start_ns=sum(each.start_ns for each in ranks),
         part_ns={
-            "start": sum(each.start_ns for each in ranks),
             "steps": _wall_ns(steps, is_step) - sum(wall_ns for _, _, wall_ns, _ in within),
             "evaluation": _wall_ns(steps, is_evaluation),
             "passed_over": int(passed.wall_ns.sum()) if passed is not None else 0,

@@ -152,7 +152,6 @@ def _tile(value: str, meaning: str) -> Html:
 
 
 _TIME_MEANINGS = {
-    "start": "before the first batch was asked for",
     "steps": "steps",
     "evaluation": "evaluation",
     "passed_over": "batches fetched and passed over",
@@ -175,6 +174,10 @@ def _time(data: PageData) -> Html | None:
     }
     return join_html(
         element("h3", "What the run spends its time on"),
+        explanation(
+            "Its time is what follows start-up, which took "
+            f"{format_seconds(round(verdict.start_seconds))}: until the first batch was asked for."
+        ),
         definitions(meanings, class_="phases"),
     )
 

@@ -1,7 +1,6 @@
 """Rules about the run's time outside of its steps: evaluation, time between epochs, resumption.
 
-A share of these is of the run's time after start-up, as that is paid once however long a run is;
-only what a resumed run passes over is paid once, too, and is a share of all of its time.
+A share of these is of the run's time after start-up, as that is paid once however long a run is.
 """
 
 from __future__ import annotations
@@ -96,17 +95,17 @@ def check_evaluation(evidence: Evidence) -> Finding | None:
     of kind `eval`; a run without an optimizer has no evaluation: its batches are its steps.
     """
     wall, loader = evidence.other_time.wall, evidence.other_time.evaluation_loader
-    rows, ranks, loop_s = wall.evaluation, wall.ranks, wall.loop_seconds
+    rows, ranks, run_s = wall.evaluation, wall.ranks, wall.run_seconds
     seconds = wall.seconds("evaluation")
-    if rows.count == 0 or loop_s <= 0 or seconds < _LEAST_S:
+    if rows.count == 0 or run_s <= 0 or seconds < _LEAST_S:
         return None
     waited_s = _mean_s(rows, "data_wait_ns", ranks)
-    waits = waited_s >= max(SERIOUS * loop_s, _LEAST_S)
-    if not waits and seconds < _MOST_EVALUATION * loop_s:
+    waits = waited_s >= max(SERIOUS * run_s, _LEAST_S)
+    if not waits and seconds < _MOST_EVALUATION * run_s:
         return None
     phases = ("data_wait",) if waits else ("forward", "copy", "other")
     cause = find_cause(_within(evidence.other_time.samples, rows, phases))
-    share = f"evaluation takes {seconds / loop_s:.0%} of the run's time"
+    share = f"evaluation takes {seconds / run_s:.0%} of the run's time"
     lost_s = waited_s if waits else seconds / 2
     if waits and loader is not None:
         own_s = _mean_s(rows.having(loader=loader.number), "data_wait_ns", ranks)
@@ -114,16 +113,16 @@ def check_evaluation(evidence: Evidence) -> Finding | None:
         whole = own_s >= _NEARLY_ALL * waited_s
         whom = f"the loader{loader.place}, {why}"
         if not whole:
-            whom = f"its data, {own_s / loop_s:.0%} for {whom}"
-        title = f"{share}, {waited_s / loop_s:.0%} waiting for {whom}"
+            whom = f"its data, {own_s / run_s:.0%} for {whom}"
+        title = f"{share}, {waited_s / run_s:.0%} waiting for {whom}"
     else:
-        title = f"{share}, {seconds:.0f} of {loop_s:.0f} s{_in_or_at(cause)}"
-        remedies = (_seldom(loop_s, seconds),)
+        title = f"{share}, {seconds:.0f} of {run_s:.0f} s{_in_or_at(cause)}"
+        remedies = (_seldom(run_s, seconds),)
     return evidence.finding(
         title,
         lost_s,
         {
-            "evaluation_share": seconds / loop_s,
+            "evaluation_share": seconds / run_s,
             "evaluation_seconds": seconds,
             "data_wait_seconds": waited_s,
             "batches": int(rows["batches"].sum()),
@@ -131,7 +130,7 @@ def check_evaluation(evidence: Evidence) -> Finding | None:
         },
         cause=cause,
         remedies=remedies,
-        severity=severity_of(lost_s / loop_s),
+        severity=severity_of(lost_s / run_s),
     )
 
 
@@ -153,7 +152,7 @@ def _evaluation_waits(
             f"{first_s / iterations:.1f} s each"
         )
         # The first batch of an iteration has to be made in any case.
-        gain = _time_saved(wall.loop_seconds, first_s / 2, first_s * (1 - 1 / iterations))
+        gain = _time_saved(wall.run_seconds, first_s / 2, first_s * (1 - 1 / iterations))
         how = (
             f"Give the DataLoader{loader.place} persistent_workers=True, and construct it once. "
             "Half to all of the wait for the first batch is taken to go."
@@ -205,7 +204,7 @@ def _workers_for_evaluation(
         f"Give the DataLoader{loader.place} num_workers={count} and persistent_workers=True. Half "
         "to all of the wait that such workers leave out is taken to go."
     )
-    gain = _time_saved(wall.loop_seconds, saved_s / 2, saved_s)
+    gain = _time_saved(wall.run_seconds, saved_s / 2, saved_s)
     overrides = loader.overridden("num_workers", count)
     return (predicted_remedy("workers", change, gain, how, overrides),)
 
@@ -218,8 +217,8 @@ def check_between_epochs(evidence: Evidence) -> Finding | None:
     of the run's time after start-up, in all 2 s or more. The line is the one seen most then.
     """
     wall = evidence.other_time.wall
-    seconds, loop_s = wall.seconds("between"), wall.loop_seconds
-    if seconds < max(SERIOUS * loop_s, _LEAST_S):
+    seconds, run_s = wall.seconds("between"), wall.run_seconds
+    if seconds < max(SERIOUS * run_s, _LEAST_S):
         return None
     rows = wall.between
     seen = _within(evidence.other_time.samples, rows, ("other", "data_wait"))
@@ -230,12 +229,12 @@ def check_between_epochs(evidence: Evidence) -> Finding | None:
         for frame in sample.frames
     }
     cause = find_cause(_cut_to_special_line(sample, in_steps) for sample in seen)
-    share = seconds / loop_s
+    share = seconds / run_s
     how = "Do it less often, or in the background. Half to all of it is taken to go."
     name = cause.name if cause is not None else ""
     change = f"no {name} between epochs" if name else "no such time"
     return evidence.finding(
-        f"{share:.0%} of the run's time, {seconds:.0f} of {loop_s:.0f} s, passes between epochs"
+        f"{share:.0%} of the run's time, {seconds:.0f} of {run_s:.0f} s, passes between epochs"
         f"{_in_or_at(cause)}",
         seconds,
         {
@@ -247,7 +246,7 @@ def check_between_epochs(evidence: Evidence) -> Finding | None:
         cause=cause,
         remedies=(
             predicted_remedy(
-                "between-epochs", change, _time_saved(loop_s, seconds / 2, seconds), how
+                "between-epochs", change, _time_saved(run_s, seconds / 2, seconds), how
             ),
         ),
         severity=severity_of(share),
@@ -275,12 +274,12 @@ def check_passed_over_batches(evidence: Evidence) -> Finding | None:
     iterations before the first step whose batches the script only asked for.
     """
     wall, loader = evidence.other_time.wall, evidence.other_time.passed_over_loader
-    passed, total_s = wall.passed_over, wall.total_seconds
+    passed, run_s = wall.passed_over, wall.run_seconds
     seconds = wall.seconds("passed_over")
-    if passed is None or seconds < max(0.05 * total_s, _LEAST_S):
+    if passed is None or seconds < max(0.05 * run_s, _LEAST_S):
         return None
     place = loader.place if loader is not None else ""
-    share = seconds / total_s
+    share = seconds / run_s
     count = round(int(passed.batches.sum()) / max(wall.ranks, 1))
     how = (
         f"Give the DataLoader{place} a sampler that begins where training goes on, as "
@@ -297,7 +296,7 @@ def check_passed_over_batches(evidence: Evidence) -> Finding | None:
             predicted_remedy(
                 "later-start",
                 "a sampler that begins later",
-                _time_saved(total_s, seconds * 0.9, seconds),
+                _time_saved(run_s, seconds * 0.9, seconds),
                 how,
             ),
         ),
@@ -326,9 +325,9 @@ def check_time_outside_model(evidence: Evidence) -> Finding | None:
     cause = find_cause(outside)
     if cause is None or share < SERIOUS:
         return None
-    seconds = share * evidence.other_time.wall.loop_seconds
+    seconds = share * evidence.other_time.wall.run_seconds
     how = "Do it every so many steps, or in the background. Half to all of it is taken to go."
-    gain = _time_saved(evidence.other_time.wall.loop_seconds, seconds / 2, seconds)
+    gain = _time_saved(evidence.other_time.wall.run_seconds, seconds / 2, seconds)
     return evidence.finding(
         f"{share:.0%} of the run's time passes outside the model in each step{_in_or_at(cause)}",
         share / max(evidence.steps_share, 1e-9) * steps.total_seconds,
