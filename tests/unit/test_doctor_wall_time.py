@@ -250,8 +250,8 @@ def test_a_long_start_before_the_loader_is_constructed():
     script = Script(start_ms=90_000)
     diagnosis, rules = found(script.iterates().train(500))
     assert diagnosis.verdict.sentence == (
-        "90 s pass before the first step, 90 of them before the loader at train.py:40 is "
-        "constructed."
+        "90 s, 82% of all its time, pass before the first step, 90 of them before the loader at "
+        "train.py:40 is constructed."
     )
     assert rules["slow-start"].severity == "serious"
 
@@ -358,6 +358,30 @@ def test_workers_that_native_code_holds_are_told_by_their_silence():
     script.seen(LOCK, "work", script.now, end, worker=1)
     sentence = found(script)[0].verdict.sentence
     assert "in worker 1; worker 0 ran no Python meanwhile." in sentence
+
+
+def silent(*, closed: bool = False, off: bool = False) -> Script:
+    """A rank that lives and has no stack samples for 30 s."""
+    script = Script(workers=(0, 0)).iterates()
+    began = script.now
+    script.train(100).seen(ITEM, "data_wait", began)
+    if closed:
+        script.row("between", other=5)
+    if off:
+        script.tables.add("events", at_ns=script.now, kind="switched", text="off")
+    script.tables.add("process_usage", t_ns=script.now + 30_000 * MS, pid=100, threads=2)
+    return script
+
+
+def test_a_rank_that_native_code_holds_is_told_by_its_silence():
+    sentence = found(silent())[0].verdict.sentence
+    assert sentence.startswith("The script has run no Python for 30 s, as if stopped or held by")
+    assert "Rows.__getitem__ at train.py:9" in sentence
+
+
+@pytest.mark.parametrize("why", ["closed", "off"])
+def test_a_rank_that_records_no_more_is_not_silent(why: str):
+    assert "open-wait" not in found(silent(**{why: True}))[1]
 
 
 def test_a_wait_for_the_very_first_batch():

@@ -264,7 +264,7 @@ _UNFOLLOWED = (
 def _time_shares(evidence: Evidence) -> dict[str, float]:
     """Return the shares of the run's time, if enough of it is not the steps'."""
     shares = evidence.other_time.wall.shares
-    return shares if sum(shares.values()) - shares["steps"] >= WARNING else {}
+    return shares if sum(shares.values()) - shares["steps"] >= SERIOUS else {}
 
 
 def find_headline(findings: Sequence[Finding]) -> Finding | None:

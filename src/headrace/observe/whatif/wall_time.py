@@ -25,6 +25,8 @@ TIME_PARTS: tuple[TimePart, ...] = get_args(TimePart)
 _USED_SHARE, _USED_NS = 0.05, 500_000
 """In an iteration that is passed over, at most this share of the time is not data wait, and so much
 of a batch's: any model takes longer."""
+_SAMPLED_NS, _SILENT_NS = 1_000_000_000, 5_000_000_000
+"""A row of `stacks` is of a second, and written after it; a second or two late on full cores."""
 _FEWEST_PASSED_OVER = 10
 """An iteration of fewer batches is not passed over but looked at, as a first batch often is."""
 
@@ -37,7 +39,7 @@ class OpenTime:
     pid: int
     since_ns: int
     until_ns: int  # when the rank was seen for the last time
-    phase: str  # that of most stack samples since then
+    phase: str  # that of most stack samples since then; "": there are none, though it lives
     loader: int  # that was asked last; -1 if none was
     batch: int  # number in the iteration of the batch that it waits for, if it does
     longest_ns: int  # of the like before: waits for batches, or steps; 0 if there were none
@@ -167,7 +169,9 @@ def _joined(rows: Columns, parts: list[tuple[int, int, int, int]]) -> PassedOver
 
 
 def _outside_ns(rows: Columns, open_times: tuple[OpenTime, ...]) -> tuple[Floats, Floats]:
-    begins = np.append(rows["start_ns"], [each.since_ns for each in open_times])
+    # What a rank did last that is silent since then was sampled before.
+    since_ns = [each.since_ns - (0 if each.phase else _SAMPLED_NS) for each in open_times]
+    begins = np.append(rows["start_ns"], since_ns)
     ends = np.append(rows["start_ns"] + rows["wall_ns"], [each.until_ns for each in open_times])
     return begins.astype(np.float64), ends.astype(np.float64)
 
@@ -275,7 +279,10 @@ def _rank_times(
     for rank in map(int, ranks):
         rows, mine = steps.having(rank=rank), processes.having(rank=rank)
         own_stacks = stacks.where((stacks["rank"] == rank) & (stacks["worker"] < 0))
-        open_time = _open_time(rank, rows, fetches.having(rank=rank), mine, own_stacks, usage)
+        own_fetches = fetches.having(rank=rank)
+        open_time = _open_time(
+            rank, rows, own_fetches, mine, own_stacks, usage, is_off=_is_off(tables)
+        )
         if rows.count == 0 and open_time is None:
             continue
         start, end = rows["start_ns"], rows["start_ns"] + rows["wall_ns"]
@@ -294,6 +301,12 @@ def _rank_times(
     return found
 
 
+def _is_off(tables: Tables) -> bool:
+    """Return whether recording was switched off, and not on again."""
+    switched = columns(tables, "events").having(kind="switched")
+    return switched.count > 0 and str(switched["text"][switched["at_ns"].argmax()]) == "off"
+
+
 def _beginning_ns(tables: Tables, processes: Columns) -> int | None:
     """Return when the run began; None on several hosts, whose clocks differ."""
     hosts, system = columns(tables, "hosts"), columns(tables, "system")
@@ -303,9 +316,14 @@ def _beginning_ns(tables: Tables, processes: Columns) -> int | None:
 
 
 def _open_time(
-    rank: int, rows: Columns, fetches: Columns, processes: Columns, stacks: Columns, usage: Columns
-) -> OpenTime | None:
-    """Return what a rank did last, if stack samples show it after the last row's end."""
+    rank: int, rows: Columns, fetches: Columns, processes: Columns, stacks: Columns,
+    usage: Columns, *, is_off: bool,
+) -> OpenTime | None:  # fmt: skip
+    """Return what a rank did last, if it goes on after the last row's end.
+
+    Stack samples since then show it. If there are none while the process lives, native code holds
+    its interpreter, or it was stopped; unless recording is off.
+    """
     if not processes.count or not stacks.count:
         return None
     pid = int(processes["pid"][processes["started_ns"].argmax()])
@@ -317,12 +335,19 @@ def _open_time(
         return None
     since_ns = int(ends.max()) if len(ends) else int(stacks["start_ns"].min())
     later = stacks.where(stacks["start_ns"] >= since_ns)
-    if not later.count:
-        return None
+    sampled_ns = int((stacks["start_ns"] + _SAMPLED_NS).max())
+    sampled_ns = max(sampled_ns, int(stacks["end_ns"].max()))
     alive_ns = usage["t_ns"][(usage["pid"] == pid) & (usage["threads"] > 0)]
-    until_ns = max(int(later["end_ns"].max()), int(alive_ns.max(initial=0)))
-    by_phase = later.summed(by=("phase",), sums=("wall_ns",))
-    phase = str(by_phase["phase"][by_phase["wall_ns"].argmax()])
+    until_ns = max(sampled_ns, int(alive_ns.max(initial=0)))
+    # A rank that ends well is sampled for the last time before its last row is written.
+    has_ended = bool(len(row_ends)) and int(row_ends.max()) > sampled_ns
+    if not has_ended and not is_off and until_ns - sampled_ns >= _SILENT_NS:
+        phase, since_ns = "", sampled_ns
+    elif later.count:
+        by_phase = later.summed(by=("phase",), sums=("wall_ns",))
+        phase = str(by_phase["phase"][by_phase["wall_ns"].argmax()])
+    else:
+        return None
     last = int(fetches["start_ns"].argmax()) if fetches.count else -1
     lasted = fetches["wait_ns"][1:] if phase == "data_wait" else rows["wall_ns"][2:]
     return OpenTime(

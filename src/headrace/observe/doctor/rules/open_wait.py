@@ -43,13 +43,16 @@ def check_open_wait(evidence: Evidence) -> Finding | None:
     samples = [each for each in evidence.other_time.samples if each.rank == first.rank]
     workers, cause = _stuck_workers(samples, first)
     if cause is None:
+        since_ns = first.since_ns - (0 if first.phase else _LATEST_NS)
         cause = find_cause(
-            sample for sample in _since(samples, first.since_ns) if sample.rows["worker"][0] < 0
+            sample for sample in _since(samples, since_ns) if sample.rows["worker"][0] < 0
         )
     waits = first.phase == "data_wait"
     does, ends = "been in one step", "which has not ended"
     if waits:
         does, ends = "waited for its batch", "and has not got it"
+    elif not first.phase:
+        does, ends = "run no Python", "as if stopped or held by native code"
     elif first.phase == "other":
         does, ends = "been outside of the model", "and has not come back"
     silent = _silent_workers(evidence, samples, first) if waits else []

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from headrace.observe.doctor.evidence import WARNING, Evidence, rule
+from headrace.observe.doctor.evidence import SERIOUS, WARNING, Evidence, rule
 from headrace.observe.doctor.findings import Cause, Finding, Remedy
 from headrace.observe.doctor.remedies import predict_without, predicted_remedy
 from headrace.observe.doctor.stack_samples import (
@@ -20,15 +20,17 @@ from headrace.observe.whatif.tables import Flags
 from headrace.observe.whatif.train_steps import TrainSteps
 from headrace.records.schema import PHASES
 
+_MUCH_OF_IT = 0.3
+
 
 @rule
 def check_slow_start(evidence: Evidence) -> Finding | None:
     """It takes long until training begins.
 
     Fires where more than 60 s pass from the run's start until its steps have their steady
-    length, or more than 20 s in waiting for the first batch: imports and the start of workers
-    take less. The time of steps before, at that length, does not count, nor that of evaluation
-    and of batches passed over. In a short run, such as a trial of a sweep, less counts: 5 s for
+    length (20 s, if that is 30 % of the run's time), or more than 20 s in waiting for the first
+    batch: imports and the start of workers take less. The time of steps before, at that length,
+    does not count, nor that of evaluation and of batches passed over. In a short run, such as a trial of a sweep, less counts: 5 s for
     the first batch if that is a tenth of the run's time. In a run of which it is less than 1 %
     its severity is "info", from half of its time on "serious".
     """
@@ -42,16 +44,22 @@ def check_slow_start(evidence: Evidence) -> Finding | None:
     start_s = max((span[0] - began_ns - before_ns) / 1e9 - wall.seconds_before(span[0]), 0.0)
     first_s, all_s = _first_batch_s(evidence), (span[1] - began_ns) / 1e9
     least_first_s = min(20.0, max(5.0, 0.1 * all_s))
-    if start_s < 60.0 and first_s < least_first_s:
+    least_s = 20.0 if start_s >= _MUCH_OF_IT * all_s else 60.0
+    if start_s < least_s and first_s < least_first_s:
         return None
     seconds = max(start_s, first_s)
     what = "until the first batch is there" if first_s >= start_s / 2 else "before the first step"
     what += _since_or_until_loader(evidence, began_ns, start_s, first_s)
-    share = seconds / max(all_s, 1e-9)
+    share = min(seconds / max(all_s, 1e-9), 1.0)
+    of_all = f", {share:.0%} of all its time," if share >= SERIOUS else ""
     return evidence.finding(
-        f"{seconds:.0f} s pass {what}",
+        f"{seconds:.0f} s{of_all} pass {what}",
         seconds,
-        {"seconds_to_steady_steps": start_s, "seconds_to_first_batch": first_s},
+        {
+            "seconds_to_steady_steps": start_s,
+            "seconds_to_first_batch": first_s,
+            "share_of_all_time": share,
+        },
         remedies=(_SOONER_FIRST_BATCH if first_s >= start_s / 2 else _LESS_BEFORE_TRAINING,),
         # Time before training is paid once, so it is seldom more than a warning.
         severity="serious" if share >= 0.5 else "warning" if share >= 0.01 else "info",
