@@ -366,7 +366,7 @@ def silent(*, closed: bool = False, off: bool = False) -> Script:
     began = script.now
     script.train(100).seen(ITEM, "data_wait", began)
     if closed:
-        script.row("between", other=5)
+        script.tables.add("events", at_ns=script.now, kind="rank-ended")
     if off:
         script.tables.add("events", at_ns=script.now, kind="switched", text="off")
     script.tables.add("process_usage", t_ns=script.now + 30_000 * MS, pid=100, threads=2)
@@ -376,7 +376,7 @@ def silent(*, closed: bool = False, off: bool = False) -> Script:
 def test_a_rank_that_native_code_holds_is_told_by_its_silence():
     sentence = found(silent())[0].verdict.sentence
     assert sentence.startswith("The script has run no Python for 30 s, as if stopped or held by")
-    assert "Rows.__getitem__ at train.py:9" in sentence
+    assert sentence.endswith("; it was seen last in Rows.__getitem__ at train.py:9.")
 
 
 @pytest.mark.parametrize("why", ["closed", "off"])
@@ -428,6 +428,7 @@ def test_a_wait_no_longer_than_others_before_is_no_finding():
 
 def test_a_rank_that_has_ended_waits_for_nothing():
     script = Script().iterates().train(30)
+    script.tables.add("events", at_ns=script.now, kind="rank-ended")
     script.tables.add("process_usage", t_ns=script.now + 60_000 * MS, pid=100, threads=1)
     assert account(script).open == ()
 

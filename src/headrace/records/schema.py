@@ -254,11 +254,17 @@ EVENTS = Table(
     (
         _RANK,
         Field("at_ns", "when"),
-        Field("kind", "probe-fault, dropped-records, switched (off, on), trace, ...", "text"),
+        Field(
+            "kind",
+            "probe-fault, dropped-records, switched (off, on), trace, rank-ended, ...",
+            "text",
+        ),
         Field("text", "what", "text"),
         Field("value", "a number that goes with it, 0 where there is none", "float"),
     ),
 )
+RANK_ENDED = "rank-ended"
+"""The kind of the event that a rank's recording was closed, at the end of its script."""
 HOSTS = Table(
     9,
     "hosts",

@@ -31,7 +31,7 @@ from headrace.core.import_hooks import FAILED_HOOKS
 from headrace.records.layout import RINGS
 from headrace.records.live_switch import LiveSwitch
 from headrace.records.ring import SUFFIX, RingWriter, is_running, since_boot_ns
-from headrace.records.schema import EVENTS, LOADERS, PROCESSES, Table
+from headrace.records.schema import EVENTS, LOADERS, PROCESSES, RANK_ENDED, Table
 
 
 def is_raised_by_signal(error: BaseException) -> bool:
@@ -256,6 +256,8 @@ class RecordingSession:
         """Close the ring: nothing more will be written."""
         if self._writer is not None:
             self._report_failed_hooks(self._writer)
+            if self.role == "rank":  # without it, a process that lives on would seem to hang
+                self.event(RANK_ENDED, "the rank records no more, as its script has ended")
             self._writer.close()
 
     def _open(self) -> RingWriter | None:

@@ -19,6 +19,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from headrace.observe.whatif.tables import Columns, Flags, Floats, Ints, Tables, columns
+from headrace.records.schema import RANK_ENDED
 
 TimePart = Literal["steps", "evaluation", "passed_over", "between", "open", "unrecorded"]
 TIME_PARTS: tuple[TimePart, ...] = get_args(TimePart)
@@ -281,7 +282,7 @@ def _rank_times(
         own_stacks = stacks.where((stacks["rank"] == rank) & (stacks["worker"] < 0))
         own_fetches = fetches.having(rank=rank)
         open_time = _open_time(
-            rank, rows, own_fetches, mine, own_stacks, usage, is_off=_is_off(tables)
+            rank, rows, own_fetches, mine, own_stacks, usage, is_over=_is_over(tables, rank, mine)
         )
         if rows.count == 0 and open_time is None:
             continue
@@ -301,10 +302,14 @@ def _rank_times(
     return found
 
 
-def _is_off(tables: Tables) -> bool:
-    """Return whether recording was switched off, and not on again."""
-    switched = columns(tables, "events").having(kind="switched")
-    return switched.count > 0 and str(switched["text"][switched["at_ns"].argmax()]) == "off"
+def _is_over(tables: Tables, rank: int, processes: Columns) -> bool:
+    """Return whether a rank's recording was closed, or switched off and not on again."""
+    events = columns(tables, "events")
+    switched = events.having(kind="switched")
+    if switched.count and str(switched["text"][switched["at_ns"].argmax()]) == "off":
+        return True
+    ended = events.having(kind=RANK_ENDED, rank=rank)
+    return bool((ended["at_ns"] >= processes["started_ns"].max(initial=0)).any())
 
 
 def _beginning_ns(tables: Tables, processes: Columns) -> int | None:
@@ -317,12 +322,12 @@ def _beginning_ns(tables: Tables, processes: Columns) -> int | None:
 
 def _open_time(
     rank: int, rows: Columns, fetches: Columns, processes: Columns, stacks: Columns,
-    usage: Columns, *, is_off: bool,
+    usage: Columns, *, is_over: bool,
 ) -> OpenTime | None:  # fmt: skip
     """Return what a rank did last, if it goes on after the last row's end.
 
     Stack samples since then show it. If there are none while the process lives, native code holds
-    its interpreter, or it was stopped; unless recording is off.
+    its interpreter, or it was stopped; unless its recording is over.
     """
     if not processes.count or not stacks.count:
         return None
@@ -339,9 +344,7 @@ def _open_time(
     sampled_ns = max(sampled_ns, int(stacks["end_ns"].max()))
     alive_ns = usage["t_ns"][(usage["pid"] == pid) & (usage["threads"] > 0)]
     until_ns = max(sampled_ns, int(alive_ns.max(initial=0)))
-    # A rank that ends well is sampled for the last time before its last row is written.
-    has_ended = bool(len(row_ends)) and int(row_ends.max()) > sampled_ns
-    if not has_ended and not is_off and until_ns - sampled_ns >= _SILENT_NS:
+    if not is_over and until_ns - sampled_ns >= _SILENT_NS:
         phase, since_ns = "", sampled_ns
     elif later.count:
         by_phase = later.summed(by=("phase",), sums=("wall_ns",))

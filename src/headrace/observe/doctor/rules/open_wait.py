@@ -58,6 +58,8 @@ def check_open_wait(evidence: Evidence) -> Finding | None:
     silent = _silent_workers(evidence, samples, first) if waits else []
     rank = f"rank {first.rank}" if evidence.other_time.wall.ranks > 1 else "the script"
     where = f", {'in' if cause.name else 'at'} {cause}" if cause is not None else ""
+    if not first.phase and cause is not None:  # where it was before
+        where, cause = f"; it was seen last {'in' if cause.name else 'at'} {cause}", None
     plural = "s" if len(workers) > 1 else ""
     who = f" in worker{plural} {' and '.join(map(str, workers))}" if workers else ""
     if silent:

@@ -30,9 +30,10 @@ def check_slow_start(evidence: Evidence) -> Finding | None:
     Fires where more than 60 s pass from the run's start until its steps have their steady
     length (20 s, if that is 30 % of the run's time), or more than 20 s in waiting for the first
     batch: imports and the start of workers take less. The time of steps before, at that length,
-    does not count, nor that of evaluation and of batches passed over. In a short run, such as a trial of a sweep, less counts: 5 s for
-    the first batch if that is a tenth of the run's time. In a run of which it is less than 1 %
-    its severity is "info", from half of its time on "serious".
+    does not count, nor that of evaluation and of batches passed over. In a short run, such as a
+    trial of a sweep, less counts: 5 s for the first batch if that is a tenth of the run's time.
+    In a run of which it is less than 1 % its severity is "info", from half of its time on
+    "serious".
     """
     processes, steps, wall = evidence.processes, evidence.steps, evidence.other_time.wall
     span = steps.span_ns
