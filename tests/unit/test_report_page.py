@@ -70,6 +70,24 @@ def test_nothing_recorded_makes_a_page_that_says_so():
     assert "No data loader was seen" in page.text
 
 
+def test_a_run_that_evaluates_for_half_of_its_time_says_so():
+    tables = play(Run(workers=4, service_ms=8))
+    for row in tables.rows["steps"][60:]:
+        row.update(kind="eval", loader=1)
+    page = Page(page_of(material(tables)))
+    assert "What the run spends its time on" in page.text
+    assert "evaluation" in page.text
+
+
+def test_a_run_without_an_optimizer_has_a_chart_of_its_batches():
+    tables = play(Run(workers=4, service_ms=8))
+    for row in tables.rows["steps"]:
+        row.update(kind="eval")
+    page = Page(page_of(material(tables)))
+    assert "What a batch spends its time on" in page.text
+    assert "phases" in page.charts
+
+
 def test_findings_have_evidence_cause_and_remedies():
     page = Page(page_of(material(play(SLOW))))
     assert f"{AUGMENT}:31" in page.text

@@ -32,10 +32,10 @@ _LEGEND_ABOVE = {"orientation": "h", "y": 1.0, "yanchor": "bottom"}
 def phase_bars(tables: Tables) -> Figure | None:
     """Return the mean training step of each rank, split into phases; None without such steps.
 
-    Warm-up steps do not count. If phases by the accelerator's own clock were recorded, a rank has a
-    second bar with these.
+    Without an optimizer, batches are steps. Warm-up steps do not count. If phases by the
+    accelerator's own clock were recorded, a rank has a second bar with these.
     """
-    steps = read_steps(tables)
+    steps = read_steps(tables, any_kind=True)
     if not steps.ranks:
         return None
     bars: dict[str, TrainSteps | DeviceSteps] = {}

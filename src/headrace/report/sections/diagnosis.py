@@ -138,8 +138,8 @@ def _tiles(data: PageData) -> Html | None:
         tiles.append(_tile(format_share(verdict.data_wait_share), f"of step time {who} for data"))
     if verdict.step_ms is not None:
         step = f"{format_number(verdict.step_ms)} ms"
-        tiles.append(_tile(step, "a training step takes, on average"))
-        tiles.append(_tile(f"{verdict.steps:,}", "training steps looked at, without the first few"))
+        tiles.append(_tile(step, "a step takes, on average"))
+        tiles.append(_tile(f"{verdict.steps:,}", "steps looked at, without the first few"))
     best = main_remedy(data.diagnosis.findings)
     if best is not None:
         faster = f"{best.predicted_speedup:.1f}x"
@@ -183,13 +183,18 @@ def _time(data: PageData) -> Html | None:
 
 
 _LEAST_SHARE = 0.005  # less would be shown as 0%
+_TRAINING_STEP = (
+    "A step is one round of training: take a batch, run the model, compute gradients, update the "
+    "weights."
+)
+_BATCH_AS_STEP = "No optimizer was seen, so a step is one batch: take it, and run the model on it."
 
 
 def _phases(data: PageData) -> Html | None:
     figure = phase_bars(data.tables)
     if figure is None:
         return None
-    steps = read_steps(data.tables)
+    steps = read_steps(data.tables, any_kind=True)
     shares, by = data.diagnosis.verdict.phase_shares, "a bar for each rank"
     meanings = {
         phase_name(phase): f"{PHASE_MEANINGS[phase]}: {format_share(part)}"
@@ -200,11 +205,13 @@ def _phases(data: PageData) -> Html | None:
     if steps.device is not None:
         details = both_clocks(steps, steps.device)
         by = "a bar for each rank, and one for its accelerator by its own clock"
+    head, what = "What a training step spends its time on", _TRAINING_STEP
+    if steps.kind != "train":
+        head, what = "What a batch spends its time on", _BATCH_AS_STEP
     return join_html(
-        element("h3", "What a training step spends its time on"),
+        element("h3", head),
         explanation(
-            "A step is one round of training: take a batch, run the model, compute gradients, "
-            "update the weights. A rank is one training process. The bars show the mean of "
+            f"{what} A rank is one process that runs the model. The bars show the mean of "
             f"{format_count(data.diagnosis.verdict.steps, 'step')}."
         ),
         chart("phases", figure, f"Mean time of a step by phase, {by}"),
