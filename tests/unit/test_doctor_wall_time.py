@@ -163,8 +163,14 @@ def test_workers_of_an_evaluation_that_are_started_again_each_time():
 
 
 def test_evaluation_that_computes_for_most_of_the_time():
-    script = epochs(Script(), lambda each: each.evaluate(batches=100))
-    script.seen(stack(LOOP, f"{SCRIPT}:30:evaluate"), "forward", 50 * MS)
+    forward = f"{SCRIPT}:12:Net.forward"
+    script = Script()
+    for _ in range(4):
+        began = script.now
+        script.iterates().train().seen(stack(LOOP, forward), "forward", began)
+        began = script.now
+        text = stack(LOOP, f"{SCRIPT}:30:evaluate", forward)
+        script.evaluate(batches=100).seen(text, "forward", began)
     diagnosis, rules = found(script)
     assert "in evaluate at train.py:30" in diagnosis.verdict.sentence
     assert rules["evaluation"].remedies[0].name == "evaluation"
@@ -183,8 +189,11 @@ def test_saving_between_epochs():
 def test_an_evaluation_without_a_loader_is_named_and_not_the_model_that_steps_run_too():
     forward = f"{SCRIPT}:12:Net.forward"
     text = stack(LOOP, f"{SCRIPT}:30:evaluate", forward)
-    script = epochs(Script(), lambda each: each.between(4000, text))
-    script.seen(stack(f"{SCRIPT}:50:<module>", forward), "forward", 50 * MS)
+    script = Script()
+    for _ in range(4):
+        began = script.now
+        script.iterates().train().seen(stack(LOOP, forward), "forward", began)
+        script.between(4000, text)
     assert "most of it in evaluate at train.py:30" in found(script)[0].verdict.sentence
 
 
@@ -335,6 +344,16 @@ def test_a_wait_that_has_not_ended_comes_first_with_the_workers_line():
     assert read_step_rates(script.tables, window).shares["data_wait"] > 0.9
     (rank, *_) = read_processes(script.tables, window)
     assert rank.busy == pytest.approx(0.0, abs=0.1)
+
+
+def test_a_wait_that_ctrl_c_has_ended():
+    """The rank closes its records then, with a row of a wait in which no batch came."""
+    script = hanging()
+    script.row("between", data_wait=24_000)
+    script.tables.add("events", at_ns=script.now, kind="rank-ended")
+    diagnosis, rules = found(script)
+    assert diagnosis.verdict.sentence.startswith("The script has waited for its batch for 24 s")
+    assert "between-epochs" not in rules
 
 
 def test_workers_that_are_stuck_before_their_first_batch():

@@ -28,6 +28,7 @@ _USED_SHARE, _USED_NS = 0.05, 500_000
 of a batch's: any model takes longer."""
 _SAMPLED_NS, _SILENT_NS = 1_000_000_000, 5_000_000_000
 """A row of `stacks` is of a second, and written after it; a second or two late on full cores."""
+_NEARLY_ALL = 0.9
 _FEWEST_PASSED_OVER = 10
 """An iteration of fewer batches is not passed over but looked at, as a first batch often is."""
 
@@ -125,8 +126,7 @@ def read_wall_time(tables: Tables, step_kind: str = "train") -> WallTime:
         tables: The run's tables.
         step_kind: Kind of the rows that are steps: "eval" for a run without an optimizer.
     """
-    steps, fetches = columns(tables, "steps"), columns(tables, "fetches")
-    steps = steps.where(np.lexsort((steps["start_ns"], steps["rank"])))
+    steps, fetches = _finished_steps(tables), columns(tables, "fetches")
     is_step, is_between = steps["kind"] == step_kind, steps["kind"] == "between"
     is_passed = np.zeros(steps.count, dtype=np.bool_)
     within: list[tuple[int, int, int, int]] = []
@@ -156,6 +156,23 @@ def read_wall_time(tables: Tables, step_kind: str = "train") -> WallTime:
         outside_ns=_outside_ns(steps.where(is_evaluation | is_between), open_times),
         began_ns=2**62 if began_ns is None else began_ns,
     )
+
+
+def _finished_steps(tables: Tables) -> Columns:
+    """Return the rows of `steps` by rank and time, without waits that an error or ctrl-C ended.
+
+    A rank that ends amid a wait for a batch has a last row of that wait, in which none came.
+    """
+    steps, fetches = columns(tables, "steps"), columns(tables, "fetches")
+    steps = steps.where(np.lexsort((steps["start_ns"], steps["rank"])))
+    is_last = np.diff(steps["rank"], append=-1) != 0
+    waits = steps["data_wait_ns"] >= _NEARLY_ALL * steps["wall_ns"]
+    is_long = is_last & (steps["kind"] == "between") & waits & (steps["wall_ns"] >= _SILENT_NS)
+    for place in np.flatnonzero(is_long):
+        began_ns = fetches["start_ns"][fetches["rank"] == steps["rank"][place]]
+        if (began_ns >= steps["start_ns"][place]).any():  # a wait that ended, with the iteration
+            is_long[place] = False
+    return steps.where(~is_long)
 
 
 def _joined(rows: Columns, parts: list[tuple[int, int, int, int]]) -> PassedOver | None:
@@ -255,9 +272,8 @@ def _passed_within_steps(rows: Columns, fetches: Columns) -> list[tuple[int, int
 
 def read_open_times(tables: Tables) -> tuple[OpenTime, ...]:
     """Return what ranks did last, of those that had not ended it when their records end."""
-    steps, fetches = columns(tables, "steps"), columns(tables, "fetches")
+    steps, fetches = _finished_steps(tables), columns(tables, "fetches")
     processes = columns(tables, "processes").having(role="rank")
-    steps = steps.where(np.lexsort((steps["start_ns"], steps["rank"])))
     ranks = _rank_times(tables, steps, fetches, processes, None)
     return tuple(each.open for each in ranks if each.open is not None)
 

@@ -22,7 +22,6 @@ from headrace.observe.doctor.stack_samples import (
 )
 from headrace.observe.whatif.prediction import Prediction, interval_width
 from headrace.observe.whatif.tables import Columns, Floats, covered_before
-from headrace.observe.whatif.train_steps import MODEL_PHASES
 
 _LEAST_S = 2.0
 """Less than this is not worth a finding, however short the run."""
@@ -104,7 +103,8 @@ def check_evaluation(evidence: Evidence) -> Finding | None:
     if not waits and seconds < _MOST_EVALUATION * run_s:
         return None
     phases = ("data_wait",) if waits else ("forward", "copy", "other")
-    cause = find_cause(_within(evidence.other_time.samples, rows, phases))
+    seen = _within(evidence.other_time.samples, rows, phases)
+    cause = find_cause(seen if waits else _special_lines(evidence, seen))
     share = f"evaluation takes {seconds / run_s:.0%} of the run's time"
     lost_s = waited_s if waits else seconds / 2
     if waits and loader is not None:
@@ -222,13 +222,7 @@ def check_between_epochs(evidence: Evidence) -> Finding | None:
         return None
     rows = wall.between
     seen = _within(evidence.other_time.samples, rows, ("other", "data_wait"))
-    in_steps = {
-        frame
-        for sample in evidence.rank_samples
-        if sample.phase in MODEL_PHASES
-        for frame in sample.frames
-    }
-    cause = find_cause(_cut_to_special_line(sample, in_steps) for sample in seen)
+    cause = find_cause(_special_lines(evidence, seen))
     share = seconds / run_s
     how = "Do it less often, or in the background. Half to all of it is taken to go."
     name = cause.name if cause is not None else ""
@@ -253,8 +247,21 @@ def check_between_epochs(evidence: Evidence) -> Finding | None:
     )
 
 
+_TRAINING_PHASES = ("forward", "backward", "optimizer")
+
+
+def _special_lines(evidence: Evidence, samples: Iterable[StackSample]) -> list[StackSample]:
+    """Return samples without the inner lines that steps run, too, such as the model's."""
+    in_steps = {
+        frame
+        for sample in _within(evidence.rank_samples, evidence.steps.rows, _TRAINING_PHASES)
+        if sample.wall_ns >= 0.5 * float(sample.rows["wall_ns"].sum())  # not seconds shared
+        for frame in sample.frames
+    }
+    return [_cut_to_special_line(sample, in_steps) for sample in samples]
+
+
 def _cut_to_special_line(sample: StackSample, in_steps: set[StackFrame]) -> StackSample:
-    """Return a sample without the inner lines that steps run, too, such as the model's."""
     if sample.own_frame not in in_steps:
         return sample
     special = [
