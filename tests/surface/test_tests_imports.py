@@ -40,37 +40,39 @@ FRONTS = """
 """What other packages import, or run: checked below."""
 PURE = """
     bootstrap.process_start cli.doctor_report cli.report cli.top cluster.offload_fleet
-    core.errors core.overrides core.source_location core.units data.channels.listing
-    data.channels.sidecar_client data.image_files data.loader.arguments data.loader.collate
-    data.loader.dataset_protocol data.loader.executors.base data.loader.executors.dispatch
-    data.loader.executors.iterable data.loader.failures data.loader.serialization
-    data.shards.data_files data.shards.index_rows data.shards.index_writer data.shards.manifest
-    data.shards.members data.shards.pack data.shards.shard_index
-    data.shards.sources.sample_table data.shards.sources.source_kinds data.shards.sources.tables
-    data.shards.tar data.storage data.storage.urls data.transforms data.transforms.augmentation
-    jobs.cli_args jobs.hosts.host_commands jobs.hosts.offload_setup jobs.job_request
-    jobs.options jobs.sagemaker_sdk.config jobs.sagemaker_sdk.debugger jobs.sagemaker_sdk.inputs
-    jobs.spec jobs.sync.remote_copy observe.doctor.debugger_rules observe.doctor.diagnosis
+    core.errors core.overrides core.source_location core.units core.warning_frames
+    data.channels.listing data.channels.sidecar_client data.image_files data.loader.arguments
+    data.loader.collate data.loader.dataset_protocol data.loader.executors.base
+    data.loader.executors.dispatch data.loader.executors.iterable data.loader.failures
+    data.loader.serialization data.shards.data_files data.shards.index_rows
+    data.shards.index_writer data.shards.manifest data.shards.members data.shards.pack
+    data.shards.shard_index data.shards.sources.sample_table data.shards.sources.source_kinds
+    data.shards.sources.tables data.shards.tar data.storage data.storage.urls data.transforms
+    data.transforms.augmentation jobs.cli_args jobs.hosts.host_commands jobs.hosts.offload_setup
+    jobs.job_request jobs.options jobs.sagemaker_sdk.config jobs.sagemaker_sdk.debugger
+    jobs.sagemaker_sdk.inputs jobs.spec jobs.sync.remote_copy observe.doctor.core_contention
+    observe.doctor.debugger_rules observe.doctor.diagnosis observe.doctor.epoch_begins
     observe.doctor.evidence observe.doctor.findings observe.doctor.leak_candidates
     observe.doctor.remedies observe.doctor.rules observe.doctor.rules.batch_making
-    observe.doctor.scaling_forecast observe.doctor.stack_samples observe.probe.batch_samples
-    observe.probe.device_clock observe.probe.process_usage observe.probe.step_clock
-    observe.probe.transform_timer observe.whatif.allowed_cores observe.whatif.comparison
-    observe.whatif.prediction observe.whatif.simulation observe.whatif.tables
-    observe.whatif.train_steps observe.whatif.worker_shares offload.frames offload.scheduler
-    platforms.cluster_hosts platforms.training_job platforms.vertex records.data_frames
-    records.redaction report.figures.activity report.figures.base report.figures.step_phases
-    report.formatting report.markup report.open_run report.top.state sampling sampling.lanes
-    sampling.seeds train.state_dicts train.strategies
+    observe.doctor.scaling_forecast observe.doctor.stack_frames observe.doctor.stack_samples
+    observe.probe.batch_samples observe.probe.device_clock observe.probe.process_usage
+    observe.probe.slow_steps observe.probe.step_clock observe.probe.transform_timer
+    observe.whatif.allowed_cores observe.whatif.comparison observe.whatif.prediction
+    observe.whatif.simulation observe.whatif.tables observe.whatif.train_steps
+    observe.whatif.worker_shares offload.frames offload.scheduler platforms.cluster_hosts
+    platforms.training_job platforms.vertex records.data_frames records.redaction
+    report.figures.activity report.figures.base report.figures.step_phases report.formatting
+    report.markup report.open_run report.top.state sampling sampling.lanes sampling.seeds
+    train.state_dicts train.strategies
 """.split()  # noqa: SIM905 - names, as a paragraph
 """No process, thread, socket or file at import or in a signature; `IMPURE` is checked."""
 INSIDE = """
-    bootstrap.offload_hooks data.shards.shard_records jobs.hosts.job_hosts jobs.hosts.rank_group
-    jobs.local_rendezvous observe.probe.batch_recorder observe.probe.loaders
-    observe.probe.process_cores observe.probe.rank_hooks observe.probe.rank_recorder
-    observe.probe.read_monitor observe.probe.recording_session observe.probe.stack_sampler
-    offload.capacity offload.protocol offload.proxy offload.worker_records
-    train.checkpoint_store
+    bootstrap.offload_hooks core.import_hooks data.shards.shard_records jobs.hosts.job_hosts
+    jobs.hosts.rank_group jobs.local_rendezvous observe.probe.batch_recorder
+    observe.probe.loaders observe.probe.process_cores observe.probe.rank_hooks
+    observe.probe.rank_recorder observe.probe.read_monitor observe.probe.recording_session
+    observe.probe.stack_sampler offload.capacity offload.protocol offload.proxy
+    offload.worker_records train.checkpoint_store
 """.split()  # noqa: SIM905 - names, as a paragraph
 """What unit and property tests look into."""
 DAMAGED = """

@@ -43,8 +43,8 @@ EAGER = stack(
 )
 OWN = stack(
     LOOP,
-    "/headrace/data/loader/iteration.py:431:BatchStream._give_out",
-    "/headrace/data/loader/iteration.py:73:SamplerBatchSpecs.__iter__",
+    f"{PACKAGES}/headrace/data/loader/iteration.py:431:BatchStream._give_out",
+    f"{PACKAGES}/headrace/data/loader/iteration.py:73:SamplerBatchSpecs.__iter__",
     f"{SCRIPT}:30:Buckets.__iter__",
 )
 IDLE: dict[str, Any] = {"workers": 4, "service_ms": 8, "busy_cores": 3}

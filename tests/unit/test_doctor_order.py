@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from headrace.observe.doctor.diagnosis import rank_findings
+from headrace.observe.doctor.diagnosis import main_remedy, make_verdict, rank_findings
 from headrace.observe.doctor.evidence import Evidence, gather_evidence
-from headrace.observe.doctor.findings import Fact, Finding, Severity
+from headrace.observe.doctor.findings import Fact, Finding, Remedy, Severity
 from run_tables import MS, Run, play
 
 
@@ -19,6 +21,15 @@ def finding(rule: str, seconds: float, severity: Severity = "warning", **evidenc
 @pytest.fixture(scope="module")
 def evidence() -> Evidence:
     return gather_evidence(play(Run(workers=2, service_ms=30, batches=400, busy_cores=3)))
+
+
+def with_remedy(found: Finding, *speedups: float | None) -> Finding:
+    """A finding with a remedy for each predicted speed-up; None: it is not predicted."""
+    remedies = tuple(
+        Remedy(name="other", change="another way", predicted_speedup=each, how="")
+        for each in speedups
+    )
+    return replace(found, remedies=remedies)
 
 
 def order(evidence: Evidence, *findings: Finding) -> list[str]:
@@ -98,3 +109,26 @@ def test_what_others_on_the_host_cause_comes_after_what_the_script_does():
         "step-outliers",
         "data-wait",
     ]
+
+
+def test_what_gives_less_than_5_percent_is_listed_last_and_is_no_headline(evidence: Evidence):
+    little = with_remedy(finding("step-outliers", 9.0, "critical"), 1.02, 1.04)
+    more = with_remedy(finding("blocking-copy", 2.0, "serious"), 1.01, 1.2)
+    assert order(evidence, little, more) == ["blocking-copy", "step-outliers"]
+    verdict = make_verdict(evidence, rank_findings([little, more], evidence))
+    assert verdict.sentence.startswith("Blocking-copy")
+    verdict = make_verdict(evidence, rank_findings([little], evidence))
+    assert verdict.sentence.startswith("Nothing is worth fixing:")
+    assert verdict.bound == "other"
+    assert main_remedy([little]) is None
+    unknown = with_remedy(finding("slow-start", 9.0, "critical"), None)
+    assert make_verdict(evidence, [unknown]).sentence.startswith("Slow-start")
+
+
+def test_a_run_that_its_accelerator_limits_is_told_so_beside_what_is_not_worth_fixing(
+    evidence: Evidence,
+):
+    little = with_remedy(finding("step-outliers", 0.5), 1.02)
+    ranked = rank_findings([little, finding("compute-bound", 0.0, "info")], evidence)
+    assert {each.rule for each in ranked} == {"compute-bound", "step-outliers"}
+    assert "nothing to fix" in make_verdict(evidence, ranked).sentence

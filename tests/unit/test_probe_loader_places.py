@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sysconfig
 from collections.abc import Callable
 from typing import Any
 
+from headrace.core.source_location import CallPlace
 from headrace.observe.probe.loaders import LoaderRegistry
 
-TRAINER = "/venv/lib/python3.11/site-packages/accelerate/data_loader.py"
+TRAINER = f"{sysconfig.get_path('purelib')}/accelerate/data_loader.py"
 SCRIPT = "/home/ann/train.py"
 Place = tuple[str, int]
 
@@ -21,6 +23,10 @@ def function(file: str, line: int, source: str = "call(*arguments)") -> Callable
     return found
 
 
+def script_place(places: tuple[CallPlace, CallPlace]) -> Place:
+    return places[0].file, places[0].line
+
+
 class Rows:
     """A dataset."""
 
@@ -28,24 +34,24 @@ class Rows:
 def test_a_loader_that_a_library_rebuilds_is_where_the_script_made_its_own():
     registry, rows = LoaderRegistry(), Rows()
     construct, prepare, rebuild = function(SCRIPT, 20), function(SCRIPT, 25), function(TRAINER, 439)
-    assert construct(registry.place_of, rows) == (SCRIPT, 20)
-    assert prepare(rebuild, registry.place_of, rows) == (SCRIPT, 20)
-    assert prepare(rebuild, rebuild, registry.place_of, rows) == (SCRIPT, 20)
+    assert script_place(construct(registry.places_of, rows)) == (SCRIPT, 20)
+    assert script_place(prepare(rebuild, registry.places_of, rows)) == (SCRIPT, 20)
+    assert script_place(prepare(rebuild, rebuild, registry.places_of, rows)) == (SCRIPT, 20)
 
 
 def test_a_loader_that_only_a_library_makes_is_where_the_script_called_it():
     registry, rows = LoaderRegistry(), Rows()
     train, build = function(SCRIPT, 30), function(TRAINER, 900)
-    assert train(build, registry.place_of, rows) == (SCRIPT, 30)
-    function(SCRIPT, 20)(registry.place_of, Rows())  # of another dataset
-    assert train(build, registry.place_of, rows) == (SCRIPT, 30)
+    assert script_place(train(build, registry.places_of, rows)) == (SCRIPT, 30)
+    function(SCRIPT, 20)(registry.places_of, Rows())  # of another dataset
+    assert script_place(train(build, registry.places_of, rows)) == (SCRIPT, 30)
 
 
 def test_a_dataset_that_is_gone_lends_its_place_to_none():
     registry = LoaderRegistry()
     construct, prepare, rebuild = function(SCRIPT, 20), function(SCRIPT, 25), function(TRAINER, 439)
     for _ in range(20):  # a new one may get the id of the one before
-        construct(registry.place_of, Rows())
-        assert prepare(rebuild, registry.place_of, Rows()) == (SCRIPT, 25)
-    construct(registry.place_of, [1, 2])  # a list, which has no weak reference
-    assert prepare(rebuild, registry.place_of, [1, 2]) == (SCRIPT, 25)
+        construct(registry.places_of, Rows())
+        assert script_place(prepare(rebuild, registry.places_of, Rows())) == (SCRIPT, 25)
+    construct(registry.places_of, [1, 2])  # a list, which has no weak reference
+    assert script_place(prepare(rebuild, registry.places_of, [1, 2])) == (SCRIPT, 25)

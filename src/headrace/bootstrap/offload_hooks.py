@@ -17,6 +17,7 @@ from headrace.core.errors import HeadraceError
 from headrace.core.files import raise_open_file_limit
 from headrace.core.import_hooks import after_import
 from headrace.core.loader_hooks import LOADER_HOOKS
+from headrace.core.warning_frames import skipped_by_warnings
 from headrace.core.world import current_world
 
 
@@ -41,6 +42,7 @@ def _hook_torch(module: ModuleType, hosts_file: Path) -> None:
     printed: WeakSet[Any] = WeakSet()  # loaders whose partitions were printed
 
     @functools.wraps(original)
+    @skipped_by_warnings
     def _get_iterator(loader: Any) -> Any:
         import torch
 
@@ -86,6 +88,7 @@ def _name_bypassing_loaders(module: ModuleType, local_only: WeakSet[Any]) -> Non
     original = module._BaseDataLoaderIter.__init__  # noqa: SLF001 - base of all torch iterators
 
     @functools.wraps(original)
+    @skipped_by_warnings
     def __init__(iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         original(iterator, loader, *args, **kwargs)
         if loader in local_only or hasattr(iterator, "take_order_ns"):  # one of ours

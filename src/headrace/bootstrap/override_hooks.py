@@ -29,7 +29,8 @@ from headrace.core.overrides import (
     parse_overrides,
     thread_count,
 )
-from headrace.core.source_location import script_location
+from headrace.core.source_location import call_places
+from headrace.core.warning_frames import skipped_by_warnings
 
 _MAPS = Path("/proc/self/maps")
 _LIBRARY = re.compile(r"/(lib)?[\w.-]*(openblas|mkl_rt|blis|gomp|iomp5|omp)[\w.-]*\.so[\w.]*$")
@@ -83,6 +84,7 @@ def _hook_workers(module: Any, count: int) -> None:
     signature = inspect.signature(original)
 
     @functools.wraps(original)  # spawned workers find it by the original's name
+    @skipped_by_warnings
     def _worker_loop(*args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(*args, **kwargs)
         user_init_fn = bound.arguments.get("init_fn")
@@ -137,12 +139,14 @@ def _hook_loader(name: str, overrides: tuple[Override, ...], module: ModuleType)
     original = loader_class.__init__
 
     @functools.wraps(original)
+    @skipped_by_warnings
     def __init__(*args: Any, **kwargs: Any) -> None:  # noqa: N807
         _construct(overrides, original, *args, **kwargs)
 
     loader_class.__init__ = __init__
 
 
+@skipped_by_warnings
 def _construct(
     overrides: Sequence[Override], construct: Callable[..., None], *args: Any, **kwargs: Any
 ) -> None:
@@ -152,7 +156,8 @@ def _construct(
     applied = [
         each
         for each in overrides
-        if _concerns(each) and _is_applicable(each, bound.arguments["dataset"])
+        if _concerns(each, args[0] if args else None)
+        and _is_applicable(each, bound.arguments["dataset"])
     ]
     if applied:
         wanted: dict[str, Any] = {each.name: each.value for each in applied}
@@ -187,10 +192,17 @@ def _record_applied(applied: Sequence[Override]) -> None:
             (folder / each.mark).touch()
 
 
-def _concerns(override: Override) -> bool:
-    """Whether an override is for the loader that is being constructed, by its source line."""
-    file, line = script_location()
-    return not override.place or f"/{file}:{line}".endswith(f"/{override.place}")
+def _concerns(override: Override, loader: object) -> bool:
+    """Whether an override is for the loader that is being constructed, by its source line.
+
+    Where a library constructs it, that is the library's line, or the script's that led there; of a
+    subclass, the line that makes the object, or that of its constructor.
+    """
+    if not override.place:
+        return True
+    places = (*call_places(loader), *call_places())
+    wanted = f"/{override.place}"
+    return any(f"/{each.file}:{each.line}".endswith(wanted) for each in places)
 
 
 def _is_applicable(override: Override, dataset: Any) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 from headrace.core import env
 from headrace.core.errors import UsageError
 from headrace.core.import_hooks import after_import
+from headrace.core.warning_frames import skipped_by_warnings
 
 HOOK = "headrace.bootstrap.ray_hooks.use_host_address"
 DEFAULT_PORTS = {
@@ -44,6 +45,7 @@ def _hook_trainer(module: ModuleType) -> None:
     original = module.DataParallelTrainer.fit
 
     @functools.wraps(original)
+    @skipped_by_warnings
     def fit(trainer: Any) -> Any:
         if trainer.scaling_config.use_gpu and not _has_devices(trainer):
             raise UsageError(

@@ -9,6 +9,8 @@ from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
 
+from headrace.core.warning_frames import skipped_by_warnings
+
 Hook = Callable[[ModuleType], None]
 FAILED_HOOKS: list[str] = []
 """Errors of hooks in this process."""
@@ -42,6 +44,7 @@ class _HookFinder(MetaPathFinder):
         self.hooks: dict[str, list[Hook]] = {}
         self._finding: set[str] = set()
 
+    @skipped_by_warnings
     def find_spec(
         self, name: str, _path: Sequence[str] | None, _target: ModuleType | None = None
     ) -> ModuleSpec | None:
@@ -67,10 +70,12 @@ class _HookedLoader(Loader):
         self._loader = loader
         self._hooks = hooks
 
+    @skipped_by_warnings
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         """Make the module as its own loader does."""
         return self._loader.create_module(spec)
 
+    @skipped_by_warnings
     def exec_module(self, module: ModuleType) -> None:
         """Restore the module's own loader, execute the module, then call the hooks."""
         assert module.__spec__ is not None

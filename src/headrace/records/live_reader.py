@@ -36,6 +36,7 @@ _END_COLUMNS = {
     "auxiliary_batches": ("start_ns", "wall_ns"),
     "auxiliary_transforms": ("start_ns",),
     "arrivals": ("start_ns", "wall_ns"),
+    "slow_step_stacks": ("start_ns",),
 }
 """Columns of each table whose sum is the time at which what a row records had ended."""
 # Rows are written up to 0.3 s late; rings are drained twice a second, in turn.
@@ -51,8 +52,8 @@ def recent_rows(
     """Return the rows of a table that ended at a time or later, in the order they were stored.
 
     Of a live run only the end of the table is read, without what is in rings since the last drain,
-    up to half a second ago. A closed table is read completely. `hosts` and `device_steps` have no
-    times: of them the last `most` rows are returned.
+    up to half a second ago. A closed table is read completely. `hosts`, `device_steps`,
+    `code_folders` and `library_loaders` have no times: of them the last `most` rows are returned.
 
     Args:
         records: The attempt's records.

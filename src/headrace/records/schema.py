@@ -372,6 +372,44 @@ PROCESS_CORES = Table(
     ),
     later=True,
 )
+CODE_FOLDERS = Table(
+    21,
+    "code_folders",
+    "a folder that tells the code of libraries and of the user's project apart: the deepest that"
+    " holds a file counts",
+    (
+        _RANK,
+        Field(
+            "kind",
+            "library: modules are imported from there; package: one library; project: the script's",
+            "text",
+        ),
+        Field("folder", "path on the rank's host", "text"),
+    ),
+    later=True,
+)
+LIBRARY_LOADERS = Table(
+    22,
+    "library_loaders",
+    "a row of `loaders` whose loader a library constructed: `loaders` has the script's line that"
+    " led there",
+    (
+        _RANK,
+        _LOADER,
+        Field("file", "the library's source file that constructed it", "text"),
+        Field("line", "line there"),
+        Field("function", "the function there", "text"),
+    ),
+    later=True,
+)
+SLOW_STEP_STACKS = Table(
+    23,
+    "slow_step_stacks",
+    "a row of `stacks` for the steps alone that took at least 1.5 times as long as the steps"
+    " before them usually do; `stacks` counts these, too",
+    STACKS.fields,
+    later=True,
+)
 
 TABLES = (
     PROCESSES,
@@ -389,6 +427,9 @@ TABLES = (
     AUXILIARY_TRANSFORMS,
     ARRIVALS,
     PROCESS_CORES,
+    CODE_FOLDERS,
+    LIBRARY_LOADERS,
+    SLOW_STEP_STACKS,
 )
 """All tables but `system`, whose columns depend on the host: see `system_table.py`."""
 

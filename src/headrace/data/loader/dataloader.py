@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import BatchSampler
 
 from headrace.core.loader_hooks import LOADER_HOOKS
+from headrace.core.warning_frames import skipped_by_warnings
 from headrace.core.world import World, current_world
 from headrace.data.loader.arguments import (
     batch_sizes,
@@ -189,6 +190,7 @@ def _hooked(construct: Callable[_P, None]) -> Callable[_P, None]:
     """Return a constructor that calls what is registered for loaders around `construct`."""
 
     @functools.wraps(construct)
+    @skipped_by_warnings
     def __init__(*args: _P.args, **kwargs: _P.kwargs) -> None:  # noqa: N807 - as the wrapped one
         call: Callable[..., None] = construct
         if LOADER_HOOKS.override is not None:

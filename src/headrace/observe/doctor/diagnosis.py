@@ -25,6 +25,7 @@ from headrace.observe.doctor.evidence import (
     gather_evidence,
 )
 from headrace.observe.doctor.findings import Bound, Diagnosis, Finding, Remedy, RuleSet, Verdict
+from headrace.observe.doctor.remedies import WORTH_IT
 from headrace.observe.doctor.rules import RULES
 from headrace.observe.whatif.tables import CachedTables, Columns, Tables
 
@@ -122,11 +123,14 @@ def rank_findings(findings: Sequence[Finding], evidence: Evidence) -> tuple[Find
     ]
     rules = {each.rule for each in relevant if not each.forecast}
     # One rank's wait for data may be reported already.
-    explained = rules & DATA_RULES or any(
+    explained = _explain_data_wait(relevant) or any(
         each.rule == "slow-rank" and each.evidence["phase"] == "data_wait" for each in relevant
     )
-    # The time before training counts for nothing here.
-    warned = any(each.severity != "info" and each.rule != "slow-start" for each in relevant)
+    # The time before training counts for nothing here, and so does what is not worth fixing.
+    warned = any(
+        each.severity != "info" and each.rule != "slow-start" and is_worth_fixing(each)
+        for each in relevant
+    )
     left_out = {
         *(("data-wait",) if explained else ()),
         *(("slow-storage",) if "small-files" in rules else ()),
@@ -137,7 +141,12 @@ def rank_findings(findings: Sequence[Finding], evidence: Evidence) -> tuple[Find
     idle = evidence.work is not None and not evidence.workers_busy
     foreign = {"data-wait"} if idle and evidence.others_fill_cores else set()
     ranked.sort(
-        key=lambda each: (each.rule in foreign, -_ranking_seconds(each, evidence), each.rule)
+        key=lambda each: (
+            each.rule in foreign,
+            not is_worth_fixing(each),
+            -_ranking_seconds(each, evidence),
+            each.rule,
+        )
     )
     pairs = (*_SPECIFIC_FIRST, *_conditional_pairs(ranked, evidence))
     for _ in ranked:  # moving one may break another pair's order, so repeat until all hold
@@ -145,7 +154,25 @@ def rank_findings(findings: Sequence[Finding], evidence: Evidence) -> tuple[Find
             places = {finding.rule: place for place, finding in enumerate(ranked)}
             if places.get(first, -1) > places.get(second, len(ranked)):
                 ranked.insert(places[second], ranked.pop(places[first]))
+    ranked.sort(key=lambda each: not is_worth_fixing(each))
     return tuple(ranked)
+
+
+def _explain_data_wait(findings: Sequence[Finding]) -> bool:
+    """Return whether findings say why data is late; starts of workers, only if they are much."""
+    waited = next((each.seconds_lost for each in findings if each.rule == "data-wait"), 0.0)
+    return any(
+        each.rule in DATA_RULES
+        and not each.forecast
+        and (each.rule != "workers-restarted" or each.seconds_lost >= _EXPLAINS * waited)
+        for each in findings
+    )
+
+
+def is_worth_fixing(finding: Finding) -> bool:
+    """Return whether a remedy gives at least 5 %, or what it gives is not predicted."""
+    speedups = [each.predicted_speedup for each in finding.remedies]
+    return not speedups or any(speedup is None or speedup >= WORTH_IT for speedup in speedups)
 
 
 def _ranking_seconds(finding: Finding, evidence: Evidence) -> float:
@@ -269,7 +296,9 @@ def _time_shares(evidence: Evidence) -> dict[str, float]:
 
 def find_headline(findings: Sequence[Finding]) -> Finding | None:
     """Return the finding that the sentence tells; None if nothing is worth fixing."""
-    return next((finding for finding in findings if finding.severity != "info"), None)
+    return next(
+        (each for each in findings if each.severity != "info" and is_worth_fixing(each)), None
+    )
 
 
 def _sentence(evidence: Evidence, findings: Sequence[Finding]) -> tuple[str, Bound]:
@@ -289,6 +318,9 @@ def _healthy_sentence(evidence: Evidence, findings: Sequence[Finding]) -> tuple[
     waits = f"{share:.1%} of step time waits for data"
     if any(finding.rule == "compute-bound" for finding in findings):
         return f"The accelerator is the limit: {waits}; nothing to fix.", "compute"
+    if any(finding.severity != "info" for finding in findings):
+        title = next(finding.title for finding in findings if finding.severity != "info")
+        return f"Nothing is worth fixing: {waits}; {title}, which costs less than 5 %.", "other"
     if share >= WARNING:
         why = DATA_RULES | {"data-wait"}
         known = next((finding for finding in findings if finding.rule in why), None)

@@ -19,16 +19,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.core.overrides import Override
+from headrace.core.source_location import CodeFolders
 from headrace.observe.doctor.findings import Cause, Fact, Finding, Remedy, Severity
+from headrace.observe.doctor.other_time import OtherTime, gather_other_time
 from headrace.observe.doctor.sampler_stacks import within_sampler
 from headrace.observe.doctor.stack_samples import (
+    UNKNOWN_FOLDERS,
     Hotspot,
     StackSample,
     end_ns_of,
+    making_part,
+    read_code_folders,
     read_stack_samples,
     recording_start_s,
 )
+from headrace.observe.doctor.training_loader import TrainingLoader, training_loader
 from headrace.observe.doctor.unfollowed_loaders import unfollowed_loader
 from headrace.observe.whatif.measured_pipeline import (
     BatchWork,
@@ -49,10 +54,8 @@ from headrace.observe.whatif.tables import (
     Floats,
     Tables,
     columns,
-    covered_before,
 )
 from headrace.observe.whatif.train_steps import TrainSteps, read_steps
-from headrace.observe.whatif.wall_time import WallTime, read_wall_time
 from headrace.observe.whatif.worker_shares import WorkerShares
 
 _SAMPLE_CALLS = ("__getitem__", "__getitems__", "__iter__", "__next__")
@@ -70,13 +73,25 @@ class TransformShare:
     line: int  # its first
     share: float
     cpu_share: float  # CPU time over wall time in it
+    library: str = ""  # whose code it is; "": the user's
 
     def cause(self) -> Cause:
         """Return the transform as the cause of a finding."""
-        return Cause(file=self.file, line=self.line, transform=self.name, share=self.share)
+        name = self.name
+        if self.library:
+            name = f"{self.library} {name.rsplit(': ', 1)[-1]}"
+        return Cause(
+            file=self.file,
+            line=self.line,
+            transform=name,
+            share=self.share,
+            library=self.library,
+        )
 
 
-def transform_shares(transforms: Columns, loader: int) -> tuple[TransformShare, ...]:
+def transform_shares(
+    transforms: Columns, loader: int, folders: CodeFolders = UNKNOWN_FOLDERS
+) -> tuple[TransformShare, ...]:
     """Return a loader's transforms, the most expensive first, without those that contain others.
 
     Shares are of `__getitem__` if that was timed, too, and otherwise of all that was timed.
@@ -103,6 +118,7 @@ def transform_shares(transforms: Columns, loader: int) -> tuple[TransformShare, 
                 line=int(rows["line"][at]),
                 share=min(float(wall[same].sum()) / max(total, 1.0), 1.0),
                 cpu_share=float(rows["cpu_ns"][same].sum() / max(rows["wall_ns"][same].sum(), 1)),
+                library=folders.module_file(str(rows["file"][at])).partition("/")[0],
             )
         )
     return tuple(sorted(shares, key=lambda transform: -transform.share))
@@ -184,60 +200,12 @@ WARNING, SERIOUS, CRITICAL = 0.05, 0.10, 0.20
 """Shares of step time lost: the thresholds of common live tools (5 and 10 % are warnings, 20 % is
 critical)."""
 
-_HEADRACE_LOADER_ARGUMENTS = frozenset({"num_workers", "prefetch_factor"})
-"""Arguments of Headrace's loader that mean the same as in torch's."""
 _OTHERS_SHARE = 0.5
 """If other programs use this share of the host's cores, they are the reason that it is full."""
 _SYSTEM_SHARE, _SYSTEM_CORES = 0.05, 0.5
 """Less than this share of the cores, or so many, is the system's own use, and not mentioned."""
 MOSTLY_BUSY = 0.35
 """Workers of a starved rank that are idle for a larger share than this are not its bottleneck."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingLoader:
-    """The loader that feeds training, as in the table `loaders`."""
-
-    number: int
-    kind: str  # "torch", "headrace" or another library that makes batches
-    style: str  # "map" or "iterable"
-    workers: int
-    prefetch_factor: int  # a worker
-    batch_size: int  # -1 if unknown
-    pinned: bool
-    persistent: bool  # whether workers outlive an epoch
-    file: str
-    line: int
-    constructed: int  # how often, by each rank
-    created_ns: int  # when first
-
-    @property
-    def place(self) -> str:
-        """Where it was constructed, as " at train.py:40"; empty if unknown."""
-        return f" at {Path(self.file).name}:{self.line}" if self.file and self.line else ""
-
-    def overridden(self, name: str, value: float) -> tuple[Override, ...]:
-        """Return overrides that change an argument without editing the script, if any can."""
-        # Each worker iterates all of a torch stream, while Headrace's loader splits it.
-        known = {
-            "torch": self.style == "map" or name != "num_workers",
-            "headrace": name in _HEADRACE_LOADER_ARGUMENTS,
-        }
-        if not known.get(self.kind, False) or not self.place:
-            return ()
-        return (Override(name, int(value), f"{Path(self.file).name}:{self.line}"),)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OtherTime:
-    """What is known of a run's time outside of its steps; see `WallTime`."""
-
-    wall: WallTime
-    evaluation_loader: TrainingLoader | None  # the one that evaluation takes longest with
-    evaluation_work: BatchWork | None  # the batches made for it; None if none were recorded
-    passed_over_loader: TrainingLoader | None
-    samples: tuple[StackSample, ...]  # of ranks and workers, if that time matters
-    unix_offset_ns: int  # from the host's clock to nanoseconds since 1970; 0 if unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,9 +225,11 @@ class Evidence:
     wanted_threads: float  # of the run, on average: they ran or waited for a core of the host
     making_samples: tuple[StackSample, ...]  # in workers, or in ranks without
     rank_samples: tuple[StackSample, ...]  # the ranks' main threads
+    slow_samples: tuple[StackSample, ...]  # those of them in slow steps; none in older records
     transforms: tuple[TransformShare, ...]  # the most expensive first
     processes: Columns
     fetches: Columns
+    batches: Columns  # of the loader that feeds training, each worker's first, too
     events: Columns
     system: Columns
     usage: Columns  # the table `process_usage`
@@ -411,7 +381,10 @@ def gather_evidence(tables: Tables) -> Evidence:
     """Return the evidence of a run."""
     steps = read_steps(tables, any_kind=True)
     number = main_loader(steps)
-    fetches, stacks = columns(tables, "fetches"), _stacks_in_steps(tables, steps)
+    fetches = columns(tables, "fetches")
+    stacks, slow_stacks = (
+        _stacks_in_steps(columns(tables, name), steps) for name in ("stacks", "slow_step_stacks")
+    )
     offload = read_offload_stats(tables, number, steps.span_ns)
     loader_columns = loader_rows(columns(tables, "loaders"), number, offload)
     work = read_batch_work(tables, number) if loader_columns is not None else None
@@ -421,12 +394,15 @@ def gather_evidence(tables: Tables) -> Evidence:
     measured = measure_from(
         steps=steps, loader=loader_columns, work=work, fetches=fetches, host=host, offload=offload
     )
-    loader = _training_loader(loader_columns) if loader_columns is not None else None
+    folders = read_code_folders(columns(tables, "code_folders"))
+    loader = None
+    if loader_columns is not None:
+        loader = training_loader(loader_columns, columns(tables, "library_loaders"), folders)
     shares = None
     if work is not None and loader_columns is not None and offload is None:
         shares = work.shares(loader_columns, fetches)
     since_s = recording_start_s(columns(tables, "hosts"), processes)
-    rank_samples = read_stack_samples(stacks, stacks["worker"] < 0, since_s)
+    rank_samples = read_stack_samples(stacks, stacks["worker"] < 0, since_s, folders)
     workers = loader.workers if loader is not None else 0
     waits = steps.share("data_wait") if workers else 0.0
     wanted = rank_thread_demand(rank_samples, waits, host, mean_threads(usage, processes, "rank"))
@@ -435,7 +411,7 @@ def gather_evidence(tables: Tables) -> Evidence:
         wanted += worker_thread_demand(work, workers, host, most)
     return Evidence(
         steps=steps,
-        other_time=_gather_other_time(tables, steps, since_s),
+        other_time=gather_other_time(tables, steps, since_s, folders),
         loader=loader,
         unfollowed=_unfollowed(tables) if loader is None else None,
         work=work,
@@ -445,15 +421,17 @@ def gather_evidence(tables: Tables) -> Evidence:
         host=host,
         offload=offload,
         wanted_threads=wanted,
-        making_samples=tuple(
+        making_samples=making_part(
             sample
-            for sample in read_stack_samples(stacks, _making_rows(stacks, loader), since_s)
+            for sample in read_stack_samples(stacks, _making_rows(stacks, loader), since_s, folders)
             if within_sampler(sample) is None  # in a rank without workers
         ),
         rank_samples=rank_samples,
-        transforms=transform_shares(columns(tables, "transforms"), number),
+        slow_samples=read_stack_samples(slow_stacks, slow_stacks["worker"] < 0, since_s, folders),
+        transforms=transform_shares(columns(tables, "transforms"), number, folders),
         processes=processes,
         fetches=fetches,
+        batches=columns(tables, "batches").having(loader=number),
         events=columns(tables, "events"),
         system=system,
         usage=usage,
@@ -465,37 +443,9 @@ def _unfollowed(tables: Tables) -> str | None:
     return unfollowed_loader(*(columns(tables, name) for name in names))
 
 
-def _gather_other_time(tables: Tables, steps: TrainSteps, since_s: float | None) -> OtherTime:
-    wall, hosts = read_wall_time(tables, steps.kind), columns(tables, "hosts")
-    number = wall.evaluation_loader
-    passed = -1 if wall.passed_over is None else wall.passed_over.main_loader
-    loaders = {
-        each: _training_loader(rows)
-        for each in (number, passed)
-        if (rows := loader_rows(columns(tables, "loaders"), each)) is not None
-    }
-    samples: tuple[StackSample, ...] = ()
-    outside = sum(wall.seconds(part) for part in ("evaluation", "between", "open"))
-    if outside >= WARNING * wall.run_seconds:  # else they are not worth the memory
-        stacks = columns(tables, "stacks")
-        before, until = (
-            covered_before(*wall.outside_ns, times.astype(np.float64))
-            for times in (stacks["start_ns"], end_ns_of(stacks))
-        )
-        samples = read_stack_samples(stacks, until > before, since_s)
-    return OtherTime(
-        wall=wall,
-        evaluation_loader=loaders.get(number),
-        evaluation_work=read_batch_work(tables, number) if number >= 0 else None,
-        passed_over_loader=loaders.get(passed),
-        samples=samples,
-        unix_offset_ns=int(hosts["unix_offset_ns"][0]) if hosts.count == 1 else 0,
-    )
-
-
-def _stacks_in_steps(tables: Tables, steps: TrainSteps) -> Columns:
-    """Return the table `stacks` without samples before and after the steps that count."""
-    stacks, span = columns(tables, "stacks"), steps.span_ns
+def _stacks_in_steps(stacks: Columns, steps: TrainSteps) -> Columns:
+    """Return rows of stacks without samples before and after the steps that count."""
+    span = steps.span_ns
     if span is None:
         return stacks
     return stacks.where((end_ns_of(stacks) >= span[0]) & (stacks["start_ns"] <= span[1]))
@@ -510,18 +460,6 @@ def _making_rows(stacks: Columns, loader: TrainingLoader | None) -> Flags:
         return np.asarray((stacks["worker"] < 0) & waits)
     of_workers = (stacks["worker"] >= 0) & (stacks["loader"] == loader.number)
     return np.asarray(of_workers & (phase == "work"))
-
-
-def _training_loader(rows: Columns) -> TrainingLoader:
-    same = ("kind", "style", "workers", "prefetch_factor", "batch_size", "file", "line")
-    return TrainingLoader(
-        number=int(rows["loader"][0]),
-        pinned=bool(rows["pinned"][0] > 0),
-        persistent=bool(rows["persistent"][0] > 0),
-        constructed=rows.count,
-        created_ns=int(rows["created_ns"].min()),
-        **{name: rows[name].tolist()[0] for name in same},
-    )
 
 
 _UTILISATION = re.compile(r"gpu_(\d+)_utilisation_percent")

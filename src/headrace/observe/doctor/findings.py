@@ -30,6 +30,8 @@ class Cause:
     function: str = ""  # followed by the library call below it, if any
     transform: str = ""
     share: float = 0.0  # of the time in question, 0 to 1
+    library: str = ""  # whose code it is; "": the user's
+    loader: str = ""  # with a library: the loader that calls it, and `file` and `line` are its own
 
     @property
     def place(self) -> str:
@@ -50,6 +52,8 @@ class Cause:
 
     def __str__(self) -> str:
         """Return name and place: RandomBlur at augment.py:31."""
+        if self.library and self.loader:
+            return f"{self.name} for the loader{self.loader}"
         return " at ".join(part for part in (self.name, self.place) if part)
 
 
@@ -137,7 +141,7 @@ class Diagnosis:
         return as_json(self)
 
 
-_NOT_WRITTEN = {"overrides"}  # fields
+_NOT_WRITTEN = {"overrides", "library", "loader"}  # fields
 _KEYS = {"forecast": "foretold"}  # of fields with other names
 _LEFT_OUT_IF_EMPTY = {"device_phase_shares", "time_shares", "start_seconds", "run_seconds"}
 

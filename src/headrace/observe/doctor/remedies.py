@@ -7,9 +7,18 @@ from dataclasses import replace
 import numpy as np
 
 from headrace.core.overrides import Override
-from headrace.observe.doctor.evidence import CRITICAL, Evidence, TrainingLoader, transform_at
+from headrace.observe.doctor.core_contention import waits_for_cores
+from headrace.observe.doctor.evidence import CRITICAL, Evidence, transform_at
 from headrace.observe.doctor.findings import Cause, Remedy
-from headrace.observe.doctor.stack_samples import StackSample, find_hotspot, is_lock, off_cpu_ns
+from headrace.observe.doctor.stack_frames import transform_class
+from headrace.observe.doctor.stack_samples import (
+    Hotspot,
+    StackSample,
+    find_hotspot,
+    is_lock,
+    off_cpu_ns,
+)
+from headrace.observe.doctor.training_loader import TrainingLoader
 from headrace.observe.whatif.measured_pipeline import BatchWork, MeasuredPipeline, shard_reading_ns
 from headrace.observe.whatif.prediction import (
     MAX_SPIN_FACTOR,
@@ -60,9 +69,10 @@ def more_workers_remedy(evidence: Evidence) -> tuple[Remedy, Prediction] | None:
     if evidence.unequal_shares:  # further workers would have no part of the dataset either
         return None
     waits = evidence.work is not None and evidence.work.cpu_share < 0.5
+    waits = waits and not waits_for_cores(evidence)
     pipeline = simulator.measured.pipeline
     cores = min(pipeline.cores, pipeline.worker_cores)
-    # Workers that wait may outnumber the cores; those that compute would only share them.
+    # Workers that wait, but not for a core, may outnumber the cores; others would only share them.
     most = _MAX_WORKERS if waits else min(max(int(np.ceil(min(cores, 1e6))), 1), _MAX_WORKERS)
     counts = [count for count in _COUNTS if loader.workers < count <= most]
     found = enough_workers(simulator, counts)
@@ -72,7 +82,7 @@ def more_workers_remedy(evidence: Evidence) -> tuple[Remedy, Prediction] | None:
     before = f" instead of {loader.workers}" if loader.workers else " instead of none"
     plural = "s" if count > 1 else ""
     change = f"{count} worker{plural}{before}"
-    how = f"Give the DataLoader{loader.place} num_workers={count}."
+    how = loader.advice("num_workers", count)
     how += _stream_split_advice(loader, count)
     overrides = loader.overridden("num_workers", count)
     return predicted_remedy("workers", change, prediction, how, overrides), prediction
@@ -143,11 +153,16 @@ def faster_code_remedies(evidence: Evidence, cause: Cause, name: str = "") -> tu
     if evidence.simulator is None or cause.share <= 0:
         return ()
     where = f" ({cause.place})" if cause.place else ""
+    if cause.library and cause.loader:
+        where = f" where the dataset of the loader{cause.loader} is made"
     left = max(1.0 - cause.share, 0.01)
     half = evidence.simulator.predict(PipelineChange(service_factor=1.0 - cause.share / 2))
     none = evidence.simulator.predict(PipelineChange(service_factor=left))
     cheaper = f"Look for a cheaper way to do the same{where}, or do it on smaller data."
     earlier = f"Do it once before training, or leave it out{where}."
+    if cause.library and cause.loader:
+        cheaper = f"It is code of {cause.library}: choose a cheaper one, or smaller data,{where}."
+        earlier = f"Do it once before training and keep what it gives, or leave it out{where}."
     remedies = [
         predicted_remedy("faster-code", f"{name} twice as fast", half, cheaper),
         predicted_remedy("move-code", f"no {name} in the workers", none, earlier),
@@ -228,14 +243,24 @@ def making_cause(
     total = sum(sample.wall_ns for sample in evidence.making_samples)
     place = find_hotspot(samples, total, off_cpu_only=off_cpu_only)
     if place is not None:
-        transform = transform_at(place, evidence.transforms)
-        if transform is None or off_cpu_only:
-            return place.cause(transform.name if transform else "")
-        # The whole transform is named, so its share counts, not that of one of its lines.
-        return replace(place.cause(transform.name), share=max(place.share, transform.share))
-    if evidence.transforms and not evidence.making_samples:
-        return evidence.transforms[0].cause()
-    return None
+        cause = _cause_at(evidence, place, off_cpu_only=off_cpu_only)
+    elif evidence.transforms and not evidence.making_samples:
+        cause = evidence.transforms[0].cause()
+    else:
+        return None
+    return cause if evidence.loader is None else evidence.loader.calling(cause)
+
+
+def _cause_at(evidence: Evidence, place: Hotspot, *, off_cpu_only: bool) -> Cause:
+    """Return a place as a cause, with the transform that it belongs to."""
+    if not place.frame.is_user:
+        is_transform = transform_class(place.frame) != ""
+        return place.cause(place.frame.library_name if is_transform else "")
+    transform = transform_at(place, evidence.transforms)
+    if transform is None or off_cpu_only:
+        return place.cause(transform.name if transform else "")
+    # The whole transform is named, so its share counts, not that of one of its lines.
+    return replace(place.cause(transform.name), share=max(place.share, transform.share))
 
 
 _CALM_LIMIT = 0.5
@@ -431,7 +456,7 @@ def _pinning(evidence: Evidence, at: str) -> Remedy:
     if loader is not None and loader.pinned:
         loader = None  # what the script copies is not the loader's pinned batch
     if loader is not None:
-        how = f"Give the DataLoader{loader.place} pin_memory=True."
+        how = loader.advice("pin_memory", "True")
     else:
         how = f"Copy from page-locked memory{at}: .pin_memory() beforehand, in another thread."
     return predicted_remedy(

@@ -6,17 +6,18 @@ import re
 from dataclasses import replace
 from itertools import pairwise
 
-from headrace.observe.doctor.stack_samples import StackFrame, StackSample
+from headrace.observe.doctor.stack_frames import StackFrame
+from headrace.observe.doctor.stack_samples import StackSample
 
 _ASKS_SAMPLER = re.compile(
-    r"/torch/utils/data/dataloader\.py:_BaseDataLoaderIter\.(_next_index|_reset|__init__)$"
-    r"|/torchdata/stateful_dataloader/stateful_dataloader\.py:\w+\._next_index$"
-    r"|/headrace/data/loader/iteration\.py:\w+BatchSpecs\.__iter__$"
+    r"^torch/utils/data/dataloader\.py:_BaseDataLoaderIter\.(_next_index|_reset|__init__)$"
+    r"|^torchdata/stateful_dataloader/stateful_dataloader\.py:\w+\._next_index$"
+    r"|^headrace/data/loader/iteration\.py:\w+BatchSpecs\.__iter__$"
 )
-"""Frames of loaders, as file:function, whose callee is the sampler."""
+"""Frames of loaders, as module file:function, whose callee is the sampler."""
 _METHOD = re.compile(r"\.__(iter|next)__$")
 _SHUFFLES_ALL = re.compile(
-    r"/torch/utils/data/(sampler|distributed)\.py:(Random|Distributed)Sampler"
+    r"^torch/utils/data/(sampler|distributed)\.py:(Random|Distributed)Sampler"
 )
 
 
@@ -50,4 +51,4 @@ def lists_all_indices(inner: tuple[StackSample, ...]) -> bool:
 
 
 def _matches(pattern: re.Pattern[str], frame: StackFrame) -> bool:
-    return pattern.search(f"{frame.file}:{frame.function}") is not None
+    return pattern.search(f"{frame.module_file}:{frame.function}") is not None

@@ -17,14 +17,18 @@ from pathlib import Path
 
 import numpy as np
 
-from headrace.core.source_location import is_library
+from headrace.core.source_location import LIBRARIES, PACKAGE_FOLDER, PROJECT, CodeFolders
 from headrace.observe.doctor.findings import Cause
+from headrace.observe.doctor.stack_frames import StackFrame, making_begin, own_index, process_begin
 from headrace.observe.whatif.tables import Columns, Flags, Ints
 
 _LINE = re.compile(r"[0-9]+|None|-1|")
 """A recorded line number; not a number if the interpreter had none: between two lines of a loop,
 and in generated code."""
+UNKNOWN_FOLDERS = CodeFolders()
 _SECOND_NS = 1_000_000_000
+_CUT_OFF_FRAMES = 36
+"""A stack with fewer frames has its outermost: 48 are recorded, less those of the probe's hooks."""
 _FINE_NS = 3 * _SECOND_NS
 """Rows that span no longer than this are as written, about one a second; longer ones are merged."""
 _CALLS_MANY = re.compile(
@@ -32,28 +36,6 @@ _CALLS_MANY = re.compile(
 )
 """Functions whose lines do different things: a line with half of its time is named alone. Of other
 functions the whole time counts, at the hottest line: two lines of a loop are one fault."""
-
-
-# Stacks share most of their lines, and a live view reads them each second.
-_is_library = lru_cache(maxsize=4096)(is_library)
-
-
-@dataclass(frozen=True, slots=True)
-class StackFrame:
-    """A frame of a stack; its line is 0 if the interpreter was between lines."""
-
-    file: str
-    line: int
-    function: str
-
-    @property
-    def is_user(self) -> bool:
-        """Whether the code is the user's: not installed, not Python's, not Headrace's."""
-        return not _is_library(self.file)
-
-    def __str__(self) -> str:
-        """Return the end of the file's path and the function: PIL/Image.py:resize."""
-        return f"{'/'.join(Path(self.file).parts[-2:])}:{self.function}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -70,22 +52,22 @@ class StackSample:
 
     @property
     def own_frame(self) -> StackFrame:
-        """The innermost frame of the user's code, or else the innermost of all."""
-        return next((frame for frame in reversed(self.frames) if frame.is_user), self.frames[-1])
+        """The frame that is named: see `stack_frames`."""
+        return self.frames[own_index(self.frames)]
 
     @property
     def calls(self) -> tuple[StackFrame, ...]:
-        """The library frames below the user's, outermost first."""
-        inner: list[StackFrame] = []
-        for frame in reversed(self.frames):
-            if frame.is_user:
-                break
-            inner.append(frame)
-        return tuple(reversed(inner)) if len(inner) < len(self.frames) else ()
+        """The frames below the one that is named, outermost first: libraries', all of them."""
+        return self.frames[own_index(self.frames) + 1 :]
+
+    @property
+    def is_of_worker(self) -> bool:
+        """Whether a worker process was sampled, not a rank."""
+        return bool((self.rows["worker"] >= 0).any())
 
     def passes(self, pattern: re.Pattern[str]) -> bool:
-        """Return whether any frame matches, as file:function."""
-        return any(_matches(pattern, frame.file, frame.function) for frame in self.frames)
+        """Return whether any frame matches, as PIL/Image.py:function; the user's as :function."""
+        return any(_matches(pattern, frame.module_file, frame.function) for frame in self.frames)
 
     def only(self, where: Flags) -> StackSample:
         """Return the sample restricted to some of its rows."""
@@ -105,20 +87,28 @@ class Hotspot:
 
     def cause(self, transform: str = "") -> Cause:
         """Return the hotspot as the cause of a finding."""
-        function = f"{self.frame.function} > {self.call}" if self.call else self.frame.function
+        frame = self.frame
+        name = frame.function if frame.is_user else frame.library_name
         return Cause(
-            file=self.frame.file,
-            line=self.frame.line,
-            function=function,
+            file=frame.file,
+            line=frame.line,
+            function=f"{name} > {self.call}" if self.call else name,
             transform=transform,
             share=self.share,
+            library=frame.library,
         )
 
 
 def read_stack_samples(
-    stacks: Columns, where: Flags, ran_since_s: float | None = None
+    stacks: Columns,
+    where: Flags,
+    ran_since_s: float | None = None,
+    folders: CodeFolders = UNKNOWN_FOLDERS,
 ) -> tuple[StackSample, ...]:
-    """Return every stack of some rows of `stacks` once for each rank and phase, if readable."""
+    """Return every stack of some rows of `stacks` once for each rank and phase, if readable.
+
+    `folders` are those of the run's code, from `read_code_folders`.
+    """
     rows = stacks.where(where)
     frames_of: dict[str, tuple[StackFrame, ...]] = {}
     found: list[StackSample] = []
@@ -126,7 +116,7 @@ def read_stack_samples(
         same = rows.where(places)
         text = str(same["stack"][0])
         if text not in frames_of:
-            parsed = (_frame(line) for line in text.split("\n"))
+            parsed = (_frame(line, folders) for line in text.split("\n"))
             frames_of[text] = tuple(frame for frame in parsed if frame)
         wall_ns, cpu_ns = _sums(same)
         if frames_of[text]:
@@ -142,6 +132,26 @@ def read_stack_samples(
                 )
             )
     return tuple(found)
+
+
+def making_part(samples: Iterable[StackSample]) -> tuple[StackSample, ...]:
+    """Return samples of processes that make batches, from the loader's frames on.
+
+    What is outside of these only waits for the batch, or was the parent's when it forked. Where
+    loaders are seen at all, samples without one count only if their outer frames were cut off.
+    """
+    cut: list[StackSample] = []
+    whole: list[StackSample] = []
+    for sample in samples:
+        begin = making_begin(sample.frames)
+        if begin is not None:
+            cut.append(replace(sample, frames=sample.frames[begin:]))
+        else:
+            inner = sample.frames[process_begin(sample.frames) :] or sample.frames[-1:]
+            whole.append(replace(sample, frames=inner))
+    if cut:
+        whole = [each for each in whole if len(each.frames) >= _CUT_OFF_FRAMES or each.is_of_worker]
+    return (*cut, *whole)
 
 
 def end_ns_of(stacks: Columns) -> Ints:
@@ -188,30 +198,29 @@ def find_hotspot(
     total = sum(weight for _, weight in seen) if total_ns is None else total_ns
     if total <= 0 or not seen:
         return None
+    named = [(sample, weight, sample.own_frame) for sample, weight in seen]
     lines: defaultdict[StackFrame, float] = defaultdict(float)
-    functions: defaultdict[tuple[str, str], float] = defaultdict(float)
-    for sample, weight in seen:
-        frame = sample.own_frame
-        lines[frame] += weight
-        functions[frame.file, frame.function] += weight
-    function = max(functions, key=lambda key: functions[key])
+    scopes: defaultdict[tuple[str, str], float] = defaultdict(float)
+    for _, weight, own in named:
+        lines[own] += weight
+        scopes[own.file, own.scope] += weight
+    scope = max(scopes, key=lambda key: scopes[key])
     frame = max(
-        (line for line in lines if (line.file, line.function) == function),
+        (line for line in lines if (line.file, line.scope) == scope),
         key=lambda line: (line.line > 0, lines[line]),
     )
-    calls_many = _CALLS_MANY.search(frame.function) is not None
-    by_line = calls_many and lines[frame] >= 0.5 * functions[function]
+    calls_many = frame.is_user and _CALLS_MANY.search(frame.function) is not None
+    by_line = calls_many and lines[frame] >= 0.5 * scopes[scope]
     there = [
         (sample, weight)
-        for sample, weight in seen
-        if sample.own_frame == frame
-        or (not by_line and (sample.own_frame.file, sample.own_frame.function) == function)
+        for sample, weight, own in named
+        if own == frame or (not by_line and (own.file, own.scope) == scope)
     ]
     wall = sum(sample.wall_ns for sample, _ in there)
     return Hotspot(
         frame=frame,
         call=_most_called(there),
-        share=min((lines[frame] if by_line else functions[function]) / total, 1.0),
+        share=min((lines[frame] if by_line else scopes[scope]) / total, 1.0),
         cpu_share=min(sum(sample.cpu_ns for sample, _ in there) / max(wall, 1.0), 1.0),
     )
 
@@ -239,18 +248,30 @@ def _sums(rows: Columns) -> tuple[float, float]:
 
 
 @lru_cache(maxsize=65_536)
-def _matches(pattern: re.Pattern[str], file: str, function: str) -> bool:
-    return pattern.search(f"{file}:{function}") is not None
+def _matches(pattern: re.Pattern[str], module_file: str, function: str) -> bool:
+    return pattern.search(f"{module_file}:{function}") is not None
 
 
 # Stacks share most of their lines, and a live view reads them each second.
 @lru_cache(maxsize=65_536)
-def _frame(text: str) -> StackFrame | None:
+def _frame(text: str, folders: CodeFolders) -> StackFrame | None:
     parts = text.rsplit(":", 2)
     if len(parts) != 3 or not _LINE.fullmatch(parts[1]):  # the text was cut short
         return None
     line = int(parts[1]) if parts[1].isdecimal() else 0
-    return StackFrame(file=parts[0], line=line, function=parts[2])
+    module_file = folders.module_file(parts[0])
+    return StackFrame(file=parts[0], line=line, function=parts[2], module_file=module_file)
+
+
+def read_code_folders(rows: Columns) -> CodeFolders:
+    """Return the folders of a run's code from the table `code_folders`."""
+    found: dict[str, tuple[str, ...]] = {}
+    for kind, folder in dict.fromkeys(zip(rows["kind"], rows["folder"], strict=True)):
+        found[str(kind)] = (*found.get(str(kind), ()), str(folder))
+    libraries, packages, projects = (
+        found.get(kind, ()) for kind in (LIBRARIES, PACKAGE_FOLDER, PROJECT)
+    )
+    return CodeFolders(libraries=libraries, packages=packages, projects=projects)
 
 
 def recording_start_s(hosts: Columns, processes: Columns) -> float | None:
@@ -282,15 +303,15 @@ def source_lines_as_run(file: str, ran_since_s: float | None) -> list[str]:
 
 
 LOCK = re.compile(
-    r"(multiprocessing/(synchronize|managers|queues)|filelock/\w+|portalocker/\w+)\.py:"
+    r"^(multiprocessing/(synchronize|managers|queues)|filelock/\w+|portalocker/\w+)\.py:"
     r"|:(\w+\.)*_?(acquire|lock|flock|lockf)\w*$"
 )
 """Frames that wait for another process; waits between threads of one worker do not count."""
 _LOCK_SOURCE = re.compile(r"\b(flock|lockf|acquire)\(")
 _READ_LIBRARY = re.compile(
-    r"/(socket|ssl|http/client|urllib/\w+|pathlib|_pathlib\w*|zipfile\w*|tarfile|gzip|shutil|sqlite3/"
-    r"\w+)\.py:|-packages/(urllib3|requests|botocore|boto3|s3fs|gcsfs|fsspec|aiohttp|httpx|obstore|"
-    r"h5py|lmdb|zarr|smart_open|google/cloud/storage|PIL/ImageFile)"
+    r"^(socket|ssl|http/client|urllib/\w+|pathlib|_pathlib\w*|pathlib/\w+|zipfile\w*|zipfile/\w+|"
+    r"tarfile|gzip|shutil|sqlite3/\w+)\.py:|^(urllib3|requests|botocore|boto3|s3fs|gcsfs|fsspec|"
+    r"aiohttp|httpx|obstore|h5py|lmdb|zarr|smart_open|google/cloud/storage|PIL/ImageFile)"
 )
 _READ_NAME = re.compile(
     r"(^|[._])(read|load|open|fetch|download|get_object|request|recv)", re.IGNORECASE
@@ -299,23 +320,23 @@ _READ_SOURCE = re.compile(
     r"\bopen\(|\.read(_\w+)?\(|\.load\(|imread\(|\.recv\(|fromfile\(|memmap\("
 )
 _REMOTE = re.compile(
-    r"/(socket|ssl|subprocess|http/client|urllib/\w+|multiprocessing/(connection|queues|managers))\.py:"
-    r"|-packages/(urllib3|requests|botocore|boto3|s3fs|gcsfs|fsspec|aiohttp|httpx|obstore|"
+    r"^(socket|ssl|subprocess|http/client|urllib/\w+|multiprocessing/(connection|queues|managers))\.py:"
+    r"|^(urllib3|requests|botocore|boto3|s3fs|gcsfs|fsspec|aiohttp|httpx|obstore|"
     r"smart_open|google/cloud/storage)/"
 )
 """Frames that read from a service or another process rather than from files."""
 _OPEN_LIBRARY = re.compile(
-    r"/_?pathlib\w*\.py:|-packages/(PIL/Image\.py:open|numpy/lib/\S*npyio\S*:(\w+\.)*load"
+    r"^(_?pathlib\w*|pathlib/\w+)\.py:|^(PIL/Image\.py:open|numpy/lib/\S*npyio\S*:(\w+\.)*load"
     r"|torchvision/(datasets/folder|io/\w+)\.py:|torchaudio/|imageio/|skimage/io/|soundfile\.py:)"
 )
 _OPEN_SOURCE = re.compile(
     r"\bopen\(|\bimread\(|\.read_(bytes|text)\(|\b(read_image|read_file|fromfile|load_file)\("
     r"|\b(np|numpy|torch|torchaudio)\.load\(|\b(sf|soundfile)\.read\("
 )
-_TORCH = re.compile(r"-packages/torch/(?!utils/data)|/torch/nn/|/torch/autograd/")
+_TORCH = re.compile(r"^torch/(?!utils/data)")
 _SLEEP_SOURCE = re.compile(r"\bsleep\(")
 _SYNC_FRAME = re.compile(
-    r"torch/cuda/__init__\.py:synchronize|torch/_tensor(_str)?\.py:(\w+\.)*(__repr__|__format__|_str)"
+    r"^torch/(cuda/__init__\.py:synchronize|_tensor(_str)?\.py:(\w+\.)*(__repr__|__format__|_str))"
 )
 _SYNC_SOURCE = re.compile(r"\.(item|cpu|tolist|numpy|synchronize)\(")
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from headrace.core import env
 from headrace.core.import_hooks import after_import
+from headrace.core.warning_frames import skipped_by_warnings
 from headrace.observe.probe import install_hooks
 from headrace.observe.probe.batch_samples import indices_in, samples_in
 from headrace.observe.probe.loaders import LOADER_REGISTRY, STARTING_LOADER, start_method
@@ -129,6 +130,7 @@ class BatchRecorder:
     def collating(self, collate: Callable[..., Any]) -> Callable[..., Any]:
         """Return `collate`, with its time added to the current batch."""
 
+        @skipped_by_warnings
         def timed(*args: Any, **kwargs: Any) -> Any:
             began_ns = time.monotonic_ns()
             self.collated = len(args[0]) if args and type(args[0]) is list else -1
@@ -197,6 +199,7 @@ class _WorkerLoop:
         functools.update_wrapper(self, original)
         self._original = original
 
+    @skipped_by_warnings
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         _begin_worker(self._original, args, kwargs)
         try:
@@ -274,6 +277,7 @@ def _time_sending() -> None:
         """The pickler of queues, timed."""
 
         @classmethod
+        @skipped_by_warnings
         def dumps(cls, obj: Any, protocol: Any = None) -> Any:
             """Pickle as the original does."""
             began_ns = time.monotonic_ns()
@@ -292,6 +296,7 @@ def _hook_fetchers(module: Any) -> None:
     original = fetcher_class.__init__
 
     @functools.wraps(original)
+    @skipped_by_warnings
     def __init__(fetcher: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         original(fetcher, *args, **kwargs)
         fetcher.collate_fn = BATCH_RECORDER.collating(fetcher.collate_fn)
@@ -303,6 +308,7 @@ def _hook_fetch(fetcher_class: Any) -> None:
     original = fetcher_class.fetch
 
     @functools.wraps(original)
+    @skipped_by_warnings
     def fetch(fetcher: Any, possibly_batched_index: Any) -> Any:
         loader = _loader_at_work()
         began = BATCH_RECORDER.began(loader)
@@ -349,6 +355,7 @@ class OwnBatchObserver:
         finally:
             end_worker()
 
+    @skipped_by_warnings
     def make_batch(self, make: Callable[[], tuple[bytes, int]], dataset: Any) -> bytes:
         """Make a batch, and write its row."""
         loader = _loader_at_work()
@@ -366,6 +373,7 @@ class OwnBatchObserver:
         BATCH_RECORDER.ended(began, loader, samples)
         return content
 
+    @skipped_by_warnings
     def make_sample(self, make: Callable[[Any, int], Any], index: Any, seed: int) -> Any:
         """Make a sample during collation: the rest of the batch's time is collating."""
         began_ns = time.monotonic_ns()

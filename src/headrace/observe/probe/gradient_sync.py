@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from headrace.core.import_hooks import after_import
+from headrace.core.warning_frames import skipped_by_warnings
 from headrace.observe.probe.recording_session import guarded
 
 # Iterations to one that DDP times; on CUDA reading its clocks may wait for the device.
@@ -38,6 +39,7 @@ class GradientSync:
         original = module.DistributedDataParallel.__init__
 
         @functools.wraps(original)
+        @skipped_by_warnings
         def __init__(model: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
             original(model, *args, **kwargs)
             self._watch(model)
@@ -116,6 +118,7 @@ class ShardedSync:
         timed = _reported(collective, self.on_host_wait)
 
         @functools.wraps(collective)
+        @skipped_by_warnings
         def call(*args: Any, **kwargs: Any) -> Any:
             return (timed if _is_on_host(args, kwargs) else collective)(*args, **kwargs)
 
@@ -124,6 +127,7 @@ class ShardedSync:
 
 def _reported(wait: Callable[..., Any], report: WaitCallback) -> Callable[..., Any]:
     @functools.wraps(wait)
+    @skipped_by_warnings
     def call(*args: Any, **kwargs: Any) -> Any:
         report(True)
         try:

@@ -23,7 +23,8 @@ from types import ModuleType
 from typing import Any
 
 from headrace.core import env
-from headrace.core.source_location import PACKAGE, is_library, script_location
+from headrace.core.source_location import CallPlace, call_places
+from headrace.core.warning_frames import skipped_by_warnings
 from headrace.observe.probe.batch_samples import samples_in
 from headrace.observe.probe.recording_session import SESSION, guarded
 from headrace.observe.probe.sampler_reads import (
@@ -32,7 +33,7 @@ from headrace.observe.probe.sampler_reads import (
     register_sampler_reads,
     sampler_reads_of,
 )
-from headrace.records.schema import LOADERS
+from headrace.records.schema import LIBRARY_LOADERS, LOADERS
 
 _OWN_REFERENCES = 4
 """References to a dataset that only its loader uses: loader, sampler, and two of the counting."""
@@ -110,18 +111,7 @@ def _construction_stack() -> Hashable:
     return tuple(found)
 
 
-_NO_PLACE: tuple[Callable[[], Any], tuple[str, int]] = (lambda: None, ("", 0))
-
-
-def _is_constructed_by_library() -> bool:
-    """Return whether a library's code, rather than the script's own, calls the constructor."""
-    frame = sys._getframe(1)  # noqa: SLF001 - inspect.stack reads source files
-    while frame.f_back is not None:
-        file = frame.f_code.co_filename
-        if not any(part in file for part in (PACKAGE, "torch/utils/data", "<frozen")):
-            return is_library(file)
-        frame = frame.f_back
-    return False
+_NO_PLACE: tuple[Callable[[], Any], CallPlace] = (lambda: None, CallPlace())
 
 
 def _settings_of(arguments: Sequence[tuple[int | str, Any]]) -> Hashable:
@@ -136,8 +126,8 @@ def _type_name(value: Any) -> str:
 
 
 _NUMBER_ATTRIBUTE = "_headrace_loader"  # attribute of loaders and their iterators
-_Place = tuple[str, int, int]
-"""File, line, and time in ns: where and when a loader was constructed."""
+_Place = tuple[CallPlace, CallPlace, int]
+"""The script's line, the library's within it, and time in ns: where and when it was constructed."""
 _PLACE_ATTRIBUTE = "_headrace_place"  # of loaders that are not recorded yet: where, when
 _FETCH_COUNT_ATTRIBUTE = "_headrace_fetched"  # of iterators: [epoch, batches asked for]
 _QUEUE_POLL_ATTRIBUTE = "_headrace_asked"  # of iterators: polls their queue for a batch
@@ -161,7 +151,7 @@ class LoaderRegistry:
         self._epochs: dict[int, int] = {}  # iterations of each loader
         self._iterating_now = False
         # By its dataset's id, the dataset and where the script constructed a loader of it.
-        self._places: dict[int, tuple[Callable[[], Any], tuple[str, int]]] = {}
+        self._places: dict[int, tuple[Callable[[], Any], CallPlace]] = {}
         self.counted_outside: set[int] = set()
         self.asked = -1
         self.on_iterator: Callable[[int, bool], None] = lambda _loader, _begins: None
@@ -174,6 +164,7 @@ class LoaderRegistry:
         original = iterator_class.__init__
 
         @functools.wraps(original)
+        @skipped_by_warnings
         def __init__(iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
             # Set for good: a subclass starts its workers once this has returned.
             STARTING_LOADER.set(self.number_of_loader(loader))
@@ -197,6 +188,7 @@ class LoaderRegistry:
             return
 
         @functools.wraps(original)
+        @skipped_by_warnings
         def construct(loader: Any, *args: Any, **kwargs: Any) -> None:
             self._construct(_describe_torch, original, loader, args, kwargs)
 
@@ -204,6 +196,7 @@ class LoaderRegistry:
 
     def _iterating(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         @functools.wraps(original)
+        @skipped_by_warnings
         def iterate(loader: Any) -> Any:
             return self.iterate(original, loader)
 
@@ -217,6 +210,7 @@ class LoaderRegistry:
         original = loader_class.__setattr__
 
         @functools.wraps(original)
+        @skipped_by_warnings
         def __setattr__(loader: Any, name: str, value: Any) -> None:  # noqa: N807
             original(loader, name, value)
             if name == "dataset":
@@ -229,7 +223,7 @@ class LoaderRegistry:
         if SESSION.role == "rank" and _NUMBER_ATTRIBUTE not in loader.__dict__:
             number = self._numbers.constructed([("dataset", dataset), ("kind", type(loader))])
             loader.__dict__[_NUMBER_ATTRIBUTE] = number
-            loader.__dict__[_PLACE_ATTRIBUTE] = (*self.place_of(dataset), monotonic_ns())
+            loader.__dict__[_PLACE_ATTRIBUTE] = (*self.places_of(dataset, loader), monotonic_ns())
 
     def number_of_loader(self, loader: Any) -> int:
         """Return a loader's number; -1 if unknown. It is recorded now if no constructor was."""
@@ -240,12 +234,14 @@ class LoaderRegistry:
             _record_loader(loader, number, _describe_torch, place)
         return number
 
+    @skipped_by_warnings
     def construct_own(
         self, construct: Callable[..., None], loader: Any, *args: Any, **kwargs: Any
     ) -> None:
         """Construct a loader of Headrace's by `construct`, and record it."""
         self._construct(_describe_own, construct, loader, args, kwargs)
 
+    @skipped_by_warnings
     def iterate(self, begin: Callable[[Any], Any], loader: Any) -> Any:
         """Return a loader's new iterator, which `begin` returns, with the loader's number."""
         if self._iterating_now:  # `__iter__` calls `_get_iterator`, and a subclass the one below it
@@ -262,17 +258,19 @@ class LoaderRegistry:
         _register_iterator(iterator, loader)
         return iterator
 
-    def place_of(self, dataset: Any) -> tuple[str, int]:
-        """Return file and line of the script for a loader of a dataset that is being constructed.
+    def places_of(self, dataset: Any, loader: object = None) -> tuple[CallPlace, CallPlace]:
+        """Return the lines that construct a loader of a dataset: the script's, and a library's.
 
-        Trainers make another loader of the script's one, such as with another sampler: then where
-        the script constructed its own.
+        Trainers make another loader of the script's one, such as with another sampler, and with
+        its arguments: then it is where the script constructed its own, where they can be changed.
         """
-        place, (of_dataset, known) = script_location(), self._places.get(id(dataset), _NO_PLACE)
-        if not _is_constructed_by_library():
-            self._places[id(dataset)] = _weak_reference(dataset), place
-            return place
-        return known if dataset is not None and of_dataset() is dataset else place
+        script, library = call_places(loader)
+        of_dataset, known = self._places.get(id(dataset), _NO_PLACE)
+        if not library.file:
+            self._places[id(dataset)] = _weak_reference(dataset), script
+        elif dataset is not None and of_dataset() is dataset:
+            return known, CallPlace()
+        return script, library
 
     @staticmethod
     def number_of_iterator(iterator: Any) -> int:
@@ -307,6 +305,7 @@ class LoaderRegistry:
     def _number_of_new(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         return self._numbers.constructed([*enumerate(args), *kwargs.items()])
 
+    @skipped_by_warnings
     def _construct(
         self, describe: Callable[[Any], tuple[Any, ...]], construct: Callable[..., None],
         loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any],
@@ -347,7 +346,7 @@ def _record_loader(
     place: _Place | None = None,
 ) -> None:
     if SESSION.role == "rank":
-        found = place or (*LOADER_REGISTRY.place_of(loader.dataset), monotonic_ns())
+        found = place or (*LOADER_REGISTRY.places_of(loader.dataset, loader), monotonic_ns())
         _record_description(number, describe(loader), found)
 
 
@@ -358,8 +357,13 @@ def _record_description(
     """Record a loader; `place`: where and when it was constructed, if not here and now."""
     if SESSION.is_claimed_by_another:  # a program that the rank started, with its own loaders
         return
-    file, line, created_ns = place or (*script_location(), monotonic_ns())
-    SESSION.write(LOADERS, SESSION.rank, number, *description, file, line, created_ns)
+    script, library, created_ns = place or (*call_places(), monotonic_ns())
+    found = script if script.file else library
+    SESSION.write(LOADERS, SESSION.rank, number, *description, found.file, found.line, created_ns)
+    if library.file:
+        SESSION.write(
+            LIBRARY_LOADERS, SESSION.rank, number, library.file, library.line, library.function
+        )
 
 
 @guarded
@@ -490,6 +494,7 @@ def time_queue_reads(
     original = kind._try_get_data  # noqa: SLF001 - no public way
 
     @functools.wraps(original)
+    @skipped_by_warnings
     def _try_get_data(iterator: Any, *args: Any, **kwargs: Any) -> Any:
         if not SESSION.on:
             return original(iterator, *args, **kwargs)
@@ -525,6 +530,7 @@ def _time_queue(iterator: Any) -> _QueueReads:
         if read is None:  # a thread that pins memory takes the batches
             return reads
 
+        @skipped_by_warnings
         def _recv_bytes(*args: Any, **kwargs: Any) -> Any:
             # No reference to the iterator: a cycle would keep its workers alive.
             reads.began_ns, reads.began_cpu_ns = monotonic_ns(), thread_time_ns()

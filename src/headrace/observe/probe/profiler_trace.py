@@ -12,6 +12,7 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any
 
+from headrace.core.warning_frames import skipped_by_warnings
 from headrace.observe.probe.recording_session import SESSION
 
 STEPS, FEWEST_STEPS = 4, 3
@@ -118,6 +119,7 @@ class ProfilerTrace:
         }
 
         def ending_trace(original: Callable[..., Any]) -> Callable[..., Any]:
+            @skipped_by_warnings
             def enable(*args: Any, **kwargs: Any) -> Any:
                 self.end()
                 return original(*args, **kwargs)

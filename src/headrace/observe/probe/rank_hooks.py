@@ -22,6 +22,7 @@ from typing import Any
 from headrace.core.import_hooks import after_import
 from headrace.core.loader_hooks import LOADER_HOOKS
 from headrace.core.source_location import script_location
+from headrace.core.warning_frames import skipped_by_warnings
 from headrace.observe.probe.gradient_sync import GRADIENT_SYNC, SHARDED_SYNC
 from headrace.observe.probe.loaders import LOADER_REGISTRY, time_queue_reads
 from headrace.observe.probe.rank_recorder import RANK_RECORDER
@@ -73,6 +74,7 @@ class _CopyMethods:
     def to(self, original: _Function) -> _Function:
         dtype, plain = self._dtype, self._plain
 
+        @skipped_by_warnings
         def to(tensor: Any, /, *args: Any, **kwargs: Any) -> Any:
             target = args[0] if args else kwargs.get("device", kwargs.get("tensor"))
             if (
@@ -87,6 +89,7 @@ class _CopyMethods:
         return to
 
     def cuda(self, original: _Function) -> _Function:
+        @skipped_by_warnings
         def cuda(tensor: Any, /, *args: Any, **kwargs: Any) -> Any:
             if not self._is_on_host(tensor):
                 return original(tensor, *args, **kwargs)
@@ -97,6 +100,7 @@ class _CopyMethods:
     def copy_(self, original: _Function) -> _Function:
         plain = self._plain
 
+        @skipped_by_warnings
         def copy_(tensor: Any, /, *args: Any, **kwargs: Any) -> Any:
             if type(tensor) in plain and tensor.is_cpu:
                 return original(tensor, *args, **kwargs)
@@ -136,6 +140,7 @@ class _CopyMethods:
             to_device = kind is int  # a device's number; torch rejects other objects
         return to_device and self._is_on_host(tensor)
 
+    @skipped_by_warnings
     def _count(
         self, original: _Function, source: Any, tensor: Any, args: Any, kwargs: dict[str, Any]
     ) -> Any:
@@ -195,6 +200,7 @@ class RecordedIterator:
     def __iter__(self) -> RecordedIterator:
         return self
 
+    @skipped_by_warnings
     def __next__(self) -> Any:
         return next(self._batches)
 
@@ -227,6 +233,7 @@ def hook_ray_data(module: ModuleType) -> None:
     original = module.DataIterator.iter_torch_batches
 
     @functools.wraps(original)
+    @skipped_by_warnings
     def iter_torch_batches(*args: Any, **kwargs: Any) -> Any:
         batches = original(*args, **kwargs)
         number = _ray_loader_number(kwargs)
@@ -244,6 +251,7 @@ def hook_accelerate(module: ModuleType) -> None:
     original = dispatcher.__iter__
 
     @functools.wraps(original)
+    @skipped_by_warnings
     def __iter__(loader: Any) -> Any:  # noqa: N807 - replaces that method
         batches = original(loader)
         number = LOADER_REGISTRY.number_of_loader(loader.base_dataloader)
@@ -322,6 +330,7 @@ def _hook_backward(torch: ModuleType) -> None:
     original = torch.autograd.backward
 
     @functools.wraps(original)
+    @skipped_by_warnings
     def backward(*args: Any, **kwargs: Any) -> Any:
         try:
             RANK_RECORDER.backward_began()  # in the block, as a signal may raise in it
@@ -358,6 +367,7 @@ def _hook_next(iterator_class: Any) -> None:
     original = iterator_class.__next__
 
     @functools.wraps(original)
+    @skipped_by_warnings
     def __next__(self: Any) -> Any:  # noqa: N807 - replaces that method
         began = RANK_RECORDER.fetch_began(self)
         if began is None:

@@ -26,6 +26,7 @@ from headrace.observe.probe.loaders import (
 from headrace.observe.probe.profiler_trace import PROFILER_TRACE
 from headrace.observe.probe.recording_session import SESSION, guarded
 from headrace.observe.probe.sampler_reads import sampler_ns
+from headrace.observe.probe.slow_steps import SlowStepSamples
 from headrace.observe.probe.stack_sampler import is_sampled, start_sampler, stop_sampler
 from headrace.observe.probe.step_clock import (
     DeviceCopyCounts,
@@ -170,7 +171,8 @@ class TrainingThread:
             self._sample()
 
     def _sample(self) -> None:
-        start_sampler(self._event_log.request_phase, self._event_log.settle)
+        log = self._event_log
+        start_sampler(log.request_phase, log.settle, log.slow_steps)
 
 
 # About 40 steps; beyond that, the thread that reports processes some itself.
@@ -189,10 +191,12 @@ class EventLog:
         self._lock = threading.Lock()  # for processing; queueing needs no lock
         self.waiting: deque[tuple[HostReport, int]] = deque()
         self.steps_ended = 0
+        self.slow_steps = SlowStepSamples()
 
     def forked(self) -> None:
         """Start again in a forked child; unfinished steps belong to the parent."""
         self._lock = threading.Lock()
+        self.slow_steps.forget()
         self.waiting.clear()
         self._clock.forget()
 
@@ -239,6 +243,7 @@ class EventLog:
 
     def _emit_row(self, kind: RowKind, number: int, segment: Segment) -> None:
         self._emit(kind, number, segment)
+        self.slow_steps.row_ended(segment.start_ns, segment.wall_ns, trains=kind == "train")
         self.steps_ended += int(kind == "train")
 
 

@@ -28,10 +28,25 @@ from headrace.core import env
 from headrace.core.errors import HeadraceError
 from headrace.core.file_lock import lock_within, open_lock_file
 from headrace.core.import_hooks import FAILED_HOOKS
+from headrace.core.source_location import (
+    LIBRARIES,
+    PACKAGE_FOLDER,
+    PROJECT,
+    CodeFolders,
+    code_folders,
+)
 from headrace.records.layout import RINGS
 from headrace.records.live_switch import LiveSwitch
 from headrace.records.ring import SUFFIX, RingWriter, is_running, since_boot_ns
-from headrace.records.schema import EVENTS, LOADERS, PROCESSES, RANK_ENDED, Table
+from headrace.records.schema import (
+    CODE_FOLDERS,
+    EVENTS,
+    LIBRARY_LOADERS,
+    LOADERS,
+    PROCESSES,
+    RANK_ENDED,
+    Table,
+)
 
 
 def is_raised_by_signal(error: BaseException) -> bool:
@@ -107,7 +122,9 @@ class RecordingSession:
         self._lock = threading.Lock()
         self._refused = False
         self._is_undecided = env.DRIVER_SCRIPT.get() is not None
-        self._loaders: deque[tuple[float | str, ...]] = deque(maxlen=_MAX_PENDING_LOADERS)
+        self._loaders: deque[tuple[Table, tuple[float | str, ...]]] = deque(
+            maxlen=_MAX_PENDING_LOADERS
+        )
         self._begin("rank", -1, -1)
 
     def _begin(self, role: str, loader: int, worker: int) -> None:
@@ -119,6 +136,8 @@ class RecordingSession:
         self._failed = self._switch is None or self._refused
         self._faults = 0
         self._hooks_reported = 0
+        self._folders: CodeFolders | None = None  # as last written
+        self._folders_written: set[tuple[str, str]] = set()
 
     def _find_switch(self) -> LiveSwitch | None:
         if self._folder is None:
@@ -194,8 +213,8 @@ class RecordingSession:
             # Processes that it starts from now on work for a rank.
             env.change({env.DRIVER_SCRIPT.name: None})
             if not self.is_claimed_by_another:
-                for row in self._loaders:
-                    self.write(LOADERS, *row)
+                for table, row in self._loaders:
+                    self.write(table, *row)
 
     def claim_rank(self) -> bool:
         """Claim to be this rank's training process; return False if another living process is."""
@@ -225,8 +244,8 @@ class RecordingSession:
         if self._failed:
             return
         if self._is_undecided:
-            if table is LOADERS:
-                self._loaders.append(values)
+            if table in {LOADERS, LIBRARY_LOADERS}:
+                self._loaders.append((table, values))
             return
         writer = self._writer or self._open()
         if writer is not None:
@@ -235,6 +254,22 @@ class RecordingSession:
     def event(self, kind: str, text: str, value: float = 0.0) -> None:
         """Write a row of `events`."""
         self.write(EVENTS, self.rank, time.monotonic_ns(), kind, text, value)
+
+    def write_code_folders(self) -> None:
+        """Write the folders of a rank's code that are new: a script may change its import path."""
+        folders = code_folders()
+        if folders is self._folders or self.role != "rank" or self._is_undecided:
+            return
+        self._folders = folders
+        by_kind = (
+            (LIBRARIES, folders.libraries),
+            (PACKAGE_FOLDER, folders.packages),
+            (PROJECT, folders.projects),
+        )
+        for row in ((kind, folder) for kind, found in by_kind for folder in found):
+            if row not in self._folders_written:
+                self._folders_written.add(row)
+                self.write(CODE_FOLDERS, self.rank, *row)
 
     def fault(self, where: str, error: Exception) -> None:
         """Count a fault of the probe, and record the first few.

@@ -12,6 +12,7 @@ from time import monotonic_ns
 from types import ModuleType
 from typing import Any
 
+from headrace.core.warning_frames import skipped_by_warnings
 from headrace.observe.probe.batch_samples import indices_in
 
 _READS_ATTRIBUTE = "_headrace_sampler_reads"  # of iterators
@@ -52,6 +53,7 @@ def hook_sampler_reads(module: ModuleType) -> None:
     original = iterator_class._next_index  # noqa: SLF001 - as above
 
     @functools.wraps(original)
+    @skipped_by_warnings
     def _next_index(iterator: Any) -> Any:
         began_ns = monotonic_ns()
         index = original(iterator)
@@ -62,6 +64,7 @@ def hook_sampler_reads(module: ModuleType) -> None:
         return index
 
     @functools.wraps(original_reset)
+    @skipped_by_warnings
     def _reset(iterator: Any, *args: Any, **kwargs: Any) -> None:
         began_ns = monotonic_ns()
         original_reset(iterator, *args, **kwargs)

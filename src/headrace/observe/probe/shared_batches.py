@@ -12,6 +12,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from headrace.core.warning_frames import skipped_by_warnings
+
 WaitCallback = Callable[[bool], None]
 _COLLECTIVES = ("broadcast", "broadcast_object_list", "scatter", "scatter_object_list", "recv")
 
@@ -22,6 +24,7 @@ def hook_shared_batches(torch: ModuleType, on_wait: WaitCallback) -> Callable[[M
 
     def reported(collective: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(collective)
+        @skipped_by_warnings
         def call(*args: Any, **kwargs: Any) -> Any:
             if is_compiling():
                 return collective(*args, **kwargs)

@@ -28,7 +28,8 @@ from pathlib import Path
 from types import CodeType, FrameType
 
 from headrace.observe.probe.recording_session import SESSION
-from headrace.records.schema import STACKS
+from headrace.observe.probe.slow_steps import SlowStepSamples
+from headrace.records.schema import SLOW_STEP_STACKS, STACKS, Table
 
 SAMPLING_PERIOD_S = 1 / 50
 DEEP_SAMPLING_PERIOD_S = 1 / 100
@@ -141,9 +142,10 @@ def _frames_from(innermost: FrameType) -> list[FrameType]:
 
 
 class _SampleSums:
-    """Sums of the samples since the last flush, by phase and stack."""
+    """Sums of the samples since the last flush, by phase and stack, for a table of stacks."""
 
-    def __init__(self) -> None:
+    def __init__(self, table: Table) -> None:
+        self._table = table
         self._seen: dict[tuple[str, _Stack], tuple[_Lines | None, list[int]]] = {}
         self._texts: dict[_Stack, tuple[_Lines, str]] = {}
 
@@ -165,7 +167,7 @@ class _SampleSums:
         seen, self._seen, end_ns = self._seen, {}, time.monotonic_ns()
         for (phase, _), (lines, (samples, wall_ns, cpu_ns)) in list(seen.items()):
             SESSION.write(
-                STACKS, os.getpid(), SESSION.rank, SESSION.loader, SESSION.worker, phase,
+                self._table, os.getpid(), SESSION.rank, SESSION.loader, SESSION.worker, phase,
                 "" if lines is None else self._text(lines), start_ns, samples, wall_ns, cpu_ns,
                 end_ns,
             )  # fmt: skip
@@ -185,10 +187,16 @@ class StackSampler(threading.Thread):
 
     It sleeps between samples and cannot be woken: a wait that can be interrupted costs more. What
     the thread does is a phase of a step, "work" or "idle". `settle`, called a few times a second
-    and before sums are written, answers the requests for it.
+    and before sums are written, answers the requests for it. `slow_steps` is told of each sample,
+    and keeps those of a rank's slow steps.
     """
 
-    def __init__(self, request_phase: PhaseRequest, settle: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        request_phase: PhaseRequest,
+        settle: Callable[[], object],
+        slow_steps: SlowStepSamples | None,
+    ) -> None:
         super().__init__(name="headrace-stacks", daemon=True)
         self._request_phase = request_phase
         self._settle = settle
@@ -199,7 +207,8 @@ class StackSampler(threading.Thread):
         self._sampling_lock = threading.Lock()  # held while sampling or writing
         self._is_stopping = self._is_over = False
         self._rate = SamplingRate()
-        self._sums = _SampleSums()
+        self._sums, self._slow_sums = _SampleSums(STACKS), _SampleSums(SLOW_STEP_STACKS)
+        self._slow_steps = slow_steps
         self._lines: _Lines | None = None
         self._sampled_cpu_ns: int | None = None
         self._sampled_ns = self._flushed_ns = self._settled_ns = 0
@@ -254,13 +263,19 @@ class StackSampler(threading.Thread):
             del frame  # else what it holds lives, and ends, here instead of in the script's thread
         if self._lines is not None:
             self._request_phase(
-                partial(self._sums.add, self._lines, now_ns - self._sampled_ns, cpu_ns)
+                partial(self._add, now_ns, self._lines, now_ns - self._sampled_ns, cpu_ns)
             )
         self._sampled_ns, self._sampled_cpu_ns = now_ns, cpu_now_ns
         self._rate.sample_taken()
         self._settle_and_flush(now_ns)
         self._rate.pause_began()
         return self._rate.pause_s(deep=SESSION.deep)
+
+    def _add(self, at_ns: int, lines: _Lines, wall_ns: int, cpu_ns: int, phase: str) -> None:
+        self._sums.add(lines, wall_ns, cpu_ns, phase)
+        if self._slow_steps is not None:
+            keep = partial(self._slow_sums.add, lines, wall_ns, cpu_ns, phase)
+            self._slow_steps.sampled(at_ns, keep)
 
     def _settle_and_flush(self, now_ns: int) -> None:
         """Settle requests and write sums, if due."""
@@ -292,18 +307,24 @@ class StackSampler(threading.Thread):
 
     def _flush(self) -> None:
         self._settle()
+        SESSION.write_code_folders()
         self._sums.flush(self._flushed_ns)
+        self._slow_sums.flush(self._flushed_ns)
 
 
 _RUNNING: list[StackSampler] = []
 
 
-def start_sampler(request_phase: PhaseRequest, settle: Callable[[], object] = lambda: None) -> None:
+def start_sampler(
+    request_phase: PhaseRequest,
+    settle: Callable[[], object] = lambda: None,
+    slow_steps: SlowStepSamples | None = None,
+) -> None:
     """Start sampling this thread, in place of another one; see StackSampler."""
     stop_sampler()
     if sys.getswitchinterval() == _USUAL_SWITCH_S:
         sys.setswitchinterval(_SWITCH_S)
-    sampler = StackSampler(request_phase, settle)
+    sampler = StackSampler(request_phase, settle, slow_steps)
     _RUNNING.append(sampler)
     sampler.start()
 

@@ -22,7 +22,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from functools import partial
 from typing import Any, NamedTuple
 
-from headrace.core.source_location import is_library
+from headrace.core.source_location import code_folders
+from headrace.core.warning_frames import skipped_by_warnings
 from headrace.observe.probe.recording_session import SESSION, guarded
 from headrace.records.schema import TRANSFORMS
 
@@ -166,6 +167,7 @@ class TransformTimer:
         cost_share = (cost_ns + wrapping_ns) / max(made_ns - cost_ns, 1)
         self._timing_rates[self._loader].weigh(cost_share)
 
+    @skipped_by_warnings
     def call(
         self, name: str, code: Any, function: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> Any:
@@ -318,6 +320,7 @@ class TransformTimer:
 
     def _method(self, method: str, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
+        @skipped_by_warnings
         def timed(owner: Any, *args: Any, **kwargs: Any) -> Any:
             key = (method, id(owner))
             label = self._labels.get(key)
@@ -344,6 +347,7 @@ class _TimedFunction:
         functools.update_wrapper(self, function)
         self._headrace = timer, function, name
 
+    @skipped_by_warnings
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         timer, function, name = self._headrace
         if not timer.active:  # a generator of the dataset still holds it
@@ -398,7 +402,7 @@ def _is_transform(value: Any) -> bool:
         return True
     file, _ = place_of(value)
     known = _TRANSFORM_MODULE.search(type(value).__module__) is not None
-    return bool(file) and (known or not is_library(file))
+    return bool(file) and (known or not code_folders().is_library(file))
 
 
 def _is_stage(value: Any) -> bool:

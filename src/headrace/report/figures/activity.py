@@ -11,8 +11,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from headrace.core.source_location import PACKAGE
-from headrace.observe.doctor.stack_samples import StackFrame, StackSample, read_stack_samples
+from headrace.observe.doctor.stack_frames import StackFrame
+from headrace.observe.doctor.stack_samples import (
+    StackSample,
+    read_code_folders,
+    read_stack_samples,
+)
 from headrace.observe.whatif.tables import Columns, Floats, Tables, columns
 from headrace.report.figures.base import (
     TIME_MARGIN,
@@ -178,9 +182,7 @@ _LEAST_SHARE = 0.003
 _MAX_DEPTH = 40
 _FLAME_ROW_PX = 24
 _LONGEST_NAME = 24
-_PASSING_FILES = re.compile(
-    r"/headrace/(observe/probe|data/loader|launch|enter|jobs|bootstrap|offload)/|/torch/utils/data/_utils/(worker|fetch)\.py$"
-)
+_PASSING_FILES = re.compile(r"^headrace/|^torch/utils/data/_utils/(worker|fetch)\.py$")
 """Code that only passes calls on to the dataset: Headrace, and torch's workers and fetchers."""
 _WORKER_ENTRY = re.compile(r"(^|\.)(_worker_loop|_bootstrap)$")
 
@@ -245,7 +247,8 @@ def read_calls(tables: Tables, where: ProcessKind) -> CallNode | None:
     in_worker = stacks["worker"] >= 0
     wanted = in_worker & (stacks["phase"] == "work") if where == "workers" else ~in_worker
     tree = CallNode(None)
-    for sample in read_stack_samples(stacks, wanted):
+    folders = read_code_folders(columns(tables, "code_folders"))
+    for sample in read_stack_samples(stacks, wanted, folders=folders):
         tree.add(sample)
         call = tree
         for frame in _shown_frames(sample.frames)[:_MAX_DEPTH]:
@@ -262,11 +265,7 @@ def _shown_frames(frames: tuple[StackFrame, ...]) -> tuple[StackFrame, ...]:
     """Return the frames without a worker's start and code that only passes calls on."""
     entries = [at for at, frame in enumerate(frames) if _WORKER_ENTRY.search(frame.function)]
     inner = frames[entries[-1] + 1 :] if entries else frames
-    shown = tuple(
-        frame
-        for frame in inner
-        if not frame.file.startswith(PACKAGE) and not _PASSING_FILES.search(frame.file)
-    )
+    shown = tuple(frame for frame in inner if not _PASSING_FILES.search(frame.module_file))
     return shown or frames[-1:]
 
 

@@ -9,7 +9,13 @@ from typing import TypeAlias
 
 import numpy as np
 
-from headrace.observe.doctor.stack_samples import find_hotspot, read_stack_samples
+from headrace.core.source_location import CodeFolders
+from headrace.observe.doctor.stack_samples import (
+    find_hotspot,
+    making_part,
+    read_code_folders,
+    read_stack_samples,
+)
 from headrace.observe.whatif.tables import Columns, Flags, Floats, Tables, columns
 from headrace.observe.whatif.train_steps import phase_time_ns
 from headrace.observe.whatif.wall_time import OpenTime, read_open_times
@@ -223,6 +229,7 @@ def read_processes(tables: Tables, window: TimeWindow) -> tuple[ProcessRates, ..
     usage = usage.where(usage["t_ns"] <= window.until_ns)
     stacks = columns(tables, "stacks")
     stacks = stacks.where(stacks["start_ns"] > window.until_ns - _STACKS_NS - 1_000_000_000)
+    folders = read_code_folders(columns(tables, "code_folders"))
     steps, batches = columns(tables, "steps"), columns(tables, "batches")
     keys = _keys(processes, stacks)
     alive = {keys[pid] for pid in _alive(processes, usage, stacks, window) if pid in keys}
@@ -237,7 +244,8 @@ def read_processes(tables: Tables, window: TimeWindow) -> tuple[ProcessRates, ..
         else:
             known = _worker_rates(batches, key, window)
         own = _rows_of(stacks, key)
-        found.append(_with_code(known, own, _cpu(usage.where(np.isin(usage["pid"], pids)), window)))
+        cpu = _cpu(usage.where(np.isin(usage["pid"], pids)), window)
+        found.append(_with_code(known, own, cpu, folders))
     return tuple(found)
 
 
@@ -340,12 +348,15 @@ def _worker_rates(batches: Columns, key: Key, window: TimeWindow) -> ProcessRate
     return replace(known, batches_per_s=made, busy=share)
 
 
-def _with_code(known: ProcessRates, stacks: Columns, cpu: float | None) -> ProcessRates:
+def _with_code(
+    known: ProcessRates, stacks: Columns, cpu: float | None, folders: CodeFolders
+) -> ProcessRates:
     total = float(stacks["wall_ns"].sum())
     at_work: Flags = np.ones(stacks.count, dtype=np.bool_)
     if known.loader is not None:
         at_work = stacks["phase"] == "work"
-    place = find_hotspot(read_stack_samples(stacks, at_work), total)
+    seen = read_stack_samples(stacks, at_work, folders=folders)
+    place = find_hotspot(seen if known.loader is None else making_part(seen), total)
     if known.loader is not None and total > 0:
         # A batch is recorded when it is made, these every second.
         known = replace(known, busy=float(stacks["wall_ns"][at_work].sum()) / total)

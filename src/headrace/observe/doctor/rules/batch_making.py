@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import pairwise
 
+from headrace.observe.doctor.core_contention import reads_come_from_memory, storage_wait_share
 from headrace.observe.doctor.evidence import CRITICAL, Evidence, TransformShare, rule
 from headrace.observe.doctor.findings import Cause, Finding, Remedy
 from headrace.observe.doctor.remedies import (
@@ -23,7 +25,6 @@ from headrace.observe.doctor.stack_samples import (
     is_lock,
     is_reading,
     is_sleep,
-    off_cpu_ns,
     reads_own_files,
 )
 from headrace.observe.whatif.measured_pipeline import BatchWork
@@ -105,6 +106,7 @@ def check_slow_collate(evidence: Evidence) -> Finding | None:
     cause = _collate_cause(evidence, share)
     remedies = faster_code_remedies(evidence, cause, cause.name or "collating")
     where = f" at {cause.place}" if cause.place else ""
+    where = f" by {cause}" if cause.library else where
     return evidence.finding(
         f"collating{where} takes {share:.0%} of the time of making a batch",
         evidence.flow_wait_seconds * share,
@@ -130,6 +132,8 @@ def _collate_cause(evidence: Evidence, share: float) -> Cause:
         if item.passes(re.compile("collate", re.IGNORECASE)) or (is_map and _is_inside(item, timed))
     )
     seen = making_cause(evidence, inside) if inside else None
+    if seen is not None and seen.library:
+        return replace(seen, share=share)
     return Cause(
         file=seen.file if seen else timed.file if timed else "",
         line=seen.line if seen else timed.line if timed else 0,
@@ -142,7 +146,7 @@ def _collate_cause(evidence: Evidence, share: float) -> Cause:
 def _is_inside(sample: StackSample, timed: TransformShare | None) -> bool:
     """Return whether torch called a function there that begins where the timed one does."""
     return timed is not None and any(
-        caller.file.endswith("torch/utils/data/_utils/fetch.py")
+        caller.module_file == "torch/utils/data/_utils/fetch.py"
         and called.file == timed.file
         and called.line >= timed.line
         and not called.function.endswith(("__getitem__", "__getitems__"))
@@ -195,16 +199,20 @@ def check_slow_storage(evidence: Evidence) -> Finding | None:
 
     Fires where data wait is at least 5 % of step time, the workers are busy making batches but
     off the CPU for at least 40 % of that time in code that reads, and the run itself does not
-    fill the cores (otherwise they wait for those). Libraries may read where the source does not
-    show it: without a line that reads, bytes must, at 100 kB a second or more while they wait
-    (the probe itself reads a twentieth of that), with a core to spare; a line that sleeps or
-    takes a lock is no read. A worker that got less than 50 MB/s while it waited is bound by
-    latency, which more workers hide; above that by bandwidth, which they share.
+    fill the cores (otherwise they wait for those). Where other programs fill them, a read waits
+    for a core like any code, which does not count; and if neither disks nor the network delivered
+    what was read, it was in memory, and the rule does not fire. Libraries may read where the
+    source does not show it: without a line that reads, bytes must, at 100 kB a second or more
+    while they wait (the probe itself reads a twentieth of that), with a core to spare; a line
+    that sleeps or takes a lock is no read. A worker that got less than 50 MB/s while it waited is
+    bound by latency, which more workers hide; above that by bandwidth, which they share.
     """
     work = evidence.work
     if not (evidence.starved and evidence.workers_busy) or work is None or not work.cpu_measured:
         return None
     if 1.0 - work.cpu_share < _WAITING_SHARE or evidence.cores_full:
+        return None
+    if reads_come_from_memory(evidence):
         return None
     reading, waiting = _reading_samples(evidence)
     read_bytes = float(work.column("read_bytes").sum())
@@ -250,16 +258,15 @@ def _reading_samples(evidence: Evidence) -> tuple[tuple[StackSample, ...], float
     """Return samples of reading, or else of possible reading, and their share of waiting time."""
     if not evidence.making_samples:
         return (), 1.0 - evidence.work.cpu_share if evidence.work is not None else 0.0
-    total = max(sum(sample.wall_ns for sample in evidence.making_samples), 1.0)
     others = tuple(
         sample for sample in evidence.making_samples if not (is_lock(sample) or is_sleep(sample))
     )
     reading = tuple(sample for sample in others if is_reading(sample))
-    waiting = off_cpu_ns(reading) / total
+    waiting = storage_wait_share(evidence, reading)
     if waiting >= _WAITING_SHARE:
         return reading, waiting
     rest = tuple(sample for sample in others if not is_reading(sample))
-    return rest, off_cpu_ns(rest) / total
+    return rest, storage_wait_share(evidence, rest)
 
 
 def _slow_storage_remedies(evidence: Evidence, waiting: float, kind: str) -> tuple[Remedy, ...]:
@@ -299,13 +306,14 @@ def check_small_files(evidence: Evidence) -> Finding | None:
     )
     if calls <= 0 or samples <= 0 or evidence.cores_full:  # 0: not recorded
         return None
+    if reads_come_from_memory(evidence):
+        return None
     files = tuple(
         sample
         for sample in evidence.making_samples
         if reads_own_files(sample) and not (is_lock(sample) or is_sleep(sample))
     )
-    total_ns = sum(sample.wall_ns for sample in evidence.making_samples)
-    waiting = off_cpu_ns(files) / max(total_ns, 1.0)
+    waiting = storage_wait_share(evidence, files)
     waited_s = waiting * float(work.column("wall_ns").sum()) / 1e9
     small = read_bytes < min(256 * 2**10 * calls, 2**20 * samples)
     bytes_per_s = read_bytes / max(waited_s, 1e-9)

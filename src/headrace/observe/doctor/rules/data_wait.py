@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import numpy as np
 
+from headrace.observe.doctor.core_contention import core_wait_title, waits_for_cores
+from headrace.observe.doctor.epoch_begins import epoch_begin_waits
 from headrace.observe.doctor.evidence import SERIOUS, WARNING, Evidence, rule
 from headrace.observe.doctor.findings import Cause, Finding, Remedy
 from headrace.observe.doctor.remedies import (
     WORTH_IT,
     first_loader_remedies,
     making_cause,
+    predict_less_waiting,
     predict_twice_the_batch,
     predict_without,
     predicted_remedy,
@@ -22,6 +25,7 @@ from headrace.observe.doctor.stack_samples import (
     find_hotspot,
     is_device_sync,
     runs_model,
+    samples_during,
 )
 from headrace.observe.whatif.measured_pipeline import BatchWork, wait_for_ready_ns
 from headrace.observe.whatif.prediction import PipelineChange
@@ -109,6 +113,8 @@ def _making_wait_ns(evidence: Evidence) -> Floats:
 
 
 _COMPUTES, _WAITS = 0.3, 0.4
+_MOSTLY = 0.5
+"""First batches with this share of the data wait are its reason."""
 
 
 @rule
@@ -124,10 +130,11 @@ def check_data_wait(evidence: Evidence) -> Finding | None:
     whether they compute, wait for a queue, or sleep. Below 30 % on a core they wait rather than
     make data.
 
-    With a loader, the records still show two cases: workers off the CPU for 40 % of their time
-    wait for something unknown; idle workers have their batches ready, so handing them over
-    takes long. Where others fill the host's cores meanwhile, the rank waits for a core: nothing
-    in the script would change that, so it is a warning however long it takes.
+    With a loader, the records still show some cases: the first batch of each epoch takes long to
+    make; workers off the CPU for 40 % of their time wait for something unknown, or for a core,
+    where others fill these; idle workers have their batches ready, so handing them over takes
+    long. Where others fill the host's cores meanwhile, the rank waits for a core: nothing in the
+    script would change that, so it is a warning however long it takes.
 
     Handing over a ready batch takes up to 2 ms (see `data_wait.py`). Where workers are idle
     and waits exceed that by less than 5 % of step time, the loader keeps up, and its steps are
@@ -147,6 +154,7 @@ def check_data_wait(evidence: Evidence) -> Finding | None:
     loader, work = evidence.loader, evidence.work
     title, cause = _title_and_cause(evidence)
     idle = work is not None and not evidence.workers_busy
+    not_ours = idle or _computes_without_cores(evidence)
     severity = evidence.severity(evidence.steps.data_wait_seconds)
     return evidence.finding(
         title,
@@ -162,12 +170,16 @@ def check_data_wait(evidence: Evidence) -> Finding | None:
         },
         cause=cause,
         remedies=_in_time_remedies(evidence),
-        severity="warning" if idle and evidence.others_fill_cores else severity,
+        severity="warning" if not_ours and evidence.others_fill_cores else severity,
     )
 
 
 def _in_time_remedies(evidence: Evidence) -> tuple[Remedy, ...]:
     """Return what it would give if half to all of the wait went."""
+    if _first_batches_matter(evidence):
+        return _first_batch_remedies(evidence)
+    if _computes_without_cores(evidence):
+        return _own_cores_remedies(evidence)
     waited = evidence.steps.data_wait_ns
     prediction = predict_without(evidence, waited / 2, waited * 0.99)
     if prediction.speedup < WORTH_IT:
@@ -211,6 +223,8 @@ def _title_and_cause(evidence: Evidence) -> tuple[str, Cause | None]:
     built = None
     if loader.file:
         built = Cause(file=loader.file, line=loader.line, share=evidence.steps.data_wait_share)
+    if _first_batches_matter(evidence):
+        return _first_batch_title(evidence), _first_batch_cause(evidence) or built
     if work is not None and not evidence.workers_busy:
         if evidence.others_fill_cores:
             return f"workers are idle, but {evidence.others_use}", None
@@ -218,10 +232,66 @@ def _title_and_cause(evidence: Evidence) -> tuple[str, Cause | None]:
         return f"workers are idle, but {taking}", built
     if work is None or not work.cpu_measured or 1.0 - work.cpu_share < _WAITS:
         return f"the loader{loader.place} does not keep up", built
+    if _computes_without_cores(evidence):
+        cause = making_cause(evidence, evidence.making_samples)
+        return core_wait_title(evidence, work, cause), cause
     waiting = making_cause(evidence, evidence.making_samples, off_cpu_only=True)
     where = f", most of it in {waiting}" if waiting is not None else ""
     title = f"workers wait, off the CPU, {1.0 - work.cpu_share:.0%} of their time{where}"
     return title, waiting or built
+
+
+def _computes_without_cores(evidence: Evidence) -> bool:
+    """Return whether busy workers are off the CPU because other programs have the cores."""
+    work = evidence.work
+    if work is None or not (evidence.workers_busy and work.cpu_measured):
+        return False
+    return 1.0 - work.cpu_share >= _WAITS and waits_for_cores(evidence)
+
+
+def _own_cores_remedies(evidence: Evidence) -> tuple[Remedy, ...]:
+    """Return what it would give if workers waited for a core half to a tenth as long."""
+    work = evidence.work
+    prediction = None if work is None else predict_less_waiting(evidence, 1.0 - work.cpu_share)
+    if prediction is None:
+        return ()
+    how = (
+        "Other jobs of the host take the cores: move those, or this one. Waits for a core are "
+        "taken to be half to a tenth as long then."
+    )
+    return (predicted_remedy("own-cores", "cores of its own", prediction, how),)
+
+
+def _first_batches_matter(evidence: Evidence) -> bool:
+    """Return whether most data wait is for the first batches of epochs, which take long to make."""
+    making_ns = float(epoch_begin_waits(evidence).making_ns.sum())
+    return making_ns >= _MOSTLY * float(evidence.steps.data_wait_ns.sum()) > 0
+
+
+def _first_batch_title(evidence: Evidence) -> str:
+    making_ns = epoch_begin_waits(evidence).making_ns
+    return (
+        f"the first batch of an epoch takes {making_ns[making_ns > 0].mean() / 1e9:.1f} s to make"
+    )
+
+
+def _first_batch_cause(evidence: Evidence) -> Cause | None:
+    """Return the code in which workers are while an epoch's first step waits."""
+    first = evidence.steps.of(evidence.steps.starts_loader)
+    times = {rank: first.times_of(rank) for rank in first.ranks}
+    return making_cause(evidence, tuple(samples_during(evidence.making_samples, times)))
+
+
+def _first_batch_remedies(evidence: Evidence) -> tuple[Remedy, ...]:
+    making_ns = epoch_begin_waits(evidence).making_ns
+    prediction = predict_without(evidence, making_ns / 2, making_ns * 0.99)
+    how = (
+        "List and open files, fill buffers and read tables once, before the epochs begin, not in "
+        "each __iter__ or first __getitem__. Half to all of the wait is taken to go."
+    )
+    return (
+        predicted_remedy("sooner-first-batch", "a first batch like the others", prediction, how),
+    )
 
 
 def _finding_without_loader(evidence: Evidence) -> Finding | None:

@@ -12,8 +12,8 @@ import numpy as np
 from headrace.observe.doctor.evidence import Evidence, gpus_of_run, rule
 from headrace.observe.doctor.findings import Cause, Finding, Remedy
 from headrace.observe.doctor.leak_candidates import leak_candidates
+from headrace.observe.doctor.stack_frames import StackFrame
 from headrace.observe.doctor.stack_samples import (
-    StackFrame,
     StackSample,
     end_ns_of,
     is_newer,

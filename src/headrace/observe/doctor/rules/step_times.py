@@ -10,8 +10,9 @@ import numpy as np
 from headrace.observe.doctor.evidence import SERIOUS, WARNING, Evidence, rule
 from headrace.observe.doctor.findings import Cause, Finding, Remedy
 from headrace.observe.doctor.remedies import predict_without, predicted_remedy
+from headrace.observe.doctor.slow_steps import are_others_at_fault, cause_of_slow_steps
+from headrace.observe.doctor.stack_frames import StackFrame
 from headrace.observe.doctor.stack_samples import (
-    StackFrame,
     StackSample,
     find_cause,
     samples_during,
@@ -120,14 +121,15 @@ def check_step_outliers(evidence: Evidence) -> Finding | None:
     deviations (1.48 times the median deviation) above it; steps in which a loader begins do not
     count. Fires with at least two of them that cost at least 5 % of all step time. Where others
     fill the host's cores, they cause irregular outliers in the model's own phases, which are
-    not reported.
+    not reported. Where they do so at times, and no line runs in these steps alone, they are named.
 
     Ranks that sync gradients wait in backward for the one of them that evaluates or saves: the
     phase, the period and the line are those of the rank that spent most of such steps itself,
     outside of backward and sync.
 
     The line is the one that ran then and does not run in every step: an evaluation calls the
-    model, as training does, so the line that calls it is named.
+    model, as training does, so the line that calls it is named, and its function. If every step
+    runs all of it alike, no line is.
     """
     steps = evidence.steps
     if not evidence.enough or steps.starts_loader.all():
@@ -149,14 +151,21 @@ def check_step_outliers(evidence: Evidence) -> Finding | None:
     if every is None and evidence.others_fill_cores and phase in _MODEL_PHASES:
         return None
     cause = _outlier_cause(evidence, at_fault, phase)
+    others = cause is None and phase in _MODEL_PHASES and _others_slow(evidence, at_fault, phase)
     when = f"every {every} steps" if every else "at irregular steps"
     where = f", {'in' if cause.name else 'at'} {cause}" if cause is not None else ""
     times = float(wall[outliers].mean() / max(median, 1.0))
     gain, how = predict_without(evidence, excess), "Do it less often, or in the background."
+    remedy = predicted_remedy("outliers", "no such steps", gain, how)
+    if others:
+        when, where = "while other processes take its cores", ""
+        how = "Other jobs of the host take the cores at times: move those, or this one."
+        remedy = predicted_remedy("own-cores", "cores of its own", gain, how)
+    lost = share * steps.total_seconds
     return evidence.finding(
         f"{int(outliers.sum()):,} of {len(steps):,} steps take {times:.1f} times as long as "
         f"the others ({when}{where})",
-        share * steps.total_seconds,
+        lost,
         {
             "outliers": int(outliers.sum()),
             "steps": len(steps),
@@ -166,7 +175,8 @@ def check_step_outliers(evidence: Evidence) -> Finding | None:
             "every_steps": every,
         },
         cause=cause,
-        remedies=(predicted_remedy("outliers", "no such steps", gain, how),),
+        remedies=(remedy,),
+        severity="warning" if others else evidence.severity(lost),
     )
 
 
@@ -219,6 +229,13 @@ def _period(steps: TrainSteps, outliers: Flags, phase: str) -> int | None:
 def _outlier_cause(evidence: Evidence, outliers: Flags, phase: str) -> Cause | None:
     slow = evidence.steps.of(outliers)
     times = {rank: slow.times_of(rank) for rank in slow.ranks}
+    if evidence.slow_samples:
+        (rank,) = slow.ranks
+        every, all_slow = (
+            [sample for sample in samples if sample.rank == rank]
+            for samples in (evidence.rank_samples, evidence.slow_samples)
+        )
+        return cause_of_slow_steps(_slow_in_phase(evidence, outliers, phase), every, all_slow)
     in_phase = [sample for sample in evidence.rank_samples if sample.phase == phase]
     usual = {
         frame
@@ -228,6 +245,20 @@ def _outlier_cause(evidence: Evidence, outliers: Flags, phase: str) -> Cause | N
     }
     seen = samples_during(in_phase, times)
     return find_cause([_cut_to_special_line(sample, usual) for sample in seen])
+
+
+def _slow_in_phase(evidence: Evidence, outliers: Flags, phase: str) -> list[StackSample]:
+    """Return the samples of one rank's outliers in a phase."""
+    slow = evidence.steps.of(outliers)
+    times = {rank: slow.times_of(rank) for rank in slow.ranks}
+    return samples_during((each for each in evidence.slow_samples if each.phase == phase), times)
+
+
+def _others_slow(evidence: Evidence, outliers: Flags, phase: str) -> bool:
+    """Return whether other programs make one rank's outliers slow."""
+    (rank,) = evidence.steps.of(outliers).ranks
+    times = evidence.steps.of(outliers).times_of(rank)
+    return are_others_at_fault(evidence, _slow_in_phase(evidence, outliers, phase), times)
 
 
 def _cut_to_special_line(sample: StackSample, usual: set[StackFrame]) -> StackSample:
@@ -340,7 +371,9 @@ def _mean(steps: TrainSteps, phase: str) -> float:
 def _slow_rank_cause(evidence: Evidence, rank: int, phase: str) -> Cause | None:
     """Return where the slow rank is in that phase; if it waits for data, where batches are made."""
     if phase == "data_wait" and evidence.making_samples:
-        return find_cause(sample for sample in evidence.making_samples if sample.rank == rank)
+        cause = find_cause(sample for sample in evidence.making_samples if sample.rank == rank)
+        loader = evidence.loader
+        return cause if cause is None or loader is None else loader.calling(cause)
     return find_cause(
         sample for sample in evidence.rank_samples if sample.phase == phase and sample.rank == rank
     )

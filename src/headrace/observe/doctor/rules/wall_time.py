@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from headrace.observe.doctor.evidence import SERIOUS, Evidence, TrainingLoader, rule, severity_of
+from headrace.observe.doctor.evidence import SERIOUS, Evidence, rule, severity_of
 from headrace.observe.doctor.findings import Cause, Finding, Remedy
 from headrace.observe.doctor.remedies import predicted_remedy
 from headrace.observe.doctor.stack_samples import (
@@ -20,6 +20,7 @@ from headrace.observe.doctor.stack_samples import (
     is_device_sync,
     runs_model,
 )
+from headrace.observe.doctor.training_loader import TrainingLoader
 from headrace.observe.whatif.prediction import Prediction, interval_width
 from headrace.observe.whatif.tables import Columns, Floats, covered_before
 

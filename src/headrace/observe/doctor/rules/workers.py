@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from headrace.observe.doctor.epoch_begins import epoch_begin_waits
 from headrace.observe.doctor.evidence import WARNING, Evidence, rule
 from headrace.observe.doctor.findings import Cause, Finding, Remedy
 from headrace.observe.doctor.remedies import (
@@ -39,7 +40,9 @@ def check_too_few_workers(evidence: Evidence) -> Finding | None:
     """More workers would make the accelerator wait less, and there are cores for them.
 
     Fires where data wait is at least 5 % of step time, the workers are busy, and more of them
-    give at least 5 % in the simulation: less than that is within a run's own noise.
+    give at least 5 % in the simulation: less than that is within a run's own noise. Where other
+    programs fill the cores, more workers than cores only get a larger part of what these leave,
+    and are not proposed.
     """
     work, loader = evidence.work, evidence.loader
     if not (evidence.starved and evidence.workers_busy) or work is None or loader is None:
@@ -270,7 +273,7 @@ def _thread_remedies(evidence: Evidence, *, threaded: bool) -> tuple[Remedy, ...
         return (remedy,) if remedy is not None else ()
     fewer = max(int(evidence.host.cores // evidence.host.ranks), 1)
     change = f"{fewer} workers instead of {loader.workers}"
-    how = f"Give the DataLoader{loader.place} num_workers={fewer}."
+    how = loader.advice("num_workers", fewer)
     overrides = loader.overridden("num_workers", fewer)
     return (predicted_remedy("workers", change, with_workers(simulator, fewer), how, overrides),)
 
@@ -281,6 +284,8 @@ def check_workers_restarted(evidence: Evidence) -> Finding | None:
 
     Fires where workers of the loader that feeds training were started at least twice and the
     steps in which it began again waited, beyond other steps, for at least 5 % of all step time.
+    The time in which a worker made the epoch's first batch does not count: it would also be made
+    by workers that live on.
     """
     loader, steps, rows = evidence.loader, evidence.steps, evidence.processes
     if not evidence.enough or loader is None or loader.persistent or loader.workers == 0:
@@ -289,14 +294,12 @@ def check_workers_restarted(evidence: Evidence) -> Finding | None:
     starts = [first_workers.having(rank=rank).count for rank in steps.ranks]
     if min(starts, default=0) < 2 or not steps.starts_loader.any():
         return None
-    wait = steps.data_wait_ns
-    usual = float(np.median(wait[~steps.starts_loader])) if (~steps.starts_loader).any() else 0.0
-    saved = np.where(steps.starts_loader, np.maximum(wait - usual, 0.0), 0.0)
+    saved = epoch_begin_waits(evidence).starting_ns
     share = float(saved.sum() / max(steps.wall_ns.sum(), 1.0))
     if share < WARNING:
         return None
     is_made_anew = loader.constructed > max(starts) / 2
-    how = f"Give the DataLoader{loader.place} persistent_workers=True."
+    how = loader.advice("persistent_workers", "True")
     if is_made_anew:
         how = (
             f"Construct the DataLoader{loader.place} once, before the epochs begin, and give it "
@@ -304,7 +307,7 @@ def check_workers_restarted(evidence: Evidence) -> Finding | None:
         )
     each = float(saved[steps.starts_loader].mean()) / 1e9
     return evidence.finding(
-        f"starting the workers again takes {each:.1f} s an epoch, {share:.0%} of step time",
+        f"starting the workers again takes {_duration(each)} an epoch, {share:.0%} of step time",
         share * steps.total_seconds,
         {
             "starts": max(starts),
@@ -323,6 +326,10 @@ def check_workers_restarted(evidence: Evidence) -> Finding | None:
             ),
         ),
     )
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds >= 0.1 else f"{seconds * 1e3:.0f} ms"
 
 
 @rule
@@ -353,7 +360,7 @@ def check_shallow_prefetch(evidence: Evidence) -> Finding | None:
     factor, prediction = next(each for each in tried if each[1].speedup >= 0.98 * best)
     depth = loader.prefetch_factor * factor
     change = f"a prefetch_factor of {depth} instead of {loader.prefetch_factor}"
-    how = f"Give the DataLoader{loader.place} prefetch_factor={depth}."
+    how = loader.advice("prefetch_factor", depth)
     overrides = loader.overridden("prefetch_factor", depth)
     return evidence.finding(
         "batches vary so much in cost that the ones made ahead run out",

@@ -1,0 +1,59 @@
+"""Waits of the steps in which an epoch begins: for workers to start, and for the first batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.observe.doctor.evidence import Evidence
+from headrace.observe.whatif.tables import Columns, Floats
+
+
+@dataclass(frozen=True, slots=True)
+class EpochBeginWaits:
+    """What each step waited for beyond the usual, 0 in steps in which no epoch begins; in ns."""
+
+    starting_ns: Floats  # until a worker began to make the first batch, and after it was made
+    making_ns: Floats  # while a worker made it
+
+
+def epoch_begin_waits(evidence: Evidence) -> EpochBeginWaits:
+    """Return the waits of steps in which the training loader's iteration begins."""
+    steps, loader = evidence.steps, evidence.loader
+    wait = steps.data_wait_ns
+    begins = steps.starts_loader
+    usual = float(np.median(wait[~begins])) if (~begins).any() else 0.0
+    beyond = np.where(begins, np.maximum(wait - usual, 0.0), 0.0)
+    making: Floats = np.zeros(len(steps))
+    for rank in steps.ranks if loader is not None else ():
+        batches = evidence.batches.having(rank=rank)
+        batches = batches.where(batches["worker"] >= 0)
+        fetches = evidence.fetches.having(rank=rank, batch=0, ended=0)
+        for place in np.flatnonzero(begins & (steps.rows["rank"] == rank)):
+            making[place] = _making_first_ns(
+                int(steps.rows["start_ns"][place]),
+                int(steps.rows["wall_ns"][place]),
+                fetches,
+                batches,
+            )
+    making = np.minimum(making, beyond)
+    return EpochBeginWaits(starting_ns=beyond - making, making_ns=making)
+
+
+def _making_first_ns(start_ns: int, wall_ns: int, fetches: Columns, batches: Columns) -> float:
+    """Return how long a worker made the batch that an epoch's first step waited for, in ns."""
+    asked = fetches["start_ns"]
+    there = (asked >= start_ns) & (asked < start_ns + wall_ns)
+    if not there.any():
+        return 0.0
+    had_ns = int((asked + fetches["wait_ns"])[there].max())
+    begin, end = batches["start_ns"], batches["start_ns"] + batches["wall_ns"]
+    first = (begin >= start_ns) & (end <= had_ns)
+    if not first.any():
+        return 0.0
+    # torch takes the first batch of worker 0; Headrace's loader, of any.
+    of_first = first & (batches["worker"] == 0)
+    chosen = np.flatnonzero(of_first if of_first.any() else first)
+    place = chosen[np.argmin(end[chosen])]
+    return float(batches["wall_ns"][place])

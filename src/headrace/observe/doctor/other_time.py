@@ -1,0 +1,68 @@
+"""What is known of a run's time outside of its steps: evaluation, between epochs, open waits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.core.source_location import CodeFolders
+from headrace.observe.doctor.stack_samples import StackSample, end_ns_of, read_stack_samples
+from headrace.observe.doctor.training_loader import TrainingLoader, training_loader
+from headrace.observe.whatif.measured_pipeline import BatchWork, loader_rows, read_batch_work
+from headrace.observe.whatif.tables import Tables, columns, covered_before
+from headrace.observe.whatif.train_steps import TrainSteps
+from headrace.observe.whatif.wall_time import WallTime, read_wall_time
+
+_LEAST_OUTSIDE = 0.05
+"""Where less of a run's time is outside of its steps, no rule looks at the stacks of then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherTime:
+    """What is known of a run's time outside of its steps; see `WallTime`."""
+
+    wall: WallTime
+    evaluation_loader: TrainingLoader | None  # the one that evaluation takes longest with
+    evaluation_work: BatchWork | None  # the batches made for it; None if none were recorded
+    passed_over_loader: TrainingLoader | None
+    samples: tuple[StackSample, ...]  # of ranks and workers, if that time matters
+    unix_offset_ns: int  # from the host's clock to nanoseconds since 1970; 0 if unknown
+
+
+def gather_other_time(
+    tables: Tables, steps: TrainSteps, since_s: float | None, folders: CodeFolders
+) -> OtherTime:
+    """Return what is known of a run's time outside of its steps.
+
+    Args:
+        tables: Of the run.
+        steps: Its steps.
+        since_s: When recording began, in seconds on the clock of source files' times.
+        folders: Those of its code.
+    """
+    wall, hosts = read_wall_time(tables, steps.kind), columns(tables, "hosts")
+    number = wall.evaluation_loader
+    passed = -1 if wall.passed_over is None else wall.passed_over.main_loader
+    loaders = {
+        each: training_loader(rows, columns(tables, "library_loaders"), folders)
+        for each in (number, passed)
+        if (rows := loader_rows(columns(tables, "loaders"), each)) is not None
+    }
+    samples: tuple[StackSample, ...] = ()
+    outside = sum(wall.seconds(part) for part in ("evaluation", "between", "open"))
+    if outside >= _LEAST_OUTSIDE * wall.run_seconds:  # else they are not worth the memory
+        stacks = columns(tables, "stacks")
+        before, until = (
+            covered_before(*wall.outside_ns, times.astype(np.float64))
+            for times in (stacks["start_ns"], end_ns_of(stacks))
+        )
+        samples = read_stack_samples(stacks, until > before, since_s, folders)
+    return OtherTime(
+        wall=wall,
+        evaluation_loader=loaders.get(number),
+        evaluation_work=read_batch_work(tables, number) if number >= 0 else None,
+        passed_over_loader=loaders.get(passed),
+        samples=samples,
+        unix_offset_ns=int(hosts["unix_offset_ns"][0]) if hosts.count == 1 else 0,
+    )

@@ -1,0 +1,1 @@
+"""A stand-in for torchvision: a folder of images and its stock transforms."""

@@ -1,0 +1,72 @@
+"""Workers that wait for a core are told apart from those that wait for storage."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.observe.doctor.core_contention import core_share, reads_come_from_memory
+from headrace.observe.doctor.diagnosis import diagnose
+from headrace.observe.doctor.evidence import gather_evidence
+from run_tables import AUGMENT, WORKER_LOOP, Run, RunTables, play, stack
+
+READ = stack(WORKER_LOOP, f"{AUGMENT}:14:read_image")
+BLUR = stack(WORKER_LOOP, f"{AUGMENT}:31:RandomBlur.__call__")
+BYTES = 2_000_000  # a batch
+
+
+def crowded(read_share: float, read_cpu: float, other_cpu: float, **rates: float) -> RunTables:
+    """A run whose workers read and compute, on two cores that other programs fill."""
+    cpu = read_share * read_cpu + (1 - read_share) * other_cpu
+    run = Run(
+        workers=2, service_ms=60, worker_cpu=cpu, cores=2, busy_cores=2, read_bytes=BYTES,
+        worker_stacks=[(READ, read_share, read_cpu), (BLUR, 1 - read_share, other_cpu)],
+    )  # fmt: skip
+    tables = play(run)
+    ticks = tables.system["t_ns"]
+    for name, rate in rates.items():
+        tables.system[name] = [rate] * len(ticks)
+    for tick in ticks:
+        for pid, percent in ((100, 10.0), (1000, 20.0), (1001, 20.0)):
+            tables.add("process_usage", t_ns=tick, pid=pid, cpu_percent=percent, threads=2)
+    return tables
+
+
+DISK = {"disk_read_bytes_per_s": 0.0, "net_received_bytes_per_s": 0.0}
+READING = {"disk_read_bytes_per_s": 60e6, "net_received_bytes_per_s": 0.0}
+
+
+@pytest.mark.parametrize("share", [0.5, 0.9])
+def test_reads_from_memory_on_cores_of_others_are_no_slow_storage(share: float):
+    tables = crowded(share, 0.3, 0.3, **DISK)
+    evidence = gather_evidence(tables)
+    assert reads_come_from_memory(evidence)
+    assert core_share(evidence) == pytest.approx(0.3, abs=0.02)
+    diagnosis = diagnose(tables)
+    assert not {"slow-storage", "small-files"} & {each.rule for each in diagnosis.findings}
+    sentence = diagnosis.verdict.sentence
+    assert "other processes use 1.5 of the host's 2 cores" in sentence
+    assert "read_image at augment.py:14" in sentence or share < 0.9
+
+
+def test_code_that_computes_shows_what_a_core_costs_even_if_disks_work_for_others():
+    tables = crowded(0.6, 0.3, 0.3, **READING)
+    assert "slow-storage" not in {each.rule for each in diagnose(tables).findings}
+
+
+def test_slow_storage_is_still_seen_on_cores_that_others_fill():
+    tables = crowded(0.85, 0.02, 0.8, **READING)
+    assert "slow-storage" in {each.rule for each in diagnose(tables).findings}
+
+
+def test_a_server_that_answers_late_is_slow_storage_however_little_it_delivers():
+    tables = crowded(1.0, 0.03, 1.0, **DISK)
+    assert not reads_come_from_memory(gather_evidence(tables))
+    assert {"slow-storage", "small-files"} & {each.rule for each in diagnose(tables).findings}
+
+
+def test_workers_off_the_cpu_for_others_are_said_to_wait_for_a_core():
+    tables = crowded(0.9, 0.2, 0.2, **DISK)
+    tables.rows["loaders"][0]["workers"] = 32  # more would be no remedy
+    sentence = diagnose(tables).verdict.sentence
+    assert "storage" not in sentence
+    assert "other processes use" in sentence

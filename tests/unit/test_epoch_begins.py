@@ -1,0 +1,77 @@
+"""Epochs that begin slowly: workers that start, and first batches that take long, apart."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.observe.doctor.diagnosis import diagnose
+from headrace.observe.doctor.epoch_begins import epoch_begin_waits
+from headrace.observe.doctor.evidence import gather_evidence
+from headrace.observe.doctor.findings import Diagnosis, Finding
+from run_tables import AUGMENT, MS, WORKER_LOOP, Run, RunTables, play, stack
+
+EPOCHS = {"workers": 2, "service_ms": 4, "batches": 20, "epochs": 5, "busy_cores": 2}
+FILL = stack(WORKER_LOOP, f"{AUGMENT}:70:Stream.__iter__")
+
+
+def first_batches_take(tables: RunTables, longer_ms: int) -> RunTables:
+    """Have the first batch of each epoch take longer, and all that follows come later."""
+    longer_ns = longer_ms * MS
+    begins = sorted(row["start_ns"] for row in tables.rows["fetches"] if row["batch"] == 0)
+
+    def epoch(at_ns: int) -> int:  # from 1
+        return sum(begin <= at_ns for begin in begins)
+
+    firsts: dict[int, int] = {}
+    for row in tables.rows["batches"]:
+        if row["worker"] == 0:
+            firsts.setdefault(epoch(row["start_ns"]), row["start_ns"])
+    for row in tables.rows["batches"]:
+        number = epoch(row["start_ns"])
+        is_first = row["worker"] == 0 and row["start_ns"] == firsts[number]
+        row["start_ns"] += longer_ns * (number - is_first)
+        row["wall_ns"] += longer_ns * is_first
+    for row in tables.rows["fetches"]:
+        is_first = row["batch"] == 0
+        row["start_ns"] += longer_ns * (epoch(row["start_ns"]) - is_first)
+        row["wait_ns"] += longer_ns * is_first
+    for row in tables.rows["steps"]:
+        before, after = epoch(row["start_ns"] - 1), epoch(row["start_ns"] + row["wall_ns"] - 1)
+        row["start_ns"] += longer_ns * before
+        row["data_wait_ns"] += longer_ns * (after - before)
+        row["wall_ns"] += longer_ns * (after - before)
+    return tables
+
+
+def found(diagnosis: Diagnosis) -> dict[str, Finding]:
+    return {each.rule: each for each in diagnosis.findings}
+
+
+def test_a_slow_start_of_workers_is_mended_by_workers_that_live_on():
+    findings = found(diagnose(play(Run(**EPOCHS, restart_ms=400.0))))
+    remedy = findings["workers-restarted"].remedies[0]
+    assert remedy.name == "persistent-workers"
+    assert (remedy.predicted_speedup or 0.0) > 1.5
+
+
+def test_a_first_batch_that_takes_long_is_not():
+    tables = first_batches_take(play(Run(**EPOCHS, worker_stacks=[(FILL, 0.9, 1.0)])), 400)
+    findings = found(diagnose(tables))
+    assert "workers-restarted" not in findings
+    waits = findings["data-wait"]
+    assert "the first batch of an epoch takes 0.4 s to make" in waits.title
+    assert [remedy.name for remedy in waits.remedies] == ["sooner-first-batch"]
+    assert waits.cause is not None
+    assert waits.cause.line == 70
+
+
+@pytest.mark.parametrize(("start_ms", "batch_ms"), [(300, 0), (0, 300), (200, 100)])
+def test_both_parts_add_up_to_the_wait(start_ms: int, batch_ms: int):
+    tables = first_batches_take(play(Run(**EPOCHS, restart_ms=5.0 + start_ms)), batch_ms)
+    evidence = gather_evidence(tables)
+    waits = epoch_begin_waits(evidence)
+    begins = evidence.steps.starts_loader
+    assert begins.sum() == EPOCHS["epochs"] - 1  # the first step is warm-up
+    assert waits.starting_ns[begins].mean() / MS == pytest.approx(start_ms + 5, abs=15)
+    assert waits.making_ns[begins].mean() / MS == pytest.approx(batch_ms + 4, abs=15)
+    assert not waits.starting_ns[~begins].any()
