@@ -145,9 +145,10 @@ def test_the_view_can_be_started_together_with_the_run(running: LiveRun):
 def test_a_frame_of_a_running_job_shows_its_speed_its_worker_and_its_line(live: Path):
     def with_worker() -> str:
         text = once(live)  # a pipe: one frame
-        return text if re.search(r"^worker +0 ", text, re.MULTILINE) else ""
+        return text if re.search(r"^worker +0 .*\.py:\d+", text, re.MULTILINE) else ""
 
-    text = eventually(with_worker, "a frame with the worker, which lives for an epoch")
+    # It lives for an epoch, and what it does is written each second.
+    text = eventually(with_worker, "a frame with the worker and its line")
     lines = text.splitlines()
     assert lines[0].startswith("base   attempt 1   1 rank   running, ")
     (rate,) = re.findall(r"^([\d.,]+) steps/s", text, re.MULTILINE)

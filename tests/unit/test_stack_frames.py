@@ -53,6 +53,7 @@ HF = [
 MINE = "/home/ann/data.py:31:Faces.__getitem__"
 PROCESSOR = f"{LIBS}/transformers/image_transforms.py:300:resize"
 COLLATE = f"{LIBS}/torch/utils/data/_utils/collate.py:270:default_collate"
+TAKES = f"{LIBS}/torch/multiprocessing/reductions.py:560:rebuild_storage_fd"
 RANK_WAIT = "/python3.11/multiprocessing/queues.py:110:Queue.get"
 
 
@@ -114,8 +115,10 @@ def test_what_makes_batches_is_named_and_never_the_training_loop(outer: list[str
     assert all(frame.function != "main" for frame in made)
 
 
-def test_the_line_that_waits_for_a_worker_is_the_loops():
-    frames = parsed([*LOOP, RANK_WAIT])
+@pytest.mark.parametrize("inner", [[RANK_WAIT], [RANK_WAIT, TAKES]])
+@pytest.mark.parametrize("outer", [[], FORKED[2:4]], ids=["", "as a process of multiprocessing"])
+def test_the_line_that_waits_for_a_worker_is_the_loops(outer: list[str], inner: list[str]):
+    frames = parsed([*outer, *LOOP, *inner])
     assert frames[own_index(frames)].function == "main"
 
 

@@ -73,6 +73,11 @@ def transform_class(frame: StackFrame) -> str:
 
 _ENTRY = re.compile(r"^(torch/utils/data/|torchdata/|headrace/data/loader/|headrace/offload/)")
 """Code of loaders: what it calls makes batches."""
+_MAKES = re.compile(
+    r"^torch/utils/data/_utils/(fetch|worker)\.py$|^torchdata/nodes/"
+    r"|^headrace/data/loader/(batch_builder\.py$|workers/)"
+)
+"""Code of loaders within which batches are made: without it a rank only takes what workers made."""
 _PROCESS_START = re.compile(r"^multiprocess(ing)?/(process|popen_\w+|spawn|forkserver)\.py$")
 _CALLS_ON = re.compile(
     r"^(headrace/(?!data/(shards|transforms)/)|torchdata|multiprocess|<)"
@@ -108,9 +113,12 @@ def own_index(frames: Sequence[StackFrame]) -> int:
     users = [at for at, frame in enumerate(frames) if frame.is_user]
     if users and users[-1] >= inner:
         return users[-1]
-    named = _library_index(frames, inner)
+    makes = any(_MAKES.match(frame.module_file) for frame in frames[inner:])
+    named = _library_index(frames, inner) if makes else None
     if named is None and users and users[-1] >= process:  # the loader waits, for the training loop
         return users[-1]
+    if named is None:
+        named = _library_index(frames, inner)
     return len(frames) - 1 if named is None else named
 
 
