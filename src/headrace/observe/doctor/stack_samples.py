@@ -11,6 +11,7 @@ import linecache
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -404,3 +405,15 @@ def _source_line(sample: StackSample) -> str:
     frame = sample.own_frame
     lines = source_lines_as_run(frame.file, sample.ran_since_s)
     return lines[frame.line - 1] if 0 < frame.line <= len(lines) else ""
+
+
+def cut_to_special_line(sample: StackSample, usual: AbstractSet[StackFrame]) -> StackSample:
+    """Return a sample without its inner lines if those are usual, that is, run elsewhere, too."""
+    if sample.own_frame not in usual:
+        return sample
+    special = [
+        depth
+        for depth, frame in enumerate(sample.frames, start=1)
+        if frame.is_user and frame.line and frame not in usual
+    ]
+    return replace(sample, frames=sample.frames[: special[-1]]) if special else sample

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 
@@ -11,9 +10,9 @@ from headrace.observe.doctor.evidence import SERIOUS, WARNING, Evidence, rule
 from headrace.observe.doctor.findings import Cause, Finding, Remedy
 from headrace.observe.doctor.remedies import predict_without, predicted_remedy
 from headrace.observe.doctor.slow_steps import are_others_at_fault, cause_of_slow_steps
-from headrace.observe.doctor.stack_frames import StackFrame
 from headrace.observe.doctor.stack_samples import (
     StackSample,
+    cut_to_special_line,
     find_cause,
     samples_during,
 )
@@ -244,7 +243,7 @@ def _outlier_cause(evidence: Evidence, outliers: Flags, phase: str) -> Cause | N
         for frame in sample.frames
     }
     seen = samples_during(in_phase, times)
-    return find_cause([_cut_to_special_line(sample, usual) for sample in seen])
+    return find_cause([cut_to_special_line(sample, usual) for sample in seen])
 
 
 def _slow_in_phase(evidence: Evidence, outliers: Flags, phase: str) -> list[StackSample]:
@@ -259,18 +258,6 @@ def _others_slow(evidence: Evidence, outliers: Flags, phase: str) -> bool:
     (rank,) = evidence.steps.of(outliers).ranks
     times = evidence.steps.of(outliers).times_of(rank)
     return are_others_at_fault(evidence, _slow_in_phase(evidence, outliers, phase), times)
-
-
-def _cut_to_special_line(sample: StackSample, usual: set[StackFrame]) -> StackSample:
-    """Return a sample without the inner lines that run in a step's other phases, too."""
-    if sample.own_frame not in usual:
-        return sample
-    special = [
-        depth
-        for depth, frame in enumerate(sample.frames, start=1)
-        if frame.is_user and frame.line and frame not in usual
-    ]
-    return replace(sample, frames=sample.frames[: special[-1]]) if special else sample
 
 
 _MATTERS, _ALIKE = 0.05, 0.5

@@ -14,8 +14,8 @@ from headrace.observe.doctor.evidence import SERIOUS, Evidence, rule, severity_o
 from headrace.observe.doctor.findings import Cause, Finding, Remedy
 from headrace.observe.doctor.remedies import predicted_remedy
 from headrace.observe.doctor.stack_samples import (
-    StackFrame,
     StackSample,
+    cut_to_special_line,
     find_cause,
     is_device_sync,
     runs_model,
@@ -259,18 +259,7 @@ def _special_lines(evidence: Evidence, samples: Iterable[StackSample]) -> list[S
         if sample.wall_ns >= 0.5 * float(sample.rows["wall_ns"].sum())  # not seconds shared
         for frame in sample.frames
     }
-    return [_cut_to_special_line(sample, in_steps) for sample in samples]
-
-
-def _cut_to_special_line(sample: StackSample, in_steps: set[StackFrame]) -> StackSample:
-    if sample.own_frame not in in_steps:
-        return sample
-    special = [
-        depth
-        for depth, frame in enumerate(sample.frames, start=1)
-        if frame.is_user and frame.line and frame not in in_steps
-    ]
-    return replace(sample, frames=sample.frames[: special[-1]]) if special else sample
+    return [cut_to_special_line(sample, in_steps) for sample in samples]
 
 
 @rule
