@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 SCRIPTS = Path(__file__).parent / "scripts"
 MARK = "# at fault"
+FLAG_OF_RANKS = "--nproc-per-node"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +24,14 @@ class Case:
         flags: Of `headrace run`.
         on_device: What is wrong with it shows on a CUDA device alone; elsewhere it is not run.
         folder: Where the script is.
+        arguments: Of the script; `{data}` stands for the folder of its data.
+        needs: What it imports beyond what Headrace is developed with, as pip calls it; where that
+            is missing it is not run.
+        at: The source lines at fault, where no comment marks them; each is in the script once.
+        within: Parts of names of functions or transforms at fault, where a library has them.
+        removals: Arguments with which the bottleneck is gone, by the name of the remedy that
+            predicts it, best first; `{n}` stands for the number of workers that it names.
+        whole_run: The remedy is predicted for the time of the whole run, with its start.
     """
 
     name: str
@@ -32,6 +42,12 @@ class Case:
     flags: tuple[str, ...] = ()
     on_device: bool = False
     folder: Path = SCRIPTS
+    arguments: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    at: tuple[str, ...] = ()
+    within: tuple[str, ...] = ()
+    removals: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    whole_run: bool = False
 
     @property
     def script(self) -> Path:
@@ -42,10 +58,32 @@ class Case:
     def lines(self) -> frozenset[int]:
         """The lines at fault: several where one statement or loop has several; may be empty."""
         text = self.script.read_text(encoding="utf-8").splitlines()
-        return frozenset(number for number, line in enumerate(text, 1) if line.endswith(MARK))
+        stripped = [line.strip() for line in text]
+        for wanted in self.at:
+            if stripped.count(wanted) != 1:
+                raise ValueError(f"{self.script}: this line must be there once: {wanted}")
+        return frozenset(
+            number
+            for number, line in enumerate(stripped, 1)
+            if line.endswith(MARK) or line in self.at
+        )
+
+    @property
+    def ranks(self) -> int:
+        """How many processes train."""
+        return int(self.flags[self.flags.index(FLAG_OF_RANKS) + 1]) if self.flags else 1
+
+    def script_arguments(self, data: Path | None, removal: tuple[str, ...] = ()) -> list[str]:
+        """Return what the script is called with.
+
+        Args:
+            data: The folder of its data; None: it needs none.
+            removal: More arguments, which remove the bottleneck.
+        """
+        return [each.replace("{data}", str(data)) for each in (*self.arguments, *removal)]
 
 
-_TWO_RANKS = ("--nproc-per-node", "2")
+TWO_RANKS = (FLAG_OF_RANKS, "2")
 
 CASES = (
     Case(name="python_loop_transform", style="plain loop", rule="cpu-bound-worker"),
@@ -74,13 +112,13 @@ CASES = (
     Case(name="uneven_batches", style="main()", rule="shallow-prefetch"),
     Case(name="frequent_checkpoints", style="main()", rule="step-outliers"),
     Case(name="random_plots", style="main()", rule="step-outliers"),
-    Case(name="ddp_metrics_on_rank_0", style="DDP", rule="slow-rank", flags=_TWO_RANKS),
-    Case(name="ddp_skewed_shard", style="DDP", rule="slow-rank", flags=_TWO_RANKS),
-    Case(name="ddp_big_gradients", style="DDP", rule="sync-bound", flags=_TWO_RANKS),
+    Case(name="ddp_metrics_on_rank_0", style="DDP", rule="slow-rank", flags=TWO_RANKS),
+    Case(name="ddp_skewed_shard", style="DDP", rule="slow-rank", flags=TWO_RANKS),
+    Case(name="ddp_big_gradients", style="DDP", rule="sync-bound", flags=TWO_RANKS),
     Case(name="history_leak", style="main()", rule="memory-growth"),
     Case(name="slow_index", style="plain loop", rule="slow-start"),
-    Case(name="ddp_unequal_shards", style="DDP, join()", rule="unequal-steps", flags=_TWO_RANKS),
-    Case(name="ddp_starved", style="DDP", rule="cpu-starved-by-ranks", flags=_TWO_RANKS),
+    Case(name="ddp_unequal_shards", style="DDP, join()", rule="unequal-steps", flags=TWO_RANKS),
+    Case(name="ddp_starved", style="DDP", rule="cpu-starved-by-ranks", flags=TWO_RANKS),
     Case(name="arrays_no_loader", style="no DataLoader", rule="data-wait"),
     Case(name="generator_no_loader", style="no DataLoader, argparse", rule="data-wait"),
     Case(name="queue_no_loader", style="no DataLoader, thread", rule="data-wait"),
@@ -90,7 +128,7 @@ CASES = (
     Case(name="healthy_plain", style="plain loop, evaluation", rule=None),
     Case(name="healthy_trainer", style="Trainer, accumulation", rule=None),
     Case(name="healthy_lightning", style="Lightning, validation", rule=None),
-    Case(name="healthy_ddp", style="DDP", rule=None, flags=_TWO_RANKS),
+    Case(name="healthy_ddp", style="DDP", rule=None, flags=TWO_RANKS),
     Case(name="healthy_iterable", style="iterable, accumulation", rule=None),
     Case(name="healthy_no_loader", style="no DataLoader", rule=None),
     Case(name="healthy_headrace", style="headrace.DataLoader", rule=None),

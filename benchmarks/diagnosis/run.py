@@ -1,23 +1,36 @@
 """How often the doctor is right: scripts with one planted bottleneck each, and healthy ones.
 
     python benchmarks/diagnosis/run.py
-    python benchmarks/diagnosis/run.py --unseen
+    python benchmarks/diagnosis/run.py --suite unseen
+    python benchmarks/diagnosis/run.py --suite real
+    python benchmarks/diagnosis/run.py --suite real --truth
 
-Each script runs through `headrace run`, which knows nothing of what is planted. Right is: the
-planted bottleneck's rule is ranked first, with the marked line where one is at fault; and nothing
-serious is found in a healthy script. Writes docs/diagnosis.md, unless only some scripts are run.
+Each script runs through `headrace run`, which knows nothing of what is planted, and then
+`headrace doctor --json` is asked. Right is: the planted bottleneck's rule is ranked first, with
+the line or function at fault where there is one; and no finding is the headline of a healthy
+script. Where a case says how its bottleneck is removed, the script's own rate is measured with and
+without it, and compared with the prediction. Writes docs/diagnosis.md, unless only some scripts
+are run. `--truth` measures these rates alone and asks the doctor nothing.
+
+The scripts in `real` are in the styles that people publish, and some need libraries that Headrace
+is not developed with; where one is missing its scripts are not run, and listed as such. An
+environment for all of them, outside of the checkout:
+
+    python -m venv /elsewhere/venv
+    /elsewhere/venv/bin/pip install torch==2.14.1 torchvision==0.29.1 timm lightning accelerate
+    /elsewhere/venv/bin/pip install torchdata datasets transformers scipy dist/headrace-*.whl
+    /elsewhere/venv/bin/python benchmarks/diagnosis/run.py --suite real
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,24 +39,29 @@ import torch
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from cases import CASES, SCRIPTS, Case  # noqa: E402 - they stand beside this script
+from cases import CASES, Case  # noqa: E402 - they stand beside this script
+from first_scores import add_first_score, read_first_scores  # noqa: E402 - as above
+from outcome import Outcome  # noqa: E402 - as above
+from real_cases import REAL  # noqa: E402 - as above
+from real_data import make_data  # noqa: E402 - as above
+from truth import LONGEST_S, measured_factor, missing, script_environment  # noqa: E402 - as above
 from unseen_cases import UNSEEN  # noqa: E402 - as above
 
 from cpu_steal import MOST_STOLEN, TRIES, run_undisturbed  # noqa: E402 - as above
-from report import Row, write_section  # noqa: E402 - as above
+from report import ROOT, Row, write_section  # noqa: E402 - as above
 
-PAGE = HERE.parents[1] / "docs" / "diagnosis.md"
-LONGEST_S = 180
+PAGE = ROOT / "docs" / "diagnosis.md"
+DATA = ROOT / "bench-data" / "diagnosis"
 STOLEN: list[float] = []
 """What the host withheld from each run that counts, as a share of the CPU time it wanted."""
-ALARMING = {"serious", "critical"}
 RIGHT = """
-`headrace run` runs each script unmodified and diagnoses it at its end. **Right** means: the
-expected rule is ranked first, and, where a line is at fault (marked in the script by a comment
-`# at fault`), the finding names that line. A control is right if no finding is serious or
-critical. Without a GPU the accelerator is emulated by sleeping in the model's forward, whose two
-small layers compute in one thread, as a device has no threads that compete with the workers for
-the host's cores. Scripts whose fault only a device shows are then not run, and listed as such.
+`headrace run` runs each script unmodified, and `headrace doctor --json` diagnoses it. **Right**
+means: the expected rule is ranked first, and, where a line or function is at fault (marked in the
+script by a comment `# at fault`, or told in the table of cases), the finding names it. A control
+is right if no finding is its headline: the worst one that is more than information. Without a GPU
+the accelerator is emulated by sleeping in the model's forward, whose small layers compute in one
+thread, as a device has no threads that compete with the workers for the host's cores. Scripts
+whose fault only a device shows are then not run, and listed as such.
 """
 TUNED = """
 The rules were tuned on these scripts, and some scripts were made heavier where their fault had
@@ -54,6 +72,14 @@ UNTUNED = """
 These scripts were written by someone who knew the names of the rules, but neither their
 thresholds nor their code, after the rules were done. "First run on unseen scripts" above is the
 result before anything was changed because of them.
+"""
+PUBLISHED = """
+These scripts are written in the styles in which people publish theirs, by someone who did not
+know what the doctor says of them. The first score of each is kept in
+`benchmarks/diagnosis/first_scores.json`, and nothing was tuned to it. **Measured** is the
+script's own rate without the bottleneck over that with it, medians of three runs each without
+Headrace, interleaved: an argument of the script, or the remedy, removes it. **Predicted** is what
+the first finding's remedy promised of that.
 """
 REPEATED = f"""
 Runs from which the host withheld more than {MOST_STOLEN:.0%} of the CPU time are repeated, up to
@@ -68,167 +94,218 @@ class Suite:
     Attributes:
         title: Of the section of docs/diagnosis.md.
         cases: The scripts.
-        flag: Of this script, to choose them.
         about: How the scripts came about.
+        predictions: Whether predictions are compared with measurements, and first scores kept.
     """
 
     title: str
     cases: tuple[Case, ...]
-    flag: str
     about: str
+    predictions: bool = False
 
 
-KNOWN = Suite("Diagnosis", CASES, "", TUNED)
-HELD_OUT = Suite("Scripts that the rules were not tuned on", UNSEEN, " --unseen", UNTUNED)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What the doctor reported of a script.
-
-    Attributes:
-        case: The script.
-        findings: As in diagnosis.json.
-        sentence: The verdict.
-    """
-
-    case: Case
-    findings: list[dict[str, Any]]
-    sentence: str
-
-    @property
-    def first(self) -> str:
-        """The rule that is ranked first; "" where there is none."""
-        return self.findings[0]["rule"] if self.findings else ""
-
-    @property
-    def rule_right(self) -> bool:
-        """Whether that is the expected rule; of a control, whether nothing serious was found."""
-        if self.case.rule is None:
-            return not any(finding["severity"] in ALARMING for finding in self.findings)
-        return self.first in {self.case.rule, self.case.also}
-
-    @property
-    def line(self) -> str:
-        """The line that the first finding names: file and number; "" where none."""
-        cause = self.findings[0]["cause"] if self.findings else None
-        return f"{Path(cause['file']).name}:{cause['line']}" if cause and cause["line"] else ""
-
-    @property
-    def line_right(self) -> bool | None:
-        """Whether the line is right; None where none is at fault."""
-        if not self.case.lines:
-            return None
-        return self.line in {f"{self.case.script.name}:{line}" for line in self.case.lines}
-
-    @property
-    def right(self) -> bool:
-        """Whether the diagnosis is right."""
-        return self.rule_right and self.line_right is not False
-
-    def row(self) -> str:
-        """Return the row of the table."""
-        expected = self.case.rule or "healthy"
-        if self.case.also:
-            expected += f" or {self.case.also}"
-        line = {None: "", True: "yes", False: f"no: {self.line or 'none'}"}[self.line_right]
-        found = self.first or "nothing"
-        answer = "yes" if self.right else "**no**"
-        return (
-            f"| `{self.case.name}` | {self.case.style} | {expected} | {found} | {line} | {answer} |"
-        )
+SUITES = {
+    "scripts": Suite("Diagnosis", CASES, TUNED),
+    "unseen": Suite("Scripts that the rules were not tuned on", UNSEEN, UNTUNED),
+    "real": Suite("Scripts in published styles", REAL, PUBLISHED, predictions=True),
+}
 
 
 def main() -> None:
     """Run the scripts and print how often the doctor was right."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", nargs="+", metavar="NAME", default=[])
-    parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--keep", type=Path, help="keep the runs in this folder")
-    parser.add_argument("--unseen", action="store_true", help="those it was not tuned on")
-    options = parser.parse_args()
-    suite = HELD_OUT if options.unseen else KNOWN
-    unknown = set(options.only) - {case.name for case in suite.cases}
-    if unknown:
-        parser.error(f"no such script: {', '.join(sorted(unknown))}")
+    options = parsed_options()
+    suite = SUITES[options.suite]
     chosen = [case for case in suite.cases if not options.only or case.name in options.only]
-    left_out = [case for case in chosen if case.on_device and not torch.cuda.is_available()]
-    for case in left_out:
+    left_out = [(case, why) for case in chosen if (why := reason_to_leave_out(case))]
+    for case, why in left_out:
         chosen.remove(case)
-        print(f"{case.name} is not run: it shows on a CUDA device alone", flush=True)
+        print(f"{case.name} is not run: {why}", flush=True)
+    data = make_data(options.data) if suite.predictions else None
+    if options.truth:
+        print_truths(chosen, data)
+        return
     outcomes = []
     for number in range(options.rounds):
         for case in chosen:
             began = time.perf_counter()
-            outcome = diagnosed(case, options.keep, number)
+            outcome = diagnosed(case, options.keep, number, data)
+            if suite.predictions:
+                outcome = with_measurement(outcome, data)
+                add_first_score(case.name, outcome.score())
             outcomes.append(outcome)
             print(outcome.row(), flush=True)
+            if outcome.case.removals:
+                print(f"    {outcome.prediction_row()}", flush=True)
             print(f"    {time.perf_counter() - began:.0f} s. {outcome.sentence}", flush=True)
     right = sum(outcome.right for outcome in outcomes)
     print(f"{right} of {len(outcomes)} right")
     if not options.only:
-        publish(suite, outcomes, left_out, options.rounds)
+        publish(options.suite, outcomes, left_out, options.rounds)
 
 
-def diagnosed(case: Case, keep: Path | None, number: int) -> Outcome:
+def parsed_options() -> argparse.Namespace:
+    """Return the command line's options."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--suite", choices=SUITES, default="scripts")
+    parser.add_argument("--only", nargs="+", metavar="NAME", default=[])
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--keep", type=Path, help="keep the runs in this folder")
+    parser.add_argument("--data", type=Path, default=DATA, help="what the scripts in real read")
+    parser.add_argument(
+        "--truth", action="store_true", help="measure what removing the bottleneck gives, alone"
+    )
+    options = parser.parse_args()
+    suite = SUITES[options.suite]
+    unknown = set(options.only) - {case.name for case in suite.cases}
+    if unknown:
+        parser.error(f"no such script in the suite {options.suite}: {', '.join(sorted(unknown))}")
+    if options.truth and not suite.predictions:
+        parser.error(f"the suite {options.suite} does not say how its bottlenecks are removed")
+    return options
+
+
+def reason_to_leave_out(case: Case) -> str:
+    """Return why a script cannot be run here; "" where it can."""
+    if case.on_device and not torch.cuda.is_available():
+        return "no CUDA device"
+    names = missing(case)
+    return f"no {', '.join(names)} (pip install {' '.join(names)})" if names else ""
+
+
+def print_truths(cases: list[Case], data: Path | None) -> None:
+    """Measure and print what removing each bottleneck gives; 2 stands for a number of workers."""
+    print("| script | applied | measured |\n|---|---|---|")
+    for case in cases:
+        for name, removal in case.removals.items():
+            applied = tuple(each.replace("{n}", "2") for each in removal)
+            factor = measured_factor(case, data, applied)
+            print(f"| `{case.name}` | {name}: `{' '.join(applied)}` | {factor:.2f} |", flush=True)
+
+
+def diagnosed(case: Case, keep: Path | None, number: int, data: Path | None) -> Outcome:
     """Run a script, while the host leaves it its cores, and return its diagnosis.
 
     Args:
         case: The script.
         keep: Where its run stays; None: nowhere.
         number: Of the round.
+        data: The folder of the scripts' data.
     """
     with tempfile.TemporaryDirectory() as temporary:
         folder = keep or Path(temporary)
         diagnosis = run_undisturbed(
-            lambda tried: recorded(case, folder / f"{case.name}-{number}-{tried}"), STOLEN
+            lambda tried: recorded(case, folder / f"{case.name}-{number}-{tried}", data), STOLEN
         )
-    return Outcome(case, diagnosis["findings"], diagnosis["verdict"]["sentence"])
+    return Outcome(
+        case=case, findings=diagnosis["findings"], sentence=diagnosis["verdict"]["sentence"]
+    )
 
 
-def recorded(case: Case, folder: Path) -> dict[str, Any]:
-    """Run a script through `headrace run`; return its diagnosis."""
+def recorded(case: Case, folder: Path, data: Path | None) -> dict[str, Any]:
+    """Run a script through `headrace run`; return what `headrace doctor --json` says of it."""
+    headrace = [sys.executable, "-m", "headrace.cli.main"]
+    run = ["run", "--run-dir", str(folder), *case.flags, str(case.script)]
     done = subprocess.run(
-        [sys.executable, "-m", "headrace.cli.main", "run", "--run-dir", str(folder),
-         *case.flags, str(case.script)],
-        capture_output=True, text=True, check=False, timeout=LONGEST_S,
-        env={**os.environ, "PYTHONPATH": str(SCRIPTS)},
-    )  # fmt: skip
+        [*headrace, *run, *case.script_arguments(data)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LONGEST_S,
+        env=script_environment(data),
+    )
     if done.returncode:
         sys.exit(f"{case.name} ended with {done.returncode}:\n{done.stderr[-4000:]}")
-    diagnosis: dict[str, Any] = json.loads((folder / "diagnosis.json").read_text(encoding="utf-8"))
+    asked = subprocess.run(
+        [*headrace, "doctor", "--json", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LONGEST_S,
+    )
+    if not asked.stdout:
+        sys.exit(f"headrace doctor says nothing of {case.name}:\n{asked.stderr[-4000:]}")
+    diagnosis: dict[str, Any] = json.loads(asked.stdout)
     return diagnosis
 
 
-def publish(suite: Suite, outcomes: list[Outcome], left_out: list[Case], rounds: int) -> None:
+def with_measurement(outcome: Outcome, data: Path | None) -> Outcome:
+    """Return the outcome with what its promise gave, if it makes one."""
+    promise = outcome.promise
+    if promise is None:
+        return outcome
+    return replace(outcome, measured=measured_factor(outcome.case, data, promise.removal))
+
+
+def publish(
+    name: str, outcomes: list[Outcome], left_out: list[tuple[Case, str]], rounds: int
+) -> None:
     """Write the suite's section of docs/diagnosis.md.
 
     Args:
-        suite: What was run.
+        name: Of the suite.
         outcomes: Of all scripts that ran.
-        left_out: Those that did not.
+        left_out: Those that did not, and why.
         rounds: How often each ran.
     """
+    suite = SUITES[name]
     table = [
-        f"{RIGHT}{suite.about}{REPEATED}".strip(), "",
+        f"{RIGHT}{suite.about}{REPEATED}".strip(),
+        "",
         "| script | style | planted | found first | line right | right |",
         "|---|---|---|---|---|---|",
         *(outcome.row() for outcome in outcomes),
-        *(f"| `{case.name}` | {case.style} | {case.rule} | not run: no CUDA device | | |"
-          for case in left_out),
-    ]  # fmt: skip
-    wrong = [outcome for outcome in outcomes if not outcome.right]
-    if wrong:
-        table += ["", "Verdicts on those that are not right:", ""]
-        table += [f"- `{outcome.case.name}`: {outcome.sentence}" for outcome in wrong]
-    reasons = {case.name: case.why for case in suite.cases if case.why}
-    if reasons:
-        table += ["", "Where two rules are equally true:", ""]
-        table += [f"- `{name}`: {why}" for name, why in reasons.items()]
+        *(
+            f"| `{case.name}` | {case.style} | {case.rule or 'healthy'} | not run: {why} | | |"
+            for case, why in left_out
+        ),
+        *wrong_verdicts(outcomes),
+        *equal_rules(suite),
+        *(prediction_table(outcomes) if suite.predictions else []),
+    ]
+    rows = [
+        *right_rows(outcomes, rounds),
+        *(prediction_rows(outcomes) if suite.predictions else []),
+    ]
+    rows.append(Row("share of the CPU time that the host withheld, by run", STOLEN, ""))
+    chosen = "" if name == "scripts" else f" --suite {name}"
+    command = f"python benchmarks/diagnosis/run.py{chosen} --rounds {rounds}"
+    write_section(suite.title, command, table, rows, page=PAGE)
+
+
+def wrong_verdicts(outcomes: list[Outcome]) -> list[str]:
+    """Return what the doctor said where it is not right."""
+    lines = [f"- `{each.case.name}`: {each.sentence}" for each in outcomes if not each.right]
+    return ["", "Verdicts on those that are not right:", "", *lines] if lines else []
+
+
+def equal_rules(suite: Suite) -> list[str]:
+    """Return why another rule is as true, where one is."""
+    lines = [f"- `{case.name}`: {case.why}" for case in suite.cases if case.why]
+    return ["", "Where two rules are equally true:", "", *lines] if lines else []
+
+
+def prediction_table(outcomes: list[Outcome]) -> list[str]:
+    """Return what was predicted and measured, and how many first scores were right."""
+    first = read_first_scores()
+    right = [score["rule_right"] and score["line_right"] is not False for score in first.values()]
+    return [
+        "",
+        "| script | applied | predicted | measured | error |",
+        "|---|---|---|---|---|",
+        *(outcome.prediction_row() for outcome in outcomes if outcome.case.removals),
+        "",
+        f"First scores: {sum(right)} of {len(right)} scripts right.",
+    ]
+
+
+def right_rows(outcomes: list[Outcome], rounds: int) -> list[Row]:
+    """Return how often rule, line and controls were right."""
     faulty = [outcome for outcome in outcomes if outcome.case.rule]
     healthy = [outcome for outcome in outcomes if not outcome.case.rule]
     with_line = [outcome for outcome in faulty if outcome.line_right is not None]
-    rows = [
+    return [
         Row("all scripts right", shares([each.right for each in outcomes], rounds), ">= 0.95"),
         Row("rule right, planted", shares([each.rule_right for each in faulty], rounds), ">= 0.95"),
         Row(
@@ -237,10 +314,17 @@ def publish(suite: Suite, outcomes: list[Outcome], left_out: list[Case], rounds:
             ">= 0.95",
         ),
         Row("controls left alone", shares([each.right for each in healthy], rounds), ">= 1"),
-        Row("share of the CPU time that the host withheld, by run", STOLEN, ""),
     ]
-    command = f"python benchmarks/diagnosis/run.py{suite.flag} --rounds {rounds}"
-    write_section(suite.title, command, table, rows, page=PAGE)
+
+
+def prediction_rows(outcomes: list[Outcome]) -> list[Row]:
+    """Return how far predictions were off."""
+    errors = [abs(outcome.error) for outcome in outcomes if outcome.error is not None]
+    worst = [max(errors)] if errors else []
+    return [
+        Row("error of the prediction", errors, "<= 0.1"),
+        Row("largest error of a prediction", worst, "<= 0.25"),
+    ]
 
 
 def shares(right: list[bool], rounds: int) -> list[float]:

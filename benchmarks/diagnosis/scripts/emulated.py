@@ -1,4 +1,4 @@
-"""A small network whose forward keeps the accelerator busy for a given time.
+"""Models whose forward keeps the accelerator busy for a given time.
 
 Without a CUDA device the accelerator is emulated: the rank sleeps for that time, as it would wait
 for a device. With one, the device multiplies matrices instead.
@@ -19,6 +19,34 @@ if DEVICE.type == "cpu":
     torch.set_num_threads(1)
 
 
+def keep_busy(step_ms: float, device: torch.device) -> None:
+    """Keep the accelerator busy for a given time."""
+    if device.type == "cuda":
+        matrix = torch.ones(_MATRIX, _MATRIX, device=device)
+        for _ in range(max(round(step_ms / _MATRIX_MS), 1)):
+            matrix @ matrix
+    else:
+        time.sleep(step_ms / 1000)
+
+
+class Accelerated(nn.Module):
+    """A model on a device that needs its time.
+
+    Args:
+        model: It computes quickly.
+        step_ms: How long the device works on a batch.
+    """
+
+    def __init__(self, model: nn.Module, step_ms: float) -> None:
+        super().__init__()
+        self.model, self.step_ms = model, step_ms
+
+    def forward(self, *inputs, **named):
+        """Return what the model does."""
+        keep_busy(self.step_ms, next(self.model.parameters()).device)
+        return self.model(*inputs, **named)
+
+
 class Network(nn.Module):
     """Two layers over the first few numbers of each sample, on a device that needs its time.
 
@@ -34,12 +62,7 @@ class Network(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the logits."""
-        if x.is_cuda:
-            matrix = torch.ones(_MATRIX, _MATRIX, device=x.device)
-            for _ in range(max(round(self.step_ms / _MATRIX_MS), 1)):
-                matrix @ matrix
-        else:
-            time.sleep(self.step_ms / 1000)
+        keep_busy(self.step_ms, x.device)
         return self.layers(x.flatten(1)[:, : self.features].float())
 
 

@@ -1,0 +1,79 @@
+"""What removing a bottleneck gives, measured: a script's own rate with it and without it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from cases import SCRIPTS, Case
+
+from cpu_steal import run_undisturbed
+
+LONGEST_S = 300
+ROUNDS = 3
+_RATE = re.compile(r"([\d.]+) \w+/s\b")
+
+
+def script_environment(data: Path | None) -> dict[str, str]:
+    """Return the variables with which a script runs."""
+    paths = [str(SCRIPTS), *filter(None, [os.environ.get("PYTHONPATH")])]
+    caches = {} if data is None else {"HF_HOME": str(data / "huggingface")}
+    return {**os.environ, **caches, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def missing(case: Case) -> list[str]:
+    """Return the libraries that the case needs and that cannot be found."""
+    return [name for name in case.needs if importlib.util.find_spec(name) is None]
+
+
+def measured_factor(case: Case, data: Path | None, removal: tuple[str, ...]) -> float:
+    """Return the rate without the bottleneck over that with it: medians of interleaved runs.
+
+    Args:
+        case: The script.
+        data: The folder of its data.
+        removal: The arguments that remove the bottleneck.
+    """
+    rates: dict[tuple[str, ...], list[float]] = {(): [], removal: []}
+    for _ in range(ROUNDS):
+        for arguments, found in rates.items():
+            found.append(run_undisturbed(lambda _, more=arguments: own_rate(case, data, more)))
+    return statistics.median(rates[removal]) / statistics.median(rates[()])
+
+
+def own_rate(case: Case, data: Path | None, removal: tuple[str, ...] = ()) -> float:
+    """Run a script without Headrace, and return the samples a second that it prints.
+
+    Of a case whose whole run counts, one over its seconds is returned instead.
+
+    Raises:
+        SystemExit: The script failed or printed no rate.
+    """
+    launcher = [sys.executable]
+    if case.ranks > 1:
+        launcher += ["-m", "torch.distributed.run", *case.flags]
+    began = time.perf_counter()
+    done = subprocess.run(
+        [*launcher, str(case.script), *case.script_arguments(data, removal)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LONGEST_S,
+        env=script_environment(data),
+    )
+    seconds = time.perf_counter() - began
+    output = done.stdout + done.stderr
+    if done.returncode:
+        sys.exit(f"{case.name} ended with {done.returncode}:\n{output[-4000:]}")
+    if case.whole_run:
+        return 1 / seconds
+    rates = _RATE.findall(output)
+    if not rates:
+        sys.exit(f"{case.name} printed no rate, such as `12.3 images/s`:\n{output[-4000:]}")
+    return float(rates[-1])
