@@ -73,7 +73,8 @@ def own_rate(case: Case, data: Path | None, removal: tuple[str, ...] = ()) -> fl
         sys.exit(f"{case.name} ended with {done.returncode}:\n{output[-4000:]}")
     if case.whole_run:
         return 1 / seconds
-    rates = _RATE.findall(output)
+    # Progress bars are on stderr, and so are the lines of a logger.
+    rates = _RATE.findall(done.stdout) or _RATE.findall(done.stderr)
     if not rates:
         sys.exit(f"{case.name} printed no rate, such as `12.3 images/s`:\n{output[-4000:]}")
     return float(rates[-1])

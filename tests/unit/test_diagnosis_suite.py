@@ -128,7 +128,10 @@ def test_a_first_score_stays(tmp_path, monkeypatch):
 
 
 def test_the_rate_is_the_last_one_that_a_script_prints(tmp_path):
-    (tmp_path / "twice.py").write_text("print('9.5 images/s')\nprint('done at 12.25 images/s')")
+    (tmp_path / "twice.py").write_text(
+        "import sys\nprint('9.5 images/s')\nprint('done at 12.25 images/s')\n"
+        "print('100%|##| 8/8 [00:03<00:00, 240.1 examples/s]', file=sys.stderr)\n"
+    )
     twice = Case(name="twice", style="", rule=None, folder=tmp_path)
     assert own_rate(twice, None) == 12.25
     silent = Case(name="silent", style="", rule=None, folder=tmp_path)

@@ -72,7 +72,7 @@ def save_samples(images, path, columns=16, scale=2):
     ]
     grid = Image.fromarray(np.concatenate(rows))
     grid = grid.resize((grid.width * scale, grid.height * scale), Image.Resampling.NEAREST)
-    grid.save(path, optimize=True)
+    grid.save(path)
 
 
 def train_step(real, netG, netD, optimizerG, optimizerD, criterion, nz):

@@ -12,7 +12,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 
 def setup():
-    use_cuda = torch.cuda.is_available()
+    use_cuda = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
     dist.init_process_group("nccl" if use_cuda else "gloo")
     local_rank = int(os.environ["LOCAL_RANK"])
     if use_cuda:

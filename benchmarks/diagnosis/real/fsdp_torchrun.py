@@ -18,10 +18,10 @@ class DocumentDataset(Dataset):
         self.sequence_length, self.vocabulary = sequence_length, vocabulary
 
     def __len__(self):
-        return 1920
+        return 2880
 
     def __getitem__(self, index):
-        start = index * self.sequence_length
+        start = index * 997 % (len(self.tokens) - self.sequence_length - 1)
         window = self.tokens[start : start + self.sequence_length + 1].astype(np.int64)
         document, last = [], -1
         for token in window.tolist():
@@ -72,13 +72,13 @@ def build(device, world_size, args):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--tokens", required=True)
-    parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--sequence-length", type=int, default=1024)
+    parser.add_argument("--batch-size", type=int, default=24)
+    parser.add_argument("--sequence-length", type=int, default=4096)
     parser.add_argument("--num-workers", type=int, default=0)
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--lr", type=float, default=3e-4)
     args = parser.parse_args()
-    cuda = torch.cuda.is_available()
+    cuda = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
     dist.init_process_group("nccl" if cuda else "gloo")
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
     rank, world_size = dist.get_rank(), dist.get_world_size()

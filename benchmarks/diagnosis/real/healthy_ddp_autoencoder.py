@@ -43,7 +43,7 @@ def is_main_process():
 
 
 def main(args):
-    cuda = torch.cuda.is_available()
+    cuda = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
     dist.init_process_group("nccl" if cuda else "gloo")
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
     torch.manual_seed(args.seed + dist.get_rank())

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 datasets.disable_progress_bars()
 
 
-def character_ngrams(text, smallest=2, largest=4, buckets=2048):
+def character_ngrams(text, smallest=2, largest=5, buckets=2048):
     counts = [0.0] * buckets
     for size in range(smallest, largest + 1):
         for start in range(len(text) - size + 1):
@@ -23,7 +23,7 @@ def character_ngrams(text, smallest=2, largest=4, buckets=2048):
 
 
 def preprocess(examples):
-    features = [character_ngrams(text[:240]) for text in examples["text"]]
+    features = [character_ngrams(text) for text in examples["text"]]
     return {"features": features, "labels": examples["rating"]}
 
 
@@ -62,7 +62,7 @@ def main():
     )
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     net = nn.Sequential(nn.Linear(2048, 16), nn.ReLU(), nn.Linear(16, 5))
-    model = Accelerated(net, step_ms=30).to(device)
+    model = Accelerated(net, step_ms=20).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     model.train()
     start = time.perf_counter()

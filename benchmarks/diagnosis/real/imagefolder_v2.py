@@ -10,7 +10,7 @@ from torchvision.transforms import v2
 
 parser = argparse.ArgumentParser(description="Fine-tune a classifier on a folder of images")
 parser.add_argument("data", help="folder with train/ and val/")
-parser.add_argument("--epochs", default=4, type=int)
+parser.add_argument("--epochs", default=3, type=int)
 parser.add_argument("-b", "--batch-size", default=8, type=int)
 parser.add_argument("-j", "--workers", default=2, type=int)
 parser.add_argument("--lr", default=0.01, type=float)
@@ -18,14 +18,14 @@ parser.add_argument("--elastic", default=40.0, type=float, help="strength of def
 
 
 def build_transforms(args):
-    train = [v2.ToImage(), v2.RandomResizedCrop(160, antialias=True), v2.RandomHorizontalFlip()]
+    train = [v2.ToImage(), v2.RandomResizedCrop(128, antialias=True), v2.RandomHorizontalFlip()]
     if args.elastic:
         train.append(v2.ElasticTransform(alpha=args.elastic))
     last = [
         v2.ToDtype(torch.float32, scale=True),
         v2.Normalize(mean=[0.485, 0.456, 0.406], std=[0.229, 0.224, 0.225]),
     ]
-    val = [v2.ToImage(), v2.Resize(180, antialias=True), v2.CenterCrop(160)]
+    val = [v2.ToImage(), v2.Resize(144, antialias=True), v2.CenterCrop(128)]
     return v2.Compose(train + last), v2.Compose(val + last)
 
 

@@ -144,7 +144,7 @@ def get_args_parser():
     parser.add_argument("--data-path", required=True)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("-b", "--batch-size", default=8, type=int)
-    parser.add_argument("--epochs", default=6, type=int)
+    parser.add_argument("--epochs", default=4, type=int)
     parser.add_argument("-j", "--workers", default=2, type=int)
     parser.add_argument("--mp-context", default="spawn")
     parser.add_argument("--persistent-workers", action="store_true")
