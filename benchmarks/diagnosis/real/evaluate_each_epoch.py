@@ -95,10 +95,10 @@ def main(args):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Metric learning")
     parser.add_argument("--train-size", type=int, default=1600)
-    parser.add_argument("--val-size", type=int, default=600)
+    parser.add_argument("--val-size", type=int, default=2400)
     parser.add_argument("--classes", type=int, default=20)
     parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--eval-freq", type=int, default=1)
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=0)

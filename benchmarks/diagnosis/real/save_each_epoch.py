@@ -55,7 +55,7 @@ def train(loader, model, criterion, optimizer, device):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--items", type=int, default=250_000)
+    parser.add_argument("--items", type=int, default=500_000)
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--batch-size", type=int, default=64)
@@ -68,8 +68,8 @@ def main():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     if args.resume:
         model.load_state_dict(torch.load(args.resume)["state_dict"])
-    histories = torch.randint(0, args.items, (1600, 20))
-    dataset = TensorDataset(histories, torch.randint(0, 2, (1600,)).float())
+    histories = torch.randint(0, args.items, (1280, 20))
+    dataset = TensorDataset(histories, torch.randint(0, 2, (1280,)).float())
     loader = DataLoader(
         dataset, args.batch_size, shuffle=True, num_workers=1, persistent_workers=True
     )
