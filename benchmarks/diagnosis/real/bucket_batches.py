@@ -65,15 +65,15 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--text", required=True)
     parser.add_argument("--tokens-per-batch", type=int, default=1600)
-    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--plan-once", action="store_true", help="sort once an epoch")
     args = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dataset = Sentences(args.text)
     sampler = LengthBuckets(
-        dataset.lengths * 2, args.tokens_per_batch // 100, plan_once=args.plan_once
+        dataset.lengths * 4, args.tokens_per_batch // 100, plan_once=args.plan_once
     )
-    repeated = torch.utils.data.ConcatDataset([dataset] * 2)
+    repeated = torch.utils.data.ConcatDataset([dataset] * 4)
     loader = DataLoader(repeated, batch_sampler=sampler, num_workers=1, collate_fn=collate)
     net = nn.Sequential(nn.EmbeddingBag(1000, 32), nn.Linear(32, 5))
     model = Accelerated(net, step_ms=6).to(device)

@@ -68,7 +68,7 @@ class Trainer:
 
 def main():
     parser = argparse.ArgumentParser(description="Distributed training job")
-    parser.add_argument("--total-epochs", type=int, default=8)
+    parser.add_argument("--total-epochs", type=int, default=5)
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--eval-every", type=int, default=1, help="epochs; 0: never")
     args = parser.parse_args()

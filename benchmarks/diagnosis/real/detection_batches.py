@@ -73,7 +73,7 @@ def to_device(value, device):
 def main():
     parser = argparse.ArgumentParser(description="Detection training")
     parser.add_argument("--ann-file", required=True)
-    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--one-tensor", action="store_true", help="all instances in one tensor")

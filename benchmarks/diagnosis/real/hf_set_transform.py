@@ -1,4 +1,5 @@
 import argparse
+import hashlib
 import time
 
 import datasets
@@ -11,14 +12,12 @@ from torch.utils.data import DataLoader
 datasets.disable_progress_bars()
 
 
-def character_ngrams(text, smallest=2, largest=5, buckets=2048):
+def character_ngrams(text, smallest=2, largest=6, buckets=512):
     counts = [0.0] * buckets
     for size in range(smallest, largest + 1):
         for start in range(len(text) - size + 1):
-            value = 0
-            for letter in text[start : start + size]:
-                value = (value * 31 + ord(letter)) % 1_000_003
-            counts[value % buckets] += 1.0
+            gram = text[start : start + size].encode()
+            counts[int.from_bytes(hashlib.blake2b(gram, digest_size=4).digest()) % buckets] += 1.0
     return counts
 
 
@@ -61,8 +60,8 @@ def main():
         persistent_workers=args.num_workers > 0,
     )
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    net = nn.Sequential(nn.Linear(2048, 16), nn.ReLU(), nn.Linear(16, 5))
-    model = Accelerated(net, step_ms=20).to(device)
+    net = nn.Sequential(nn.Linear(512, 16), nn.ReLU(), nn.Linear(16, 5))
+    model = Accelerated(net, step_ms=12).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     model.train()
     start = time.perf_counter()

@@ -61,7 +61,7 @@ class LitClassifier(L.LightningModule):
         super().__init__()
         self.save_hyperparameters()
         net = nn.Sequential(nn.AvgPool2d(20), nn.Flatten(), nn.Linear(144, classes))
-        self.net = Accelerated(net, step_ms=50)
+        self.net = Accelerated(net, step_ms=30)
 
     def forward(self, images):
         return self.net(images.float() / 255)
@@ -99,7 +99,7 @@ def main():
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--num-workers", type=int, default=2)
     parser.add_argument("--val-workers", type=int, default=0)
-    parser.add_argument("--max-epochs", type=int, default=2)
+    parser.add_argument("--max-epochs", type=int, default=3)
     parser.add_argument("--val-check-interval", type=float, default=0.25)
     args = parser.parse_args()
     L.seed_everything(1)

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 class Images(Dataset):
     def __init__(self, root):
-        self.files = sorted(Path(root).glob("*/*.jpg")) * 8
+        self.files = sorted(Path(root).glob("*/*.jpg")) * 16
 
     def __len__(self):
         return len(self.files)
@@ -49,8 +49,8 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--data", required=True)
     parser.add_argument("--batch-size", type=int, default=8)
-    parser.add_argument("--start-step", type=int, default=130, help="of the saved state")
-    parser.add_argument("--max-steps", type=int, default=235)
+    parser.add_argument("--start-step", type=int, default=300, help="of the saved state")
+    parser.add_argument("--max-steps", type=int, default=400)
     parser.add_argument("--seek", action="store_true", help="begin the order at the start step")
     args = parser.parse_args()
 

@@ -90,7 +90,7 @@ def main():
     parser.add_argument("--frames", type=int, default=400)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--gamma", type=float, default=0.99)
-    parser.add_argument("--substeps", type=int, default=1500, help="of the integrator")
+    parser.add_argument("--substeps", type=int, default=3000, help="of the integrator")
     args = parser.parse_args()
     random.seed(1)
     torch.manual_seed(1)

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 parser = argparse.ArgumentParser(description="SimCLR")
 parser.add_argument("-data", metavar="DIR", required=True)
 parser.add_argument("-j", "--workers", default=0, type=int)
-parser.add_argument("--epochs", default=6, type=int)
+parser.add_argument("--epochs", default=8, type=int)
 parser.add_argument("-b", "--batch-size", default=8, type=int)
 parser.add_argument("--temperature", default=0.07, type=float)
 parser.add_argument("--n-views", default=2, type=int)
@@ -110,7 +110,7 @@ def main():
         drop_last=True,
     )
     net = nn.Sequential(nn.AvgPool2d(16), nn.Flatten(), nn.Linear(108, 32))
-    model = Accelerated(net, step_ms=45).to(device)
+    model = Accelerated(net, step_ms=30).to(device)
     optimizer = torch.optim.Adam(model.parameters(), 3e-4, weight_decay=1e-4)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=len(train_loader))
     SimCLR(model, optimizer, scheduler, device, args).train(train_loader)

@@ -29,7 +29,7 @@ class SpeechDataset(Dataset):
 
 
 class Collate:
-    def __init__(self, features, n_fft=1024, hop=80, n_mels=40):
+    def __init__(self, features, n_fft=1024, hop=60, n_mels=40):
         self.features, self.n_fft, self.hop, self.n_mels = features, n_fft, hop, n_mels
         self.window = torch.hann_window(n_fft)
         self.filters = self.mel_filters()
@@ -89,8 +89,8 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--manifest", required=True)
     parser.add_argument("--features", choices=["mel", "raw"], default="mel")
-    parser.add_argument("--batch-size", type=int, default=4)
-    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--batch-size", type=int, default=8)
+    parser.add_argument("--epochs", type=int, default=6)
     args = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dataset = SpeechDataset(args.manifest)

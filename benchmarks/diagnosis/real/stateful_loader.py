@@ -88,7 +88,7 @@ def main():
         drop_last=True,
     )
     net = nn.Sequential(nn.AvgPool2d(16), nn.Flatten(), nn.Linear(144, 10))
-    model = Accelerated(net, step_ms=25).to(device)
+    model = Accelerated(net, step_ms=15).to(device)
     optimizer = torch.optim.AdamW(model.parameters())
     with tempfile.TemporaryDirectory() as folder:
         state = TrainState(model, optimizer, loader, folder)

@@ -1,5 +1,4 @@
 import json
-import random
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,52 +15,40 @@ from transformers import HfArgumentParser, PreTrainedTokenizerFast, Trainer, Tra
 class DataArguments:
     train_file: str = field(metadata={"help": "A file of JSON lines with the key text."})
     mlm_probability: float = field(default=0.15)
-    masked_units: str = field(default="words", metadata={"help": "words, or tokens"})
+    masked_tokens: str = field(default="rare", metadata={"help": "rare, or uniform"})
     max_seq_length: int = field(default=192)
 
 
 class Reviews(Dataset):
     def __init__(self, texts, tokenizer, max_length):
         self.encodings = [tokenizer(text, truncation=True, max_length=max_length) for text in texts]
-        self.words = [encoding.word_ids() for encoding in self.encodings]
 
     def __len__(self):
         return len(self.encodings)
 
     def __getitem__(self, index):
-        return {"input_ids": self.encodings[index]["input_ids"], "word_ids": self.words[index]}
+        return {"input_ids": self.encodings[index]["input_ids"]}
 
 
 class MaskCollator:
     def __init__(self, tokenizer, arguments):
         self.tokenizer, self.arguments = tokenizer, arguments
 
-    def choose_words(self, word_ids):
-        groups = []
-        for position, word in enumerate(word_ids):
-            for group in groups:
-                if group[0] == word:
-                    group[1].append(position)
-                    break
-            else:
-                groups.append((word, [position]))
-        random.shuffle(groups)
-        wanted = max(1, round(len(word_ids) * self.arguments.mlm_probability))
-        chosen = []
-        for _, positions in groups:
-            if len(chosen) >= wanted:
-                break
-            chosen.extend(positions)
-        return chosen
+    def choose_rare(self, ids, everything):
+        counts = [everything.count(token) for token in ids]
+        weights = 1 / torch.tensor(counts, dtype=torch.float32)
+        wanted = max(1, round(len(ids) * self.arguments.mlm_probability))
+        return torch.multinomial(weights, wanted)
 
     def __call__(self, features):
         batch = self.tokenizer.pad(
             {"input_ids": [feature["input_ids"] for feature in features]}, return_tensors="pt"
         )
         masked = torch.zeros_like(batch["input_ids"], dtype=torch.bool)
-        if self.arguments.masked_units == "words":
+        if self.arguments.masked_tokens == "rare":
+            everything = [token for feature in features for token in feature["input_ids"]]
             for row, feature in enumerate(features):
-                masked[row, self.choose_words(feature["word_ids"])] = True
+                masked[row, self.choose_rare(feature["input_ids"], everything)] = True
         else:
             masked = torch.rand(masked.shape) < self.arguments.mlm_probability
         masked &= batch["attention_mask"].bool()
@@ -76,7 +63,7 @@ class MaskedLanguageModel(nn.Module):
     def __init__(self, vocabulary):
         super().__init__()
         net = nn.Sequential(nn.Embedding(vocabulary, 16), nn.Linear(16, vocabulary))
-        self.net = Accelerated(net, step_ms=25)
+        self.net = Accelerated(net, step_ms=15)
 
     def forward(self, input_ids, labels):
         logits = self.net(input_ids[:, :16])
@@ -100,7 +87,7 @@ def main():
     with tempfile.TemporaryDirectory() as output:
         parser.set_defaults(
             output_dir=output,
-            per_device_train_batch_size=24,
+            per_device_train_batch_size=16,
             max_steps=120,
             report_to="none",
             dataloader_num_workers=2,
