@@ -23,9 +23,13 @@ SECRETS = [
 TRAIN = """
 import os, pathlib, torch
 
-parent = os.getppid()
-children = pathlib.Path(f"/proc/{parent}/task").glob("*/children")
+def parent_of(pid):
+    return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
+
+launcher = parent_of(os.getppid())
+children = pathlib.Path(f"/proc/{launcher}/task").glob("*/children")
 others = {pid for each in children for pid in each.read_text().split()} - {str(os.getpid())}
+assert str(os.getppid()) in others
 shown = [pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().decode() for pid in others]
 assert any("headrace" in each for each in shown)
 pathlib.Path("argument-lists").write_text("\\n".join(shown))

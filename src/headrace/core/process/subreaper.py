@@ -44,6 +44,7 @@ def subreaper_command(python: str, command: Sequence[str]) -> list[str]:
 def main(arguments: Sequence[str]) -> int:
     """Run a command to its end and return its code, -n for signal n."""
     options, command = read_wrapper_arguments(arguments)
+    _hide_command()
     parent_pid = int(options["parent"])
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # where it fails, only the command is killed
@@ -65,6 +66,19 @@ def main(arguments: Sequence[str]) -> int:
         if code != 0:
             kill_orphans(os.getpgrp())
     return code
+
+
+def _hide_command() -> None:
+    """Overwrite the command among this process's arguments: only the script shows its secrets.
+
+    See proc(5): `cmdline` is read from the process's memory, from `arg_start` to `arg_end`.
+    """
+    words = Path("/proc/self/cmdline").read_bytes()
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    begin, end = int(fields[45]), int(fields[46])  # the first of them is field 3
+    shown = words.index(b"\0--\0") + len(b"\0--\0")
+    if end - begin == len(words):  # both are 0 where the kernel does not tell
+        ctypes.memset(begin + shown, 0, len(words) - shown)
 
 
 def _bind(parent_pid: int) -> None:
