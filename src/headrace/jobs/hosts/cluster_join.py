@@ -357,6 +357,7 @@ def _ray_node(
     try:
         variables = write_token_file(folder / "token", token)
         variables[env.RAY_ADDRESS.name] = None  # that of another cluster
+        variables[env.RAY_CLUSTERS.name] = None  # set beside hosts emulated on this machine
         node = RayNode(node_spec, ray_flags, folder / "node", variables)
         try:
             yield node, variables
