@@ -185,8 +185,9 @@ rows = [
     arms={
         OURS: Arm(
             ready="""
+from headrace.records.schema import RowLimits
 from headrace.records.store import RecordStore
-store = RecordStore(path)
+store = RecordStore(path, RowLimits())
 """,
             work="""
 for _ in range(512):

@@ -17,7 +17,6 @@ from headrace.records.collector import Collector
 from headrace.records.data_frames import RunFrames
 from headrace.records.layout import LAST_WRITTEN_FILE
 from headrace.records.live_reader import recent_rows
-from headrace.records.parquet_tables import FORMAT_KEY, arrow_schema
 from headrace.records.reader import find_run, open_records
 from headrace.records.ring import HEADER_BYTES, RingWriter
 from headrace.records.schema import (
@@ -28,6 +27,8 @@ from headrace.records.schema import (
 )
 from headrace.records.system_table import TABLE_NAMES
 from run_tables import row_of
+
+FORMAT_KEY = b"headrace_records_format"
 
 
 @pytest.fixture
@@ -191,6 +192,7 @@ def test_a_store_of_a_newer_version_is_refused(folder: Path, tmp_path: Path):
 def test_closed_records_of_a_newer_version_are_refused(folder: Path, tmp_path: Path):
     Collector(folder, "here").close()
     table = pq.read_table(folder / "hosts.parquet")
+    assert table.schema.metadata[FORMAT_KEY] == str(FORMAT_VERSION).encode()
     newer = table.replace_schema_metadata({FORMAT_KEY: str(FORMAT_VERSION + 1)})
     pq.write_table(newer, folder / "hosts.parquet")
     with pytest.raises(RecordsError, match="newer Headrace"):
@@ -249,7 +251,7 @@ def test_records_from_before_a_table_was_known_have_it_without_rows(
     (folder / f"{name}.parquet").unlink()
     records = open_records(tmp_path)
     assert {each: records.table(each) for each in TABLE_NAMES} == before
-    assert records.table(name).schema.equals(arrow_schema(name), check_metadata=True)
+    assert records.table(name).schema.equals(before[name].schema, check_metadata=True)
     assert records.table(name).num_rows == 0
     assert records.by_column(name) is None
     assert RunFrames(tmp_path).arrow(name).column_names == list(TABLES_BY_NAME[name].columns)
@@ -264,11 +266,12 @@ def test_a_store_from_before_a_table_was_known_has_it_without_rows(
     write(folder, "a", 3)
     collector = Collector(folder, "here")
     collector.drain()
+    empty = open_records(tmp_path).table(name)
+    assert empty.num_rows == 0
     collector.store.connection.execute(f"DROP TABLE {name}")
     collector.store.close()
     records = open_records(tmp_path)
-    assert records.table(name) == arrow_schema(name).empty_table()
-    assert recent_rows(records, name, 0) == arrow_schema(name).empty_table()
+    assert records.table(name) == recent_rows(records, name, 0) == empty
     assert records.table("fetches").num_rows == 3
 
 

@@ -15,28 +15,27 @@ import pytest
 from headrace.core.errors import RecordsError
 from headrace.observe.whatif import tables
 from headrace.observe.whatif.tables import CachedTables, columns
-from headrace.records import compaction, reader
+from headrace.records import reader
 from headrace.records.collector import Collector
 from headrace.records.data_frames import RunFrames
-from headrace.records.parquet_tables import TEXT
 from headrace.records.reader import open_records
 from headrace.records.ring import RingWriter
-from headrace.records.schema import FETCHES, STACKS
+from headrace.records.schema import FETCHES, STACKS, RowLimits
 from run_tables import row_of
 
 # Drains for ever, and adds rows up and moves them out as often as it can.
 COLLECTOR = """
 import sys
 from pathlib import Path
-from headrace.records import compaction
 from headrace.records.collector import Collector
-compaction.UNCHANGED_ROWS, compaction.MAX_SUM_ROWS, compaction.PART_ROWS = 50, 200, 64
-collector = Collector(Path(sys.argv[1]), "here")
+from headrace.records.schema import RowLimits
+collector = Collector(Path(sys.argv[1]), "here", RowLimits(unchanged=50, sums=200, part=64))
 while True:
     if collector.drain():
         print(flush=True)
 """
 SECOND = 1_000_000_000
+TEXT = pa.dictionary(pa.int32(), pa.string())
 
 
 @pytest.fixture
@@ -100,19 +99,19 @@ def test_a_collector_killed_while_it_adds_up_and_moves_out_keeps_each_row_once(
     assert not list(folder.glob("here.*"))
 
 
-def many_fetches(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Collector:
-    monkeypatch.setattr(compaction, "PART_ROWS", 64)
+def many_fetches(folder: Path) -> Collector:
     ring = RingWriter(folder / "rings" / "a.ring")
-    collector = Collector(folder, "here")
+    collector = Collector(folder, "here", RowLimits(part=64))
     for batch in range(400):
         assert ring.write(FETCHES, *row_of(FETCHES, batch=batch, wait_ns=1))
         if batch % 50 == 49:
             collector.drain()
+    ring.close()
     return collector
 
 
-def test_a_part_that_the_store_does_not_name_is_none(folder: Path, tmp_path: Path, monkeypatch):
-    collector = many_fetches(folder, monkeypatch)
+def test_a_part_that_the_store_does_not_name_is_none(folder: Path, tmp_path: Path):
+    collector = many_fetches(folder)
     written = collector.store._parts.write("fetches")  # as if killed before the transaction
     assert written[0] == len(list(folder.glob("here.sqlite.parts/*.parquet")))
     assert fetched(tmp_path) == list(range(400))
@@ -125,7 +124,7 @@ def test_a_part_that_the_store_does_not_name_is_none(folder: Path, tmp_path: Pat
 def test_records_that_are_closed_while_they_are_read_are_read_closed(
     folder: Path, tmp_path: Path, monkeypatch
 ):
-    collector = many_fetches(folder, monkeypatch)
+    collector = many_fetches(folder)
     read = reader.stored_tables
 
     def closed_meanwhile(*arguments):
@@ -137,15 +136,15 @@ def test_records_that_are_closed_while_they_are_read_are_read_closed(
     assert fetched(tmp_path) == list(range(400))
 
 
-def test_a_lost_part_is_a_records_error(folder: Path, tmp_path: Path, monkeypatch):
-    many_fetches(folder, monkeypatch)
+def test_a_lost_part_is_a_records_error(folder: Path, tmp_path: Path):
+    many_fetches(folder)
     next(folder.glob("here.sqlite.parts/*.parquet")).unlink()
     with pytest.raises(RecordsError, match=r"fetches-00000\d.parquet cannot be read"):
         fetched(tmp_path)
 
 
 def test_closed_records_are_read_column_by_column(folder: Path, tmp_path: Path, monkeypatch):
-    collector = many_fetches(folder, monkeypatch)
+    collector = many_fetches(folder)
     assert open_records(tmp_path).by_column("fetches") is None
     collector.close()
     found = open_records(tmp_path).by_column("fetches")

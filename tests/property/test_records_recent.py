@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import tempfile
 from pathlib import Path
 
@@ -11,14 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.core.errors import RecordsError
-from headrace.records import live_reader as recents
-from headrace.records import store
-from headrace.records.compaction import PART_ROWS
+from headrace.records.collector import Collector
 from headrace.records.live_reader import StepTotals, recent_rows, row_ends_ns, rows_since
-from headrace.records.parquet_tables import close_store
 from headrace.records.reader import Records
-from headrace.records.schema import BATCHES, DEVICE_STEPS, EVENTS, HOSTS, STEPS
-from headrace.records.store import RecordStore
+from headrace.records.schema import BATCHES, DEVICE_STEPS, EVENTS, HOSTS, STEPS, RowLimits, Table
+from records_folders import collector_of, kill
 
 S = 1_000_000_000
 DRAIN_NS = S // 4
@@ -45,10 +43,15 @@ def drained(steps: list[tuple]) -> list[tuple]:
     )
 
 
-def made(folder: Path) -> tuple[Records, RecordStore]:
-    records = Records(folder, 1)
-    records.folder.mkdir(parents=True)
-    return records, RecordStore(records.folder / "one.sqlite")
+def made(folder: Path, limits: RowLimits | None = None) -> tuple[Records, Collector]:
+    return Records(folder, 1), collector_of(folder, limits)
+
+
+def store(collector: Collector, *rows: tuple[Table, list[tuple]]) -> None:
+    """Have a collector store rows, in one drain."""
+    for table, each in rows:
+        collector.add(table, each)
+    collector.drain()
 
 
 @settings(max_examples=20)
@@ -68,9 +71,8 @@ def test_what_is_read_from_the_end_is_what_ended_since(drawn: tuple[list[int], f
             steps.append(step(rank, now, took))
             now += took
     with tempfile.TemporaryDirectory() as folder:
-        records, written = made(Path(folder) / "run")
-        with written.transaction():
-            written.add(STEPS, drained(steps))
+        records, collector = made(Path(folder) / "run")
+        store(collector, (STEPS, drained(steps)))
         whole = records.table("steps")
         since_ns = int(part * max(row_ends_ns(whole, "steps")))
         wanted = rows_since(whole, "steps", since_ns, fewest=fewest).to_pylist()
@@ -78,30 +80,28 @@ def test_what_is_read_from_the_end_is_what_ended_since(drawn: tuple[list[int], f
         assert [row for row in wanted if row["start_ns"] + row["wall_ns"] >= since_ns] == [
             row for row in whole.to_pylist() if row["start_ns"] + row["wall_ns"] >= since_ns
         ]
-        written.close()
+        kill(collector)
 
 
 @pytest.fixture
-def long(tmp_path: Path) -> tuple[Records, RecordStore]:
+def long(tmp_path: Path) -> tuple[Records, Collector]:
     """Two ranks for 40,000 steps of 2 ms each, the stored order that of drains."""
-    records, written = made(tmp_path / "run")
+    records, collector = made(tmp_path / "run")
     ms = S // 1000
     steps = [step(rank, 2 * ms * i, 2 * ms, number=i) for i in range(40_000) for rank in (0, 1)]
-    with written.transaction():
-        written.add(STEPS, drained(steps))
-        written.add(HOSTS, [("one", 2.0, 2**30, 0, 1)])
-    return records, written
+    store(collector, (STEPS, drained(steps)), (HOSTS, [("one", 2.0, 2**30, 0, 1)]))
+    return records, collector
 
 
 def test_a_long_table_costs_no_more_than_its_end(
-    long: tuple[Records, RecordStore], monkeypatch: pytest.MonkeyPatch
+    long: tuple[Records, Collector], monkeypatch: pytest.MonkeyPatch
 ):
     records, _ = long
     steps_of_sqlite = [0]
-    original = store.open_read_only
+    connect = sqlite3.connect
 
-    def counted(path: Path):
-        connection = original(path)
+    def counted(*arguments, **options):
+        connection = connect(*arguments, **options)
 
         def count() -> int:
             steps_of_sqlite[0] += 100
@@ -110,7 +110,7 @@ def test_a_long_table_costs_no_more_than_its_end(
         connection.set_progress_handler(count, 100)
         return connection
 
-    monkeypatch.setattr(recents.store, "open_read_only", counted)
+    monkeypatch.setattr(sqlite3, "connect", counted)
     assert recent_rows(records, "steps", 79 * S).num_rows == 501 + 501
     few = steps_of_sqlite[0]
     steps_of_sqlite[0] = 0
@@ -118,7 +118,7 @@ def test_a_long_table_costs_no_more_than_its_end(
     assert few * 10 < steps_of_sqlite[0]
 
 
-def test_more_than_the_most_is_cut_at_one_moment_for_all(long: tuple[Records, RecordStore]):
+def test_more_than_the_most_is_cut_at_one_moment_for_all(long: tuple[Records, Collector]):
     records, _ = long
     rows = recent_rows(records, "steps", 0, most=3000).to_pylist()
     assert 1500 < len(rows) <= 3000
@@ -126,36 +126,38 @@ def test_more_than_the_most_is_cut_at_one_moment_for_all(long: tuple[Records, Re
     assert by_rank[0] == by_rank[1]
 
 
-def test_a_closed_table_and_one_without_times_are_read_too(long: tuple[Records, RecordStore]):
-    records, written = long
+def test_a_closed_table_and_one_without_times_are_read_too(long: tuple[Records, Collector]):
+    records, collector = long
     assert recent_rows(records, "hosts", 79 * S).column("host").to_pylist() == ["one"]
     live = recent_rows(records, "steps", 79 * S, fewest=3)
-    close_store(written, records.folder)
+    collector.close()
     assert recent_rows(records, "steps", 79 * S, fewest=3).to_pylist() == live.to_pylist()
     assert recent_rows(records, "hosts", 79 * S).column("host").to_pylist() == ["one"]
     assert recent_rows(records, "batches", 0).num_rows == 0
 
 
-def test_a_table_that_is_none_and_a_newer_store_are_reported(long: tuple[Records, RecordStore]):
-    records, written = long
+def test_a_table_that_is_none_and_a_newer_store_are_reported(long: tuple[Records, Collector]):
+    records, collector = long
     with pytest.raises(RecordsError, match="No table 'nothing'"):
         recent_rows(records, "nothing", 0)
-    written.connection.execute("PRAGMA user_version = 99")
+    collector.store.connection.execute("PRAGMA user_version = 99")
     with pytest.raises(RecordsError, match="newer Headrace"):
         recent_rows(records, "steps", 0)
 
 
 def test_totals_read_each_step_once_and_only_training_after_the_warm_up(tmp_path: Path):
-    records, written = made(tmp_path / "run")
+    records, collector = made(tmp_path / "run")
     totals = StepTotals(skipped=2)
     totals.add_new(records)
     assert totals.data_wait_share is None
     for first in (0, 50):
-        with written.transaction():
-            written.add(STEPS, [step(0, i * S, S, number=i) for i in range(first, first + 50)])
-            written.add(STEPS, [step(0, 0, 7 * S, number=9, kind="eval")])
-            written.add(EVENTS, [(0, 1, "train", "a text like a kind", 0.0)])
-            written.add(BATCHES, [tuple(range(len(BATCHES.columns)))])
+        store(
+            collector,
+            (STEPS, [step(0, i * S, S, number=i) for i in range(first, first + 50)]),
+            (STEPS, [step(0, 0, 7 * S, number=9, kind="eval")]),
+            (EVENTS, [(0, 1, "train", "a text like a kind", 0.0)]),
+            (BATCHES, [tuple(range(len(BATCHES.columns)))]),
+        )
         totals.add_new(records)
         totals.add_new(records)
     assert (totals.steps, totals.wall_ns) == (98, 98.0 * S)
@@ -163,17 +165,17 @@ def test_totals_read_each_step_once_and_only_training_after_the_warm_up(tmp_path
 
 
 def test_totals_of_a_long_run_count_the_steps_that_were_moved_out(tmp_path: Path):
-    records, written = made(tmp_path / "run")
-    rows = 2 * PART_ROWS + 10
-    with written.transaction():
-        written.add(STEPS, [step(0, i * S, S, number=i) for i in range(rows)])
-        written.add(STEPS, [step(0, 0, 7 * S, number=9, kind="eval")])
-    written.move_out()
+    records, collector = made(tmp_path / "run", RowLimits(part=1000))
+    rows = 2 * 1000 + 10
+    store(
+        collector,
+        (STEPS, [step(0, i * S, S, number=i) for i in range(rows)]),
+        (STEPS, [step(0, 0, 7 * S, number=9, kind="eval")]),
+    )
     assert list(records.folder.rglob("steps-*.parquet"))
     early, late = StepTotals(skipped=2), StepTotals(skipped=2)
     early.add_new(records)
-    with written.transaction():
-        written.add(STEPS, [step(0, rows * S, S, number=rows)])
+    store(collector, (STEPS, [step(0, rows * S, S, number=rows)]))
     for totals in (early, late):
         totals.add_new(records)
         assert totals.steps == rows + 1 - 2
@@ -181,9 +183,7 @@ def test_totals_of_a_long_run_count_the_steps_that_were_moved_out(tmp_path: Path
 
 
 def test_of_a_table_without_times_the_last_rows_come(tmp_path: Path):
-    records, written = made(tmp_path / "run")
-    rows = [(0, number, "train", *[1] * 8) for number in range(50)]
-    with written.transaction():
-        written.add(DEVICE_STEPS, rows)
+    records, collector = made(tmp_path / "run")
+    store(collector, (DEVICE_STEPS, [(0, number, "train", *[1] * 8) for number in range(50)]))
     found = recent_rows(records, "device_steps", 0, most=10)
     assert found.column("step").to_pylist() == list(range(40, 50))

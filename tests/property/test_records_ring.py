@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from headrace.core.errors import RecordsError
 from headrace.records import ring
-from headrace.records.parquet_tables import stored_batches
+from headrace.records.reader import Records
 from headrace.records.ring import HEADER_BYTES, RingReader, RingWriter
 from headrace.records.schema import EVENTS, FETCHES, Table
-from headrace.records.store import RecordStore, ring_position
+from records_folders import collector_of, kill
 from run_tables import row_of
 
 TEXTS = st.text(max_size=20)
@@ -27,14 +27,6 @@ FETCH_ROWS = st.tuples(*[st.integers(-(2**63), 2**63 - 1)] * len(FETCHES.columns
 )
 ROWS = EVENT_ROWS | FETCH_ROWS
 CAPACITIES = st.integers(20, 200).map(lambda number: number * 8)
-
-
-def stored(store: RecordStore, table: Table) -> list[tuple]:
-    return [
-        tuple(row.values())
-        for batch in stored_batches(store.connection, table.name)
-        for row in batch.to_pylist()
-    ]
 
 
 def clean(row: tuple) -> tuple:
@@ -83,20 +75,20 @@ class Killed(BaseException):
     pass
 
 
-def drain(path: Path, store: RecordStore, dies: str) -> None:
-    """Do what the collector does, up to where it is killed."""
-    reader = RingReader(path)
-    place = ring_position(store.connection, path.name, reader.made_ns)
-    if place.read is not None:
-        reader.seek(place.read, place.texts)
-    with suppress(Killed), store.transaction():
-        for table, row in reader.rows():
-            store.add(table, [row])
-        store.move(path.name, reader, 0)
+def die(*_: object) -> None:
+    raise Killed
+
+
+def drain(run: Path, dies: str) -> None:
+    """Drain the rings by a collector that is killed."""
+    collector = collector_of(run)
+    with suppress(Killed), pytest.MonkeyPatch.context() as patch:
         if dies == "before the commit":
-            raise Killed
-    if dies == "not":
-        reader.release()
+            patch.setattr(collector.store, "move", die)  # the last that is done in the transaction
+        elif dies == "after the commit":
+            patch.setattr(RingReader, "release", die)  # the first that is done after it
+        collector.drain()
+    kill(collector)
 
 
 DEATHS = st.sampled_from(["before the commit", "after the commit", "not"])
@@ -112,20 +104,18 @@ def test_every_record_is_kept_once_wherever_the_reader_dies(parts, few_texts):
     ring._ALL_TEXTS_BYTES = 100 if few_texts else most  # texts are given up again and again
     try:
         with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder, "a.ring")
-            writer = RingWriter(path, 1 << 16)
+            records = Records(Path(folder), 1)
+            (records.folder / "rings").mkdir(parents=True)
+            writer = RingWriter(records.folder / "rings" / "a.ring", 1 << 16)
             expected = {EVENTS: [], FETCHES: []}
             for rows, dies in [*parts, ([], "not")]:
                 for table, row in rows:
                     assert writer.write(table, *row)
                     expected[table].append(clean(row))
-                store = RecordStore(Path(folder, "store"))
-                drain(path, store, dies)
-                store.close()
-            store = RecordStore(Path(folder, "store"))
+                drain(records.path, dies)
             for table, rows in expected.items():
-                assert stored(store, table) == rows
-            store.close()
+                found = records.table(table.name).to_pylist()
+                assert [tuple(row.values()) for row in found] == rows
     finally:
         ring._ALL_TEXTS_BYTES = most
 

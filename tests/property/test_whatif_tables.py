@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.observe.whatif.tables import columns
-from headrace.records.parquet_tables import TEXT
 
+TEXT = pa.dictionary(pa.int32(), pa.string())  # as records hold it
 TEXTS = st.sampled_from(["train", "eval", "", "ü"])
 ROWS = st.lists(st.tuples(TEXTS | st.none(), st.integers(-5, 5), st.floats(0, 1)), max_size=30)
 PIECES = st.integers(1, 4)

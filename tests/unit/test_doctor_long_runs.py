@@ -15,11 +15,10 @@ from headrace.observe.doctor.remedies import predict_without
 from headrace.observe.doctor.stack_samples import read_stack_samples, samples_during
 from headrace.observe.whatif.comparison import compare
 from headrace.observe.whatif.tables import columns
-from headrace.records import compaction
-from headrace.records.parquet_tables import arrow_schema, stored_tables
-from headrace.records.schema import STACKS, TRANSFORMS
-from headrace.records.store import RecordStore
+from headrace.records.reader import Records
+from headrace.records.schema import STACKS, TRANSFORMS, RowLimits
 from headrace.report.figures.activity import read_calls
+from records_folders import collector_of, kill
 from run_tables import AUGMENT, SCRIPT, WORKER_LOOP, Run, RunTables, play, stack
 
 SECOND = 1_000_000_000
@@ -28,30 +27,22 @@ DECODE = stack(WORKER_LOOP, f"{AUGMENT}:12:decode")
 
 
 class RolledUp:
-    """Tables of a run whose stacks and transforms went through a store that rolls them up."""
+    """Tables of a run whose stacks and transforms went through a collector that rolls them up."""
 
-    def __init__(self, tables: RunTables, path: Path) -> None:
+    def __init__(self, tables: RunTables, run: Path) -> None:
         self._tables = tables
-        self._store = RecordStore(path)
+        self._records = Records(run, 1)
+        collector = collector_of(run, RowLimits(unchanged=20, sums=60))
         for table in (STACKS, TRANSFORMS):
             rows = [tuple(row.values()) for row in tables.rows[table.name]]
             for at in range(0, len(rows), 20):
-                with self._store.transaction():
-                    self._store.add(table, rows[at : at + 20])
-                self._store.roll_up()
+                collector.add(table, rows[at : at + 20])
+                collector.drain()
+        kill(collector)
 
     def table(self, name: str) -> pa.Table:
-        if name not in {"stacks", "transforms"}:
-            return self._tables.table(name)
-        store = self._store
-        pieces = stored_tables(store.connection, store.path, name)
-        return pa.concat_tables([arrow_schema(name).empty_table(), *pieces])
-
-
-@pytest.fixture
-def few_rows(monkeypatch):
-    monkeypatch.setattr(compaction, "UNCHANGED_ROWS", 20)
-    monkeypatch.setattr(compaction, "MAX_SUM_ROWS", 60)
+        is_rolled_up = name in {"stacks", "transforms"}
+        return (self._records if is_rolled_up else self._tables).table(name)
 
 
 def starved() -> RunTables:
@@ -65,19 +56,17 @@ def starved() -> RunTables:
     )  # fmt: skip
 
 
-def test_the_diagnosis_of_rolled_up_records_is_that_of_the_records(tmp_path: Path, few_rows):
+def test_the_diagnosis_of_rolled_up_records_is_that_of_the_records(tmp_path: Path):
     tables = starved()
-    rolled = RolledUp(tables, tmp_path / "store")
+    rolled = RolledUp(tables, tmp_path)
     assert rolled.table("stacks").num_rows <= 60 < tables.table("stacks").num_rows
     assert diagnose(rolled).to_json() == diagnose(tables).to_json()
     assert diagnose(rolled).findings[0].cause.line == 31
 
 
-def test_a_flame_of_rolled_up_records_is_that_of_the_records(tmp_path: Path, few_rows):
+def test_a_flame_of_rolled_up_records_is_that_of_the_records(tmp_path: Path):
     tables = starved()
-    flame, expected = (
-        read_calls(each, "workers") for each in (RolledUp(tables, tmp_path / "store"), tables)
-    )
+    flame, expected = (read_calls(each, "workers") for each in (RolledUp(tables, tmp_path), tables))
     assert (flame.wall_ns, flame.cpu_ns) == (expected.wall_ns, expected.cpu_ns)
     assert flame.below.keys() == expected.below.keys()
 
@@ -126,12 +115,12 @@ def test_only_the_rows_at_that_time_count():
     assert save.rows["start_ns"].tolist() == [30 * SECOND]
 
 
-def test_outliers_late_in_a_long_run_are_reported_by_rolled_up_stacks(tmp_path: Path, few_rows):
+def test_outliers_late_in_a_long_run_are_reported_by_rolled_up_stacks(tmp_path: Path):
     save = stack(f"{SCRIPT}:70:main", f"{SCRIPT}:80:save")
     run = Run(workers=4, service_ms=8, batches=3000, busy_cores=3)
     run.outlier_every, run.outlier_ms = 500, 3000.0
     run.rank_stacks = [(stack(f"{SCRIPT}:50:main"), "forward", 0.7, 1.0), (save, "other", 0.2, 0.5)]
-    rolled = RolledUp(play(run), tmp_path / "store")
+    rolled = RolledUp(play(run), tmp_path)
     worst = diagnose(rolled).findings[0]
     assert worst.rule == "step-outliers"
     assert worst.cause.line == 80

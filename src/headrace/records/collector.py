@@ -15,7 +15,7 @@ from headrace.core.errors import RecordsError
 from headrace.core.file_lock import lock_within, open_lock_file
 from headrace.records import ring
 from headrace.records.layout import LOCK, RINGS, STORE, is_closed
-from headrace.records.schema import EVENTS, Table
+from headrace.records.schema import EVENTS, RowLimits, Table
 from headrace.records.store import RecordStore, ring_position
 
 BROKEN_SUFFIX = ".broken"
@@ -24,6 +24,7 @@ _EXIT_POLL_S = 1.0
 _POLL_S = 0.02
 _CLOSE_S = 10.0  # workers check every 5 s whether their rank lives
 _MAX_POSTPONED = 1000
+_ROW_LIMITS = RowLimits()
 
 
 @dataclass(slots=True)
@@ -74,7 +75,7 @@ class Collector:
     wrote them. OSError, sqlite3.Error: the folder cannot be written, the store is broken.
     """
 
-    def __init__(self, folder: Path, host: str) -> None:
+    def __init__(self, folder: Path, host: str, limits: RowLimits = _ROW_LIMITS) -> None:
         self.folder = folder
         self._rings_folder = folder / RINGS
         self._rings_folder.mkdir(parents=True, exist_ok=True)
@@ -88,7 +89,7 @@ class Collector:
         self._waiting: list[Callable[[], None]] = []
         self._last_check_s = 0.0
         try:
-            self.store = _open_store(folder / f"{stem}{STORE}")
+            self.store = _open_store(folder / f"{stem}{STORE}", limits)
         except BaseException:
             os.close(self._lock)
             raise
@@ -252,10 +253,10 @@ def _lock_host(path: Path) -> int:
     raise RecordsError(f"{path.parent}: another process collects these records. Let it end first.")
 
 
-def _open_store(path: Path) -> RecordStore:
+def _open_store(path: Path, limits: RowLimits) -> RecordStore:
     if is_closed(path.parent) and not path.exists():
         raise RecordsError(f"{path.parent}: these records are closed. Start a new attempt.")
-    return RecordStore(path)
+    return RecordStore(path, limits)
 
 
 def _set_aside(path: Path) -> None:

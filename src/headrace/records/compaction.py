@@ -32,12 +32,9 @@ from headrace.records.schema import (
     TABLES,
     TABLES_BY_NAME,
     Aggregation,
+    RowLimits,
 )
 
-UNCHANGED_ROWS = 60_000
-"""Rows of sums that are never merged: six minutes of a rank with eight workers."""
-MAX_SUM_ROWS, MAX_MEAN_ROWS = 200_000, 100_000
-"""Rows above which a table of sums, or of means, is merged."""
 _FIRST_PERIOD_NS = 1_000_000_000
 _LONGEST_PERIOD_NS = 2**17 * _FIRST_PERIOD_NS  # a day and a half: longer ones gain nothing
 ROLLUP_STATE = """CREATE TABLE IF NOT EXISTS rolled (
@@ -66,9 +63,10 @@ class _RollupState:
 class RollUp:
     """The roll-up of one of `rollup_tables` in a store."""
 
-    def __init__(self, connection: sqlite3.Connection, name: str) -> None:
+    def __init__(self, connection: sqlite3.Connection, name: str, limits: RowLimits) -> None:
         self._connection = connection
         self._name = name
+        self._limits = limits
         self._count: int | None = None
         self._state: _RollupState | None = None
 
@@ -94,7 +92,7 @@ class RollUp:
         """Merge rows, within the caller's transaction, if `due`."""
         state = self._state or self._read_state()
         columns = _rollup_columns(self._connection, self._name)
-        unchanged, limit = _row_limits(columns)
+        unchanged, limit = self._row_limits(columns)
         enough = max(limit - unchanged, 0) * 2 // 3
         remaining = self._merge(columns, unchanged, state.period_ns)
         while remaining > enough and state.period_ns < _LONGEST_PERIOD_NS:
@@ -136,8 +134,14 @@ class RollUp:
         ).fetchone()
         if found is not None:
             return _RollupState(*found)
-        _, limit = _row_limits(_rollup_columns(self._connection, self._name))
+        _, limit = self._row_limits(_rollup_columns(self._connection, self._name))
         return _RollupState(_FIRST_PERIOD_NS, limit)
+
+    def _row_limits(self, columns: Mapping[str, Aggregation]) -> tuple[int, int]:
+        """Return how many first rows are never merged, and the limit above which others are."""
+        if {"mean", "whole-mean"} & set(columns.values()):
+            return 0, self._limits.means
+        return self._limits.unchanged, self._limits.sums
 
     def _value(self, statement: str) -> int:
         (value,) = self._connection.execute(statement).fetchone()
@@ -160,19 +164,10 @@ def _rollup_columns(connection: sqlite3.Connection, name: str) -> dict[str, Aggr
     return {**columns, system_table.TIME_COLUMN: "last"}
 
 
-def _row_limits(columns: Mapping[str, Aggregation]) -> tuple[int, int]:
-    """Return how many first rows are never merged, and the limit above which others are."""
-    if {"mean", "whole-mean"} & set(columns.values()):
-        return 0, MAX_MEAN_ROWS
-    return UNCHANGED_ROWS, MAX_SUM_ROWS
-
-
 TABLES_WITH_PARTS = tuple(
     table.name for table in (STEPS, FETCHES, BATCHES, AUXILIARY_BATCHES, ARRIVALS)
 )
 """The tables whose oldest rows are moved to parts."""
-PART_ROWS = 65_536
-"""Rows of a part, written in some tenths of a second: rings must not fill up meanwhile."""
 PARTS_STATE = """CREATE TABLE IF NOT EXISTS parts (
     name TEXT, number INTEGER, PRIMARY KEY (name, number)
 ) WITHOUT ROWID"""
@@ -181,9 +176,10 @@ PARTS_STATE = """CREATE TABLE IF NOT EXISTS parts (
 class ParquetParts:
     """The Parquet parts of a store, which take its oldest rows."""
 
-    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+    def __init__(self, connection: sqlite3.Connection, path: Path, part_rows: int) -> None:
         self._connection = connection
         self._path = path
+        self._part_rows = part_rows
         self._counts: dict[str, int] = {}
 
     def added(self, name: str, rows: int) -> None:
@@ -201,7 +197,7 @@ class ParquetParts:
             if name not in self._counts:
                 found = self._connection.execute(f"SELECT COUNT(*) FROM {name}")  # noqa: S608
                 self._counts[name] = found.fetchone()[0]
-            if self._counts[name] >= 2 * PART_ROWS:
+            if self._counts[name] >= 2 * self._part_rows:
                 return name
         return None
 
@@ -216,7 +212,7 @@ class ParquetParts:
         number = (before or 0) + 1
         path = part_file(self._path, name, number)
         path.parent.mkdir(exist_ok=True)
-        return number, write_oldest_rows(self._connection, name, PART_ROWS, path)
+        return number, write_oldest_rows(self._connection, name, self._part_rows, path)
 
     def take_out(self, name: str, number: int, last: int) -> None:
         """Register a written part, and delete its rows, within the caller's transaction."""

@@ -34,6 +34,16 @@ class Field:
     first and last for the times that bound them; known-sum leaves out -1, whole-mean is rounded."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowLimits:
+    """The rows that a host's store keeps; beyond, they are merged or moved to Parquet parts."""
+
+    unchanged: int = 60_000  # first rows of sums, never merged: six minutes of eight workers
+    sums: int = 200_000  # above which a table of sums is merged
+    means: int = 100_000  # above which a table of means is merged
+    part: int = 65_536  # of a part: written in tenths of a second, as rings must not fill up
+
+
 @dataclass(frozen=True)
 class Table:
     """One kind of record."""

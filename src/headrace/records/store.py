@@ -15,7 +15,7 @@ from typing import Any
 
 from headrace.records import compaction, system_table
 from headrace.records.ring import RingReader
-from headrace.records.schema import FORMAT_VERSION, TABLES, Table, check_version
+from headrace.records.schema import FORMAT_VERSION, TABLES, RowLimits, Table, check_version
 
 _REMEMBERED_TEXTS = 20_000  # beyond them a text may be stored twice, which is harmless
 _SQL_TYPES = {"int": "INTEGER", "float": "REAL", "text": "INTEGER"}  # text: its number
@@ -53,14 +53,15 @@ class RingPosition:
 class RecordStore:
     """The writer of one host's store, an SQLite file; raises RecordsError if it is too new."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, limits: RowLimits) -> None:
         self.path = path
         self.connection = sqlite3.connect(path, isolation_level=None)
         self._texts: dict[str, int] = {}
         self._rolled = {
-            name: compaction.RollUp(self.connection, name) for name in compaction.rollup_tables()
+            name: compaction.RollUp(self.connection, name, limits)
+            for name in compaction.rollup_tables()
         }
-        self._parts = compaction.ParquetParts(self.connection, path)
+        self._parts = compaction.ParquetParts(self.connection, path, limits.part)
         check_version(self.connection.execute("PRAGMA user_version").fetchone()[0], path)
         for statement in (
             "PRAGMA journal_mode = WAL",
