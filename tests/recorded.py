@@ -84,9 +84,10 @@ class Part(Run):
         return {row["loader"] for row in self._whole.rows("loaders") if self._has("loaders", row)}
 
 
-def check(run: Run) -> None:
-    """Check what holds for every run."""
-    assert [row for row in run.rows("events") if row["kind"] == "probe-fault"] == []
+def check(run: Run, faults: Sequence[str] = ()) -> None:
+    """Check what holds for every run; the probe has had just these `faults`."""
+    texts = [row["text"] for row in run.rows("events") if row["kind"] == "probe-fault"]
+    assert texts == list(faults)
     for row in run.rows("steps"):
         assert sum(row[f"{phase}_ns"] for phase in PHASES) == row["wall_ns"]
     for row in run.rows("batches"):

@@ -116,7 +116,61 @@ for x in DataLoader([torch.ones(4)] * 40, 2):
     net(x).sum().backward()
     net.zero_grad()
 """,
+    "loaders in a dataset": """
+import threading
+class Nested(Dataset):
+    def __len__(self): return 8
+    def __getitem__(self, i):
+        parts = list(DataLoader([torch.ones(4)] * 4, 2))
+        thread = threading.Thread(target=lambda: parts.extend(DataLoader([torch.ones(4)] * 4, 2)))
+        thread.start()
+        thread.join()
+        return parts[-1][0]
+for x in DataLoader(Nested(), 2): step(x)
+""",
+    "interrupt": """
+import builtins, io, os, types
+class Interrupting(types.ModuleType):
+    def __setattr__(self, name, value):
+        if name == "read": raise KeyboardInterrupt
+        super().__setattr__(name, value)
+usual, loader = builtins.open, DataLoader([torch.ones(4)] * 40, 2)
+os.__class__ = Interrupting  # the probe replaces its functions as a batch begins
+try: next(iter(loader))
+except KeyboardInterrupt: print("interrupted as a batch began")
+os.__class__ = types.ModuleType
+assert builtins.open is io.open is usual
+for x in loader: step(x)
+""",
+    "signals": """
+import functools, signal
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+class Preempted(Exception): pass
+def preempted(*_): raise Preempted
+def through_another(*_): preempted()
+class Notice:
+    def method(self, *_): raise Preempted
+    def __call__(self, *_): raise Preempted
+def amid_a_hook(call): _BaseDataLoaderIter._task_info = property(lambda _: call())
+batches = iter(DataLoader([torch.ones(4)] * 40, 2))
+step(next(batches))
+for handler in (
+    preempted, through_another, Notice().method, Notice(), functools.partial(preempted, 1)
+):
+    signal.signal(signal.SIGUSR1, handler)
+    amid_a_hook(lambda: signal.raise_signal(signal.SIGUSR1))
+    try: next(batches)
+    except Preempted: print("preempted")
+    del _BaseDataLoaderIter._task_info
+    step(next(batches))
+signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+amid_a_hook(preempted)  # which is no handler now
+step(next(batches))
+del _BaseDataLoaderIter._task_info
+for x in batches: step(x)
+""",
 }
+FAULT = "fetch_began: Preempted: "
 OTHER = """
 for _ in range(50): step(torch.ones(2, 4))
 for x in DataLoader([torch.ones(4)] * 40, 2, num_workers=2): step(x)
@@ -253,7 +307,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Run:
         (folder / f"{module}.py").write_text(IMPORTS + code)
     scripts: list[list[Any]] = [[folder / f"{name}.py"] for name in SCRIPTS]
     run = record_several(folder, [*scripts, [folder / "odd.py", *MODULES]])
-    check(run)
+    check(run, [FAULT])
     return run
 
 
@@ -338,6 +392,26 @@ def test_optimizers_that_step_in_another_thread_as_gradients_come(job: Run):
     assert {row["loader"] for row in steps} == {0}
     assert len(run.rows("fetches")) == 21  # the last one: there is none
     assert all(row["backward_ns"] > 0 for row in steps)
+
+
+def test_one_thread_makes_the_batch_that_is_recorded(job: Run):
+    made = part(job, "loaders in a dataset").rows("batches")
+    assert [(row["loader"], row["samples"]) for row in made] == [(0, 2)] * 4
+
+
+def test_an_error_amid_a_batchs_begin_leaves_nothing_in_place(job: Run):
+    assert job.stdout.splitlines().count("interrupted as a batch began") == 1
+    run = part(job, "interrupt")
+    assert numbers(run.steps("train")) == [*range(20)]
+    assert len(run.rows("batches")) == 20
+
+
+def test_what_a_signal_handler_raises_amid_the_probe_is_the_scripts(job: Run):
+    """A fault of the probe's own (`FAULT`) costs the record of that batch, and is no error."""
+    assert job.stdout.splitlines().count("preempted") == 5
+    run = part(job, "signals")
+    assert numbers(run.steps("train")) == [*range(20)]
+    assert [row["batch"] for row in run.rows("fetches")] == [*range(20)]  # the last: there is none
 
 
 def test_import_hooks_run_once_found_and_their_faults_fail_no_import(tmp_path: Path):

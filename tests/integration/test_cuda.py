@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 import headrace
-from headrace.observe.probe.system_metrics import GpuSampler
+from headrace.observe.probe.gpu_metrics import GpuSampler
 from headrace.records.reader import open_records
 from headrace.records.schema import PHASES
 from headrace.train import prepare

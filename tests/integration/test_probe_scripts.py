@@ -8,6 +8,8 @@ from __future__ import annotations
 import html
 import io
 import json
+import multiprocessing
+import os
 import shutil
 import subprocess
 import sys
@@ -19,6 +21,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from headrace.data.storage import open_store
@@ -114,6 +117,17 @@ def test_the_page_is_there_and_says_what_was_said_at_the_end(styles: Run):
     diagnosis = json.loads((styles.folder / "diagnosis.json").read_text(encoding="utf-8"))
     assert diagnosis["verdict"]["sentence"] in page
     assert diagnosis["verdict"]["sentence"] in " ".join(styles.stderr.split())
+
+
+def test_each_sample_of_the_host_has_a_value_for_each_column(styles: Run):
+    samples = styles.rows("system")
+    cores = {f"core_{number}_percent" for number in os.sched_getaffinity(0)}
+    for row in samples:
+        assert cores <= row.keys()
+        assert all(value is not None and value >= 0 for value in row.values())
+        assert all(value <= 100 for name, value in row.items() if name.endswith("percent"))
+        known_bytes = row["memory_used_bytes"] + row["memory_available_bytes"]
+        assert known_bytes == psutil.virtual_memory().total
 
 
 def test_a_plain_loop_with_an_evaluation(part: Look):
@@ -317,9 +331,14 @@ def test_without_workers_nothing_is_taken(part: Look):
 
 
 def test_ranks_that_a_script_starts_itself(tmp_path: Path):
+    """The script itself, which only drives them, is no rank."""
     run = record(tmp_path, "own_ranks")
     check(run)
     assert Counter(row["rank"] for row in run.steps("train")) == {0: 12, 1: 12}
+    # Made before anything was trained: each rank's, and what the script had made as it forked one.
+    assert len(run.rows("loaders")) == 3
+    ranks = [row["rank"] for row in run.rows("processes") if row["role"] == "rank"]
+    assert sorted(ranks) == [0, 1]
 
 
 def test_ranks_that_lightning_starts_are_distinguished_before_they_meet(tmp_path: Path):
@@ -405,7 +424,8 @@ def test_training_in_a_thread_with_workers_of_a_fork_server_and_copies(part: Loo
     steps = run.steps("train")
     assert len(steps) == 15
     assert {(row["loader"], row["worker"]) for row in run.rows("batches")} == {(1, 0), (1, 1)}
-    assert run.rows("loaders")[1]["start_method"] == "forkserver"
+    methods = [row["start_method"] for row in run.rows("loaders")]
+    assert methods == [multiprocessing.get_all_start_methods()[0], "forkserver"]
     # The thread that trains is looked at, not the one that waits for it.
     assert "busy" in busy_functions(run, worker=False)
     copies = {(row["copies"], row["pageable_copies"], row["blocking_copies"]) for row in steps}

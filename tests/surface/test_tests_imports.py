@@ -55,28 +55,29 @@ PURE = """
     observe.doctor.evidence observe.doctor.findings observe.doctor.leak_candidates
     observe.doctor.remedies observe.doctor.rules observe.doctor.rules.batch_making
     observe.doctor.scaling_forecast observe.doctor.stack_frames observe.doctor.stack_samples
-    observe.probe.batch_samples observe.probe.device_clock observe.probe.process_cores
-    observe.probe.process_usage observe.probe.slow_steps observe.probe.step_clock
-    observe.probe.transform_timer observe.whatif.allowed_cores observe.whatif.comparison
-    observe.whatif.prediction observe.whatif.simulation observe.whatif.tables
-    observe.whatif.train_steps observe.whatif.worker_shares offload.frames offload.scheduler
-    platforms.cluster_hosts platforms.training_job platforms.vertex records.data_frames
-    records.redaction report.figures.activity report.figures.base report.figures.step_phases
-    report.formatting report.markup report.open_run report.top.state sampling sampling.lanes
-    sampling.seeds train.state_dicts train.strategies
+    observe.probe.batch_samples observe.probe.device_clock observe.probe.device_copies
+    observe.probe.event_log observe.probe.file_reads observe.probe.gpu_metrics
+    observe.probe.host_resources observe.probe.library_batches observe.probe.loaders
+    observe.probe.process_cores observe.probe.process_usage observe.probe.rank_claims
+    observe.probe.slow_steps observe.probe.step_clock observe.probe.timing_rates
+    observe.whatif.allowed_cores observe.whatif.comparison observe.whatif.prediction
+    observe.whatif.simulation observe.whatif.tables observe.whatif.train_steps
+    observe.whatif.worker_shares offload.frames offload.scheduler platforms.cluster_hosts
+    platforms.training_job platforms.vertex records.data_frames records.redaction
+    report.figures.activity report.figures.base report.figures.step_phases report.formatting
+    report.markup report.open_run report.top.state sampling sampling.lanes sampling.seeds
+    train.state_dicts train.strategies
 """.split()  # noqa: SIM905 - names, as a paragraph
 """No process, thread, socket or file at import or in a signature; `IMPURE` is checked."""
 INSIDE = """
     bootstrap.offload_hooks data.shards.shard_records jobs.hosts.job_hosts jobs.hosts.rank_group
-    jobs.local_rendezvous observe.probe.batch_recorder observe.probe.loaders
-    observe.probe.rank_hooks observe.probe.rank_recorder observe.probe.read_monitor
-    observe.probe.recording_session observe.probe.stack_sampler offload.capacity
-    offload.protocol offload.proxy offload.worker_records train.checkpoint_store
+    jobs.local_rendezvous offload.capacity offload.protocol offload.proxy offload.worker_records
+    train.checkpoint_store
 """.split()  # noqa: SIM905 - names, as a paragraph
 """What unit and property tests look into."""
 DAMAGED = """
     bootstrap.override_hooks cli.progress_display data.loader.workers.forkserver
-    data.storage.cache.blocks jobs.run_handle observe.probe.system_metrics
+    data.storage.cache.blocks jobs.run_handle
 """.split()  # noqa: SIM905 - names, as a paragraph
 """Where any test may make a limit small, look for damage, or name a type."""
 IMPURE = {

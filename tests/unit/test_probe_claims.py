@@ -11,14 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.observe.probe.recording_session import (
-    RecordingSession,
-    claim_rank_file,
-    is_file_claimed_by_another,
-)
-from headrace.records.live_switch import create_live_switch
-from headrace.records.ring import RingReader, since_boot_ns
-from headrace.records.schema import LOADERS
+from headrace.observe.probe.rank_claims import claim_rank_file, is_file_claimed_by_another
+from headrace.records.ring import since_boot_ns
 from jobs import eventually
 
 CONTEXT = multiprocessing.get_context("spawn")
@@ -82,34 +76,3 @@ def test_a_claim_that_was_cut_off_before_it_was_written_is_free(tmp_path: Path):
     path = tmp_path / "a.claim"
     path.touch()
     assert claim_rank_file(path)
-
-
-def test_a_process_claims_the_rank_that_it_has_become(tmp_path: Path, monkeypatch):
-    (tmp_path / "rings").mkdir()
-    create_live_switch(tmp_path, interval_s=1.0)
-    monkeypatch.setenv("HEADRACE_RECORDS_DIR", str(tmp_path))
-    for name in ("RANK", "LOCAL_RANK"):
-        monkeypatch.delenv(name, raising=False)
-    session = RecordingSession()
-    assert session.rank == 0  # it asks as it constructs its loader
-    monkeypatch.setenv("LOCAL_RANK", "1")
-    assert session.claim_rank()
-    assert [path.name for path in (tmp_path / "rings").iterdir()] == ["rank-1-0.claim"]
-
-
-def test_a_script_that_drives_a_cluster_is_no_rank_until_it_trains(tmp_path: Path, monkeypatch):
-    (tmp_path / "rings").mkdir()
-    create_live_switch(tmp_path, interval_s=1.0)
-    monkeypatch.setenv("HEADRACE_RECORDS_DIR", str(tmp_path))
-    monkeypatch.setenv("HEADRACE_DRIVES", "1")
-    session = RecordingSession()
-    row = ["" if field.kind == "text" else 0 for field in LOADERS.fields[3:]]
-    session.write(LOADERS, 0, 0, "torch", *row)
-    session.event("probe-fault", "of no rank")
-    assert not session.on
-    assert list((tmp_path / "rings").iterdir()) == []
-    session.trains()
-    assert session.on
-    assert "HEADRACE_DRIVES" not in os.environ
-    (ring,) = (tmp_path / "rings").glob("*.ring")
-    assert {table.name for table, _ in RingReader(ring).rows()} == {"processes", "loaders"}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from headrace.observe.probe.rank_hooks import CopyObserver
+from headrace.observe.probe.device_copies import CopyObserver
 from headrace.observe.probe.step_clock import DeviceCopyCounts
 
 

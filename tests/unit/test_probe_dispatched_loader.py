@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from headrace.observe.probe import rank_hooks
+from headrace.observe.probe import library_batches
+from headrace.observe.probe.library_batches import RecordedIterator
 from headrace.observe.probe.loaders import LoaderRegistry
-from headrace.observe.probe.rank_hooks import RecordedIterator
 
 
 class Base:
@@ -30,13 +30,13 @@ class Dispatcher:
 @pytest.fixture
 def registry(monkeypatch: pytest.MonkeyPatch) -> LoaderRegistry:
     made = LoaderRegistry()
-    monkeypatch.setattr(rank_hooks, "LOADER_REGISTRY", made)
+    monkeypatch.setattr(library_batches, "LOADER_REGISTRY", made)
     return made
 
 
 def hooked() -> Any:
     dispatcher = type("DataLoaderDispatcher", (Dispatcher,), {"__iter__": Dispatcher.__iter__})
-    rank_hooks.hook_accelerate(SimpleNamespace(DataLoaderDispatcher=dispatcher))  # type: ignore[arg-type]
+    library_batches.hook_accelerate(SimpleNamespace(DataLoaderDispatcher=dispatcher))  # type: ignore[arg-type]
     return dispatcher()
 
 

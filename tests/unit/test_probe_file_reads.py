@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace.observe.probe.read_monitor import FileReads
+from headrace.observe.probe.file_reads import FileReads
 
 TEXT = "eins\r\nzwei\nd\u00fcrr\n"
 OPEN, READ, FROMFILE = io.open, os.read, np.fromfile
@@ -237,7 +237,7 @@ def test_a_script_keeps_what_it_had_in_their_place(monkeypatch: pytest.MonkeyPat
 def test_where_it_is_asked_for_the_scripts_line_is_warned_of(tmp_path: Path):
     script = tmp_path / "script.py"
     script.write_text(
-        "from headrace.observe.probe.read_monitor import FileReads\n"
+        "from headrace.observe.probe.file_reads import FileReads\n"
         "reads = FileReads(lambda call, *args: call(*args), lambda: True)\n"
         "reads.begin()\n"
         "open(__file__).read()\n"

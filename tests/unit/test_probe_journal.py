@@ -6,10 +6,7 @@ import os
 import threading
 from collections.abc import Callable
 
-import pytest
-
-from headrace.observe.probe.rank_recorder import EventLog
-from headrace.observe.probe.recording_session import SESSION
+from headrace.observe.probe.event_log import EventLog, LockFactory
 from headrace.observe.probe.step_clock import Segment, StepClock
 
 WAIT, FORWARD, BACKWARD, OPTIMIZER, REST = 10, 20, 30, 5, 1
@@ -18,9 +15,14 @@ WAIT, FORWARD, BACKWARD, OPTIMIZER, REST = 10, 20, 30, 5, 1
 class Rank:
     """A rank whose steps take what they are said to take."""
 
-    def __init__(self) -> None:
+    def __init__(self, new_lock: LockFactory = threading.Lock) -> None:
         self.rows: list[tuple[str, int, Segment]] = []
-        self.journal = EventLog(lambda *row: self.rows.append(row))
+        self.faults: list[str] = []
+        self.journal = EventLog(
+            lambda *row: self.rows.append(row),
+            lambda _where, error: self.faults.append(str(error)),
+            new_lock,
+        )
         self.now_ns = 1000
 
     def notes(self, report: Callable[[StepClock, int], None], then_ns: int) -> None:
@@ -73,16 +75,14 @@ def test_a_phase_is_that_of_the_moment_in_which_it_was_asked_for():
     assert phases_seen == ["other", "data_wait", "forward"]
 
 
-def test_a_report_that_fails_takes_no_other_with_it(monkeypatch: pytest.MonkeyPatch):
-    faults: list[str] = []
-    monkeypatch.setattr(SESSION, "fault", lambda _where, error: faults.append(str(error)))
+def test_a_report_that_fails_takes_no_other_with_it():
     rank = Rank()
     rank.step()
     rank.notes(lambda clock, _: clock.forget(0), 0)
     rank.step()
     rank.journal.close(rank.now_ns, recording=True)
     assert [phases(row) for row in rank.rows] == [PHASES, *LAST]
-    (fault,) = faults
+    (fault,) = rank.faults
     assert "forget" in fault
 
 
@@ -98,8 +98,6 @@ def test_where_much_is_noted_it_does_not_pile_up():
 
 
 def test_keeping_up_while_another_thread_has_settled_all_is_nothing():
-    rank = Rank()
-
     class Late:
         """A lock that is had once another thread has done it all."""
 
@@ -110,9 +108,9 @@ def test_keeping_up_while_another_thread_has_settled_all_is_nothing():
         def release(self) -> None:
             pass
 
+    rank = Rank(Late)
     for _ in range(300):
         rank.step()
-    rank.journal._lock = Late()
     rank.journal.limit_backlog()
     assert not rank.journal.waiting
 

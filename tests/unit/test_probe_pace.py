@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.observe.probe.stack_sampler import (
+from headrace.observe.probe.timing_rates import (
     DEEP_SAMPLING_PERIOD_S,
     SAMPLING_PERIOD_S,
     SamplingRate,
@@ -27,7 +27,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("headrace.observe.probe.stack_sampler.time.thread_time_ns", clock)
+    monkeypatch.setattr("headrace.observe.probe.timing_rates.time.thread_time_ns", clock)
     return clock
 
 

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from headrace.observe.probe.read_monitor import ReadMonitor
+from headrace.observe.probe.file_reads import FileReads, FileTimingRates
 
 AT_FIRST, BATCH_NS, SAMPLES = 100, 50_000_000, 32
 
 
-@pytest.fixture
-def monitor() -> Iterator[ReadMonitor]:
-    made = ReadMonitor()
-    yield made
-    made.end()
+class Loaders:
+    """Loaders of one process: which of their batches are timed, by the files that these open."""
+
+    def __init__(self) -> None:
+        self.rates = FileTimingRates()
+        self.reads = FileReads(lambda call, *args: call(*args), lambda: True)
+
+    def is_timed(self, file: Path, *, files: int, loader: int = 0) -> bool:
+        """Make a batch; return whether its reads are timed."""
+        is_due = self.rates.is_due(loader, deep=False)
+        if is_due:
+            self.reads.begin()
+        for _ in range(files):
+            file.read_bytes()
+        self.reads.end()
+        if is_due:
+            assert self.reads.opened == files
+            self.rates.weigh(loader, self.reads.opened, BATCH_NS)
+        return is_due
 
 
 @pytest.fixture
@@ -26,49 +39,32 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def read_ns(monitor: ReadMonitor, file: Path, *, files: int, loader: int = 0) -> int:
-    monitor.begin(loader)
-    for _ in range(files):
-        file.read_bytes()
-    monitor.end()
-    monitor.weigh(loader, BATCH_NS)
-    return monitor.read_ns
-
-
-def test_batches_that_open_many_files_are_timed_now_and_then(monitor: ReadMonitor, file: Path):
-    found = [read_ns(monitor, file, files=SAMPLES) for _ in range(AT_FIRST + 64)]
-    assert all(ns > 0 for ns in found[:AT_FIRST])
+def test_batches_that_open_many_files_are_timed_now_and_then(file: Path):
+    loaders = Loaders()
+    found = [loaders.is_timed(file, files=SAMPLES) for _ in range(AT_FIRST + 64)]
+    assert all(found[:AT_FIRST])
     # 32 files take 0.16 ms longer, 0.32 % of the batch: in one of 8 that is less than 0.05 %.
-    timed = [number for number, ns in enumerate(found[AT_FIRST:]) if ns >= 0]
+    timed = [number for number, is_timed in enumerate(found[AT_FIRST:]) if is_timed]
     assert timed == [*range(timed[0], 64, 8)]
-    assert all(found[AT_FIRST + number] > 0 for number in timed)
 
 
-def test_where_few_files_are_opened_each_batch_is_timed(monitor: ReadMonitor, file: Path):
-    with file.open("rb") as kept:
-        found = []
-        for _ in range(AT_FIRST + 50):
-            monitor.begin(0)
-            with file.open("rb") as opened:
-                opened.read()
-            kept.seek(0)
-            kept.read()
-            monitor.end()
-            monitor.weigh(0, BATCH_NS)
-            found.append(monitor.read_ns)
-    assert all(ns > 0 for ns in found)
+def test_where_few_files_are_opened_each_batch_is_timed(file: Path):
+    loaders = Loaders()
+    assert all(loaders.is_timed(file, files=1) for _ in range(AT_FIRST + 50))
 
 
-def test_one_loaders_files_leave_out_no_batch_of_another(monitor: ReadMonitor, file: Path):
+def test_one_loaders_files_leave_out_no_batch_of_another(file: Path):
+    loaders = Loaders()
     for _ in range(AT_FIRST + 20):
-        read_ns(monitor, file, files=SAMPLES, loader=0)
-    assert read_ns(monitor, file, files=SAMPLES, loader=0) == -1
-    assert all(read_ns(monitor, file, files=1, loader=1) > 0 for _ in range(AT_FIRST + 20))
-    assert read_ns(monitor, file, files=SAMPLES, loader=0) == -1
+        loaders.is_timed(file, files=SAMPLES, loader=0)
+    assert not loaders.is_timed(file, files=SAMPLES, loader=0)
+    assert all(loaders.is_timed(file, files=1, loader=1) for _ in range(AT_FIRST + 20))
+    assert not loaders.is_timed(file, files=SAMPLES, loader=0)
 
 
-def test_a_forked_child_times_all_of_its_first_batches(monitor: ReadMonitor, file: Path):
+def test_a_forked_child_times_all_of_its_first_batches(file: Path):
+    loaders = Loaders()
     for _ in range(AT_FIRST + 20):
-        read_ns(monitor, file, files=SAMPLES)
-    monitor.forked()
-    assert all(read_ns(monitor, file, files=SAMPLES) > 0 for _ in range(AT_FIRST))
+        loaders.is_timed(file, files=SAMPLES)
+    loaders.rates.forget()
+    assert all(loaders.is_timed(file, files=SAMPLES) for _ in range(AT_FIRST))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.observe.probe.transform_timer import TimingBudget, TimingRate
+from headrace.observe.probe.timing_rates import TimingBudget, TimingRate
 
 EFFORT = TimingBudget(at_first=0, one_in=8, early_share=0.01, share=0.001, deep_share=0.02)
 EARLY = 256

@@ -1,4 +1,4 @@
-"""The system sampler: limits of control groups, and what a busy process shows."""
+"""What a host has for a job: limits of control groups, disks and cards that are its own."""
 
 from __future__ import annotations
 
@@ -8,15 +8,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headrace.observe.probe.system_metrics import (
-    SystemSampler,
-    is_disk,
-    own_interfaces,
-    read_limits,
-)
-from headrace.records import system_table
+from headrace.observe.probe.host_resources import is_disk, own_interfaces, read_limits
 
 GIB = 1 << 30
+HOST_BYTES = psutil.virtual_memory().total
 
 
 def proc(folder: Path, *, cgroup: str, mountinfo: str) -> Path:
@@ -37,11 +32,12 @@ def test_version_2_takes_the_tightest_on_the_way_up(tmp_path: Path):
     put(mount / "pod", cpu__max="50000 100000", memory__max=str(GIB), memory__current="5")
     put(mount / "pod/inner", cpu__max="max 100000", memory__max="max", cpu__stat="")
     found = read_limits(
+        HOST_BYTES,
         proc(
             tmp_path / "self",
             cgroup="0::/pod/inner",
             mountinfo=f"30 1 0:26 / {mount} rw,nosuid shared:4 - cgroup2 cgroup2 rw",
-        )
+        ),
     )
     assert found.cores == 0.5
     assert found.cpu_stat == mount / "pod/cpu.stat"
@@ -56,6 +52,7 @@ def test_version_1_in_a_container_or_on_the_host(tmp_path: Path, root: str):
     put(cpu / inside, cpu__cfs_quota_us="25000", cpu__cfs_period_us="100000")
     put(memory / inside, memory__limit_in_bytes=str(GIB), memory__usage_in_bytes="7")
     found = read_limits(
+        HOST_BYTES,
         proc(
             tmp_path / "self",
             cgroup="4:memory:/docker/abc\n1:cpu,cpuacct:/docker/abc",
@@ -63,7 +60,7 @@ def test_version_1_in_a_container_or_on_the_host(tmp_path: Path, root: str):
                 f"30 1 0:26 {root} {cpu} rw - cgroup cgroup rw,cpu,cpuacct\n"
                 f"31 1 0:27 {root} {memory} rw - cgroup cgroup rw,memory"
             ),
-        )
+        ),
     )
     assert found.cores == 0.25
     assert found.memory_bytes == GIB
@@ -74,25 +71,12 @@ def test_version_1_in_a_container_or_on_the_host(tmp_path: Path, root: str):
 def test_no_limits_are_the_host_s(tmp_path: Path):
     put(tmp_path / "cgroup", cpu__cfs_quota_us="-1", memory__limit_in_bytes=str(2**63 - 4096))
     for mountinfo in ("", f"30 1 0:26 / {tmp_path}/cgroup rw - cgroup cgroup rw,memory,cpu"):
-        found = read_limits(proc(tmp_path / "self", cgroup="1:cpu,memory:/", mountinfo=mountinfo))
+        found = read_limits(
+            HOST_BYTES, proc(tmp_path / "self", cgroup="1:cpu,memory:/", mountinfo=mountinfo)
+        )
         assert found.cores == len(os.sched_getaffinity(0))
-        assert found.memory_bytes == psutil.virtual_memory().total
+        assert found.memory_bytes == HOST_BYTES
         assert found.memory_used is found.cpu_stat is None
-
-
-def test_a_sample_has_a_value_for_each_column():
-    sampler = SystemSampler()
-    values = dict(zip(sampler.columns, sampler.sample(), strict=True))
-    assert {f"core_{number}_percent" for number in os.sched_getaffinity(0)} <= values.keys()
-    for name, value in values.items():
-        assert system_table.column_description(name)
-        assert value is not None
-        assert value >= 0
-        if name.endswith("percent"):
-            assert value <= 100
-    assert values["memory_used_bytes"] + values["memory_available_bytes"] == (
-        psutil.virtual_memory().total
-    )
 
 
 def test_what_lies_on_a_disk_is_not_counted_with_it(tmp_path: Path):

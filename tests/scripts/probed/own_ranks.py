@@ -3,6 +3,8 @@
 import os
 import tempfile
 
+os.environ["HEADRACE_DRIVES"] = "1"  # as a cluster's host sets it for a script under --driver
+
 import torch
 from points import Descent, Points, model
 from torch import distributed, multiprocessing, nn
@@ -23,11 +25,13 @@ def train(rank: int, meeting: str) -> None:
         nn.functional.cross_entropy(net(x), y).backward()
         optimizer.step()
         optimizer.zero_grad()
+    assert "HEADRACE_DRIVES" not in os.environ  # what this rank starts works for a rank
 
 
 if __name__ == "__main__":
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
         os.environ.pop(name, None)
+    list(DataLoader(Points(8)))  # a look at the data: that is no training
     with tempfile.TemporaryDirectory() as folder:
         ranks = [
             multiprocessing.get_context(method).Process(target=train, args=(rank, folder))

@@ -1,5 +1,6 @@
 """Trains in a thread, with workers from a fork server, and copies each batch to another device."""
 
+import multiprocessing
 import os
 import threading
 
@@ -18,7 +19,8 @@ class Watchful(Points):
 def train() -> None:
     net = model()
     optimizer = torch.optim.AdamW(net.parameters())
-    DataLoader(Points(8))  # another loader, which is not used
+    DataLoader(Points(8), num_workers=1)  # another loader, which is not used
+    assert multiprocessing.get_start_method(allow_none=True) is None  # may still be chosen
     for x, y in DataLoader(Watchful(120), 8, num_workers=2, multiprocessing_context="forkserver"):
         assert "HEADRACE_LOADER" not in os.environ
         x.to("meta")

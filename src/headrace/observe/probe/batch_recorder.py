@@ -12,26 +12,22 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 from headrace.core import env
 from headrace.core.import_hooks import after_import
 from headrace.core.warning_frames import skipped_by_warnings
 from headrace.observe.probe import install_hooks
-from headrace.observe.probe.batch_samples import indices_in, samples_in
-from headrace.observe.probe.loaders import LOADER_REGISTRY, STARTING_LOADER, start_method
-from headrace.observe.probe.process_usage import read_proc_file
+from headrace.observe.probe.batch_samples import collated_samples, fetched_samples
+from headrace.observe.probe.loader_workers import start_method
+from headrace.observe.probe.loaders import LOADER_REGISTRY, STARTING_LOADER
+from headrace.observe.probe.process_usage import OwnReads
 from headrace.observe.probe.read_monitor import READ_MONITOR, ReceivedTotals
 from headrace.observe.probe.recording_session import SESSION, guarded
 from headrace.observe.probe.stack_sampler import start_sampler, stop_sampler
 from headrace.observe.probe.transform_timer import TRANSFORM_TIMER
 from headrace.records.schema import BATCHES
-
-_IO_READ_EVERY_NS, _IO_READ_LATER_EVERY_NS = 20_000_000, 200_000_000
-"""Time between reads of /proc/self/io, early and later: one takes 10 us, or 70 with cold caches.
-Bytes read after the last one are in no row, so short-lived processes read it often."""
-_FREQUENT_IO_READS = 100
 
 
 class BatchRecorder:
@@ -45,7 +41,7 @@ class BatchRecorder:
         self._batch_lock = threading.Lock()  # held while a batch is recorded
         self.collate_ns = self.send_ns = self._number = self._ended_ns = 0
         self.collated = -1  # samples that collate_fn got for the current batch; -1 if unknown
-        self._read_bytes = self._reads = self._io_reads = self._io_read_ns = 0
+        self._reads = OwnReads()
         self._received: ReceivedTotals | None = None
         self._owner = os.getpid()
 
@@ -67,11 +63,11 @@ class BatchRecorder:
 
     def _begun(self, loader: int) -> tuple[int, int, int] | None:
         if not SESSION.on:
-            self._ended_ns = self._io_read_ns = 0  # bytes read while recording is off are in no row
+            self._ended_ns = 0
+            self._reads.pause()  # bytes read while recording is off are in no row
             self._received = None
             return None
-        if not self._io_read_ns:
-            self._read_since()
+        self._reads.begin(time.monotonic_ns())
         if self._received is None:
             self._received = READ_MONITOR.sums
         READ_MONITOR.begin(loader)
@@ -133,7 +129,7 @@ class BatchRecorder:
         @skipped_by_warnings
         def timed(*args: Any, **kwargs: Any) -> Any:
             began_ns = time.monotonic_ns()
-            self.collated = len(args[0]) if args and type(args[0]) is list else -1
+            self.collated = collated_samples(args)
             try:
                 if TRANSFORM_TIMER.active:
                     return TRANSFORM_TIMER.call("collate_fn", collate, collate, *args, **kwargs)
@@ -151,25 +147,12 @@ class BatchRecorder:
         """Return bytes and reads since the last batch, and of these the bytes from the network."""
         before, now = self._received or ReceivedTotals(), READ_MONITOR.sums
         self._received = now
-        read_bytes, reads = self._read_since()
+        read_bytes, reads = self._reads.since(time.monotonic_ns())
         return (
             read_bytes + now.uncounted_bytes - before.uncounted_bytes,
             reads + now.uncounted_reads - before.uncounted_reads,
             now.bytes - before.bytes,
         )
-
-    def _read_since(self) -> tuple[int, int]:
-        """Return bytes and read calls of this process since a look, 0 if that was just now."""
-        now_ns = time.monotonic_ns()
-        often = self._io_reads < _FREQUENT_IO_READS
-        if now_ns - self._io_read_ns < (_IO_READ_EVERY_NS if often else _IO_READ_LATER_EVERY_NS):
-            return 0, 0
-        self._io_reads, self._io_read_ns = self._io_reads + 1, now_ns
-        read_bytes, reads = self._read_bytes, self._reads
-        with suppress(OSError, ValueError, IndexError):
-            words = read_proc_file("/proc/self/io").split()  # rchar: 1 wchar: 2 syscr: 3 ...
-            self._read_bytes, self._reads = int(words[1]), int(words[5])
-        return self._read_bytes - read_bytes, max(self._reads - reads - 1, 0)
 
 
 BATCH_RECORDER = BatchRecorder()
@@ -317,7 +300,8 @@ def _hook_fetch(fetcher_class: Any) -> None:
         try:
             with TRANSFORM_TIMER.timing_if_due(fetcher.dataset, loader):
                 batch = original(fetcher, possibly_batched_index)
-            samples = _batch_size(fetcher, possibly_batched_index, batch)
+            collated = BATCH_RECORDER.collated
+            samples = fetched_samples(fetcher, possibly_batched_index, batch, collated)
         except BaseException:
             BATCH_RECORDER.failed()
             raise
@@ -325,18 +309,6 @@ def _hook_fetch(fetcher_class: Any) -> None:
         return batch
 
     fetcher_class.fetch = fetch
-
-
-def _batch_size(fetcher: Any, possibly_batched_index: Any, batch: Any) -> int:
-    """Return the samples of a batch; -1 if unknown, such as for a dataset that yields batches."""
-    asked_for = indices_in(possibly_batched_index)
-    if not hasattr(fetcher, "dataset_iter"):  # a map-style dataset has one sample an index
-        return asked_for if asked_for >= 0 or not fetcher.auto_collation else samples_in(batch)
-    # An iterable dataset's last batch may be smaller: what was collated counts.
-    collated = BATCH_RECORDER.collated
-    if fetcher.auto_collation and collated >= 0:
-        return collated
-    return samples_in(batch, asked_for) if fetcher.auto_collation else samples_in(batch)
 
 
 def _loader_at_work() -> int:

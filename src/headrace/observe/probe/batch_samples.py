@@ -46,6 +46,29 @@ def indices_in(index: object) -> int:
         return -1
 
 
+def collated_samples(args: Sequence[Any]) -> int:
+    """Return the samples that `collate_fn` is called with; -1 where its arguments do not say."""
+    return len(args[0]) if args and type(args[0]) is list else -1
+
+
+def fetched_samples(fetcher: Any, index: object, batch: object, collated: int) -> int:
+    """Return the samples of a batch; -1 if unknown, such as for a dataset that yields batches.
+
+    Args:
+        fetcher: torch's, which has made the batch.
+        index: What the sampler named: an index, or those of a batch.
+        batch: The batch.
+        collated: How many samples were collated for it; -1 if unknown.
+    """
+    asked_for = indices_in(index)
+    if not hasattr(fetcher, "dataset_iter"):  # a map-style dataset has one sample an index
+        return asked_for if asked_for >= 0 or not fetcher.auto_collation else samples_in(batch)
+    # An iterable dataset's last batch may be smaller: what was collated counts.
+    if fetcher.auto_collation and collated >= 0:
+        return collated
+    return samples_in(batch, asked_for) if fetcher.auto_collation else samples_in(batch)
+
+
 def _sizes(value: Any, depth: int) -> set[int] | None:
     """Return how many samples a part may have; None if it says nothing, empty if it cannot be."""
     declared = _declared(value)

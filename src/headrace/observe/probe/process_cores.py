@@ -14,8 +14,8 @@ from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
+from headrace.observe.probe.host_resources import cpu_quota
 from headrace.observe.probe.process_usage import read_proc_file
-from headrace.observe.probe.system_metrics import cpu_quota
 
 _Row = tuple[int, int, float, str]
 

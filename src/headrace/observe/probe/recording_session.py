@@ -3,10 +3,6 @@
 A fault of the probe never reaches the script: it is caught where it happens, counted and recorded,
 and after a hundred of them the process stops recording. An error that the script's signal handler
 raises inside the probe's code is the script's, and is passed on.
-
-A script may start programs that train or evaluate, and they inherit the variables that name the
-rank. The first process that trains claims the rank in a file; while it lives, the others record
-nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +22,6 @@ from typing import Any, ParamSpec, TypeVar
 
 from headrace.core import env
 from headrace.core.errors import HeadraceError
-from headrace.core.file_lock import lock_within, open_lock_file
 from headrace.core.import_hooks import FAILED_HOOKS
 from headrace.core.source_location import (
     LIBRARIES,
@@ -35,9 +30,10 @@ from headrace.core.source_location import (
     CodeFolders,
     code_folders,
 )
+from headrace.observe.probe.rank_claims import claim_rank_file, is_file_claimed_by_another
 from headrace.records.layout import RINGS
 from headrace.records.live_switch import LiveSwitch
-from headrace.records.ring import SUFFIX, RingWriter, is_running, since_boot_ns
+from headrace.records.ring import SUFFIX, RingWriter
 from headrace.records.schema import (
     CODE_FOLDERS,
     EVENTS,
@@ -67,40 +63,6 @@ def _code_of(handler: Any) -> CodeType | None:
         handler = type(handler).__call__
     code = getattr(handler, "__code__", None)
     return code if isinstance(code, CodeType) else None
-
-
-_MAX_CLAIM_BYTES = 64
-_CLAIM_WAIT_S = 10.0  # for another rank to read the file, which takes it microseconds
-
-
-def claim_rank_file(path: Path) -> bool:
-    """Claim a rank by its file; return False if another living process has it; raises OSError."""
-    descriptor = open_lock_file(path, 0o600)
-    try:
-        if not lock_within(descriptor, _CLAIM_WAIT_S, required=False):
-            raise TimeoutError(f"{path}: another process has held it for {_CLAIM_WAIT_S:.0f} s")
-        if _is_other_process(os.pread(descriptor, _MAX_CLAIM_BYTES, 0)):
-            return False
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()} {since_boot_ns()}".encode(), 0)
-    finally:
-        os.close(descriptor)
-    return True
-
-
-def is_file_claimed_by_another(path: Path) -> bool:
-    """Return whether another living process has claimed the rank of a claim file."""
-    try:
-        return _is_other_process(path.read_bytes())
-    except FileNotFoundError:
-        return False
-
-
-def _is_other_process(claimer: bytes) -> bool:
-    if not claimer:
-        return False
-    pid, at_ns = map(int, claimer.split())
-    return pid != os.getpid() and is_running(pid, at_ns)
 
 
 _P = ParamSpec("_P")
@@ -210,6 +172,7 @@ class RecordingSession:
         """Become a rank if this process was undecided until now: it trains."""
         if self._is_undecided:
             self._is_undecided = False
+            self._rank_looked_ns = -_RANK_EVERY_NS  # it may have become another rank a moment ago
             # Processes that it starts from now on work for a rank.
             env.change({env.DRIVER_SCRIPT.name: None})
             if not self.is_claimed_by_another:

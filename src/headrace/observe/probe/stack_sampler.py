@@ -29,49 +29,8 @@ from types import CodeType, FrameType
 
 from headrace.observe.probe.recording_session import SESSION
 from headrace.observe.probe.slow_steps import SlowStepSamples
+from headrace.observe.probe.timing_rates import SAMPLING_PERIOD_S, SamplingRate
 from headrace.records.schema import SLOW_STEP_STACKS, STACKS, Table
-
-SAMPLING_PERIOD_S = 1 / 50
-DEEP_SAMPLING_PERIOD_S = 1 / 100
-_LONGEST_PERIOD_S = 0.1
-_SAMPLING_SHARE, _DEEP_SAMPLING_SHARE = 0.001, 0.006
-"""Shares of a core. A host of N cores with N workers and a rank spends little more than that in
-total. Where a sample costs more than that share of the longest period, the longest period
-counts."""
-_FULL_RATE_SAMPLES = 500
-"""So many samples are taken at the full rate first, so that a short run is seen closely."""
-_MEAN_OF_SAMPLES = 50
-"""The cost of a sample is averaged over about so many."""
-
-
-class SamplingRate:
-    """The sampling rate of one thread; used by that thread alone."""
-
-    def __init__(self) -> None:
-        self._samples = 0
-        self._cost_ns = 0.0
-        self._before_ns: int | None = None
-
-    def sample_taken(self) -> None:
-        """Add the cost of a sample, including waking up for it."""
-        if self._before_ns is not None:
-            self._samples += 1
-            took_ns = time.thread_time_ns() - self._before_ns
-            self._cost_ns += (took_ns - self._cost_ns) / min(self._samples, _MEAN_OF_SAMPLES)
-
-    def pause_began(self) -> None:
-        """Begin a pause: what the thread did since the sample is not part of its cost."""
-        self._before_ns = time.thread_time_ns()
-
-    def pause_s(self, *, deep: bool) -> float:
-        """Return the pause until the next sample, in seconds."""
-        period_s, share = SAMPLING_PERIOD_S, _SAMPLING_SHARE
-        if deep:
-            period_s, share = DEEP_SAMPLING_PERIOD_S, _DEEP_SAMPLING_SHARE
-        if self._samples < _FULL_RATE_SAMPLES:
-            return period_s
-        return min(max(self._cost_ns / 1e9 / share, period_s), _LONGEST_PERIOD_S)
-
 
 _OFF_S = 0.25  # how often a sampler that is switched off checks the switch
 _FLUSH_S = 1.0

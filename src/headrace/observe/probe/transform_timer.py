@@ -20,71 +20,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from headrace.core.source_location import code_folders
 from headrace.core.warning_frames import skipped_by_warnings
 from headrace.observe.probe.recording_session import SESSION, guarded
+from headrace.observe.probe.timing_rates import TimingBudget, TimingRate
 from headrace.records.schema import TRANSFORMS
-
-_LEAST_OFTEN, _LEAST_OFTEN_EARLY = 512, 64
-_EARLY_BATCHES = 256
-
-
-class TimingBudget(NamedTuple):
-    """Limits on the cost of timing one kind of calls: shares of the time of making batches."""
-
-    at_first: int  # batches that are all timed; if 0, the very first is not
-    one_in: int  # at least so many batches to one timed batch; 1 in deep mode
-    early_share: float  # of the first 256 batches: a short run is seen closely
-    share: float
-    deep_share: float
-
-
-class TimingRate:
-    """Decides which batches of one loader in this process are timed: one in `one_in`."""
-
-    def __init__(self, budget: TimingBudget) -> None:
-        self._budget = budget
-        self.one_in = budget.one_in
-        self._deep = False
-        self._batches = 0
-        self._last_timed: int | None = None  # number of the last timed batch
-        self._cost_share = 0.0  # of a timed batch, the share that timing took
-
-    def is_due(self, *, on: bool, deep: bool) -> bool:
-        """Return whether to time the batch that begins; the very first is for warm-up."""
-        self._batches += 1
-        if deep != self._deep:
-            self._deep = deep
-            self._choose()
-        if self._batches <= self._budget.at_first:
-            return on
-        if not on or self._batches < 2:
-            return False
-        if self._last_timed is not None and self._batches - self._last_timed < self.one_in:
-            return False
-        self._last_timed = self._batches
-        return True
-
-    def weigh(self, cost_share: float) -> None:
-        """Adapt the rate: timing the last timed batch took this share of making it."""
-        self._cost_share = cost_share
-        self._choose()
-
-    def _choose(self) -> None:
-        budget = self._budget
-        fewest, share = (1, budget.deep_share) if self._deep else (budget.one_in, budget.share)
-        least_often = _LEAST_OFTEN
-        if not self._deep and self._batches <= _EARLY_BATCHES:
-            share, least_often = budget.early_share, _LEAST_OFTEN_EARLY
-        one_in = fewest
-        while self._cost_share > share * one_in and one_in < least_often:
-            one_in *= 2
-        # Small differences between batches change nothing.
-        if one_in > self.one_in or one_in * 4 <= self.one_in or self.one_in < fewest:
-            self.one_in = one_in
-
 
 _TRIAL_CALLS = 32
 _FAR_APART_NS, _FAR_APART_FACTOR = 100_000, 5

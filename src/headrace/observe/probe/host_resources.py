@@ -1,0 +1,162 @@
+"""What a host has for a job: limits of the control groups, its own disks and network cards.
+
+The limits are the CPU quota and memory limit of the control groups, version 1 and 2.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_NO_LIMIT_BYTES = 1 << 60  # version 1 has a huge number where there is no limit
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceLimits:
+    """What the processes of a job may use together."""
+
+    cores: float  # by affinity and quota; may be a fraction
+    core_numbers: tuple[int, ...]
+    memory_bytes: int  # the container's limit, or else the host's memory
+    memory_used: Path | None  # file with the bytes that count against the limit; None: no limit
+    cpu_stat: Path | None  # file with the time for which the quota stopped them; None: no quota
+
+
+def read_limits(host_memory_bytes: int, proc: Path = Path("/proc/self")) -> ResourceLimits:
+    """Return the limits of this process's control groups: the tightest of all levels."""
+    core_numbers = tuple(sorted(os.sched_getaffinity(0)))
+    cores, cpu_stat = float(len(core_numbers)), None
+    memory_bytes, memory_used = host_memory_bytes, None
+    for group in _groups(proc, "cpu"):
+        quota = _quota(group)
+        if quota is not None:
+            cpu_stat = cpu_stat or group / "cpu.stat"
+            cores = min(cores, quota)
+    for group in _groups(proc, "memory"):
+        limit = _memory_limit(group)
+        if limit is not None and limit < memory_bytes:
+            memory_bytes = limit
+            current = group / "memory.current"
+            memory_used = current if current.exists() else group / "memory.usage_in_bytes"
+    return ResourceLimits(cores, core_numbers, memory_bytes, memory_used, cpu_stat)
+
+
+def cpu_quota(proc: Path) -> float | None:
+    """Return the cores that a process's control groups allow, by its folder in /proc; None: all."""
+    quotas = [quota for group in _groups(proc, "cpu") if (quota := _quota(group)) is not None]
+    return min(quotas, default=None)
+
+
+def _groups(proc: Path, controller: str) -> Iterator[Path]:
+    """Yield the folders of a controller's groups that hold the process, innermost first."""
+    lines = _text_of(proc / "cgroup").splitlines()
+    groups = [line.split(":", 2) for line in lines if line.count(":") >= 2]
+    for line in _text_of(proc / "mountinfo").splitlines():
+        # A line is: two numbers, device, root, mount point, options - type, source, more options.
+        before, _, after = line.partition(" - ")
+        kind, _, options = [*after.split(" ", 2), "", "", ""][:3]
+        if kind == "cgroup2":
+            paths = [path for number, _, path in groups if number == "0"]
+        elif kind == "cgroup" and controller in options.split(","):
+            paths = [path for _, names, path in groups if controller in names.split(",")]
+        else:
+            continue
+        root, mount = before.split()[3:5]
+        for path in paths:
+            yield from _upward(Path(mount), root, path)
+
+
+def _upward(mount: Path, root: str, path: str) -> Iterator[Path]:
+    # In a container the mount's root is its own group, while the path may be the host's.
+    inside = path.removeprefix(root) if root != "/" else path
+    group = mount / inside.lstrip("/")
+    if ".." in group.parts or not group.is_dir():
+        group = mount
+    while True:
+        yield group
+        if group == mount:
+            return
+        group = group.parent
+
+
+def _quota(group: Path) -> float | None:
+    words = _text_of(group / "cpu.max").split()
+    if not words:
+        # version 1
+        words = [_text_of(group / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
+    try:
+        quota, period = int(words[0]), int(words[1])
+    except (ValueError, IndexError):  # "max", or no such file
+        return None
+    return quota / period if quota > 0 and period > 0 else None
+
+
+def _memory_limit(group: Path) -> int | None:
+    text = _text_of(group / "memory.max") or _text_of(group / "memory.limit_in_bytes")
+    try:
+        limit = int(text)
+    except ValueError:
+        return None
+    return limit if 0 < limit < _NO_LIMIT_BYTES else None
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+_ETHERNET = 1  # ARPHRD_ETHER
+_VIRTUAL_DISKS = ("loop", "zram", "ram")  # files, and memory
+
+
+@functools.cache
+def is_disk(name: str, block: Path = Path("/sys/block")) -> bool:
+    """Return whether it is a whole physical disk: no partition, and not built on other disks."""
+    disk = block / name.replace("/", "!")
+    if not disk.exists() or name.startswith(_VIRTUAL_DISKS):
+        return False
+    return not any((disk / "slaves").glob("*"))  # volumes, RAID and encryption have them
+
+
+@functools.lru_cache(maxsize=8)
+def own_interfaces(
+    names: tuple[str, ...],
+    net: Path = Path("/sys/class/net"),
+    routes: Path = Path("/proc/net/route"),
+) -> tuple[str, ...]:
+    """Return the interfaces through which bytes leave the host; all, if that is unknown.
+
+    A bond, bridge or tunnel counts the bytes of its cards again. A container has no card: there,
+    the Ethernet of the default route counts.
+    """
+    cards = [
+        name
+        for name in names
+        if (net / name / "device").exists()
+        or (name in _default_routes(routes) and _is_ethernet(net / name))
+    ]
+    return tuple(cards or names)
+
+
+def _default_routes(routes: Path) -> set[str]:
+    try:
+        lines = [line.split() for line in routes.read_text().splitlines()[1:]]
+        return {name for name, destination, *_ in lines if int(destination, 16) == 0}
+    except (OSError, ValueError):
+        return set()
+
+
+def _is_ethernet(interface: Path) -> bool:
+    """Return whether it is Ethernet that leads out of a container and is built on no other."""
+    try:
+        kind, number, other_end = (
+            int((interface / name).read_text()) for name in ("type", "ifindex", "iflink")
+        )
+    except (OSError, ValueError):
+        return False
+    return kind == _ETHERNET and number != other_end and not any(interface.glob("lower_*"))
