@@ -19,8 +19,10 @@ KEYS = SessionKeys.derive(b"key", b"nonce of the proxy", b"nonce of the server")
 class FrameEnd:
     """The end of a proxy, or of a server, at a connected socket."""
 
-    def __init__(self, connection: socket.socket, *, is_server: bool) -> None:
-        own, theirs = (KEYS.to_proxy, KEYS.to_server)[:: 1 if is_server else -1]
+    def __init__(
+        self, connection: socket.socket, *, is_server: bool, keys: SessionKeys = KEYS
+    ) -> None:
+        own, theirs = (keys.to_proxy, keys.to_server)[:: 1 if is_server else -1]
         self.socket = connection
         self._sent, self._received = FrameCodes(own), FrameCodes(theirs)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from threading import Lock
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,7 +26,7 @@ def test_who_gets_less_than_wanted_has_no_less_than_others(cores: int, wanted: d
 
 @given(cores=st.integers(1, 16), asked=st.lists(st.integers(0, 2), max_size=80))
 def test_no_more_is_at_work_than_cores_and_a_few(cores: int, asked: list[int]):
-    host = SharedCores(cores, 0)
+    host = SharedCores(cores, 0, Lock())
     for who in range(3):
         host.join(who, lambda: None)
     taken = [0, 0, 0]
@@ -35,7 +37,7 @@ def test_no_more_is_at_work_than_cores_and_a_few(cores: int, asked: list[int]):
 
 
 def test_who_comes_later_gets_the_next_free_core():
-    host = SharedCores(4, 0)
+    host = SharedCores(4, 0, Lock())
     woken: list[int] = []
     for who in (1, 2):
         host.join(who, lambda who=who: woken.append(who))  # type: ignore[misc]
@@ -62,7 +64,7 @@ def test_who_comes_later_gets_the_next_free_core():
 def test_those_who_want_batches_share_the_memory_and_others_keep_little(
     memory: int, wanted: list[int]
 ):
-    host = SharedCores(4, memory)
+    host = SharedCores(4, memory, Lock())
     for who, batches in enumerate(wanted):
         host.join(who, lambda: None)
         host.want(who, batches)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import multiprocessing
 import socket
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,19 +14,15 @@ import pytest
 from headrace.data.loader.failures import BatchFailure
 from headrace.data.loader.workers.messages import Answer, AnswerMessage
 from headrace.data.loader.workers.shared_memory import SlotPool
-from headrace.offload.connection import (
-    AuxiliaryHost,
-    HostsFile,
-    OpenConnection,
-    ServerConnection,
-    missing_path,
-)
+from headrace.offload.connection import AuxiliaryHost, HostsFile, missing_path
 from headrace.offload.frames import FrameHeader, FrameKind
+from headrace.offload.protocol import authenticate_client
 from headrace.offload.proxy import OffloadProxy
-from headrace.offload.worker_records import OffloadRecorder
-from offload_frames import KEYS, FrameEnd
+from headrace.offload.proxy_records import OffloadRecorder
+from offload_frames import FrameEnd
 
 TASKS = 8
+KEY, PATIENCE_S = b"the job's", 60.0
 
 
 def failure_of(path: Path, *, wrapped: bool = False) -> BatchFailure:
@@ -67,45 +65,73 @@ def test_a_path_that_is_missing_on_an_auxiliary_host_and_is_here_is_found(tmp_pa
 
 
 class Host:
-    """A host as the proxy meets it, and what the proxy assigns to it and prints."""
+    """A host as the proxy meets it, what the proxy assigns to it, and answers to the executor."""
 
     def __init__(self, folder: Path) -> None:
-        host = AuxiliaryHost(name="one", address="127.0.0.1", port=9)
+        listener = socket.create_server(("127.0.0.1", 0))
+        host = AuxiliaryHost(name="one", address="127.0.0.1", port=listener.getsockname()[1])
+        known = HostsFile(key=KEY.hex(), folder=str(folder), cores=4, partitions=0, hosts=(host,))
         file = folder / "hosts.json"
-        file.write_bytes(
-            HostsFile(
-                key="00", folder=str(folder), cores=4, partitions=0, hosts=(host,)
-            ).to_bytes()
-        )  # fmt: skip
-        proxy_end, end = socket.socketpair()
-        self._end = FrameEnd(end, is_server=True)
-        proxy_end.setblocking(False)
+        file.write_bytes(known.to_bytes())
         answers, self._answers = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._control, _ = multiprocessing.Pipe()
+        self.control, control = multiprocessing.Pipe()
         self._slots = SlotPool(TASKS)
-        self.proxy = OffloadProxy(
-            self._control, answers, self._slots.descriptors, file, OffloadRecorder(0), prints=True
+        self._answered: list[Answer] = []
+        proxy = OffloadProxy(
+            control, answers, self._slots.descriptors, file, OffloadRecorder(0), prints=True
         )
-        self.connection = self.proxy._server_connections["one"] = ServerConnection(host)
-        self.proxy._names.append("one")
-        self.proxy._joined(self.connection, OpenConnection(proxy_end, KEYS))
+        self._serving = threading.Thread(target=serve, args=(proxy,))
+        self._serving.start()
+        with listener:
+            connection, _ = listener.accept()
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else frames may wait
+        keys = authenticate_client(connection, KEY, PATIENCE_S)
+        self._end = FrameEnd(connection, is_server=True, keys=keys)
         self.begin(1)
 
     def begin(self, spec_number: int) -> None:
-        """Send a loader spec, and a task for each slot; the host reports four cores."""
-        self.proxy._handle_message(("load", spec_number, b"spec", []))
-        for number in range(TASKS):
-            self.proxy._handle_message(("task", number, number, 0, 0, 0))
+        """Have the host load a spec and report four cores; then send a task for each slot."""
+        self.control.send(("load", spec_number, b"spec", []))
+        self._end.socket.settimeout(PATIENCE_S)
+        while self._end.receive()[0].kind is not FrameKind.LOADER_SPEC:
+            pass
         self._end.send(FrameHeader(FrameKind.SHARE, a=5, b=4))
-        self.send(FrameHeader(FrameKind.READY, a=spec_number))
+        self._end.send(FrameHeader(FrameKind.READY, a=spec_number))
+        self.settle()
+        for number in range(TASKS):
+            self.control.send(("task", number, number, 0, 0, 0))
+        self.settle()
 
-    def send(self, head: FrameHeader, body: bytes = b"") -> None:
-        self._end.send(head, body)
-        self.proxy._attend(self.connection, 1)
-        self.proxy._assign_tasks()
+    def settle(self) -> None:
+        """Wait until the proxy has handled what it was sent.
+
+        It announces its room on demand, at the end of a turn; the first one may have begun before.
+        """
+        self._take_answers(0)
+        for _ in range(3):
+            self.control.send(("again",))
+            self._take_answers(PATIENCE_S)
+
+    def _take_answers(self, longest_s: float) -> None:
+        """Take answers to the executor up to the next room, or those that are there."""
+        self._answers.settimeout(longest_s)
+        try:
+            while (answer := AnswerMessage.unpack(self._answers.recv(64)).answer) or True:
+                if answer is not Answer.ROOM:
+                    self._answered.append(answer)
+                elif longest_s:
+                    return
+        except BlockingIOError:
+            pass
 
     def answer(self, assignment: int, answer: Answer, body: bytes) -> None:
-        self.send(FrameHeader(FrameKind.BATCH, assignment, a=answer), body)
+        self._end.send(FrameHeader(FrameKind.BATCH, assignment, a=answer), body)
+        self.settle()
+
+    def executor_failed_too(self, summary: str) -> None:
+        """Report that the batch failed in the rank, too."""
+        self.control.send(("failed", 0, summary))
+        self.settle()
 
     def assigned(self) -> list[int]:
         """Return what it has been asked for since."""
@@ -120,17 +146,20 @@ class Host:
 
     def answered(self) -> list[Answer]:
         """Return what the executor was answered since, but for room."""
-        self._answers.settimeout(0)
-        answers = []
-        try:
-            while True:
-                answers.append(AnswerMessage.unpack(self._answers.recv(64)).answer)
-        except BlockingIOError:
-            return [answer for answer in answers if answer is not Answer.ROOM]
+        answered, self._answered = self._answered, []
+        return answered
 
     def close(self) -> None:
+        self.control.close()
+        self._serving.join()
         self._end.socket.close()
         self._slots.close()
+
+
+def serve(proxy: OffloadProxy) -> None:
+    """Serve until the executor is gone."""
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        proxy.serve()
 
 
 @pytest.fixture
@@ -161,7 +190,7 @@ def test_a_host_whose_first_batch_misses_a_path_is_asked_no_more(
     output = capsys.readouterr().err
     assert "a batch failed on auxiliary host one: FileNotFoundError" in output
     assert "It is asked no more. The dataset reads paths that this host has" in output
-    host.proxy._handle_message(("failed", 0, failure.summary))
+    host.executor_failed_too(failure.summary)
     assert capsys.readouterr().err == "", "that it was made here is no news"
 
 
@@ -172,10 +201,9 @@ def test_a_first_batch_that_fails_otherwise_is_judged_when_it_was_made_here(
         (assignment,) = host.assigned()
         host.answer(assignment, Answer.FAILED, described("ValueError: no pixels").to_bytes())
         assert capsys.readouterr().err == ""
-        host.proxy._handle_message(("failed", 0, "ValueError: no pixels"))
+        host.executor_failed_too("ValueError: no pixels")
         is_reported = number in {0, 2}
         assert ("ValueError: no pixels" in capsys.readouterr().err) == is_reported
-    host.proxy._assign_tasks()
     assert Answer.RETURNED in host.answered()
 
 
@@ -184,5 +212,4 @@ def test_a_host_that_has_made_batches_is_not_given_up_for_one(host: Host, tmp_pa
     failure = failure_of(tmp_path / "sample")
     (tmp_path / "sample").touch()
     host.answer(host.assigned()[0], Answer.FAILED, failure.to_bytes())
-    assert host.connection.refused == 0
     assert len(host.assigned()) >= 1

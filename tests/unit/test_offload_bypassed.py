@@ -38,7 +38,7 @@ class Executed:
 
 def test_a_loader_with_iterators_of_its_own_is_named_once(capsys: pytest.CaptureFixture[str]):
     base, local_only, loader = iterator_class(), WeakSet[Any](), Loader()
-    offload_hooks._name_bypassing_loaders(SimpleNamespace(_BaseDataLoaderIter=base), local_only)  # type: ignore[arg-type]
+    offload_hooks.name_bypassing_loaders(SimpleNamespace(_BaseDataLoaderIter=base), local_only)  # type: ignore[arg-type]
     for _ in range(3):
         base(loader)
     printed = capsys.readouterr().err
@@ -48,10 +48,10 @@ def test_a_loader_with_iterators_of_its_own_is_named_once(capsys: pytest.Capture
 
 def test_loaders_that_offload_knows_are_not_named(capsys: pytest.CaptureFixture[str]):
     own = iterator_class(Executed)
-    offload_hooks._name_bypassing_loaders(SimpleNamespace(_BaseDataLoaderIter=own), WeakSet())  # type: ignore[arg-type]
+    offload_hooks.name_bypassing_loaders(SimpleNamespace(_BaseDataLoaderIter=own), WeakSet())  # type: ignore[arg-type]
     own(Loader())
     known, base = Loader(), iterator_class()
-    offload_hooks._name_bypassing_loaders(
+    offload_hooks.name_bypassing_loaders(
         SimpleNamespace(_BaseDataLoaderIter=base),  # type: ignore[arg-type]
         WeakSet([known]),
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.offload.worker_records import ArrivalRows, OffloadRecorder, parse_rows
+from headrace.offload.proxy_records import ArrivalRows, OffloadRecorder, parse_rows
 from headrace.records.layout import RINGS
 from headrace.records.live_switch import create_live_switch
 from headrace.records.ring import RingReader

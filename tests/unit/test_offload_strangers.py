@@ -57,7 +57,7 @@ def test_what_one_rank_has_sent_opens_no_other_session(servers: OffloadServers) 
     key = key_of(servers)
     with connected(servers) as rank:
         recorded = Recorded(rank)
-        authenticate_to_server(recorded, key, PATIENCE_S)  # type: ignore[arg-type]
+        authenticate_to_server(recorded, key, PATIENCE_S)
     with connected(servers) as stranger:
         stranger.sendall(recorded.sent)
         reply = b""

@@ -29,7 +29,7 @@ def answer_to(proxy: FrameEnd, spec: LoaderSpecMessage) -> tuple[FrameHeader, by
 def test_relative_paths_are_not_looked_for_in_another_folder(folder: str, tmp_path: Path):
     ours, theirs = socket.socketpair()
     ours.settimeout(60)
-    session = ServerSession(theirs, KEYS, SharedCores(1, 2**20), tmp_path)
+    session = ServerSession(theirs, KEYS, SharedCores(1, 2**20, threading.Lock()), tmp_path)
     serving = threading.Thread(target=session.run)
     serving.start()
     try:

@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import socket
-import time
-from pathlib import Path
-
 import pytest
 
-from headrace.offload.connection import (
-    AuxiliaryHost,
-    HostsFile,
-    OpenConnection,
-    ServerConnection,
-)
-from headrace.offload.proxy import OffloadProxy
+from headrace.offload.connection import lost_line, silence_line
 from headrace.offload.scheduler import PartitionScheduler
-from headrace.offload.worker_records import OffloadRecorder
-from offload_frames import KEYS
 
 
 def scheduler_after(*making_s: float) -> PartitionScheduler:
@@ -45,25 +32,12 @@ def scheduler_after(*making_s: float) -> PartitionScheduler:
     ],
 )
 def test_a_silent_host_is_waited_for_as_long_as_its_part_would_take_again(
-    making_s, silent_s, message, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    making_s: tuple[float, ...], silent_s: float, message: str
 ):
-    host = AuxiliaryHost(name="one", address="127.0.0.1", port=9)
-    file = tmp_path / "hosts.json"
-    file.write_bytes(
-        HostsFile(key="00", folder=str(tmp_path), cores=1, partitions=2, hosts=(host,)).to_bytes()
-    )
-    ours, theirs = socket.socketpair()
-    answers, _ = socket.socketpair()
-    control, _ = multiprocessing.Pipe()
-    proxy = OffloadProxy(control, answers, [], file, OffloadRecorder(0), prints=True)
-    proxy._scheduler = scheduler_after(*making_s)
-    connection = proxy._server_connections["one"] = ServerConnection(host)
-    proxy._joined(connection, OpenConnection(ours, KEYS))
-    connection.heard_s = time.monotonic() - silent_s
-    proxy._update_hosts()
-    assert connection.is_open == (not message)
-    assert message in capsys.readouterr().err
-    theirs.close()
+    batches, again_s = scheduler_after(*making_s).again("one")
+    line = silence_line(silent_s, again_s)
+    assert bool(line) == bool(message)
+    assert message in lost_line(line, batches)
 
 
 def test_who_begins_a_partition_anew_has_gone_through_it_with_its_first_batch():

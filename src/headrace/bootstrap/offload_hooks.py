@@ -80,10 +80,10 @@ def _hook_torch(module: ModuleType, hosts_file: Path) -> None:
         return iterator
 
     module.DataLoader._get_iterator = _get_iterator  # noqa: SLF001 - as above
-    _name_bypassing_loaders(module, local_only)
+    name_bypassing_loaders(module, local_only)
 
 
-def _name_bypassing_loaders(module: ModuleType, local_only: WeakSet[Any]) -> None:
+def name_bypassing_loaders(module: ModuleType, local_only: WeakSet[Any]) -> None:
     """Print which loaders make their iterators themselves, so that no offload client is in them."""
     original = module._BaseDataLoaderIter.__init__  # noqa: SLF001 - base of all torch iterators
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from threading import Lock
+from contextlib import AbstractContextManager
+from typing import Any
 
 from headrace.data.loader.memory_budget import LargestBatch
 from headrace.data.loader.workers.shared_memory import SlotPool
@@ -31,12 +32,18 @@ def fair_shares(cores: int, wanted: Mapping[int, int]) -> dict[int, int]:
 
 
 class SharedCores:
-    """The memory and cores of an auxiliary host; sessions take a core for one batch at a time."""
+    """The memory and cores of an auxiliary host; sessions take a core for one batch at a time.
 
-    def __init__(self, count: int, memory_bytes: int) -> None:
+    Args:
+        count: Cores.
+        memory_bytes: Memory for batches.
+        lock: Lets one session at a time take or give: each runs in a thread of its own.
+    """
+
+    def __init__(self, count: int, memory_bytes: int, lock: AbstractContextManager[Any]) -> None:
         self.count = count
         self._memory_bytes = memory_bytes
-        self._lock = Lock()
+        self._lock = lock
         self._wanted: dict[int, int] = {}
         self._cores_in_use: dict[int, int] = {}
         self._callbacks: dict[int, Callable[[], None]] = {}

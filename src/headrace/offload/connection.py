@@ -37,9 +37,8 @@ from headrace.offload.protocol import (
     PARTITIONS_KEY,
     AuthenticationError,
     authenticate_to_server,
-    configure_socket,
-    set_user_timeout,
 )
+from headrace.offload.socket_transfer import configure_socket, set_user_timeout
 
 _POLL_S = 1.0
 
@@ -118,6 +117,21 @@ def silence_limit_s(again_s: float) -> float:
     the time of knowing that the host will not return.
     """
     return min(max(SILENT_S, again_s), _MAX_SILENT_S)
+
+
+def silence_line(silent_s: float, again_s: float) -> str:
+    """Return the status line about a silent host that is given up; "" while it is waited for."""
+    longest_s = silence_limit_s(again_s)
+    if silent_s <= longest_s:
+        return ""
+    return f"has been silent for {longest_s:.0f} s; others make what it had"
+
+
+def lost_line(line: str, batches_again: int) -> str:
+    """Return the status line about a lost host, with what others have to go through again."""
+    if not batches_again:
+        return line
+    return f"{line}; of an iterable dataset they first go through {batches_again} batches again"
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""The protocol between offload proxy and offload server: authentication, frames, messages.
+"""The protocol between offload proxy and offload server: authentication, and the loader spec.
 
 Both know the job's key. Each proves it to the other by an HMAC-SHA-256 of two nonces, one from
 either side; then frames go both ways, a header and a body each, with codes by keys of the
@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import hmac
 import json
-import os
 import secrets
-import socket
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Protocol
 
 from headrace.core.errors import LaunchError, LoaderError
-from headrace.offload.frames import BodyCode, SessionKeys
+from headrace.offload.frames import SessionKeys
 
 PARTITIONS_KEY = "strands"  # in messages and hosts files, as earlier versions read them
 
@@ -60,23 +59,24 @@ class LoaderSpecMessage:
         return folder
 
 
+class ByteStream(Protocol):
+    """What authentication needs of a connected socket."""
+
+    def settimeout(self, seconds: float, /) -> None:
+        """Limit how long a call may take."""
+
+    def sendall(self, content: bytes, /) -> None:
+        """Send bytes; raises OSError."""
+
+    def recv(self, size: int, /) -> bytes:
+        """Return up to `size` bytes, none at the end; raises OSError."""
+
+
 _PROGRAM = b"headrace batches "
 VERSION = 3  # of the protocol; 2 had frames without codes
 _MAGIC = _PROGRAM + b"%d" % VERSION
 _NONCE_BYTES = 32
 _PROOF_BYTES = 32
-_USER_TIMEOUT_S = 10.0  # the kernel ends a connection whose data is not acknowledged for so long
-
-
-def configure_socket(connection: socket.socket) -> None:
-    """Have small frames sent at once, and a vanished other side noticed."""
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    set_user_timeout(connection, _USER_TIMEOUT_S)
-
-
-def set_user_timeout(connection: socket.socket, longest_s: float) -> None:
-    """Set for how long the other side may acknowledge nothing before the connection ends."""
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(longest_s * 1000))
 
 
 class AuthenticationError(LaunchError):
@@ -98,7 +98,7 @@ class VersionError(AuthenticationError):
         )
 
 
-def authenticate_to_server(connection: socket.socket, key: bytes, longest_s: float) -> SessionKeys:
+def authenticate_to_server(connection: ByteStream, key: bytes, longest_s: float) -> SessionKeys:
     """Authenticate to a server, and check its proof; raises AuthenticationError, OSError."""
     deadline_s = time.monotonic() + longest_s
     own_nonce = secrets.token_bytes(_NONCE_BYTES)
@@ -118,7 +118,7 @@ def authenticate_to_server(connection: socket.socket, key: bytes, longest_s: flo
     return SessionKeys.derive(key, own_nonce, their_nonce)
 
 
-def authenticate_client(connection: socket.socket, key: bytes, longest_s: float) -> SessionKeys:
+def authenticate_client(connection: ByteStream, key: bytes, longest_s: float) -> SessionKeys:
     """Authenticate a proxy, and prove the key to it; raises AuthenticationError, OSError."""
     deadline_s = time.monotonic() + longest_s
     try:
@@ -146,7 +146,7 @@ def _check_proof(proof: bytes, expected: bytes) -> None:
         raise AuthenticationError("The other side does not know this job's key.")
 
 
-def _receive_exactly(connection: socket.socket, size: int, deadline_s: float) -> bytes:
+def _receive_exactly(connection: ByteStream, size: int, deadline_s: float) -> bytes:
     content = b""
     while len(content) < size:
         connection.settimeout(max(0.001, deadline_s - time.monotonic()))
@@ -155,28 +155,3 @@ def _receive_exactly(connection: socket.socket, size: int, deadline_s: float) ->
             raise EOFError
         content += piece
     return content
-
-
-_PIECE_BYTES = 4 << 20  # sent, then added to the code, so that the other side need not wait
-
-
-def send_file(
-    connection: socket.socket, descriptor: int, content: memoryview, code: BodyCode
-) -> None:
-    """Send the start of a file, which is mapped as `content`, and add it to a code.
-
-    The kernel sends the file's own pages, so they must not change until the other side has received
-    them. Raises OSError (the other side is gone, or the file is shorter).
-    """
-    for start in range(0, len(content), _PIECE_BYTES):
-        end = min(len(content), start + _PIECE_BYTES)
-        _send_piece(connection, descriptor, start, end)
-        code.update(content[start:end])
-
-
-def _send_piece(connection: socket.socket, descriptor: int, start: int, end: int) -> None:
-    while start < end:
-        count = os.sendfile(connection.fileno(), descriptor, start, end - start)
-        if not count:
-            raise OSError("the batch ends early")
-        start += count

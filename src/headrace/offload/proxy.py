@@ -36,12 +36,13 @@ from headrace.offload.connection import (
     ServerConnection,
     is_excluded_after_failure,
     is_excluded_at_first_batch,
+    lost_line,
     refused_line,
-    silence_limit_s,
+    silence_line,
 )
 from headrace.offload.frames import FrameError, FrameHeader, FrameKind
+from headrace.offload.proxy_records import ArrivalRows, OffloadRecorder
 from headrace.offload.scheduler import BatchScheduler, PartitionScheduler
-from headrace.offload.worker_records import ArrivalRows, OffloadRecorder
 
 _LOST = "is lost; what it had is made by others"
 _ALTERED = (
@@ -110,11 +111,10 @@ class ServerConnections(ABC):
         for ended in self._attempts.ended():
             self._joined(*ended)
         for server in list(self._server_connections.values()):
-            longest_s = silence_limit_s(self._scheduler.again(server.host.name)[1])
+            again_s = self._scheduler.again(server.host.name)[1]
             if server.connection is None:
                 server.connect(self._key, self._attempts.note)
-            elif now_s - server.heard_s > longest_s:
-                line = f"has been silent for {longest_s:.0f} s; others make what it had"
+            elif line := silence_line(now_s - server.heard_s, again_s):
                 self._lose(server, line)
             else:
                 self._send_recording_state(server)
@@ -154,9 +154,7 @@ class ServerConnections(ABC):
         self._scheduler.lose(server.host.name)
         if line and not server.was_lost:
             server.was_lost = True
-            if batches:
-                line += f"; of an iterable dataset they first go through {batches} batches again"
-            self._print_status(f"auxiliary host {server.host.name} {line}")
+            self._print_status(f"auxiliary host {server.host.name} {lost_line(line, batches)}")
 
     def _open_connections(self) -> list[ServerConnection]:
         return [server for server in self._server_connections.values() if server.is_open]

@@ -44,10 +44,8 @@ from headrace.offload.protocol import (
     LoaderSpecMessage,
     VersionError,
     authenticate_client,
-    configure_socket,
-    send_file,
-    set_user_timeout,
 )
+from headrace.offload.socket_transfer import configure_socket, send_file, set_user_timeout
 from headrace.offload.unauthenticated import UnauthenticatedConnections
 from headrace.offload.worker_records import WorkerRecords
 
@@ -534,7 +532,7 @@ def main(arguments: Sequence[str]) -> None:
     raise_open_file_limit()
     key_file = Path(options["key"])
     key = key_file.read_bytes()
-    cores = SharedCores(int(options["cores"]), memory_for_batches())
+    cores = SharedCores(int(options["cores"]), memory_for_batches(), threading.Lock())
     strangers = UnauthenticatedConnections()
     with socket.create_server((options["address"], 0), backlog=_BACKLOG) as listening:
         port = listening.getsockname()[1]
