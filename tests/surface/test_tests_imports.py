@@ -30,7 +30,7 @@ FRONTS = """
     data.storage.store data.transforms.decode data.transforms.resize
     jobs.environment.script_command jobs.environment.script_environment jobs.failure
     jobs.host_run jobs.hosts.cluster_join jobs.output jobs.requirements jobs.sync.output_process
-    jobs.sync.sync_process jobs.torchrun_args jobs.torchrun_process jobs.tune
+    jobs.sync.sync_process jobs.torchrun jobs.torchrun_args jobs.torchrun_process jobs.tune
     observe.whatif.measured_pipeline offload.connection offload.proxy offload.server
     offload.unauthenticated platforms.instance_groups platforms.sagemaker records.collector
     records.layout records.live_reader records.live_switch records.reader records.ring
@@ -49,30 +49,29 @@ PURE = """
     data.shards.shard_index data.shards.sources.sample_table data.shards.sources.source_kinds
     data.shards.sources.tables data.shards.tar data.storage data.storage.urls data.transforms
     data.transforms.augmentation jobs.cli_args jobs.hosts.host_commands jobs.hosts.offload_setup
-    jobs.job_request jobs.options jobs.sagemaker_sdk.config jobs.sagemaker_sdk.debugger
-    jobs.sagemaker_sdk.inputs jobs.spec jobs.sync.remote_copy observe.doctor.core_contention
-    observe.doctor.debugger_rules observe.doctor.diagnosis observe.doctor.epoch_begins
-    observe.doctor.evidence observe.doctor.findings observe.doctor.leak_candidates
-    observe.doctor.remedies observe.doctor.rules observe.doctor.rules.batch_making
-    observe.doctor.scaling_forecast observe.doctor.stack_frames observe.doctor.stack_samples
-    observe.probe.batch_samples observe.probe.device_clock observe.probe.device_copies
-    observe.probe.event_log observe.probe.file_reads observe.probe.gpu_metrics
-    observe.probe.host_resources observe.probe.library_batches observe.probe.loaders
-    observe.probe.process_cores observe.probe.process_usage observe.probe.rank_claims
-    observe.probe.slow_steps observe.probe.step_clock observe.probe.timing_rates
-    observe.whatif.allowed_cores observe.whatif.comparison observe.whatif.prediction
-    observe.whatif.simulation observe.whatif.tables observe.whatif.train_steps
-    observe.whatif.worker_shares offload.capacity offload.frames offload.protocol
-    offload.proxy_records offload.scheduler platforms.cluster_hosts platforms.training_job
-    platforms.vertex records.data_frames records.redaction report.figures.activity
-    report.figures.base report.figures.step_phases report.formatting report.markup
-    report.open_run report.top.state sampling sampling.lanes sampling.seeds train.state_dicts
-    train.strategies
+    jobs.hosts.script_ray jobs.job_request jobs.options jobs.sagemaker_sdk.config
+    jobs.sagemaker_sdk.debugger jobs.sagemaker_sdk.inputs jobs.spec jobs.sync.remote_copy
+    observe.doctor.core_contention observe.doctor.debugger_rules observe.doctor.diagnosis
+    observe.doctor.epoch_begins observe.doctor.evidence observe.doctor.findings
+    observe.doctor.leak_candidates observe.doctor.remedies observe.doctor.rules
+    observe.doctor.rules.batch_making observe.doctor.scaling_forecast
+    observe.doctor.stack_frames observe.doctor.stack_samples observe.probe.batch_samples
+    observe.probe.device_clock observe.probe.device_copies observe.probe.event_log
+    observe.probe.file_reads observe.probe.gpu_metrics observe.probe.host_resources
+    observe.probe.library_batches observe.probe.loaders observe.probe.process_cores
+    observe.probe.process_usage observe.probe.rank_claims observe.probe.slow_steps
+    observe.probe.step_clock observe.probe.timing_rates observe.whatif.allowed_cores
+    observe.whatif.comparison observe.whatif.prediction observe.whatif.simulation
+    observe.whatif.tables observe.whatif.train_steps observe.whatif.worker_shares
+    offload.capacity offload.frames offload.protocol offload.proxy_records offload.scheduler
+    platforms.cluster_hosts platforms.training_job platforms.vertex records.data_frames
+    records.redaction report.figures.activity report.figures.base report.figures.step_phases
+    report.formatting report.markup report.open_run report.top.state sampling sampling.lanes
+    sampling.seeds train.state_dicts train.strategies
 """.split()  # noqa: SIM905 - names, as a paragraph
 """No process, thread, socket or file at import or in a signature; `IMPURE` is checked."""
 INSIDE = """
-    data.shards.shard_records jobs.hosts.job_hosts jobs.hosts.rank_group jobs.local_rendezvous
-    train.checkpoint_store
+    data.shards.shard_records train.checkpoint_store
 """.split()  # noqa: SIM905 - names, as a paragraph
 """What unit and property tests look into."""
 DAMAGED = """

@@ -21,7 +21,7 @@ from headrace.core import env
 from headrace.core.errors import LaunchError, UsageError
 from headrace.jobs.host_run import HostAssignment
 from headrace.jobs.hosts.host_commands import HostCommands, HostInstalls, job_working_dir
-from headrace.jobs.hosts.job_hosts import warn_unrecorded_script
+from headrace.jobs.hosts.script_ray import warn_unrecorded_script
 from headrace.jobs.requirements import code_folder, find_requirements
 from headrace.jobs.spec import JobSpec
 from headrace.jobs.torchrun_args import parse_torchrun_flags, torchrun_job

@@ -19,13 +19,13 @@ from headrace.core.process.process_groups import RankProcessGroups
 from headrace.core.process.supervision import exit_code_of
 from headrace.jobs.cli_args import check_script, direct_job
 from headrace.jobs.failure import (
+    ClockOffset,
     RankFailure,
     describe_exit,
     failure_message,
     first_failure,
     last_traceback,
 )
-from headrace.jobs.hosts.rank_group import ClockOffset
 from headrace.jobs.output import LogFollower, Tee
 from headrace.jobs.spec import Script
 from headrace.jobs.torchrun_process import TorchrunProcess, looks_like_torchruns

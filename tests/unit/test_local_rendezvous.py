@@ -9,10 +9,15 @@ from pathlib import Path
 import psutil
 import pytest
 from torch.distributed import TCPStore
+from torch.distributed.elastic.rendezvous import (
+    RendezvousHandler,
+    RendezvousParameters,
+    rendezvous_handler_registry,
+)
 
+import headrace.jobs.torchrun  # noqa: F401 - it makes the rendezvous known to torch
 from headrace.core.errors import LaunchError
-from headrace.jobs.local_rendezvous import LocalRendezvous, is_loopback, use_local_rendezvous
-from headrace.jobs.torchrun_args import parse_torchrun_flags
+from headrace.jobs.torchrun_args import is_loopback, parse_torchrun_flags, use_local_rendezvous
 
 TWO = ["--nproc-per-node", "2"]
 
@@ -83,11 +88,17 @@ def _listening() -> set[tuple[str, int]]:
     return {tuple(each.laddr) for each in sockets if each.status == psutil.CONN_LISTEN}
 
 
+def _rendezvous(port: int) -> RendezvousHandler:
+    return rendezvous_handler_registry.create_handler(
+        RendezvousParameters("headrace-local", f"127.0.0.1:{port}", "job", 1, 1)
+    )
+
+
 @pytest.mark.parametrize("has_port", [False, True])
 def test_each_start_finds_an_empty_store_on_loopback(has_port: bool):
     port = _free_port() if has_port else 0
     before = _listening()
-    rendezvous = LocalRendezvous("job", port)
+    rendezvous = _rendezvous(port)
     try:
         for _ in range(2):
             info = rendezvous.next_rendezvous()
@@ -111,7 +122,7 @@ def test_a_port_that_is_taken_is_named():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(LaunchError, match=rf"Port {port} of 127\.0\.0\.1 is taken .*--master-"):
-            LocalRendezvous("job", port).next_rendezvous()
+            _rendezvous(port).next_rendezvous()
 
 
 def _free_port() -> int:

@@ -10,7 +10,7 @@ from ray._private.parameter import RayParams
 from ray.scripts.scripts import start
 
 from headrace.bootstrap.ray_hooks import DEFAULT_PORTS, use_host_address
-from headrace.jobs.hosts.job_hosts import ScriptRayCluster
+from headrace.jobs.hosts.script_ray import ScriptRayCluster
 
 OURS = ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_TMPDIR",
         "RAY_START_HOOK", "PYTHON_EXEC")  # fmt: skip

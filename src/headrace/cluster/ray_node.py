@@ -194,6 +194,11 @@ def make_node_folder() -> Path:
     return Path(tempfile.mkdtemp(prefix="headrace-ray-", dir=short))
 
 
+def remove_node_folder(folder: Path) -> None:
+    """Remove a folder of `make_node_folder`, after its nodes have ended."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 class RayNode:
     """A Ray node that this process starts, and ends.
 
@@ -373,7 +378,7 @@ class EmulatedCluster:
                 node.request_end()
             for node in part:
                 node.end()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        remove_node_folder(self._folder)
         env.change(self._previous_environment)
         reread_loopback_variables()
 

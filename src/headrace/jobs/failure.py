@@ -6,9 +6,10 @@ import os
 import re
 import signal
 import threading
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headrace.core.console import print_status
@@ -48,6 +49,27 @@ def first_failure(failures: Sequence[RankFailure]) -> RankFailure:
     together = [failure for failure in failures if failure.seen_s <= first_s + 1]
     own = [failure for failure in together if failure.returncode != -signal.SIGTERM]
     return min(own or together, key=lambda failure: (failure.last_words_s, failure.seen_s))
+
+
+_MAX_REPORTS = 64  # about a minute's, to follow a clock that drifts or is set
+
+
+class ClockOffset:
+    """The offset of this host's clock against another host's, from that host's reports."""
+
+    def __init__(self) -> None:
+        self._ahead_s: deque[float] = deque(maxlen=_MAX_REPORTS)
+
+    def add(self, sent_s: float, now_s: float) -> None:
+        """Add a report: the other host's clock as it was sent, and this host's as it arrived."""
+        self._ahead_s.append(now_s - sent_s)
+
+    def to_local(self, failure: RankFailure) -> RankFailure:
+        """Return another host's failure with its times converted to this host's clock."""
+        # The report with the smallest delay gives the best estimate.
+        ahead_s = min(self._ahead_s, default=0.0)
+        last_s = failure.last_words_s + ahead_s if failure.last_words_s else 0.0
+        return replace(failure, seen_s=failure.seen_s + ahead_s, last_words_s=last_s)
 
 
 def describe_exit(returncode: int) -> str:

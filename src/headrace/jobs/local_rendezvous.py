@@ -7,10 +7,7 @@ listens on the loopback address, and torchrun's own store needs no socket at all
 
 from __future__ import annotations
 
-import argparse
-import ipaddress
 import socket
-import uuid
 
 from torch.distributed import (  # type: ignore[attr-defined]  # it has no __all__
     HashStore,
@@ -25,29 +22,12 @@ from torch.distributed.elastic.rendezvous import (
     rendezvous_handler_registry,
 )
 from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
-from torch.distributed.run import parse_min_max_nnodes
 
 from headrace.core import env
 from headrace.core.errors import LaunchError
+from headrace.jobs.torchrun_args import LOCAL_BACKEND, LOOPBACK
 
-LOOPBACK = "127.0.0.1"
-_BACKEND = "headrace-local"
 _LOOPBACK_INTERFACE = "lo"
-
-
-def use_local_rendezvous(args: argparse.Namespace) -> None:
-    """Have torchrun's arguments, where they are about this host alone, use the local rendezvous.
-
-    What names other hosts, an address of the network, or a backend of its own stays as it is.
-    """
-    if not _is_local(args):
-        return
-    port = _port_for_ranks(args)
-    if args.standalone or not args.rdzv_id or args.rdzv_id == "none":
-        args.rdzv_id = str(uuid.uuid4())  # it tells two jobs of this host apart in records of torch
-    args.rdzv_backend, args.rdzv_endpoint = _BACKEND, f"{LOOPBACK}:{port}"
-    args.standalone = False
-    rendezvous_handler_registry.register(_BACKEND, _create)
 
 
 def use_loopback_for_collectives() -> None:
@@ -59,42 +39,6 @@ def use_loopback_for_collectives() -> None:
     for interface in (env.GLOO_INTERFACE, env.RPC_INTERFACE):
         if interface.get() is None:
             interface.set(_LOOPBACK_INTERFACE)
-
-
-def _is_local(args: argparse.Namespace) -> bool:
-    _, most_hosts = parse_min_max_nnodes(args.nnodes)
-    if args.standalone:
-        return True
-    if most_hosts != 1 or args.local_addr or args.rdzv_conf:
-        return False
-    if args.rdzv_backend not in ("static", "c10d"):
-        return False
-    if args.rdzv_endpoint:
-        try:
-            host, _ = parse_rendezvous_endpoint(args.rdzv_endpoint, 0)
-        except ValueError:
-            return False  # torchrun says what is wrong with it
-        return is_loopback(host)
-    return args.rdzv_backend == "c10d" or is_loopback(args.master_addr)
-
-
-def _port_for_ranks(args: argparse.Namespace) -> int:
-    """Return the port that the user wants ranks to find their store at; 0: any free one."""
-    if args.standalone or args.rdzv_backend == "c10d":  # its port is one of torchrun's own store
-        return 0
-    if args.rdzv_endpoint:
-        return int(parse_rendezvous_endpoint(args.rdzv_endpoint, 0)[1])
-    return int(args.master_port or 0)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host's name or address is one that only this host can reach."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 class LocalRendezvous(RendezvousHandler):
@@ -115,7 +59,7 @@ class LocalRendezvous(RendezvousHandler):
 
     def get_backend(self) -> str:
         """Return the name of this kind of rendezvous."""
-        return _BACKEND
+        return LOCAL_BACKEND
 
     @property
     def use_agent_store(self) -> bool:
@@ -187,3 +131,6 @@ def _loopback_store(port: int) -> TCPStore:
 def _create(parameters: RendezvousParameters) -> RendezvousHandler:
     _, port = parse_rendezvous_endpoint(parameters.endpoint, 0)
     return LocalRendezvous(parameters.run_id, port)
+
+
+rendezvous_handler_registry.register(LOCAL_BACKEND, _create)

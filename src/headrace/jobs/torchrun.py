@@ -58,7 +58,7 @@ from headrace.jobs.host_run import (
     single_host_run,
     wait_at_start_barrier,
 )
-from headrace.jobs.local_rendezvous import use_local_rendezvous, use_loopback_for_collectives
+from headrace.jobs.local_rendezvous import use_loopback_for_collectives
 from headrace.jobs.output import LogFollower
 from headrace.jobs.spec import JobSpec
 from headrace.jobs.sync.host_sync import extra_grace_s
@@ -68,6 +68,7 @@ from headrace.jobs.torchrun_args import (
     threads_per_rank,
     tie_ranks_to_torchrun,
     torchrun_job,
+    use_local_rendezvous,
 )
 from headrace.records.run_folder import Attempt, RunFolder, open_run_folder
 

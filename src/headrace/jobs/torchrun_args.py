@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import ipaddress
 import os
 import sys
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +18,7 @@ from typing import NoReturn
 
 import torch
 from torch.distributed import run as torchrun
+from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 
 from headrace.core import env
 from headrace.core.console import print_status
@@ -47,6 +50,8 @@ from headrace.jobs.spec import AUTO_OFFLOAD, ContractOptions, HostsOptions, JobS
 from headrace.platforms.instance_groups import DEFAULT_GROUP, GroupSpec
 from headrace.platforms.training_job import Distribution
 
+LOOPBACK = "127.0.0.1"
+LOCAL_BACKEND = "headrace-local"  # of torchrun's rendezvous: see local_rendezvous.py
 # The cluster determines the number of hosts, their ranks, and the rendezvous.
 _DECIDED_BY_CLUSTER = {
     "nnodes": "--nnodes",
@@ -378,6 +383,56 @@ def tie_ranks_to_torchrun(
     tied = parent_bound_command(sys.executable, script_env.with_mounts(script), pid_pipe=pid_pipe)
     args.no_python, args.module = True, False
     args.training_script, *args.training_script_args = tied
+
+
+def use_local_rendezvous(args: argparse.Namespace) -> None:
+    """Have torchrun's arguments, where they are about this host alone, use the local rendezvous.
+
+    What names other hosts, an address of the network, or a backend of its own stays as it is.
+    """
+    if not _is_local(args):
+        return
+    port = _port_for_ranks(args)
+    if args.standalone or not args.rdzv_id or args.rdzv_id == "none":
+        args.rdzv_id = str(uuid.uuid4())  # it tells two jobs of this host apart in records of torch
+    args.rdzv_backend, args.rdzv_endpoint = LOCAL_BACKEND, f"{LOOPBACK}:{port}"
+    args.standalone = False
+
+
+def _is_local(args: argparse.Namespace) -> bool:
+    _, most_hosts = torchrun.parse_min_max_nnodes(args.nnodes)
+    if args.standalone:
+        return True
+    if most_hosts != 1 or args.local_addr or args.rdzv_conf:
+        return False
+    if args.rdzv_backend not in ("static", "c10d"):
+        return False
+    if args.rdzv_endpoint:
+        try:
+            host, _ = parse_rendezvous_endpoint(args.rdzv_endpoint, 0)
+        except ValueError:
+            return False  # torchrun says what is wrong with it
+        return is_loopback(host)
+    return args.rdzv_backend == "c10d" or is_loopback(args.master_addr)
+
+
+def _port_for_ranks(args: argparse.Namespace) -> int:
+    """Return the port that the user wants ranks to find their store at; 0: any free one."""
+    if args.standalone or args.rdzv_backend == "c10d":  # its port is one of torchrun's own store
+        return 0
+    if args.rdzv_endpoint:
+        return int(parse_rendezvous_endpoint(args.rdzv_endpoint, 0)[1])
+    return int(args.master_port or 0)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host's name or address is one that only this host can reach."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def threads_per_rank(ranks_here: int) -> int:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import signal
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,30 +19,9 @@ from headrace.cluster.ray_cluster import PlacedAgent
 from headrace.core.console import print_status, write_status
 from headrace.core.errors import LaunchError, UsageError
 from headrace.core.process.supervision import STOP_SIGNALS, exit_code_of
-from headrace.jobs.failure import RankFailure, first_failure
+from headrace.jobs.failure import ClockOffset, RankFailure, first_failure
 from headrace.jobs.host_run import READY, REFUSED, refusal_messages
 from headrace.jobs.output import HostOutput
-
-_MAX_REPORTS = 64  # about a minute's, to follow a clock that drifts or is set
-
-
-class ClockOffset:
-    """The offset of this host's clock against another host's, from that host's reports."""
-
-    def __init__(self) -> None:
-        self._ahead_s: deque[float] = deque(maxlen=_MAX_REPORTS)
-
-    def add(self, sent_s: float, now_s: float) -> None:
-        """Add a report: the other host's clock as it was sent, and this host's as it arrived."""
-        self._ahead_s.append(now_s - sent_s)
-
-    def to_local(self, failure: RankFailure) -> RankFailure:
-        """Return another host's failure with its times converted to this host's clock."""
-        # The report with the smallest delay gives the best estimate.
-        ahead_s = min(self._ahead_s, default=0.0)
-        last_s = failure.last_words_s + ahead_s if failure.last_words_s else 0.0
-        return replace(failure, seen_s=failure.seen_s + ahead_s, last_words_s=last_s)
-
 
 _POLL_S = 0.1
 _SILENT_S = 60.0  # a live agent answers within a second or two
