@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from typer.testing import CliRunner
 
 from data_verbs import run_data_verb
 from headrace.cli.main import build_app
-from headrace.cli.progress_display import ProgressDisplay
+from headrace.cli.progress_view import ProgressView
 from headrace.data.shards.reports import PackProgress
 from image_trees import class_folders, contents, write
 
@@ -193,9 +192,9 @@ def test_ctrl_c_ends_it_at_once_with_130_and_leaves_no_process(tmp_path, verb, a
 
 def test_progress_is_plain_lines_where_there_is_no_terminal(capfd):
     progress = PackProgress(stage="packing", samples=50, of_samples=200, read_bytes=10**6, bad=2)
-    ProgressDisplay(silent_s=0)(progress)
+    ProgressView(0, 0).show(progress, 0)
     assert capfd.readouterr().err == "packing: 50/200, 2 bad\n"
-    ProgressDisplay()(progress)
+    ProgressView(2, 0).show(progress, 1.9)
     assert capfd.readouterr().err == ""
 
 
@@ -204,25 +203,24 @@ def test_a_terminal_gets_a_bar_with_rate_and_time_left(
 ):
     monkeypatch.setenv("TTY_COMPATIBLE", "1")  # rich takes what it writes to for a terminal
     monkeypatch.setenv("COLUMNS", "120")
-    with ProgressDisplay(silent_s=0) as display:
-        # The rate counts from the first samples on, so two reports of some are needed.
-        for samples in (0, 25, 50):
-            display(
-                PackProgress(
-                    stage="packing", samples=samples, of_samples=200, read_bytes=samples * 10**5
-                )
-            )
+    view = ProgressView(0, 0)
+    # The rate counts from the first samples on, so two reports of some are needed.
+    for samples in (0, 25, 50):
+        progress = PackProgress(
+            stage="packing", samples=samples, of_samples=200, read_bytes=samples * 10**5
+        )
+        view.show(progress, samples / 25)
+    view.end()
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capfd.readouterr().err)
-    assert re.search(r"packing .*50/200, \d+/s, [\d.]+ [KMG]iB/s, \S+ s left", shown)
+    assert re.search(r"packing .* 50/200, 25/s, 2\.38 MiB/s, 6 s left", shown)
 
 
 def test_the_rate_counts_from_the_first_samples_of_this_run_on():
-    display = ProgressDisplay(silent_s=0)
+    view = ProgressView(0, 0)
     begun = PackProgress(stage="packing", samples=100, of_samples=400, resumed=100)
     later = PackProgress(
         stage="packing", samples=200, of_samples=400, resumed=100, read_bytes=50 * 2**20
     )
-    now = time.monotonic()
-    display._show(begun, now)
-    numbers = display._numbers(later, now + 10)
+    view.show(begun, 5)
+    numbers = view.numbers(later, 15)
     assert numbers == ["200/400", "10/s", "5 MiB/s", "20 s left"]

@@ -23,10 +23,8 @@ from ray._private.authentication_test_utils import reset_auth_token_state
 from ray.data._internal.usage.poller import get_poller
 
 from headrace import DataLoader
-from headrace.bootstrap.override_hooks import _is_applicable
 from headrace.cluster.ray_node import EmulatedCluster
 from headrace.core.errors import CheckpointError, DatasetError, UsageError, WorkerError
-from headrace.core.overrides import parse_overrides
 from headrace.platforms.instance_groups import GroupSpec
 from headrace.records.reader import open_records
 from jobs import on_two_hosts
@@ -249,12 +247,6 @@ def test_a_batch_has_a_deadline():
     assert "batch 0 did not arrive within 0.5 s" in done.stderr
 
 
-def test_workers_are_not_applied_to_it(capsys: pytest.CaptureFixture[str]):
-    (workers,) = parse_overrides("num_workers=2")
-    assert not _is_applicable(workers, numbers(4))
-    assert "num_workers=2 is not applied to Dataset: Ray's own processes" in capsys.readouterr().err
-
-
 def test_ray_is_not_imported_where_the_dataset_is_none_of_its():
     code = (
         "import sys, headrace, torch\n"
@@ -361,10 +353,14 @@ def test_ranks_with_a_ray_program_each_share_a_dataset_and_are_recorded(
 ):
     shutil.copy(POINTS, tmp_path)
     (tmp_path / "train.py").write_text(OF_RANKS)
-    ended = run_job(tmp_path, *on_two_hosts(cluster.address), "train.py")
+    ended = run_job(
+        tmp_path, *on_two_hosts(cluster.address), "--apply", "num_workers=2", "train.py"
+    )
     assert ended.returncode == 0, ended.stderr
     assert "once True [25, 25]" in ended.stdout
     assert "Each of 2 ranks has Ray prepare this whole dataset" in ended.stderr
+    not_applied = "num_workers=2 is not applied to Dataset: Ray's own processes make its batches"
+    assert ended.stderr.count(not_applied) == 2
     check_records(tmp_path / "r", "train.py", 7, first_loader=1)
     check_records_of_rays_own_batches(tmp_path / "r", "train.py")
 

@@ -19,7 +19,6 @@ import pytest
 from headrace.core.errors import CorruptError, NotFoundError
 from headrace.core.files import remove_abandoned_files, write_atomically
 from headrace.data.storage import CachedStore, open_store
-from headrace.data.storage.cache.blocks import BlockFolder
 from headrace.data.storage.store import CacheableStore
 
 _DATA = random.Random(9).randbytes(2_000_000)
@@ -214,14 +213,28 @@ def _write_for_ever(origin: CacheableStore, folder: Path) -> None:
         cached.close()
 
 
-def test_a_child_that_was_forked_meanwhile_does_not_keep_the_lock(folder: Path) -> None:
-    mine, others = BlockFolder(folder, _LIMIT), BlockFolder(folder, _LIMIT)
-    mine.prepare()
-    with mine._usage() as descriptor:
-        assert descriptor is not None
-        child = multiprocessing.get_context("fork").Process(target=signal.pause, daemon=True)
-        child.start()
-    assert others.save("0123", b"0" * 16, memoryview(b"content"))
+def test_a_child_that_was_forked_meanwhile_does_not_keep_the_lock(
+    origin: CacheableStore, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pwrite, children = os.pwrite, []
+
+    def written_amid_a_fork(descriptor: int, data: bytes, at: int) -> int:
+        """Write the bytes taken so far, with their file locked, as something else forks."""
+        if not children:
+            context = multiprocessing.get_context("fork")
+            children.append(context.Process(target=signal.pause, daemon=True))
+            children[0].start()
+        return pwrite(descriptor, data, at)
+
+    monkeypatch.setattr(os, "pwrite", written_amid_a_fork)
+    mine, other = _cached(origin, folder), _cached(origin, folder)
+    mine.get_range("data", 0, _BLOCK)
+    mine.close()
+    (child,) = children
+    assert child.is_alive()
+    other.get_range("data", _BLOCK, _BLOCK)
+    other.close()
+    assert (mine.stats().written_bytes, other.stats().written_bytes) == (_BLOCK, _BLOCK)
     child.kill()
     child.join()
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import fcntl
 import json
 import pickle
 import shutil
 from decimal import Decimal
 from pathlib import Path
+from uuid import uuid4
 
 import numpy as np
 import pytest
@@ -58,6 +60,23 @@ def test_what_is_saved_comes_back_together(url: str):
     train(model, optimizer, range(3, 6))
     train(other, new_optimizer, range(3, 6))
     assert not differences(everything(model, optimizer), everything(other, new_optimizer))
+
+
+def test_a_scratch_folder_of_a_dead_process_is_removed_and_a_live_one_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    abandoned, live = (tmp_path / f"headrace-checkpoint-{name}" for name in ("abandoned", "live"))
+    for folder in (abandoned, live):
+        folder.mkdir()
+        (folder / "in-use").touch()
+    with (live / "in-use").open("r+b") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # as its process, while it lives
+        checkpointer = Checkpointer(f"memory://{uuid4().hex}")
+        checkpointer.save(1, *trained(1))
+        restored = checkpointer.restore(*trained(0))
+    assert restored is not None
+    assert list(tmp_path.iterdir()) == [live]
 
 
 def test_the_newest_stay_and_the_same_step_is_replaced(url: str):

@@ -34,7 +34,9 @@ def build(folder: str, shards: list[dict[str, dict[str, tuple[int, ...]]]]) -> S
         parts.append(ShardRecord.from_bytes(part.to_bytes(), "test"))
     source = DatasetSource(kind="test", url="", num_files=0, size_bytes=0)
     about = DatasetDescription(layout="tar", source=source)
-    assemble(open_store(folder), summarise(parts), lambda: iter(parts), about)
+    with tempfile.TemporaryDirectory() as temporary:
+        store = open_store(folder)
+        assemble(store, summarise(parts), lambda: iter(parts), about, Path(temporary))
     return open_index(folder)
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.data.storage.cache.blocks import DamagedBlockError, load_block, save_block
+from headrace.data.storage.cache.block_file import DamagedBlockError, load_block, save_block
 from headrace.data.storage.cache.cached_store import CachedRead
 from headrace.data.storage.client.subprocess_protocol import read_pieces, write_piece
 from headrace.data.storage.store import cut_ranges, plan_spans, regrouped, split_span

@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from headrace.core.errors import CheckpointError
 from headrace.data.loader.serialization import unpickle
 from headrace.train import strategies
-from headrace.train.checkpoint_store import Commit, SavedFile, scratch_folder, step_folder, step_of
+from headrace.train.checkpoint_commit import Commit, SavedFile, step_folder, step_of
 from headrace.train.state_dicts import SafeCheckpointReader
 from headrace.train.strategies import repeated_blocks
 from training import Block, Network
@@ -114,18 +114,6 @@ def test_a_dataset_of_any_python_s_paths_is_read(tmp_path: Path):
     for module in (b"pathlib", b"pathlib._local"):
         foreign = pickle.dumps(tmp_path, protocol=0).replace(here, b"c" + module + b"\nPosixPath")
         assert unpickle(foreign) == tmp_path
-
-
-def test_a_scratch_folder_of_a_dead_process_is_removed_and_a_live_one_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    abandoned = tmp_path / "headrace-checkpoint-abandoned"
-    abandoned.mkdir()
-    (abandoned / "in-use").touch()
-    with scratch_folder() as first, scratch_folder() as second:
-        assert sorted(tmp_path.iterdir()) == sorted([first, second])
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_at_exit_gloo_s_threads_may_finish_what_needs_the_interpreter():

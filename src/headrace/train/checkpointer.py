@@ -25,15 +25,13 @@ from torch.optim import Optimizer
 from headrace.core.errors import CheckpointError, UsageError
 from headrace.core.world import current_world
 from headrace.data.storage import StorageConfig, open_store, parse_url
+from headrace.train.checkpoint_commit import Commit, SavedFile, step_folder
 from headrace.train.checkpoint_store import (
     CheckpointCatalog,
-    Commit,
-    SavedFile,
     describe_file,
     fetch_file,
     rank_files,
     scratch_folder,
-    step_folder,
 )
 from headrace.train.state_dicts import (
     PlainCheckpointWriter,

@@ -12,7 +12,6 @@ import pytest
 
 from headrace import Estimator, open_run
 from headrace.core.errors import LaunchError, RecordsError, UsageError
-from headrace.jobs.run_handle import RunHandle
 from headrace.sagemaker import (
     FileSystemInput,
     FrameworkProfile,
@@ -302,7 +301,7 @@ def test_an_estimator_of_a_run_starts_the_same_job_from_any_folder(
     assert first is not None
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
     again = Estimator.attach(first.path)
-    assert again.latest_run == RunHandle(path=first.path, number=1)
+    assert (again.latest_run.path, again.latest_run.number) == (first.path, 1)
     again.fit(logs=False, job_name="second")
     assert again.latest_run is not None
     first_attempt, second_attempt = (

@@ -241,7 +241,7 @@ def index_in_place(
         summary = summarise(spool.parts(), listed_bad)
         check_bad_files(summary.bad, max_bad, store.url, complete=True)
         on_progress(PackProgress(stage="indexing"))
-        manifest = assemble(target, summary, spool.parts, description)
+        manifest = assemble(target, summary, spool.parts, description, Path(folder))
     return PackReport(url=target.url, manifest=manifest)
 
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -327,7 +329,9 @@ def pack(
     description = DatasetDescription(
         layout="tar", source=table.source, classes=table.classes, options=options_entry
     )
-    manifest = assemble(store, summary, lambda: _parts(store, finished), description)
+    with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
+        parts = partial(_parts, store, finished)
+        manifest = assemble(store, summary, parts, description, Path(folder))
     remove_state(store)
     return PackReport(url=store.url, manifest=manifest)
 

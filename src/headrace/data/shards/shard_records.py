@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import json
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -202,22 +201,28 @@ def summarise(records: Iterable[ShardRecord], listed_bad: Sequence[BadFile] = ()
 
 
 def assemble(
-    store: Store, summary: PackSummary, records: ShardRecords, description: DatasetDescription
+    store: Store,
+    summary: PackSummary,
+    records: ShardRecords,
+    description: DatasetDescription,
+    folder: Path,
 ) -> DatasetManifest:
-    """Write the index, then the manifest; DatasetError: no sample is left."""
+    """Write the index, then the manifest; DatasetError: no sample is left.
+
+    The index is put together in `folder`, a temporary one.
+    """
     if not summary.entries:
         raise DatasetError(
             f"{description.source.url}: no sample is left, all {len(summary.bad)} were left out "
             "as bad."
         )
     fingerprint = fingerprint_of(description.layout, summary.entries)
-    with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
-        path = Path(folder) / INDEX_NAME
-        batches = (record.batch for record in records() if record.batch.num_rows)
-        with local_disk_errors(path):
-            spans = write_index(path, batches, summary.kinds, fingerprint)
-            index_bytes, index_crc32c = path.stat().st_size, checksum_of_file(path)
-        store.put(INDEX_NAME, path)
+    path = folder / INDEX_NAME
+    batches = (record.batch for record in records() if record.batch.num_rows)
+    with local_disk_errors(path):
+        spans = write_index(path, batches, summary.kinds, fingerprint)
+        index_bytes, index_crc32c = path.stat().st_size, checksum_of_file(path)
+    store.put(INDEX_NAME, path)
     manifest = DatasetManifest(
         fingerprint=fingerprint,
         layout=description.layout,

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from headrace.core.errors import CorruptError, HeadraceError, UsageError
 from headrace.core.lazy import blake2b
-from headrace.data.storage.cache.blocks import Block, BlockFolder, BlockWriter, CacheStats
+from headrace.data.storage.cache.block_file import Block
+from headrace.data.storage.cache.blocks import BlockFolder, BlockWriter, CacheStats
 from headrace.data.storage.store import (
     Buffer,
     CacheableStore,

@@ -1,0 +1,80 @@
+"""The commit file of a checkpoint, which names all its files, and the folders of steps."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from headrace.core.errors import CheckpointError
+
+COMMIT_FILE = "commit.json"
+_FORMAT_VERSION = 1
+_STEP_FOLDER = re.compile(r"step-(\d{12})")
+_PLAIN_NAME = re.compile(r"[\w.-]*\w[\w.-]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedFile:
+    """One file of a checkpoint."""
+
+    name: str  # in the save's folder
+    size_bytes: int
+    crc32c: int  # CRC-32C (Castagnoli) of its bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """A complete checkpoint."""
+
+    step: int
+    save: str
+    """Name of the folder with its files, below the step's. Each save has its own, so files of an
+    earlier attempt, or of one that is still writing, are never part of it."""
+    world_size: int  # ranks that saved it
+    saved_s: float  # since 1970 (UTC)
+    files: tuple[SavedFile, ...]
+    loader: tuple[Any, ...] | None = None
+    """The loader's state, if one was saved: one entry for all ranks where theirs were equal, else
+    one a rank."""
+    extra: Any = None  # the script's
+
+    def to_json(self) -> bytes:
+        """Return the commit file's bytes."""
+        return json.dumps({"version": _FORMAT_VERSION, **asdict(self)}, indent=1).encode() + b"\n"
+
+    @classmethod
+    def from_json(cls, data: bytes, url: str) -> Commit:
+        """Return the commit that bytes hold; CheckpointError: none, or of a later format."""
+        try:
+            entries = json.loads(data)
+            version = entries.pop("version")
+            if version != _FORMAT_VERSION:
+                raise CheckpointError(
+                    f"{url} has format {version}; this Headrace reads {_FORMAT_VERSION}. Install "
+                    "the version that wrote it, or a newer one."
+                )
+            files = tuple(SavedFile(**file) for file in entries.pop("files"))
+            loader = entries.pop("loader")
+            commit = cls(files=files, loader=None if loader is None else tuple(loader), **entries)
+            for name in (commit.save, *(file.name for file in files)):
+                if not _PLAIN_NAME.fullmatch(name):
+                    raise ValueError(f"{name!r} is no file's name")  # noqa: TRY301
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise CheckpointError(
+                f"{url} is no commit of a checkpoint: {error}. Delete the checkpoint's folder to "
+                "go on from the one before it."
+            ) from error
+        return commit
+
+
+def step_folder(step: int) -> str:
+    """Return the name of a step's folder."""
+    return f"step-{step:012d}"
+
+
+def step_of(path: str) -> int | None:
+    """Return the step whose folder contains an object's path, or None."""
+    match = _STEP_FOLDER.fullmatch(path.partition("/")[0])
+    return int(match[1]) if match else None
