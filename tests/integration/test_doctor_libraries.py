@@ -75,6 +75,7 @@ def test_warnings_keep_their_places(library_only: Run):
 
 def test_the_call_of_an_evaluation_is_named_and_not_the_model(tmp_path: Path):
     run = record(tmp_path, "evaluating")
+    check(run)
     outliers = {each.rule: each for each in diagnose(open_records(run.folder)).findings}[
         "step-outliers"
     ]

@@ -33,12 +33,6 @@ def save(net: nn.Module, table: torch.Tensor, folder: Path) -> None:
     torch.save({"net": net.state_dict(), "table": table}, folder / "last.pt")  # checkpoint
 
 
-def evaluate(net: nn.Module, held_out: torch.Tensor) -> float:
-    """Look at all that was held out."""
-    with torch.no_grad():
-        return sum(float(net(x).sum()) for x in held_out.split(16))  # evaluation
-
-
 def memory() -> str | None:
     """Return a folder in memory, where a checkpoint has room: a disk may stall at any step."""
     folder = Path("/dev/shm")  # noqa: S108 - a temporary folder is made in it
@@ -49,7 +43,7 @@ def memory() -> str | None:
 def main(what: str, folder: Path) -> None:
     """Train."""
     data = TensorDataset(torch.randn(3840, 16), torch.randint(0, 3, (3840,)))
-    net, held_out = Network(), torch.randn(160, 16)
+    net = Network()
     table = torch.zeros(40_000_000 if what == "checkpoint" else 0)
     optimizer = Descent(net.parameters())
     # Lists: the collector looks at each of them, and at no dict of plain numbers.
@@ -62,8 +56,6 @@ def main(what: str, folder: Path) -> None:
             continue
         if what == "checkpoint":
             save(net, table, folder)  # all of `save`: checkpoint
-        elif what == "evaluation":
-            evaluate(net, held_out)  # all of `evaluate`: evaluation
         else:
             gc.collect()  # garbage
     del known[:]
