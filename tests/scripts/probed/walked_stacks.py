@@ -10,7 +10,7 @@ import gc
 import sys
 import threading
 
-from headrace.observe.probe.stack_sampler import _Lines
+from headrace.observe.probe.thread_stack import ThreadStack
 
 DEPTH = 20
 
@@ -68,7 +68,7 @@ def walk(allocations: int) -> None:
     gc.set_threshold(allocations)
     gc.enable()
     try:
-        text = _Lines(frame).text()
+        text = ThreadStack(frame).text()
         seen = text.count(":Walked.first"), text.count(":Walked.second"), gc.isenabled()
         sys.stdout.write(f"{seen}\n")
     finally:

@@ -16,19 +16,16 @@ their rate is as high as a share of the time allows.
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from itertools import accumulate, repeat
-from pathlib import Path
-from types import CodeType, FrameType
 
 from headrace.observe.probe.recording_session import SESSION
 from headrace.observe.probe.slow_steps import SlowStepSamples
+from headrace.observe.probe.thread_stack import StackKey, ThreadStack
 from headrace.observe.probe.timing_rates import SAMPLING_PERIOD_S, SamplingRate
 from headrace.records.schema import SLOW_STEP_STACKS, STACKS, Table
 
@@ -39,65 +36,10 @@ _SWITCH_S = 0.0002
 _USUAL_SWITCH_S = 0.005  # Python's default; another value is the script's choice
 _LONGEST_SAMPLE_S = 1.0
 _LAST_WAIT_S = 10.0  # less than the launcher waits at the end; the event log waits as long
-_PROBE_FOLDER = f"{Path(__file__).parent}/"
-_MAX_FRAMES = 48
 _MAX_STACKS = 512  # distinct ones in one flush; more are summed without their lines
 
 PhaseRequest = Callable[[Callable[[str], None]], None]
 """Calls its argument, now or later, with what the thread does at this moment."""
-_Stack = tuple[int | None, ...]  # id of each code and its line, innermost frame first
-
-
-class _Lines:
-    """The stack of a thread: codes and lines, innermost frame first.
-
-    Codes are told apart by id, because hashing one hashes all its content each time. They are kept
-    alive so that their ids stay unique.
-
-    Args:
-        frame: The innermost frame.
-    """
-
-    __slots__ = ("codes", "stack")
-
-    def __init__(self, frame: FrameType) -> None:
-        frames = _frames_from(frame)
-        self.codes: list[CodeType] = [each.f_code for each in frames]
-        self.stack: _Stack = (*map(id, self.codes), *[each.f_lineno for each in frames])
-
-    def text(self) -> str:
-        """Return the lines as recorded, without those of the probe's hooks."""
-        lines = self.stack[len(self.codes) :]
-        all_lines = list(zip(reversed(self.codes), reversed(lines), strict=True))
-        script_lines = [
-            pair for pair in all_lines if not pair[0].co_filename.startswith(_PROBE_FOLDER)
-        ]
-        return "\n".join(
-            f"{code.co_filename}:{line or 0}:{code.co_qualname}"  # None: between two lines
-            for code, line in script_lines or all_lines
-        )
-
-
-def _frames_from(innermost: FrameType) -> list[FrameType]:
-    """Return the frames of a stack, innermost first.
-
-    `f_back` makes a frame's object, and before Python 3.12 that may start a garbage collection. If
-    a finalizer then lets the sampled thread go on, `f_back` returns whatever is in the place where
-    that thread's frame was: any object, or none at all. So nothing is collected meanwhile, and the
-    interpreter lock, which `extend` and `getattr` never give up, stays with this thread.
-    """
-    frames: list[FrameType | None] = []
-    collects = sys.version_info < (3, 12) and gc.isenabled()
-    if collects:
-        gc.disable()
-    try:
-        frames.extend(accumulate(repeat("f_back", _MAX_FRAMES - 1), getattr, initial=innermost))
-    except AttributeError:  # of None, which is around the outermost frame
-        pass
-    finally:
-        if collects:
-            gc.enable()
-    return [frame for frame in frames if frame is not None]
 
 
 class _SampleSums:
@@ -105,10 +47,10 @@ class _SampleSums:
 
     def __init__(self, table: Table) -> None:
         self._table = table
-        self._seen: dict[tuple[str, _Stack], tuple[_Lines | None, list[int]]] = {}
-        self._texts: dict[_Stack, tuple[_Lines, str]] = {}
+        self._seen: dict[tuple[str, StackKey], tuple[ThreadStack | None, list[int]]] = {}
+        self._texts: dict[StackKey, tuple[ThreadStack, str]] = {}
 
-    def add(self, lines: _Lines, wall_ns: int, cpu_ns: int, phase: str) -> None:
+    def add(self, lines: ThreadStack, wall_ns: int, cpu_ns: int, phase: str) -> None:
         """Add a sample."""
         found = self._seen.get((phase, lines.stack))
         if found is None:
@@ -131,7 +73,7 @@ class _SampleSums:
                 end_ns,
             )  # fmt: skip
 
-    def _text(self, lines: _Lines) -> str:
+    def _text(self, lines: ThreadStack) -> str:
         known = self._texts.get(lines.stack)
         if known is not None:
             return known[1]
@@ -168,7 +110,7 @@ class StackSampler(threading.Thread):
         self._rate = SamplingRate()
         self._sums, self._slow_sums = _SampleSums(STACKS), _SampleSums(SLOW_STEP_STACKS)
         self._slow_steps = slow_steps
-        self._lines: _Lines | None = None
+        self._lines: ThreadStack | None = None
         self._sampled_cpu_ns: int | None = None
         self._sampled_ns = self._flushed_ns = self._settled_ns = 0
         self._restart()
@@ -218,7 +160,7 @@ class StackSampler(threading.Thread):
         cpu_ns = cpu_now_ns - self._sampled_cpu_ns
         if self._lines is None or cpu_ns:
             frame = sys._current_frames().get(self.watched)  # noqa: SLF001 - documented
-            self._lines = None if frame is None else _Lines(frame)
+            self._lines = None if frame is None else ThreadStack(frame)
             del frame  # else what it holds lives, and ends, here instead of in the script's thread
         if self._lines is not None:
             self._request_phase(
@@ -230,7 +172,7 @@ class StackSampler(threading.Thread):
         self._rate.pause_began()
         return self._rate.pause_s(deep=SESSION.deep)
 
-    def _add(self, at_ns: int, lines: _Lines, wall_ns: int, cpu_ns: int, phase: str) -> None:
+    def _add(self, at_ns: int, lines: ThreadStack, wall_ns: int, cpu_ns: int, phase: str) -> None:
         self._sums.add(lines, wall_ns, cpu_ns, phase)
         if self._slow_steps is not None:
             keep = partial(self._slow_sums.add, lines, wall_ns, cpu_ns, phase)
