@@ -232,6 +232,20 @@ def test_batches_that_a_resumed_run_passes_over(passed: int):
     assert "slow-start" not in rules
 
 
+def test_batches_whose_optimizer_did_not_step_are_not_passed_over():
+    # As where a gradient scaler skips the first steps, of which the very first tunes its kernels.
+    script = Script().iterates()
+    used_ms = (8000, 400, 300, 39)
+    for number in range(len(used_ms)):
+        script.fetch(60)
+        row = script.tables.rows["fetches"][-1]
+        row["start_ns"] += (60 * number + sum(used_ms[:number])) * MS
+    script.row("train", batches=4, data_wait=60 * 4, forward=sum(used_ms))
+    script.train(100)
+    _, rules = found(script)
+    assert "passed-over-batches" not in rules
+
+
 def test_whole_epochs_that_are_passed_over():
     script = Script().iterates().passes_over(100, 30)
     script.iterates().passes_over(50, 30).train(100)

@@ -7,7 +7,9 @@ row. What a rank was at then is known by its stack samples, which are written ea
 
 A batch is passed over if its loader was asked for it and the script trained on later ones of the
 same iteration alone, as a script does that resumes within an epoch. So is an iteration before the
-first step in which the script only asked for batches.
+first step in which the script only asked for batches. A step may also hold more batches than others
+because the script did not let its optimizer step after each backward, as with accumulated gradients
+or where a gradient scaler skips steps whose gradients overflow: those are used, not passed over.
 """
 
 from __future__ import annotations
@@ -241,11 +243,13 @@ def _passed_rows(rows: Columns, fetches: Columns) -> Flags:
 def _is_unused(rows: Columns) -> bool:
     """Return whether a script did nothing with the batches of an iteration."""
     used_ns = rows["wall_ns"] - rows["data_wait_ns"]
-    return (
-        int(rows["batches"].sum()) >= _FEWEST_PASSED_OVER
-        and int(used_ns.sum()) <= _USED_SHARE * int(rows["wall_ns"].sum())
-        and float(np.median(used_ns)) <= _USED_NS
-    )
+    enough = int(rows["batches"].sum()) >= _FEWEST_PASSED_OVER
+    return enough and _is_little_use(used_ns, int(rows["wall_ns"].sum()))
+
+
+def _is_little_use(used_ns: Ints, wall_ns: int) -> bool:
+    """Return whether a script did nothing with batches but ask for the next, in `wall_ns`."""
+    return int(used_ns.sum()) <= _USED_SHARE * wall_ns and float(np.median(used_ns)) <= _USED_NS
 
 
 def _iterations(rows: Columns, fetches: Columns) -> Ints:
@@ -259,13 +263,17 @@ def _passed_within_steps(rows: Columns, fetches: Columns) -> list[tuple[int, int
     trains = rows.where(rows["kind"] == "train")
     usual = max(int(np.median(trains["batches"])), 1)
     is_first = np.diff(_iterations(trains, fetches), prepend=-1) != 0
-    fetched_ns = np.sort(fetches["start_ns"])
+    fetches = fetches.where(np.argsort(fetches["start_ns"], kind="stable"))
+    asked_ns, had_ns = fetches["start_ns"], fetches["start_ns"] + fetches["wait_ns"]
     found = []
     for place in np.flatnonzero(is_first & (trains["batches"] > usual)):
         begin_ns, count = int(trains["start_ns"][place]), int(trains["batches"][place]) - usual
-        later = fetched_ns[np.searchsorted(fetched_ns, begin_ns) :]
-        if count < len(later):
-            wall_ns = min(int(later[count]) - begin_ns, int(trains["wall_ns"][place]))
+        first = int(np.searchsorted(asked_ns, begin_ns))
+        if first + count >= len(asked_ns):
+            continue
+        wall_ns = min(int(asked_ns[first + count]) - begin_ns, int(trains["wall_ns"][place]))
+        used_ns = asked_ns[first + 1 : first + count + 1] - had_ns[first : first + count]
+        if _is_little_use(used_ns, wall_ns):
             found.append((begin_ns, wall_ns, count))
     return found
 
