@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 
-class Device:
-    """Takes its time for what is put into its queue.
+class Stream:
+    """A queue of a device.
+
+    Attributes:
+        done_ns: When all that it was given is done.
+    """
+
+    def __init__(self) -> None:
+        self.done_ns = 0
+
+
+class Device(Stream):
+    """Takes its time for what is put into its queues: into itself, unless a stream is named.
 
     Attributes:
         now_ns: The time.
-        done_ns: When all that it was given is done.
         events: How many events it has made.
     """
 
     def __init__(self, now_ns: int = 0) -> None:
+        super().__init__()
         self.now_ns = now_ns
-        self.done_ns = self.events = 0
+        self.events = 0
 
     def event(self) -> Event:
         self.events += 1
@@ -28,8 +39,8 @@ class Event:
         self._device = device
         self.at_ns = 0
 
-    def record(self) -> None:
-        self.at_ns = max(self._device.done_ns, self._device.now_ns)
+    def record(self, stream: Stream | None = None) -> None:
+        self.at_ns = max((stream or self._device).done_ns, self._device.now_ns)
 
     def query(self) -> bool:
         return self.at_ns <= self._device.now_ns

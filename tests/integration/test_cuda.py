@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 import headrace
 from headrace.observe.probe.gpu_metrics import GpuSampler
-from headrace.records.reader import open_records
+from headrace.records.reader import Records, open_records
 from headrace.records.schema import PHASES
 from headrace.train import prepare
 from packed import pack_images
@@ -84,11 +84,18 @@ def test_every_strategy_trains_on_the_device(strategy: str, monkeypatch: pytest.
             dist.destroy_process_group()
 
 
-def test_steps_have_phases_by_the_device_s_clock(tmp_path: Path):
-    script = Path(__file__).parents[1] / "scripts" / "probed" / "on_cuda.py"
-    command = [sys.executable, "-m", "headrace.cli.main", "run", "--run-dir", str(tmp_path / "run")]
+SCRIPTS = Path(__file__).parents[1] / "scripts" / "probed"
+
+
+def recorded(script: Path, folder: Path) -> Records:
+    command = [sys.executable, "-m", "headrace.cli.main", "run", "--run-dir", str(folder / "run")]
     subprocess.run([*command, str(script)], check=True, timeout=240)
-    records = open_records(tmp_path / "run")
+    return open_records(folder / "run")
+
+
+def test_steps_have_phases_by_the_device_s_clock(tmp_path: Path):
+    script = SCRIPTS / "on_cuda.py"
+    records = recorded(script, tmp_path)
     rows = {(row["kind"], row["step"]): row for row in records.table("device_steps").to_pylist()}
     steps = [row for row in records.table("steps").to_pylist() if row["kind"] == "train"]
     assert len(steps) == 80
@@ -103,5 +110,37 @@ def test_steps_have_phases_by_the_device_s_clock(tmp_path: Path):
     assert by_device == pytest.approx(by_host, rel=0.5)  # the device lags by its queue
     assert all(rows["train", row["step"]]["device_forward_ns"] > 0 for row in steps[:-1])
     assert all(rows["train", row["step"]]["device_copy_ns"] > 0 for row in steps[:-1])
-    events = {row["kind"] for row in records.table("events").to_pylist()}
-    assert "probe-fault" not in events
+    copies = records.table("device_copies").to_pylist()
+    line = 1 + script.read_text().splitlines().index(
+        '        x, y = x.to("cuda", non_blocking=True), y.clone().cuda()  # noqa: PLW2901'
+    )
+    assert {(row["file"], row["line"]) for row in copies} == {(str(script), line)}
+    assert sum(row["copies"] for row in copies) == 160
+    copied_ns = sum(row["device_copy_ns"] for row in rows.values())
+    assert sum(row["device_ns"] for row in copies) == pytest.approx(copied_ns, rel=0.1)
+    assert faults(records) == []
+
+
+def faults(records: Records) -> list[dict]:
+    return [row for row in records.table("events").to_pylist() if row["kind"] == "probe-fault"]
+
+
+def test_a_graph_that_is_replayed_is_a_step(tmp_path: Path):
+    records = recorded(SCRIPTS / "on_cuda_graph.py", tmp_path)
+    steps = [row for row in records.table("steps").to_pylist() if row["kind"] == "train"]
+    with_batches = [row for row in steps if row["batches"]]
+    assert len(with_batches) == 80
+    assert {(row["batches"], row["samples"], row["copies"]) for row in with_batches} == {(1, 8, 2)}
+    rows = {row["step"]: row for row in records.table("device_steps").to_pylist()}
+    on_device = [rows[row["step"]] for row in with_batches[:-1]]
+    assert all(row["device_backward_ns"] > 0 for row in on_device)  # the whole graph's time
+    assert faults(records) == []
+
+
+def test_copies_beside_the_steps_cost_them_nothing(tmp_path: Path):
+    records = recorded(SCRIPTS / "on_cuda_side_stream.py", tmp_path)
+    rows = [row for row in records.table("device_steps").to_pylist() if row["kind"] == "train"]
+    assert len(rows) >= 78
+    wall_ns, copy_ns = (sum(row[f"device_{name}_ns"] for row in rows) for name in ("wall", "copy"))
+    assert copy_ns < 0.05 * wall_ns  # of what their launching takes, not the 100 MB
+    assert faults(records) == []

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.observe.probe import device_clock
-from headrace.observe.probe.device_clock import DeviceClock, HostReport
-from headrace.observe.probe.step_clock import RowKind, Segment, StepClock
-from simulated_device import Device
+from headrace.observe.probe.device_clock import CopySums, DeviceClock, HostReport
+from headrace.observe.probe.step_clock import CopyPlace, RowKind, Segment, StepClock
+from simulated_device import Device, Stream
 
 EPOCH: list[Callable[[StepClock, int], None]] = [
     lambda clock, at: clock.fetch_began(0, at, grad=True),
@@ -96,3 +98,84 @@ def test_a_device_that_is_not_in_use_costs_no_events_and_loses_nothing():
         for report in EPOCH:
             clock.report(report, timed=False)
     assert (device.events, clock.lost) == (0, 0)
+
+
+@given(st.lists(st.integers(0, 100), min_size=4, max_size=30), st.data())
+def test_what_lies_in_another_stream_costs_the_stream_of_the_steps_nothing(
+    copies_ns: list[int], data: st.DataObject
+):
+    rows: list[Row] = []
+    device, side = Device(), Stream()
+    clock = DeviceClock(lambda *row: rows.append(row), device.event)
+    for copied_ns in copies_ns:
+        for report in EPOCH:
+            side.done_ns = max(side.done_ns, device.now_ns) + copied_ns
+            device.done_ns += 10
+            clock.report(report, stream=device)
+            device.now_ns = data.draw(st.integers(device.now_ns, device.done_ns))
+    device.now_ns = device.done_ns
+    clock.poll()
+    assert [row.wall_ns for _, _, row in rows] == [80] * (len(copies_ns) - 1)
+    assert all(row.phases_ns["copy"] == 10 for _, _, row in rows)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 50)), min_size=9, max_size=80))
+def test_time_goes_on_where_the_steps_move_to_a_stream_that_is_ahead(
+    moves: list[tuple[bool, int]],
+):
+    rows: list[Row] = []
+    device, other = Device(), Stream()
+    clock = DeviceClock(lambda *row: rows.append(row), device.event)
+    ends_ns = []
+    for place, (moved, work_ns) in enumerate(moves):
+        stream = other if moved else device
+        stream.done_ns += work_ns
+        ends_ns.append(stream.done_ns)
+        clock.report(EPOCH[place % len(EPOCH)], stream=stream)
+    device.now_ns = max(ends_ns)
+    clock.poll()
+    latest = list(itertools.accumulate(ends_ns, max))
+    starts = [latest[at] - latest[0] + 1 for at in range(0, len(moves), len(EPOCH))]
+    assert [row.start_ns for _, _, row in rows] == starts[:-1]
+    assert [row.wall_ns for _, _, row in rows] == [b - a for a, b in itertools.pairwise(starts)]
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 10**6)), max_size=60))
+def test_copies_take_what_the_device_does_by_their_lines_whatever_the_script_waits_for(
+    copies: list[tuple[str, int]],
+):
+    taken: dict[CopyPlace, int] = {}
+    rows: list[Row] = []
+    device = Device()
+
+    def add(place: CopyPlace, spent_ns: int) -> None:
+        taken[place] = taken.get(place, 0) + spent_ns
+
+    clock = DeviceClock(lambda *row: rows.append(row), device.event, add)
+    for file, copied_ns in copies:
+        for report in EPOCH[:2]:
+            clock.report(report)
+        device.done_ns += 5_000  # earlier work, for which the script waits in the copy
+        clock.report(EPOCH[2])
+        device.done_ns += copied_ns
+        device.now_ns = device.done_ns
+        clock.report(lambda clock, at, file=file: clock.within_ended(at, place=(file, 7)))
+        clock.poll()
+    assert taken == {
+        (file, 7): sum(ns for other, ns in copies if other == file) for file, _ in copies
+    }
+
+
+@given(st.lists(st.integers(0, 10**10), max_size=300))
+def test_sums_of_copies_lose_nothing_and_are_written_ever_more_seldom(pauses_ns: list[int]):
+    written: list[tuple[CopyPlace, int, int]] = []
+    copies = CopySums(lambda *row: written.append(row))
+    now_ns = 1
+    for pause_ns in pauses_ns:
+        now_ns += pause_ns
+        copies.add(("train.py", 7), 3)
+        copies.write(now_ns)
+    copies.write()
+    assert sum(count for _, count, _ in written) == len(pauses_ns)
+    assert sum(spent_ns for *_, spent_ns in written) == 3 * len(pauses_ns)
+    assert len(written) <= 11 + math.log(max(now_ns / 1e10, 1)) / math.log(1.1) + 1

@@ -58,17 +58,17 @@ PURE = """
     observe.doctor.rules observe.doctor.rules.batch_making observe.doctor.scaling_forecast
     observe.doctor.stack_frames observe.doctor.stack_samples observe.probe.batch_samples
     observe.probe.device_clock observe.probe.device_copies observe.probe.event_log
-    observe.probe.file_reads observe.probe.gpu_metrics observe.probe.host_resources
-    observe.probe.library_batches observe.probe.loaders observe.probe.process_cores
-    observe.probe.process_usage observe.probe.rank_claims observe.probe.slow_steps
-    observe.probe.step_clock observe.probe.thread_stack observe.probe.timing_rates
-    observe.whatif.allowed_cores observe.whatif.comparison observe.whatif.prediction
-    observe.whatif.simulation observe.whatif.tables observe.whatif.train_steps
-    observe.whatif.worker_shares offload.capacity offload.frames offload.protocol
-    offload.proxy_records offload.scheduler platforms.cluster_hosts platforms.training_job
-    platforms.vertex records.data_frames records.redaction report.figures.activity
-    report.figures.base report.figures.step_phases report.formatting report.markup
-    report.open_run report.top.state sampling sampling.lanes sampling.seeds
+    observe.probe.file_reads observe.probe.gpu_metrics observe.probe.graph_replays
+    observe.probe.host_resources observe.probe.library_batches observe.probe.loaders
+    observe.probe.process_cores observe.probe.process_usage observe.probe.rank_claims
+    observe.probe.slow_steps observe.probe.step_clock observe.probe.thread_stack
+    observe.probe.timing_rates observe.whatif.allowed_cores observe.whatif.comparison
+    observe.whatif.prediction observe.whatif.simulation observe.whatif.tables
+    observe.whatif.train_steps observe.whatif.worker_shares offload.capacity offload.frames
+    offload.protocol offload.proxy_records offload.scheduler platforms.cluster_hosts
+    platforms.training_job platforms.vertex records.data_frames records.redaction
+    report.figures.activity report.figures.base report.figures.step_phases report.formatting
+    report.markup report.open_run report.top.state sampling sampling.lanes sampling.seeds
     train.checkpoint_commit train.state_dicts train.strategies
 """.split()  # noqa: SIM905 - names, as a paragraph
 """No process, thread, socket or file at import or in a signature; `IMPURE` is checked."""

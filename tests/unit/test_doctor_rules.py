@@ -71,6 +71,27 @@ def test_copies_are_reported_with_what_they_lack(
     assert other_advice not in copies.remedies[0].how
 
 
+@pytest.mark.parametrize(("by_line", "named"), [(True, 52), (False, 57)])
+def test_the_copy_is_named_that_takes_the_device_and_not_the_one_that_waits_for_it(
+    by_line: bool, named: int
+):
+    images, labels = (stack(f"{SCRIPT}:{line}:<module>") for line in (52, 57))
+    run = healthy(rank_stacks=[(images, "copy", 0.1, 0.9), (labels, "copy", 0.4, 0.1)])
+    run.phases_ms |= {"copy": 12.0}  # most of it waiting for the device, in the copy of the labels
+    tables = play(run)
+    for row in tables.rows["steps"]:
+        device = {"copy": 4 * MS, "forward": row["wall_ns"] - 4 * MS}
+        spent = {f"device_{phase}_ns": ns for phase, ns in device.items()}
+        tables.add("device_steps", step=row["step"], kind="train",
+                   device_wall_ns=row["wall_ns"], **spent)  # fmt: skip
+    for line, ms in ((52, 400), (57, 1)) if by_line else ():
+        tables.add("device_copies", file=SCRIPT, line=line, copies=120, device_ns=ms * MS)
+    copies = found(tables, "blocking-copy")
+    assert copies is not None
+    assert copies.cause is not None
+    assert copies.cause.line == named
+
+
 def test_pinned_asynchronous_copies_are_not_what_the_script_waits_for():
     run = healthy()
     run.phases_ms["copy"] = 3.0
@@ -298,6 +319,20 @@ def test_short_steps_have_nothing_to_fix_or_want_larger_batches():
     assert 1.0 < remedy.low < remedy.high < 1.25
 
 
+@pytest.mark.parametrize("seconds", [3, 60])
+def test_workers_that_idle_while_the_first_step_compiles_are_too_few_all_the_same(seconds: int):
+    tables = play(healthy(workers=1, service_ms=40.0))
+    later_ns = seconds * 1000 * MS
+    first = tables.rows["steps"][0]
+    first["wall_ns"] += later_ns
+    first["forward_ns"] += later_ns
+    tables.rows["batches"][3]["idle_ns"] += later_ns  # three were made in advance
+    for name, number in (("steps", 1), ("fetches", 1), ("batches", 3)):
+        for row in tables.rows[name][number:]:
+            row["start_ns"] += later_ns
+    assert "too-few-workers" in {each.rule for each in diagnose(tables).findings}
+
+
 def test_ranks_that_take_different_numbers_of_steps():
     tables = play(healthy(ranks=2, cores=16))
     steps = tables.rows["steps"]
@@ -321,6 +356,14 @@ def test_batches_too_small_for_the_gpu(utilisation: float, fires: bool):
     ticks = len(tables.system["t_ns"])
     tables.system["gpu_0_utilisation_percent"] = [utilisation] * ticks
     assert (found(tables, "small-batch") is not None) == fires
+
+
+def test_short_steps_that_take_ready_batches_over_are_too_small_for_the_gpu_all_the_same():
+    tables = short_steps(4.0, ready_ms=0.7)
+    tables.system["gpu_0_utilisation_percent"] = [30.0] * len(tables.system["t_ns"])
+    worst = diagnose(tables).findings[0]
+    assert worst.rule == "small-batch"
+    assert [each.name for each in worst.remedies] == ["bigger-batch"]
 
 
 @pytest.mark.parametrize(("utilisation", "fires"), [(None, True), (40.0, True), (97.0, False)])

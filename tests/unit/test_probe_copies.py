@@ -15,17 +15,22 @@ class Log:
     def __init__(self) -> None:
         self.begun = 0
         self.copies: list[DeviceCopyCounts] = []
+        self.places: list[tuple[str, int]] = []
 
     def begin(self) -> bool:
         self.begun += 1
         return True
+
+    def end(self, copies: DeviceCopyCounts, place: tuple[str, int]) -> None:
+        self.copies.append(copies)
+        self.places.append(place)
 
 
 @pytest.fixture
 def log() -> Iterator[Log]:
     log = Log()
     seen = CopyObserver()
-    seen.on_begin, seen.on_end = log.begin, log.copies.append
+    seen.on_begin, seen.on_end = log.begin, log.end
     seen.hook(torch)
     yield log
     for name in ("to", "cuda", "copy_"):
@@ -56,6 +61,7 @@ def test_copies_from_the_host_to_a_device_are_counted(
 ):
     assert copy(torch.zeros(3)).is_meta
     assert log.copies == [counted]
+    assert log.places == [(__file__, copy.__code__.co_firstlineno)]
 
 
 @pytest.mark.parametrize(

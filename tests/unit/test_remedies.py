@@ -289,11 +289,12 @@ def gpu_used(tables: RunTables, percent: float) -> RunTables:
     return tables
 
 
-def test_twice_the_batch_gives_what_the_device_idles():
+def test_twice_the_batch_gives_at_least_what_the_device_idles():
     tables = gpu_used(play(Run(workers=4, service_ms=4, busy_cores=3)), 30.0)
     bigger = remedy(found(tables, "small-batch"), "bigger-batch")
-    # Of 10.5 ms 35 to 70 % are paid once for two batches.
-    assert 1 / (1 - 0.35 / 2) * 0.97 <= bigger.predicted_speedup <= 1 / (1 - 0.7 / 2) * 1.03
+    # Of 10.5 ms 70 to 100 % are paid once for two batches.
+    assert 1 / (1 - 0.7 / 2) * 0.97 <= bigger.predicted_speedup <= 2.0 * 1.03
+    assert bigger.high >= 1.9
 
 
 def test_steps_of_different_sizes_show_what_a_step_costs_whatever_its_batch():

@@ -53,7 +53,8 @@ def recent_rows(
 
     Of a live run only the end of the table is read, without what is in rings since the last drain,
     up to half a second ago. A closed table is read completely. `hosts`, `device_steps`,
-    `code_folders` and `library_loaders` have no times: of them the last `most` rows are returned.
+    `device_copies`, `code_folders` and `library_loaders` have no times: of them the last `most`
+    rows are returned.
 
     Args:
         records: The attempt's records.

@@ -420,6 +420,20 @@ SLOW_STEP_STACKS = Table(
     STACKS.fields,
     later=True,
 )
+DEVICE_COPIES = Table(
+    25,
+    "device_copies",
+    "what copies at a line of code took by the device's clock, since the line's previous row;"
+    " written more and more seldom; none without a device",
+    (
+        _RANK,
+        Field("file", "source file that calls `.to`, `.cuda` or `.copy_`", "text"),
+        Field("line", "line there"),
+        Field("copies", "how many"),
+        Field("device_ns", "how long the device was at them, in the stream that trains"),
+    ),
+    later=True,
+)
 
 TABLES = (
     PROCESSES,
@@ -440,6 +454,7 @@ TABLES = (
     CODE_FOLDERS,
     LIBRARY_LOADERS,
     SLOW_STEP_STACKS,
+    DEVICE_COPIES,
 )
 """All tables but `system`, whose columns depend on the host: see `system_table.py`."""
 

@@ -229,6 +229,7 @@ class Evidence:
     transforms: tuple[TransformShare, ...]  # the most expensive first
     processes: Columns
     fetches: Columns
+    copies: Columns  # the table `device_copies`; no rows without a device, and in older records
     batches: Columns  # of the loader that feeds training, each worker's first, too
     events: Columns
     system: Columns
@@ -387,7 +388,7 @@ def gather_evidence(tables: Tables) -> Evidence:
     )
     offload = read_offload_stats(tables, number, steps.span_ns)
     loader_columns = loader_rows(columns(tables, "loaders"), number, offload)
-    work = read_batch_work(tables, number) if loader_columns is not None else None
+    work = read_batch_work(tables, number, steps.rows) if loader_columns is not None else None
     system, usage = columns(tables, "system"), columns(tables, "process_usage")
     processes = columns(tables, "processes")
     host = read_host_usage(tables, steps.span_ns)
@@ -431,6 +432,7 @@ def gather_evidence(tables: Tables) -> Evidence:
         transforms=transform_shares(columns(tables, "transforms"), number, folders),
         processes=processes,
         fetches=fetches,
+        copies=columns(tables, "device_copies"),
         batches=columns(tables, "batches").having(loader=number),
         events=columns(tables, "events"),
         system=system,

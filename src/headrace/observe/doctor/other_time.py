@@ -61,7 +61,7 @@ def gather_other_time(
     return OtherTime(
         wall=wall,
         evaluation_loader=loaders.get(number),
-        evaluation_work=read_batch_work(tables, number) if number >= 0 else None,
+        evaluation_work=(read_batch_work(tables, number, wall.evaluation) if number >= 0 else None),
         passed_over_loader=loaders.get(passed),
         samples=samples,
         unix_offset_ns=int(hosts["unix_offset_ns"][0]) if hosts.count == 1 else 0,

@@ -471,16 +471,17 @@ def _pinning(evidence: Evidence, at: str) -> Remedy:
 def bigger_batch_remedy(evidence: Evidence, idle_share: float) -> Remedy:
     """Return what twice the batch size would give a device that is idle for a share of the steps.
 
-    A step's fixed cost is fitted to steps of different sizes, if there are some; otherwise it is
-    assumed to be half to all of the time in which the device is idle.
+    A step's fixed cost is fitted to steps of different sizes, if there are some. Otherwise it is at
+    least the time in which the device is idle, for the host's launches do not grow with the batch,
+    and at most all of the step, for kernels that do not fill the device take no longer either.
     """
     fixed = fixed_cost_ns(evidence.steps)
     basis = "as steps of different sizes tell"
     if fixed is None:
         own = evidence.steps.wall_ns - evidence.steps.data_wait_ns
-        idle = float((own / evidence.steps.batches).mean()) * idle_share
-        fixed = (idle / 2, idle)
-        basis = "half to all of the time in which the device is idle"
+        each = float((own / evidence.steps.batches).mean())
+        fixed = (each * idle_share, each)
+        basis = "from the time in which the device is idle to all of it"
     return predicted_remedy(
         "bigger-batch",
         "twice the batch size",

@@ -6,6 +6,10 @@ the report goes to a second `StepClock` with the device's time instead of the ho
 cut time in the same way, so their rows have the same numbers. Data wait by the device's clock is
 the time for which the device was idle: zero where it still had work queued.
 
+A device has several queues (streams), and what lies in one of them tells nothing of another. All
+events go into the one in which the script trains, whichever is current: a prefetcher copies the
+next batch in a stream of its own while the device is at this one, which costs the step nothing.
+
 Events are polled, never waited for. Where an event could not be recorded, or too many have not
 passed, the rows concerned are dropped and counted.
 
@@ -17,12 +21,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from time import monotonic_ns
 from types import ModuleType
 from typing import Any, Protocol
 
 from headrace.observe.probe.recording_session import SESSION
-from headrace.observe.probe.step_clock import RowCallback, RowKind, Segment, StepClock
-from headrace.records.schema import DEVICE_STEPS
+from headrace.observe.probe.step_clock import (
+    CopyCallback,
+    CopyPlace,
+    RowCallback,
+    RowKind,
+    Segment,
+    StepClock,
+)
+from headrace.records.schema import DEVICE_COPIES, DEVICE_STEPS
 
 MAX_PENDING_EVENTS = 1024
 """Most events that have not passed yet. A device's queue holds about 1,000 launches, and a step has
@@ -35,8 +47,8 @@ HostReport = Callable[[StepClock, int], None]
 class TimedEvent(Protocol):
     """An event in the device's queue, such as `torch.Event(enable_timing=True)`."""
 
-    def record(self) -> Any:
-        """Put the event at the queue's end; an event may be recorded again."""
+    def record(self, stream: Any = None) -> Any:
+        """Put the event at a stream's end, the current one's if None; it may be recorded again."""
 
     def query(self) -> bool:
         """Return whether the device has passed the event, without waiting."""
@@ -48,13 +60,19 @@ class TimedEvent(Protocol):
 class DeviceClock:
     """Passes the host's reports to a step clock that runs on the device's time.
 
-    Rows whose time is known go to `emit`; `new_event` returns None if none can be recorded now.
+    Rows whose time is known go to `emit`, and copies to `on_copy`; `new_event` returns None if none
+    can be recorded now.
     """
 
-    def __init__(self, emit: RowCallback, new_event: Callable[[], TimedEvent | None]) -> None:
+    def __init__(
+        self,
+        emit: RowCallback,
+        new_event: Callable[[], TimedEvent | None],
+        on_copy: CopyCallback | None = None,
+    ) -> None:
         self._emit = emit
         self._new_event = new_event
-        self._clock = StepClock(self._emit_row)
+        self._clock = StepClock(self._emit_row, on_copy)
         self._waiting: deque[tuple[TimedEvent | None, HostReport]] = deque()
         self._pool: list[TimedEvent] = []
         self._last: TimedEvent | None = None
@@ -63,9 +81,15 @@ class DeviceClock:
         self._has_begun = False
         self.lost = 0
 
-    def report(self, report: HostReport, *, timed: bool = True) -> None:
-        """Add a report at this place of the device's queue; `timed`: events can be recorded."""
-        event = self._recorded() if timed else None
+    def report(self, report: HostReport, *, timed: bool = True, stream: Any = None) -> None:
+        """Add a report at this place of the device's queue.
+
+        Args:
+            report: The report.
+            timed: Whether events can be recorded now.
+            stream: In which the event is recorded; None: the current one.
+        """
+        event = self._recorded(stream) if timed else None
         self._has_begun |= event is not None
         self._waiting.append((event, report))
         if event is None and len(self._waiting) == 1:  # no device is in use
@@ -93,10 +117,10 @@ class DeviceClock:
                 self._pool.append(event)
             self._pass(None, report)
 
-    def _recorded(self) -> TimedEvent | None:
+    def _recorded(self, stream: Any) -> TimedEvent | None:
         event = self._pool.pop() if self._pool else self._new_event()
         if event is not None:
-            event.record()
+            event.record() if stream is None else event.record(stream)
         return event
 
     def _pass(self, event: TimedEvent | None, report: HostReport) -> None:
@@ -105,7 +129,12 @@ class DeviceClock:
         elif self._last is None:
             self._now_ns += 1  # so that a row that begins here starts after the gap
         else:  # truncated times would add up to more than the whole
-            self._now_ns += round(self._last.elapsed_time(event) * 1e6)
+            elapsed_ns = round(self._last.elapsed_time(event) * 1e6)
+            if elapsed_ns < 0:  # the script trains in another stream now, which is ahead
+                self._pool.append(event)
+                report(self._clock, self._now_ns)
+                return
+            self._now_ns += elapsed_ns
         if self._last is not None:
             self._pool.append(self._last)
         self._last = event
@@ -118,6 +147,39 @@ class DeviceClock:
             self._emit(kind, number, segment)
 
 
+_FIRST_PERIOD_NS, _PERIOD_SHARE = 1_000_000_000, 0.1
+"""Sums of copies are written after a second, and then after a tenth of all the time before: some
+hundred rows of a line in a week."""
+
+
+class CopySums:
+    """Copies by the lines that make them, and their time by the device's clock."""
+
+    def __init__(self, write: Callable[[CopyPlace, int, int], None]) -> None:
+        self._write = write
+        self._sums: dict[CopyPlace, list[int]] = {}
+        self._began_ns = self._due_ns = 0
+
+    def add(self, place: CopyPlace, spent_ns: int) -> None:
+        """Add a copy."""
+        sums = self._sums.setdefault(place, [0, 0])
+        sums[0] += 1
+        sums[1] += spent_ns
+
+    def write(self, now_ns: int | None = None) -> None:
+        """Write the sums since they were written last, if that is due by now; None: in any case."""
+        if now_ns is not None:
+            if not self._began_ns:
+                self._began_ns, self._due_ns = now_ns, now_ns + _FIRST_PERIOD_NS
+            if now_ns < self._due_ns:
+                return
+            period_ns = int((now_ns - self._began_ns) * _PERIOD_SHARE)
+            self._due_ns = now_ns + max(period_ns, _FIRST_PERIOD_NS)
+        sums, self._sums = self._sums, {}
+        for place, (count, spent_ns) in sums.items():
+            self._write(place, count, spent_ns)
+
+
 _PARENT_CLOCKS: list[Any] = []
 
 
@@ -128,8 +190,10 @@ class DeviceStepRecorder:
         self._begin()
 
     def _begin(self) -> None:
-        self._clock = DeviceClock(_write, self._new_event)
+        self._copies = CopySums(_write_copies)
+        self._clock = DeviceClock(_write, self._new_event, self._copies.add)
         self._device: ModuleType | None = None  # torch's module for it, once in use
+        self._stream: Any = None  # in which the script trains; None: not known yet
         self._kind = ""
         self.absent = False
 
@@ -141,12 +205,23 @@ class DeviceStepRecorder:
         self._begin()
         self.absent = absent
 
+    def trains_here(self) -> None:
+        """Note that the script trains in the stream that is current now."""
+        if self.absent or self._device is None:
+            return
+        import torch
+
+        try:
+            self._stream = torch.accelerator.current_stream()  # a fifth of torch.cuda's time
+        except Exception as error:  # noqa: BLE001 - the script must not feel the probe's faults
+            self._stop(error)
+
     def report(self, report: HostReport) -> None:
         """Pass a report of the host to the device's clock."""
         if self.absent:
             return
         try:
-            self._clock.report(report, timed=self._is_usable())
+            self._clock.report(report, timed=self._is_usable(), stream=self._stream)
         except Exception as error:  # noqa: BLE001 - the script must not feel the probe's faults
             self._stop(error)
 
@@ -157,6 +232,7 @@ class DeviceStepRecorder:
         try:
             if self._device is not None and not _is_capturing(self._device):
                 self._clock.poll()
+                self._copies.write(monotonic_ns())
         except Exception as error:  # noqa: BLE001 - the script must not feel the probe's faults
             self._stop(error)
 
@@ -166,6 +242,7 @@ class DeviceStepRecorder:
         self.row_ended()
         if not self.absent:
             self._clock.give_up()
+            self._copies.write()
             if self._clock.lost:
                 SESSION.event(
                     "device-steps-lost",
@@ -209,6 +286,10 @@ def _is_capturing(device: ModuleType) -> bool:
 
 def _write(kind: RowKind, number: int, segment: Segment) -> None:
     SESSION.write(DEVICE_STEPS, SESSION.rank, number, kind, segment.wall_ns, *segment.times_ns())
+
+
+def _write_copies(place: CopyPlace, count: int, spent_ns: int) -> None:
+    SESSION.write(DEVICE_COPIES, SESSION.rank, *place, count, spent_ns)
 
 
 DEVICE_RECORDER = DeviceStepRecorder()

@@ -9,13 +9,14 @@ functions that create tensors on the device such as `torch.tensor(..., device=..
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from types import MethodType, ModuleType
 from typing import Any
 
 from headrace.core.import_hooks import after_import
 from headrace.core.warning_frames import skipped_by_warnings
-from headrace.observe.probe.step_clock import DeviceCopyCounts
+from headrace.observe.probe.step_clock import CopyPlace, DeviceCopyCounts
 
 _Function = Callable[..., Any]
 
@@ -25,7 +26,7 @@ class CopyObserver:
 
     def __init__(self) -> None:
         self.on_begin: Callable[[], bool | None] = lambda: False
-        self.on_end: Callable[[DeviceCopyCounts], None] = lambda _copies: None
+        self.on_end: Callable[[DeviceCopyCounts, CopyPlace], None] = lambda _copies, _place: None
 
     def hook(self, torch: ModuleType) -> None:
         """Hook the methods of torch.Tensor."""
@@ -140,7 +141,8 @@ class _CopyMethods:
                 1, int(not self._is_pinned(source)), int(not _is_async(args, kwargs))
             )
         finally:
-            self._observer.on_end(copies)
+            caller = sys._getframe(2)  # noqa: SLF001 - of the watched method
+            self._observer.on_end(copies, (caller.f_code.co_filename, caller.f_lineno))
         return result
 
 

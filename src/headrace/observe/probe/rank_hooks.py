@@ -14,6 +14,7 @@ from headrace.core.loader_hooks import LOADER_HOOKS
 from headrace.core.warning_frames import skipped_by_warnings
 from headrace.observe.probe.device_copies import COPY_OBSERVER
 from headrace.observe.probe.gradient_sync import GRADIENT_SYNC, SHARDED_SYNC
+from headrace.observe.probe.graph_replays import GRAPH_REPLAYS
 from headrace.observe.probe.library_batches import (
     RecordedIterator,
     hook_accelerate,
@@ -44,6 +45,7 @@ def hook_rank() -> None:
     optimizer.register_optimizer_step_pre_hook(_eager_hook(torch, RANK_RECORDER.optimizer_began))
     optimizer.register_optimizer_step_post_hook(_eager_hook(torch, RANK_RECORDER.optimizer_ended))
     _hook_backward(torch)
+    after_import("torch.cuda.graphs", GRAPH_REPLAYS.hook_cuda(RANK_RECORDER))
     after_import("torch.utils.data.dataloader", _hook_torch_loader)
     after_import("torchdata.stateful_dataloader.stateful_dataloader", _hook_stateful_loader)
     after_import("torch.nn.parallel.distributed", GRADIENT_SYNC.hook)

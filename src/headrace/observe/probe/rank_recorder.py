@@ -17,13 +17,20 @@ from typing import Any
 from headrace.observe.probe.device_clock import DEVICE_RECORDER, HostReport
 from headrace.observe.probe.event_log import EventLog
 from headrace.observe.probe.gradient_sync import GRADIENT_SYNC
+from headrace.observe.probe.graph_replays import GRAPH_REPLAYS
 from headrace.observe.probe.loader_workers import queue_read_ns, ready_batches
 from headrace.observe.probe.loaders import LOADER_REGISTRY, delivered_samples
 from headrace.observe.probe.profiler_trace import PROFILER_TRACE
 from headrace.observe.probe.recording_session import SESSION, guarded
 from headrace.observe.probe.sampler_reads import sampler_ns
 from headrace.observe.probe.stack_sampler import is_sampled, start_sampler, stop_sampler
-from headrace.observe.probe.step_clock import DeviceCopyCounts, RowKind, Segment, StepClock
+from headrace.observe.probe.step_clock import (
+    CopyPlace,
+    DeviceCopyCounts,
+    RowKind,
+    Segment,
+    StepClock,
+)
 from headrace.observe.probe.transform_timer import TRANSFORM_TIMER
 from headrace.records.schema import FETCHES, STEPS
 
@@ -260,7 +267,11 @@ class RankRecorder(TrainingThread):
         try:
             if self._is_off():
                 return
+            if GRAPH_REPLAYS.capturing is not None:
+                GRAPH_REPLAYS.capturing.backward = True
+                return
             self._start_sampling()
+            DEVICE_RECORDER.trains_here()
             self._under_way = True
             if not self._backwards:
                 self._backward_thread = get_ident()
@@ -272,7 +283,7 @@ class RankRecorder(TrainingThread):
     def backward_ended(self) -> None:
         """Record the end of backward."""
         try:
-            if self._is_off():
+            if self._is_off() or GRAPH_REPLAYS.capturing is not None:
                 return
             now_ns = monotonic_ns()
             self._under_way = True
@@ -295,11 +306,11 @@ class RankRecorder(TrainingThread):
         return True
 
     @guarded
-    def copy_ended(self, copies: DeviceCopyCounts) -> None:
-        """Record the end of a copy to the device."""
+    def copy_ended(self, copies: DeviceCopyCounts, place: CopyPlace) -> None:
+        """Record the end of a copy to the device, and where the script makes it."""
         self._copying = False
         if not self._is_off():
-            self._report(lambda clock, at_ns: clock.within_ended(at_ns, copies))
+            self._report(lambda clock, at_ns: clock.within_ended(at_ns, copies, place))
 
     @guarded
     def host_waits(self, begins: bool) -> None:  # noqa: FBT001 - a callback's two calls
@@ -324,11 +335,16 @@ class RankRecorder(TrainingThread):
     def optimizer_began(self, optimizer: Any, *_: Any) -> None:
         """Record the start of an optimizer's step."""
         try:
+            if GRAPH_REPLAYS.capturing is not None:
+                GRAPH_REPLAYS.capturing.optimizer = True
+                return
             in_backward = self._is_in_backward()
             SESSION.trains()
             self._trains(self._backward_thread if in_backward else get_ident())
             if self._is_off(any_thread=in_backward):
                 return
+            if not in_backward:
+                DEVICE_RECORDER.trains_here()
             self._under_way = True
             number = id(optimizer)
             self._report(lambda clock, at_ns: clock.optimizer_began(number, at_ns))
@@ -338,6 +354,8 @@ class RankRecorder(TrainingThread):
     def optimizer_ended(self, optimizer: Any, *_: Any) -> None:
         """Record the end of an optimizer's step."""
         try:
+            if GRAPH_REPLAYS.capturing is not None:
+                return
             in_backward = self._is_in_backward()
             self._unfetched_steps += 1
             # Without requests for batches, steps end here, and so recording resumes here.

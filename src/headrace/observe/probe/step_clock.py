@@ -119,6 +119,10 @@ class Segment:
         )
 
 
+CopyPlace = tuple[str, int]
+"""The source file and the line that copy a tensor to the device."""
+CopyCallback = Callable[[CopyPlace, int], None]
+"""Called with each copy within a step: where it is made, and its time in nanoseconds."""
 RowCallback = Callable[[RowKind, int, Segment], None]
 """Called with each finished row: its kind, its number among rows of this kind, and its time."""
 
@@ -133,8 +137,8 @@ _MAX_AHEAD = 16  # the same, for a loader never trained on, once another one was
 class StepClock:
     """Cuts a rank's time into segments, and segments into steps, whose rows it emits."""
 
-    def __init__(self, emit: RowCallback) -> None:
-        self._emit = emit
+    def __init__(self, emit: RowCallback, on_copy: CopyCallback | None = None) -> None:
+        self._emit, self._on_copy = emit, on_copy
         self._numbers: dict[RowKind, int] = {"train": 0, "eval": 0, "between": 0}
         self._current: Segment | None = None
         self._after_optimizer: Segment | None = None
@@ -220,11 +224,16 @@ class StepClock:
         self._outer_phases.append(self.phase)
         self.phase = phase
 
-    def within_ended(self, at_ns: int, copies: DeviceCopyCounts = NO_COPIES) -> None:
-        """End the inner phase, in which `copies` were made; the outer one goes on."""
+    def within_ended(
+        self, at_ns: int, copies: DeviceCopyCounts = NO_COPIES, place: CopyPlace | None = None
+    ) -> None:
+        """End the inner phase, in which `copies` were made at `place`; the outer one goes on."""
         if self._current is None or not self._outer_phases:  # the script has entered another phase
             return
+        began_ns = self._marked_ns
         self._spend(at_ns)
+        if self._on_copy is not None and place is not None:
+            self._on_copy(place, self._marked_ns - began_ns)
         self._current.syncs += int(self.phase == "sync")
         self._current.copies += copies
         self.phase = self._outer_phases.pop()

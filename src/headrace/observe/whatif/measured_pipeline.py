@@ -15,7 +15,14 @@ import numpy as np
 from headrace.observe.whatif.allowed_cores import AllowedCores, read_allowed_cores
 from headrace.observe.whatif.sampler_time import sampler_ns_of_fetches, sampler_ns_of_steps
 from headrace.observe.whatif.simulation import FULL, Pipeline
-from headrace.observe.whatif.tables import Columns, Flags, Floats, Tables, columns
+from headrace.observe.whatif.tables import (
+    Columns,
+    Flags,
+    Floats,
+    Tables,
+    columns,
+    covered_before,
+)
 from headrace.observe.whatif.train_steps import TrainSteps, read_steps
 from headrace.observe.whatif.worker_shares import WorkerShares, read_worker_shares
 
@@ -232,6 +239,7 @@ class BatchWork:
 
     rows: Columns  # of the table `batches`
     cpu_measured: bool
+    idle_ns: Floats | None = None  # that counts of the workers' wait for work; None: all of it
 
     def __len__(self) -> int:
         return self.rows.count
@@ -278,7 +286,8 @@ class BatchWork:
     @property
     def idle_share(self) -> float:
         """The share of the workers' time in which they waited for work."""
-        idle = float(self.column("idle_ns").sum())
+        counted = self.column("idle_ns") if self.idle_ns is None else self.idle_ns
+        idle = float(counted.sum())
         return idle / max(idle + float(self.service_ns.sum()), 1.0)
 
     def shares(self, loader: Columns, fetches: Columns) -> WorkerShares | None:
@@ -324,15 +333,40 @@ def main_loader(steps: TrainSteps) -> int:
     return int(numbers[counts.argmax()])
 
 
-def read_batch_work(tables: Tables, loader: int) -> BatchWork | None:
-    """Return the batches made for a loader; None if none were recorded."""
+def read_batch_work(tables: Tables, loader: int, during: Columns | None = None) -> BatchWork | None:
+    """Return the batches made for a loader; None if none were recorded.
+
+    Args:
+        tables: Of the run.
+        loader: Its number.
+        during: Rows of `steps` in which waits of the workers for work count: in what lies between
+            them, such as a first step that compiles, or an evaluation, workers are idle because
+            nobody wants batches. None: all of the time.
+    """
     batches = columns(tables, "batches").having(loader=loader)
     later: Flags = batches["batch"] > 0
     if later.sum() >= FEWEST_BATCHES:  # a worker's first batch includes imports and cold caches
         batches = batches.where(later)
     if batches.count == 0:
         return None
-    return BatchWork(rows=batches, cpu_measured=bool(batches["cpu_ns"].sum() > 0))
+    return BatchWork(
+        rows=batches,
+        cpu_measured=bool(batches["cpu_ns"].sum() > 0),
+        idle_ns=None if during is None else _idle_during_ns(batches, during),
+    )
+
+
+def _idle_during_ns(batches: Columns, steps: Columns) -> Floats:
+    """Return how much of each batch's `idle_ns` lies in steps of its rank."""
+    until = batches["start_ns"].astype(np.float64)
+    since = until - np.maximum(batches["idle_ns"], 0)
+    idle_ns = np.zeros(batches.count)
+    for rank in np.unique(batches["rank"]):
+        mine, own = batches["rank"] == rank, steps["rank"] == rank
+        begins = steps["start_ns"][own].astype(np.float64)
+        spans = begins, begins + steps["wall_ns"][own]
+        idle_ns[mine] = covered_before(*spans, until[mine]) - covered_before(*spans, since[mine])
+    return idle_ns
 
 
 def measure(tables: Tables) -> MeasuredPipeline | None:
@@ -345,7 +379,7 @@ def measure(tables: Tables) -> MeasuredPipeline | None:
     return measure_from(
         steps=steps,
         loader=loader_rows(columns(tables, "loaders"), loader, offloaded),
-        work=read_batch_work(tables, loader),
+        work=read_batch_work(tables, loader, steps.rows),
         fetches=columns(tables, "fetches"),
         host=read_host_usage(tables, steps.span_ns),
         offload=offloaded,

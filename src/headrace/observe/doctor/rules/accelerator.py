@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from headrace.observe.doctor.evidence import SERIOUS, WARNING, Evidence, gpu_utilisation, rule
-from headrace.observe.doctor.findings import Finding
+from headrace.observe.doctor.findings import Cause, Finding
 from headrace.observe.doctor.remedies import (
     bigger_batch_remedy,
     faster_copies,
@@ -16,6 +16,7 @@ from headrace.observe.doctor.remedies import (
     predict_without,
     predicted_remedy,
 )
+from headrace.observe.doctor.rules.data_wait import is_handoff_bound
 from headrace.observe.doctor.stack_samples import (
     StackSample,
     find_cause,
@@ -128,7 +129,8 @@ def check_small_batch(evidence: Evidence) -> Finding | None:
 
     Fires where data wait is below 5 % of step time, the GPUs are used less than 50 %, and a
     step takes less than 50 ms: then launching kernels, not running them, limits the speed. Only
-    where GPUs are recorded.
+    where GPUs are recorded. Of short steps the handing over of ready batches may take more than
+    5 %; it is a cost of each batch too, and no starvation.
 
     By the device's own clock, where that is recorded, only its time at the model can have gaps
     between kernels, so the GPU must be used less than 50 % of that; a bigger batch would not
@@ -140,7 +142,8 @@ def check_small_batch(evidence: Evidence) -> Finding | None:
     if not evidence.enough or used is None or used >= 0.5 * at_model:
         return None
     median = float(np.median(evidence.steps.wall_ns))
-    if evidence.steps.data_wait_share >= WARNING or median >= 50e6:  # 50 ms
+    starved = evidence.steps.data_wait_share >= WARNING and not is_handoff_bound(evidence)
+    if starved or median >= 50e6:  # 50 ms
         return None
     samples = evidence.steps.rows["samples"]
     return evidence.finding(
@@ -164,7 +167,8 @@ def check_blocking_copy(evidence: Evidence) -> Finding | None:
 
     Fires at 5 % of step time in copies. By the device's own clock, where that is recorded: then
     a copy in which the script waits for earlier work of the device costs nothing, and a pinned,
-    asynchronous one costs its time in the training stream.
+    asynchronous one costs its time in the training stream. The line that is named is the one whose
+    copies take the device longest.
 
     Otherwise by the host's clock: an asynchronous copy from pinned memory takes the host some
     ten microseconds. Where all copies are such ones, the host waits for room in the device's
@@ -185,7 +189,7 @@ def check_blocking_copy(evidence: Evidence) -> Finding | None:
     if in_line and device is None:
         return None
     pinned = pageable == 0 if copies else loader is not None and loader.pinned
-    cause = find_cause(sample for sample in evidence.rank_samples if sample.phase == "copy")
+    cause = _cause_of_copies(evidence)
     at = f" at {cause.place}" if cause is not None else ""
     whom = "the script" if device is None else "the accelerator"
     remedies = faster_copies(evidence, at, pinned=pinned, blocking=blocking > 0 or not copies)
@@ -201,6 +205,27 @@ def check_blocking_copy(evidence: Evidence) -> Finding | None:
         cause=cause,
         remedies=(overlapped_copies(evidence, at),) if in_line else remedies,
     )
+
+
+def _cause_of_copies(evidence: Evidence) -> Cause | None:
+    """Return the line whose copies take the device longest, if that is known, or else the script.
+
+    A copy in which the script waits longest may be one that waits for earlier work of the device.
+    """
+    samples = [sample for sample in evidence.rank_samples if sample.phase == "copy"]
+    spent_ns: defaultdict[tuple[str, int], int] = defaultdict(int)
+    rows = evidence.copies
+    for file, line, device_ns in zip(rows["file"], rows["line"], rows["device_ns"], strict=True):
+        spent_ns[str(file), int(line)] += int(device_ns)
+    if evidence.steps.device is None or not spent_ns:
+        return find_cause(samples)
+    longest = max(spent_ns, key=lambda place: spent_ns[place])
+    there = [
+        sample
+        for sample in samples
+        if any((frame.file, frame.line) == longest for frame in sample.frames)
+    ]
+    return find_cause(there or samples)
 
 
 @rule
