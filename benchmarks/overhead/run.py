@@ -36,7 +36,18 @@ CASES = {
     "device-bound": "steps of 20 ms on an emulated device, 2 workers with little to do",
     "short-steps": "steps of half a millisecond, no workers: the worst case",
 }
-STEPS = {"loader-bound": 12, "device-bound": 40, "short-steps": 2000}
+CUDA_CASES = {
+    "cuda-short-steps": "steps of two small layers on a CUDA device, no workers",
+    "cuda-steps": "steps of 48 small layers on a CUDA device, limited by launches, 2 workers",
+}
+"""Cases that run only where they are named, as they need a CUDA device."""
+STEPS = {
+    "loader-bound": 12,
+    "device-bound": 40,
+    "short-steps": 2000,
+    "cuda-short-steps": 1000,
+    "cuda-steps": 200,
+}
 """Steps of a block that count: few where the speed of the cores is all that counts, as that changes
 from second to second."""
 TIMES_BLOCKS = {"loader-bound": 5}
@@ -79,10 +90,12 @@ def main() -> None:
     """Run all cases and write docs/overhead.md, or print some."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--blocks", type=int, default=48)
-    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), metavar="CASE")
+    choices = [*CASES, *CUDA_CASES]
+    parser.add_argument("--only", nargs="+", choices=choices, default=list(CASES), metavar="CASE")
     parser.add_argument("--data", type=Path, default=Path("bench-data/loader/images"))
     options = parser.parse_args()
-    make_folder(options.data, 2000)
+    if "loader-bound" in options.only:
+        make_folder(options.data, 2000)
     rows: list[Row] = []
     table = ["| case | what it is | step, off | stolen |", "|---|---|---|---|"]
     lengths, certain = [], []
@@ -91,7 +104,8 @@ def main() -> None:
             blocks, written_mb = switched(case, options)
             off_ratios = off_over_plain(case, options) if case in SHARES else []
         off_ms = statistics.median(each["step_ms"] for each in blocks if each["mode"] == "off")
-        table.append(f"| {case} | {CASES[case]} | {off_ms:.3g} ms | {100 * stolen[0]:.0f} % |")
+        what = (CASES | CUDA_CASES)[case]
+        table.append(f"| {case} | {what} | {off_ms:.3g} ms | {100 * stolen[0]:.0f} % |")
         lengths.append(shortest_step(case, added_us(blocks)))
         if case in SHARES:
             certain.append(how_certain(case, blocks, off_ratios))

@@ -41,6 +41,10 @@ PROGRESS_BYTES = 16
 """Two numbers of 8 bytes: the steps made so far, and 1 where the training is to end."""
 
 
+ON_CUDA = {"cuda-short-steps": 2, "cuda-steps": 48}
+"""Cases that train on a CUDA device, and the layers of their networks."""
+
+
 class Watched(Dataset):
     """Samples whose first one notes what records the process that makes it."""
 
@@ -93,7 +97,7 @@ class Numbers(Watched):
 def main() -> None:
     """Train and time the blocks; without a recording, all of them are off."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("case", choices=["loader-bound", "device-bound", "short-steps"])
+    parser.add_argument("case", choices=["loader-bound", "device-bound", "short-steps", *ON_CUDA])
     parser.add_argument("--images", type=Path)
     parser.add_argument("--blocks", type=int, default=24)
     parser.add_argument("--steps", type=int, default=40)
@@ -122,9 +126,11 @@ def main() -> None:
         recorders = [*options.threads.iterdir()]
         all_began, workers_began = cpu_s(everyone), cpu_s(workers)
         probe_began = probe_s(everyone, recorders)
+        finish_device_work()
         began, cpu_began = time.perf_counter(), time.thread_time()
         for _ in range(options.steps):
             next(steps)
+        finish_device_work()
         took_s, own_s = time.perf_counter() - began, time.thread_time() - cpu_began
         all_s, workers_s = cpu_s(everyone) - all_began, cpu_s(workers) - workers_began
         probe_part = (probe_s(everyone, recorders) - probe_began) / all_s
@@ -135,6 +141,12 @@ def main() -> None:
                           "probe_part": probe_part,
                           "burst_s": burst_s, "burst_steps": burst_steps,
                           "whole_s": time.perf_counter() - waited}), flush=True)  # fmt: skip
+
+
+def finish_device_work() -> None:
+    """Wait for the device, where one is in use: a block has all of its work."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
 
 
 def train_on(steps: Iterator[None], progress: Path, threads: Path) -> None:
@@ -215,13 +227,16 @@ def training(options: argparse.Namespace) -> Iterator[None]:
         net, size = nn.Sequential(nn.Flatten(), nn.Linear(16 * 16 * 3, 10)), slice(None, None, 14)
     else:
         data = Numbers(options.threads)
-        net, size = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)), None
+        hidden = [nn.Linear(64, 64), nn.ReLU()] * (ON_CUDA.get(options.case, 2) // 2)
+        net, size = nn.Sequential(*hidden, nn.Linear(64, 10)), None
+    device = "cuda" if options.case in ON_CUDA else "cpu"
+    net.to(device)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-    workers = 2 if options.case != "short-steps" else 0
+    workers = 0 if options.case in {"short-steps", "cuda-short-steps"} else 2
     for x, y in DataLoader(data, batch_size=32, num_workers=workers):
-        inputs = x if size is None else x[:, size, size].float() / 255
+        inputs = (x if size is None else x[:, size, size].float() / 255).to(device)
         optimizer.zero_grad()
-        nn.functional.cross_entropy(net(inputs), y).backward()
+        nn.functional.cross_entropy(net(inputs), y.to(device)).backward()
         optimizer.step()
         if options.case == "device-bound":
             time.sleep(0.02)
