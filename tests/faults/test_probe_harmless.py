@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from headrace.core.source_location import SITECUSTOMIZE_DIR
 from jobs import clean_environment, run_here
 from recorded import SCRIPTS as PROBED
 from recorded import Part, Run, check, record_several
@@ -448,3 +450,29 @@ def test_what_the_shell_opened_for_a_script_is_open_in_it(tmp_path: Path):
         timeout=120,
     )
     assert "from the shell" in ended.stdout
+
+
+def test_ctrl_c_while_python_starts_ends_it_as_ctrl_c_does(tmp_path: Path) -> None:
+    # In place of ours, which it would take a race to interrupt.
+    module = tmp_path / "headrace" / "bootstrap" / "process_start.py"
+    module.parent.mkdir(parents=True)
+    for package in (module.parent, module.parent.parent):
+        (package / "__init__.py").touch()
+    module.write_text(
+        "import signal\n"
+        "def prepare_process():\n"
+        "    if len(__import__('sys').orig_argv) == 3:\n"
+        "        signal.raise_signal(signal.SIGINT)\n"
+    )
+    environment = {**clean_environment(), "PYTHONPATH": f"{tmp_path}:{SITECUSTOMIZE_DIR}"}
+    ended = subprocess.run(
+        [sys.executable, "-c", "print('begun')"],
+        env=environment, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (ended.returncode, ended.stdout, ended.stderr) == (-signal.SIGINT, "", "")
+    script = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
+    begun = subprocess.run(
+        [sys.executable, "-B", "-c", script],
+        env=environment, capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert begun.stdout == "True\n"

@@ -7,6 +7,7 @@ import fcntl
 import json
 import pickle
 import shutil
+import signal
 from decimal import Decimal
 from pathlib import Path
 from uuid import uuid4
@@ -341,6 +342,31 @@ def test_a_description_that_cannot_be_read_back_leaves_the_checkpoints_before_it
         patch.setattr(state_dicts, "_ALLOWED_CLASSES", needed)
         with pytest.raises(CheckpointError, match=r"\.metadata asks for .*_StorageInfo"):
             checkpointer.save(2, *trained(2))
+    assert checkpointer.restore(*trained(0)) == Restored(step=1, extra=None)
+
+
+@pytest.mark.parametrize("caught", [KeyboardInterrupt, SystemExit])
+def test_ctrl_c_amid_a_save_is_no_failure_of_the_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caught: type[BaseException]
+):
+    checkpointer = Checkpointer(str(tmp_path))
+    checkpointer.save(1, *trained(1))
+    before = signal.getsignal(signal.SIGINT)
+
+    def stop(*_: object) -> None:
+        raise caught
+
+    def interrupted(self: object, **_: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(state_dicts.PlainCheckpointWriter, "finish", interrupted)
+        signal.signal(signal.SIGINT, stop)
+        try:
+            with pytest.raises(caught):  # torch makes a CheckpointException of it
+                checkpointer.save(2, *trained(2))
+        finally:
+            signal.signal(signal.SIGINT, before)
     assert checkpointer.restore(*trained(0)) == Restored(step=1, extra=None)
 
 

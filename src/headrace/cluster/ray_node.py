@@ -41,6 +41,7 @@ from headrace.cluster.ray_loopback import (
 from headrace.core import env
 from headrace.core.errors import LaunchError, UsageError
 from headrace.core.process.process_groups import session_command
+from headrace.core.process.process_kill import end_process
 from headrace.data.loader.memory_budget import usable_memory
 from headrace.platforms.instance_groups import GROUP_LABEL, GroupSpec
 
@@ -262,11 +263,7 @@ class RayNode:
 
     def end(self) -> None:
         """Wait for the node's end, and kill it after ten seconds."""
-        try:
-            self._process.wait(timeout=_END_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()  # the kernel then ends its processes
-            self._process.wait()
+        end_process(self._process, _END_S)  # the kernel then ends the node's processes
 
     def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
         """Send the node a signal, for tests."""

@@ -35,6 +35,7 @@ from typing import IO, Any
 from headrace.core.file_lock import open_lock_file, try_lock
 from headrace.core.process.parent_death import die_with_parent, read_wrapper_arguments
 from headrace.core.process.process_groups import session_command
+from headrace.core.process.process_kill import end_process
 from headrace.core.process.supervision import STOP_SIGNALS, StoppedError, pause
 from headrace.records.redaction import hide_url_users
 
@@ -164,6 +165,7 @@ _NO_PIP = (
 )
 _FIRST_STATUS_S = 2.0  # pip takes half a second if all is installed
 _STATUS_INTERVAL_S = 30.0
+_RESTORE_S = 60.0
 _KILLED = 128 + signal.SIGKILL
 _OUTPUT_DRAIN_S = 5.0
 _WAIT_S = 1.0
@@ -268,7 +270,7 @@ class _Installation:
                     self._pause(_WAIT_S)
             except BaseException:
                 process.terminate()  # interrupts pip, which restores what it was replacing
-                process.wait()
+                end_process(process, _RESTORE_S)
                 raise
             reader.join(_OUTPUT_DRAIN_S)  # a process that pip left running may hold the pipe open
             if process.returncode != 0:

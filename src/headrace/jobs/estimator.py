@@ -37,6 +37,7 @@ from headrace.records.run_folder import (
 )
 
 _FIT_KEYS = ("inputs", "notes", "experiment_config", "profiler_updates")
+_DRY_RUN_S = 600.0
 _IGNORED_FLAGS = ("--run-dir=", "--name=")
 _Result = TypeVar("_Result")
 _Params = ParamSpec("_Params")
@@ -249,15 +250,17 @@ class Estimator:
         """
         request = self._request(inputs, None)
         command, variables = _command(request, "--dry-run")
-        result = subprocess.run(
-            command,
-            env=env.child_environment(variables),
-            cwd=self._folder(),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        try:
+            result = subprocess.run(
+                command, env=env.child_environment(variables), cwd=self._folder(),
+                stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+                timeout=_DRY_RUN_S,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise LaunchError(
+                f"The dry run has not ended within {_DRY_RUN_S:.0f} s, in which it counts the "
+                "objects of channels. `headrace run --dry-run` on a command line has no such limit."
+            ) from None
         if result.returncode != 0:
             message = result.stderr.strip().removeprefix("headrace: ")
             is_usage_error = result.returncode == UsageError.exit_code

@@ -5,7 +5,6 @@ As on SageMaker, the requirements.txt of `source_dir` is installed where that is
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import subprocess
@@ -18,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 from headrace.core import env
 from headrace.core.console import print_status
 from headrace.core.errors import LaunchError, UsageError
+from headrace.core.process.process_kill import end_process
+from headrace.core.process.sidecar import MessageReader
 from headrace.jobs.spec import ContractOptions, ScriptOptions
 from headrace.records.run_folder import Attempt, RunFolder
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 SKIP_HINT = "`--requirements none` leaves the file out."
 MAX_INSTALL_S = 1800.0
 """Time limit of an installation, in seconds; large packages may have to be built."""
+_SILENCE_S = 300.0  # an installer tells every half minute what pip does
+_END_S = 90.0  # for pip to restore what it was replacing
 _DEFAULT_FILE = "requirements.txt"
 _NONE = "none"
 
@@ -131,15 +134,27 @@ def install_requirements(
     pip = subprocess.Popen(command, pass_fds=(write_fd,), env=env.child_environment())
     os.close(write_fd)
     try:
-        with os.fdopen(read_fd) as messages:
-            for line in messages:
-                progress.handle_message(_THIS_HOST, json.loads(line))
-        code = pip.wait()
+        is_silent = not _handle_messages(read_fd, progress)
     except KeyboardInterrupt:  # pip has got ctrl-C, too
-        pip.wait()
+        end_process(pip, _END_S)
         sys.exit(130)
+    finally:
+        os.close(read_fd)
+    code = end_process(pip, 0 if is_silent else _END_S)
     if code != 0:
+        why = f" (its installer said nothing for {_SILENCE_S:.0f} s, and was killed)"
         raise LaunchError(
-            f"{file.name} could not be installed, and the script was not started. All that pip "
-            f"said: {logs}/requirements-host.log. {SKIP_HINT}"
+            f"{file.name} could not be installed{why if is_silent else ''}, and the script was not "
+            f"started. All that pip said: {logs}/requirements-host.log. {SKIP_HINT}"
         )
+
+
+def _handle_messages(descriptor: int, progress: InstallProgress) -> bool:
+    """Handle an installer's messages to their end; False where none came for too long."""
+    messages = MessageReader(descriptor)
+    while messages.wait(_SILENCE_S):
+        message = messages.read()
+        if message is None:
+            return True
+        progress.handle_message(_THIS_HOST, message)
+    return False

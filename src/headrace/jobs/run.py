@@ -218,12 +218,23 @@ _DEVICE_FILES = (
 needs no torch to say so: its import takes one to three seconds."""
 
 
+_DEVICES_S = 180.0
+
+
 def _count_devices() -> int:
     """Return this host's device count, from a child process: importing torch starts threads."""
     if not any(any(Path("/dev").glob(name)) for name in _DEVICE_FILES):
         return 0
     code = "import torch; print(torch.accelerator.device_count())"
-    output = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).stdout
+    try:
+        output = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, check=False, timeout=_DEVICES_S
+        ).stdout
+    except subprocess.TimeoutExpired:
+        raise LaunchError(
+            f"torch has not counted this host's devices within {_DEVICES_S:.0f} s: does their "
+            "driver answer (nvidia-smi)? --nproc-per-node with a number needs no count."
+        ) from None
     return int(output) if output.strip().isdigit() else 0
 
 

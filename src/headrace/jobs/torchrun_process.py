@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 _FLAGS_OF_TORCHRUN = (
@@ -73,7 +74,8 @@ class TorchrunProcess:
         os.close(self._request_fd)
         os.close(self._announce_fd)
         self.child.kill()
-        self.child.wait()
+        with suppress(subprocess.TimeoutExpired):  # a disk that does not answer holds it
+            self.child.wait(_READ_S)
 
     def ended(self) -> None:
         """Wait for what it announced last, once it has ended."""

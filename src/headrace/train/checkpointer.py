@@ -82,6 +82,7 @@ def on_rank_0(action: Callable[[], T]) -> T:
         outcome = outcomes[0]
     assert outcome is not None
     if outcome.error is not None:
+        _raise_interruption(error)
         raise CheckpointError(outcome.error) from error
     value: T = outcome.value
     return value
@@ -95,6 +96,7 @@ def _gather_outcomes(outcome: _Outcome, error: BaseException | None) -> list[_Ou
     failed = {rank: each.error for rank, each in enumerate(outcomes) if each.error is not None}
     if failed:
         text = " ".join(f"rank {rank}: {message}" for rank, message in failed.items())
+        _raise_interruption(error)
         is_same = len(failed) == len(outcomes) and len(set(failed.values())) == 1
         raise CheckpointError(failed[0] if is_same else text) from error
     return outcomes
@@ -107,6 +109,14 @@ def _run_action(action: Callable[[], Any]) -> tuple[_Outcome, BaseException | No
         return _Outcome(value=action()), None
     except (Exception, CheckpointException) as error:  # noqa: BLE001
         return _Outcome(error=_error_text(error)), error
+
+
+def _raise_interruption(error: BaseException | None) -> None:
+    """Raise ctrl-C or an exit in this rank as what it is: torch hands it on as a failure."""
+    if isinstance(error, CheckpointException):
+        cause, _ = error.failures.get(this_rank(), (None, None))
+        if isinstance(cause, (KeyboardInterrupt, SystemExit)):
+            raise cause
 
 
 def _error_text(error: BaseException) -> str:

@@ -7,6 +7,14 @@ have found, and runs the user's own sitecustomize where there is one.
 
 from __future__ import annotations
 
+import signal
+
+# Ctrl-C would make Python say that it failed to import the site module, and exit with 1. Until the
+# script begins, it ends this process as it ends one that handles no signals.
+_ON_CTRL_C = signal.getsignal(signal.SIGINT)
+if _ON_CTRL_C is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import contextlib
 import sys
 from importlib.machinery import PathFinder
@@ -31,4 +39,6 @@ with contextlib.suppress(Exception):
     from headrace.bootstrap.process_start import prepare_process
 
     prepare_process()
+if _ON_CTRL_C is signal.default_int_handler and signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+    signal.signal(signal.SIGINT, _ON_CTRL_C)
 _run_user_sitecustomize()

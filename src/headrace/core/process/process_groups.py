@@ -28,8 +28,10 @@ from headrace.core.process.parent_death import (
     read_wrapper_arguments,
     wrapper_command,
 )
+from headrace.core.process.process_kill import kill_process
 
 _GRACE_S = 6.0
+_KILL_S = 30.0  # for processes that were killed to end
 _HANDLED_SIGNALS = {signal.SIGTERM, signal.SIGCHLD}
 
 
@@ -54,11 +56,15 @@ def main(arguments: Sequence[str]) -> int:
     _wait_for_end(leader, parent_pid, int(options["by"]))
     # It is not reaped yet, so its pid still names its group and session.
     os.killpg(leader.pid, signal.SIGKILL)
-    while left := _session_processes(leader.pid):  # ninja gives each compiler a group of its own
+    until_s = time.monotonic() + _KILL_S  # no longer: a disk that does not answer may hold one
+    # ninja gives each compiler a group of its own
+    while (left := _session_processes(leader.pid)) and time.monotonic() < until_s:
         for pid in left:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-    code = leader.wait()
+    code = kill_process(leader)
+    if code is None:
+        return 128 + signal.SIGKILL
     return code if code >= 0 else 128 - code
 
 

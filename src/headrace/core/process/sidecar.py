@@ -17,8 +17,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import IO, Any, NoReturn
 
@@ -26,9 +26,14 @@ from headrace.core import env
 from headrace.core.errors import HeadraceError, error_from_json, error_to_json
 from headrace.core.files import write_all
 from headrace.core.process.parent_death import die_with_parent, ignore_group_signals
+from headrace.core.process.process_kill import kill_process
 
 _PIECE_BYTES = 64 * 1024
 _RUNNING: set[int] = set()
+SILENCE_S = 120.0
+"""The longest silence of a sidecar that sends heartbeats: a host with too much to do is slow."""
+_LAST_WORDS_S = 10.0  # from the end of its output to its own end
+_HEARTBEAT_S, _ALIVE = 10.0, {"alive": True}
 _SHORT_LIFE_S, _LONGEST_PAUSE_S = 10.0, 60.0  # of a sidecar that fails by itself; between starts
 
 
@@ -62,7 +67,8 @@ class MessageReader:
         poll.register(self._descriptor, select.POLLIN)
         while self._line_end() < 0 and not self._has_ended:
             left_s = max(0.0, deadline - time.monotonic())
-            if timeout_s is not None and not poll.poll(left_s * 1000):
+            # Once more: a process that was stopped meanwhile (ctrl-Z) has a message to read.
+            if timeout_s is not None and not (poll.poll(left_s * 1000) or poll.poll(0)):
                 return False
             piece = os.read(self._descriptor, _PIECE_BYTES)
             self._buffer += piece
@@ -137,12 +143,21 @@ class Sidecar:
     def receive(self, timeout_s: float | None = None) -> dict[str, Any] | None:
         """Wait for its next message; None where it has ended.
 
-        Raises the error that it reports, and TimeoutError where nothing came in time.
+        Raises the error that it reports, and TimeoutError where nothing came in time, not even a
+        heartbeat.
         """
         assert self._messages is not None
-        if not self._messages.wait(timeout_s):
-            raise TimeoutError(f"process {self.pid} has said nothing for {timeout_s:.0f} s")
-        return self._messages.read()
+        while True:
+            if not self._messages.wait(timeout_s):
+                raise TimeoutError(f"process {self.pid} has said nothing for {timeout_s:.0f} s")
+            message = self._messages.read()
+            if message != _ALIVE:
+                return message
+
+    def last_words(self, patience_s: float = _LAST_WORDS_S) -> str:
+        """End it after its last message; return how it has ended, for an error's text."""
+        code = self.end(patience_s=patience_s)
+        return f"exit code {code}" if code is not None else "it had to be killed"
 
     def wait(self, timeout_s: float | None = None) -> int | None:
         """Wait until it has ended; return its code, -n for signal n, or None at the timeout."""
@@ -156,9 +171,8 @@ class Sidecar:
         self._process.terminate()
 
     def kill(self) -> None:
-        """Kill it and wait for its end."""
-        self._process.kill()
-        self._process.wait()
+        """Kill it and wait for its end; see `kill_process`."""
+        kill_process(self._process)
         _RUNNING.discard(self.pid)
 
     def end(
@@ -280,6 +294,24 @@ class SidecarParent(MessageReader):
         """Send it a message; ignored where it has ended. Any thread may."""
         with self._sending, suppress(OSError):
             write_all(self._out, (json.dumps(message) + "\n").encode())
+
+    @contextmanager
+    def heartbeats(self) -> Iterator[None]:
+        """Send heartbeats during the block, in which the parent waits for an answer.
+
+        They show that this process runs; each request to storage in it has a deadline of its own.
+        """
+        is_over = threading.Event()
+
+        def send() -> None:
+            while not is_over.wait(_HEARTBEAT_S):
+                self.send(_ALIVE)
+
+        threading.Thread(target=send, name="headrace-heartbeats", daemon=True).start()
+        try:
+            yield
+        finally:
+            is_over.set()
 
     def send_error(self, error: HeadraceError) -> None:
         """Have its `receive` raise an error."""

@@ -285,11 +285,12 @@ def main(parent: SidecarParent) -> None:
     request = ChannelsRequest.from_fields(parent.request)
     config = StorageConfig()
     before: dict[str, ChannelListing | HeadraceError] = {}
-    for channel in request.channels:
-        try:
-            before[channel.name] = list_channel(channel, config)
-        except HeadraceError as error:
-            before[channel.name] = error
+    with parent.heartbeats():
+        for channel in request.channels:
+            try:
+                before[channel.name] = list_channel(channel, config)
+            except HeadraceError as error:
+                before[channel.name] = error
     parent.send({"listed": {name: _described_listing(found) for name, found in before.items()}})
     watched = (parent.read() or {}).get("watched", ())
     if parent.read() == END:

@@ -9,7 +9,7 @@ from typing import Any
 
 from headrace.core.console import print_status, write_status
 from headrace.core.errors import LaunchError
-from headrace.core.process.sidecar import Sidecar
+from headrace.core.process.sidecar import SILENCE_S, Sidecar
 
 _LISTING_S = 120.0
 
@@ -33,13 +33,20 @@ class ChannelSidecar(Sidecar):
         super().__init__(f"headrace.data.channels.{module}", asdict(request))
 
     def answer(self) -> dict[str, Any]:
-        """Wait for its answer, and return it; there is no deadline.
+        """Wait for its answer, and return it; a copy takes as long as it takes.
 
         UsageError: an invalid channel. StorageError: one cannot be read, or stored on the disk.
-        LaunchError: the sidecar failed.
+        LaunchError: the sidecar failed, or sent not even a heartbeat for two minutes.
         """
         try:
-            answer = self.receive()
+            answer = self.receive(SILENCE_S)
+        except TimeoutError as silence:
+            self.kill()
+            raise LaunchError(
+                f"The process that brings channels does not answer: {silence}. It was killed; "
+                "what is whole stays. Was it stopped, or is this host out of memory? Start the job "
+                "again."
+            ) from None
         except KeyboardInterrupt:
             self.kill()
             write_status(
@@ -48,7 +55,8 @@ class ChannelSidecar(Sidecar):
             sys.exit(130)
         if answer is None:
             raise LaunchError(
-                f"The process that brings channels ended with {self.wait()}; what it said is above."
+                f"The process that brings channels has ended ({self.last_words()}); what it said "
+                "is above."
             )
         return answer
 

@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 
 from headrace.core.errors import HeadraceError, LaunchError, NotFoundError, StorageError, UsageError
-from headrace.core.process.sidecar import Sidecar, SidecarParent, run_sidecar
+from headrace.core.process.sidecar import SILENCE_S, Sidecar, SidecarParent, run_sidecar
 from headrace.data.channels.listing import is_key_prefix, list_key_prefix
 from headrace.data.storage import StorageConfig, declare_leaf, open_store, safe_url, split_url
 
@@ -31,7 +31,7 @@ def channel_sizes(
     """Return the size of each channel, from URLs or paths by the channels' names.
 
     `first_alone` counts one object of each at most, which is fast. UsageError: a channel is empty.
-    StorageError: a store fails. LaunchError: the process that counts failed.
+    StorageError: a store fails. LaunchError: the process that counts failed or fell silent.
     """
     if not sources:
         return {}
@@ -39,12 +39,17 @@ def channel_sizes(
         "headrace.data.channels.sizes", {"sources": dict(sources), "first_alone": first_alone}
     )
     try:
-        answer = sidecar.receive()
+        answer = sidecar.receive(SILENCE_S)
         if answer is None:
             raise LaunchError(
-                f"The channels cannot be counted: the process ended with {sidecar.wait()}."
+                f"The channels cannot be counted: the process ended ({sidecar.last_words()})."
             )
         return {name: ChannelSize(**size) for name, size in answer["sizes"].items()}
+    except TimeoutError as silence:
+        raise LaunchError(
+            f"The channels cannot be counted: {silence}. Was it stopped, or is this host out of "
+            "memory? Start again."
+        ) from None
     finally:
         sidecar.kill()
 
@@ -54,7 +59,8 @@ def main(parent: SidecarParent) -> None:
     declare_leaf()
     most = 1 if parent.request["first_alone"] else None
     sources = parent.request["sources"].items()
-    parent.send({"sizes": {name: _size(name, url, most) for name, url in sources}})
+    with parent.heartbeats():
+        parent.send({"sizes": {name: _size(name, url, most) for name, url in sources}})
 
 
 def _size(name: str, url: str, most: int | None) -> dict[str, int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 import time
 import traceback
 from collections import deque
@@ -60,7 +61,9 @@ def wait_for_result(future: Future[Result]) -> Result:
     return future.result()
 
 
-_REPORT_EVERY_S = 0.2
+_REPORT_EVERY_S, _HEARTBEAT_S, _SILENCE_S = 0.2, 10.0, 120.0
+_POLL_S = 1.0
+_END_S = 10.0  # for a worker that is asked to end
 
 ReportCallback = Callable[[int, int, int], None]
 """Called with the samples, bytes and bad files since the last call."""
@@ -83,6 +86,7 @@ class TaskPool(Generic[Task, Result]):
         self._context = multiprocessing.get_context("spawn")
         self._count = workers
         self._busy: dict[Connection, Task] = {}
+        self._silent_s: dict[Connection, float] = {}
         self._workers: dict[Connection, BaseProcess] = {}
 
     def __enter__(self) -> TaskPool[Task, Result]:
@@ -92,11 +96,17 @@ class TaskPool(Generic[Task, Result]):
         for process in self._workers.values():
             process.terminate()
         for connection, process in self._workers.items():
-            process.join()
+            process.join(_END_S)
+            if process.is_alive():
+                process.kill()
+                process.join(_END_S)
             connection.close()
 
     def run(self, tasks: Iterable[Task], report: ReportCallback) -> Iterator[Result]:
-        """Yield results as tasks finish, in no order; raises a task's HeadraceError."""
+        """Yield results as tasks finish, in no order; raises a task's HeadraceError.
+
+        DatasetError: a worker has ended, or sent not even a heartbeat for two minutes.
+        """
         waiting = iter(tasks)
         for task in waiting:
             self._send(self._start_worker(), task)
@@ -104,17 +114,35 @@ class TaskPool(Generic[Task, Result]):
                 break
         while self._busy:
             # With a timeout: ctrl-C just before a wait is noticed only when it ends.
-            for connection in wait(list(self._busy), timeout=1.0):
+            began_s = time.monotonic()
+            ready = wait(list(self._busy), timeout=_POLL_S)
+            # A wait that took longer was this process's own stop (ctrl-Z), and its workers'.
+            self._check_silence(ready, min(time.monotonic() - began_s, _POLL_S))
+            for connection in ready:
                 assert isinstance(connection, Connection)
                 kind, content = self._receive(connection)
                 if kind == "progress":
                     report(*content)
+                if kind != "done":
                     continue
                 task = self._busy.pop(connection)
                 following = next(waiting, None)
                 if following is not None:
                     self._send(connection, following)
                 yield content
+
+    def _check_silence(self, ready: list[Any], waited_s: float) -> None:
+        for connection, task in self._busy.items():
+            before_s = self._silent_s.get(connection, 0.0)
+            silent_s = self._silent_s[connection] = (
+                0.0 if connection in ready else before_s + waited_s
+            )
+            if silent_s > _SILENCE_S:
+                raise DatasetError(
+                    f"Worker process {self._workers[connection].pid} has said nothing for "
+                    f"{_SILENCE_S:.0f} s at {self._name(task)}. Was it stopped, or is this host "
+                    "out of memory? Run the same command again: what is finished is kept."
+                )
 
     def _start_worker(self) -> Connection:
         ours, theirs = self._context.Pipe()
@@ -142,7 +170,7 @@ class TaskPool(Generic[Task, Result]):
 
     def _death_message(self, connection: Connection) -> str:
         process = self._workers[connection]
-        process.join()
+        process.join(_END_S)
         code = process.exitcode or 0
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
         hint = " Often that is the kernel, out of memory: use fewer workers." if code == -9 else ""
@@ -162,30 +190,32 @@ def _serve(
     # Ctrl-C reaches the parent, too, which ends the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     declare_leaf()
-    reporter = _ProgressReporter(connection)
+    reports = _Reports(connection)
     while True:
         try:
             task = connection.recv()
         except EOFError:
             return
         try:
-            result = work(task, reporter.add)
+            result = work(task, reports.add)
         except HeadraceError as error:
-            connection.send(("error", error))
+            reports.send("error", error)
             return
         except Exception:  # noqa: BLE001  (the traceback must reach the caller)
             text = f"{name(task)}: a worker failed unexpectedly.\n{traceback.format_exc()}"
-            connection.send(("error", DatasetError(text)))
+            reports.send("error", DatasetError(text))
             return
-        reporter.flush()
-        connection.send(("done", result))
+        reports.flush()
+        reports.send("done", result)
 
 
-class _ProgressReporter:
-    """Sums counts and sends them to the parent every 0.2 s at most."""
+class _Reports:
+    """A worker's end of its connection: counts, every 0.2 s at most, heartbeats and results."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self._sending = threading.Lock()
+        threading.Thread(target=self._send_heartbeats, daemon=True).start()
         self._sums = (0, 0, 0)
         self._next_s = 0.0
 
@@ -196,6 +226,16 @@ class _ProgressReporter:
 
     def flush(self) -> None:
         if any(self._sums):
-            self._connection.send(("progress", self._sums))
+            self.send("progress", self._sums)
         self._sums = (0, 0, 0)
         self._next_s = time.monotonic() + _REPORT_EVERY_S
+
+    def send(self, kind: str, content: object) -> None:
+        with self._sending:
+            self._connection.send((kind, content))
+
+    def _send_heartbeats(self) -> None:
+        with suppress(OSError):  # the parent is gone, and this process ends
+            while True:
+                time.sleep(_HEARTBEAT_S)
+                self.send("alive", None)

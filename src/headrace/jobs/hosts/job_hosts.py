@@ -27,6 +27,7 @@ from headrace.cluster.ray_cluster import (
 from headrace.cluster.ray_node import ThreadActor, ThreadCalls
 from headrace.core import env
 from headrace.core.console import print_status
+from headrace.core.errors import LaunchError
 from headrace.core.process.mount_namespace import can_bind_mount
 from headrace.jobs.hosts.host_commands import HostCommands, HostInstalls, WorkingDir
 from headrace.jobs.hosts.offload_setup import OffloadSetup
@@ -126,10 +127,11 @@ class _EmulatedAgents:
             cpus=group.cpus or len(os.sched_getaffinity(0)),
             gpus=count,
         )
-        facts = actor.inspect.remote(marker, host.address).result()
+        facts = actor.inspect.remote(marker, host.address).result(_ANSWER_S)
         self.agents.append(PlacedAgent(actor=actor, host=host, facts=facts))
 
 
+_ANSWER_S = 120.0  # of an agent, at most
 _MAX_LOSS_REPORT_S = 30.0  # Ray needs several failed health checks, seconds apart
 _POLL_S = 0.5
 _Placement = TypeVar("_Placement")
@@ -251,7 +253,14 @@ class RayHosts:
 
     def _can_bind_mount_everywhere(self, agents: Sequence[PlacedAgent]) -> bool:
         calls = [agent.actor.can_bind_mount.remote(DEFAULT_BASE) for agent in agents]
-        return all(self.ray_api.get(calls))
+        try:
+            return all(self.ray_api.get(calls, timeout=_ANSWER_S))
+        except self.ray_api.exceptions.GetTimeoutError:
+            names = ", ".join(agent.host.name for agent in agents)
+            raise LaunchError(
+                f"The agents on {names} have not answered within {_ANSWER_S:.0f} s whether folders "
+                "can be mounted there. Look at `ray status` and at the load of these hosts."
+            ) from None
 
     def _variables(self, agents: Sequence[PlacedAgent], agent: PlacedAgent) -> Mapping[str, str]:
         """Return the variables of a host's ranks for Ray, and for the offload hosts."""

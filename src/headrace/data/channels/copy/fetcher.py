@@ -25,7 +25,7 @@ import obstore
 
 from headrace.core.console import write_status
 from headrace.core.errors import CorruptError, NotFoundError, StorageError
-from headrace.core.process.sidecar import Sidecar, SidecarParent, run_sidecar
+from headrace.core.process.sidecar import SILENCE_S, Sidecar, SidecarParent, run_sidecar
 from headrace.core.units import format_bytes, format_seconds
 from headrace.core.world import usable_cores
 from headrace.data.channels.copy.cache_dir import CacheDir, disk_errors
@@ -401,13 +401,19 @@ def _start() -> Sidecar:
 def _follow(sidecar: Sidecar, share: FetchShare, counts: CopyCounts) -> None:
     """Send a process its share, and count its reports until it is done."""
     sidecar.send(share.to_fields())
-    while (message := sidecar.receive()) is not None:
-        if message == _DONE:
-            return
-        counts.add(**message)
+    try:
+        while (message := sidecar.receive(SILENCE_S)) is not None:  # counts come 5 times a second
+            if message == _DONE:
+                return
+            counts.add(**message)
+    except TimeoutError as silence:
+        raise StorageError(
+            f"A process that fetched {len(share.objects):,} objects to {share.tree} does not "
+            f"answer: {silence}. What has come stays: start the job again."
+        ) from None
     raise StorageError(
         f"A process that fetched {len(share.objects):,} objects to {share.tree} ended before they "
-        f"were there (exit code {sidecar.wait()}). Was it killed, as where memory is short? What "
+        f"were there ({sidecar.last_words()}). Was it killed, as where memory is short? What "
         "has come stays: start the job again."
     )
 

@@ -263,11 +263,12 @@ def main(parent: SidecarParent) -> None:
     config = StorageConfig(in_flight=MAX_REQUESTS)
     locked: list[tuple[ChannelRequest, LockedTree]] = []
     try:
-        for channel in request.channels:
-            trees = CacheTrees(CacheDir(Path(channel.folder)), request.limit_bytes, config)
-            listing = list_channel(channel, config)
-            listing.print_outside_folder(channel.name)
-            locked.append((channel, trees.hold(channel.name, listing)))
+        with parent.heartbeats():
+            for channel in request.channels:
+                trees = CacheTrees(CacheDir(Path(channel.folder)), request.limit_bytes, config)
+                listing = list_channel(channel, config)
+                listing.print_outside_folder(channel.name)
+                locked.append((channel, trees.hold(channel.name, listing)))
         parent.send({"folders": {channel.name: str(tree.folder) for channel, tree in locked}})
         if parent.read() == END:
             for channel, tree in locked:

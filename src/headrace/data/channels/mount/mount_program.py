@@ -23,8 +23,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headrace.core.console import print_status
 from headrace.core.errors import HeadraceError
 from headrace.core.process.parent_death import parent_bound_command
+from headrace.core.process.process_kill import kill_process
 from headrace.core.process.sidecar import SidecarParent, run_sidecar
 from headrace.data.storage import Location
 from headrace.data.storage.client.credentials import read_settings
@@ -92,6 +94,9 @@ def choose_programs(
     return found
 
 
+_UNMOUNT_S = 30.0
+
+
 def is_mounted(folder: Path) -> bool:
     """Return whether something is mounted at a folder, even if its program is gone."""
     # Without accessing the folder, which may hang.
@@ -104,7 +109,14 @@ def unmount(folder: Path) -> None:
     """End a mount at a folder, if there is one, even if it is in use."""
     program = next((found for name in _UNMOUNTS if (found := shutil.which(name))), None)
     if program is not None and is_mounted(folder):
-        subprocess.run([program, "-u", "-z", str(folder)], capture_output=True, check=False)
+        command = [program, "-u", "-z", str(folder)]
+        try:
+            subprocess.run(command, capture_output=True, check=False, timeout=_UNMOUNT_S)
+        except subprocess.TimeoutExpired:
+            print_status(
+                f"{folder} is still mounted: {program} has not ended within {_UNMOUNT_S:.0f} s. "
+                f"Run `{' '.join(command)}` once nothing uses it."
+            )
 
 
 def _mountpoint(
@@ -237,8 +249,8 @@ def main(parent: SidecarParent) -> int:
                 program.wait(_END_S)
             break
     unmount(Path(parent.request["folder"]))
-    program.kill()
-    return program.wait()
+    code = kill_process(program)
+    return 1 if code is None else code
 
 
 if __name__ == "__main__":

@@ -279,7 +279,8 @@ def main(parent: SidecarParent) -> None:
     declare_leaf()
     request = ChannelsRequest.from_fields(parent.request)
     config = StorageConfig(in_flight=_MAX_REQUESTS)
-    listings = [list_channel(channel, config) for channel in request.channels]
+    with parent.heartbeats():
+        listings = [list_channel(channel, config) for channel in request.channels]
     for channel, listing in zip(request.channels, listings, strict=True):
         listing.print_outside_folder(channel.name)
     parent.send({})

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.core.errors import LoaderError, LoaderTimeoutError
+from headrace.core.process.process_kill import end_process, kill_process
 
 _END_S = 5.0
 _LAST_WORDS_S = 10.0
@@ -116,19 +117,15 @@ class ChildProcess:
     def end(self) -> None:
         """Kill it at once."""
         _LIVE.discard(self)
-        self._process.kill()
-        self._process.wait()
+        kill_process(self._process)
         self.control.close()
 
     def close(self) -> None:
         """Close the connection, so that it ends; kills it where it does not in time."""
         _LIVE.discard(self)
         self.control.close()
-        try:
-            self._process.wait(timeout=_END_S)
-        except subprocess.TimeoutExpired:  # it is in the middle of importing the user's modules
-            self._process.kill()
-            self._process.wait()
+        # Where it is in the middle of importing the user's modules, it does not notice.
+        end_process(self._process, _END_S)
 
     def _ended(self) -> LoaderError:
         try:

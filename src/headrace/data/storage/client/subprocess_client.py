@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 
 from headrace.core.env import connection_variables, sidecar_environment
 from headrace.core.errors import CredentialsError, HeadraceError, StorageError, error_from_json
+from headrace.core.process.process_kill import kill_process
 from headrace.data.storage.client.subprocess_protocol import (
     FrameConnection,
     ReceivedFrame,
@@ -216,8 +217,7 @@ def _end(process: subprocess.Popen[bytes] | None) -> str:
     try:
         process.wait(timeout=1)
     except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+        kill_process(process)
         return "stopped answering and was ended"
     code = process.returncode
     return f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"

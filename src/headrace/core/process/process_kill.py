@@ -1,0 +1,35 @@
+"""The kill of a child process, whose end is waited for only so long."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import Any
+
+from headrace.core.console import print_status
+
+_KILL_S = 30.0
+
+
+def end_process(process: subprocess.Popen[Any], patience_s: float) -> int | None:
+    """Wait for a child that is about to end, and kill it then; returns as `kill_process`."""
+    try:
+        return process.wait(patience_s)
+    except subprocess.TimeoutExpired:
+        return kill_process(process)
+
+
+def kill_process(process: subprocess.Popen[Any], longest_s: float = _KILL_S) -> int | None:
+    """Kill a child and wait for its end; return its code, -n for signal n.
+
+    A process in the kernel's hands, such as in a read of a mount that does not answer, ends only
+    with that: after `longest_s` seconds it is left behind, named, and None is returned.
+    """
+    process.kill()
+    try:
+        return process.wait(longest_s)
+    except subprocess.TimeoutExpired:
+        print_status(
+            f"process {process.pid} was killed and has not ended within {longest_s:.0f} s: it "
+            "waits for a disk or a mount that does not answer. It is left behind: look at it."
+        )
+        return None

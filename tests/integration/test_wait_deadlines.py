@@ -1,0 +1,188 @@
+"""Waits for processes that are stopped or stuck: each ends with an error that says what to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from headrace.core.errors import DatasetError, LaunchError, StorageError
+from headrace.core.process import sidecar
+from headrace.core.process.sidecar import request_line
+from headrace.data.channels import sidecar_client
+from headrace.data.channels.copy import fetcher
+from headrace.data.channels.mount import mount_program
+from headrace.data.channels.sidecar_client import ChannelRequest, ChannelSidecar, ChannelsRequest
+from headrace.data.shards.pack import pack
+from headrace.data.shards.shard_packer import PackOptions
+from headrace.jobs import requirements
+from jobs import DEADLINE_S, alive
+from jobs_here import run_job
+
+HEARTS = """
+from headrace.core.process import sidecar
+sidecar._HEARTBEAT_S = 0.01
+
+def main(parent):
+    with parent.heartbeats():
+        parent.read()
+    parent.send({"answer": 1})
+
+sidecar.run_sidecar(main)
+"""
+
+
+@contextmanager
+def stopped_at_once(named: str) -> Iterator[list[int]]:
+    """Stop each new child of this process whose command line has the name, before it can answer."""
+    is_over, stopped = threading.Event(), []
+
+    def watch() -> None:
+        while not is_over.wait(0.002):
+            for child in psutil.Process().children(recursive=True):
+                try:
+                    if child.pid not in stopped and any(named in word for word in child.cmdline()):
+                        child.suspend()
+                        stopped.append(child.pid)
+                except psutil.Error:
+                    continue
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield stopped
+    finally:
+        is_over.set()
+        thread.join(DEADLINE_S)
+        for pid in stopped:
+            if psutil.pid_exists(pid):
+                os.kill(pid, signal.SIGKILL)
+
+
+def requested(tmp_path: Path) -> ChannelsRequest:
+    channel = ChannelRequest(name="train", url=str(tmp_path), folder=str(tmp_path / "cache"))
+    return ChannelsRequest(channels=(channel,))
+
+
+@pytest.mark.parametrize("module", ["listing", "copy.trees", "pipe.epoch_pipes"])
+def test_a_stopped_process_of_channels_is_named_and_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str
+):
+    monkeypatch.setattr(sidecar_client, "SILENCE_S", 0.3)
+    asked = ChannelSidecar(module, requested(tmp_path))
+    os.kill(asked.pid, signal.SIGSTOP)
+    with pytest.raises(LaunchError, match=rf"process {asked.pid} has said nothing for 0 s.*again"):
+        asked.answer()
+    assert not alive(asked.pid)
+
+
+def test_a_stopped_process_that_counts_channels_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "one").write_bytes(b"1")
+    (tmp_path / "train.py").touch()
+    monkeypatch.setattr("headrace.data.channels.sizes.SILENCE_S", 1.0)
+    with stopped_at_once("headrace.data.channels.sizes") as stopped:
+        done = run_job(
+            tmp_path, "--dry-run", "--contract=sagemaker", "--channel=train=data", "train.py"
+        )
+    assert stopped
+    assert done.returncode != 0
+    assert "The channels cannot be counted: process" in done.stderr
+
+
+def test_a_stopped_process_that_fetches_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(fetcher, "SILENCE_S", 0.3)
+    share = fetcher.FetchShare(
+        base=str(tmp_path), inner="", tree=str(tmp_path / "tree"), cache=str(tmp_path), objects=()
+    )
+    with (
+        stopped_at_once("headrace.data.channels.copy.fetcher"),
+        fetcher.fetch_in_processes([share], fetcher.CopyCounts()) as works,
+        pytest.raises(StorageError, match=r"does not answer: process \d+ has said nothing"),
+    ):
+        works[0].result(DEADLINE_S)
+
+
+def test_heartbeats_come_while_the_answer_is_worked_for(tmp_path: Path):
+    (tmp_path / "hearts.py").write_text(HEARTS)
+    program = subprocess.Popen(
+        [sys.executable, tmp_path / "hearts.py"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert program.stdin is not None
+    assert program.stdout is not None
+    program.stdin.write(request_line({}))
+    program.stdin.flush()
+    assert [json.loads(program.stdout.readline()) for _ in range(3)] == 3 * [{"alive": True}]
+    last = program.communicate(timeout=DEADLINE_S)[0].splitlines()[-1]
+    assert json.loads(last) == {"answer": 1}
+
+
+def test_heartbeats_are_no_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "hearts.py").write_text(HEARTS)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    asked = sidecar.Sidecar("hearts", {})
+    threading.Timer(0.2, asked.send, [{}]).start()
+    assert asked.receive(DEADLINE_S) == {"answer": 1}
+    assert asked.last_words() == "exit code 0"
+
+
+def test_a_packing_worker_that_is_stopped_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    module = "headrace.data.shards.task_pool"
+    for limit, seconds in (("_POLL_S", 0.1), ("_END_S", 0.1), ("_SILENCE_S", 0.5)):
+        monkeypatch.setattr(f"{module}.{limit}", seconds)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "one.jpg").write_bytes(b"1")
+    with (
+        stopped_at_once("multiprocessing.spawn") as stopped,
+        pytest.raises(
+            DatasetError, match=r"has said nothing for 0 s at .*Was it stopped"
+        ) as silent,
+    ):
+        pack(str(tmp_path / "data"), str(tmp_path / "packed"), PackOptions(workers=1))
+    pid = int(str(silent.value).split()[2])
+    assert pid in stopped
+    assert not alive(pid)
+
+
+def test_a_stopped_installer_of_requirements_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "requirements.txt").write_text("no-such-package-here\n")
+    (tmp_path / "train.py").write_text("")
+    monkeypatch.setattr(requirements, "_SILENCE_S", 1.0)
+    with stopped_at_once("headrace.cluster.requirements_installer") as stopped:
+        done = run_job(
+            tmp_path, "--contract=sagemaker", "--requirements=requirements.txt", "train.py"
+        )
+    assert stopped
+    assert done.returncode != 0
+    assert "its installer said nothing for 1 s, and was killed" in done.stderr
+
+
+def test_an_unmount_that_hangs_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    program = tmp_path / "fusermount3"
+    program.write_text("#!/bin/sh\nexec sleep 3600\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(f"1 2 0:3 / {tmp_path}/mount rw - fuse x rw\n")
+    monkeypatch.setattr(mount_program, "_MOUNTED", mounts)
+    monkeypatch.setattr(mount_program, "_UNMOUNT_S", 0.1)
+    mount_program.unmount(tmp_path / "mount")
+    said = capfd.readouterr().err
+    assert f"{tmp_path}/mount is still mounted" in said
+    assert f"Run `{program} -u -z {tmp_path}/mount`" in said
