@@ -289,7 +289,7 @@ def of_kind(processes: list[psutil.Process], kind: str) -> list[psutil.Process]:
     if kind == "worker":
         ranks = of_kind(processes, "rank")
         return [worker for rank in ranks for server in below(rank) for worker in below(server)]
-    found = [each for each in processes if COMMANDS[kind] in " ".join(cmdline(each)[:4])]
+    found = [each for each in processes if COMMANDS[kind] in " ".join(cmdline(each)[:5])]
     return [each for each in found if each.parent() not in found]
 
 

@@ -1,18 +1,22 @@
 """The fault matrix: each fault at many seeds, and what has to come of it.
 
     python benchmarks/faults/run.py --seeds 20
-    python benchmarks/faults/run.py --rows reset,ctrl_c --first-seed 7 --seeds 1
+    python benchmarks/faults/run.py --seeds 20 --go-on  # after an interruption
+    python benchmarks/faults/run.py --rows resets,ctrl_c --first-seed 7 --seeds 1
 
 Everything is real: an S3 server behind a proxy that makes faults, processes that are killed, disks
 that are full. The oracle is a ledger of each sample's key and pixels. A row fails where a sample
 is lost, comes twice or has other bytes, where something hangs, or where a figure is beyond its
-limit. Each case can be repeated by its seed. Writes docs/faults.md.
+limit. Each case can be repeated by its seed. Each result is written to bench-data/ at once, and
+docs/faults.md after each row.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shutil
+import signal
 import statistics
 import sys
 import tempfile
@@ -34,6 +38,7 @@ import storage_rows
 from matrix import Case, Figures, Row
 from s3_server import S3Server, s3_server
 
+from case_results import CaseResults
 from report import ROOT, machine
 
 PAGE = ROOT / "docs" / "faults.md"
@@ -73,7 +78,7 @@ class Outcome:
         passed = "yes" if not self.failures and not self.beyond() else "**no**"
         return (
             f"| {self.row.fault} | {self.row.passes} | {cases} | {len(self.failures)} | {figures} "
-            f"| {passed} |"
+            f"| {self.seconds / 60:.1f} | {passed} |"
         )
 
 
@@ -84,52 +89,81 @@ def main() -> None:
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--rows", help="names of functions, by commas; default: all")
     parser.add_argument("--dry", action="store_true", help="write nothing to docs/")
+    parser.add_argument("--go-on", action="store_true", help="cases with a result are not repeated")
     options = parser.parse_args()
+    # A shell starts what runs in its background with ctrl-C ignored, and jobs would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     names = options.rows.split(",") if options.rows else [row.run.__name__ for row in ROWS]
     rows = [row for row in ROWS if row.run.__name__ in names]
     if len(rows) != len(names):
         parser.error(f"--rows: there are {', '.join(row.run.__name__ for row in ROWS)}.")
     seeds = range(options.first_seed, options.first_seed + options.seeds)
+    results = CaseResults("faults", go_on=options.go_on)
+    outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory() as temporary, s3_server(Path(temporary) / "s3") as server:
         os.environ.update(server.environment())
-        outcomes = [run_row(row, seeds, Path(temporary), server) for row in rows]
-    publish(outcomes, options)
+        for row in rows:
+            outcomes.append(run_row(row, seeds, Path(temporary), server, results))
+            if not (options.dry or options.rows):
+                write_page(outcomes, options)
+    print(section_of(outcomes, options))
     sys.exit(1 if any(each.failures or each.beyond() for each in outcomes) else 0)
 
 
-def run_row(row: Row, seeds: range, temporary: Path, server: S3Server) -> Outcome:
-    """Run a row at each of its seeds."""
+def run_row(
+    row: Row, seeds: range, temporary: Path, server: S3Server, results: CaseResults
+) -> Outcome:
+    """Run a row at each of its seeds, but for cases that have a result."""
     outcome = Outcome(row)
-    began_s = time.monotonic()
     for seed in list(seeds)[:: row.every]:
-        folder = temporary / row.run.__name__ / f"{seed}"
-        folder.mkdir(parents=True)
-        try:
-            outcome.figures.append(row.run(Case(folder=folder, seed=seed, server=server)))
-        except Exception as error:  # noqa: BLE001 - every failure is a result
-            outcome.failures.append(f"seed {seed}: {type(error).__name__}: {error}")
-            traceback.print_exc()
-    outcome.seconds = time.monotonic() - began_s
-    print(outcome.line(), f"({outcome.seconds:.0f} s)", flush=True)
+        case = f"{row.run.__name__} {seed}"
+        if results.get(case) is None:
+            folder = temporary / row.run.__name__ / f"{seed}"
+            folder.mkdir(parents=True)
+            results.add(case, run_case(row, Case(folder=folder, seed=seed, server=server)))
+            shutil.rmtree(folder, ignore_errors=True)  # twenty seeds would fill a small disk
+        result = results.get(case)
+        if result["failure"]:
+            outcome.failures.append(f"seed {seed}: {result['failure']}")
+        else:
+            outcome.figures.append(result["figures"])
+        outcome.seconds += result["seconds"]
+    print(outcome.line(), flush=True)
     return outcome
 
 
-def publish(outcomes: list[Outcome], options: argparse.Namespace) -> None:
-    """Print the table, and write it to the page unless it is only a try."""
+def run_case(row: Row, case: Case) -> dict[str, object]:
+    """Run a row at one seed; return its figures, failure ("" for none) and duration."""
+    figures: Figures = {}
+    failure = ""
+    began_s = time.monotonic()
+    try:
+        figures = row.run(case)
+    except Exception as error:  # noqa: BLE001 - every failure is a result
+        failure = f"{type(error).__name__}: {error}"
+        traceback.print_exc()
+    return {"figures": figures, "failure": failure, "seconds": time.monotonic() - began_s}
+
+
+def section_of(outcomes: list[Outcome], options: argparse.Namespace) -> str:
+    """Return the section of the page: the table, and what has failed."""
     lines = [
-        "| fault | passes if | cases | failed | medians | passed |", "|---|---|---|---|---|---|",
+        "| fault | passes if | cases | failed | medians | minutes | passed |",
+        "|---|---|---|---|---|---|---|",
         *(each.line() for each in outcomes), "",
-        *(f"- {each.row.fault}: {why}" for each in outcomes
+        *(f"- {each.row.fault}: {why.splitlines()[0]}" for each in outcomes
           for why in (*each.failures, *each.beyond())),
     ]  # fmt: skip
     command = f"python benchmarks/faults/run.py --seeds {options.seeds}"
-    section = "\n".join(["## Matrix", "", f"`{command}` · {machine()}", "", *lines, ""])
-    print(section)
-    if options.dry or options.rows:
-        return
+    return "\n".join(["## Matrix", "", f"`{command}` · {machine()}", "", *lines, ""])
+
+
+def write_page(outcomes: list[Outcome], options: argparse.Namespace) -> None:
+    """Write the section to the page, with the rows that have been run."""
     text = PAGE.read_text()
     before, _, after = text.partition("## Matrix\n")
     rest = after.partition("\n## ")[2]
+    section = section_of(outcomes, options)
     PAGE.write_text(before + section + (f"\n## {rest}" if rest else ""))
 
 
