@@ -35,6 +35,7 @@ from image_trees import (
     png_colour,
     write,
 )
+from machine import skip_without
 from services.object_servers import GoogleHandler, object_server
 
 
@@ -270,8 +271,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         ["mount", "-t", "tmpfs", "-o", "size=48k", "tmpfs", str(folder)],
         capture_output=True, check=False,
     )  # fmt: skip
-    if mounted.returncode != 0:
-        pytest.skip("mounting a small disk needs root")
+    skip_without("disks", is_there=mounted.returncode == 0)
     try:
         yield folder
     finally:

@@ -12,18 +12,17 @@ from pathlib import Path
 import pytest
 
 from jobs import DEADLINE_S, eventually
+from machine import needs
 from network_hosts import (
     NetworkHost,
     environments,
     network_hosts,
     ray_folders,
     sagemaker,
-    why_not,
 )
 
-WHY_NOT = why_not()
 pytestmark = [
-    pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or ""),
+    needs("networks"),
     pytest.mark.timeout(900),
 ]
 

@@ -16,7 +16,8 @@ from headrace.cluster.ray_node import EmulatedCluster, RayNodeSpec
 from headrace.platforms.instance_groups import GroupSpec
 from jobs import DEADLINE_S, alive, attempts_of, eventually, on_two_hosts, started
 from jobs_here import run_job
-from network_hosts import NetworkHost, network_hosts, ray_folders, why_not
+from machine import needs
+from network_hosts import NetworkHost, network_hosts, ray_folders
 from pip_environments import make_environment, make_wheel, packages_of
 
 pytestmark = pytest.mark.timeout(900)
@@ -130,7 +131,7 @@ def naming(file: Path) -> dict[int, str]:
     return {pid: line for pid, line in command_lines.items() if str(file) in line}
 
 
-@pytest.mark.skipif((why := why_not()) is not None, reason=why or "")
+@needs("networks")
 def test_every_host_of_a_join_has_it_one_that_cannot_is_left_out_of_help_and_ctrl_c_ends_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

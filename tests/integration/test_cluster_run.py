@@ -24,6 +24,7 @@ from headrace.platforms.instance_groups import GroupSpec
 from headrace.records.reader import open_records
 from jobs import DEADLINE_S, alive, attempts_of, descendants, eventually, pids_in, run, started
 from jobs_here import run_job
+from machine import skip_without
 
 POINTS = Path(__file__).parents[1] / "scripts" / "probed" / "points.py"
 pytestmark = pytest.mark.timeout(900)
@@ -345,8 +346,7 @@ def test_a_heterogeneous_job_is_interrupted_goes_on_and_another_one_finds_what_i
     tmp_path: Path, s3_url: str, cluster: EmulatedCluster
 ) -> None:
     """The first with hosts emulated by Headrace, the second with those of a Ray cluster."""
-    if Path("/opt/ml").exists():
-        pytest.skip("this machine has an /opt/ml")
+    skip_without("no-opt-ml")
     (tmp_path / "train.py").write_text(SAVES_AND_GOES_ON)
     on_ray = ["--engine", "ray", "--address", cluster.address]
     flags = [*HOSTS, "--contract", "sagemaker", "--distribution", "smdistributed"]

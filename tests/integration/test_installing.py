@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -19,6 +18,7 @@ from typing import Any
 import pytest
 
 from jobs import DEADLINE_S, alive, clean_environment, descendants, eventually, pids_in
+from machine import skip_without
 from pip_environments import make_environment, make_wheel, packages_of
 
 NO_OTHER_INDEX = {"PIP_CONFIG_FILE": os.devnull}
@@ -179,8 +179,7 @@ def test_what_was_there_and_is_broken_by_it_is_reported(host: Host):
 
 
 def test_a_token_in_a_url_is_in_no_log_and_no_message(host: Host):
-    if shutil.which("git") is None:
-        pytest.skip("needs git")
+    skip_without("git")
     with closed_server() as place:
         host.require(f"tinyhr @ git+http://s3cret@{place}/tinyhr.git")
         code, result, _ = host.install(GIT_TERMINAL_PROMPT="0")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,10 +19,10 @@ from headrace.data.channels.mount.mount_program import NoMountError, choose_prog
 from headrace.data.storage import open_store
 from headrace.data.storage.urls import parse_url
 from jobs import alive, clean_environment, descendants, eventually
+from machine import needs, skip_without
 
 CACHE_BYTES = 10**9
-HAS_FUSE = shutil.which("fusermount3") is not None and Path("/dev/fuse").exists()
-fuse = pytest.mark.skipif(not HAS_FUSE, reason="needs FUSE and fusermount3 (package fuse3)")
+fuse = needs("fuse")
 OBJECTS = {
     "a.bin": os.urandom(300_000), "deep/er/b c.bin": os.urandom(10), "empty": b"",
     "ünïcode.txt": "grüße".encode(),
@@ -211,8 +210,7 @@ def test_without_a_program_it_is_reported_which_ones_would_do(
     (tmp_path / "fusermount3").touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))  # beside which rclone is
-    if not Path("/dev/fuse").exists():
-        pytest.skip("no FUSE")
+    skip_without("fuse", is_there=Path("/dev/fuse").exists())
     where = parse_url("s3://bucket/train")
     with pytest.raises(NoMountError, match="none of mount-s3, rclone is on this host"):
         choose_programs(where, tmp_path, tmp_path, cache_bytes=CACHE_BYTES)
@@ -225,8 +223,7 @@ def test_the_clouds_own_programs_come_first_and_get_the_prefix(
     program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """How they are called: that they do what is asked of them is not tested here."""
-    if not Path("/dev/fuse").exists():
-        pytest.skip("no FUSE")
+    skip_without("fuse", is_there=Path("/dev/fuse").exists())
     for name in ("fusermount3", "rclone", program):
         (tmp_path / name).touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -14,10 +14,10 @@ import torch
 
 from headrace.records.reader import open_records
 from jobs import run
-from network_hosts import NetworkHost, network_hosts, sagemaker, why_not
+from machine import needs
+from network_hosts import NetworkHost, network_hosts, sagemaker
 
 pytestmark = pytest.mark.timeout(600)  # Ray starts some twenty processes
-WHY_NOT = why_not()
 EXAMPLE = Path(__file__).parents[2] / "examples" / "ray_vit"
 GROUPS = {"cpu": ["algo-1"], "gpu": ["algo-2"]}
 WAITS = """
@@ -81,7 +81,7 @@ def test_the_plain_script_with_help_of_an_auxiliary_host(tmp_path: Path):
     assert {row["host"] for row in arrivals if row["counted"]} == {"cpu-0"}
 
 
-@pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or "")
+@needs("networks")
 def test_ray_data_and_ray_train_on_the_hosts_of_a_sagemaker_job(
     hosts: dict[str, NetworkHost], tmp_path: Path
 ):

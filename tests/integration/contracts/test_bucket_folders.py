@@ -15,14 +15,10 @@ import pytest
 from headrace.core.process.mount_namespace import can_bind_mount, namespace_command
 from headrace.data.channels.mount.mount_program import is_mounted
 from jobs_here import run_job
+from machine import needs
 from services.object_servers import GoogleHandler, ObjectServer, StoredObject, object_server
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("fusermount3") is None
-    or not Path("/dev/fuse").exists()
-    or not can_bind_mount("/opt/ml"),
-    reason="needs FUSE, fusermount3 (package fuse3) and mount namespaces",
-)
+pytestmark = needs("fuse", "mounts")
 SCRIPT = """
 import os, pathlib, sys
 folder = pathlib.Path(sys.argv[-1].replace("gs://", "/gcs/"))

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from headrace.core.errors import UsageError
-from headrace.core.process.mount_namespace import can_bind_mount
 from headrace.data.storage import open_store
 from headrace.jobs.sync.output_process import Lease
 from headrace.platforms.sagemaker import make_checkpoint_path
 from jobs import attempts_of, clean_environment, eventually, started
 from jobs_here import run_job, run_verb
+from machine import needs
 
 COUNTS = """
 import os, pathlib, sys
@@ -78,7 +78,7 @@ print("found", found, sorted(path.name for path in pathlib.Path("/opt/ml/checkpo
 QUIET = ("--profile", "off")
 
 
-@pytest.mark.skipif(not can_bind_mount("/opt/ml"), reason="no mount namespaces")
+@needs("mounts")
 @pytest.mark.parametrize("below", ["", "/opt/ml/mine", "/headrace-test/deep"])
 def test_checkpoints_at_a_path_of_the_scripts_own_come_back_there(
     tmp_path: Path, below: str

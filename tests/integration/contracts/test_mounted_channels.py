@@ -15,11 +15,9 @@ from headrace.data.channels.mount.mount_program import is_mounted
 from headrace.data.storage import open_store
 from jobs import alive, descendants, eventually, started
 from jobs_here import run_job
+from machine import needs
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("fusermount3") is None or not Path("/dev/fuse").exists(),
-    reason="needs FUSE and fusermount3 (package fuse3)",
-)
+pytestmark = needs("fuse")
 SCRIPT = """
 import os, pathlib
 folder = pathlib.Path(os.environ["SM_CHANNEL_TRAIN"])

@@ -5,13 +5,11 @@ from __future__ import annotations
 import tarfile
 from pathlib import Path
 
-import pytest
-
 from jobs_here import run_job
-from network_hosts import network_hosts, why_not
+from machine import needs, skip_without
+from network_hosts import network_hosts
 
-WHY_NOT = why_not()
-pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or "")
+pytestmark = needs("networks")
 
 RANKS = """
 import os, pathlib, sys, time
@@ -40,8 +38,7 @@ def test_a_network_host_syncs_its_own_and_finds_those_of_all(tmp_path: Path) -> 
 
     Those are named by hand, as is their token; their ranks meet.
     """
-    if Path("/opt/ml").exists():
-        pytest.skip("this machine has an /opt/ml")
+    skip_without("no-opt-ml")
     (tmp_path / "train.py").write_text(RANKS)
     token = tmp_path / "token"
     token.write_text("a-token-that-somebody-made\n")

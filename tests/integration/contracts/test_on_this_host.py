@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from headrace.core.process.mount_namespace import can_bind_mount
 from headrace.records.reader import Records
 from jobs import attempts_of, clean_environment, headrace
 from jobs_here import run_job, run_verb
+from machine import needs, skip_without
 
 SCRIPT_MODE = """
 import argparse, json, os, pathlib
@@ -128,8 +128,7 @@ def test_a_script_mode_script_gets_arguments_channels_and_folders(job: Path) -> 
 
 
 def test_paths_below_opt_ml_are_the_jobs_own_and_nobody_elses(job: Path) -> None:
-    if Path("/opt/ml").exists():
-        pytest.skip("this machine has an /opt/ml")
+    skip_without("no-opt-ml")
     (job / "train.py").write_text(FIXED_PATHS)
     flags = ["--contract", "sagemaker", "--channel", "train=images", "--hyperparameter", "epochs=2"]
     ended = run_job(job, "--name", "a", *flags, "train.py")
@@ -359,7 +358,7 @@ for name in ("AIP_MODEL_DIR", "AIP_CHECKPOINT_DIR", "AIP_TENSORBOARD_LOG_DIR"):
 """
 
 
-@pytest.mark.skipif(not can_bind_mount("/gcs/x"), reason="needs mount namespaces")
+@needs("mounts")
 def test_paths_that_scripts_make_of_their_folders_lead_there_or_nowhere(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(MAKES_PATHS)
     ended = run_job(tmp_path, "--profile=off", "--contract=vertex", "--run-dir=r", "train.py")

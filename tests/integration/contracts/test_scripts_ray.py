@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from jobs import clean_environment
+from machine import missing
 from pip_environments import make_environment, make_wheel
 
 pytestmark = pytest.mark.timeout(300)  # Ray starts some twenty processes
@@ -110,9 +111,6 @@ else:
         print("left", flush=True)
         (folder / f"{env.current_host}.left").touch()
 """
-WHY_NOT = subprocess.run(
-    ["unshare", "--pid", "--fork", "--mount-proc", "true"], capture_output=True, check=False
-).returncode
 
 
 @pytest.fixture
@@ -154,7 +152,7 @@ def test_a_script_makes_a_ray_cluster_of_the_hosts_and_what_it_leaves_ends_with_
 ) -> None:
     """Where a PID namespace can be made, it takes one down by `ray stop` and leaves another."""
     apart, down = [], "true"
-    if WHY_NOT == 0:
+    if missing("processes") is None:
         apart = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
         apart += ["sh", "-c", '"$@"; exit $?', "sh"]  # which reaps Ray's daemons: `ray stop` waits
         down = "ray stop"
