@@ -1,11 +1,12 @@
 """Exactness: kill -9 of random processes at random instants, restarts at other world sizes.
 
-python benchmarks/exactness/kills.py --seeds 20 --kills 9
+    python benchmarks/exactness/kills.py --seeds 20 --kills 9
+    python benchmarks/exactness/kills.py --seeds 20 --kills 9 --go-on  # after an interruption
 
 Every attempt but the last of a seed is ended by a kill of ours, or the benchmark fails. World sizes
 go round through 1, 2, 4, 2, 1, 4, so nine kills contain every change up and down. Checkpoints are
-synced to a real S3 server. Every third attempt is a job on an emulated Ray cluster, whose
-auxiliary host makes batches too.
+synced to a real S3 server; workers change from attempt to attempt. Every third attempt is a job on
+an emulated Ray cluster, whose auxiliary host makes batches too.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
@@ -33,6 +34,7 @@ from audit import Audit, audit
 from s3_server import S3Server, s3_server
 
 import headrace
+from case_results import CaseResults
 from headrace.data.shards.pack import pack
 from headrace.data.shards.shard_packer import PackOptions
 from report import Row, write_section
@@ -67,6 +69,7 @@ class Attempt:
         kind: Of the process that is killed; "": none, the job runs to its end.
         steps: How many lines the ledgers have before.
         wait_s: The random instant after them.
+        workers: Of each rank's loader.
     """
 
     number: int
@@ -75,6 +78,7 @@ class Attempt:
     kind: str = ""
     steps: int = 0
     wait_s: float = 0.0
+    workers: int = 1
 
 
 class NotKilledError(Exception):
@@ -90,13 +94,18 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=EPOCHS)
     parser.add_argument("--one-host", action="store_true", help="no attempt on a Ray cluster")
     parser.add_argument("--dry", action="store_true", help="write nothing to docs/")
+    parser.add_argument("--go-on", action="store_true", help="seeds with a result are not repeated")
     options = parser.parse_args()
+    results = CaseResults("exactness", go_on=options.go_on)
     found: list[Audit] = []
     kinds: Counter[str] = Counter()
     for seed in range(options.first_seed, options.first_seed + options.seeds):
         plan = list(schedule(options.kills, seed, on_cluster=not options.one_host))
-        with tempfile.TemporaryDirectory() as folder, s3_server(Path(folder) / "s3") as server:
-            found.append(run(server, Path(folder), plan, options.epochs))
+        case = f"{seed}, {options.kills} kills, {options.epochs} epochs, {options.one_host=}"
+        if results.get(case) is None:
+            with tempfile.TemporaryDirectory() as folder, s3_server(Path(folder) / "s3") as server:
+                results.add(case, asdict(run(server, Path(folder), plan, options.epochs)))
+        found.append(Audit(**results.get(case)))
         kinds.update(attempt.kind for attempt in plan)
         last = found[-1]
         print(f"seed {seed}: {last.counted} samples, {len(last.lost)} lost, "
@@ -135,13 +144,15 @@ def schedule(kills: int, seed: int, *, on_cluster: bool) -> Iterator[Attempt]:
     kinds = {True: _in_turn(ON_A_CLUSTER, chance), False: _in_turn(ON_ONE_HOST, chance)}
     for number in range(kills):
         is_cluster = on_cluster and number % 3 == 2
+        kind = next(kinds[is_cluster])
         yield Attempt(
             number=number,
             world=WORLDS[(begin + number) % len(WORLDS)],
             on_cluster=is_cluster,
-            kind=next(kinds[is_cluster]),
+            kind=kind,
             steps=chance.randrange(1, 25),
             wait_s=chance.uniform(0, 0.2),
+            workers=chance.randint(1 if kind == "worker" or is_cluster else 0, 2),
         )
 
 
@@ -211,7 +222,8 @@ def start(
             [sys.executable, "-m", "headrace.cli.main", "run", *hosts, *ranks, "--run-dir",
              str(folder / (run_folder or f"run-{attempt.number:03d}")), "--checkpoint-uri",
              checkpoints, str(HERE / "train.py"), "--data", data, "--folder", str(folder),
-             "--attempt", str(attempt.number), "--epochs", str(epochs)],
+             "--attempt", str(attempt.number), "--epochs", str(epochs),
+             "--workers", str(attempt.workers)],
             env={**os.environ, **server.environment(), "OMP_NUM_THREADS": "1"},
             stdin=subprocess.DEVNULL, stdout=log, stderr=log,
         )  # fmt: skip

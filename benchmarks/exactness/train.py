@@ -23,13 +23,16 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--attempt", type=int, required=True)
     parser.add_argument("--epochs", type=int, required=True)
+    parser.add_argument("--workers", type=int, default=1)
     options = parser.parse_args()
     rank = int(os.environ.get("RANK", "0"))
 
     model = headrace.prepare(torch.nn.Linear(3, 1), strategy="ddp")
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     dataset = headrace.ShardDataset(options.data, max_bad_rate=0.1)
-    loader = headrace.DataLoader(dataset, global_batch=16, shuffle=True, seed=5, num_workers=1)
+    loader = headrace.DataLoader(
+        dataset, global_batch=16, shuffle=True, seed=5, num_workers=options.workers
+    )
     checkpointer = headrace.Checkpointer(os.environ["HEADRACE_CHECKPOINT_DIR"])
     restored = checkpointer.restore(model, optimizer, loader)
     step = restored.step if restored else 0

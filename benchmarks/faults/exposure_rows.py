@@ -62,6 +62,8 @@ def exposure(case: Case) -> Figures:
     open_to_all = [each for each in sockets if not ipaddress.ip_address(each).is_loopback]
     if open_to_all:
         raise LedgerError(f"the job listens on {open_to_all}")
+    if not (case.folder / "run" / "report.html").is_file():
+        raise LedgerError("the job has no page")
     leaks = [path for path in _files(case.folder / "run") if canary.encode() in path.read_bytes()]
     own = [path for path in leaks if "logs" not in path.parts]  # a script's output is its own
     if own:
@@ -88,8 +90,8 @@ def _listens_on(process: psutil.Process) -> list[str]:
 
 ROWS = (
     Row(
-        fault="secrets in variables, addresses and errors; who may connect",
-        passes="in no file of ours and no argument list; every socket on loopback",
+        fault="secrets in variables, addresses and errors; who may connect, to a page too",
+        passes="in no file of ours and no argument list; sockets on loopback; the page is a file",
         run=exposure,
     ),
 )

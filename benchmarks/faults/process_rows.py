@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 from audit import Audit, audit
 from kills import SAMPLES as KILLED_SAMPLES
 from kills import Attempt, log_of, make_data, replacements_in, run, schedule, start, wait_for_lines
@@ -37,7 +40,8 @@ def ctrl_c(case: Case) -> Figures:
     """Ten times ctrl-C at random moments, each time started again in the same run folder."""
     data, keys = make_data(case.folder)
     for number in range(10):
-        attempt = Attempt(number=number, world=case.chance.choice((1, 2)))
+        world, workers = case.chance.choice((1, 2)), case.chance.randint(0, 2)
+        attempt = Attempt(number=number, world=world, workers=workers)
         launcher = start(case.server, case.folder, data, attempt, EPOCHS, run_folder="run")
         try:
             if number % 3 == 2:
@@ -57,6 +61,38 @@ def ctrl_c(case: Case) -> Figures:
     if code:
         raise LedgerError(f"the last attempt ended with {code}:\n{log_of(case.folder, last)}")
     return _figures(audit(case.folder, keys, EPOCHS, replacements_in(case.folder)))
+
+
+def frozen_job(case: Case) -> Figures:
+    """A job is cut off from everything, is started again elsewhere, and comes back."""
+    data, keys = make_data(case.folder)
+    world = case.chance.choice((1, 2))
+    first, second = (Attempt(number=number, world=world) for number in range(2))
+    cut_off = start(case.server, case.folder, data, first, EPOCHS)
+    processes = [psutil.Process(cut_off.pid)]
+    try:
+        wait_for_lines(cut_off, case.folder, first, case.chance.randrange(1, 60))
+        processes += processes[0].children(recursive=True)
+        _each(processes, psutil.Process.suspend)
+        other = start(case.server, case.folder, data, second, EPOCHS)
+        try:
+            wait_for_lines(other, case.folder, second, case.chance.randrange(1, 40))
+            _each(reversed(processes), psutil.Process.resume)
+            codes = [each.wait(timeout=1200) for each in (other, cut_off)]
+        finally:
+            other.kill()
+    finally:
+        _each(processes, psutil.Process.resume)
+        cut_off.kill()
+    if codes[0] or not codes[1]:
+        raise LedgerError(f"ended with {codes}:\n{log_of(case.folder, first)}")
+    return _figures(audit(case.folder, keys, EPOCHS, replacements_in(case.folder)))
+
+
+def _each(processes: Iterable[psutil.Process], do: Callable[[psutil.Process], object]) -> None:
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            do(process)
 
 
 def auxiliary_hosts(case: Case) -> Figures:
@@ -122,7 +158,7 @@ def _figures(found: Audit) -> Figures:
 
 ROWS = (
     Row(
-        fault="kill -9 of rank, worker, launcher, sync sidecar, collector; 1, 2 and 4 ranks",
+        fault="kill -9 of rank, worker, launcher, sync sidecar, collector; other ranks and workers",
         passes="exact after each restart; no process left",
         run=kills,
     ),
@@ -136,6 +172,12 @@ ROWS = (
         fault="ten times ctrl-C, started again in the same folder",
         passes="starts every time, ends with 130; exact",
         run=ctrl_c,
+        every=4,
+    ),
+    Row(
+        fault="a job that is cut off, is started again elsewhere, and comes back",
+        passes="what it writes later counts nowhere, and it fails; exact",
+        run=frozen_job,
         every=4,
     ),
     Row(
