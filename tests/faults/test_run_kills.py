@@ -22,8 +22,9 @@ from jobs import (
     started,
 )
 
-# What each rank does with signals is set by its argument. With "parents", each rank has a child in
-# its process group, as a data worker would be; rank 1 of the first start has a daemon, too.
+# What each rank does with signals is set by its argument. With "parent" and "parents", each rank
+# has a child in its process group, as a data worker would be; with the latter, rank 1 of the first
+# start has a daemon, too.
 RANK = """
 import os, pathlib, signal, subprocess, sys
 rank, start = os.environ.get("RANK", "0"), os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
@@ -45,9 +46,9 @@ if handler is not None:
 def begin(name, **how):
     child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], **how)
     pathlib.Path(f"pid-{start}-{rank}-{name}").write_text(f"{child.pid}\\n")
-if manner == "parents":
+if manner in ("parent", "parents"):
     begin("child")
-    if (start, rank) == ("0", "1"):
+    if (manner, start, rank) == ("parents", "0", "1"):
         begin("daemon", start_new_session=True)
 pathlib.Path(f"pid-{start}-{rank}").write_text(f"{os.getpid()}\\n")
 while True:
@@ -133,14 +134,26 @@ pathlib.Path("pid-left").write_text(f"{child.pid}\\n")
 """
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_rank_s_child_that_is_stuck_does_not_outlive_the_launcher(
+    folder: Path, number: signal.Signals
+):
+    with started(folder, *UNRECORDED, *TWO_RANKS, "train.py", "parent") as job:
+        pids = pids_in(folder, 4)
+        everyone = descendants(job.pid)
+        assert set(pids) <= set(everyone)
+        job.send_signal(number)
+        all_gone([job.pid, *everyone])
+
+
 def test_kill_9_of_torchrun_leaves_no_process(folder: Path):
-    with started(folder, *TWO_RANKS, "--run-dir", "r", "train.py") as job:
-        ranks = pids_in(folder, 2)
+    with started(folder, *TWO_RANKS, "--run-dir", "r", "train.py", "parent") as job:
+        pids = pids_in(folder, 4)
         below = descendants(job.pid)
         (torchrun,) = [pid for pid in below if psutil.Process(pid).ppid() == job.pid]
         os.kill(torchrun, signal.SIGKILL)
         assert job.wait(timeout=DEADLINE_S) == 137
-        all_gone([*below, *ranks])
+        all_gone([*below, *pids])
     assert "what ran the job was killed by SIGKILL" in (folder / "terminal").read_text()
     assert attempts_of(folder / "r")[0]["exit_code"] == 137
 

@@ -287,11 +287,12 @@ def test_the_rank_wrapper_becomes_the_command_and_passes_its_code_on(tmp_path: P
 def test_what_has_a_rank_s_number_now_is_none_of_its_leftovers():
     leftovers = RankProcessGroups()
     command = parent_bound_command(
-        sys.executable, ["sh", "-c", "read go"], pid_pipe=leftovers.pid_pipe
+        sys.executable, ["sh", "-c", "read go"], pid_pipes=leftovers.pid_pipes
     )
     with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as living:
         eventually(lambda: Path(f"/proc/{living.pid}/comm").read_text() == "sh\n", "the command")
         leftovers.end()
+        leftovers.release()
         living.terminate()
     assert living.returncode == -signal.SIGTERM
 

@@ -268,7 +268,7 @@ def _run(
     _choose_rendezvous(job)
     leftovers = RankProcessGroups()
     tie_ranks_to_torchrun(
-        args, script_env, leftovers.pid_pipe, assignment.restarts if assignment else None
+        args, script_env, leftovers.pid_pipes, assignment.restarts if assignment else None
     )
     try:
         config, entrypoint, arguments = torchrun.config_from_args(args)
@@ -318,6 +318,8 @@ def _launch(
         # Only on failure: what successful ranks leave running is intended.
         leftovers.end()
         raise
+    finally:
+        leftovers.release()
 
 
 def _choose_threads(job: TorchrunJob) -> None:

@@ -359,7 +359,7 @@ def _existing_job(contract: ContractOptions, cluster: ClusterOptions | None) -> 
 def tie_ranks_to_torchrun(
     args: argparse.Namespace,
     script_env: ScriptEnvironment,
-    pid_pipe: int | None = None,
+    pid_pipes: Sequence[int] = (),
     restarts: int | None = None,
 ) -> None:
     """Change torchrun's arguments so that each rank ends when torchrun does, and reports its pid.
@@ -380,7 +380,7 @@ def tie_ranks_to_torchrun(
         script = ["env", f"--chdir={script_env.folder}", *script]
     if restarts is not None:
         script = ["env", f"{env.RESTART_COUNT.name}={restarts}", *script]
-    tied = parent_bound_command(sys.executable, script_env.with_mounts(script), pid_pipe=pid_pipe)
+    tied = parent_bound_command(sys.executable, script_env.with_mounts(script), pid_pipes=pid_pipes)
     args.no_python, args.module = True, False
     args.training_script, *args.training_script_args = tied
 

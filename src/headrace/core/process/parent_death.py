@@ -1,10 +1,10 @@
 """Processes that end with their parent, and wrappers that prepare a process and exec a command.
 
 `python -P -m MODULE --name value ... -- command...` is a wrapper: it then runs the command, or
-becomes it. `python -m headrace.core.process.parent_death --parent PID [--report FD] -- command...`
-asks for a parent-death signal and executes the command, so that a script is `__main__` of its own
-interpreter and its tracebacks are free of Headrace. The setting survives the exec. The program
-writes its pid to FD, a pipe of the parent.
+becomes it. `python -m headrace.core.process.parent_death --parent PID [--report FD,...] --
+command...` asks for a parent-death signal and executes the command, so that a script is `__main__`
+of its own interpreter and its tracebacks are free of Headrace. The setting survives the exec. The
+program writes its pid to each FD, a pipe of the parent.
 """
 
 from __future__ import annotations
@@ -76,14 +76,16 @@ def ignore_group_signals() -> None:
 
 
 def parent_bound_command(
-    python: str, command: Sequence[str], *, pid_pipe: int | None = None
+    python: str, command: Sequence[str], *, pid_pipes: Sequence[int] = ()
 ) -> list[str]:
     """Return the command line that runs `command` bound to this process.
 
-    The interpreter needs Headrace alone. The program writes its pid to `pid_pipe`, the write end of
-    a pipe of this process.
+    The interpreter needs Headrace alone. The program writes its pid to `pid_pipes`, the write ends
+    of pipes of this process, as a line of JSON.
     """
-    options = {"parent": os.getpid()} | ({} if pid_pipe is None else {"report": pid_pipe})
+    options: dict[str, object] = {"parent": os.getpid()}
+    if pid_pipes:
+        options["report"] = ",".join(map(str, pid_pipes))
     return wrapper_command(python, "headrace.core.process.parent_death", options, command)
 
 
@@ -91,8 +93,8 @@ def exec_bound_command(arguments: Sequence[str]) -> NoReturn:
     """Bind this process to its parent and execute the command; exit 127 if there is none."""
     options, command = read_wrapper_arguments(arguments)
     die_with_parent(int(options["parent"]))
-    if "report" in options:
-        _report_pid(f"/proc/{options['parent']}/fd/{options['report']}")
+    for descriptor in filter(None, options.get("report", "").split(",")):
+        _report_pid(f"/proc/{options['parent']}/fd/{descriptor}")
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the launcher waits with signals blocked
     become(command)
 
@@ -101,7 +103,7 @@ def _report_pid(pipe: str) -> None:
     # By /proc, as torchrun's ranks inherit no descriptors. Where that fails, the rank runs anyway.
     with suppress(OSError):
         descriptor = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
-        os.write(descriptor, f"{os.getpid()}\n".encode())
+        os.write(descriptor, b'{"pid": %d}\n' % os.getpid())
         os.close(descriptor)
 
 

@@ -6,11 +6,13 @@ ended. Parent-death signals reach children, but not grandchildren: Ray's agents 
 their node only after minutes if the head is gone, too, and compilers would outlive pip.
 
 torchrun signals the process groups of the ranks that live, but not that of a rank that has died,
-whose processes would hold memory and ports that the next ranks need.
+whose processes would hold memory and ports that the next ranks need. Where torchrun itself is
+killed, its ranks get a parent-death signal, and their workers do not: see `rank_group_guard`.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -29,6 +31,7 @@ from headrace.core.process.parent_death import (
     wrapper_command,
 )
 from headrace.core.process.process_kill import kill_process
+from headrace.core.process.sidecar import Sidecar
 
 _GRACE_S = 6.0
 _KILL_S = 30.0  # for processes that were killed to end
@@ -101,12 +104,19 @@ class RankProcessGroups:
     """The process groups of the ranks of this host, each led by its rank.
 
     A rank reports its pid before it executes the script; see `parent_death`. So its children are
-    found after its death, while a daemon that has left its group is not touched.
+    found after its death, while a daemon that has left its group is not touched. A sidecar kills
+    them where this process is killed first.
     """
 
     def __init__(self) -> None:
-        self._pid_read, self.pid_pipe = os.pipe()  # ranks write by /proc
+        self._pid_read, pid_pipe = os.pipe()  # ranks write by /proc
         os.set_blocking(self._pid_read, False)
+        self._guard = Sidecar("headrace.core.process.rank_group_guard", {})
+        self.pid_pipes = (pid_pipe, self._guard.input_fd)
+
+    def release(self) -> None:
+        """Have what the ranks leave outlive this process."""
+        self._guard.kill()
 
     def end(self) -> None:
         """Kill what remains of the ranks started so far, all of which must have ended."""
@@ -122,7 +132,7 @@ class RankProcessGroups:
         with suppress(BlockingIOError):  # nothing more
             while True:
                 text += os.read(self._pid_read, _PID_READ_BYTES)
-        return [int(line) for line in text.splitlines()]
+        return [json.loads(line)["pid"] for line in text.splitlines()]
 
 
 if __name__ == "__main__":

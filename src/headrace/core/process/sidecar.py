@@ -131,6 +131,12 @@ class Sidecar:
         self._messages = None if stdout is None else MessageReader(stdout.fileno())
         self._write(request_line(request))
 
+    @property
+    def input_fd(self) -> int:
+        """The pipe that it reads: other processes may write messages, of 4 KiB at most, to it."""
+        assert self._process.stdin is not None
+        return self._process.stdin.fileno()
+
     def send(self, message: Mapping[str, Any]) -> None:
         """Send it a message; ignored where it has ended."""
         self._write(json.dumps(message) + "\n")

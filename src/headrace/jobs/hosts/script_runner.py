@@ -97,7 +97,7 @@ def _run(run: HostRun, command: Sequence[str], assignment: HostAssignment, logs:
         with streams["stdout"].open("wb") as out, streams["stderr"].open("wb") as err:
             child = subprocess.Popen(
                 parent_bound_command(
-                    sys.executable, script_env.with_mounts(command), pid_pipe=leftovers.pid_pipe
+                    sys.executable, script_env.with_mounts(command), pid_pipes=leftovers.pid_pipes
                 ),
                 stdout=out,
                 stderr=err,
@@ -115,6 +115,7 @@ def _run(run: HostRun, command: Sequence[str], assignment: HostAssignment, logs:
             grace_s=lambda: DEFAULT_GRACE_S if script_env.failure() else None,
         )  # fmt: skip
         leftovers.end()  # as the end of the script's container would
+        leftovers.release()
         follower.close()
         verdict = script_env.verdict(exit_code_of(code))
         traceback = last_traceback(streams["stderr"]) if code else ""
