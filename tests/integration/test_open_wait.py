@@ -1,4 +1,4 @@
-"""A job whose workers hang is diagnosed while it does and after its end; no worker is left."""
+"""A job that hangs is diagnosed while it does and after its end; no worker is left."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import signal
 import time
 from pathlib import Path
 
+from headrace import open_run
 from jobs import DEADLINE_S, alive, descendants, eventually, run_here, started
 
 SCRIPT = """
@@ -59,3 +60,46 @@ def test_a_hanging_job_tells_the_line_and_its_workers_live_and_after_its_end(tmp
         eventually(lambda: not any(map(alive, everyone)), "the end of all")
     shown = " ".join((tmp_path / "terminal").read_text().split())
     assert [each for each in words if each not in shown] == []
+
+
+STARTS = """
+import os, sys, threading, time, torch
+from torch.utils.data import DataLoader, TensorDataset
+
+class Rows(TensorDataset):
+    def __init__(self):
+        super().__init__(torch.ones(8, 8))
+        if os.fork() == 0:  # Python 3.12 warns of this in a process of several threads
+            os._exit(0)
+        time.sleep(float(sys.argv[1]))  # a download
+
+for (batch,) in DataLoader(Rows(), 2):
+    torch.nn.Linear(8, 1)(batch).sum().backward()
+"""
+
+
+def test_a_job_that_hangs_before_it_asks_for_a_batch_tells_the_line(tmp_path: Path):
+    (tmp_path / "train.py").write_text(STARTS)
+    words = ["The script has begun no step for", "in Rows.__init__ at train.py:10"]
+    with started(tmp_path, "--run-dir", "r", "train.py", "1000") as job:
+
+        def tells(*verb: str) -> bool:
+            shown = " ".join(run_here(tmp_path, *verb, "r", COLUMNS="200").stdout.split())
+            return all(each in shown for each in words)
+
+        eventually((tmp_path / "r/run.json").exists, "the run folder")
+        eventually(lambda: tells("doctor"), "the line")
+        eventually(lambda: tells("top", "--once"), "the same")  # what is drained of the records
+        job.kill()
+        job.wait(timeout=DEADLINE_S)
+    assert tells("doctor")
+
+
+def test_a_late_start_is_no_hang_once_the_job_trains(tmp_path: Path):
+    (tmp_path / "train.py").write_text(STARTS)
+    with started(tmp_path, "--run-dir", "r", "train.py", str(LASTS_S)) as job:
+        assert job.wait(timeout=DEADLINE_S) == 0
+    stacks = open_run(tmp_path / "r").arrow("startup_stacks").column("stack").to_pylist()
+    assert len(stacks) > LASTS_S / 2
+    assert [not each for each in stacks] == [False] * (len(stacks) - 1) + [True]
+    assert "has begun no step" not in (tmp_path / "terminal").read_text()

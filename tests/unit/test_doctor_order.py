@@ -125,6 +125,29 @@ def test_what_gives_less_than_5_percent_is_listed_last_and_is_no_headline(eviden
     assert make_verdict(evidence, [unknown]).sentence.startswith("Slow-start")
 
 
+@pytest.mark.parametrize("speedups", [(), (None,), (1.01, None)])
+@pytest.mark.parametrize("rule", ["unequal-steps", "lock-contention", "between-epochs"])
+def test_what_costs_less_than_5_percent_can_give_no_more(
+    evidence: Evidence, rule: str, speedups: tuple[float | None, ...]
+):
+    whole_s = evidence.steps.total_seconds
+    for share, is_headline in ((0.04, False), (0.06, True)):
+        cheap = with_remedy(finding(rule, share * whole_s), *speedups)
+        ranked = rank_findings([cheap, finding("compute-bound", 0.0, "info")], evidence)
+        sentence = make_verdict(evidence, ranked).sentence
+        assert (rule in sentence.lower()) == is_headline
+
+
+def test_what_costs_no_time_may_be_worth_fixing(evidence: Evidence):
+    for rule in ("memory-growth", "open-wait"):
+        ranked = rank_findings([finding(rule, 0.0, "serious")], evidence)
+        assert make_verdict(evidence, ranked).sentence.startswith(rule.capitalize())
+    for share, sentence in ((0.03, "Nothing is worth fixing"), (0.2, "Slow-start")):
+        late = finding("slow-start", 60.0, share_of_all_time=share)
+        ranked = rank_findings([late], evidence)
+        assert make_verdict(evidence, ranked).sentence.startswith(sentence)
+
+
 def test_a_run_that_its_accelerator_limits_is_told_so_beside_what_is_not_worth_fixing(
     evidence: Evidence,
 ):

@@ -449,6 +449,76 @@ def test_of_several_ranks_the_one_is_named_that_waits_for_no_other():
     assert sentence.startswith("Rank 0 has waited for its batch for 24 s")
 
 
+INIT = stack(f"{SCRIPT}:60:main", f"{SCRIPT}:12:Rows.__init__")
+IMPORTS = stack(f"{SCRIPT}:3:<module>", f"{TORCH}/utils/cpp_extension.py:9:load")
+BARRIER = stack(
+    f"{SCRIPT}:70:main",
+    f"{TORCH}/distributed/c10d_logger.py:83:wrapper",
+    f"{TORCH}/distributed/distributed_c10d.py:4900:barrier",
+)
+
+
+def starting(
+    tables: RunTables, text: str, since_s: int, until_s: int, rank: int = 0, cpu_share: float = 0.0
+) -> RunTables:
+    """Add where a process was before its first batch; a text "" ends that."""
+    known = {"pid": 500 + rank, "rank": rank, "loader": -1, "worker": -1, "phase": "start"}
+    for second in range(since_s, until_s):
+        spent = {"wall_ns": 1000 * MS, "cpu_ns": int(cpu_share * 1000 * MS), "samples": 1}
+        times = {"start_ns": second * 1000 * MS, "end_ns": (second + 1) * 1000 * MS}
+        tables.add("startup_stacks", stack=text, **known, **times, **(spent if text else {}))
+    return tables
+
+
+def test_a_script_that_hangs_before_it_asks_for_a_batch():
+    tables = starting(starting(RunTables(), IMPORTS, 0, 5), INIT, 5, 30)
+    diagnosis = diagnose(tables)
+    assert diagnosis.verdict.sentence == (
+        "The script has begun no step for 30 s; it has waited for 25 s in "
+        "Rows.__init__ at train.py:12."
+    )
+    (finding,) = diagnosis.findings
+    assert finding.evidence["seconds_there"] == pytest.approx(25.0)
+    window = TimeWindow(20_000 * MS, 30_000 * MS)
+    (rank,) = read_processes(tables, window)
+    assert (rank.role, rank.doing) == ("rank", "train.py:12 Rows.__init__")
+    assert read_step_rates(tables, window).shares == {}
+
+
+def test_a_start_that_computes_is_told_as_such():
+    tables = starting(RunTables(), INIT, 0, 30, cpu_share=0.9)
+    assert "it has computed for 30 s in Rows.__init__" in diagnose(tables).verdict.sentence
+
+
+def test_of_ranks_that_start_the_one_is_named_that_the_others_wait_for():
+    tables = starting(starting(RunTables(), BARRIER, 0, 40), INIT, 2, 40, rank=1)
+    sentence = diagnose(tables).verdict.sentence
+    assert sentence.startswith("Rank 1 has begun no step for 38 s")
+    tables = starting(starting(RunTables(), BARRIER, 0, 40), BARRIER, 2, 40, rank=1)
+    sentence = diagnose(tables).verdict.sentence
+    assert sentence.endswith("for 40 s in main at train.py:70, in torch.distributed's barrier.")
+
+
+def test_the_process_that_was_started_last_is_where_a_script_hangs():
+    """A program that starts the ranks waits for them, and may seem to be one."""
+    tables = starting(RunTables(), INIT, 5, 40)
+    for row in starting(RunTables(), stack(f"{SCRIPT}:90:join"), 0, 40).rows["startup_stacks"]:
+        tables.add("startup_stacks", **{**row, "pid": 400})
+    assert "Rows.__init__ at train.py:12" in diagnose(tables).verdict.sentence
+
+
+def test_a_start_that_is_over_is_no_finding():
+    for until_s, then in ((8, None), (30, "ends"), (30, "trains")):
+        script = Script()
+        starting(script.tables, INIT, 0, until_s)
+        if then == "ends":
+            starting(script.tables, "", 30, 31)
+        if then == "trains":
+            script.now = 31_000 * MS
+            script.iterates().train(30)
+        assert "open-wait" not in found(script)[1], then
+
+
 @pytest.mark.parametrize("seconds", [1, 5, 9])
 def test_a_wait_that_may_end_soon_is_no_finding(seconds: int):
     assert "open-wait" not in found(hanging(seconds))[1]

@@ -420,6 +420,15 @@ SLOW_STEP_STACKS = Table(
     STACKS.fields,
     later=True,
 )
+STARTUP_STACKS = Table(
+    24,
+    "startup_stacks",
+    "where the main thread of a process was that had imported torch for ten seconds and asked for"
+    " no batch yet, a second to half a minute a row; a last row without a stack where it then"
+    " trains or ends",
+    STACKS.fields,
+    later=True,
+)
 DEVICE_COPIES = Table(
     25,
     "device_copies",
@@ -454,6 +463,7 @@ TABLES = (
     CODE_FOLDERS,
     LIBRARY_LOADERS,
     SLOW_STEP_STACKS,
+    STARTUP_STACKS,
     DEVICE_COPIES,
 )
 """All tables but `system`, whose columns depend on the host: see `system_table.py`."""

@@ -68,6 +68,8 @@ _EXPLAINS = 0.6
 """A finding with this share of the seconds of another one explains it."""
 _SOLVES = 0.8
 """A remedy that removes this share of the wait for data solves it."""
+_WORTH_SHARE = 1.0 - 1.0 / WORTH_IT
+"""Who loses less cannot gain 5 % by losing nothing."""
 _LITTLE = 0.01
 """A finding that explains less of step time than this is left out."""
 
@@ -117,7 +119,7 @@ def rank_findings(findings: Sequence[Finding], evidence: Evidence) -> tuple[Find
     """Return the findings worth reporting, worst first."""
     little = _LITTLE * evidence.steps.total_seconds
     relevant = [
-        each
+        replace(each, share_lost=_share_lost(each, evidence))
         for each in findings
         if each.rule not in DATA_RULES or each.forecast or each.seconds_lost >= little
     ]
@@ -170,9 +172,28 @@ def _explain_data_wait(findings: Sequence[Finding]) -> bool:
 
 
 def is_worth_fixing(finding: Finding) -> bool:
-    """Return whether a remedy gives at least 5 %, or what it gives is not predicted."""
+    """Return whether a remedy gives at least 5 %.
+
+    Where that is not predicted, no remedy can give more than all the time that is lost.
+    """
     speedups = [each.predicted_speedup for each in finding.remedies]
-    return not speedups or any(speedup is None or speedup >= WORTH_IT for speedup in speedups)
+    if any(speedup is not None and speedup >= WORTH_IT for speedup in speedups):
+        return True
+    is_predicted = bool(speedups) and None not in speedups
+    return not is_predicted and (finding.share_lost is None or finding.share_lost >= _WORTH_SHARE)
+
+
+def _share_lost(finding: Finding, evidence: Evidence) -> float | None:
+    """Return the share of time that a finding has cost; None if its cost is no time, or unknown."""
+    if finding.rule in {"memory-growth", "open-wait"} or finding.forecast:
+        return None
+    if finding.rule == "slow-start":  # of all the time, the start included
+        share = finding.evidence.get("share_of_all_time")
+        return share if isinstance(share, float) else None
+    whole_s = evidence.steps.total_seconds
+    if finding.rule in OTHER_TIME_RULES:
+        whole_s = evidence.other_time.wall.run_seconds
+    return finding.seconds_lost / whole_s if whole_s > 0 else None
 
 
 def _ranking_seconds(finding: Finding, evidence: Evidence) -> float:

@@ -97,6 +97,7 @@ class Finding:
     cause: Cause | None = None  # None if there is none, or it is unknown
     remedies: tuple[Remedy, ...] = ()  # best first
     forecast: bool = False  # predicted for a run not made yet, and so has cost nothing
+    share_lost: float | None = None  # of the time that predictions of its remedies are about
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +142,7 @@ class Diagnosis:
         return as_json(self)
 
 
-_NOT_WRITTEN = {"overrides", "library", "loader"}  # fields
+_NOT_WRITTEN = {"overrides", "library", "loader", "share_lost"}  # fields
 _KEYS = {"forecast": "foretold"}  # of fields with other names
 _LEFT_OUT_IF_EMPTY = {"device_phase_shares", "time_shares", "start_seconds", "run_seconds"}
 

@@ -58,6 +58,10 @@ def gather_other_time(
             for times in (stacks["start_ns"], end_ns_of(stacks))
         )
         samples = read_stack_samples(stacks, until > before, since_s, folders)
+        starts = columns(tables, "startup_stacks")
+        open_pids = [each.pid for each in wall.open if each.phase == "start"]
+        is_open = np.isin(starts["pid"], open_pids) & (starts["samples"] > 0)
+        samples += read_stack_samples(starts, is_open, since_s, folders)
     return OtherTime(
         wall=wall,
         evaluation_loader=loaders.get(number),

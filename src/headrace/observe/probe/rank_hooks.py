@@ -24,6 +24,7 @@ from headrace.observe.probe.loader_workers import time_queue_reads
 from headrace.observe.probe.loaders import LOADER_REGISTRY
 from headrace.observe.probe.rank_recorder import RANK_RECORDER
 from headrace.observe.probe.shared_batches import hook_shared_batches
+from headrace.observe.probe.startup_stacks import STARTUP_SAMPLER
 
 _EXIT_PRIORITY = 100
 """Of the finalizer at a process's end: it runs first, as later ones take time that is no step."""
@@ -58,6 +59,8 @@ def hook_rank() -> None:
     after_import("ray.data.iterator", hook_ray_data)
     after_import("accelerate.data_loader", hook_accelerate)
     atexit.register(RANK_RECORDER.close)
+    atexit.register(STARTUP_SAMPLER.end)
+    STARTUP_SAMPLER.resume()
     # A child that multiprocessing forks does not run atexit, and may train as a rank of its own.
     util.register_after_fork(
         RANK_RECORDER,

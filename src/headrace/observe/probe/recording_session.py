@@ -73,6 +73,16 @@ _MAX_REPORTED_FAULTS = 10
 _MAX_PENDING_LOADERS = 64  # held until it is known whether this process is a rank
 
 
+def folder_rows(folders: CodeFolders) -> list[tuple[str, str]]:
+    """Return the kind and the folder of each row of `code_folders`."""
+    by_kind = (
+        (LIBRARIES, folders.libraries),
+        (PACKAGE_FOLDER, folders.packages),
+        (PROJECT, folders.projects),
+    )
+    return [(kind, folder) for kind, found in by_kind for folder in found]
+
+
 class RecordingSession:
     """The recording of one process: of a "rank", or of a "worker" of one of its loaders."""
 
@@ -224,12 +234,7 @@ class RecordingSession:
         if folders is self._folders or self.role != "rank" or self._is_undecided:
             return
         self._folders = folders
-        by_kind = (
-            (LIBRARIES, folders.libraries),
-            (PACKAGE_FOLDER, folders.packages),
-            (PROJECT, folders.projects),
-        )
-        for row in ((kind, folder) for kind, found in by_kind for folder in found):
+        for row in folder_rows(folders):
             if row not in self._folders_written:
                 self._folders_written.add(row)
                 self.write(CODE_FOLDERS, self.rank, *row)

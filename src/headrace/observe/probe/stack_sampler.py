@@ -25,6 +25,7 @@ from functools import partial
 
 from headrace.observe.probe.recording_session import SESSION
 from headrace.observe.probe.slow_steps import SlowStepSamples
+from headrace.observe.probe.startup_stacks import STARTUP_SAMPLER
 from headrace.observe.probe.thread_stack import StackKey, ThreadStack
 from headrace.observe.probe.timing_rates import SAMPLING_PERIOD_S, SamplingRate
 from headrace.records.schema import SLOW_STEP_STACKS, STACKS, Table
@@ -223,6 +224,7 @@ def start_sampler(
 ) -> None:
     """Start sampling this thread, in place of another one; see StackSampler."""
     stop_sampler()
+    STARTUP_SAMPLER.end()
     if sys.getswitchinterval() == _USUAL_SWITCH_S:
         sys.setswitchinterval(_SWITCH_S)
     sampler = StackSampler(request_phase, settle, slow_steps)

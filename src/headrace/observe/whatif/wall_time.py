@@ -43,7 +43,8 @@ class OpenTime:
     pid: int
     since_ns: int
     until_ns: int  # when the rank was seen for the last time
-    phase: str  # that of most stack samples since then; "": there are none, though it lives
+    phase: str  # that of most stack samples since then; "": there are none, though it lives;
+    # "start": it has asked for no batch yet
     loader: int  # that was asked last; -1 if none was
     batch: int  # number in the iteration of the batch that it waits for, if it does
     longest_ns: int  # of the like before: waits for batches, or steps; 0 if there were none
@@ -299,7 +300,8 @@ def _rank_times(
 ) -> list[_RankTime]:
     """Return what the rows of each rank do not hold."""
     stacks, usage = columns(tables, "stacks"), columns(tables, "process_usage")
-    ranks = np.union1d(steps["rank"], processes["rank"])
+    starts = _open_starts(columns(tables, "startup_stacks"))
+    ranks = np.union1d(np.union1d(steps["rank"], processes["rank"]), np.array([*starts], dtype=int))
     found = []
     for rank in map(int, ranks):
         rows, mine = steps.having(rank=rank), processes.having(rank=rank)
@@ -308,6 +310,8 @@ def _rank_times(
         open_time = _open_time(
             rank, rows, own_fetches, mine, own_stacks, usage, is_over=_is_over(tables, rank, mine)
         )
+        if rows.count == 0 and own_fetches.count == 0:
+            open_time = open_time or starts.get(rank)
         if rows.count == 0 and open_time is None:
             continue
         start, end = rows["start_ns"], rows["start_ns"] + rows["wall_ns"]
@@ -323,6 +327,27 @@ def _rank_times(
                 open=open_time,
             )
         )
+    return found
+
+
+def _open_starts(stacks: Columns) -> dict[int, OpenTime]:
+    """Return the starts of ranks that had not ended when the records end, by rank.
+
+    Several processes may be about to become a rank, such as a program that starts the script: the
+    one that was started last is where it hangs.
+    """
+    found: dict[int, OpenTime] = {}
+    for pid in map(int, np.unique(stacks["pid"])):
+        rows = stacks.having(pid=pid)
+        if rows["stack"][rows["end_ns"].argmax()] == "":
+            continue
+        rank = int(rows["rank"][-1])
+        since_ns = int(rows["start_ns"].min())
+        if rank not in found or since_ns > found[rank].since_ns:
+            found[rank] = OpenTime(
+                rank=rank, pid=pid, since_ns=since_ns, until_ns=int(rows["end_ns"].max()),
+                phase="start", loader=-1, batch=0, longest_ns=0,
+            )  # fmt: skip
     return found
 
 

@@ -140,6 +140,8 @@ def _open_ns(open_times: Iterable[OpenTime], window: TimeWindow) -> dict[str, fl
     """Return the time in the window of what has not ended, and so is in no row, by phase."""
     spent: dict[str, float] = dict.fromkeys(PHASES, 0.0)
     for each in open_times:
+        if each.phase == "start":  # no step has begun
+            continue
         since_ns = max(each.since_ns, window.since_ns)
         spent[each.phase] = spent.get(each.phase, 0.0) + max(window.until_ns - since_ns, 0)
     return spent
@@ -246,7 +248,14 @@ def read_processes(tables: Tables, window: TimeWindow) -> tuple[ProcessRates, ..
         own = _rows_of(stacks, key)
         cpu = _cpu(usage.where(np.isin(usage["pid"], pids)), window)
         found.append(_with_code(known, own, cpu, folders))
-    return tuple(found)
+    starts = columns(tables, "startup_stacks")
+    starts = starts.where(starts["end_ns"] > window.since_ns)
+    for open_time in open_times.values():
+        if open_time.phase == "start" and (open_time.rank, -1, -1) not in alive:
+            own = starts.having(pid=open_time.pid)
+            cpu = float(own["cpu_ns"].sum()) / max(float(own["wall_ns"].sum()), 1.0)
+            found.append(_with_code(ProcessRates(rank=open_time.rank), own, cpu, folders))
+    return tuple(sorted(found, key=lambda each: (each.rank, each.loader is not None)))
 
 
 def merge_workers(processes: Iterable[ProcessRates]) -> tuple[ProcessRates, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import defaultdict
 from collections.abc import Iterable
@@ -21,6 +22,9 @@ _SILENT_NS = 5_000_000_000
 _WORKER_LOOP = "_worker_loop"
 _WAITS_FOR_OTHERS = ("sync", "backward", "optimizer")
 """Phases in which a rank may wait for another one, which is then at fault."""
+_START_NS = 10_000_000_000
+"""What a rank that has begun no step was at in the last seconds is where it hangs."""
+_COLLECTIVE = re.compile(r"^torch/distributed/")
 
 
 @rule
@@ -30,7 +34,9 @@ def check_open_wait(evidence: Evidence) -> Finding | None:
     Fires where a rank has been in the same wait for a batch, or in the same step, for at least
     10 s and three times the longest before when its records end: while it hangs, and after it
     was killed. The line is that of the workers that make batches meanwhile, or else the rank's.
-    Of several ranks the one that waits for no other is named.
+    A rank that asks for no batch for 10 s after it has imported torch is told, too, with the line
+    that it has been at: a dataset's constructor, a barrier, a model that is made. Of several ranks
+    the one that waits for no other is named.
     """
     late = [
         each
@@ -39,8 +45,10 @@ def check_open_wait(evidence: Evidence) -> Finding | None:
     ]
     if not late:
         return None
-    first = min(late, key=lambda each: (each.phase in _WAITS_FOR_OTHERS, each.since_ns))
+    first = min(late, key=lambda each: (_waits_for_others(evidence, each), each.since_ns))
     samples = [each for each in evidence.other_time.samples if each.rank == first.rank]
+    if first.phase == "start":
+        return _start_finding(evidence, first, samples, len(late))
     workers, cause = _stuck_workers(samples, first)
     if cause is None:
         since_ns = first.since_ns - (0 if first.phase else _LATEST_NS)
@@ -82,6 +90,77 @@ def check_open_wait(evidence: Evidence) -> Finding | None:
         remedies=(_an_end(in_workers=bool(workers)),),
         severity="critical",
     )
+
+
+def _waits_for_others(evidence: Evidence, each: OpenTime) -> bool:
+    if each.phase != "start":
+        return each.phase in _WAITS_FOR_OTHERS
+    late = _since(
+        (sample for sample in evidence.other_time.samples if sample.rank == each.rank),
+        each.until_ns - _START_NS,
+    )
+    waits = sum(sample.wall_ns for sample in late if sample.passes(_COLLECTIVE))
+    return waits >= 0.5 * sum(sample.wall_ns for sample in late)
+
+
+def _start_finding(
+    evidence: Evidence, first: OpenTime, samples: list[StackSample], ranks_waiting: int
+) -> Finding:
+    """Return the finding about a rank that has begun no step."""
+    late = _since(samples, first.until_ns - _START_NS)
+    cause = find_cause(late)
+    rank = f"rank {first.rank}" if evidence.other_time.wall.ranks > 1 else "the script"
+    title = f"{rank} has begun no step for {first.seconds:.0f} s"
+    title += _clock_time(evidence, first.since_ns)
+    stays_s = first.seconds
+    if cause is not None and cause.place:
+        stays_s = (first.until_ns - _there_since(samples, cause, first.since_ns)) / 1e9
+        wall_ns = sum(sample.wall_ns for sample in late)
+        works = sum(sample.cpu_ns for sample in late) >= 0.5 * wall_ns
+        does = "computed" if works else "waited"
+        title += f"; it has {does} for {stays_s:.0f} s {'in' if cause.name else 'at'} {cause}"
+        title += _collective(late)
+    how = (
+        "All ranks have to reach init_process_group, a barrier or another collective: look what "
+        "the others do. Give locks, reads and downloads a time limit. Keep what is computed before "
+        "the first step in files."
+    )
+    return evidence.finding(
+        title,
+        first.seconds,
+        {
+            "rank": first.rank,
+            "open_seconds": first.seconds,
+            "phase": first.phase,
+            "seconds_there": stays_s,
+            "ranks_waiting": ranks_waiting,
+        },
+        cause=cause,
+        remedies=(Remedy(name="end-of-wait", change="an end to the wait", how=how),),
+        severity="critical",
+    )
+
+
+def _collective(samples: Iterable[StackSample]) -> str:
+    """Return the collective that a rank was in longest, to be read after a place, or nothing."""
+    longest = max(samples, key=lambda sample: sample.wall_ns)
+    names = [
+        frame.function
+        for frame in longest.calls
+        if _COLLECTIVE.search(frame.module_file) and "logger" not in frame.module_file
+    ]
+    return f", in torch.distributed's {names[0]}" if names else ""
+
+
+def _there_since(samples: Iterable[StackSample], cause: Cause, since_ns: int) -> int:
+    """Return since when the function of a cause has been under way without a break."""
+    for sample in samples:
+        if not any(
+            frame.file == cause.file and cause.function.startswith(frame.function)
+            for frame in sample.frames
+        ):
+            since_ns = max(since_ns, int(sample.rows["end_ns"].max()))
+    return since_ns
 
 
 def _an_end(*, in_workers: bool) -> Remedy:
