@@ -182,6 +182,19 @@ def test_where_two_of_four_workers_share_the_batches_they_count_as_two():
     assert "worker 0 makes 50% of the batches, 2 of the 4 workers make none" in finding.title
 
 
+@pytest.mark.parametrize(("order", "speedup"), [((0, 1, 0, 1, 0), 1.2), ((0, 1, 0), 1.33)])
+def test_a_worker_that_makes_a_little_more_than_its_share_is_told(
+    order: tuple[int, ...], speedup: float
+):
+    diagnosis = diagnose(play(Run(**{**STREAM, "workers": 2}, order=order)))
+    finding = diagnosis.findings[0]
+    assert finding.rule == "unequal-workers"
+    share = order.count(0) / len(order)
+    assert f"share unequally: worker 0 makes {share:.0%} of the batches" in finding.title
+    assert finding.remedies[0].predicted_speedup == pytest.approx(speedup, rel=0.05)
+    assert "with equal shares for its 2 workers" in diagnosis.verdict.sentence
+
+
 def test_a_stream_that_is_shared_equally_may_have_more_workers():
     diagnosis = diagnose(play(Run(**{**STREAM, "workers": 2}, order=(0, 1))))
     assert not [each for each in diagnosis.findings if each.rule == "unequal-workers"]

@@ -186,6 +186,21 @@ def test_saving_between_epochs():
     assert rules["between-epochs"].severity == "critical"
 
 
+@pytest.mark.parametrize("exports_in", ["main", "export"])
+def test_an_export_after_the_only_epoch_is_not_between_epochs(exports_in: str):
+    script = Script()
+    began = script.now
+    script.iterates().train().seen(stack(f"{SCRIPT}:50:main", f"{SCRIPT}:9:step"), "forward", began)
+    script.between(20_000, stack(f"{SCRIPT}:60:{exports_in}"))
+    diagnosis, rules = found(script)
+    assert f"of 22 s, passes after the last step, most of it in {exports_in} at train.py:60" in (
+        diagnosis.verdict.sentence
+    )
+    named = "no export after the last step"
+    change = rules["between-epochs"].remedies[0].change
+    assert change == (named if exports_in == "export" else "nothing after the last step")
+
+
 def test_an_evaluation_without_a_loader_is_named_and_not_the_model_that_steps_run_too():
     forward = f"{SCRIPT}:12:Net.forward"
     text = stack(LOOP, f"{SCRIPT}:30:evaluate", forward)

@@ -402,7 +402,10 @@ def measure_from(
     batches = steady.batches
     workers = int(loader["workers"][0])
     shares = work.shares(loader, fetches) if offload is None else None
-    sharing = max(round(shares.effective), 1) if shares and shares.unequal else workers
+    sharing, busiest = workers, 0.0
+    if shares and shares.unequal:
+        sharing = max(workers - shares.idle, 1)
+        busiest = shares.largest if sharing > 1 else 0.0
     taking = handoff_ns(fetches, int(loader["loader"][0]), workers)
     # Both are part of the data wait; what a device does not wait for is in its steps already.
     waited = float((steady.data_wait_ns / batches).mean())
@@ -427,6 +430,7 @@ def measure_from(
             cores=max(host.cores - host.foreign_cores, host.cores / 2) / ranks,
             worker_cores=host.worker_cores / ranks,
             auxiliary=remote.workers,
+            busiest_share=busiest,
         ),
         service_ns=service,
         service_cpu_ns=cpu,

@@ -290,6 +290,7 @@ def _changed_pipeline(
         cores=cores * share,
         worker_cores=worker_cores * share,
         auxiliary=auxiliary,
+        busiest_share=now.busiest_share if change.workers is None else 0.0,
     )
 
 

@@ -2,7 +2,7 @@
 
 Batches are delivered in order. `workers * prefetch_factor` batches are in flight or ready: each
 delivery lets the next one be issued. torch gives batch i to worker i mod W however busy that worker
-is; Headrace's workers take the oldest batch that none has taken (`dispatch` of the loader's
+is, or to the busiest one where the others' parts of a stream have ended; Headrace's workers take the oldest batch that none has taken (`dispatch` of the loader's
 executors), which tests hold against this. Many drawings are simulated at once, one a row.
 
 Cores are shared. If the demand for CPU time exceeds them, the workers' CPU work is stretched by one
@@ -43,6 +43,7 @@ class Pipeline:
     cores: float = float("inf")  # for the workers and the consumer of this pipeline together
     worker_cores: float = float("inf")  # of these, for the workers: they may be bound to fewer
     auxiliary: int = 0  # workers on other hosts, each with the cores it needs
+    busiest_share: float = 0.0  # of the batches, made by one worker; 0: all make as many
 
     @property
     def depth(self) -> int:
@@ -230,6 +231,17 @@ def _simulate_stretched(
     )
 
 
+def _turns(pipeline: Pipeline, batches: int) -> list[int]:
+    """Return the worker that is asked for each batch."""
+    if pipeline.busiest_share <= 0 or pipeline.workers < 2:
+        return [batch % pipeline.workers for batch in range(batches)]
+    of_busiest = np.floor(np.arange(batches + 1) * pipeline.busiest_share)
+    is_busiest = np.diff(of_busiest) > 0
+    others = (np.cumsum(~is_busiest) - 1) % (pipeline.workers - 1) + 1
+    turns: list[int] = np.where(is_busiest, 0, others).tolist()
+    return turns
+
+
 def delivery_times(
     pipeline: Pipeline, service_ns: Floats, remote_ns: Floats, consume_ns: Floats
 ) -> tuple[Floats, Flags]:
@@ -249,8 +261,9 @@ def delivery_times(
     free_remote = np.zeros((pipeline.auxiliary, drawings))
     rows, depth = np.arange(drawings), pipeline.depth
     ready = np.zeros(drawings)
+    turns = _turns(pipeline, batches)
     for batch in range(batches):
-        taken_by = (free.argmin(axis=0), rows) if pipeline.takes_next else batch % pipeline.workers
+        taken_by = (free.argmin(axis=0), rows) if pipeline.takes_next else turns[batch]
         issued = delivered[batch - depth] if batch >= depth else 0.0
         finish = np.maximum(free[taken_by], issued) + service[batch]
         if pipeline.auxiliary:

@@ -226,10 +226,13 @@ def check_between_epochs(evidence: Evidence) -> Finding | None:
     cause = find_cause(_special_lines(evidence, seen))
     share = seconds / run_s
     how = "Do it less often, or in the background. Half to all of it is taken to go."
-    name = cause.name if cause is not None else ""
-    change = f"no {name} between epochs" if name else "no such time"
+    when = "between epochs"
+    if _part_after_training(evidence) >= _MOSTLY * seconds:
+        when = "after the last step"
+    name = cause.name if cause is not None and not _runs_training(evidence, cause) else ""
+    change = f"no {name} {when}" if name else f"nothing {when}"
     return evidence.finding(
-        f"{share:.0%} of the run's time, {seconds:.0f} of {run_s:.0f} s, passes between epochs"
+        f"{share:.0%} of the run's time, {seconds:.0f} of {run_s:.0f} s, passes {when}"
         f"{_in_or_at(cause)}",
         seconds,
         {
@@ -249,6 +252,26 @@ def check_between_epochs(evidence: Evidence) -> Finding | None:
 
 
 _TRAINING_PHASES = ("forward", "backward", "optimizer")
+_MOSTLY = 0.8
+
+
+def _part_after_training(evidence: Evidence) -> float:
+    """Return the seconds of time between epochs that follow a rank's last step."""
+    rows, steps, after_ns = evidence.other_time.wall.between, evidence.steps.rows, 0
+    for rank in map(int, np.unique(rows["rank"])):
+        last_ns = int(steps["start_ns"][steps["rank"] == rank].max(initial=0))
+        mine = rows.having(rank=rank)
+        after_ns += int(mine["wall_ns"][mine["start_ns"] > last_ns].sum())
+    return after_ns / max(evidence.other_time.wall.ranks, 1) / 1e9
+
+
+def _runs_training(evidence: Evidence, cause: Cause) -> bool:
+    """Return whether the function of a cause also holds the training loop, as `main` may."""
+    return any(
+        (frame.file, frame.function) == (cause.file, cause.function.partition(" > ")[0])
+        for sample in _within(evidence.rank_samples, evidence.steps.rows, _TRAINING_PHASES)
+        for frame in sample.frames
+    )
 
 
 def _special_lines(evidence: Evidence, samples: Iterable[StackSample]) -> list[StackSample]:
