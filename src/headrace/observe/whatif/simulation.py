@@ -2,8 +2,9 @@
 
 Batches are delivered in order. `workers * prefetch_factor` batches are in flight or ready: each
 delivery lets the next one be issued. torch gives batch i to worker i mod W however busy that worker
-is, or to the busiest one where the others' parts of a stream have ended; Headrace's workers take the oldest batch that none has taken (`dispatch` of the loader's
-executors), which tests hold against this. Many drawings are simulated at once, one a row.
+is, or to the busiest one where the others' parts of a stream have ended; Headrace's workers take
+the oldest batch that none has taken (`dispatch` of the loader's executors), which tests hold
+against this. Many drawings are simulated at once, one a row.
 
 Cores are shared. If the demand for CPU time exceeds them, the workers' CPU work is stretched by one
 factor until it fits; of the consumer's CPU work, only what exceeds its fair share of the cores is,
