@@ -162,6 +162,25 @@ def test_workers_of_an_evaluation_that_are_started_again_each_time():
     assert [each.name for each in rules["evaluation"].remedies] == ["persistent-workers"]
 
 
+def test_the_loader_of_a_library_is_changed_by_the_librarys_arguments():
+    script = Script(workers=(2, 0))
+    site = "/venv/lib/python3.11/site-packages"
+    script.tables.add("code_folders", rank=0, kind="library", folder=site)
+    script.tables.add(
+        "library_loaders",
+        rank=0,
+        loader=HELD_OUT,
+        line=9,
+        function="loader",
+        file=f"{site}/transformers/trainer.py",
+    )
+    _, rules = found(epochs(script, lambda each: each.evaluate(wait_ms=100)))
+    (remedy,) = rules["evaluation"].remedies
+    for argument in ("num_workers", "persistent_workers"):
+        assert f"TrainingArguments(dataloader_{argument}=" in remedy.how
+    assert "DataLoader" not in remedy.how
+
+
 def test_evaluation_that_computes_for_most_of_the_time():
     forward = f"{SCRIPT}:12:Net.forward"
     script = Script()

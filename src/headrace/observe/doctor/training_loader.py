@@ -61,15 +61,23 @@ class TrainingLoader:
     def _library_place(self) -> str:
         return f"{self.library_module_file}:{self.library_line}"
 
-    def advice(self, name: str, value: float | str) -> str:
-        """Return how to give it an argument: that of a library's loader is the library's."""
+    @property
+    def named(self) -> str:
+        """The loader with its place: "the DataLoader at train.py:40"."""
+        return f"the {'loader' if self.library else 'DataLoader'}{self.place}"
+
+    def advice(self, name: str, value: float | str, **more: float | str) -> str:
+        """Return how to give it arguments: those of a library's loader are the library's."""
         if not self.library:
-            return f"Give the DataLoader{self.place} {name}={value}."
+            given = " and ".join(f"{each}={new}" for each, new in {name: value, **more}.items())
+            return f"Give {self.named} {given}."
+        if more:
+            return " ".join(self.advice(each, new) for each, new in {name: value, **more}.items())
         named = _LIBRARY_ARGUMENTS.get((self.library, name), "").format(value)
         by = f"by {named}" if named else f"by an argument of {self.library}'s own, if it has one"
         applied = self.overridden(name, float(value)) if not isinstance(value, str) else ()
         run = f", or run with --apply {applied[0]}" if applied else ""
-        return f"Give the loader{self.place} {name}={value} {by}{run}."
+        return f"Give {self.named} {name}={value} {by}{run}."
 
     def calling(self, cause: Cause) -> Cause:
         """Return a library's code as what this loader calls, at the line that constructs it."""

@@ -154,10 +154,9 @@ def _evaluation_waits(
         )
         # The first batch of an iteration has to be made in any case.
         gain = _time_saved(wall.run_seconds, first_s / 2, first_s * (1 - 1 / iterations))
-        how = (
-            f"Give the DataLoader{loader.place} persistent_workers=True, and construct it once. "
-            "Half to all of the wait for the first batch is taken to go."
-        )
+        advice = loader.advice("persistent_workers", "True")
+        how = f"{advice} Construct it once. Half to all of the wait for the first batch is taken "
+        how += "to go."
         overrides = loader.overridden("persistent_workers", 1) if loader.constructed == 1 else ()
         remedy = predicted_remedy("persistent-workers", "persistent workers", gain, how, overrides)
         return why, (remedy,)
@@ -201,10 +200,8 @@ def _workers_for_evaluation(
     saved_s = max(waited_s - left_s, 0.0)
     before = f"instead of {loader.workers or 'none'}"
     change = f"{count} worker{'s' if count > 1 else ''} {before} for evaluation"
-    how = (
-        f"Give the DataLoader{loader.place} num_workers={count} and persistent_workers=True. Half "
-        "to all of the wait that such workers leave out is taken to go."
-    )
+    advice = loader.advice("num_workers", count, persistent_workers="True")
+    how = f"{advice} Half to all of the wait that such workers leave out is taken to go."
     gain = _time_saved(wall.run_seconds, saved_s / 2, saved_s)
     overrides = loader.overridden("num_workers", count)
     return (predicted_remedy("workers", change, gain, how, overrides),)
@@ -302,9 +299,10 @@ def check_passed_over_batches(evidence: Evidence) -> Finding | None:
     share = seconds / run_s
     count = round(int(passed.batches.sum()) / max(wall.ranks, 1))
     how = (
-        f"Give the DataLoader{place} a sampler that begins where training goes on, as "
-        "accelerate's skip_first_batches and torchdata's StatefulDataLoader do, or use "
-        "headrace.DataLoader, whose load_state_dict makes nothing again."
+        f"Give {loader.named if loader is not None else 'the DataLoader'} a sampler that begins "
+        "where training goes on, as accelerate's skip_first_batches and torchdata's "
+        "StatefulDataLoader do, or use headrace.DataLoader, whose load_state_dict makes nothing "
+        "again."
     )
     return evidence.finding(
         f"{count:,} batches of the loader{place} were fetched and passed over, which took "
