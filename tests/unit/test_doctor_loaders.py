@@ -12,7 +12,7 @@ from headrace.observe.doctor.findings import Finding
 from headrace.observe.whatif.measured_pipeline import measure
 from headrace.observe.whatif.tables import Columns
 from headrace.observe.whatif.worker_shares import read_worker_shares
-from run_tables import SCRIPT, WORKER_LOOP, Run, RunTables, play, stack
+from run_tables import AUGMENT, SCRIPT, WORKER_LOOP, Run, RunTables, play, stack
 
 TORCH_DATA = "/venv/lib/python3.11/site-packages/torch/utils/data"
 PACKAGES = "/venv/lib/python3.11/site-packages"
@@ -60,6 +60,8 @@ def worst(run: Run) -> Finding:
         (stack(NEXT, BUCKETS), 30, "Buckets.__iter__"),
         (stack(NEXT, f"{TORCH_DATA}/sampler.py:356:BatchSampler.__iter__", BUCKETS), 30, "Buckets"),
         (stack(NEXT, BUCKETS, f"{PACKAGES}/numpy/sorting.py:9:argsort"), 30, "Buckets.__iter__"),
+        (stack(NEXT, BUCKETS, f"{AUGMENT}:5:distance"), 30, "Buckets.__iter__"),
+        (stack(NEXT, BUCKETS, f"{SCRIPT}:12:Buckets._draw", f"{AUGMENT}:5:distance"), 12, "._draw"),
         (stack(NEXT, RANDOM), 40, "RandomSampler"),
         (stack(NEXT, DISTRIBUTED), 40, "DistributedSampler"),
         (stack(NEXT, LIBRARY), 40, "NeighborSampler"),

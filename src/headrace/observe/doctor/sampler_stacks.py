@@ -29,6 +29,26 @@ def within_sampler(sample: StackSample) -> StackSample | None:
     return None
 
 
+def cut_to_sampler(inner: tuple[StackSample, ...]) -> tuple[StackSample, ...]:
+    """Return samples without what the user's sampler calls: functions that are not of its class."""
+    return tuple(_cut_to_class(sample) for sample in inner)
+
+
+def _cut_to_class(sample: StackSample) -> StackSample:
+    methods = [each for each in sample.frames if each.is_user and _METHOD.search(each.function)]
+    if not methods:
+        return sample
+    begin = _METHOD.sub(".", methods[-1].function)
+    own = [
+        place
+        for place, frame in enumerate(sample.frames, start=1)
+        if frame.is_user and frame.function.startswith(begin)
+    ]
+    if not any(frame.is_user for frame in sample.frames[own[-1] :]):
+        return sample
+    return replace(sample, frames=sample.frames[: own[-1]])
+
+
 def sampler_name(inner: tuple[StackSample, ...]) -> str:
     """Return the sampler, of a library, that takes most of the time: its class, if it has one."""
     spent: dict[str, float] = {}

@@ -10,6 +10,7 @@ from headrace.observe.doctor.evidence import WARNING, Evidence, rule
 from headrace.observe.doctor.findings import Cause, Finding, Remedy
 from headrace.observe.doctor.remedies import WORTH_IT, predict_without, predicted_remedy
 from headrace.observe.doctor.sampler_stacks import (
+    cut_to_sampler,
     lists_all_indices,
     sampler_name,
     within_sampler,
@@ -62,7 +63,9 @@ def _sampler_cause(
     assert loader is not None  # checked by the caller
     seen_ns = sum(sample.wall_ns for sample in inner)
     total_ns = sum(sample.wall_ns for sample in evidence.rank_samples)
-    place = find_hotspot(inner) if seen_ns >= _FEWEST_SHARE * share * total_ns else None
+    place = (
+        find_hotspot(cut_to_sampler(inner)) if seen_ns >= _FEWEST_SHARE * share * total_ns else None
+    )
     if place is not None and place.frame.is_user:
         return replace(place.cause(), share=share)
     function = sampler_name(inner) if place is not None else ""
