@@ -240,6 +240,32 @@ def test_an_evaluation_of_the_training_data_before_training_is_no_resumption():
     assert "passed-over-batches" not in rules
 
 
+@pytest.mark.parametrize("passed", [0, 300])
+def test_batches_that_a_library_passes_over_within_one_wait(passed: int):
+    script = Script(workers=(1, 0)).iterates()
+    for number in range(passed + 1):  # and the one that the rank gets
+        script.tables.add(
+            "batches",
+            rank=0,
+            loader=TRAIN,
+            worker=0,
+            batch=number,
+            samples=8,
+            start_ns=script.now + number * 30 * MS,
+            wall_ns=30 * MS,
+        )
+    waited_ms = (passed + 2) * 30
+    script.fetch(waited_ms)
+    script.row("train", forward=15, other=waited_ms, backward=23, optimizer=1)
+    diagnosis, rules = found(script.train(60))
+    if not passed:
+        assert not set(rules) & {"passed-over-batches", "slow-start"}
+        return
+    assert diagnosis.verdict.sentence.startswith("300 batches of the loader at train.py:40 were")
+    assert "9 s" in diagnosis.verdict.sentence
+    assert "slow-start" not in rules
+
+
 @pytest.mark.parametrize("passed", [20, 300], ids=["within the first step", "in rows of their own"])
 def test_batches_that_a_resumed_run_passes_over(passed: int):
     script = Script().iterates()
@@ -248,8 +274,9 @@ def test_batches_that_a_resumed_run_passes_over(passed: int):
     else:
         waits = [script.fetch(200) for _ in range(passed)]
         # Each is asked for when the one before has come.
-        for number, row in enumerate(script.tables.rows["fetches"]):
-            row["start_ns"] += number * 200 * MS
+        for table in ("fetches", "batches"):
+            for number, row in enumerate(script.tables.rows[table]):
+                row["start_ns"] += number * 200 * MS
         script.row("train", batches=passed + 1, data_wait=sum(waits) / MS, forward=39)
         script.tables.add("fetches", rank=0, batch=passed, start_ns=script.now - 39 * MS)
         script.batch += 1

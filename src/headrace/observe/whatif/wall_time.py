@@ -135,6 +135,7 @@ def read_wall_time(tables: Tables, step_kind: str = "train") -> WallTime:
     within: list[tuple[int, int, int, int]] = []
     if step_kind == "train":
         is_passed, within = _passed_over(steps, fetches)
+        within += _passed_within_waits(tables, steps, fetches)
     is_evaluation = ~(is_step | is_between | is_passed)
     passed = _joined(steps.where(is_passed), within)
     processes = columns(tables, "processes").having(role="rank")
@@ -276,6 +277,35 @@ def _passed_within_steps(rows: Columns, fetches: Columns) -> list[tuple[int, int
         used_ns = asked_ns[first + 1 : first + count + 1] - had_ns[first : first + count]
         if _is_little_use(used_ns, wall_ns):
             found.append((begin_ns, wall_ns, count))
+    return found
+
+
+def _passed_within_waits(
+    tables: Tables, steps: Columns, fetches: Columns
+) -> list[tuple[int, int, int, int]]:
+    """Return what libraries passed over within a wait for an iteration's first batch.
+
+    As Accelerate's `skip_first_batches` of a stream does. Then more batches were made meanwhile
+    than a loader makes ahead. The parts are as in `_passed_over`.
+    """
+    made, loaders = columns(tables, "batches"), columns(tables, "loaders")
+    found = []
+    trained = np.unique(steps["loader"][(steps["kind"] == "train") & (steps["loader"] >= 0)])
+    for loader in map(int, trained):
+        described = loaders.having(loader=loader)
+        if not described.count:
+            continue
+        ahead = max(int((described["workers"] * described["prefetch_factor"]).max()), 1)
+        first = fetches.having(loader=loader, batch=0, ended=0)
+        for rank in map(int, np.unique(first["rank"])):
+            mine, own = first.having(rank=rank), made.having(rank=rank, loader=loader)
+            had_ns = np.sort(own["start_ns"] + own["wall_ns"])
+            for begin_ns, wait_ns in zip(mine["start_ns"], mine["wait_ns"], strict=True):
+                meanwhile = had_ns[(had_ns >= begin_ns) & (had_ns <= begin_ns + wait_ns)]
+                count = len(meanwhile) - ahead
+                if count >= _FEWEST_PASSED_OVER:
+                    wall_ns = int(meanwhile[count - 1] - begin_ns)
+                    found.append((loader, int(begin_ns), wall_ns, count))
     return found
 
 

@@ -85,7 +85,12 @@ def _first_batch_s(evidence: Evidence) -> float:
     if evidence.loader is None:
         return 0.0
     first = evidence.fetches.having(batch=0, epoch=0, loader=evidence.loader.number)
-    return float(first["wait_ns"].max(initial=0)) / 1e9
+    passed, waits_ns = evidence.other_time.wall.passed_over, first["wait_ns"].astype(np.int64)
+    for place, begin_ns in enumerate(first["start_ns"]):
+        if passed is not None:  # within this wait, by a library
+            within = (passed.start_ns >= begin_ns) & (passed.start_ns < begin_ns + waits_ns[place])
+            waits_ns[place] -= passed.wall_ns[within].sum()
+    return float(waits_ns.max(initial=0)) / 1e9
 
 
 # Their effect depends on the length of the run, so nothing is predicted.
