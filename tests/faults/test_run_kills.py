@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -114,6 +115,23 @@ def test_a_child_that_is_stuck_does_not_outlive_a_script_run_directly(
                 os.kill(pid, number)
         all_gone([job.pid, *pids])
         assert job.wait(timeout=DEADLINE_S) in {128 + number, -number}
+
+
+def test_the_ranks_of_a_torchrun_that_a_script_runs_end_with_the_launcher(folder: Path):
+    (folder / "fit.sh").write_text(
+        f"exec {sys.executable} -m torch.distributed.run --standalone --nproc-per-node 2 train.py "
+        "parents\n"
+    )
+    with started(folder, *UNRECORDED, "fit.sh") as job:
+        pids = pids_in(folder, 5)
+        daemon = _pid(folder, "0-1-daemon")
+        everyone = descendants(job.pid)
+        job.kill()
+        try:
+            all_gone([pid for pid in {job.pid, *everyone, *pids} if pid != daemon])
+            assert alive(daemon)
+        finally:
+            os.kill(daemon, signal.SIGKILL)
 
 
 def test_what_a_script_run_directly_leaves_when_it_ends_well_stays(folder: Path):

@@ -4,7 +4,8 @@
 process group, forwards signals to it, and ends as it does. If the command fails or is killed, or
 the parent dies, its processes that are still in the group are killed: a parent-death signal reaches
 the command alone, and its workers may wait for something that never comes. What has left the group
-means to stay, and so does what a command leaves that ends well.
+means to stay, and so does what a command leaves that ends well; but not the ranks of a torchrun
+that the command is or runs, each of which leads a session of its own.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -62,9 +64,13 @@ def main(arguments: Sequence[str]) -> int:
             sys.stderr.write(f"headrace: {command[0]} cannot be started: {error.strerror}\n")
             return 127 if isinstance(error, FileNotFoundError) else 126
         _close_inherited()
-        code = wait_for(child, held, own_session=False, kill_signal=KILL_SIGNAL)
+        groups = {os.getpgrp()}
+        code = wait_for(
+            child, held, own_session=False, kill_signal=KILL_SIGNAL,
+            killing=lambda: groups.update(_rank_groups(child.pid)),
+        )  # fmt: skip
         if code != 0:
-            kill_orphans(os.getpgrp())
+            kill_orphans(groups)
     return code
 
 
@@ -96,10 +102,33 @@ def _close_inherited() -> None:
         os.open(os.devnull, os.O_RDWR)
 
 
-def kill_orphans(group: int) -> None:
-    """Kill children of this process, adopted ones too, that are in a process group."""
+def _rank_groups(command: int) -> list[int]:
+    """Return the process groups of the ranks that a torchrun below, or the command itself, runs.
+
+    Only the ranks themselves have a parent without torchrun's variables.
+    """
+    found, left = [], [(command, _has_torchruns_variables(command))]
+    while left:
+        pid, is_in_rank = left.pop()
+        for child in _children(pid):
+            is_rank = _has_torchruns_variables(child)
+            if is_rank and not is_in_rank and _is_in_group(child, {child}):
+                found.append(child)
+            left.append((child, is_rank))
+    return found
+
+
+def _has_torchruns_variables(pid: int) -> bool:
+    try:
+        return b"TORCHELASTIC_RUN_ID=" in Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:  # it has ended
+        return False
+
+
+def kill_orphans(groups: AbstractSet[int]) -> None:
+    """Kill children of this process, adopted ones too, that are in some process groups."""
     deadline = time.monotonic() + _KILLED_S
-    while (left := [pid for pid in _children() if _is_in_group(pid, group)]) and (
+    while (left := [pid for pid in _children() if _is_in_group(pid, groups)]) and (
         time.monotonic() < deadline
     ):
         for pid in left:
@@ -111,17 +140,18 @@ def kill_orphans(group: int) -> None:
         time.sleep(_POLL_S)
 
 
-def _children() -> list[int]:
+def _children(pid: int | str = "self") -> list[int]:
     found: list[int] = []
-    for task in Path("/proc/self/task").iterdir():
-        with suppress(OSError):  # the thread has ended
-            found += map(int, (task / "children").read_text().split())
+    with suppress(OSError):  # the process has ended
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(OSError):  # the thread has ended
+                found += map(int, (task / "children").read_text().split())
     return found
 
 
-def _is_in_group(pid: int, group: int) -> bool:
+def _is_in_group(pid: int, groups: AbstractSet[int]) -> bool:
     try:
-        return os.getpgid(pid) == group
+        return os.getpgid(pid) in groups
     except ProcessLookupError:
         return False
 

@@ -63,6 +63,7 @@ def wait_for(
     own_session: bool,
     kill_signal: signal.Signals | None = None,
     killed_by: signal.Signals = signal.SIGKILL,
+    killing: Callable[[], object] = lambda: None,
     grace_s: Callable[[], float | None] | None = None,
     resized: Callable[[], None] = lambda: None,
     one_ended: Callable[[], None] = lambda: None,
@@ -79,6 +80,7 @@ def wait_for(
             terminal, unless it has left our process group.
         kill_signal: A blocked signal of this process at which the child is killed, too.
         killed_by: What kills it; a `subreaper` kills its command first.
+        killing: Called before it is killed at `kill_signal`.
         grace_s: Called at stop signals until it returns a grace period; None: no limit.
         resized: Called when the terminal's size has changed, before the child is signalled.
         one_ended: Called when a child of this process has ended, maybe another one, or may have.
@@ -96,6 +98,7 @@ def wait_for(
         elif caught.si_signo == kill_signal or (
             caught.si_signo == signal.SIGINT and deadline is not None
         ):
+            killing()
             _kill(child, killed_by, own_session=own_session)
         elif caught.si_signo == signal.SIGWINCH:
             resized()
