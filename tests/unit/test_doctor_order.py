@@ -105,6 +105,14 @@ def test_what_others_on_the_host_cause_comes_after_what_the_script_does():
             tables.add("process_usage", t_ns=t_ms * MS + pid, pid=pid, cpu_percent=percent)
     crowded = gather_evidence(tables)
     assert crowded.others_fill_cores
+    assert crowded.core_pressure == {}
+    for percent, waits in ((2.0, False), (60.0, True)):  # as the kernel says
+        tables.system["cpu_pressure_percent"] = [percent] * len(tables.system["t_ns"])
+        measured = gather_evidence(tables)
+        assert measured.others_fill_cores == waits
+        assert measured.core_pressure["share_of_time_short_of_cores"] == pytest.approx(
+            percent / 100
+        )
     assert order(crowded, finding("data-wait", 5.0), finding("step-outliers", 1.0)) == [
         "step-outliers",
         "data-wait",

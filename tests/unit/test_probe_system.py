@@ -8,7 +8,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headrace.observe.probe.host_resources import is_disk, own_interfaces, read_limits
+from headrace.observe.probe.host_resources import (
+    is_disk,
+    own_interfaces,
+    pressure_ns,
+    read_limits,
+)
 
 GIB = 1 << 30
 HOST_BYTES = psutil.virtual_memory().total
@@ -66,6 +71,22 @@ def test_version_1_in_a_container_or_on_the_host(tmp_path: Path, root: str):
     assert found.memory_bytes == GIB
     assert found.memory_used is not None
     assert found.memory_used.read_text() == "7\n"
+
+
+def test_pressure_is_that_of_the_control_group_or_else_of_the_host(tmp_path: Path):
+    mount, some = tmp_path / "cgroup", "some avg10=0.00 avg60=0.00 avg300=0.00 total={}"
+    mountinfo = f"30 1 0:26 / {mount} rw - cgroup2 cgroup2 rw"
+    folder = proc(tmp_path / "self", cgroup="0::/pod", mountinfo=mountinfo)
+    put(mount / "pod", cpu__stat="")
+    assert read_limits(HOST_BYTES, folder).cpu_pressure is None
+    put(tmp_path / "pressure", cpu=some.format(5))
+    assert read_limits(HOST_BYTES, folder).cpu_pressure == tmp_path / "pressure/cpu"
+    put(mount / "pod", cpu__pressure=some.format(7))
+    found = read_limits(HOST_BYTES, folder).cpu_pressure
+    assert found == mount / "pod/cpu.pressure"
+    assert pressure_ns(found) == 7000
+    (mount / "pod/cpu.pressure").write_text("")
+    assert (pressure_ns(found), pressure_ns(None)) == (0, 0)
 
 
 def test_no_limits_are_the_host_s(tmp_path: Path):

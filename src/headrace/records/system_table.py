@@ -37,6 +37,9 @@ COLUMNS = (
     SystemColumn("io_wait_percent", "of the same cores: idle with a disk read or write under way"),
     SystemColumn("cpu_steal_percent", "of the same cores: taken by other guests of the machine"),
     SystemColumn("cpu_throttled_percent", "how long the container's CPU quota stopped it"),
+    SystemColumn(
+        "cpu_pressure_percent", "time in which a thread of the job, or of the host, lacked a core"
+    ),
     SystemColumn("core_{}_percent", "of this core: busy; cores that the job may use"),
     SystemColumn("load_1_minute", "threads that ran or waited to, a mean over a minute"),
     SystemColumn("running_threads", "threads that ran or waited for a core at that moment"),

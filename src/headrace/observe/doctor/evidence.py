@@ -200,6 +200,8 @@ WARNING, SERIOUS, CRITICAL = 0.05, 0.10, 0.20
 """Shares of step time lost: the thresholds of common live tools (5 and 10 % are warnings, 20 % is
 critical)."""
 
+_LEAST_PRESSURE = 0.05
+"""Where threads wait for a core for less of the time, other programs take none away."""
 _OTHERS_SHARE = 0.5
 """If other programs use this share of the host's cores, they are the reason that it is full."""
 _SYSTEM_SHARE, _SYSTEM_CORES = 0.05, 0.5
@@ -297,8 +299,19 @@ class Evidence:
 
     @property
     def others_fill_cores(self) -> bool:
-        """Whether the host has no core to spare because of other programs."""
-        return self.cores_short and not self.cores_full
+        """Whether the host has no core to spare because of other programs.
+
+        Where the kernel says that hardly any thread waited for a core, none is missing.
+        """
+        pressure = self.host.pressure
+        lacks = pressure is None or pressure >= _LEAST_PRESSURE
+        return self.cores_short and not self.cores_full and lacks
+
+    @property
+    def core_pressure(self) -> dict[str, Fact]:
+        """The share of time in which a thread lacked a core, as evidence; empty if unknown."""
+        known = self.host.pressure
+        return {} if known is None else {"share_of_time_short_of_cores": known}
 
     @property
     def others_crowd(self) -> bool:

@@ -23,6 +23,7 @@ class ResourceLimits:
     memory_bytes: int  # the container's limit, or else the host's memory
     memory_used: Path | None  # file with the bytes that count against the limit; None: no limit
     cpu_stat: Path | None  # file with the time for which the quota stopped them; None: no quota
+    cpu_pressure: Path | None  # file with the time in which any lacked a core; None: not measured
 
 
 def read_limits(host_memory_bytes: int, proc: Path = Path("/proc/self")) -> ResourceLimits:
@@ -41,7 +42,26 @@ def read_limits(host_memory_bytes: int, proc: Path = Path("/proc/self")) -> Reso
             memory_bytes = limit
             current = group / "memory.current"
             memory_used = current if current.exists() else group / "memory.usage_in_bytes"
-    return ResourceLimits(cores, core_numbers, memory_bytes, memory_used, cpu_stat)
+    return ResourceLimits(
+        cores, core_numbers, memory_bytes, memory_used, cpu_stat, _cpu_pressure_file(proc)
+    )
+
+
+def _cpu_pressure_file(proc: Path) -> Path | None:
+    """Return the pressure file of the innermost control group, or else of the host.
+
+    See Documentation/accounting/psi.rst of Linux; a kernel may be built or booted without it.
+    """
+    files = [group / "cpu.pressure" for group in _groups(proc, "cpu")]
+    host = proc.parent / "pressure/cpu"
+    return next((file for file in (*files, host) if _text_of(file).startswith("some ")), None)
+
+
+def pressure_ns(file: Path | None) -> int:
+    """Return the time so far in which some thread waited for a core, by a pressure file."""
+    first = "" if file is None else _text_of(file).partition("\n")[0]
+    total_us = first.rpartition("total=")[2]
+    return int(total_us) * 1000 if total_us.isdecimal() else 0
 
 
 def cpu_quota(proc: Path) -> float | None:

@@ -14,6 +14,7 @@ from headrace.observe.probe.host_resources import (
     ResourceLimits,
     is_disk,
     own_interfaces,
+    pressure_ns,
     read_limits,
 )
 from headrace.observe.probe.process_usage import read_proc_file
@@ -31,6 +32,7 @@ class _Counters:
     t_ns: int
     cores: dict[int, tuple[int, ...]]
     throttled_ns: int
+    pressure_ns: int
     disk: tuple[int, int] | None
     net: tuple[int, int] | None
     cards: tuple[str, ...]  # the network cards that `net` counts
@@ -46,6 +48,7 @@ class SystemSampler:
         self._before = self._counters()
         self._numbers = [n for n in self.limits.core_numbers if n in self._before.cores]
         optional = {"cpu_throttled_percent": self.limits.cpu_stat is None}
+        optional["cpu_pressure_percent"] = self.limits.cpu_pressure is None
         optional["job_memory_bytes"] = self.limits.memory_used is None
         names = [column.name for column in system_table.COLUMNS if not optional.get(column.name)]
         self.columns: tuple[str, ...] = tuple(
@@ -71,6 +74,8 @@ class SystemSampler:
         values["net_received_bytes_per_s"], values["net_sent_bytes_per_s"] = net
         throttled_ns = now.throttled_ns - before.throttled_ns
         values["cpu_throttled_percent"] = min(100.0, throttled_ns / elapsed_s / 1e7)
+        short_ns = max(now.pressure_ns - before.pressure_ns, 0)
+        values["cpu_pressure_percent"] = min(100.0, short_ns / elapsed_s / 1e7)
         values |= zip(self._gpus.columns, self._gpus.sample(), strict=True)
         return [values[name] for name in self.columns]
 
@@ -80,6 +85,7 @@ class SystemSampler:
             t_ns=time.monotonic_ns(),
             cores=_core_times(os.pread(self._stat, 1 << 20, 0).decode()),
             throttled_ns=_throttled_ns(self.limits.cpu_stat),
+            pressure_ns=pressure_ns(self.limits.cpu_pressure),
             disk=_disk_bytes(),
             net=net,
             cards=cards,

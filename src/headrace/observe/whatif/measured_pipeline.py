@@ -44,6 +44,7 @@ class HostUsage:
     accelerators: int = 0  # recorded; 0 if there are none, or none was sampled
     launched_cores: float = 0.0  # that the launcher may use: more where ranks are bound to fewer
     worker_cores: float = float("inf")  # that all workers are bound to, if fewer than `cores`
+    pressure: float | None = None  # share of time in which a thread lacked a core; None: unknown
 
     @property
     def idle_cores(self) -> float | None:
@@ -82,6 +83,7 @@ def read_host_usage(tables: Tables, span_ns: tuple[int, int] | None = None) -> H
         accelerators=len({found[1] for name in system if (found := _ACCELERATOR.fullmatch(name))}),
         launched_cores=float(known.min()),
         worker_cores=allowed.workers if allowed is not None else float("inf"),
+        pressure=_pressure(system, span_ns),
     )
     return _within_quota(host, listed=len(listed))
 
@@ -123,6 +125,14 @@ def _busy_cores(system: Columns, names: list[str], span_ns: tuple[int, int] | No
         return None
     percent = sum(float(np.nanmean(system[name][inside].astype(np.float64))) for name in names)
     return percent / 100.0
+
+
+def _pressure(system: Columns, span_ns: tuple[int, int] | None) -> float | None:
+    inside = _inside(system, span_ns)
+    if "cpu_pressure_percent" not in system or not inside.any():
+        return None
+    share = float(np.nanmean(system["cpu_pressure_percent"][inside].astype(np.float64))) / 100.0
+    return share if np.isfinite(share) else None
 
 
 def _inside(samples: Columns, span_ns: tuple[int, int] | None) -> Flags:

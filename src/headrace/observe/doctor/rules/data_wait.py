@@ -167,6 +167,7 @@ def check_data_wait(evidence: Evidence) -> Finding | None:
             "worker_cpu_share": work.cpu_share if work is not None else None,
             "worker_idle_share": work.idle_share if work is not None else None,
             "cores_used_by_others": evidence.host.foreign_cores,
+            **evidence.core_pressure,
         },
         cause=cause,
         remedies=_in_time_remedies(evidence),
