@@ -286,7 +286,8 @@ def _passed_within_waits(
     """Return what libraries passed over within a wait for an iteration's first batch.
 
     As Accelerate's `skip_first_batches` of a stream does. Then more batches were made meanwhile
-    than a loader makes ahead. The parts are as in `_passed_over`.
+    than a loader makes ahead, and so many of the iteration were never asked for. The parts are as
+    in `_passed_over`.
     """
     made, loaders = columns(tables, "batches"), columns(tables, "loaders")
     found = []
@@ -296,13 +297,19 @@ def _passed_within_waits(
         if not described.count:
             continue
         ahead = max(int((described["workers"] * described["prefetch_factor"]).max()), 1)
-        first = fetches.having(loader=loader, batch=0, ended=0)
-        for rank in map(int, np.unique(first["rank"])):
-            mine, own = first.having(rank=rank), made.having(rank=rank, loader=loader)
+        for rank in map(int, np.unique(fetches["rank"])):
+            asked = fetches.having(rank=rank, loader=loader, ended=0)
+            own = made.having(rank=rank, loader=loader)
+            first = asked.having(batch=0)
             had_ns = np.sort(own["start_ns"] + own["wall_ns"])
-            for begin_ns, wait_ns in zip(mine["start_ns"], mine["wait_ns"], strict=True):
+            next_ns = np.append(first["start_ns"][1:], 2**62)
+            for begin_ns, wait_ns, end_ns in zip(
+                first["start_ns"], first["wait_ns"], next_ns, strict=True
+            ):
                 meanwhile = had_ns[(had_ns >= begin_ns) & (had_ns <= begin_ns + wait_ns)]
-                count = len(meanwhile) - ahead
+                all_made = int(((had_ns >= begin_ns) & (had_ns < end_ns)).sum())
+                is_of_it = (asked["start_ns"] >= begin_ns) & (asked["start_ns"] < end_ns)
+                count = min(len(meanwhile) - ahead, all_made - int(is_of_it.sum()))
                 if count >= _FEWEST_PASSED_OVER:
                     wall_ns = int(meanwhile[count - 1] - begin_ns)
                     found.append((loader, int(begin_ns), wall_ns, count))
