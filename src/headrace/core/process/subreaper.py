@@ -66,9 +66,12 @@ def main(arguments: Sequence[str]) -> int:
         _close_inherited()
         groups = {os.getpgrp()}
         code = wait_for(
-            child, held, own_session=False, kill_signal=KILL_SIGNAL,
+            child,
+            held,
+            own_session=False,
+            kill_signal=KILL_SIGNAL,
             killing=lambda: groups.update(_rank_groups(child.pid)),
-        )  # fmt: skip
+        )
         if code != 0:
             kill_orphans(groups)
     return code

@@ -382,9 +382,15 @@ def _open_starts(stacks: Columns) -> dict[int, OpenTime]:
         since_ns = int(rows["start_ns"].min())
         if rank not in found or since_ns > found[rank].since_ns:
             found[rank] = OpenTime(
-                rank=rank, pid=pid, since_ns=since_ns, until_ns=int(rows["end_ns"].max()),
-                phase="start", loader=-1, batch=0, longest_ns=0,
-            )  # fmt: skip
+                rank=rank,
+                pid=pid,
+                since_ns=since_ns,
+                until_ns=int(rows["end_ns"].max()),
+                phase="start",
+                loader=-1,
+                batch=0,
+                longest_ns=0,
+            )
     return found
 
 
