@@ -59,9 +59,11 @@ PURE = """
     observe.doctor.stack_frames observe.doctor.stack_samples observe.probe.batch_samples
     observe.probe.device_clock observe.probe.device_copies observe.probe.event_log
     observe.probe.file_reads observe.probe.gpu_metrics observe.probe.graph_replays
-    observe.probe.host_resources observe.probe.library_batches observe.probe.loaders
+    observe.probe.host_resources observe.probe.iterator_state observe.probe.library_batches
+    observe.probe.loaders
     observe.probe.process_cores observe.probe.process_usage observe.probe.rank_claims
-    observe.probe.slow_steps observe.probe.step_clock observe.probe.thread_stack
+    observe.probe.sampler_reads observe.probe.slow_steps observe.probe.step_clock
+    observe.probe.thread_stack
     observe.probe.timing_rates observe.whatif.allowed_cores observe.whatif.comparison
     observe.whatif.prediction observe.whatif.simulation observe.whatif.tables
     observe.whatif.train_steps observe.whatif.worker_shares offload.capacity offload.frames

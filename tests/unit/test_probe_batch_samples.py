@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import UserDict, namedtuple
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +14,7 @@ import pytest
 import torch
 from torch.nn.utils.rnn import pack_sequence
 
-from headrace.observe.probe.batch_samples import indices_in, samples_in
+from headrace.observe.probe.batch_samples import indices_in, samples_by_structure, samples_in
 
 B, UNKNOWN = 8, -1
 IMAGES = torch.zeros(B, 3, 9, 9)
@@ -118,3 +120,32 @@ class Broken:
 def test_a_batch_whose_methods_fail_has_an_unknown_number():
     assert samples_in(Broken()) == UNKNOWN
     assert samples_in({"x": Broken()}) == UNKNOWN
+
+
+PARTS = [
+    torch.zeros(B, 2), torch.zeros(B), torch.zeros(B - 1), torch.zeros(3, 4), torch.tensor(1.0),
+    torch.nested.nested_tensor(WAVES, layout=torch.jagged), np.zeros((B, 2)), TEXTS, TEXTS[1:], 7,
+    "a dog", WAVES, [torch.zeros(B), torch.zeros(B, 3)], {"x": torch.zeros(B - 1)}, [], None,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize(
+    "make", [list, tuple, lambda parts: dict(enumerate(parts)), lambda p: p[0]]
+)
+def test_a_first_tensor_of_the_size_asked_for_says_what_all_parts_say(
+    make: Callable[[list[Any]], Any], count: int
+):
+    for parts in itertools.product(PARTS, repeat=count):
+        batch = make(list(parts))
+        assert samples_in(batch, B) == samples_by_structure(batch, B), parts
+
+
+def test_tensors_of_a_size_in_a_short_list_are_still_samples():
+    assert samples_in([torch.zeros(B), *(torch.zeros(i + 1) for i in range(4))], B) == 5
+
+
+def test_of_three_parts_a_first_tensor_of_the_size_asked_for_says_the_same():
+    for kind, *rest in itertools.product([list, tuple], PARTS[::2], PARTS[1::2]):
+        batch = kind([PARTS[0], *rest])
+        assert samples_in(batch, B) == samples_by_structure(batch, B), batch

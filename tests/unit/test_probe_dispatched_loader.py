@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from headrace.observe.probe import library_batches
+from headrace.observe.probe.iterator_state import known_state
 from headrace.observe.probe.library_batches import RecordedIterator
 from headrace.observe.probe.loaders import LoaderRegistry
 
@@ -46,9 +47,9 @@ def test_its_batches_are_those_of_the_loader_within(registry: LoaderRegistry):
     for epoch in range(2):
         batches = iter(loader)
         assert isinstance(batches, RecordedIterator)
-        assert registry.number_of_iterator(batches) == 4
-        assert registry.count_fetch(batches) == (epoch, 0)
-        assert registry.count_fetch(batches) == (epoch, 1)
+        state = known_state(batches)
+        assert state is not None
+        assert (state.loader, state.epoch, state.fetches) == (4, epoch, 0)
         assert list(batches) == [0, 1, 2]
     assert registry.counted_outside == {4}
 

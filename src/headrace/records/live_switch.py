@@ -28,6 +28,7 @@ class LiveSwitch:
                 self._map = mmap.mmap(file.fileno(), _SIZE)
             # It writes 8 bytes at once; struct.pack_into sets them to zero first, for all to see.
             self._numbers = memoryview(self._map).cast("q")
+            self.mode = memoryview(self._map)[:1]  # 0 where processes do not record
         except (OSError, ValueError) as error:
             raise RecordsError(
                 f"{folder} has no switch: the attempt was started with --profile off, or is over."
@@ -36,11 +37,11 @@ class LiveSwitch:
     @property
     def on(self) -> bool:
         """Whether processes record."""
-        return self._map[0] != 0
+        return self.mode[0] != 0
 
     @on.setter
     def on(self, value: bool) -> None:
-        self._map[0] = int(value)
+        self.mode[0] = int(value)
 
     @property
     def interval_s(self) -> float:

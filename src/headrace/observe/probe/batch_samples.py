@@ -23,6 +23,31 @@ def samples_in(batch: object, asked_for: int = -1) -> int:
 
     `asked_for` samples were asked for, if known: then there are as many, or fewer at the end.
     """
+    if asked_for >= 0 and _begins_with(batch, asked_for):
+        return asked_for
+    return samples_by_structure(batch, asked_for)
+
+
+def _begins_with(batch: Any, size: int) -> bool:
+    """Return whether a batch of the usual kind has a tensor of `size` samples as its first part.
+
+    No other part of such a batch can say another number, and most batches of a stream are so.
+    """
+    kind, first = type(batch), batch
+    if (kind is list or kind is tuple) and 0 < len(batch) <= _FEW_COLUMNS:
+        first = batch[0]
+    elif kind is dict and batch:
+        first = next(iter(batch.values()))
+    if type(first).__name__ != "Tensor":
+        return False
+    try:
+        return bool(first.shape[0] == size)
+    except Exception:  # noqa: BLE001 - a scalar, or a tensor without a shape
+        return False
+
+
+def samples_by_structure(batch: object, asked_for: int) -> int:
+    """Return the samples in a batch by the structure of all its parts; -1 where it does not say."""
     try:
         sizes = _sizes(batch, 0)
     except Exception:  # noqa: BLE001 - a batch may be any object, with any methods

@@ -26,7 +26,7 @@ class Lock(Protocol):
 LockFactory = Callable[[], Lock]
 
 # About 40 steps; beyond that, the thread that reports processes some itself.
-_MAX_PENDING_EVENTS = 256
+MAX_PENDING_EVENTS = 256
 _EVENTS_A_TURN = 16  # twice the number of reports in a step
 _LONGEST_WAIT_S = 1.0
 _LAST_WAIT_S = 10.0  # at the end there is no later time
@@ -68,7 +68,7 @@ class EventLog:
 
     def limit_backlog(self) -> None:
         """Process a few reports if too many are queued."""
-        if len(self.waiting) > _MAX_PENDING_EVENTS:
+        if len(self.waiting) > MAX_PENDING_EVENTS:
             self.settle(most=_EVENTS_A_TURN)
 
     def close(self, at_ns: int, *, recording: bool) -> None:

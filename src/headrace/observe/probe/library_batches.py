@@ -13,6 +13,7 @@ from typing import Any
 
 from headrace.core.source_location import script_location
 from headrace.core.warning_frames import skipped_by_warnings
+from headrace.observe.probe.iterator_state import IteratorState
 from headrace.observe.probe.loaders import LOADER_REGISTRY
 from headrace.observe.probe.recording_session import SESSION, guarded
 
@@ -35,6 +36,8 @@ class RecordedRayBatches:
 
 class RecordedIterator:
     """Wrapper of a library's iterator over batches, whose `__next__` is hooked."""
+
+    _headrace_state: IteratorState | None = None  # its own, not one of the iterator within
 
     def __init__(self, batches: Iterator[Any], loader: int) -> None:
         self._batches = batches

@@ -19,14 +19,13 @@ from typing import Any
 from headrace.core import env
 from headrace.core.source_location import CallPlace, call_places
 from headrace.core.warning_frames import skipped_by_warnings
-from headrace.observe.probe.batch_samples import samples_in
+from headrace.observe.probe.iterator_state import known_state, state_of
 from headrace.observe.probe.loader_workers import start_method
 from headrace.observe.probe.recording_session import SESSION, guarded
 from headrace.observe.probe.sampler_reads import (
     add_sampler_ns,
     hook_sampler_reads,
     register_sampler_reads,
-    sampler_reads_of,
 )
 from headrace.records.schema import LIBRARY_LOADERS, LOADERS
 
@@ -120,11 +119,10 @@ def _type_name(value: Any) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
-_NUMBER_ATTRIBUTE = "_headrace_loader"  # attribute of loaders and their iterators
+_NUMBER_ATTRIBUTE = "_headrace_loader"  # attribute of loaders
 _Place = tuple[CallPlace, CallPlace, int]
 """The script's line, the library's within it, and time in ns: where and when it was constructed."""
 _PLACE_ATTRIBUTE = "_headrace_place"  # of loaders that are not recorded yet: where, when
-_FETCH_COUNT_ATTRIBUTE = "_headrace_fetched"  # of iterators: [epoch, batches asked for]
 
 STARTING_LOADER: ContextVar[int] = ContextVar("headrace_starting", default=-1)
 """The loader whose workers this thread is starting; in a worker, the one it works for."""
@@ -266,21 +264,6 @@ class LoaderRegistry:
             return known, CallPlace()
         return script, library
 
-    @staticmethod
-    def number_of_iterator(iterator: Any) -> int:
-        """Return the number of the loader that an iterator belongs to; -1 where unknown."""
-        return int(getattr(iterator, _NUMBER_ATTRIBUTE, -1))
-
-    @staticmethod
-    def count_fetch(iterator: Any) -> tuple[int, int]:
-        """Count a request for a batch; return (epoch, number of the batch), both from 0."""
-        fetched = getattr(iterator, _FETCH_COUNT_ATTRIBUTE, None)
-        if fetched is None:
-            return 0, -1
-        epoch, number = fetched
-        fetched[1] = number + 1
-        return epoch, number
-
     def add(self, *description: float | str) -> int:
         """Record a loader whose construction no hook saw, at its first use; return its number."""
         number = self._numbers.new()
@@ -291,8 +274,7 @@ class LoaderRegistry:
         """Attach a loader's number and next epoch to an iterator."""
         epoch = self._epochs.get(number, 0)
         self._epochs[number] = epoch + 1
-        setattr(iterator, _NUMBER_ATTRIBUTE, number)
-        setattr(iterator, _FETCH_COUNT_ATTRIBUTE, [epoch, 0])
+        state_of(iterator).begin_epoch(number, epoch)
         self._numbers.iterated(number, iterator)
 
     @guarded
@@ -364,11 +346,12 @@ def _record_description(
 def _register_iterator(iterator: Any, loader: Any) -> None:
     """Attach a loader's number to an iterator; a reused iterator begins its next epoch."""
     number = loader.__dict__.get(_NUMBER_ATTRIBUTE)
-    is_new = getattr(iterator, _FETCH_COUNT_ATTRIBUTE, (0, 1))[1] == 0
+    known = known_state(iterator)
+    is_new = known is not None and known.fetches == 0
     if number is None or is_new or number in LOADER_REGISTRY.counted_outside:
         return
     LOADER_REGISTRY.mark(iterator, number)
-    register_sampler_reads(iterator, loader)
+    state_of(iterator).sampler = register_sampler_reads(iterator, loader)
 
 
 def _describe_torch(loader: Any) -> tuple[Any, ...]:
@@ -405,18 +388,3 @@ def _describe_own(loader: Any) -> tuple[Any, ...]:
         1,
         "fork" if loader.num_workers else "",
     )
-
-
-def delivered_samples(iterator: Any, batch: object) -> int:
-    """Return the samples of a batch that an iterator has just delivered; -1 if unknown."""
-    known = getattr(iterator, "batch_samples", None)  # of Headrace's own
-    if known is not None:
-        return int(known)
-    reads = sampler_reads_of(iterator)
-    if reads is None:
-        return samples_in(batch)
-    asked_for = reads.delivered(getattr(iterator, "_rcvd_idx", 1) - 1)
-    if asked_for >= 0:
-        return samples_in(batch, asked_for) if reads.is_stream else int(asked_for)
-    # A single index of a map-style dataset may be one sample or a whole batch.
-    return samples_in(batch) if reads.is_stream or iterator._auto_collation else -1  # noqa: SLF001

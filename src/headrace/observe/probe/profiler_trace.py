@@ -41,6 +41,11 @@ class ProfilerTrace:
         return self._profiler is not None
 
     @property
+    def may_be_due(self) -> bool:
+        """Whether a trace is under way, or was requested and not begun; asked at each step."""
+        return self._profiler is not None or self._last_request != SESSION.deep_count
+
+    @property
     def is_due(self) -> bool:
         """Whether a trace was requested that has not been made."""
         return SESSION.deep and self._last_request != SESSION.deep_count

@@ -74,7 +74,8 @@ def _eager_hook(torch: ModuleType, hook: Callable[[Any], None]) -> Callable[...,
     The step of each of torch's own optimizers breaks the graph anyway. Others may be part of a
     graph that must not break: their compiled steps are not seen.
     """
-    is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
+    # Not `is_compiling`, which calls two functions more.
+    is_compiling = getattr(getattr(torch, "compiler", None), "is_dynamo_compiling", lambda: False)
 
     def call_hook_outside_graph(optimizer: Any) -> None:  # torch cannot mark a method
         hook(optimizer)
@@ -94,15 +95,16 @@ def _eager_hook(torch: ModuleType, hook: Callable[[Any], None]) -> Callable[...,
 
 def _hook_backward(torch: ModuleType) -> None:
     original = torch.autograd.backward
+    began, ended = RANK_RECORDER.backward_began, RANK_RECORDER.backward_ended
 
     @functools.wraps(original)
     @skipped_by_warnings
     def backward(*args: Any, **kwargs: Any) -> Any:
         try:
-            RANK_RECORDER.backward_began()  # in the block, as a signal may raise in it
+            began()  # in the block, as a signal may raise in it
             return original(*args, **kwargs)
         finally:
-            RANK_RECORDER.backward_ended()
+            ended()
 
     torch.autograd.backward = backward
 
@@ -131,22 +133,23 @@ class OwnLoaderObserver:
 
 def _hook_next(iterator_class: Any) -> None:
     original = iterator_class.__next__
+    fetch_began, fetch_ended = RANK_RECORDER.fetch_began, RANK_RECORDER.fetch_ended
 
     @functools.wraps(original)
     @skipped_by_warnings
     def __next__(self: Any) -> Any:  # noqa: N807 - replaces that method
-        began = RANK_RECORDER.fetch_began(self)
+        began = fetch_began(self)
         if began is None:
             return original(self)
         try:
             batch = original(self)
         except StopIteration:
-            RANK_RECORDER.fetch_ended(self, began, None, ended=True)
+            fetch_ended(self, began, None, ended=True)
             raise
         except BaseException:
             RANK_RECORDER.fetch_failed()
             raise
-        RANK_RECORDER.fetch_ended(self, began, batch, ended=False)
+        fetch_ended(self, began, batch, ended=False)
         return batch
 
     iterator_class.__next__ = __next__

@@ -1,8 +1,9 @@
 """The recorder of a training process, and its thread whose steps are recorded.
 
 It records waits for batches, copies, backward, optimizer steps and sync. What runs at each step is
-written to cost as little as possible: it is `guarded` by hand, and reads the live switch only where
-a step begins or ends.
+written to cost as little as possible: it is `guarded` by hand, reads the live switch only where a
+step begins or ends, and calls few functions, as each is code that has left the processor's caches
+since the last step. So where all is as it was in the step before, hooks ask nothing else.
 """
 
 from __future__ import annotations
@@ -15,14 +16,20 @@ from time import monotonic_ns
 from typing import Any
 
 from headrace.observe.probe.device_clock import DEVICE_RECORDER, HostReport
-from headrace.observe.probe.event_log import EventLog
+from headrace.observe.probe.event_log import MAX_PENDING_EVENTS, EventLog
 from headrace.observe.probe.gradient_sync import GRADIENT_SYNC
 from headrace.observe.probe.graph_replays import GRAPH_REPLAYS
-from headrace.observe.probe.loader_workers import queue_read_ns, ready_batches
-from headrace.observe.probe.loaders import LOADER_REGISTRY, delivered_samples
+from headrace.observe.probe.iterator_state import (
+    STATE_ATTRIBUTE,
+    IteratorState,
+    delivered,
+    ready_batches,
+    state_of,
+)
+from headrace.observe.probe.loader_workers import queue_poll
+from headrace.observe.probe.loaders import LOADER_REGISTRY
 from headrace.observe.probe.profiler_trace import PROFILER_TRACE
 from headrace.observe.probe.recording_session import SESSION, guarded
-from headrace.observe.probe.sampler_reads import sampler_ns
 from headrace.observe.probe.stack_sampler import is_sampled, start_sampler, stop_sampler
 from headrace.observe.probe.step_clock import (
     CopyPlace,
@@ -34,7 +41,13 @@ from headrace.observe.probe.step_clock import (
 from headrace.observe.probe.transform_timer import TRANSFORM_TIMER
 from headrace.records.schema import FETCHES, STEPS
 
+FetchBegan = tuple[int, int, IteratorState]
+"""A request for a batch: its time, how many were ready, and what is kept of the iterator."""
+
+_BACKWARD_BEGAN, _BACKWARD_ENDED = StepClock.backward_began, StepClock.backward_ended
 _DEEP_CHECK_NS = 50_000_000  # how often deep recording is checked for
+_MAX_STEPS_WITHOUT_FETCH = 16
+"""After so many steps without asking for a batch, a script has its data from elsewhere."""
 
 
 class TrainingThread:
@@ -45,7 +58,8 @@ class TrainingThread:
 
     def __init__(self) -> None:
         self._event_log = EventLog(write_row, SESSION.fault, threading.Lock)
-        self._queue_report = self._event_log.waiting.append
+        self._waiting = self._event_log.waiting
+        self._queue_report = self._waiting.append
         self._begin()
 
     def _begin(self) -> None:
@@ -55,28 +69,42 @@ class TrainingThread:
         self._claimed: bool | None = None
         self._thread: int | None = None  # that steps the optimizer; None before the first step
         self._seen_threads: set[int] = set()
-        self._live = False  # known and sampled, and recording was on as the step began
+        # The training thread, if it is sampled, and recording was on as the step began.
+        self._live_thread: int | None = None
         self._under_way = False  # there is a step, or time between steps, to add to
         self._unfetched_steps = 0  # optimizer steps since a batch was asked for
         self._backwards = 0
         self._backward_thread: int | None = None  # that called the outermost backward under way
         self._deep_checked_ns = 0
+        # At each step than to report: a device to poll, a trace. The thread that samples looks
+        # for requests for traces.
+        self._has_more_to_do = True
         self._steps_traced = 0  # training steps that the profiler trace has counted
 
     def _report(self, report: HostReport, at_ns: int | None = None) -> int:
         """Queue a report of now, or of `at_ns`; return its time by the host's clock."""
-        if not DEVICE_RECORDER.absent:
+        if self._has_more_to_do and not DEVICE_RECORDER.absent:
             DEVICE_RECORDER.report(report)
         if at_ns is None:
             at_ns = monotonic_ns()
         self._queue_report((report, at_ns))
         return at_ns
 
+    def _request_phase(self, receive_phase: Callable[[str], None]) -> None:
+        """Request the phase for the thread that samples, which also looks what else is to do."""
+        self._event_log.request_phase(receive_phase)
+        self._has_more_to_do |= PROFILER_TRACE.may_be_due
+
     def _catch_up(self) -> None:
         """Do what the step's own thread must: poll the device, trace, and limit the backlog."""
         if not DEVICE_RECORDER.absent:
             DEVICE_RECORDER.row_ended()
         self._event_log.limit_backlog()
+        self._trace()
+        self._has_more_to_do = not DEVICE_RECORDER.absent or PROFILER_TRACE.may_be_due
+
+    def _trace(self) -> None:
+        """Begin, go on with or end a trace by torch.profiler, if one was requested."""
         if PROFILER_TRACE.under_way:
             self._event_log.settle_now()
             PROFILER_TRACE.steps_ended(self._event_log.steps_ended - self._steps_traced)
@@ -105,7 +133,8 @@ class TrainingThread:
         `asks`: read the switch now, not as it was as the step began. `resumes`: recording can be
         resumed here. `any_thread`: the report counts in whatever thread it is made.
         """
-        if self._live and get_ident() == self._thread and (not asks or SESSION.on):
+        thread = get_ident()
+        if self._live_thread == thread and (not asks or SESSION.on):
             return False
         if not SESSION.on:
             self._switched_off()
@@ -116,7 +145,6 @@ class TrainingThread:
             self._claimed = SESSION.claim_rank()
         if not self._claimed:
             return True
-        thread = get_ident()
         if self._thread is None:
             if not any_thread:
                 self._seen_threads.add(thread)
@@ -125,14 +153,15 @@ class TrainingThread:
         if self._was_off and resumes:
             self._was_off = False
             self._forget()  # what happened while recording was off is unknown
-        self._live = not self._was_off and self._thread is not None and is_sampled(self._thread)
+        live = not self._was_off and self._thread is not None and is_sampled(self._thread)
+        self._live_thread = self._thread if live else None
         return self._was_off
 
     def _switched_off(self) -> None:
         if PROFILER_TRACE.under_way:
             PROFILER_TRACE.end()
         if not self._was_off:
-            self._was_off, self._live = True, False
+            self._was_off, self._live_thread = True, None
             self._event_log.settle_now()
 
     def _is_outside_steps(self) -> bool:
@@ -150,7 +179,7 @@ class TrainingThread:
 
     def _trains(self, thread: int | None) -> None:
         if self._thread != thread:
-            self._thread = thread
+            self._thread, self._live_thread = thread, None
             if self._seen_threads - {thread}:  # a step holds the time of one thread only
                 backwards = self._backwards
                 self._forget()
@@ -163,12 +192,12 @@ class TrainingThread:
     def _start_sampling(self) -> None:
         """Sample this thread, which asks for batches or runs backward, until another one trains."""
         known = self._thread if self._thread == get_ident() else None
-        if not self._live and not is_sampled(known):
+        if self._live_thread is None and not is_sampled(known):
             self._sample()
 
     def _sample(self) -> None:
         log = self._event_log
-        start_sampler(log.request_phase, log.settle, log.slow_steps)
+        start_sampler(self._request_phase, log.settle, log.slow_steps)
 
 
 def write_row(kind: RowKind, number: int, segment: Segment) -> None:
@@ -179,10 +208,6 @@ def write_row(kind: RowKind, number: int, segment: Segment) -> None:
         *segment.times_ns(), segment.batches, segment.samples, int(segment.syncs > 0),
         copies.count, copies.pageable, copies.blocking,
     )  # fmt: skip
-
-
-_MAX_STEPS_WITHOUT_FETCH = 16
-"""After so many steps without asking for a batch, a script has its data from elsewhere."""
 
 
 class RankRecorder(TrainingThread):
@@ -213,48 +238,76 @@ class RankRecorder(TrainingThread):
         else:
             self._report(StepClock.iterator_ended)
 
-    def fetch_began(self, iterator: Any) -> tuple[int, int] | None:
-        """Record a request for a batch; return (time, batches ready); None if nested."""
+    def fetch_began(self, iterator: Any) -> FetchBegan | None:
+        """Record a request for a batch; return (time, batches ready, state); None if nested."""
         try:
-            if self._thread in {None, get_ident()}:
+            if self._live_thread == get_ident() and SESSION.switch_mode[0]:
                 self._unfetched_steps = 0
-            if self._is_off(asks=True, resumes=True) or self._fetching:
+                if self._fetching:
+                    return None
+            elif not self._may_fetch():
                 return None
-            self._start_sampling()
-            self._catch_up()
-            ready = ready_batches(iterator)
-            queue_read_ns(iterator)  # discards reads made while recording was off
+            if self._has_more_to_do or len(self._waiting) > MAX_PENDING_EVENTS:
+                self._catch_up()
+            state: IteratorState = getattr(iterator, STATE_ATTRIBUTE, None) or state_of(iterator)
+            ready = ready_batches(iterator, state, queue_poll)
+            if state.read_ns > 0:  # made while recording was off
+                state.read_ns = state.read_cpu_ns = 0
             self._under_way = True
-            loader = LOADER_REGISTRY.asked = LOADER_REGISTRY.number_of_iterator(iterator)
+            loader = LOADER_REGISTRY.asked = state.loader
             grad = self.grad_is_on()
-            at_ns = self._report(lambda clock, at_ns: clock.fetch_began(loader, at_ns, grad=grad))
+
+            def report(clock: StepClock, at_ns: int) -> None:
+                clock.fetch_began(loader, at_ns, grad=grad)
+
+            if self._has_more_to_do:
+                at_ns = self._report(report)
+            else:
+                at_ns = monotonic_ns()
+                self._queue_report((report, at_ns))
             self._fetching = True  # set last: a signal may raise an error until here
         except Exception as error:  # noqa: BLE001 - the script must not feel the probe's faults
             SESSION.fault("fetch_began", error)
             return None
-        return at_ns, ready
+        return at_ns, ready, state
 
-    def fetch_ended(
-        self, iterator: Any, began: tuple[int, int], batch: object, *, ended: bool
-    ) -> None:
+    def _may_fetch(self) -> bool:
+        """Return whether a request for a batch is recorded: not if it is off, or nested."""
+        if self._thread in {None, get_ident()}:
+            self._unfetched_steps = 0
+        if self._is_off(asks=True, resumes=True) or self._fetching:
+            return False
+        self._start_sampling()
+        return True
+
+    def fetch_ended(self, iterator: Any, began: FetchBegan, batch: object, *, ended: bool) -> None:
         """Record that the script has its batch, or that the loader has ended."""
         try:
             now_ns = monotonic_ns()
             self._fetching = False
-            if self._is_off():
+            if self._live_thread != get_ident() and self._is_off():
                 return
-            samples = 0 if ended else delivered_samples(iterator, batch)
-            self._report(
-                lambda clock, at_ns: clock.fetch_ended(at_ns, samples, ended=ended), now_ns
-            )
-            epoch, number = LOADER_REGISTRY.count_fetch(iterator)
-            loader = LOADER_REGISTRY.number_of_iterator(iterator)
-            began_ns, ready = began
-            took = now_ns - began_ns, ready, int(ended), *queue_read_ns(iterator)
-            row = (loader, epoch, number, began_ns, *took, sampler_ns(iterator))
-            self._queue_report(
-                (lambda _clock, _: SESSION.write(FETCHES, SESSION.rank, *row), now_ns)
-            )
+            began_ns, ready, state = began
+            samples, sampler_ns = delivered(iterator, state, batch, ended=ended)
+            number = state.fetches
+            if number >= 0:
+                state.fetches = number + 1
+            row = (
+                state.loader, state.epoch, number, began_ns, now_ns - began_ns, ready, int(ended),
+                state.read_ns, state.read_cpu_ns, sampler_ns,
+            )  # fmt: skip
+            if state.read_ns > 0:
+                state.read_ns = state.read_cpu_ns = 0
+            if self._has_more_to_do and not DEVICE_RECORDER.absent:
+                DEVICE_RECORDER.report(
+                    lambda clock, at_ns: clock.fetch_ended(at_ns, samples, ended=ended)
+                )
+
+            def report(clock: StepClock, at_ns: int) -> None:
+                SESSION.write(FETCHES, SESSION.rank, *row)
+                clock.fetch_ended(at_ns, samples, ended=ended)
+
+            self._queue_report((report, now_ns))
         except Exception as error:  # noqa: BLE001 - the script must not feel the probe's faults
             SESSION.fault("fetch_ended", error)
 
@@ -265,32 +318,44 @@ class RankRecorder(TrainingThread):
     def backward_began(self) -> None:
         """Record the start of backward."""
         try:
-            if self._is_off():
+            thread = get_ident()
+            is_live = self._live_thread == thread
+            if not is_live and self._is_off():
                 return
             if GRAPH_REPLAYS.capturing is not None:
                 GRAPH_REPLAYS.capturing.backward = True
                 return
-            self._start_sampling()
-            DEVICE_RECORDER.trains_here()
+            if not is_live:
+                self._start_sampling()
+            if self._has_more_to_do:
+                DEVICE_RECORDER.trains_here()
             self._under_way = True
             if not self._backwards:
-                self._backward_thread = get_ident()
+                self._backward_thread = thread
             self._backwards += 1
-            self._report(StepClock.backward_began)
+            if self._has_more_to_do:
+                self._report(_BACKWARD_BEGAN)
+            else:
+                self._queue_report((_BACKWARD_BEGAN, monotonic_ns()))
         except Exception as error:  # noqa: BLE001 - the script must not feel the probe's faults
             SESSION.fault("backward_began", error)
 
     def backward_ended(self) -> None:
         """Record the end of backward."""
         try:
-            if self._is_off() or GRAPH_REPLAYS.capturing is not None:
+            if self._live_thread != get_ident() and self._is_off():
+                return
+            if GRAPH_REPLAYS.capturing is not None:
                 return
             now_ns = monotonic_ns()
             self._under_way = True
-            self._backwards = max(self._backwards - 1, 0)
+            if self._backwards:
+                self._backwards -= 1
             sync_ns = GRADIENT_SYNC.exposed_ns() if GRADIENT_SYNC.any else None
-            if sync_ns is None:
-                self._report(StepClock.backward_ended, now_ns)
+            if sync_ns is None and not self._has_more_to_do:
+                self._queue_report((_BACKWARD_ENDED, now_ns))
+            elif sync_ns is None:
+                self._report(_BACKWARD_ENDED, now_ns)
             else:
                 self._report(lambda clock, at_ns: clock.backward_ended(at_ns, sync_ns), now_ns)
         except Exception as error:  # noqa: BLE001 - the script must not feel the probe's faults
@@ -338,12 +403,13 @@ class RankRecorder(TrainingThread):
             if GRAPH_REPLAYS.capturing is not None:
                 GRAPH_REPLAYS.capturing.optimizer = True
                 return
-            in_backward = self._is_in_backward()
-            SESSION.trains()
-            self._trains(self._backward_thread if in_backward else get_ident())
-            if self._is_off(any_thread=in_backward):
-                return
-            if not in_backward:
+            in_backward = self._backwards > 0 and self._is_in_backward()
+            if self._live_thread != get_ident() or self._backwards:
+                SESSION.trains()
+                self._trains(self._backward_thread if in_backward else get_ident())
+                if self._is_off(any_thread=in_backward):
+                    return
+            if self._has_more_to_do and not in_backward:
                 DEVICE_RECORDER.trains_here()
             self._under_way = True
             number = id(optimizer)
@@ -356,15 +422,15 @@ class RankRecorder(TrainingThread):
         try:
             if GRAPH_REPLAYS.capturing is not None:
                 return
-            in_backward = self._is_in_backward()
             self._unfetched_steps += 1
             # Without requests for batches, steps end here, and so recording resumes here.
             without_fetches = (
                 LOADER_REGISTRY.asked < 0 or self._unfetched_steps > _MAX_STEPS_WITHOUT_FETCH
-            )
-            without_fetches = without_fetches and not self._backwards
-            if self._is_off(asks=True, resumes=without_fetches, any_thread=in_backward):
-                return
+            ) and not self._backwards
+            if without_fetches or self._live_thread != get_ident():
+                in_backward = self._is_in_backward()
+                if self._is_off(asks=True, resumes=without_fetches, any_thread=in_backward):
+                    return
             self._under_way = True
             number = id(optimizer)
             self._report(lambda clock, at_ns: clock.optimizer_ended(number, at_ns))

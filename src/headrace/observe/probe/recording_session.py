@@ -73,6 +73,9 @@ _MAX_REPORTED_FAULTS = 10
 _MAX_PENDING_LOADERS = 64  # held until it is known whether this process is a rank
 
 
+_OFF = memoryview(b"\0")
+
+
 def folder_rows(folders: CodeFolders) -> list[tuple[str, str]]:
     """Return the kind and the folder of each row of `code_folders`."""
     by_kind = (
@@ -84,7 +87,11 @@ def folder_rows(folders: CodeFolders) -> list[tuple[str, str]]:
 
 
 class RecordingSession:
-    """The recording of one process: of a "rank", or of a "worker" of one of its loaders."""
+    """The recording of one process: of a "rank", or of a "worker" of one of its loaders.
+
+    Attributes:
+        switch_mode: One byte, zero unless this process records; for hooks that run at each step.
+    """
 
     def __init__(self) -> None:
         folder = env.RECORDS_DIR.get()
@@ -92,7 +99,7 @@ class RecordingSession:
         self._switch = self._find_switch()
         self._attempt = env.ATTEMPT.get_int(0) or 0
         self._lock = threading.Lock()
-        self._refused = False
+        self._failed = self._refused = False
         self._is_undecided = env.DRIVER_SCRIPT.get() is not None
         self._loaders: deque[tuple[Table, tuple[float | str, ...]]] = deque(
             maxlen=_MAX_PENDING_LOADERS
@@ -106,6 +113,7 @@ class RecordingSession:
         self._rank_now, self._rank_looked_ns = 0, -_RANK_EVERY_NS
         # Workers of a refused rank record nothing either.
         self._failed = self._switch is None or self._refused
+        self._set_mode()
         self._faults = 0
         self._hooks_reported = 0
         self._folders: CodeFolders | None = None  # as last written
@@ -119,12 +127,20 @@ class RecordingSession:
         except HeadraceError:  # the run has ended, and nobody would read the records
             return None
 
+    def _set_mode(self) -> None:
+        """Have hooks see the live switch, unless this process records nothing anyway."""
+        idle = self._failed or self._is_undecided
+        self.switch_mode = _OFF if self._switch is None or idle else self._switch.mode
+
+    def _fail(self) -> None:
+        """Record nothing more in this process."""
+        self._failed = True
+        self._set_mode()
+
     @property
     def on(self) -> bool:
         """Whether this process records."""
-        if self._failed or self._is_undecided:
-            return False
-        return self._switch is not None and self._switch.on
+        return self.switch_mode[0] != 0
 
     @property
     def working(self) -> bool:
@@ -176,12 +192,14 @@ class RecordingSession:
         self._lock = threading.Lock()
         self._begin("worker", loader, worker)
         self._rank_known = rank
-        self._failed = self._failed or stopped
+        if stopped:
+            self._fail()
 
     def trains(self) -> None:
         """Become a rank if this process was undecided until now: it trains."""
         if self._is_undecided:
             self._is_undecided = False
+            self._set_mode()
             self._rank_looked_ns = -_RANK_EVERY_NS  # it may have become another rank a moment ago
             # Processes that it starts from now on work for a rank.
             env.change({env.DRIVER_SCRIPT.name: None})
@@ -194,7 +212,8 @@ class RecordingSession:
         self._rank_looked_ns = -_RANK_EVERY_NS  # the process may have become another rank
         if claim_rank_file(self._claim):
             return True
-        self._failed = self._refused = True
+        self._refused = True
+        self._fail()
         return False
 
     @property
@@ -253,7 +272,7 @@ class RecordingSession:
             if self._faults == _MAX_FAULTS:
                 self.event("recording-stopped", f"after {_MAX_FAULTS} faults of the probe")
         if self._faults >= _MAX_FAULTS:
-            self._failed = True
+            self._fail()
 
     def close(self) -> None:
         """Close the ring: nothing more will be written."""
@@ -274,7 +293,7 @@ class RecordingSession:
                 try:
                     self._writer = RingWriter(path)
                 except OSError:  # no space, or the folder is gone: the script goes on unrecorded
-                    self._failed = True
+                    self._fail()
                     return None
                 self._writer.write(
                     PROCESSES, os.getpid(), os.getppid(), self.role, self.rank, self.loader,

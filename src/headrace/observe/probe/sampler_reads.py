@@ -33,7 +33,7 @@ class SamplerReads:
         """Add the indices of a batch."""
         if number == 0 or len(self.sizes) > _MOST_PENDING:  # another epoch, or nobody takes them
             self.sizes.clear()
-        self.sizes[number] = indices_in(index)
+        self.sizes[number] = len(index) if type(index) is list else indices_in(index)
 
     def delivered(self, number: int) -> int:
         """Return how many samples a batch that is delivered was to have; -1 if unknown."""
@@ -74,33 +74,17 @@ def hook_sampler_reads(module: ModuleType) -> None:
     iterator_class._reset = _reset  # noqa: SLF001 - as above
 
 
-def register_sampler_reads(iterator: Any, loader: Any) -> None:
-    """Record what the sampler of an iterator of torch's takes from now on."""
-    if not hasattr(iterator, _READS_ATTRIBUTE) and hasattr(iterator, "_next_index"):
-        is_stream = getattr(loader, "_dataset_kind", 0) != 0
-        setattr(iterator, _READS_ATTRIBUTE, SamplerReads(is_stream=is_stream))
+def register_sampler_reads(iterator: Any, loader: Any) -> SamplerReads | None:
+    """Record what the sampler of an iterator of torch's takes from now on; None for others."""
+    known: SamplerReads | None = getattr(iterator, _READS_ATTRIBUTE, None)
+    if known is None and hasattr(iterator, "_next_index"):
+        known = SamplerReads(is_stream=getattr(loader, "_dataset_kind", 0) != 0)
+        setattr(iterator, _READS_ATTRIBUTE, known)
+    return known
 
 
 def add_sampler_ns(iterator: Any, spent_ns: int) -> None:
     """Add time in an iterator's sampler, in ns."""
-    reads = sampler_reads_of(iterator)
+    reads = getattr(iterator, _READS_ATTRIBUTE, None)
     if reads is not None:
         reads.spent_ns += spent_ns
-
-
-def sampler_reads_of(iterator: Any) -> SamplerReads | None:
-    """Return the reads of an iterator's sampler; None if they are not recorded."""
-    reads: SamplerReads | None = getattr(iterator, _READS_ATTRIBUTE, None)
-    return reads
-
-
-def sampler_ns(iterator: Any) -> int:
-    """Return the time in an iterator's sampler since the last call, in ns; -1 if unknown."""
-    taken = getattr(iterator, "take_order_ns", None)  # of Headrace's own
-    if taken is not None:
-        return int(taken())
-    reads = sampler_reads_of(iterator)
-    if reads is None:
-        return -1
-    spent, reads.spent_ns = reads.spent_ns, 0
-    return int(spent)

@@ -1,0 +1,108 @@
+"""What the probe keeps of an iterator of a loader: whose it is, its batches, reads of its queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from headrace.observe.probe.batch_samples import samples_in
+from headrace.observe.probe.sampler_reads import SamplerReads
+
+Poll = Callable[[int], object]
+"""Returns something true if the queue has a batch; waits for so many milliseconds."""
+PollFactory = Callable[[Any], Poll]
+STATE_ATTRIBUTE = "_headrace_state"  # of iterators
+
+
+class IteratorState:
+    """What is known of one iterator; it holds no reference to it, which would be a cycle.
+
+    Attributes:
+        loader: The number of its loader; -1 where unknown.
+        epoch: The iteration of that loader, from 0.
+        fetches: The batches that were asked for in this epoch; -1 where they are not counted.
+        is_own: Whether it is Headrace's own, which counts samples and the plan's time itself.
+        read_ns: Time of queue reads since it was last taken; -1 where unknown.
+        read_cpu_ns: The CPU time in them.
+        sampler: The reads of its sampler; None where they are not recorded.
+    """
+
+    __slots__ = (
+        "began_cpu_ns", "began_ns", "epoch", "fetches", "is_own", "is_timed", "loader", "poll",
+        "read_cpu_ns", "read_ns", "sampler",
+    )  # fmt: skip
+
+    def __init__(self, *, is_own: bool = False) -> None:
+        self.loader, self.epoch, self.fetches = -1, 0, -1
+        self.is_own = is_own
+        self.poll: Poll | None = None  # polls its queue for a batch
+        self.is_timed = False  # its queue's reads, as far as they can be
+        # When reading the current batch began, 0 if none is being read; the thread's CPU time then.
+        self.began_ns = self.began_cpu_ns = 0
+        self.read_ns = self.read_cpu_ns = -1
+        self.sampler: SamplerReads | None = None
+
+    def begin_epoch(self, loader: int, epoch: int) -> None:
+        """Count its batches anew, as those of an epoch of a loader."""
+        self.loader, self.epoch, self.fetches = loader, epoch, 0
+
+
+def known_state(iterator: Any) -> IteratorState | None:
+    """Return what is kept of an iterator; None if nothing is yet."""
+    state: IteratorState | None = getattr(iterator, STATE_ATTRIBUTE, None)
+    return state
+
+
+def state_of(iterator: Any) -> IteratorState:
+    """Return what is kept of an iterator, from now on if nothing was yet.
+
+    Nothing is kept of one that takes no attributes, such as a list's.
+    """
+    state = known_state(iterator)
+    if state is None:
+        state = IteratorState(is_own=hasattr(iterator, "take_order_ns"))
+        with suppress(AttributeError):
+            setattr(iterator, STATE_ATTRIBUTE, state)
+    return state
+
+
+def ready_batches(iterator: Any, state: IteratorState, new_poll: PollFactory) -> int:
+    """Return how many batches wait in the iterator; -1 if unknown.
+
+    Of its queue, which is polled by what `new_poll` makes the first time, one stands for all.
+    """
+    tasks = getattr(iterator, "_task_info", None)
+    if tasks is None:
+        return -1
+    cached = 0
+    if len(tasks) != iterator._tasks_outstanding:  # noqa: SLF001 - else none has come
+        for task in tasks.values():
+            cached += len(task) == 2
+    if state.poll is None:
+        state.poll = new_poll(iterator)
+    return cached + (1 if state.poll(0) else 0)
+
+
+def delivered(
+    iterator: Any, state: IteratorState, batch: object, *, ended: bool
+) -> tuple[int, int]:
+    """Return the samples of a batch that an iterator has just delivered, and its sampler's time.
+
+    The time is in ns since the last call. -1 is what is unknown; `ended`: there is no batch.
+    """
+    reads = state.sampler
+    if reads is None:
+        spent_ns = int(iterator.take_order_ns()) if state.is_own else -1
+        if ended:
+            return 0, spent_ns
+        return (int(iterator.batch_samples) if state.is_own else samples_in(batch)), spent_ns
+    spent_ns, reads.spent_ns = reads.spent_ns, 0
+    if ended:
+        return 0, spent_ns
+    asked_for = reads.delivered(getattr(iterator, "_rcvd_idx", 1) - 1)
+    if not reads.is_stream and asked_for >= 0:
+        return asked_for, spent_ns
+    if not reads.is_stream and not iterator._auto_collation:  # noqa: SLF001 - no public way
+        return -1, spent_ns  # an index of a map-style dataset may be one sample or a whole batch
+    return samples_in(batch, asked_for), spent_ns
