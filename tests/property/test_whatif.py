@@ -6,13 +6,19 @@ import heapq
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.data.loader.executors.dispatch import Dispatch
 from headrace.observe.whatif.measured_pipeline import MeasuredPipeline, measure
 from headrace.observe.whatif.prediction import PipelineChange, Simulator
-from headrace.observe.whatif.simulation import BatchCosts, Pipeline, delivery_times, simulate
+from headrace.observe.whatif.simulation import (
+    BatchCosts,
+    Pipeline,
+    delivery_times,
+    simulate,
+    simulate_each,
+)
 from run_tables import MS, Run, RunTables, play
 
 TIMES = st.lists(st.integers(1, 50), min_size=2, max_size=40)
@@ -182,3 +188,37 @@ def test_what_taking_a_batch_costs_counts_although_none_lay_ready():
 def test_too_few_batches_carry_no_prediction():
     assert measure(play(Run(batches=4))) is None
     assert measure(play(Run(loader=False))) is None
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    seed=st.integers(0, 2**32),
+    scales=st.lists(st.floats(0.05, 20.0), min_size=1, max_size=6),
+    workers=st.integers(0, 4),
+    cores=st.sampled_from([0.7, 1.0, 2.0, 3.0, float("inf")]),
+    takes_next=st.booleans(),
+    auxiliary=st.integers(0, 2),
+)
+def test_costs_that_are_simulated_at_once_have_the_results_of_each_alone(
+    seed, scales, workers, cores, takes_next, auxiliary
+):
+    random = np.random.default_rng(seed)
+    service, consume = random.uniform(1, 50, (3, 30)), random.uniform(1, 50, (3, 30))
+    pipeline = Pipeline(
+        workers=workers, cores=cores, worker_cores=min(cores, 2.0), takes_next=takes_next,
+        auxiliary=auxiliary if workers else 0,
+    )  # fmt: skip
+    several = [
+        BatchCosts(
+            service_ns=service * scale, service_cpu_ns=service * min(scale, 1.0) * 0.7,
+            demand_ns=service * scale, consume_ns=consume, consume_cpu_ns=consume * 0.6,
+            auxiliary_factor=1.2, receive_cpu_ns=0.5,
+        )
+        for scale in scales
+    ]  # fmt: skip
+    found = simulate_each(pipeline, several)
+    for at_once, costs in zip(found, several, strict=True):
+        alone = simulate(pipeline, costs)
+        assert (at_once.period_ns == alone.period_ns).all()
+        assert (at_once.consume_ns == alone.consume_ns).all()
+        assert (at_once.local_share == alone.local_share).all()

@@ -34,6 +34,7 @@ from headrace.observe.whatif.simulation import (
     Pipeline,
     SimulationResult,
     simulate,
+    simulate_each,
 )
 from headrace.observe.whatif.tables import Floats
 
@@ -52,9 +53,8 @@ def calibrate(measured: MeasuredPipeline) -> tuple[BatchCosts, float]:
     measured_ns = float(measured.period_ns.mean())
     used_ns = float(drawn.demand_ns.mean() + drawn.consume_cpu_ns.mean())
     full = used_ns >= FULL * measured_ns * pipeline.cores
-    periods = [
-        simulate(pipeline, _scale_waiting(drawn, scale)).period_ns.mean() for scale in _SCALES
-    ]
+    simulated = simulate_each(pipeline, [_scale_waiting(drawn, scale) for scale in _SCALES])
+    periods = [result.period_ns.mean() for result in simulated]
     ratios = np.array(periods) / measured_ns
     costs = _scale_waiting(drawn, _best_scale(ratios, full=full))
     if full:  # the rank waited for a core, too: all beyond the calmest steps' time

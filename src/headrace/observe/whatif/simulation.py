@@ -17,6 +17,7 @@ first, or to a local one on a tie: so local cores are filled, and the others tak
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -120,6 +121,48 @@ def simulate(pipeline: Pipeline, costs: BatchCosts) -> SimulationResult:
     return result
 
 
+_MOST_ELEMENTS = 400_000
+"""Drawings times batches that are simulated at once: more no longer fit the processor's caches."""
+
+
+def simulate_each(pipeline: Pipeline, costs: Sequence[BatchCosts]) -> list[SimulationResult]:
+    """Simulate a pipeline with each of several costs of one shape, without waits for cores.
+
+    The results are those of `simulate` for each. All are computed at once, because for so few
+    drawings most of the time goes into calling numpy.
+    """
+    drawings, batches = costs[0].service_ns.shape
+    at_once = max(_MOST_ELEMENTS // (drawings * batches), 1)
+    found: list[SimulationResult] = []
+    for begin in range(0, len(costs), at_once):
+        some = costs[begin : begin + at_once]
+        result = _simulate_shared(pipeline, _stacked(some), groups=len(some))
+        found += [_part(result, slice(i * drawings, (i + 1) * drawings)) for i in range(len(some))]
+    return found
+
+
+def _stacked(costs: Sequence[BatchCosts]) -> BatchCosts:
+    """Return costs of the drawings of all, which differ in their arrays alone."""
+    arrays: dict[str, Any] = {
+        each.name: np.concatenate([getattr(some, each.name) for some in costs])
+        for each in fields(BatchCosts)
+        if isinstance(getattr(costs[0], each.name), np.ndarray)
+    }
+    return replace(costs[0], **arrays)
+
+
+def _part(result: SimulationResult, drawings: slice) -> SimulationResult:
+    """Return some drawings of a result."""
+    names = [each.name for each in fields(SimulationResult)]
+    return SimulationResult(**{name: getattr(result, name)[drawings] for name in names})
+
+
+def _in_all(flags: Flags, groups: int) -> Flags:
+    """Return for each drawing whether the flag is true of all drawings of its group."""
+    each = flags.reshape(groups, -1).all(axis=1)
+    return np.repeat(each, len(flags) // groups)
+
+
 def _with_queues(costs: BatchCosts, left: Floats) -> BatchCosts:
     """Return the costs with a share of the waits for cores left, and none marked as such."""
     assert costs.queue_ns is not None  # checked by the caller
@@ -128,25 +171,33 @@ def _with_queues(costs: BatchCosts, left: Floats) -> BatchCosts:
     )
 
 
-def _simulate_shared(pipeline: Pipeline, costs: BatchCosts) -> SimulationResult:
-    """Simulate with the CPU work stretched until the cores suffice.
+def _simulate_shared(pipeline: Pipeline, costs: BatchCosts, groups: int = 1) -> SimulationResult:
+    """Simulate with the CPU work stretched until the cores suffice for all drawings of a group.
 
     Full cores slow everything down: to see who makes the batches and how fast, the workers' work
     alone is stretched; to see how long the consumer works, its contested part is stretched, too.
     """
     result = _simulate_stretched(pipeline, costs, np.ones(costs.service_ns.shape[0]), 0.0)
-    if np.all(_excess(pipeline, costs, result) <= _FITS):
+    fits = _in_all(_excess(pipeline, costs, result) <= _FITS, groups)
+    if fits.all():
         return result
     contested = _contested_share(pipeline, costs, result)
-    made = _least_stretched(pipeline, costs, result, 0.0)
-    used = _least_stretched(pipeline, costs, result, contested) if contested.any() else made
+    made = _least_stretched(pipeline, costs, result, 0.0, groups)
+    used = made
+    if contested.any():
+        used = _least_stretched(pipeline, costs, result, contested, groups)
     # However it is stretched, the work takes at least this long.
     bound = np.maximum(made.period_ns, _excess(pipeline, costs, made) * made.period_ns)
-    return replace(made, period_ns=bound, consume_ns=np.minimum(used.consume_ns, bound))
+    stretched = replace(made, period_ns=bound, consume_ns=np.minimum(used.consume_ns, bound))
+    return _chosen(fits, result, stretched)
 
 
 def _least_stretched(
-    pipeline: Pipeline, costs: BatchCosts, result: SimulationResult, contested: Floats | float
+    pipeline: Pipeline,
+    costs: BatchCosts,
+    result: SimulationResult,
+    contested: Floats | float,
+    groups: int,
 ) -> SimulationResult:
     """Return the simulation with the least stretch for which the demand fits the cores.
 
@@ -155,11 +206,14 @@ def _least_stretched(
     """
     excess = _excess(pipeline, costs, result)
     low = high = np.ones_like(excess)
+    fits = np.zeros_like(excess, dtype=np.bool_)
     for _ in range(_MOST_ROUNDS):  # until it fits, by at least the excess
-        low, high = np.where(excess > _FITS, high, low), high * np.maximum(excess, 1.0)
+        low = np.where(~fits & (excess > _FITS), high, low)
+        high = np.where(fits, high, high * np.maximum(excess, 1.0))
         result = _simulate_stretched(pipeline, costs, high, contested)
         excess = _excess(pipeline, costs, result)
-        if np.all(excess <= _FITS):
+        fits = _in_all(excess <= _FITS, groups)
+        if fits.all():
             break
     # The last round may have overshot: others take over what is stretched.
     for _ in range(_HALVINGS):
@@ -213,13 +267,14 @@ def _simulate_stretched(
     pipeline: Pipeline, costs: BatchCosts, stretch: Floats, contested: Floats | float
 ) -> SimulationResult:
     """Simulate with the workers' CPU work, and the contested part of the consumer's, stretched."""
-    own_stretch = (1.0 + (stretch - 1.0) * contested)[:, None]
-    stretch = stretch[:, None]
     cpu = np.minimum(costs.service_cpu_ns, costs.service_ns)
-    own_cpu = np.minimum(costs.consume_cpu_ns, costs.consume_ns)
-    service = costs.service_ns + cpu * (stretch - 1.0)
-    consume = costs.consume_ns + own_cpu * (own_stretch - 1.0)
-    remote = costs.service_ns * costs.auxiliary_factor
+    service = costs.service_ns + cpu * (stretch[:, None] - 1.0)
+    consume = costs.consume_ns
+    if np.any(contested):
+        own_stretch = (1.0 + (stretch - 1.0) * contested)[:, None]
+        own_cpu = np.minimum(costs.consume_cpu_ns, costs.consume_ns)
+        consume = costs.consume_ns + own_cpu * (own_stretch - 1.0)
+    remote = costs.service_ns * costs.auxiliary_factor if pipeline.auxiliary else service
     delivered, local = delivery_times(pipeline, service, remote, consume)
     # The first batches find an empty pipeline, which is not the steady state.
     batches = delivered.shape[1]
@@ -253,9 +308,8 @@ def delivery_times(
         delivered[:, 1:] += np.cumsum(consume_ns, axis=1)[:, :-1]
         return delivered, np.ones((drawings, batches), dtype=np.bool_)
     # Batches come first here, as a row in one piece is read and written much faster.
-    service, remote, consume = (
-        np.ascontiguousarray(each.T) for each in (service_ns, remote_ns, consume_ns)
-    )
+    service, consume = np.ascontiguousarray(service_ns.T), np.ascontiguousarray(consume_ns.T)
+    remote = np.ascontiguousarray(remote_ns.T) if pipeline.auxiliary else service
     delivered = np.zeros((batches, drawings))
     local = np.ones((batches, drawings), dtype=np.bool_)
     free = np.zeros((pipeline.workers, drawings))
