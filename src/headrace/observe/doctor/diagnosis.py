@@ -145,7 +145,7 @@ def rank_findings(findings: Sequence[Finding], evidence: Evidence) -> tuple[Find
     ranked.sort(
         key=lambda each: (
             each.rule in foreign,
-            not is_worth_fixing(each),
+            _is_last(each),
             -_ranking_seconds(each, evidence),
             each.rule,
         )
@@ -156,8 +156,13 @@ def rank_findings(findings: Sequence[Finding], evidence: Evidence) -> tuple[Find
             places = {finding.rule: place for place, finding in enumerate(ranked)}
             if places.get(first, -1) > places.get(second, len(ranked)):
                 ranked.insert(places[second], ranked.pop(places[first]))
-    ranked.sort(key=lambda each: not is_worth_fixing(each))
+    ranked.sort(key=_is_last)
     return tuple(ranked)
+
+
+def _is_last(finding: Finding) -> bool:
+    """Return whether a finding stands after those that this run should be changed for."""
+    return finding.forecast or not is_worth_fixing(finding)
 
 
 def _explain_data_wait(findings: Sequence[Finding]) -> bool:
