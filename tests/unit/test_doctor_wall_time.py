@@ -205,6 +205,44 @@ def test_saving_between_epochs():
     assert rules["between-epochs"].severity == "critical"
 
 
+C10D = f"{TORCH}/distributed/distributed_c10d.py"
+AT_BARRIER = stack(LOOP, f"{SCRIPT}:66:train", f"{C10D}:4800:barrier")
+
+
+def both_ranks(first: Callable[[Script], Any], ms: float) -> Script:
+    """Return rank 0 with something each epoch of `ms`, for which rank 1 waits in a barrier."""
+    script = epochs(Script(), first)
+    epochs(Script(rank=1, tables=script.tables), lambda each: each.between(ms, AT_BARRIER))
+    return script
+
+
+def test_a_rank_that_waits_for_the_evaluation_of_another_spends_time_on_that():
+    text = stack(LOOP, f"{SCRIPT}:30:validate")
+
+    def validate(each: Script) -> Any:
+        began = each.now
+        return each.evaluate(batches=100, forward=39).seen(text, "forward", began)
+
+    diagnosis, rules = found(both_ranks(validate, 100 * (1 + 39) + 10))
+    assert "in validate at train.py:30" in diagnosis.verdict.sentence
+    assert list(rules) == ["evaluation"]
+    shares = diagnosis.verdict.time_shares
+    assert shares["evaluation"] == pytest.approx(0.66, abs=0.01)
+    assert shares["between"] == pytest.approx(0.002, abs=0.001)
+    assert sum(shares.values()) == pytest.approx(1.0)
+
+
+def test_a_rank_that_waits_for_another_to_save_is_not_the_cause():
+    diagnosis, rules = found(both_ranks(lambda each: each.between(3800), 4000))
+    assert "most of it in save at train.py:77" in diagnosis.verdict.sentence
+    assert list(rules) == ["between-epochs"]
+
+
+def test_time_between_epochs_in_which_all_ranks_wait_is_still_told():
+    diagnosis, _ = found(both_ranks(lambda each: each.between(4000, AT_BARRIER), 4000))
+    assert "most of it in train at train.py:66" in diagnosis.verdict.sentence
+
+
 @pytest.mark.parametrize("exports_in", ["main", "export"])
 def test_an_export_after_the_only_epoch_is_not_between_epochs(exports_in: str):
     script = Script()

@@ -20,6 +20,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from headrace.observe.whatif.evaluation_waits import part_of_evaluation
 from headrace.observe.whatif.tables import Columns, Flags, Floats, Ints, Tables, columns
 from headrace.records.schema import RANK_ENDED
 
@@ -78,7 +79,7 @@ class WallTime:
     start_ns: int = 0  # start-up, as the sum over the ranks, like the other parts
     part_ns: Mapping[TimePart, int] = field(default_factory=dict)
     evaluation: Columns  # rows of the table `steps`, like `between`
-    between: Columns
+    between: Columns  # without time in which other ranks evaluate
     passed_over: PassedOver | None = None
     open: tuple[OpenTime, ...] = ()
     outside_ns: tuple[Floats, Floats]  # beginnings and ends of evaluation, time between, open time
@@ -138,6 +139,9 @@ def read_wall_time(tables: Tables, step_kind: str = "train") -> WallTime:
         within += _passed_within_waits(tables, steps, fetches)
     is_evaluation = ~(is_step | is_between | is_passed)
     passed = _joined(steps.where(is_passed), within)
+    between, moved_ns = part_of_evaluation(
+        tables, steps.where(is_between), steps.where(is_evaluation)
+    )
     processes = columns(tables, "processes").having(role="rank")
     began_ns = _beginning_ns(tables, processes)
     ranks = _rank_times(tables, steps, fetches, processes, began_ns)
@@ -147,14 +151,14 @@ def read_wall_time(tables: Tables, step_kind: str = "train") -> WallTime:
         start_ns=sum(each.start_ns for each in ranks),
         part_ns={
             "steps": _wall_ns(steps, is_step) - sum(wall_ns for _, _, wall_ns, _ in within),
-            "evaluation": _wall_ns(steps, is_evaluation),
+            "evaluation": _wall_ns(steps, is_evaluation) + moved_ns,
             "passed_over": int(passed.wall_ns.sum()) if passed is not None else 0,
-            "between": _wall_ns(steps, is_between),
+            "between": _wall_ns(steps, is_between) - moved_ns,
             "open": sum(each.open_ns for each in ranks),
             "unrecorded": sum(each.gaps_ns for each in ranks),
         },
         evaluation=steps.where(is_evaluation),
-        between=steps.where(is_between),
+        between=between,
         passed_over=passed,
         open=open_times,
         outside_ns=_outside_ns(steps.where(is_evaluation | is_between), open_times),

@@ -5,6 +5,7 @@ A share of these is of the run's time after start-up, as that is paid once howev
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -93,6 +94,7 @@ def check_evaluation(evidence: Evidence) -> Finding | None:
     longest with is looked at: one without workers makes its batches while the device waits, and
     workers that do not live on are started again for each evaluation. Batches are those of rows
     of kind `eval`; a run without an optimizer has no evaluation: its batches are its steps.
+    Between epochs a rank waits for another one that evaluates, so that this counts, too.
     """
     wall, loader = evidence.other_time.wall, evidence.other_time.evaluation_loader
     rows, ranks, run_s = wall.evaluation, wall.ranks, wall.run_seconds
@@ -212,7 +214,8 @@ def check_between_epochs(evidence: Evidence) -> Finding | None:
     """Time passes between epochs, or after the last one: saving, plotting, uploading.
 
     Fires where rows of kind `between`, from an epoch's end to the next batch, take at least 10 %
-    of the run's time after start-up, in all 2 s or more. The line is the one seen most then.
+    of the run's time after start-up, in all 2 s or more. The line is the one seen most then, waits
+    for other ranks left out.
     """
     wall = evidence.other_time.wall
     seconds, run_s = wall.seconds("between"), wall.run_seconds
@@ -220,7 +223,7 @@ def check_between_epochs(evidence: Evidence) -> Finding | None:
         return None
     rows = wall.between
     seen = _within(evidence.other_time.samples, rows, ("other", "data_wait"))
-    cause = find_cause(_special_lines(evidence, seen))
+    cause = find_cause(_special_lines(evidence, _own_work(seen)))
     share = seconds / run_s
     how = "Do it less often, or in the background. Half to all of it is taken to go."
     when = "between epochs"
@@ -246,6 +249,17 @@ def check_between_epochs(evidence: Evidence) -> Finding | None:
         ),
         severity=severity_of(share),
     )
+
+
+_COLLECTIVE = re.compile(r"^torch/distributed/distributed_c10d\.py:")
+_LEAST_OWN = 0.1
+
+
+def _own_work(samples: list[StackSample]) -> list[StackSample]:
+    """Return samples without those that wait for other ranks, unless hardly any does else."""
+    own = [sample for sample in samples if not sample.passes(_COLLECTIVE)]
+    all_ns = sum(sample.wall_ns for sample in samples)
+    return own if sum(sample.wall_ns for sample in own) >= _LEAST_OWN * all_ns else samples
 
 
 _TRAINING_PHASES = ("forward", "backward", "optimizer")
