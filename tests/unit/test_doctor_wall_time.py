@@ -278,9 +278,8 @@ def test_an_evaluation_of_the_training_data_before_training_is_no_resumption():
     assert "passed-over-batches" not in rules
 
 
-@pytest.mark.parametrize("passed", [0, 300])
-def test_batches_that_a_library_passes_over_within_one_wait(passed: int):
-    script = Script(workers=(1, 0)).iterates()
+def first_batch_after(script: Script, passed: int) -> Script:
+    """Add a step whose batch a library delivers after others, of 30 ms each."""
     for number in range(passed + 1):  # and the one that the rank gets
         script.tables.add(
             "batches",
@@ -294,7 +293,12 @@ def test_batches_that_a_library_passes_over_within_one_wait(passed: int):
         )
     waited_ms = (passed + 2) * 30
     script.fetch(waited_ms)
-    script.row("train", forward=15, other=waited_ms, backward=23, optimizer=1)
+    return script.row("train", forward=15, other=waited_ms, backward=23, optimizer=1)
+
+
+@pytest.mark.parametrize("passed", [0, 300])
+def test_batches_that_a_library_passes_over_within_one_wait(passed: int):
+    script = first_batch_after(Script(workers=(1, 0)).iterates(), passed)
     diagnosis, rules = found(script.train(60))
     if not passed:
         assert not set(rules) & {"passed-over-batches", "slow-start"}
@@ -302,6 +306,22 @@ def test_batches_that_a_library_passes_over_within_one_wait(passed: int):
     assert diagnosis.verdict.sentence.startswith("300 batches of the loader at train.py:40 were")
     assert "9 s" in diagnosis.verdict.sentence
     assert "slow-start" not in rules
+
+
+def test_what_is_passed_over_within_a_wait_is_of_its_own_iteration():
+    script = Script(workers=(1, 0)).iterates().train(60)
+    began = [script.now]
+    first_batch_after(script.iterates(), 40).train(20)
+    script.iterates().train(60)
+    began.append(script.now)
+    first_batch_after(script.iterates(), 20)
+    script.tables.rows["fetches"].reverse()  # no order is promised
+    passed = account(script).passed_over
+    assert passed is not None
+    assert dict(zip(passed.start_ns.tolist(), passed.batches.tolist(), strict=True)) == {
+        began[0]: 40,
+        began[1]: 20,
+    }
 
 
 @pytest.mark.parametrize("passed", [20, 300], ids=["within the first step", "in rows of their own"])

@@ -14,7 +14,7 @@ or where a gradient scaler skips steps whose gradients overflow: those are used,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -304,20 +304,33 @@ def _passed_within_waits(
         for rank in map(int, np.unique(fetches["rank"])):
             asked = fetches.having(rank=rank, loader=loader, ended=0)
             own = made.having(rank=rank, loader=loader)
-            first = asked.having(batch=0)
-            had_ns = np.sort(own["start_ns"] + own["wall_ns"])
-            next_ns = np.append(first["start_ns"][1:], 2**62)
-            for begin_ns, wait_ns, end_ns in zip(
-                first["start_ns"], first["wait_ns"], next_ns, strict=True
-            ):
-                meanwhile = had_ns[(had_ns >= begin_ns) & (had_ns <= begin_ns + wait_ns)]
-                all_made = int(((had_ns >= begin_ns) & (had_ns < end_ns)).sum())
-                is_of_it = (asked["start_ns"] >= begin_ns) & (asked["start_ns"] < end_ns)
-                count = min(len(meanwhile) - ahead, all_made - int(is_of_it.sum()))
-                if count >= _FEWEST_PASSED_OVER:
-                    wall_ns = int(meanwhile[count - 1] - begin_ns)
-                    found.append((loader, int(begin_ns), wall_ns, count))
+            had_ns = own["start_ns"] + own["wall_ns"]
+            parts = _made_within_waits(asked, np.sort(had_ns), ahead)
+            found += [(loader, *part) for part in parts]
     return found
+
+
+def _made_within_waits(asked: Columns, had_ns: Ints, ahead: int) -> Iterator[tuple[int, int, int]]:
+    """Yield (start, wall time, batches) of those passed over as a rank waits for a first batch.
+
+    Args:
+        asked: Its requests for batches of one loader.
+        had_ns: When each of that loader's batches was made, in order.
+        ahead: How many it makes ahead.
+    """
+    asked_ns, is_first = asked["start_ns"], asked["batch"] == 0
+    order = np.argsort(asked_ns[is_first], kind="stable")
+    begins, waits = asked_ns[is_first][order], asked["wait_ns"][is_first][order]
+    ends = np.append(begins[1:], 2**62)
+    begun = np.searchsorted(had_ns, begins)
+    meanwhile = np.searchsorted(had_ns, begins + waits, side="right") - begun
+    never_asked_for = np.searchsorted(had_ns, ends) - begun
+    asked_ns = np.sort(asked_ns)
+    never_asked_for -= np.searchsorted(asked_ns, ends) - np.searchsorted(asked_ns, begins)
+    counts = np.minimum(meanwhile - ahead, never_asked_for)
+    for place in np.flatnonzero(counts >= _FEWEST_PASSED_OVER):
+        begin_ns, count = int(begins[place]), int(counts[place])
+        yield begin_ns, int(had_ns[begun[place] + count - 1]) - begin_ns, count
 
 
 def read_open_times(tables: Tables) -> tuple[OpenTime, ...]:
