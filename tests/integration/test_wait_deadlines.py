@@ -138,6 +138,30 @@ def test_heartbeats_are_no_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert asked.last_words() == "exit code 0"
 
 
+WAITS = """
+from headrace.core.process import sidecar
+sidecar._POLL_S = 0.01
+reader = sidecar.MessageReader(0)
+print("waits", flush=True)
+print(reader.wait(2.0), flush=True)
+"""
+
+
+def test_time_for_which_a_whole_job_was_stopped_is_no_silence():
+    program = subprocess.Popen(
+        [sys.executable, "-c", WAITS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert program.stdout is not None
+    assert program.stdout.readline() == "waits\n"
+    os.kill(program.pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, program.pid, os.WSTOPPED)
+    threading.Event().wait(2.5)  # longer than it waits
+    os.kill(program.pid, signal.SIGCONT)
+    threading.Event().wait(0.3)  # what writes goes on later
+    said, _ = program.communicate("{}\n", timeout=DEADLINE_S)
+    assert said == "True\n"
+
+
 def test_a_packing_worker_that_is_stopped_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     module = "headrace.data.shards.task_pool"
     for limit, seconds in (("_POLL_S", 0.1), ("_END_S", 0.1), ("_SILENCE_S", 0.5)):

@@ -29,6 +29,7 @@ from headrace.core.process.parent_death import die_with_parent, ignore_group_sig
 from headrace.core.process.process_kill import kill_process
 
 _PIECE_BYTES = 64 * 1024
+_POLL_S = 1.0  # a poll that takes longer was a stop of this process
 _RUNNING: set[int] = set()
 SILENCE_S = 120.0
 """The longest silence of a sidecar that sends heartbeats: a host with too much to do is slow."""
@@ -61,15 +62,23 @@ class MessageReader:
         return self._descriptor
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until a message, or the end, has come; return False at the timeout."""
-        deadline = time.monotonic() + (timeout_s or 0.0)
+        """Wait until a message, or the end, has come; return False at the timeout.
+
+        Time for which this process was stopped does not count: what stops a whole job (ctrl-Z, a
+        container or a batch system that suspends it) stops those that write, too.
+        """
+        left_s = 0.0 if timeout_s is None else timeout_s
         poll = select.poll()
         poll.register(self._descriptor, select.POLLIN)
         while self._line_end() < 0 and not self._has_ended:
-            left_s = max(0.0, deadline - time.monotonic())
-            # Once more: a process that was stopped meanwhile (ctrl-Z) has a message to read.
-            if timeout_s is not None and not (poll.poll(left_s * 1000) or poll.poll(0)):
-                return False
+            if timeout_s is not None:
+                began_s = time.monotonic()
+                is_there = poll.poll(min(left_s, _POLL_S) * 1000)
+                left_s = max(0.0, left_s - min(time.monotonic() - began_s, _POLL_S))
+                if not is_there and left_s > 0:
+                    continue
+                if not is_there and not poll.poll(0):
+                    return False
             piece = os.read(self._descriptor, _PIECE_BYTES)
             self._buffer += piece
             self._has_ended = not piece
