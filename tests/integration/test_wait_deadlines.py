@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -17,6 +19,7 @@ import pytest
 
 from headrace.core.errors import DatasetError, LaunchError, StorageError
 from headrace.core.process import sidecar
+from headrace.core.process.process_kill import run_within
 from headrace.core.process.sidecar import request_line
 from headrace.data.channels import sidecar_client
 from headrace.data.channels.copy import fetcher
@@ -27,6 +30,7 @@ from headrace.data.shards.shard_packer import PackOptions
 from headrace.jobs import requirements
 from jobs import DEADLINE_S, alive
 from jobs_here import run_job
+from machine import needs
 
 HEARTS = """
 from headrace.core.process import sidecar
@@ -210,3 +214,41 @@ def test_an_unmount_that_hangs_is_given_up(
     said = capfd.readouterr().err
     assert f"{tmp_path}/mount is still mounted" in said
     assert f"Run `{program} -u -z {tmp_path}/mount`" in said
+
+
+FUSE_INIT, FUSE_VERSION = 26, (7, 31)
+
+
+@contextmanager
+def unanswered_mount(folder: Path) -> Iterator[None]:
+    """Mount a file system that answers nothing but its first request: see fuse(4)."""
+    folder.mkdir()
+    device = os.open("/dev/fuse", os.O_RDWR)
+    libc = ctypes.CDLL(None, use_errno=True)
+    options = f"fd={device},rootmode=40000,user_id=0,group_id=0".encode()
+    assert libc.mount(b"silent", bytes(folder), b"fuse", 0, options) == 0, ctypes.get_errno()
+    try:
+        _, asked, number = struct.unpack_from("<IIQ", os.read(device, 2**20))
+        assert asked == FUSE_INIT
+        answer = struct.pack("<IIIIHHII", *FUSE_VERSION, 2**16, 0, 12, 10, 4096, 1).ljust(64, b"\0")
+        os.write(device, struct.pack("<IiQ", 16 + len(answer), 0, number) + answer)
+        reader = threading.Thread(target=os.read, args=(device, 2**20), daemon=True)
+        reader.start()  # a request that nobody has read can be interrupted
+        yield
+    finally:
+        libc.umount2(bytes(folder), 1 | 2)  # by force, and once nobody uses it
+        os.close(device)
+
+
+@needs("fuse", "disks")
+def test_a_program_that_no_signal_ends_is_left_behind(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    with unanswered_mount(tmp_path / "silent"), pytest.raises(subprocess.TimeoutExpired):
+        run_within(["stat", str(tmp_path / "silent")], 0.5, kill_s=0.2)
+    assert "was killed and has not ended within 0 s" in capfd.readouterr().err
+
+
+def test_a_program_that_ends_in_time_is_told_with_its_output():
+    done = run_within(["sh", "-c", "echo out; echo err >&2; exit 3"], DEADLINE_S)
+    assert (done.returncode, done.stdout, done.stderr) == (3, b"out\n", b"err\n")

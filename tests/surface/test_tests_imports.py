@@ -18,14 +18,14 @@ FRONTS = """
     bootstrap.ray_hooks cli.main cluster.agent cluster.host_identity cluster.join_connections
     cluster.ray_cluster cluster.ray_node cluster.requirements_installer core.env core.files
     core.import_hooks core.process.mount_namespace core.process.parent_death
-    core.process.process_groups core.process.sidecar core.process.supervision core.world
-    data.channels.copy.fetcher data.channels.mount.folder_mount
-    data.channels.mount.mount_program data.channels.pipe.epoch_pipes data.loader.batch_builder
-    data.loader.dataloader data.loader.executors.process data.loader.library_state
-    data.loader.workers.forkserver data.loader.workers.messages data.loader.workers.pool
-    data.loader.workers.shared_memory data.shards.in_place_index data.shards.lint
-    data.shards.pack data.shards.reports data.shards.shard_packer
-    data.storage.cache.cached_store data.storage.client.credentials
+    core.process.process_groups core.process.process_kill core.process.sidecar
+    core.process.supervision core.world data.channels.copy.fetcher
+    data.channels.mount.folder_mount data.channels.mount.mount_program
+    data.channels.pipe.epoch_pipes data.loader.batch_builder data.loader.dataloader
+    data.loader.executors.process data.loader.library_state data.loader.workers.forkserver
+    data.loader.workers.messages data.loader.workers.pool data.loader.workers.shared_memory
+    data.shards.in_place_index data.shards.lint data.shards.pack data.shards.reports
+    data.shards.shard_packer data.storage.cache.cached_store data.storage.client.credentials
     data.storage.client.fork_state data.storage.client.retries
     data.storage.client.subprocess_client data.storage.client.subprocess_protocol
     data.storage.store data.transforms.decode data.transforms.resize

@@ -37,7 +37,7 @@ from headrace.records.run_folder import (
 )
 
 _FIT_KEYS = ("inputs", "notes", "experiment_config", "profiler_updates")
-_DRY_RUN_S = 600.0
+_DRY_RUN_S = 3600.0  # a listing of ten million objects takes a quarter of it
 _IGNORED_FLAGS = ("--run-dir=", "--name=")
 _Result = TypeVar("_Result")
 _Params = ParamSpec("_Params")

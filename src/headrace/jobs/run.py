@@ -21,6 +21,7 @@ from typing import Any
 from headrace.core import env
 from headrace.core.console import print_status
 from headrace.core.errors import HeadraceError, LaunchError, UsageError, did_you_mean
+from headrace.core.process.process_kill import run_within
 from headrace.core.process.supervision import (
     DEFAULT_GRACE_S,
     exit_code_of,
@@ -218,7 +219,7 @@ _DEVICE_FILES = (
 needs no torch to say so: its import takes one to three seconds."""
 
 
-_DEVICES_S = 180.0
+_DEVICES_S = 600.0  # where many hosts import torch from one network disk it takes minutes
 
 
 def _count_devices() -> int:
@@ -227,9 +228,7 @@ def _count_devices() -> int:
         return 0
     code = "import torch; print(torch.accelerator.device_count())"
     try:
-        output = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, check=False, timeout=_DEVICES_S
-        ).stdout
+        output = run_within([sys.executable, "-c", code], _DEVICES_S).stdout
     except subprocess.TimeoutExpired:
         raise LaunchError(
             f"torch has not counted this host's devices within {_DEVICES_S:.0f} s: does their "

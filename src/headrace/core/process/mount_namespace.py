@@ -27,6 +27,7 @@ from headrace.core.process.parent_death import (
     read_wrapper_arguments,
     wrapper_command,
 )
+from headrace.core.process.process_kill import run_within
 
 MOUNT_FAILED = 125
 """The exit code if a mount fails."""
@@ -54,10 +55,9 @@ def can_bind_mount(place: str) -> bool:
     """Return whether this process may start a program with another folder mounted at a path."""
     command = namespace_command(sys.executable, {place: "/"}, ["true"])
     try:
-        ended = subprocess.run(command, stderr=subprocess.DEVNULL, timeout=_TIMEOUT_S, check=False)
+        return run_within(command, _TIMEOUT_S).returncode == 0
     except subprocess.TimeoutExpired:
         return False
-    return ended.returncode == 0
 
 
 def exec_in_namespace(arguments: Sequence[str]) -> NoReturn:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Sequence
 from typing import Any
 
 from headrace.core.console import print_status
@@ -33,3 +34,20 @@ def kill_process(process: subprocess.Popen[Any], longest_s: float = _KILL_S) -> 
             "waits for a disk or a mount that does not answer. It is left behind: look at it."
         )
         return None
+
+
+def run_within(
+    command: Sequence[str], longest_s: float, *, kill_s: float = _KILL_S
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a command to its end, and return its code and output; raises subprocess.TimeoutExpired.
+
+    `subprocess.run` with a timeout waits on for a process in the kernel's hands, such as in a
+    driver: this one is left behind as `kill_process` does.
+    """
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        output, errors = process.communicate(timeout=longest_s)
+    except BaseException:
+        kill_process(process, kill_s)
+        raise
+    return subprocess.CompletedProcess(command, process.returncode, output, errors)

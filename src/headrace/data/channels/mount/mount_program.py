@@ -26,7 +26,7 @@ from typing import Any
 from headrace.core.console import print_status
 from headrace.core.errors import HeadraceError
 from headrace.core.process.parent_death import parent_bound_command
-from headrace.core.process.process_kill import kill_process
+from headrace.core.process.process_kill import kill_process, run_within
 from headrace.core.process.sidecar import SidecarParent, run_sidecar
 from headrace.data.storage import Location
 from headrace.data.storage.client.credentials import read_settings
@@ -111,7 +111,7 @@ def unmount(folder: Path) -> None:
     if program is not None and is_mounted(folder):
         command = [program, "-u", "-z", str(folder)]
         try:
-            subprocess.run(command, capture_output=True, check=False, timeout=_UNMOUNT_S)
+            run_within(command, _UNMOUNT_S)
         except subprocess.TimeoutExpired:
             print_status(
                 f"{folder} is still mounted: {program} has not ended within {_UNMOUNT_S:.0f} s. "
