@@ -16,6 +16,7 @@ import pytest
 from headrace.core.errors import UsageError
 from headrace.core.process.parent_death import parent_bound_command
 from headrace.core.process.process_groups import RankProcessGroups
+from headrace.core.process.sidecar import Sidecar
 from headrace.core.process.supervision import exit_code_of
 from headrace.jobs.cli_args import check_script, direct_job
 from headrace.jobs.failure import (
@@ -29,7 +30,7 @@ from headrace.jobs.failure import (
 from headrace.jobs.output import LogFollower, Tee
 from headrace.jobs.spec import Script
 from headrace.jobs.torchrun_process import TorchrunProcess, looks_like_torchruns
-from jobs import eventually
+from jobs import DEADLINE_S, alive, eventually
 
 
 def failure(rank: int, returncode: int, last_words_s: float, seen_s: int = 100) -> RankFailure:
@@ -295,6 +296,24 @@ def test_what_has_a_rank_s_number_now_is_none_of_its_leftovers():
         leftovers.release()
         living.terminate()
     assert living.returncode == -signal.SIGTERM
+
+
+def test_groups_that_were_ended_are_not_looked_for_again():
+    guard = Sidecar("headrace.core.process.rank_group_guard", {})
+    members = []
+    for _ in range(2):  # as what a rank leaves, or a daemon whose first process had its number
+        with subprocess.Popen(
+            ["sh", "-c", "sleep 3600 >&2 & echo $!"], stdout=subprocess.PIPE, start_new_session=True
+        ) as leader:
+            assert leader.stdout is not None
+            members.append(int(leader.stdout.readline()))
+        guard.send({"pid": leader.pid})
+    guard.send({"ended": [os.getpgid(members[0])]})
+    try:
+        assert guard.end(patience_s=DEADLINE_S) == 0
+        assert [alive(member) for member in members] == [True, False]
+    finally:
+        os.kill(members[0], signal.SIGKILL)
 
 
 def test_the_rank_wrapper_says_what_cannot_be_started():

@@ -120,12 +120,14 @@ class RankProcessGroups:
 
     def end(self) -> None:
         """Kill what remains of the ranks started so far, all of which must have ended."""
-        for pid in self._read_pids():
+        pids = self._read_pids()
+        for pid in pids:
             # The kernel never reuses the id of a non-empty group as a pid: if a process has it,
             # the rank's group was empty.
             if not Path(f"/proc/{pid}").exists():
                 with suppress(ProcessLookupError, PermissionError):
                     os.killpg(pid, signal.SIGKILL)
+        self._guard.send({"ended": pids})
 
     def _read_pids(self) -> list[int]:
         text = b""

@@ -2,7 +2,9 @@
 
 A rank gets a parent-death signal where the process that started it is killed. Its workers get none:
 one that waits for a lock or a read would stay, and hold memory, ports and a GPU. Each rank writes
-its pid, which is its group's number, to this program's input; that ends with the parent.
+its pid, which is its group's number, to this program's input; that ends with the parent. The parent
+writes which groups it has killed itself, as it does before ranks are restarted: some hours later,
+other processes may have these numbers.
 """
 
 from __future__ import annotations
@@ -23,8 +25,10 @@ def main(parent: SidecarParent) -> None:
     """Read ranks' pids until the parent is gone, and kill their groups."""
     started: dict[int, str] = {}
     while (message := parent.read()) is not None:
-        pid = int(message["pid"])
-        started[pid] = _start_time(pid)
+        for pid in message.get("ended", ()):
+            started.pop(pid, None)
+        if "pid" in message:
+            started[message["pid"]] = _start_time(message["pid"])
     groups = set(started)
     deadline = time.monotonic() + _KILLED_S
     while groups and time.monotonic() < deadline:
