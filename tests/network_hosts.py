@@ -28,7 +28,11 @@ def why_not() -> str | None:
     made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False)
     if made.returncode != 0:
         return f"network namespaces cannot be made: {made.stderr.strip()}"
+    pair = ["ip", "-n", name, "link", "add", "one", "type", "veth", "peer", "name", "other"]
+    made = subprocess.run(pair, capture_output=True, text=True, check=False)
     _ip("netns", "del", name)
+    if made.returncode != 0:
+        return f"network namespaces cannot be connected: {made.stderr.strip()}"
     return None
 
 
