@@ -16,6 +16,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from PIL import Image
 
 from headrace.core.errors import DatasetError, LaunchError, StorageError
 from headrace.core.process import sidecar
@@ -168,7 +169,7 @@ def test_time_for_which_a_whole_job_was_stopped_is_no_silence():
 
 def test_a_packing_worker_that_is_stopped_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     module = "headrace.data.shards.task_pool"
-    for limit, seconds in (("_POLL_S", 0.1), ("_END_S", 0.1), ("_SILENCE_S", 0.5)):
+    for limit, seconds in (("_POLL_S", 0.1), ("_END_S", 0.1), ("_START_S", 0.5)):
         monkeypatch.setattr(f"{module}.{limit}", seconds)
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "one.jpg").write_bytes(b"1")
@@ -182,6 +183,31 @@ def test_a_packing_worker_that_is_stopped_is_named(tmp_path: Path, monkeypatch: 
     pid = int(str(silent.value).split()[2])
     assert pid in stopped
     assert not alive(pid)
+
+
+SLOW_MAIN = """
+import threading
+from headrace.data.shards import task_pool
+from headrace.data.shards.pack import pack
+from headrace.data.shards.shard_packer import PackOptions
+
+task_pool._POLL_S, task_pool._HEARTBEAT_S, task_pool._SILENCE_S = 0.01, 0.02, 0.5
+if __name__ == "__main__":
+    print(pack("data", "packed", PackOptions(workers=1)).url)
+else:
+    threading.Event().wait(1.5)  # as imports from a slow disk
+"""
+
+
+def test_a_packing_worker_may_take_long_to_import_the_main_module(tmp_path: Path):
+    (tmp_path / "data" / "cat").mkdir(parents=True)
+    Image.new("RGB", (8, 8)).save(tmp_path / "data" / "cat" / "one.jpg")
+    (tmp_path / "main.py").write_text(SLOW_MAIN)
+    done = subprocess.run(
+        [sys.executable, "main.py"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
 
 
 def test_a_stopped_installer_of_requirements_is_named(

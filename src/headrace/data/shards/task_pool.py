@@ -62,6 +62,9 @@ def wait_for_result(future: Future[Result]) -> Result:
 
 
 _REPORT_EVERY_S, _HEARTBEAT_S, _SILENCE_S = 0.2, 10.0, 120.0
+_START_S = 900.0
+"""For a worker to start, in which it imports the caller's main module: maybe torch, by a hundred
+workers at once from one network disk."""
 _POLL_S = 1.0
 _END_S = 10.0  # for a worker that is asked to end
 
@@ -87,6 +90,7 @@ class TaskPool(Generic[Task, Result]):
         self._count = workers
         self._busy: dict[Connection, Task] = {}
         self._silent_s: dict[Connection, float] = {}
+        self._begun: set[Connection] = set()  # those that have sent something
         self._workers: dict[Connection, BaseProcess] = {}
 
     def __enter__(self) -> TaskPool[Task, Result]:
@@ -105,7 +109,8 @@ class TaskPool(Generic[Task, Result]):
     def run(self, tasks: Iterable[Task], report: ReportCallback) -> Iterator[Result]:
         """Yield results as tasks finish, in no order; raises a task's HeadraceError.
 
-        DatasetError: a worker has ended, or sent not even a heartbeat for two minutes.
+        DatasetError: a worker has ended, or sent not even a heartbeat for two minutes, or has not
+        begun within fifteen.
         """
         waiting = iter(tasks)
         for task in waiting:
@@ -132,15 +137,17 @@ class TaskPool(Generic[Task, Result]):
                 yield content
 
     def _check_silence(self, ready: list[Any], waited_s: float) -> None:
+        self._begun.update(ready)
         for connection, task in self._busy.items():
             before_s = self._silent_s.get(connection, 0.0)
             silent_s = self._silent_s[connection] = (
                 0.0 if connection in ready else before_s + waited_s
             )
-            if silent_s > _SILENCE_S:
+            longest_s = _SILENCE_S if connection in self._begun else _START_S
+            if silent_s > longest_s:
                 raise DatasetError(
                     f"Worker process {self._workers[connection].pid} has said nothing for "
-                    f"{_SILENCE_S:.0f} s at {self._name(task)}. Was it stopped, or is this host "
+                    f"{longest_s:.0f} s at {self._name(task)}. Was it stopped, or is this host "
                     "out of memory? Run the same command again: what is finished is kept."
                 )
 
@@ -237,5 +244,5 @@ class _Reports:
     def _send_heartbeats(self) -> None:
         with suppress(OSError):  # the parent is gone, and this process ends
             while True:
-                time.sleep(_HEARTBEAT_S)
                 self.send("alive", None)
+                time.sleep(_HEARTBEAT_S)
