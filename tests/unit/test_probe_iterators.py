@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import select
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from torch.utils.data import DataLoader, Dataset
 
 from headrace.observe.probe.iterator_state import (
     IteratorState,
     delivered,
     known_state,
-    ready_batches,
+    ready_count,
     state_of,
 )
 from headrace.observe.probe.sampler_reads import SamplerReads
@@ -38,22 +39,63 @@ def test_batches_that_have_come_are_ready(
     tasks: dict[int, tuple[Any, ...]], outstanding: int, held: int
 ):
     iterator, in_queue = iterator_of(tasks, outstanding), []
-    state = state_of(iterator)
-    made: list[Any] = []
-
-    def new_poll(of: Any) -> Callable[[int], object]:
-        made.append(of)
-        return lambda _: in_queue
-
-    assert ready_batches(iterator, state, new_poll) == held
+    ready = ready_count(iterator, lambda _: lambda _: in_queue)
+    assert ready is not None
+    assert ready(iterator) == held
     in_queue.append("a batch")
-    assert ready_batches(iterator, state, new_poll) == held + 1
-    assert made == [iterator]
+    assert ready(iterator) == held + 1
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+@pytest.mark.parametrize(("put", "found"), [(0, False), (1, None), (2, None), (3, True)])
+def test_a_queue_is_polled_where_its_count_does_not_say_whether_a_batch_is_there(
+    put: int, found: bool | None, is_there: bool
+):
+    """Two workers have put so many, of which each may still be writing one."""
+    iterator, polls = iterator_of({}, 0), []
+
+    def poll(timeout_ms: int) -> bool:
+        polls.append(timeout_ms)
+        return is_there
+
+    semaphore = SimpleNamespace(_semlock=SimpleNamespace(_get_value=lambda: 100 - put))
+    iterator._data_queue = SimpleNamespace(_sem=semaphore, _maxsize=100)
+    iterator._num_workers = 2
+    ready = ready_count(iterator, lambda _: poll)
+    assert ready is not None
+    assert ready(iterator) == int(is_there if found is None else found)
+    assert polls == ([0] if found is None else [])
+
+
+class Numbers(Dataset):
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+@pytest.mark.parametrize("persistent_workers", [False, True])
+def test_the_count_of_a_queue_agrees_with_polling_it(persistent_workers: bool):
+    loader = DataLoader(Numbers(), 4, num_workers=2, persistent_workers=persistent_workers)
+    for _ in range(2):
+        iterator: Any = iter(loader)
+        poller = select.poll()
+        poller.register(iterator._data_queue._reader.fileno(), select.POLLIN)
+        poll = poller.poll
+        ready = ready_count(iterator, lambda _, poll=poll: poll)
+        assert ready is not None
+        while iterator._tasks_outstanding > 0:
+            assert poll(10_000), "no batch comes"
+            assert ready(iterator) >= 1
+            next(iterator)
+        assert ready(iterator) == len(iterator._task_info)
+        list(iterator)
 
 
 def test_an_iterator_without_workers_or_attributes_has_no_known_number():
     iterator = iter([1])
-    assert ready_batches(iterator, state_of(iterator), lambda _: lambda _: 1) == -1
+    assert ready_count(iterator, lambda _: lambda _: True) is None
     assert known_state(iterator) is None
     assert delivered(iterator, state_of(iterator), [1], ended=True) == (0, -1)
 

@@ -18,32 +18,27 @@ _FEW_COLUMNS = 3
 """A tuple of so many tensors is a batch's columns; a list of more may hold its samples."""
 
 
-def samples_in(batch: object, asked_for: int = -1) -> int:
+def samples_in(batch: Any, asked_for: int = -1) -> int:
     """Return the samples in a batch by its structure; -1 where that does not say.
 
     `asked_for` samples were asked for, if known: then there are as many, or fewer at the end.
     """
-    if asked_for >= 0 and _begins_with(batch, asked_for):
-        return asked_for
+    if asked_for >= 0:
+        # Where a batch of the usual kind begins with a tensor of so many samples, no other part can
+        # say another number, and most batches of a stream are so.
+        kind, first = type(batch), batch
+        if (kind is list or kind is tuple) and 0 < len(batch) <= _FEW_COLUMNS:
+            first = batch[0]
+        elif kind is dict and batch:
+            first = next(iter(batch.values()))
+        if type(first).__name__ == "Tensor":
+            try:
+                is_as_asked = first.shape[0] == asked_for
+            except Exception:  # noqa: BLE001 - a scalar, or a nested tensor, which has no shape
+                is_as_asked = False
+            if is_as_asked:
+                return asked_for
     return samples_by_structure(batch, asked_for)
-
-
-def _begins_with(batch: Any, size: int) -> bool:
-    """Return whether a batch of the usual kind has a tensor of `size` samples as its first part.
-
-    No other part of such a batch can say another number, and most batches of a stream are so.
-    """
-    kind, first = type(batch), batch
-    if (kind is list or kind is tuple) and 0 < len(batch) <= _FEW_COLUMNS:
-        first = batch[0]
-    elif kind is dict and batch:
-        first = next(iter(batch.values()))
-    if type(first).__name__ != "Tensor":
-        return False
-    try:
-        return bool(first.shape[0] == size)
-    except Exception:  # noqa: BLE001 - a scalar, or a tensor without a shape
-        return False
 
 
 def samples_by_structure(batch: object, asked_for: int) -> int:

@@ -195,6 +195,7 @@ class DeviceStepRecorder:
         self._device: ModuleType | None = None  # torch's module for it, once in use
         self._stream: Any = None  # in which the script trains; None: not known yet
         self._kind = ""
+        self._is_capturing: Callable[[], bool] = lambda: False
         self.absent = False
 
     def forked(self) -> None:
@@ -230,7 +231,7 @@ class DeviceStepRecorder:
         if self.absent:
             return
         try:
-            if self._device is not None and not _is_capturing(self._device):
+            if self._device is not None and not self._is_capturing():
                 self._clock.poll()
                 self._copies.write(monotonic_ns())
         except Exception as error:  # noqa: BLE001 - the script must not feel the probe's faults
@@ -257,9 +258,9 @@ class DeviceStepRecorder:
 
     def _is_usable(self) -> bool:
         """Return whether an event can be recorded: a device is in use and no graph is captured."""
-        import torch
-
         if self._device is None:
+            import torch
+
             accelerator = torch.accelerator.current_accelerator()
             if accelerator is None:  # this torch was built without accelerators
                 self.absent = True
@@ -269,19 +270,15 @@ class DeviceStepRecorder:
             if is_initialized is None or not is_initialized():  # the probe never initialises it
                 return False
             self._device, self._kind = module, accelerator.type
-        return not _is_capturing(self._device)
+            # Asked at each report: a graph's capture breaks where events are recorded or polled.
+            self._is_capturing = getattr(module, "is_current_stream_capturing", lambda: False)
+        return not self._is_capturing()
 
     def _new_event(self) -> TimedEvent:
         import torch
 
         event: TimedEvent = torch.Event(self._kind, enable_timing=True)
         return event
-
-
-def _is_capturing(device: ModuleType) -> bool:
-    """Return whether a graph is being captured: recording or polling events would break it."""
-    query = getattr(device, "is_current_stream_capturing", None)
-    return query is not None and bool(query())
 
 
 def _write(kind: RowKind, number: int, segment: Segment) -> None:

@@ -6,10 +6,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from headrace.observe.probe.device_clock import HostReport
 from headrace.observe.probe.slow_steps import SlowStepSamples
 from headrace.observe.probe.step_clock import RowCallback, RowKind, Segment, StepClock
 
+QueuedReport = tuple[Any, ...]
+"""A report as it is queued: what is called with the clock, its time in ns, and further arguments.
+
+A tuple takes less of a step than a function made for each report, which would hold them.
+"""
 FaultCallback = Callable[[str, Exception], Any]
 
 
@@ -47,7 +51,7 @@ class EventLog:
         self._new_lock = new_lock
         self._clock = StepClock(self._emit_row)
         self._lock = new_lock()  # for processing; queueing needs no lock
-        self.waiting: deque[tuple[HostReport, int]] = deque()
+        self.waiting: deque[QueuedReport] = deque()
         self.steps_ended = 0
         self.slow_steps = SlowStepSamples()
 
@@ -90,9 +94,9 @@ class EventLog:
             waiting, clock = self.waiting, self._clock
             count = len(waiting)  # the rank may add more meanwhile
             for _ in range(count if most is None else min(most, count)):
-                report, at_ns = waiting.popleft()
+                report, at_ns, *values = waiting.popleft()
                 try:
-                    report(clock, at_ns)
+                    report(clock, at_ns, *values)
                 except Exception as error:  # noqa: BLE001 - the script must not feel it
                     self._on_fault("Journal", error)
         finally:

@@ -12,6 +12,8 @@ from headrace.observe.probe.sampler_reads import SamplerReads
 Poll = Callable[[int], object]
 """Returns something true if the queue has a batch; waits for so many milliseconds."""
 PollFactory = Callable[[Any], Poll]
+ReadyCount = Callable[[Any], int]
+"""Returns how many batches wait in an iterator."""
 STATE_ATTRIBUTE = "_headrace_state"  # of iterators
 
 
@@ -29,14 +31,14 @@ class IteratorState:
     """
 
     __slots__ = (
-        "began_cpu_ns", "began_ns", "epoch", "fetches", "is_own", "is_timed", "loader", "poll",
-        "read_cpu_ns", "read_ns", "sampler",
+        "began_cpu_ns", "began_ns", "epoch", "fetches", "is_own", "is_timed", "loader",
+        "read_cpu_ns", "read_ns", "ready", "sampler",
     )  # fmt: skip
 
     def __init__(self, *, is_own: bool = False) -> None:
         self.loader, self.epoch, self.fetches = -1, 0, -1
         self.is_own = is_own
-        self.poll: Poll | None = None  # polls its queue for a batch
+        self.ready: ReadyCount | None = None  # counts its batches that wait; None where unknown
         self.is_timed = False  # its queue's reads, as far as they can be
         # When reading the current batch began, 0 if none is being read; the thread's CPU time then.
         self.began_ns = self.began_cpu_ns = 0
@@ -67,21 +69,46 @@ def state_of(iterator: Any) -> IteratorState:
     return state
 
 
-def ready_batches(iterator: Any, state: IteratorState, new_poll: PollFactory) -> int:
-    """Return how many batches wait in the iterator; -1 if unknown.
+def ready_count(iterator: Any, new_poll: PollFactory) -> ReadyCount | None:
+    """Return a function that counts the batches that wait in an iterator; None without workers.
 
-    Of its queue, which is polled by what `new_poll` makes the first time, one stands for all.
+    Of its queue, which is polled by what `new_poll` makes, one stands for all. A poll is a system
+    call: it is made only where the queue's own count does not say whether a batch is there.
+
+    The function is called at each step, with the iterator, to which it holds no reference.
     """
-    tasks = getattr(iterator, "_task_info", None)
-    if tasks is None:
-        return -1
-    cached = 0
-    if len(tasks) != iterator._tasks_outstanding:  # noqa: SLF001 - else none has come
-        for task in tasks.values():
-            cached += len(task) == 2
-    if state.poll is None:
-        state.poll = new_poll(iterator)
-    return cached + (1 if state.poll(0) else 0)
+    if getattr(iterator, "_task_info", None) is None:
+        return None
+    poll, free, most = new_poll(iterator), *_queue_room(iterator)
+    # Each worker may still be writing its last one.
+    most_unwritten = getattr(iterator, "_num_workers", most)
+
+    def ready(iterator: Any) -> int:
+        tasks, ready = iterator._task_info, 0  # noqa: SLF001 - no public way
+        if len(tasks) != iterator._tasks_outstanding:  # noqa: SLF001 - else none has come
+            for task in tasks.values():
+                ready += len(task) == 2
+        if free is None:
+            return ready + (1 if poll(0) else 0)
+        put = most - free()
+        return ready + (put > most_unwritten or (put > 0 and bool(poll(0))))
+
+    return ready
+
+
+def _queue_room(iterator: Any) -> tuple[Callable[[], int] | None, int]:
+    """Return what tells how many more batches an iterator's queue takes, and how many it takes.
+
+    A worker counts a batch there as it puts it, and the rank as it has read it: see `qsize`, which
+    calls more functions. None: the queue has no such count, or the system does not tell it (macOS).
+    """
+    try:
+        queue = iterator._data_queue  # noqa: SLF001 - no public way
+        free: Callable[[], int] = queue._sem._semlock._get_value  # noqa: SLF001 - as above
+        free()
+        return free, int(queue._maxsize)  # noqa: SLF001 - as above
+    except (AttributeError, NotImplementedError, OSError):  # such as a pinning thread's queue
+        return None, 0
 
 
 def delivered(
@@ -100,7 +127,10 @@ def delivered(
     spent_ns, reads.spent_ns = reads.spent_ns, 0
     if ended:
         return 0, spent_ns
-    asked_for = reads.delivered(getattr(iterator, "_rcvd_idx", 1) - 1)
+    number = getattr(iterator, "_rcvd_idx", 1) - 1
+    asked_for = reads.sizes.pop(number, None)
+    if asked_for is None:
+        asked_for = reads.delivered(number)
     if not reads.is_stream and asked_for >= 0:
         return asked_for, spent_ns
     if not reads.is_stream and not iterator._auto_collation:  # noqa: SLF001 - no public way

@@ -23,7 +23,7 @@ from headrace.observe.probe.iterator_state import (
     STATE_ATTRIBUTE,
     IteratorState,
     delivered,
-    ready_batches,
+    ready_count,
     state_of,
 )
 from headrace.observe.probe.loader_workers import queue_poll
@@ -59,7 +59,7 @@ class TrainingThread:
     def __init__(self) -> None:
         self._event_log = EventLog(write_row, SESSION.fault, threading.Lock)
         self._waiting = self._event_log.waiting
-        self._queue_report = self._waiting.append
+        self._queue = self._waiting.append
         self._begin()
 
     def _begin(self) -> None:
@@ -67,6 +67,7 @@ class TrainingThread:
         self._copying = False
         self._was_off = False
         self._claimed: bool | None = None
+        self._asked: int | None = None  # as in the registry of loaders, which is further away
         self._thread: int | None = None  # that steps the optimizer; None before the first step
         self._seen_threads: set[int] = set()
         # The training thread, if it is sampled, and recording was on as the step began.
@@ -87,7 +88,7 @@ class TrainingThread:
             DEVICE_RECORDER.report(report)
         if at_ns is None:
             at_ns = monotonic_ns()
-        self._queue_report((report, at_ns))
+        self._queue((report, at_ns))
         return at_ns
 
     def _request_phase(self, receive_phase: Callable[[str], None]) -> None:
@@ -250,21 +251,23 @@ class RankRecorder(TrainingThread):
             if self._has_more_to_do or len(self._waiting) > MAX_PENDING_EVENTS:
                 self._catch_up()
             state: IteratorState = getattr(iterator, STATE_ATTRIBUTE, None) or state_of(iterator)
-            ready = ready_batches(iterator, state, queue_poll)
+            count_ready = state.ready
+            if count_ready is None:
+                count_ready = state.ready = ready_count(iterator, queue_poll)
+            ready = -1 if count_ready is None else count_ready(iterator)
             if state.read_ns > 0:  # made while recording was off
                 state.read_ns = state.read_cpu_ns = 0
             self._under_way = True
-            loader = LOADER_REGISTRY.asked = state.loader
+            loader = state.loader
+            if loader != self._asked:
+                self._asked = LOADER_REGISTRY.asked = loader
             grad = self.grad_is_on()
-
-            def report(clock: StepClock, at_ns: int) -> None:
-                clock.fetch_began(loader, at_ns, grad=grad)
-
-            if self._has_more_to_do:
-                at_ns = self._report(report)
-            else:
-                at_ns = monotonic_ns()
-                self._queue_report((report, at_ns))
+            if self._has_more_to_do and not DEVICE_RECORDER.absent:
+                DEVICE_RECORDER.report(
+                    lambda clock, at_ns: _fetch_began(clock, at_ns, loader, grad)
+                )
+            at_ns = monotonic_ns()
+            self._queue((_fetch_began, at_ns, loader, grad))
             self._fetching = True  # set last: a signal may raise an error until here
         except Exception as error:  # noqa: BLE001 - the script must not feel the probe's faults
             SESSION.fault("fetch_began", error)
@@ -289,25 +292,19 @@ class RankRecorder(TrainingThread):
                 return
             began_ns, ready, state = began
             samples, sampler_ns = delivered(iterator, state, batch, ended=ended)
-            number = state.fetches
+            number, read_ns = state.fetches, state.read_ns
+            self._queue((
+                _fetch_ended, now_ns, samples, ended, began_ns, state.loader, state.epoch, number,
+                ready, read_ns, state.read_cpu_ns, sampler_ns,
+            ))  # fmt: skip
             if number >= 0:
                 state.fetches = number + 1
-            row = (
-                state.loader, state.epoch, number, began_ns, now_ns - began_ns, ready, int(ended),
-                state.read_ns, state.read_cpu_ns, sampler_ns,
-            )  # fmt: skip
-            if state.read_ns > 0:
+            if read_ns > 0:
                 state.read_ns = state.read_cpu_ns = 0
             if self._has_more_to_do and not DEVICE_RECORDER.absent:
                 DEVICE_RECORDER.report(
                     lambda clock, at_ns: clock.fetch_ended(at_ns, samples, ended=ended)
                 )
-
-            def report(clock: StepClock, at_ns: int) -> None:
-                SESSION.write(FETCHES, SESSION.rank, *row)
-                clock.fetch_ended(at_ns, samples, ended=ended)
-
-            self._queue_report((report, now_ns))
         except Exception as error:  # noqa: BLE001 - the script must not feel the probe's faults
             SESSION.fault("fetch_ended", error)
 
@@ -336,7 +333,7 @@ class RankRecorder(TrainingThread):
             if self._has_more_to_do:
                 self._report(_BACKWARD_BEGAN)
             else:
-                self._queue_report((_BACKWARD_BEGAN, monotonic_ns()))
+                self._queue((_BACKWARD_BEGAN, monotonic_ns()))
         except Exception as error:  # noqa: BLE001 - the script must not feel the probe's faults
             SESSION.fault("backward_began", error)
 
@@ -353,7 +350,7 @@ class RankRecorder(TrainingThread):
                 self._backwards -= 1
             sync_ns = GRADIENT_SYNC.exposed_ns() if GRADIENT_SYNC.any else None
             if sync_ns is None and not self._has_more_to_do:
-                self._queue_report((_BACKWARD_ENDED, now_ns))
+                self._queue((_BACKWARD_ENDED, now_ns))
             elif sync_ns is None:
                 self._report(_BACKWARD_ENDED, now_ns)
             else:
@@ -413,7 +410,9 @@ class RankRecorder(TrainingThread):
                 DEVICE_RECORDER.trains_here()
             self._under_way = True
             number = id(optimizer)
-            self._report(lambda clock, at_ns: clock.optimizer_began(number, at_ns))
+            if self._has_more_to_do and not DEVICE_RECORDER.absent:
+                DEVICE_RECORDER.report(lambda clock, at_ns: clock.optimizer_began(number, at_ns))
+            self._queue((_optimizer_began, monotonic_ns(), number))
         except Exception as error:  # noqa: BLE001 - the script must not feel the probe's faults
             SESSION.fault("optimizer_began", error)
 
@@ -433,7 +432,9 @@ class RankRecorder(TrainingThread):
                     return
             self._under_way = True
             number = id(optimizer)
-            self._report(lambda clock, at_ns: clock.optimizer_ended(number, at_ns))
+            if self._has_more_to_do and not DEVICE_RECORDER.absent:
+                DEVICE_RECORDER.report(lambda clock, at_ns: clock.optimizer_ended(number, at_ns))
+            self._queue((_optimizer_ended, monotonic_ns(), number))
             if without_fetches:
                 self._catch_up()
         except Exception as error:  # noqa: BLE001 - the script must not feel the probe's faults
@@ -450,6 +451,38 @@ class RankRecorder(TrainingThread):
             TRANSFORM_TIMER.flush()
             PROFILER_TRACE.give_up()
             SESSION.close()
+
+
+def _fetch_began(clock: StepClock, at_ns: int, loader: int, grad: bool) -> None:  # noqa: FBT001 - from a queue
+    """Pass on that the rank has asked a loader for a batch."""
+    clock.fetch_began(loader, at_ns, grad=grad)
+
+
+def _fetch_ended(
+    clock: StepClock,
+    at_ns: int,
+    samples: int,
+    ended: bool,  # noqa: FBT001 - as above
+    began_ns: int,
+    *values: int,
+) -> None:
+    """Write the row of a request for a batch, and pass on that it has ended."""
+    loader, epoch, number, ready, *reads_ns = values
+    SESSION.write(
+        FETCHES, SESSION.rank, loader, epoch, number, began_ns, at_ns - began_ns, ready, int(ended),
+        *reads_ns,
+    )  # fmt: skip
+    clock.fetch_ended(at_ns, samples, ended=ended)
+
+
+def _optimizer_began(clock: StepClock, at_ns: int, number: int) -> None:
+    """Pass on that an optimizer's step has begun."""
+    clock.optimizer_began(number, at_ns)
+
+
+def _optimizer_ended(clock: StepClock, at_ns: int, number: int) -> None:
+    """Pass on that an optimizer's step has ended."""
+    clock.optimizer_ended(number, at_ns)
 
 
 def _sync_wait_report(begins: bool) -> HostReport:  # noqa: FBT001 - a callback's two calls

@@ -38,9 +38,10 @@ class SamplerReads:
     def delivered(self, number: int) -> int:
         """Return how many samples a batch that is delivered was to have; -1 if unknown."""
         sizes = self.sizes
-        if number in sizes:
-            return sizes.pop(number)
-        return sizes.pop(next(iter(sizes))) if sizes else -1  # batches that come out of order
+        size = sizes.pop(number, None)
+        if size is None:  # batches that come out of order
+            return sizes.pop(next(iter(sizes))) if sizes else -1
+        return size
 
 
 def hook_sampler_reads(module: ModuleType) -> None:
