@@ -47,4 +47,4 @@ def _covered_by_others(rows: Columns, evaluation: Columns) -> Ints:
         span = (starts, starts + others["wall_ns"])
         inside = covered_before(*span, ends[mine]) - covered_before(*span, begins[mine])
         covered[mine] = inside.astype(np.int64)
-    return np.minimum(covered, rows["wall_ns"])
+    return np.asarray(np.minimum(covered, rows["wall_ns"]))
