@@ -11,13 +11,13 @@ from headrace.observe.probe.graph_replays import GraphReplays
 
 
 class Recorder:
-    """Keeps what it is told."""
+    """Keeps the names of the methods that are called."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.calls: list[str] = []
 
     def __getattr__(self, name: str):
-        return lambda *_: self.told.append(name)
+        return lambda *_: self.calls.append(name)
 
 
 def hooked(recorder: Recorder):
@@ -25,13 +25,13 @@ def hooked(recorder: Recorder):
         """As torch.cuda.CUDAGraph, which only a device makes."""
 
         def capture_begin(self, pool=None, capture_error_mode="global") -> None:
-            recorder.told.append(f"begin {pool} {capture_error_mode}")
+            recorder.calls.append(f"begin {pool} {capture_error_mode}")
 
         def capture_end(self) -> None:
-            recorder.told.append("end")
+            recorder.calls.append("end")
 
         def replay(self) -> str:
-            recorder.told.append("replay")
+            recorder.calls.append("replay")
             return "replayed"
 
     replays = GraphReplays()
@@ -40,7 +40,7 @@ def hooked(recorder: Recorder):
 
 
 @pytest.mark.parametrize(
-    ("held", "told"),
+    ("held", "calls"),
     [
         ((), ["replay"]),
         (("backward",), ["backward_began", "replay", "backward_ended"]),
@@ -51,7 +51,7 @@ def hooked(recorder: Recorder):
         ),
     ],
 )
-def test_a_replay_is_what_the_graph_holds(held: tuple[str, ...], told: list[str]):
+def test_a_replay_is_what_the_graph_holds(held: tuple[str, ...], calls: list[str]):
     recorder = Recorder()
     replays, graph_class = hooked(recorder)
     graph = graph_class()
@@ -59,12 +59,12 @@ def test_a_replay_is_what_the_graph_holds(held: tuple[str, ...], told: list[str]
     for name in held:
         setattr(replays.capturing, name, True)
     graph.capture_end()
-    assert recorder.told == ["begin 7 relaxed", "end"]
+    assert recorder.calls == ["begin 7 relaxed", "end"]
     assert replays.capturing is None
     for _ in range(2):
-        recorder.told.clear()
+        recorder.calls.clear()
         assert graph.replay() == "replayed"
-        assert recorder.told == told
+        assert recorder.calls == calls
 
 
 def test_a_replay_that_fails_ends_what_it_began():
@@ -74,10 +74,10 @@ def test_a_replay_that_fails_ends_what_it_began():
     failing.capture_begin()
     replays.capturing.backward = True
     failing.capture_end()
-    recorder.told.clear()
+    recorder.calls.clear()
     with pytest.raises(TypeError):
         failing.replay("no such argument")
-    assert recorder.told == ["backward_began", "backward_ended"]
+    assert recorder.calls == ["backward_began", "backward_ended"]
 
 
 def test_graphs_are_not_kept():

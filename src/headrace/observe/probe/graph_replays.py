@@ -27,7 +27,7 @@ class CapturedWork:
 
 
 class ReplayRecorder(Protocol):
-    """Who is told of replays, as of the same calls outside of graphs."""
+    """What records the work of a replay, as it does the same calls outside of graphs."""
 
     def backward_began(self) -> None:
         """Record the start of backward."""

@@ -17,8 +17,8 @@ StackKey = tuple[int | None, ...]
 class ThreadStack:
     """The stack of a thread: codes and lines, innermost frame first.
 
-    Codes are told apart by id, because hashing one hashes all its content each time. They are kept
-    alive so that their ids stay unique.
+    Code objects are distinguished by id, because hashing one hashes all its content each time.
+    They are kept alive so that their ids stay unique.
 
     Args:
         frame: The innermost frame.

@@ -34,9 +34,9 @@ def check_open_wait(evidence: Evidence) -> Finding | None:
     Fires where a rank has been in the same wait for a batch, or in the same step, for at least
     10 s and three times the longest before when its records end: while it hangs, and after it
     was killed. The line is that of the workers that make batches meanwhile, or else the rank's.
-    A rank that asks for no batch for 10 s after it has imported torch is told, too, with the line
-    that it has been at: a dataset's constructor, a barrier, a model that is made. Of several ranks
-    the one that waits for no other is named.
+    A rank that asks for no batch for 10 s after it has imported torch is reported, too, with the
+    line that it has been at: a dataset's constructor, a barrier, a model that is made. Of several
+    ranks the one that waits for no other is named.
     """
     late = [
         each
