@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
 
 from headrace.observe.probe.device_clock import DeviceClock, HostReport
 from headrace.observe.probe.step_clock import DeviceCopyCounts, RowKind, Segment, StepClock
@@ -73,7 +74,7 @@ class Recorder:
         self._machine = Machine()
         self._writer = RingWriter(rings / "rank-0.ring")
         self._host = StepClock(self._step)
-        self._device = DeviceClock(self._device_step, self._machine.event)
+        self._device = DeviceClock(self._device_step, self._machine.event, Lock)
         self._ready: list[int] = []
         self._taken: list[int] = []
         self._spent_ns: dict[str, int] = {}
@@ -94,6 +95,7 @@ class Recorder:
         self._report(lambda clock, at_ns: clock.close(at_ns))
         self._device.poll()
         self._device.give_up()
+        self._device.timed.settle()
         for phase, stack in loop.stacks.items():
             spent_ns = self._spent_ns[phase]
             self.row(

@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from threading import Lock
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.observe.probe import device_clock
 from headrace.observe.probe.device_clock import CopySums, DeviceClock, HostReport
-from headrace.observe.probe.step_clock import CopyPlace, RowKind, Segment, StepClock
+from headrace.observe.probe.step_clock import NO_COPIES, CopyPlace, RowKind, Segment, StepClock
 from simulated_device import Device, Stream
 
 EPOCH: list[Callable[[StepClock, int], None]] = [
@@ -29,6 +30,11 @@ EPOCH: list[Callable[[StepClock, int], None]] = [
 Row = tuple[RowKind, int, Segment]
 
 
+def settle(clock: DeviceClock) -> None:
+    clock.poll()
+    clock.timed.settle()
+
+
 def host_rows(reports: list[HostReport], at_ns: list[int]) -> list[Row]:
     rows: list[Row] = []
     clock = StepClock(lambda *row: rows.append(row))
@@ -44,14 +50,14 @@ def test_rows_are_those_of_the_host_s_clock_with_the_device_s_times(
     reports = [EPOCH[place % len(EPOCH)] for place in range(len(work_ns))]
     rows: list[Row] = []
     device = Device()
-    clock = DeviceClock(lambda *row: rows.append(row), device.event)
+    clock = DeviceClock(lambda *row: rows.append(row), device.event, Lock)
     for report, ns in zip(reports, work_ns, strict=True):
         device.done_ns += ns
         clock.report(report)
         device.now_ns = data.draw(st.integers(device.now_ns, device.done_ns))
         clock.poll()
     device.now_ns = device.done_ns
-    clock.poll()
+    settle(clock)
     starts = [1]
     for ns in work_ns[1:]:
         starts.append(starts[-1] + ns)
@@ -68,7 +74,7 @@ def test_rows_that_no_event_reports_are_counted_and_the_others_are_right(
 ):
     rows: list[Row] = []
     device = Device()
-    clock = DeviceClock(lambda *row: rows.append(row), device.event)
+    clock = DeviceClock(lambda *row: rows.append(row), device.event, Lock)
     device_clock.MAX_PENDING_EVENTS, before = most, device_clock.MAX_PENDING_EVENTS
     try:
         for step in ["in time", *steps, "in time"]:
@@ -79,6 +85,7 @@ def test_rows_that_no_event_reports_are_counted_and_the_others_are_right(
                     device.now_ns = device.done_ns
             clock.poll()
         clock.give_up()
+        clock.timed.settle()
     finally:
         device_clock.MAX_PENDING_EVENTS = before
     numbers = [number for _, number, _ in rows]
@@ -93,10 +100,11 @@ def test_rows_that_no_event_reports_are_counted_and_the_others_are_right(
 
 def test_a_device_that_is_not_in_use_costs_no_events_and_loses_nothing():
     device = Device()
-    clock = DeviceClock(lambda *_: None, device.event)
+    clock = DeviceClock(lambda *_: None, device.event, Lock)
     for _ in range(5):
         for report in EPOCH:
             clock.report(report, timed=False)
+    settle(clock)
     assert (device.events, clock.lost) == (0, 0)
 
 
@@ -106,7 +114,7 @@ def test_what_lies_in_another_stream_costs_the_stream_of_the_steps_nothing(
 ):
     rows: list[Row] = []
     device, side = Device(), Stream()
-    clock = DeviceClock(lambda *row: rows.append(row), device.event)
+    clock = DeviceClock(lambda *row: rows.append(row), device.event, Lock)
     for copied_ns in copies_ns:
         for report in EPOCH:
             side.done_ns = max(side.done_ns, device.now_ns) + copied_ns
@@ -114,7 +122,7 @@ def test_what_lies_in_another_stream_costs_the_stream_of_the_steps_nothing(
             clock.report(report, stream=device)
             device.now_ns = data.draw(st.integers(device.now_ns, device.done_ns))
     device.now_ns = device.done_ns
-    clock.poll()
+    settle(clock)
     assert [row.wall_ns for _, _, row in rows] == [80] * (len(copies_ns) - 1)
     assert all(row.phases_ns["copy"] == 10 for _, _, row in rows)
 
@@ -125,7 +133,7 @@ def test_time_goes_on_where_the_steps_move_to_a_stream_that_is_ahead(
 ):
     rows: list[Row] = []
     device, other = Device(), Stream()
-    clock = DeviceClock(lambda *row: rows.append(row), device.event)
+    clock = DeviceClock(lambda *row: rows.append(row), device.event, Lock)
     ends_ns = []
     for place, (moved, work_ns) in enumerate(moves):
         stream = other if moved else device
@@ -133,7 +141,7 @@ def test_time_goes_on_where_the_steps_move_to_a_stream_that_is_ahead(
         ends_ns.append(stream.done_ns)
         clock.report(EPOCH[place % len(EPOCH)], stream=stream)
     device.now_ns = max(ends_ns)
-    clock.poll()
+    settle(clock)
     latest = list(itertools.accumulate(ends_ns, max))
     starts = [latest[at] - latest[0] + 1 for at in range(0, len(moves), len(EPOCH))]
     assert [row.start_ns for _, _, row in rows] == starts[:-1]
@@ -151,7 +159,7 @@ def test_copies_take_what_the_device_does_by_their_lines_whatever_the_script_wai
     def add(place: CopyPlace, spent_ns: int) -> None:
         taken[place] = taken.get(place, 0) + spent_ns
 
-    clock = DeviceClock(lambda *row: rows.append(row), device.event, add)
+    clock = DeviceClock(lambda *row: rows.append(row), device.event, Lock, add)
     for file, copied_ns in copies:
         for report in EPOCH[:2]:
             clock.report(report)
@@ -159,8 +167,8 @@ def test_copies_take_what_the_device_does_by_their_lines_whatever_the_script_wai
         clock.report(EPOCH[2])
         device.done_ns += copied_ns
         device.now_ns = device.done_ns
-        clock.report(lambda clock, at, file=file: clock.within_ended(at, place=(file, 7)))
-        clock.poll()
+        clock.report(StepClock.within_ended, NO_COPIES, (file, 7))
+        settle(clock)
     assert taken == {
         (file, 7): sum(ns for other, ns in copies if other == file) for file, _ in copies
     }

@@ -62,6 +62,7 @@ PURE = """
     observe.probe.host_resources observe.probe.iterator_state observe.probe.library_batches
     observe.probe.loaders
     observe.probe.process_cores observe.probe.process_usage observe.probe.rank_claims
+    observe.probe.report_queue
     observe.probe.sampler_reads observe.probe.slow_steps observe.probe.step_clock
     observe.probe.thread_stack
     observe.probe.timing_rates observe.whatif.allowed_cores observe.whatif.comparison

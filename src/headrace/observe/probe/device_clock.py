@@ -10,22 +10,20 @@ A device has several queues (streams), and what lies in one of them tells nothin
 events go into the one in which the script trains, whichever is current: a prefetcher copies the
 next batch in a stream of its own while the device is at this one, which costs the step nothing.
 
-Events are polled, never waited for. Where an event could not be recorded, or too many have not
+Events are polled, never waited for, and by the training thread alone. Rows are made of them by
+another thread, as by the host's clock. Where an event could not be recorded, or too many have not
 passed, the rows concerned are dropped and counted.
 
-`DeviceClock` is pure: events are passed in. `DeviceStepRecorder` makes them with torch and writes
-the rows.
+Pure: events are passed in. `device_recorder.py` makes them with torch and writes the rows.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from time import monotonic_ns
-from types import ModuleType
 from typing import Any, Protocol
 
-from headrace.observe.probe.recording_session import SESSION
+from headrace.observe.probe.report_queue import FaultCallback, LockFactory, ReportQueue
 from headrace.observe.probe.step_clock import (
     CopyCallback,
     CopyPlace,
@@ -34,14 +32,13 @@ from headrace.observe.probe.step_clock import (
     Segment,
     StepClock,
 )
-from headrace.records.schema import DEVICE_COPIES, DEVICE_STEPS
 
 MAX_PENDING_EVENTS = 1024
 """Most events that have not passed yet. A device's queue holds about 1,000 launches, and a step has
 about ten events."""
 
-HostReport = Callable[[StepClock, int], None]
-"""A report of the host: called with a clock and the time by that clock."""
+HostReport = Callable[..., None]
+"""A report of the host: called with a clock, the time by it in ns, and further arguments."""
 
 
 class TimedEvent(Protocol):
@@ -57,23 +54,34 @@ class TimedEvent(Protocol):
         """Return the milliseconds from this event to `end`; both have passed."""
 
 
+def _raise(_place: str, error: Exception) -> None:
+    raise error
+
+
 class DeviceClock:
     """Passes the host's reports to a step clock that runs on the device's time.
 
-    Rows whose time is known go to `emit`, and copies to `on_copy`; `new_event` returns None if none
-    can be recorded now.
+    Args:
+        emit: Gets each row whose time is known.
+        new_event: Returns None if no event can be recorded now.
+        new_lock: Makes a lock among threads.
+        on_copy: Gets each copy.
+        on_fault: Gets the errors of reports, in the thread that settles.
     """
 
     def __init__(
         self,
         emit: RowCallback,
         new_event: Callable[[], TimedEvent | None],
+        new_lock: LockFactory,
         on_copy: CopyCallback | None = None,
+        on_fault: FaultCallback = _raise,
     ) -> None:
         self._emit = emit
         self._new_event = new_event
-        self._clock = StepClock(self._emit_row, on_copy)
-        self._waiting: deque[tuple[TimedEvent | None, HostReport]] = deque()
+        self.timed = ReportQueue(StepClock(self._emit_row, on_copy), on_fault, new_lock)
+        """Reports whose time by the device is known, or never will be."""
+        self._waiting: deque[tuple[TimedEvent | None, HostReport, tuple[Any, ...]]] = deque()
         self._pool: list[TimedEvent] = []
         self._last: TimedEvent | None = None
         self._now_ns = 0
@@ -81,64 +89,81 @@ class DeviceClock:
         self._has_begun = False
         self.lost = 0
 
-    def report(self, report: HostReport, *, timed: bool = True, stream: Any = None) -> None:
+    def report(
+        self, report: HostReport, *values: Any, timed: bool = True, stream: Any = None
+    ) -> None:
         """Add a report at this place of the device's queue.
 
         Args:
             report: The report.
+            values: Its further arguments.
             timed: Whether events can be recorded now.
             stream: In which the event is recorded; None: the current one.
         """
-        event = self._recorded(stream) if timed else None
-        self._has_begun |= event is not None
-        self._waiting.append((event, report))
-        if event is None and len(self._waiting) == 1:  # no device is in use
+        event = None
+        if timed:
+            event = self._pool.pop() if self._pool else self._new_event()
+            if event is not None:
+                event.record() if stream is None else event.record(stream)
+                self._has_begun = True
+        waiting = self._waiting
+        waiting.append((event, report, values))
+        if event is None and len(waiting) == 1:  # no device is in use
             self.poll()
-        elif len(self._waiting) > MAX_PENDING_EVENTS:
+        elif len(waiting) > MAX_PENDING_EVENTS:
             if timed:  # otherwise even polling may be forbidden (graph capture)
                 self.poll()
-            if len(self._waiting) > MAX_PENDING_EVENTS:
+            if len(waiting) > MAX_PENDING_EVENTS:
                 self.give_up()
 
     def poll(self) -> None:
-        """Process the reports whose events the device has passed."""
-        while self._waiting:
-            event, report = self._waiting[0]
-            if event is not None and not event.query():
-                return
-            self._waiting.popleft()
-            self._pass(event, report)
+        """Queue the reports whose events the device has passed, with its time."""
+        waiting = self._waiting
+        while waiting:
+            event, report, values = waiting[0]
+            if event is None:
+                self._pass_untimed(report, values)
+            elif event.query():
+                self._pass(event, report, values)
+            else:
+                break
+            waiting.popleft()
+        self.timed.limit_backlog()
 
     def give_up(self) -> None:
-        """Process all waiting reports without a time; their rows are dropped."""
-        waiting, self._waiting = self._waiting, deque()
-        for event, report in waiting:
+        """Queue all waiting reports without a time; their rows are dropped."""
+        while self._waiting:
+            event, report, values = self._waiting.popleft()
             if event is not None:
                 self._pool.append(event)
-            self._pass(None, report)
+            self._pass_untimed(report, values)
 
-    def _recorded(self, stream: Any) -> TimedEvent | None:
-        event = self._pool.pop() if self._pool else self._new_event()
-        if event is not None:
-            event.record() if stream is None else event.record(stream)
-        return event
-
-    def _pass(self, event: TimedEvent | None, report: HostReport) -> None:
-        if event is None:
-            self._unknown_ns = self._now_ns
-        elif self._last is None:
+    def _pass(self, event: TimedEvent, report: HostReport, values: tuple[Any, ...]) -> None:
+        last = self._last
+        if last is None:
             self._now_ns += 1  # so that a row that begins here starts after the gap
         else:  # truncated times would add up to more than the whole
-            elapsed_ns = round(self._last.elapsed_time(event) * 1e6)
+            elapsed_ns = round(last.elapsed_time(event) * 1e6)
             if elapsed_ns < 0:  # the script trains in another stream now, which is ahead
                 self._pool.append(event)
-                report(self._clock, self._now_ns)
+                self.timed.waiting.append((report, self._now_ns, *values))
                 return
             self._now_ns += elapsed_ns
+            self._pool.append(last)
+        self._last = event
+        self.timed.waiting.append((report, self._now_ns, *values))
+
+    def _pass_untimed(self, report: HostReport, values: tuple[Any, ...]) -> None:
         if self._last is not None:
             self._pool.append(self._last)
-        self._last = event
-        report(self._clock, self._now_ns)
+            self._last = None
+        self.timed.waiting.append((self._report_untimed, self._now_ns, report, values))
+
+    def _report_untimed(
+        self, clock: StepClock, at_ns: int, report: HostReport, values: tuple[Any, ...]
+    ) -> None:
+        self._unknown_ns = at_ns
+        report(clock, at_ns, *values)
 
     def _emit_row(self, kind: RowKind, number: int, segment: Segment) -> None:
         if segment.start_ns <= self._unknown_ns:
@@ -178,115 +203,3 @@ class CopySums:
         sums, self._sums = self._sums, {}
         for place, (count, spent_ns) in sums.items():
             self._write(place, count, spent_ns)
-
-
-_PARENT_CLOCKS: list[Any] = []
-
-
-class DeviceStepRecorder:
-    """The device's side of a rank's steps. A fault here ends this part of recording alone."""
-
-    def __init__(self) -> None:
-        self._begin()
-
-    def _begin(self) -> None:
-        self._copies = CopySums(_write_copies)
-        self._clock = DeviceClock(_write, self._new_event, self._copies.add)
-        self._device: ModuleType | None = None  # torch's module for it, once in use
-        self._stream: Any = None  # in which the script trains; None: not known yet
-        self._kind = ""
-        self._is_capturing: Callable[[], bool] = lambda: False
-        self.absent = False
-
-    def forked(self) -> None:
-        """Start again in a forked child; unfinished steps belong to the parent."""
-        absent = self.absent or self._device is not None  # a child cannot use its parent's device
-        # Keep the parent's events alive: the child must not even destroy them.
-        _PARENT_CLOCKS.append(self._clock)
-        self._begin()
-        self.absent = absent
-
-    def trains_here(self) -> None:
-        """Note that the script trains in the stream that is current now."""
-        if self.absent or self._device is None:
-            return
-        import torch
-
-        try:
-            self._stream = torch.accelerator.current_stream()  # a fifth of torch.cuda's time
-        except Exception as error:  # noqa: BLE001 - the script must not feel the probe's faults
-            self._stop(error)
-
-    def report(self, report: HostReport) -> None:
-        """Pass a report of the host to the device's clock."""
-        if self.absent:
-            return
-        try:
-            self._clock.report(report, timed=self._is_usable(), stream=self._stream)
-        except Exception as error:  # noqa: BLE001 - the script must not feel the probe's faults
-            self._stop(error)
-
-    def row_ended(self) -> None:
-        """Poll the device's events: the host has finished a row."""
-        if self.absent:
-            return
-        try:
-            if self._device is not None and not self._is_capturing():
-                self._clock.poll()
-                self._copies.write(monotonic_ns())
-        except Exception as error:  # noqa: BLE001 - the script must not feel the probe's faults
-            self._stop(error)
-
-    def close(self) -> None:
-        """Close the device's clock at the process's end; events not passed by now are dropped."""
-        self.report(lambda clock, at_ns: clock.close(at_ns))
-        self.row_ended()
-        if not self.absent:
-            self._clock.give_up()
-            self._copies.write()
-            if self._clock.lost:
-                SESSION.event(
-                    "device-steps-lost",
-                    "rows of `steps` without one of `device_steps`: events came too late, or none "
-                    "could be recorded",
-                    self._clock.lost,
-                )
-
-    def _stop(self, error: Exception) -> None:
-        self.absent = True
-        SESSION.fault("DeviceSteps", error)
-
-    def _is_usable(self) -> bool:
-        """Return whether an event can be recorded: a device is in use and no graph is captured."""
-        if self._device is None:
-            import torch
-
-            accelerator = torch.accelerator.current_accelerator()
-            if accelerator is None:  # this torch was built without accelerators
-                self.absent = True
-                return False
-            module = torch.get_device_module(accelerator)
-            is_initialized = getattr(module, "is_initialized", None)
-            if is_initialized is None or not is_initialized():  # the probe never initialises it
-                return False
-            self._device, self._kind = module, accelerator.type
-            # Asked at each report: a graph's capture breaks where events are recorded or polled.
-            self._is_capturing = getattr(module, "is_current_stream_capturing", lambda: False)
-        return not self._is_capturing()
-
-    def _new_event(self) -> TimedEvent:
-        import torch
-
-        event: TimedEvent = torch.Event(self._kind, enable_timing=True)
-        return event
-
-
-def _write(kind: RowKind, number: int, segment: Segment) -> None:
-    SESSION.write(DEVICE_STEPS, SESSION.rank, number, kind, segment.wall_ns, *segment.times_ns())
-
-
-def _write_copies(place: CopyPlace, count: int, spent_ns: int) -> None:
-    SESSION.write(DEVICE_COPIES, SESSION.rank, *place, count, spent_ns)
-
-
-DEVICE_RECORDER = DeviceStepRecorder()

@@ -16,7 +16,7 @@ from typing import Any
 
 from headrace.core.import_hooks import after_import
 from headrace.core.warning_frames import skipped_by_warnings
-from headrace.observe.probe.step_clock import CopyPlace, DeviceCopyCounts
+from headrace.observe.probe.step_clock import NO_COPIES, CopyPlace, DeviceCopyCounts
 
 _Function = Callable[..., Any]
 
@@ -110,6 +110,8 @@ class _CopyMethods:
 
     def _is_pinned(self, tensor: Any) -> bool:
         try:
+            if type(tensor) in self._plain:
+                return bool(tensor.is_pinned())
             with self._as_plain():
                 return bool(tensor.is_pinned())
         except Exception:  # noqa: BLE001 - a subclass may not implement it
@@ -134,7 +136,7 @@ class _CopyMethods:
     ) -> Any:
         if not self._observer.on_begin():
             return original(tensor, *args, **kwargs)
-        copies = DeviceCopyCounts()  # a call that raises has copied nothing
+        copies = NO_COPIES  # a call that raises has copied nothing
         try:
             result = original(tensor, *args, **kwargs)
             copies = DeviceCopyCounts(

@@ -15,8 +15,9 @@ from threading import get_ident
 from time import monotonic_ns
 from typing import Any
 
-from headrace.observe.probe.device_clock import DEVICE_RECORDER, HostReport
-from headrace.observe.probe.event_log import MAX_PENDING_EVENTS, EventLog
+from headrace.observe.probe.device_clock import HostReport
+from headrace.observe.probe.device_recorder import DEVICE_RECORDER
+from headrace.observe.probe.event_log import EventLog
 from headrace.observe.probe.gradient_sync import GRADIENT_SYNC
 from headrace.observe.probe.graph_replays import GRAPH_REPLAYS
 from headrace.observe.probe.iterator_state import (
@@ -30,10 +31,12 @@ from headrace.observe.probe.loader_workers import queue_poll
 from headrace.observe.probe.loaders import LOADER_REGISTRY
 from headrace.observe.probe.profiler_trace import PROFILER_TRACE
 from headrace.observe.probe.recording_session import SESSION, guarded
+from headrace.observe.probe.report_queue import MAX_QUEUED_REPORTS
 from headrace.observe.probe.stack_sampler import is_sampled, start_sampler, stop_sampler
 from headrace.observe.probe.step_clock import (
     CopyPlace,
     DeviceCopyCounts,
+    Phase,
     RowKind,
     Segment,
     StepClock,
@@ -45,6 +48,7 @@ FetchBegan = tuple[int, int, IteratorState]
 """A request for a batch: its time, how many were ready, and what is kept of the iterator."""
 
 _BACKWARD_BEGAN, _BACKWARD_ENDED = StepClock.backward_began, StepClock.backward_ended
+_WITHIN_ENDED = StepClock.within_ended
 _DEEP_CHECK_NS = 50_000_000  # how often deep recording is checked for
 _MAX_STEPS_WITHOUT_FETCH = 16
 """After so many steps without asking for a batch, a script has its data from elsewhere."""
@@ -82,14 +86,11 @@ class TrainingThread:
         self._has_more_to_do = True
         self._steps_traced = 0  # training steps that the profiler trace has counted
 
-    def _report(self, report: HostReport, at_ns: int | None = None) -> int:
-        """Queue a report of now, or of `at_ns`; return its time by the host's clock."""
+    def _report(self, report: HostReport, *values: Any, at_ns: int | None = None) -> None:
+        """Queue a report of now, or of `at_ns`, with its further arguments."""
         if self._has_more_to_do and not DEVICE_RECORDER.absent:
-            DEVICE_RECORDER.report(report)
-        if at_ns is None:
-            at_ns = monotonic_ns()
-        self._queue((report, at_ns))
-        return at_ns
+            DEVICE_RECORDER.report(report, *values)
+        self._queue((report, monotonic_ns() if at_ns is None else at_ns, *values))
 
     def _request_phase(self, receive_phase: Callable[[str], None]) -> None:
         """Request the phase for the thread that samples, which also looks what else is to do."""
@@ -122,7 +123,7 @@ class TrainingThread:
                 PROFILER_TRACE.begin()
 
     def _forget(self) -> None:
-        self._report(lambda clock, _: clock.forget())
+        self._report(_forget)
         self._fetching = self._copying = self._under_way = False
         self._backwards = 0
 
@@ -197,8 +198,12 @@ class TrainingThread:
             self._sample()
 
     def _sample(self) -> None:
-        log = self._event_log
-        start_sampler(self._request_phase, log.settle, log.slow_steps)
+        start_sampler(self._request_phase, self._settle, self._event_log.slow_steps)
+
+    def _settle(self) -> None:
+        """Make rows of what was reported, by both clocks."""
+        self._event_log.settle()
+        DEVICE_RECORDER.settle()
 
 
 def write_row(kind: RowKind, number: int, segment: Segment) -> None:
@@ -234,8 +239,7 @@ class RankRecorder(TrainingThread):
             return
         self._under_way = True
         if begins:
-            grad = self.grad_is_on()
-            self._report(lambda clock, at_ns: clock.iterator_began(loader, at_ns, grad=grad))
+            self._report(_iterator_began, loader, self.grad_is_on())
         else:
             self._report(StepClock.iterator_ended)
 
@@ -248,7 +252,7 @@ class RankRecorder(TrainingThread):
                     return None
             elif not self._may_fetch():
                 return None
-            if self._has_more_to_do or len(self._waiting) > MAX_PENDING_EVENTS:
+            if self._has_more_to_do or len(self._waiting) > MAX_QUEUED_REPORTS:
                 self._catch_up()
             state: IteratorState = getattr(iterator, STATE_ATTRIBUTE, None) or state_of(iterator)
             count_ready = state.ready
@@ -263,9 +267,7 @@ class RankRecorder(TrainingThread):
                 self._asked = LOADER_REGISTRY.asked = loader
             grad = self.grad_is_on()
             if self._has_more_to_do and not DEVICE_RECORDER.absent:
-                DEVICE_RECORDER.report(
-                    lambda clock, at_ns: _fetch_began(clock, at_ns, loader, grad)
-                )
+                DEVICE_RECORDER.report(_fetch_began, loader, grad)
             at_ns = monotonic_ns()
             self._queue((_fetch_began, at_ns, loader, grad))
             self._fetching = True  # set last: a signal may raise an error until here
@@ -302,9 +304,7 @@ class RankRecorder(TrainingThread):
             if read_ns > 0:
                 state.read_ns = state.read_cpu_ns = 0
             if self._has_more_to_do and not DEVICE_RECORDER.absent:
-                DEVICE_RECORDER.report(
-                    lambda clock, at_ns: clock.fetch_ended(at_ns, samples, ended=ended)
-                )
+                DEVICE_RECORDER.report(_device_fetch_ended, samples, ended)
         except Exception as error:  # noqa: BLE001 - the script must not feel the probe's faults
             SESSION.fault("fetch_ended", error)
 
@@ -352,9 +352,9 @@ class RankRecorder(TrainingThread):
             if sync_ns is None and not self._has_more_to_do:
                 self._queue((_BACKWARD_ENDED, now_ns))
             elif sync_ns is None:
-                self._report(_BACKWARD_ENDED, now_ns)
+                self._report(_BACKWARD_ENDED, at_ns=now_ns)
             else:
-                self._report(lambda clock, at_ns: clock.backward_ended(at_ns, sync_ns), now_ns)
+                self._report(_BACKWARD_ENDED, sync_ns, at_ns=now_ns)
         except Exception as error:  # noqa: BLE001 - the script must not feel the probe's faults
             SESSION.fault("backward_ended", error)
 
@@ -363,7 +363,7 @@ class RankRecorder(TrainingThread):
         """Record the start of a copy to the device; return whether it counts."""
         if self._copying or self._is_outside_steps() or self._is_off():
             return False
-        self._report(lambda clock, at_ns: clock.within_began("copy", at_ns))
+        self._report(_within_began, "copy")
         self._copying = True  # set last: a signal may raise an error until here
         return True
 
@@ -372,13 +372,13 @@ class RankRecorder(TrainingThread):
         """Record the end of a copy to the device, and where the script makes it."""
         self._copying = False
         if not self._is_off():
-            self._report(lambda clock, at_ns: clock.within_ended(at_ns, copies, place))
+            self._report(_WITHIN_ENDED, copies, place)
 
     @guarded
     def host_waits(self, begins: bool) -> None:  # noqa: FBT001 - a callback's two calls
         """Record that FSDP begins to wait for other ranks (True), or has waited (False)."""
         if not self._is_outside_steps() and not self._is_off():
-            self._report(_sync_wait_report(begins))
+            self._report(*_sync_wait(begins))
 
     @guarded
     def batch_waits(self, begins: bool) -> None:  # noqa: FBT001 - a callback's two calls
@@ -392,7 +392,7 @@ class RankRecorder(TrainingThread):
         """Record such a wait of the device; in backward it is reported from torch's own thread."""
         if self._is_off(any_thread=self._backwards > 0):
             return
-        DEVICE_RECORDER.report(_sync_wait_report(begins))
+        DEVICE_RECORDER.report(*_sync_wait(begins))
 
     def optimizer_began(self, optimizer: Any, *_: Any) -> None:
         """Record the start of an optimizer's step."""
@@ -411,7 +411,7 @@ class RankRecorder(TrainingThread):
             self._under_way = True
             number = id(optimizer)
             if self._has_more_to_do and not DEVICE_RECORDER.absent:
-                DEVICE_RECORDER.report(lambda clock, at_ns: clock.optimizer_began(number, at_ns))
+                DEVICE_RECORDER.report(_optimizer_began, number)
             self._queue((_optimizer_began, monotonic_ns(), number))
         except Exception as error:  # noqa: BLE001 - the script must not feel the probe's faults
             SESSION.fault("optimizer_began", error)
@@ -433,7 +433,7 @@ class RankRecorder(TrainingThread):
             self._under_way = True
             number = id(optimizer)
             if self._has_more_to_do and not DEVICE_RECORDER.absent:
-                DEVICE_RECORDER.report(lambda clock, at_ns: clock.optimizer_ended(number, at_ns))
+                DEVICE_RECORDER.report(_optimizer_ended, number)
             self._queue((_optimizer_ended, monotonic_ns(), number))
             if without_fetches:
                 self._catch_up()
@@ -451,6 +451,16 @@ class RankRecorder(TrainingThread):
             TRANSFORM_TIMER.flush()
             PROFILER_TRACE.give_up()
             SESSION.close()
+
+
+def _forget(clock: StepClock, _at_ns: int) -> None:
+    """Pass on that what is under way will not end."""
+    clock.forget()
+
+
+def _iterator_began(clock: StepClock, at_ns: int, loader: int, grad: bool) -> None:  # noqa: FBT001 - from a queue
+    """Pass on that the rank asks for an iterator."""
+    clock.iterator_began(loader, at_ns, grad=grad)
 
 
 def _fetch_began(clock: StepClock, at_ns: int, loader: int, grad: bool) -> None:  # noqa: FBT001 - from a queue
@@ -475,6 +485,11 @@ def _fetch_ended(
     clock.fetch_ended(at_ns, samples, ended=ended)
 
 
+def _device_fetch_ended(clock: StepClock, at_ns: int, samples: int, ended: bool) -> None:  # noqa: FBT001 - as above
+    """Pass on that a request for a batch has ended."""
+    clock.fetch_ended(at_ns, samples, ended=ended)
+
+
 def _optimizer_began(clock: StepClock, at_ns: int, number: int) -> None:
     """Pass on that an optimizer's step has begun."""
     clock.optimizer_began(number, at_ns)
@@ -485,11 +500,14 @@ def _optimizer_ended(clock: StepClock, at_ns: int, number: int) -> None:
     clock.optimizer_ended(number, at_ns)
 
 
-def _sync_wait_report(begins: bool) -> HostReport:  # noqa: FBT001 - a callback's two calls
+def _within_began(clock: StepClock, at_ns: int, phase: Phase) -> None:
+    """Pass on that an inner phase has begun."""
+    clock.within_began(phase, at_ns)
+
+
+def _sync_wait(begins: bool) -> tuple[Any, ...]:  # noqa: FBT001 - a callback's two calls
     """Return the report that a wait for other ranks begins, or has ended."""
-    if begins:
-        return lambda clock, at_ns: clock.within_began("sync", at_ns)
-    return lambda clock, at_ns: clock.within_ended(at_ns)
+    return (_within_began, "sync") if begins else (_WITHIN_ENDED,)
 
 
 RANK_RECORDER = RankRecorder()
