@@ -321,6 +321,7 @@ class MeasuredPipeline:
     demand_ns: Floats
     consume_ns: Floats  # of each step without data wait, a batch
     taking_ns: float = 0.0  # part of it, besides the sampler's time: reading a batch from workers
+    taking_cpu_ns: float = 0.0  # CPU time of that in the rank; 0 where unknown
     consume_cpu_ns: float  # mean CPU time of the consumer, a batch
     period_ns: Floats  # of each step, a batch: its mean is what the simulation must reproduce
     ranks: int  # on the host
@@ -421,6 +422,8 @@ def measure_from(
     waited = float((steady.data_wait_ns / batches).mean())
     sampling = float((sampler_ns_of_steps(steady, fetches) / batches).mean())
     taking = min(taking, waited - sampling)
+    received = _received(fetches, int(loader["loader"][0]))
+    taking_cpu = float(received["receive_cpu_ns"].mean()) if received.count else 0.0
     consume = (steady.wall_ns - steady.data_wait_ns) / batches + taking + sampling
     period = steady.wall_ns / batches
     service = work.service_ns
@@ -447,6 +450,7 @@ def measure_from(
         demand_ns=demand,
         consume_ns=consume,
         taking_ns=taking,
+        taking_cpu_ns=min(taking_cpu, taking),
         consume_cpu_ns=other_cpu,
         period_ns=period,
         ranks=ranks,
@@ -491,9 +495,7 @@ def handoff_ns(fetches: Columns, loader: int, workers: int) -> float:
     idle worker's time to answer, plus the rest of the waits for ready batches. Otherwise it is
     known only from waits for ready batches.
     """
-    timed = (fetches["loader"] == loader) & (fetches["ended"] == 0)
-    timed &= (fetches["receive_ns"] >= 0) & (fetches["receive_cpu_ns"] >= 0)
-    received = fetches.where(timed & (fetches["batch"] > 0))
+    received = _received(fetches, loader)
     if received.count < FEWEST_BATCHES:
         return wait_for_ready_ns(fetches, loader, workers)
     # If workers need not answer, all of it is CPU time.
@@ -501,6 +503,13 @@ def handoff_ns(fetches: Columns, loader: int, workers: int) -> float:
     own = min(answered_ns, float(received["receive_ns"].mean()))
     rest = received["wait_ns"] - received["receive_ns"] - sampler_ns_of_fetches(received)
     return own + _calm_ns(rest[received["ready"] > 0], workers)
+
+
+def _received(fetches: Columns, loader: int) -> Columns:
+    """Return the batches of a loader whose reading was timed, without each epoch's first."""
+    timed = (fetches["loader"] == loader) & (fetches["ended"] == 0)
+    timed &= (fetches["receive_ns"] >= 0) & (fetches["receive_cpu_ns"] >= 0)
+    return fetches.where(timed & (fetches["batch"] > 0))
 
 
 def wait_for_ready_ns(fetches: Columns, loader: int, workers: int) -> float:

@@ -133,7 +133,8 @@ class PipelineChange:
     useful_share: float = 1.0
     spin_factor: float = 1.0  # on the CPU time of the workers, whose threads wait for each other
     consume_saved_ns: float = 0.0  # a batch, in the consumer; negative: added
-    consume_cpu_added_ns: float = 0.0  # a batch, in the consumer
+    consume_cpu_added_ns: float = 0.0  # CPU time a batch, in the consumer; negative: saved
+    sending_saved: float = 0.0  # of the CPU time of the workers' other threads, which send: 0 to 1
     ranks: int | None = None  # on the host: they share its cores
     cores: float | None = None  # of the host
     auxiliary_cores: float = 0.0
@@ -299,6 +300,7 @@ def _changed_costs(costs: BatchCosts, change: PipelineChange) -> BatchCosts:
     costs = _with_threads(_with_spinning(costs, change.spin_factor), change)
     factor = change.service_factor * change.batch_factor
     waiting = costs.service_ns - costs.service_cpu_ns
+    sending = costs.demand_ns - costs.service_cpu_ns  # CPU time of other threads
     capped = waiting * change.capped_share
     waiting = waiting - capped + np.minimum(capped, change.capped_ns)
     consume = np.maximum(costs.consume_ns - change.consume_saved_ns, 0.0)
@@ -310,9 +312,10 @@ def _changed_costs(costs: BatchCosts, change: PipelineChange) -> BatchCosts:
     return BatchCosts(
         service_ns=(costs.service_cpu_ns + waiting * change.wait_factor) * factor,
         service_cpu_ns=costs.service_cpu_ns * factor,
-        demand_ns=costs.demand_ns * factor,
+        demand_ns=(costs.demand_ns - sending * change.sending_saved) * factor,
         consume_ns=consumed,
-        consume_cpu_ns=(costs.consume_cpu_ns + change.consume_cpu_added_ns) * change.batch_factor,
+        consume_cpu_ns=np.maximum(costs.consume_cpu_ns + change.consume_cpu_added_ns, 0.0)
+        * change.batch_factor,
         queue_ns=queued,
         auxiliary_factor=auxiliary_factor,
         receive_cpu_ns=change.receive_cpu_ns * change.batch_factor,
