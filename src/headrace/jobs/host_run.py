@@ -4,9 +4,9 @@ Every job comes through here: a script that runs directly, torchrun's ranks on t
 host of a cluster, with ranks or without.
 
 The collector of a recording gathers what ranks and workers write and samples the system. It ends
-when its standard input closes, also where its parent was killed; then it closes the records. Where
-the collector itself is killed, another takes over; meanwhile the job's events wait in its rings,
-which hold a few seconds of them.
+when its standard input closes, also where its parent was killed; then it closes the records, which
+the parent does itself where it ends the job. Where the collector itself is killed, another takes
+over; meanwhile the job's events wait in its rings, which hold a few seconds of them.
 
 Each host of a cluster prepares itself, reports to the job's driver that it is ready, and waits for
 all others. So no script starts anywhere if one host lacks what it needs, and no rank waits at a
@@ -121,14 +121,29 @@ class Recording:
         """
         if self._scraper is not None and self._scraper.end(patience_s=_SCRAPER_CLOSE_S) is None:
             print_status("--metric: the expressions take too long; some values are missing")
-        collector = self._collector
-        if collector is not None and collector.end(patience_s=_CLOSE_S, kills=False) is None:
-            print_status(f"the records in {self._records} are not closed yet")
+        if self._collector is not None:
+            self._close_records(self._collector)
         with suppress(OSError):  # the run has ended, and its disk may be gone
             applied = {path.name for path in self._applied.glob("*")}
             for each in self._overrides:
                 if each.is_loader_argument and each.mark not in applied:
                     print_status(f"{each} was applied to no DataLoader")
+
+    def _close_records(self, collector: RestartedSidecar) -> None:
+        # Imported after the job has ended, as little as possible before the script's first line.
+        import sqlite3
+
+        from headrace.records.collector import LEAVES_STORE, Collector
+
+        code = collector.end({LEAVES_STORE: True}, patience_s=_CLOSE_S, kills=False)
+        if code is None:
+            print_status(f"the records in {self._records} are not closed yet")
+        if code != 0:  # it has said why
+            return
+        try:
+            Collector(self._records, socket.gethostname()).close()
+        except (HeadraceError, OSError, sqlite3.Error) as error:
+            print_status(f"the records in {self._records}: {error}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

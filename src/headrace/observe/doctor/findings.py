@@ -149,6 +149,10 @@ _LEFT_OUT_IF_EMPTY = {"device_phase_shares", "time_shares", "start_seconds", "ru
 
 def as_json(value: Any) -> Any:
     """Return results as JSON's own types, with rounded numbers; see `rounded`."""
+    if isinstance(value, str):
+        return value
+    if value is None or isinstance(value, int | float):  # before what asks abstract classes
+        return rounded(value)
     if is_dataclass(value):
         value = {
             _KEYS.get(name, name): part
@@ -159,7 +163,7 @@ def as_json(value: Any) -> Any:
         return {name: as_json(part) for name, part in value.items()}
     if isinstance(value, tuple):
         return [as_json(part) for part in value]
-    return value if isinstance(value, str) else rounded(value)
+    return rounded(value)
 
 
 def rounded(value: float | None) -> float | None:

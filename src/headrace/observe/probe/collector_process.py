@@ -2,7 +2,8 @@
 
 It is a sidecar of the launcher, and ends, with all records closed, when its input is closed (by the
 launcher, or because the launcher died), when it is no longer a child of the launcher, or on
-SIGTERM. It ignores Ctrl-C, because the ranks record until they have ended.
+SIGTERM. It ignores Ctrl-C, because the ranks record until they have ended. A launcher that says so
+in its last message closes the records itself.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from headrace.core.process.sidecar import SidecarParent, run_sidecar
 from headrace.observe.probe.process_cores import ProcessCores
 from headrace.observe.probe.process_usage import ProcessUsage, with_children
 from headrace.observe.probe.system_metrics import SystemSampler
-from headrace.records.collector import Collector, fault_row
+from headrace.records.collector import LEAVES_STORE, Collector, fault_row
 from headrace.records.live_switch import LiveSwitch
 from headrace.records.schema import EVENTS, HOSTS, PROCESS_CORES, PROCESS_USAGE
 
@@ -49,8 +50,11 @@ class CollectorProcess:
             self._collector.add(HOSTS, [self._row(attempt)])
         self._collector.drain()
 
-    def run(self, wake: int) -> None:
-        """Collect until the end; `wake` is a file descriptor that becomes readable on SIGTERM."""
+    def run(self, wake: int) -> bool:
+        """Collect until the end, and return whether the launcher's input ended it.
+
+        `wake` is a file descriptor that becomes readable on SIGTERM.
+        """
         now_s = time.monotonic()
         drain_s, sample_s = now_s + _DRAIN_S, now_s + self._switch.interval_s
         watched = [self._parent.fileno(), wake]
@@ -58,7 +62,7 @@ class CollectorProcess:
             pause_s = max(0.0, min(drain_s, sample_s) - time.monotonic())
             readable, _, _ = select.select(watched, [], [], pause_s)
             if readable:
-                return
+                return self._parent.fileno() in readable
             now_s = time.monotonic()
             # The interval may have been shortened meanwhile.
             sample_s = min(sample_s, now_s + self._switch.interval_s)
@@ -70,8 +74,9 @@ class CollectorProcess:
                 self._note_switch()
                 self._drain()
                 drain_s = max(drain_s + _DRAIN_S, now_s)
+        return False
 
-    def close(self) -> None:
+    def close(self, *, leaves_store: bool) -> None:
         """Take the last sample and close the records; raises OSError or sqlite3.Error."""
         self._sample()
         if self._faults:
@@ -80,7 +85,7 @@ class CollectorProcess:
         if self._samples_lost:
             text = f"samples of the host could not be taken {self._samples_lost} times"
             self._collector.add(EVENTS, [fault_row(text)])
-        self._collector.close()
+        self._collector.close(leaves_store=leaves_store)
         self._switch.remove()
 
     def _row(self, attempt: int) -> tuple[str, float, int, int, int]:
@@ -131,8 +136,8 @@ def main(parent: SidecarParent) -> int:
     raise_open_file_limit()  # each ring is one open file
     try:
         process = CollectorProcess(folder, attempt=parent.request["attempt"], parent=parent)
-        process.run(wake)
-        process.close()
+        last = (parent.read() if process.run(wake) else None) or {}
+        process.close(leaves_store=LEAVES_STORE in last)
     except (HeadraceError, OSError, sqlite3.Error) as error:
         print(f"headrace: the records in {folder}: {error}", file=sys.stderr)  # noqa: T201
         return 1

@@ -391,16 +391,18 @@ def _tensor_remedies(evidence: Evidence, work: BatchWork) -> tuple[Remedy, ...]:
     waiting = np.maximum(work.service_ns - work.column("cpu_ns"), 0.0)
     held_up = float(np.maximum(send - wall, 0.0).sum() / max(waiting.sum(), 1.0))
     fewest = min(HANDOFF_NS / max(measured.taking_ns, 1.0), _LEFT_BY_UINT8)
-    prediction = simulator.predict(*(
-        PipelineChange(
-            capped_share=held_up,
-            capped_ns=float(np.maximum(send * left - wall, 0.0).mean()),
-            consume_saved_ns=measured.taking_ns * (1.0 - left),
-            consume_cpu_added_ns=-measured.taking_cpu_ns * (1.0 - left),
-            sending_saved=1.0 - left,
+    prediction = simulator.predict(
+        *(
+            PipelineChange(
+                capped_share=held_up,
+                capped_ns=float(np.maximum(send * left - wall, 0.0).mean()),
+                consume_saved_ns=measured.taking_ns * (1.0 - left),
+                consume_cpu_added_ns=-measured.taking_cpu_ns * (1.0 - left),
+                sending_saved=1.0 - left,
+            )
+            for left in (_LEFT_BY_UINT8, fewest)
         )
-        for left in (_LEFT_BY_UINT8, fewest)
-    ))
+    )
     how = (
         "Hand over few tensors, uint8 rather than float32, and no lists of Python objects. A "
         "tensor's handle comes from a thread of the worker, which waits while Python code runs "
