@@ -96,6 +96,10 @@ def test_what_is_paid_once_is_never_before_what_is_serious(evidence: Evidence):
         finding("sync-bound", 0.11 * total, "serious"),
     )
     assert ranked == ["sync-bound", "slow-start", "step-outliers"]
+    for share, first in ((0.2, "slow-start"), (0.6, "sync-bound")):
+        late = finding("slow-start", 3.0 * total, "serious", share_of_all_time=0.75)
+        step = finding("sync-bound", share * total, evidence.severity(share * total))
+        assert order(evidence, late, step)[0] == first
 
 
 def test_what_others_on_the_host_cause_comes_after_what_the_script_does():

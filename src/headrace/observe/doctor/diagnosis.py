@@ -18,6 +18,7 @@ from dataclasses import replace
 from operator import itemgetter
 
 from headrace.observe.doctor.evidence import (
+    CRITICAL,
     FEWEST_STEPS,
     SERIOUS,
     WARNING,
@@ -207,8 +208,10 @@ def _ranking_seconds(finding: Finding, evidence: Evidence) -> float:
         return math.inf
     if finding.rule == "memory-growth":
         return serious
-    if finding.rule == "slow-start" and finding.severity in ("info", "warning"):
-        return min(finding.seconds_lost, serious)
+    if finding.rule == "slow-start":  # paid once: a longer run would lose no more
+        worse = finding.severity not in ("info", "warning")
+        most = CRITICAL * evidence.steps.total_seconds if worse else serious
+        return min(finding.seconds_lost, most)
     return finding.seconds_lost
 
 
