@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -110,6 +112,9 @@ def test_what_others_on_the_host_cause_comes_after_what_the_script_does():
     crowded = gather_evidence(tables)
     assert crowded.others_fill_cores
     assert crowded.core_pressure == {}
+    tables.system["cpu_pressure_percent"] = [math.nan] * len(tables.system["t_ns"])
+    with warnings.catch_warnings(action="error"):  # such as that of a mean of nothing
+        assert gather_evidence(tables).core_pressure == {}
     for percent, waits in ((2.0, False), (60.0, True)):  # as the kernel says
         tables.system["cpu_pressure_percent"] = [percent] * len(tables.system["t_ns"])
         measured = gather_evidence(tables)

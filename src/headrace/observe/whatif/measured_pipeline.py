@@ -123,16 +123,24 @@ def _busy_cores(system: Columns, names: list[str], span_ns: tuple[int, int] | No
     inside = _inside(system, span_ns)
     if not names or not inside.any():
         return None
-    percent = sum(float(np.nanmean(system[name][inside].astype(np.float64))) for name in names)
-    return percent / 100.0
+    means = [_known_mean(system[name][inside]) for name in names]
+    known = [mean for mean in means if mean is not None]
+    return sum(known) / 100.0 if known else None
 
 
 def _pressure(system: Columns, span_ns: tuple[int, int] | None) -> float | None:
     inside = _inside(system, span_ns)
     if "cpu_pressure_percent" not in system or not inside.any():
         return None
-    share = float(np.nanmean(system["cpu_pressure_percent"][inside].astype(np.float64))) / 100.0
-    return share if np.isfinite(share) else None
+    percent = _known_mean(system["cpu_pressure_percent"][inside])
+    return None if percent is None else percent / 100.0
+
+
+def _known_mean(values: np.ndarray) -> float | None:
+    """Return the mean of samples, of those that are known; None where none is."""
+    numbers = values.astype(np.float64)
+    known = numbers[np.isfinite(numbers)]
+    return float(known.mean()) if len(known) else None
 
 
 def _inside(samples: Columns, span_ns: tuple[int, int] | None) -> Flags:
