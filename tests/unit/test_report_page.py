@@ -48,12 +48,16 @@ def material(tables: RunTables, **changes: object) -> PageData:
     return PageData(**{**known, **changes})
 
 
+def page_about(data: PageData) -> Page:
+    return Page(b"".join(page_of(data)).decode())
+
+
 @pytest.mark.parametrize(
     "run",
     [SLOW, Run(workers=0), Run(loader=False), Run(batches=3), Run(ranks=3, busy_cores=4, epochs=2)],
 )
 def test_every_kind_of_run_makes_a_whole_page(run: Run):
-    page = Page(page_of(material(play(run))))
+    page = page_about(material(play(run)))
     check_alone(page)
     ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
     assert len(ids) == len(set(ids))
@@ -63,7 +67,7 @@ def test_every_kind_of_run_makes_a_whole_page(run: Run):
 
 
 def test_nothing_recorded_makes_a_page_that_says_so():
-    page = Page(page_of(material(RunTables())))
+    page = page_about(material(RunTables()))
     check_alone(page)
     assert page.charts == {}
     assert "No step was recorded" in page.text
@@ -74,7 +78,7 @@ def test_a_run_that_evaluates_for_half_of_its_time_says_so():
     tables = play(Run(workers=4, service_ms=8))
     for row in tables.rows["steps"][60:]:
         row.update(kind="eval", loader=1)
-    page = Page(page_of(material(tables)))
+    page = page_about(material(tables))
     assert "What the run spends its time on" in page.text
     assert "evaluation" in page.text
 
@@ -83,13 +87,13 @@ def test_a_run_without_an_optimizer_has_a_chart_of_its_batches():
     tables = play(Run(workers=4, service_ms=8))
     for row in tables.rows["steps"]:
         row.update(kind="eval")
-    page = Page(page_of(material(tables)))
+    page = page_about(material(tables))
     assert "What a batch spends its time on" in page.text
     assert "phases" in page.charts
 
 
 def test_findings_have_evidence_cause_and_remedies():
-    page = Page(page_of(material(play(SLOW))))
+    page = page_about(material(play(SLOW)))
     assert f"{AUGMENT}:31" in page.text
     assert "Evidence" in page.text
     assert "What would help" in page.text
@@ -113,7 +117,7 @@ def test_hostile_names_are_text():
         versions={HOSTILE: HOSTILE},
     )  # fmt: skip
     known = material(tables, name=HOSTILE, path=Path(f"/runs/{HOSTILE}"), attempts=(attempt,))
-    page = Page(page_of(known))
+    page = page_about(known)
     check_alone(page)
     assert page.text.count(HOSTILE) > 5
     # Plotly takes labels for HTML of its own kind.

@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from headrace.core.errors import UsageError
-from headrace.core.files import write_text_atomically
+from headrace.core.files import write_atomically
 from headrace.records.reader import open_records
 from headrace.report.formatting import format_time
 from headrace.report.markup import Html, Section, element, join_html
@@ -32,14 +32,14 @@ SECTIONS: tuple[Callable[[PageData], Section | None], ...] = (
 """The page's sections, in reading order."""
 
 
-def page_of(data: PageData) -> str:
-    """Return the page about a run, as HTML.
+def page_of(data: PageData) -> list[bytes]:
+    """Return the page about a run, as HTML in pieces: Plotly is five megabytes of it.
 
     It loads nothing: all that it needs is included, and its content policy forbids the browser to
     fetch or run anything else, whatever the records contain.
     """
     sections = [built for build in SECTIONS if (built := build(data)) is not None]
-    scripts = (_plotly(), _asset("page.js"))
+    scripts = (_plotly(), _asset("page.js").encode())
     head = join_html(
         element("meta", charset="utf-8"),
         Html(f'<meta http-equiv="Content-Security-Policy" content="{_policy(scripts)}">'),
@@ -56,9 +56,9 @@ def page_of(data: PageData) -> str:
         element("main", *shown),
         element("footer", "Made by Headrace. The page loads nothing from anywhere."),
     )
-    # Joined once, as Plotly is five megabytes of text.
-    begin = f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head><body>{body}<script>'
-    return "".join((begin, "</script><script>".join(scripts), "</script></body></html>\n"))
+    begin = f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head><body>{body}'
+    framed = (part for script in scripts for part in (b"<script>", script, b"</script>"))
+    return [begin.encode(), *framed, b"</body></html>\n"]
 
 
 def _header(data: PageData, sections: list[Section]) -> Html:
@@ -83,10 +83,10 @@ def _header(data: PageData, sections: list[Section]) -> Html:
     )  # fmt: skip
 
 
-def _policy(scripts: tuple[str, ...]) -> str:
+def _policy(scripts: tuple[bytes, ...]) -> str:
     """Return the content policy: only these scripts, and styles in the page."""
     hashes = " ".join(
-        f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+        f"'sha256-{base64.b64encode(hashlib.sha256(script).digest()).decode()}'"
         for script in scripts
     )
     return (
@@ -99,9 +99,10 @@ def _asset(name: str) -> str:
     return files("headrace.report").joinpath(name).read_text(encoding="utf-8")
 
 
-def _plotly() -> str:
-    source = files("plotly").joinpath("package_data/plotly.min.js").read_text(encoding="utf-8")
-    return source.replace("\r\n", "\n")  # as browsers normalise it, or else its hash would differ
+def _plotly() -> bytes:
+    source = files("plotly").joinpath("package_data/plotly.min.js").read_bytes()
+    # As browsers normalise it, or else its hash would differ.
+    return source.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
 
 REPORT_FILE = "report.html"
@@ -137,7 +138,7 @@ def write_page(data: PageData, output: str | Path) -> Path:
         path /= REPORT_FILE
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_text_atomically(path, page)  # a browser may be reading it
+        write_atomically(path, page, durable=False)  # a browser may be reading it
     except OSError as error:
         raise UsageError(
             f"{path} cannot be written: {error}. Give another file with --output."
