@@ -59,7 +59,7 @@ def quarantined(folder: Path) -> list[dict]:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_bad_sample_is_replaced_within_its_shard_and_named(
-    url: str, tmp_path: Path, workers: int
+    url: str, tmp_path: Path, workers: int, caplog: pytest.LogCaptureFixture
 ):
     (bad_key,) = damage(url, [33])
     dataset = ShardDataset(url)
@@ -70,6 +70,8 @@ def test_a_bad_sample_is_replaced_within_its_shard_and_named(
     assert epochs[0] == epochs[1]
     assert len(epochs[0]) == COUNT
     assert bad_key not in epochs[0]
+    (warning,) = [each.message for each in caplog.records if "was replaced" in each.message]
+    assert bad_key in warning
     record = quarantined(tmp_path)[0]
     assert record["key"] == bad_key
     assert record["sample"] == 33

@@ -17,6 +17,8 @@ from headrace.data.loader.dataset_protocol import NativeDataset
 
 _LOG = logging.getLogger("headrace")
 FORGIVEN = 2  # a rate is judged from the third bad sample on
+_WARNED: set[str] = set()
+"""Datasets whose bad samples this process has warned of: once, not in each epoch."""
 
 
 def quarantine_file() -> Path:
@@ -59,14 +61,14 @@ class BadSampleBudget:
         self._max_bad_rate = dataset.max_bad_rate if isinstance(dataset, NativeDataset) else 0.0
         self._bad_here = 0
         self._stop: tuple[int, str] | None = None
-        self._has_warned = self._has_warned_unwritten = False
+        self._has_warned_unwritten = False
 
     def note(self, records: Sequence[Mapping[str, Any]], batch: int, seen: int) -> None:
         """Write the records of bad samples of `batch`; all ranks have received `seen` samples."""
         path = self._written([{**record, "rank": self._world.rank} for record in records])
-        if not self._has_warned:
-            self._has_warned = True
-            first = records[0]
+        first = records[0]
+        if str(first["dataset"]) not in _WARNED:
+            _WARNED.add(str(first["dataset"]))
             _LOG.warning(
                 "rank %d: sample %s of %s is bad (%s) and was replaced by %s; all are listed in %s",
                 self._world.rank, first["key"], first["shard"], first["error"],
