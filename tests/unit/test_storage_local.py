@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import subprocess
 from collections.abc import Iterator
@@ -91,3 +92,19 @@ def test_a_read_only_disk_is_reported(small_disk: Path) -> None:
         with pytest.raises(DeniedError, match="Read-only"):
             change()
     assert bytes(store.get("x")) == b"before"
+
+
+def test_folders_that_are_written_to_one_after_the_other_take_no_more_memory(tmp_path: Path):
+    store = open_store(str(tmp_path))
+
+    def kept() -> int:
+        gc.collect()
+        paths = [each for each in gc.get_objects() if isinstance(each, Path)]
+        return sum(str(tmp_path) in str(each) for each in paths)
+
+    for step in range(300):  # as checkpoints are
+        store.put(f"step-{step}/model", b"")
+    before = kept()
+    for step in range(300, 1200):
+        store.put(f"step-{step}/model", b"")
+    assert kept() <= before + 300

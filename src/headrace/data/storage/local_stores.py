@@ -49,6 +49,7 @@ from headrace.data.storage.urls import Location, check_path
 
 # A shared file system may not show the locks of other hosts' writers.
 _ABANDONED_AFTER_S = 3600.0
+_MOST_TIDIED = 256  # folders that are remembered: checkpoints make one after the other
 # A pipe is opened without waiting for its other end; of files the flag changes nothing.
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 _ERRORS: dict[int, type[StorageError]] = {
@@ -175,6 +176,8 @@ class LocalStore(_ImmediateStore):
     def _tidied_place(self, path: str) -> Path:
         file = Path(self._file(path))
         if file.parent not in self._tidied:
+            if len(self._tidied) >= _MOST_TIDIED:
+                self._tidied.clear()
             self._tidied.add(file.parent)
             remove_abandoned_files(file.parent, older_than_s=_ABANDONED_AFTER_S)
         return file
