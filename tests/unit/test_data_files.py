@@ -284,7 +284,7 @@ def test_tars_and_images_in_other_folders_are_not_guessed_at(tmp_path):
     source = class_folders(tmp_path / "src", each=2)
     write(source, {"backup.tar": tar_of({"x.jpg": jpeg()})})
     with pytest.raises(
-        DatasetError, match=r"\(such as backup\.tar\) and 4 images, of which 4 are in"
+        DatasetError, match=r"\(such as backup\.tar\) and 4 images, of which 4 are no"
     ):
         index_in_place(str(source))
     assert list_source(str(source), SourceOptions()).source.ignored == ("backup.tar",)

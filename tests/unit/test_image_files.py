@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+from functools import partial
 
+import cv2
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,17 +15,13 @@ from PIL import Image, ImageOps
 from headrace.core.errors import BadSampleError, UsageError
 from headrace.data.image_files import (
     check_pair_orientation,
+    is_mask_name,
+    masks_among,
     read_header,
     read_orientation,
     with_orientation,
 )
-from headrace.data.transforms.decode import (
-    decode_image,
-    decode_labels,
-    decode_member,
-    is_mask_name,
-    masks_among,
-)
+from headrace.data.transforms.decode import decode_image, decode_labels, decode_member
 from headrace.data.transforms.resize import Recode
 from headrace.transforms import JointScaleCropFlip
 
@@ -240,6 +238,8 @@ def test_a_gray_mask_has_one_channel_in_every_format(kind):
         (("jpg",), set()),
         (("left.png", "right.png"), set()),
         (("jpeg", "jpg"), set()),
+        (("image.jpg", "jpg"), {"jpg"}),
+        (("image.png", "tif"), {"tif"}),
         (("jpg", "mask.npy"), set()),
     ],
 )
@@ -250,3 +250,47 @@ def test_which_member_of_a_sample_is_a_mask(members, masks):
 def test_names_of_masks():
     names = ["mask.png", "a.mask.png", "x_mask.png", "SEG.PNG", "png", "image.png", "unmasked.png"]
     assert [is_mask_name(name) for name in names] == [True] * 4 + [False] * 3
+
+
+DEEP = RNG.integers(0, 65535, (4, 6, 3)).astype(np.uint16)
+
+
+@pytest.mark.parametrize("what", ["tif", "png", "ppm"])
+def test_colours_of_16_bits_are_not_cut_to_8(what):
+    """Pillow and OpenCV keep the upper eight of a TIFF and a PPM, and say nothing."""
+    data = {
+        "tif": cv2.imencode(".tif", DEEP)[1].tobytes(),
+        "png": cv2.imencode(".png", DEEP)[1].tobytes(),
+        "ppm": b"P6\n6 4\n65535\n" + DEEP.astype(">u2").tobytes(),
+    }[what]
+    for decode in (decode_image, decode_labels, partial(Recode(resize_short=2), what)):
+        with pytest.raises(BadSampleError, match="16 bits a channel"):
+            decode(data)
+
+
+@pytest.mark.parametrize("magic", [b"P5", b"P2"])
+@pytest.mark.parametrize("maximum", [1, 20, 100, 254, 255])
+def test_the_labels_of_a_pgm_are_as_they_are_stored(magic, maximum):
+    """Pillow scales values so that the greatest one becomes 255."""
+    values = np.arange(maximum + 1, dtype=np.uint8)
+    pixels = values.tobytes() if magic == b"P5" else b" ".join(b"%d" % each for each in values)
+    data = b"%s\n%d 1\n%d\n%s" % (magic, len(values), maximum, pixels)
+    np.testing.assert_array_equal(decode_labels(data)[0, :, 0], values)
+
+
+def test_a_palette_mask_with_the_extension_of_a_jpeg_keeps_its_labels_too():
+    data = PALETTES["png"]
+    for size in (20, 100):
+        labels = decode_member("mask.jpg", Recode(resize_short=size)("mask.jpg", data))
+        assert (labels.shape[2], labels.max() <= 20) == (1, True)
+    assert decode_member("mask.jpg", picture("JPEG")).shape == (40, 60, 3)
+
+
+def test_advice_about_a_huge_image_names_no_command_that_refuses_it():
+    sink = io.BytesIO()
+    Image.new("1", (15000, 15000)).save(sink, "PNG")
+    header = sink.getvalue()[:100]
+    for read in (read_header, partial(Recode(resize_short=8), "png")):
+        with pytest.raises(BadSampleError, match="15000x15000 pixels") as caught:
+            read(header)
+        assert "headrace" not in str(caught.value)

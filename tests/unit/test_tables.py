@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.core.errors import DatasetError, HeadraceError, NotFoundError
+from headrace.data.image_files import masks_among
 from headrace.data.shards.sources.sample_table import SampleTable, samples_of
 from headrace.data.shards.sources.source_kinds import SourceOptions, list_source, read_classes
 
@@ -311,3 +312,77 @@ def test_nothing_else_than_a_sentence_comes_of_any_bytes(tmp_path: Path):
                     listed(written(tmp_path, name, start + rest))
                 except HeadraceError as error:
                     assert name in str(error)  # noqa: PT017
+
+
+def test_paths_below_the_table_may_begin_with_a_dot(tmp_path: Path):
+    """As `find . -name '*.jpg'` writes them."""
+    names = ["./a/1.jpg", "a//2.jpg", "a/./3.jpg", "././4.jpg", "./a b/é.jpg"]
+    lines = ["path,mask", *(f"{name},{name.replace('jpg', 'png')}" for name in names)]
+    table = listed(written(tmp_path, "t.csv", "\n".join(lines)))
+    plain = ["a/1.jpg", "a/2.jpg", "a/3.jpg", "4.jpg", "a b/é.jpg"]
+    assert table.images.paths.to_pylist() == plain
+    assert table.masks is not None
+    assert table.masks.paths.to_pylist() == [name.replace("jpg", "png") for name in plain]
+    for path, words in (("./../1.jpg", "leads out"), ("./", "names the table's own folder")):
+        with pytest.raises(DatasetError, match=rf"'path' {words}.* in row 1 \(of 1\)"):
+            listed(written(tmp_path, "t.csv", f"path\n{path}\n"))
+
+
+def test_urls_of_buckets_have_no_query_and_no_fragment(tmp_path: Path):
+    urls = ["s3://b/a#1.jpg", "s3://b/a#2.jpg", "gs://b/c?x=1.png", "https://h/d.jpg?x=1.png#e"]
+    table = listed(written(tmp_path, "t.csv", "\n".join(["url", *urls])))
+    assert [(each[0], each[1]) for each in rows(table)] == list(
+        zip(urls, ["a#1", "a#2", "c?x=1", "d"], strict=True)
+    )
+    extensions = [sample.files[0].extension for sample in samples_of(table)]
+    assert extensions == ["jpg", "jpg", "png", "jpg"]
+
+
+def test_blanks_around_the_names_of_columns_lose_no_column(tmp_path: Path):
+    for header in ("path, label", " path ,label\t", '"path","label "', "\ufeffpath , label "):
+        table = listed(written(tmp_path, "t.csv", f"{header}\n1.jpg,a\n2.jpg,b\n"))
+        assert table.classes == ("a", "b")
+    with pytest.raises(DatasetError, match="several columns 'label'"):
+        listed(written(tmp_path, "t.csv", "path,label, label\n1.jpg,a,b\n"))
+
+
+def test_long_numbers_within_objects_and_lists_are_refused(tmp_path: Path):
+    for more in ("[1, 12345678901234567890]", '{"id": 12345678901234567890}',
+                 '[{"ids": [12345678901234567890]}]'):  # fmt: skip
+        with pytest.raises(DatasetError, match="'more' holds whole numbers of so many digits"):
+            listed(written(tmp_path, "t.jsonl", f'{{"path": "1.jpg", "more": {more}}}\n'))
+    text = '{"path": "1.jpg", "more": [{"a": [1.5, null]}, null]}\n'
+    more = rows(listed(written(tmp_path, "t.jsonl", text)))[0][3]["more"]
+    assert more == [{"a": [1.5, None]}, None]
+
+
+def test_parts_of_one_table_may_be_named_by_their_content(tmp_path: Path):
+    for number, content in enumerate(("6ef3991c06080e14", "c4bbd3e2a2e0c5af")):
+        name = f"train-{number:05d}-of-00002-{content}.parquet"
+        parquet(tmp_path / "data", name, path=[f"{number}.jpg"], label=[number])
+    for split in (None, "train"):
+        assert [each[1] for each in rows(listed(tmp_path, split=split))] == ["0", "1"]
+    parquet(tmp_path / "data", "test-00000-of-00001-c4bbd3e2a2e0c5af.parquet", path=["3.jpg"])
+    with pytest.raises(DatasetError, match=r"2 tables: .*test-.*, .*train-.* \(2 files\)"):
+        listed(tmp_path)
+
+
+KINDS = ["bmp", "gif", "jpg", "png", "ppm", "tif", "webp", "npy"]
+
+
+@pytest.mark.parametrize("image", KINDS)
+@pytest.mark.parametrize("mask", KINDS)
+def test_readers_know_the_mask_by_the_names_that_packing_gives(tmp_path, image, mask):
+    path = written(tmp_path, "t.csv", f"path,mask\na/x.{image},b/x.{mask}\n")
+    (sample,) = samples_of(listed(path))
+    first, second = (file.extension for file in sample.files)
+    assert (first.rpartition(".")[2], second.rpartition(".")[2]) == (image, mask)
+    assert first != second
+    expected = set() if mask == "npy" else {second}
+    assert masks_among((first, second)) == masks_among((second, first))
+    assert masks_among((first, second)) & {second} == expected
+    assert first not in masks_among((first, second)) or mask == "npy"
+    usual = {("jpg", "png"): ("jpg", "png"), ("png", "png"): ("image.png", "png"),
+             ("tif", "png"): ("tif", "png"), ("jpg", "gif"): ("jpg", "gif"),
+             ("jpg", "jpg"): ("image.jpg", "jpg")}  # fmt: skip
+    assert (first, second) == usual.get((image, mask), (first, second))

@@ -1,4 +1,4 @@
-"""Image files: their extensions, headers, and EXIF orientation.
+"""Image files: their extensions, headers, EXIF orientation, and which of a sample's are masks.
 
 Decoded pixels are those that are stored. An EXIF orientation is not applied, as torchvision and
 Pillow do not either, so that an image and its mask stay aligned; and no file loses it.
@@ -13,14 +13,33 @@ import warnings
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from functools import lru_cache
+from typing import TYPE_CHECKING, Literal, cast
 
 import simplejpeg
 
 from headrace.core.errors import BadSampleError
 
+if TYPE_CHECKING:
+    from PIL.Image import Image as PillowImage
+    from PIL.ImageFile import ImageFile
+    from PIL.TiffImagePlugin import TiffImageFile
+
 IMAGE_EXTENSIONS = frozenset(
-    {"bmp", "gif", "jpeg", "jpg", "pgm", "png", "ppm", "tif", "tiff", "webp"}
+    {
+        "bmp",
+        "gif",
+        "jfif",
+        "jpe",
+        "jpeg",
+        "jpg",
+        "pgm",
+        "png",
+        "ppm",
+        "tif",
+        "tiff",
+        "webp",
+    }
 )
 """Extensions of images, in lower case. The decoders go by content, of any of these formats."""
 
@@ -55,8 +74,8 @@ def read_header(data: bytes | memoryview) -> ImageHeader:
     if header.height * header.width > MAX_PIXELS:
         raise BadSampleError(
             f"The header promises {header.width}x{header.height} pixels, above the limit of "
-            f"{MAX_PIXELS} that guards memory. Shrink the image (`headrace data pack "
-            "--resize-short`), or leave it out."
+            f"{MAX_PIXELS} that guards memory. Shrink the file before packing, for example with "
+            "ImageMagick's `mogrify -resize`, or leave it out."
         )
     if header.depth_bits > 8:  # all transforms are for uint8
         raise BadSampleError(
@@ -99,7 +118,7 @@ def _read_other_header(data: bytes | memoryview) -> ImageHeader:
             warnings.simplefilter("ignore")  # of large images: the caller has its own limit
             with Image.open(io.BytesIO(data)) as image:
                 width, height = image.size
-                depth_bits = 16 if image.mode.startswith(("I", "F")) else 8
+                depth_bits = _depth_bits(image)
                 kind: Kind = "jpeg" if image.format == "JPEG" else "other"
                 cmyk, palette = image.mode == "CMYK", image.mode == "P"
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
@@ -110,6 +129,24 @@ def _read_other_header(data: bytes | memoryview) -> ImageHeader:
     return ImageHeader(
         kind=kind, height=height, width=width, palette=palette, cmyk=cmyk, depth_bits=depth_bits
     )
+
+
+_BITS_PER_SAMPLE = 258  # TIFF 6.0, section 8
+
+
+def _depth_bits(image: PillowImage) -> int:
+    """Return the bits of a channel, also of colours of which Pillow keeps the upper eight."""
+    if image.mode.startswith(("I", "F")):
+        return 16
+    if image.format == "TIFF":
+        return int(max(cast("TiffImageFile", image).tag_v2.get(_BITS_PER_SAMPLE, (8,))))
+    return 16 if pnm_maximum(image) > 255 else 8
+
+
+def pnm_maximum(image: PillowImage) -> int:
+    """Return the value that means white in a PGM or PPM, of others 255: Pillow scales by it."""
+    arguments = cast("ImageFile", image).tile[0].args if image.format == "PPM" else ()
+    return int(arguments[1]) if isinstance(arguments, tuple) and len(arguments) == 2 else 255
 
 
 _ORIENTATION = 0x0112  # EXIF 2.32, 4.6.4, table 4
@@ -281,3 +318,57 @@ def one_line(error: BaseException) -> str:
     # Pillow's messages contain the address of the buffer, which differs from run to run.
     text = re.sub(r"<_io\.BytesIO object at 0x[0-9a-f]+>", "", str(error))
     return " ".join(text.split()) or type(error).__name__
+
+
+_MASK_NAMES = frozenset(
+    {
+        "annotation",
+        "gt",
+        "instance",
+        "instances",
+        "label",
+        "labelids",
+        "labels",
+        "mask",
+        "masks",
+        "panoptic",
+        "seg",
+        "segm",
+        "segmentation",
+        "semantic",
+        "trimap",
+    }
+)
+
+
+def is_mask_name(extension: str) -> bool:
+    """Return whether a member's extension says that it is a mask, as "mask.png" or "left_seg.png".
+
+    Args:
+        extension: The name after the key, without the dot.
+    """
+    first, dot, last = extension.lower().rpartition(".")
+    role = first.replace("_", ".").replace("-", ".").rpartition(".")[2]
+    return bool(dot) and last in IMAGE_EXTENSIONS and role in _MASK_NAMES
+
+
+# Where both have plain names, the first of these is the mask.
+_PLAIN_MASKS = ("gif", "png", "tif", "bmp", "pgm", "tiff", "ppm", "webp")
+
+
+@lru_cache(maxsize=1024)
+def masks_among(extensions: tuple[str, ...]) -> frozenset[str]:
+    """Return which members of a sample are masks, by the names of all its members.
+
+    Those named so, as "mask.png"; and of two images the one with its format's plain name beside
+    one that is named "image.png", say, or beside a JPEG. Packing and indexing name pairs so.
+    """
+    images = [each for each in extensions if each.lower().rpartition(".")[2] in IMAGE_EXTENSIONS]
+    named = frozenset(each for each in images if is_mask_name(each))
+    others = [each for each in images if each not in named]
+    if named or len(others) != 2:
+        return named
+    plain = [each for each in others if "." not in each]
+    if len(plain) == 1 and any(each.lower().startswith("image.") for each in others):
+        return frozenset(plain)
+    return frozenset([each for each in _PLAIN_MASKS if each in others][:1])

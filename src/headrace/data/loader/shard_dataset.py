@@ -22,6 +22,7 @@ from headrace.core.errors import BadSampleError, CorruptError, TooManyBadSamples
 from headrace.core.loader_hooks import LOADER_HOOKS
 from headrace.core.units import parse_bytes
 from headrace.data import storage as storage_layer  # whose CachedStore few workers need
+from headrace.data.image_files import masks_among
 from headrace.data.loader.dataset_protocol import NativeDataset
 from headrace.data.loader.quarantine import too_many, write_records
 from headrace.data.shards.members import Member, SampleLocation, as_bytes, verify
@@ -34,7 +35,7 @@ from headrace.data.storage import (
     open_store,
     streamed_url,
 )
-from headrace.data.transforms.decode import decode_member, masks_among
+from headrace.data.transforms.decode import decode_member
 from headrace.sampling.seeds import combine
 
 # Members of one sample are adjacent in a tar, a header between them. Where the gap is larger,

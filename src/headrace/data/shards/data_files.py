@@ -6,11 +6,14 @@ buckets. What is ignored is counted, with examples.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from typing import Any
 
 from headrace.data.image_files import IMAGE_EXTENSIONS
 from headrace.data.shards.members import extension_of
+from headrace.data.storage import ObjectInfo
 
 _SYSTEM_NAMES = frozenset(
     {
@@ -18,11 +21,13 @@ _SYSTEM_NAMES = frozenset(
         "__pycache__",
         "network trash folder",
         "temporary items",
+        "thevolumesettingsfolder",
         "icon\r",  # macOS
         "$recycle.bin",
         "desktop.ini",
         "ehthumbs.db",
         "ehthumbs_vista.db",
+        "recycled",
         "recycler",  # Windows
         "system volume information",
         "thumbs.db",
@@ -40,8 +45,14 @@ _SYSTEM_NAMES = frozenset(
 )
 """Names, in lower case, of what systems put beside files; see also `is_system_name`."""
 
+_NUMBERED_NAMES = re.compile(r"@gmt-.*|found\.[0-9]{3}", re.DOTALL)
+"""Snapshots of Samba's, and what Windows' chkdsk leaves."""
+
 _TARS = (".tar",)
-_COMPRESSED_TARS = (".tar.gz", ".tgz", ".tar.zst", ".tar.bz2", ".tar.xz")
+_COMPRESSED_TARS = (
+    ".tar.gz", ".tgz", ".tar.zst", ".tzst", ".tar.bz2", ".tbz", ".tbz2", ".tar.xz", ".txz",
+    ".tar.lz4", ".tar.lzma", ".tar.z",
+)  # fmt: skip
 
 
 def is_system_name(name: str) -> bool:
@@ -49,7 +60,7 @@ def is_system_name(name: str) -> bool:
     if name.startswith("."):  # .git, .ipynb_checkpoints, .DS_Store, ._x.jpg
         return name not in {"", ".", ".."}
     lower = name.lower()
-    return lower in _SYSTEM_NAMES or lower.startswith("@gmt-")  # a snapshot of Samba's
+    return lower in _SYSTEM_NAMES or _NUMBERED_NAMES.fullmatch(lower) is not None
 
 
 def is_system_path(path: str, named: str = "") -> bool:
@@ -76,6 +87,17 @@ def is_tar(path: str) -> bool:
     return path.lower().endswith(_TARS)
 
 
+def is_compressed_tar(path: str) -> bool:
+    """Return whether a file is a compressed tar by its name."""
+    return path.lower().endswith(_COMPRESSED_TARS)
+
+
+def may_hold_images(info: ObjectInfo) -> bool:
+    """Return whether an entry that cannot be read may be data: an image, or a folder of them."""
+    is_anything = info.is_folder is not False or not extension_of(info.path)
+    return is_anything or is_image(info.path)
+
+
 _EXAMPLES = 5
 _SHOWN = 1024  # characters
 
@@ -89,15 +111,24 @@ class IgnoredFiles:
     num_system: int = 0  # of these the hidden ones, and systems' own
     system_examples: list[str] = field(default_factory=list)
     folders: dict[str, tuple[int, str]] = field(default_factory=dict)
-    """The folders at the top that are not hidden themselves: how many, and the first."""
+    """The folders at the top that are not hidden themselves: how many, and the first.
+
+    Of one that has nothing in it that is 0, and an empty folder.
+    """
 
     def add(self, path: str, *, system: bool) -> None:
         """Add a file; `system`: it is hidden, or a system's own."""
         self._count(1, [path], int(system), [path] if system else [])
         folder, slash, _ = path.partition("/")
         if slash and not is_system_name(folder):
-            count, first = self.folders.get(folder, (0, path))
-            self.folders[folder] = count + 1, first
+            count, first = self.folders.get(folder, (0, ""))
+            self.folders[folder] = count + 1, first if count else path
+
+    def add_empty_folder(self, path: str) -> None:
+        """Add a folder that has nothing in it."""
+        folder = path.partition("/")[0]
+        if not is_system_name(folder):
+            self.folders.setdefault(folder, (0, path))
 
     def add_all(self, other: IgnoredFiles, prefix: str) -> None:
         """Add others, whose paths are below `prefix`."""
@@ -106,6 +137,15 @@ class IgnoredFiles:
             for paths in (other.examples, other.system_examples)
         )
         self._count(other.num_files, examples, other.num_system, system_examples)
+
+    def described(self) -> dict[str, Any]:
+        """Return the fields of a `DatasetSource` about them."""
+        return {
+            "num_ignored": self.num_files,
+            "ignored": tuple(self.examples),
+            "num_system": self.num_system,
+            "system": tuple(self.system_examples),
+        }
 
     def _count(
         self, num_files: int, examples: list[str], num_system: int, system_examples: list[str]
@@ -118,23 +158,27 @@ class IgnoredFiles:
             known += [path[:_SHOWN].encode("utf-8", "replace").decode() for path in more[:room]]
 
 
+MOST_PICTURES = 10
+"""Most pictures beside a tar, or a Parquet file, that are previews and no data."""
+
+
 class TarsAndImages:
     """The tars and images of a listing: which of them are the data."""
 
     def __init__(self) -> None:
         self.num_tars = self.num_compressed = self.num_images = 0
         self._tar = ""
-        self._folders_with_tars: set[str] = set()
+        self._archives: dict[str, int] = {}  # how many are in each folder
         self._image_folders: dict[str, tuple[int, str]] = {}  # number of images, and the first
 
     def add(self, path: str) -> None:
         """Add a file that is not hidden."""
         folder = path.rpartition("/")[0]
-        if path.lower().endswith((*_TARS, *_COMPRESSED_TARS)):
+        if is_tar(path) or is_compressed_tar(path):
             self.num_tars += is_tar(path)
             self.num_compressed += not is_tar(path)
             self._tar = self._tar or path
-            self._folders_with_tars.add(folder)
+            self._archives[folder] = self._archives.get(folder, 0) + 1
         elif is_image(path):
             self.num_images += 1
             count, first = self._image_folders.get(folder, (0, path))
@@ -146,22 +190,21 @@ class TarsAndImages:
         return self.num_tars + self.num_compressed
 
     def apart(self) -> tuple[int, str]:
-        """Return how many images lie in folders without a tar, and the first of them.
+        """Return how many images are no previews of tars, and the first of them.
 
-        A picture in the folder of tars is a preview of them; images in folders of their own are
-        data.
+        Some pictures in the folder of a tar are; images in folders of their own are data.
         """
         places = [
-            place
-            for folder, place in self._image_folders.items()
-            if folder not in self._folders_with_tars
+            (count, first)
+            for folder, (count, first) in self._image_folders.items()
+            if count > MOST_PICTURES * self._archives.get(folder, 0)
         ]
         return sum(count for count, _ in places), places[0][1] if places else ""
 
     def tars_are_data(self) -> bool | None:
         """Return whether the tars are the data; None where that may as well be the images.
 
-        They are where no more images lie in other folders than there are tars: previews, a logo.
+        They are where no more images than there are tars lie apart from them: previews, a logo.
         """
         return True if self.apart()[0] <= self.num_archives else None
 

@@ -15,7 +15,13 @@ from pathlib import Path
 import numpy as np
 
 from headrace.core.errors import BadSampleError, DatasetError, NotFoundError, UsageError
-from headrace.data.shards.data_files import TarsAndImages, is_image, is_system_path, is_tar
+from headrace.data.shards.data_files import (
+    TarsAndImages,
+    is_compressed_tar,
+    is_image,
+    is_system_path,
+    is_tar,
+)
 from headrace.data.shards.index_rows import MemberKind
 from headrace.data.shards.index_writer import IndexRowBuilder
 from headrace.data.shards.manifest import INDEX_NAME, MANIFEST_NAME
@@ -51,7 +57,7 @@ from headrace.data.shards.sources.sample_table import (
     samples_of,
     texts,
 )
-from headrace.data.shards.sources.source_kinds import SourceOptions, list_source
+from headrace.data.shards.sources.source_kinds import SourceOptions, list_source, refuse_file
 from headrace.data.shards.sources.table_files import TABLE_SUFFIXES
 from headrace.data.shards.tar import (
     TarIndex,
@@ -76,7 +82,8 @@ def index_tars(
     """Read all tars of a store into `spool`, by path; DatasetError names every fault in them."""
     listing, tars = SourceListing(), []
     for info in list_files(store, lambda _: None, listing.ignored):
-        if is_tar(info.path):
+        is_lost = info.unreadable and info.is_folder is not False  # with any tars in it
+        if is_tar(info.path) or is_compressed_tar(info.path) or is_lost:
             tars.append(info)
             listing.add(info)
         else:
@@ -95,6 +102,11 @@ def index_tars(
         num_samples, num_members = num_samples + len(rows), num_members + record.num_members
         if is_mostly_absent(num_samples * len(kinds), num_members):
             raise DatasetError(f"{store.url}: {too_many_kinds(num_samples, len(kinds))}")
+    if kinds and all(is_tar(f".{kind}") for kind in kinds):
+        raise DatasetError(
+            f"{store.url}: the tars hold tars and no other files, such as those of ImageNet's "
+            "classes. Unpack the outer ones, then index or unpack those within."
+        )
     return DatasetDescription(
         layout="tar",
         classes=classes,
@@ -224,7 +236,7 @@ def index_in_place(
     store, target = open_store(url), open_store(destination or url)
     if store.url.lower().endswith(TABLE_SUFFIXES):
         raise UsageError(f"{store.url} is a table. Pack it: `headrace data pack`.")
-    holds_tars = _holds_tars(store)
+    holds_tars = _holds_tars(store, url)
     _refuse_used(target)
     on_listed = report_listing(on_progress)
     with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
@@ -236,6 +248,8 @@ def index_in_place(
             description = index_tars(store, target.url, spool, on_progress, options.classes)
         else:
             table = list_source(url, options, on_listed)
+            if table.source.kind == "table":
+                raise UsageError(f"{store.url} is a table. Pack it: `headrace data pack`.")
             listed_bad = table.bad
             description = index_objects(table, target.url, spool, on_progress)
         summary = summarise(spool.parts(), listed_bad)
@@ -261,25 +275,28 @@ def _refuse_used(target: Store) -> None:
     target.delete(_PROBE_NAME)
 
 
-def _holds_tars(store: Store) -> bool:
+def _holds_tars(store: Store, url: str) -> bool:
     """Return whether the data are tars, perhaps with pictures beside them.
 
-    DatasetError: the store is empty, or holds tars and, elsewhere, images.
+    DatasetError: the store is empty, or a file, or holds tars and, elsewhere, images.
     """
     found, is_empty = TarsAndImages(), True
     for info in store.list_entries():
+        if info.is_folder and not info.unreadable:
+            continue
         is_empty = False
         if not is_system_path(info.path):
             found.add(info.path)
     if is_empty:
+        refuse_file(url)
         raise DatasetError(f"{store.url} holds nothing, or does not exist. Check the URL.")
     if not found.num_tars:
         return False
     if found.tars_are_data() is None:
         apart, first = found.apart()
         raise DatasetError(
-            f"{store.url} holds {found.described()}, of which {apart} are in other folders, such "
-            f"as {first}: either may be the data. Index the folder of the one or of the other "
+            f"{store.url} holds {found.described()}, of which {apart} are no previews beside tars, "
+            f"such as {first}: either may be the data. Index the folder of the one or of the other "
             "by its own URL, or move them apart."
         )
     return True

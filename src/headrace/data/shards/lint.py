@@ -148,7 +148,10 @@ def _extra_tars(store: Store, index: ShardIndex) -> list[Fault]:
     return [
         Fault("extra", info.path, "the tar is not in the index.")
         for info in store.list_entries()
-        if is_tar(info.path) and info.path not in known and not is_system_path(info.path)
+        if is_tar(info.path)
+        and not info.is_folder
+        and info.path not in known
+        and not is_system_path(info.path)
     ]
 
 

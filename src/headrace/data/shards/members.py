@@ -26,7 +26,7 @@ _META = re.compile(r"__[^/]*__($|/)")
 # Formats that run code when they are decoded.
 _REFUSED_EXTENSIONS = frozenset({"pkl", "pth", "pyd"})
 
-_SPELLINGS = {"jpeg": "jpg", "tiff": "tif"}
+_SPELLINGS = {"jfif": "jpg", "jpe": "jpg", "jpeg": "jpg", "tiff": "tif"}
 
 # Characters that end a key early, break a line of a listing, or do not encode as UTF-8.
 _ESCAPED = re.compile("[%\x00-\x1f\x7f\ud800-\udfff]")
@@ -90,8 +90,15 @@ def stem_of(path: str) -> str:
 
 
 def path_of_url(url: str) -> str:
-    """Return the path within a URL's bucket or server, without a query; paths are unchanged."""
-    path = urlsplit(url).path if "://" in url else url
+    """Return the path within a URL's bucket or server, without a query; paths are unchanged.
+
+    Only web servers have queries and fragments: in a bucket "?" and "#" are parts of a name.
+    """
+    scheme, separator, rest = url.partition("://")
+    if scheme.lower() in {"http", "https"}:
+        path = urlsplit(url).path
+    else:
+        path = rest.partition("/")[2] if separator else url
     return path.lstrip("/").removeprefix("./")
 
 

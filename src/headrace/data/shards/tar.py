@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
@@ -236,7 +237,16 @@ class TarReader:
             what = f"{len(self._faults)} faults up to byte {self._stream.position}"
             self._fault("unreadable", f"{what}: the rest of the tar was not read")
             return None
+        is_first = self._stream.position == 0
         block = self._stream.read(BLOCK_BYTES)
+        how = _compression(block) if is_first else ""
+        if how:
+            self._fault(
+                "header",
+                f"it is compressed by {how}, and samples are read by their place in the file, "
+                "which compression hides: decompress it",
+            )
+            return None
         if not block:
             raise _CutError(
                 f"the tar ends after {self._members} members without its end mark: it was cut, at "
@@ -369,6 +379,24 @@ class TarReader:
 
     def _fault(self, kind: FaultKind, message: str) -> None:
         self._faults.append(Fault(kind, self._path, f"{message}."))
+
+
+_COMPRESSIONS = {
+    b"\x1f\x8b": "gzip", b"\x1f\x9d": "compress", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz",
+    b"\x28\xb5\x2f\xfd": "zstd", b"\x04\x22\x4d\x18": "lz4", b"]\0\0": "lzma",
+    b"PK\x03\x04": "zip", b"7z\xbc\xaf\x27\x1c": "7z",
+}  # fmt: skip
+"""The bytes that compressed files begin with."""
+
+
+def _compression(block: bytes) -> str:
+    """Return what a file that begins so is compressed by; "" for a tar."""
+    how = next((how for start, how in _COMPRESSIONS.items() if block.startswith(start)), "")
+    if how and len(block) == BLOCK_BYTES:
+        with suppress(TarHeaderError):  # the first member's name begins so
+            read_header(block)
+            return ""
+    return how
 
 
 class _CutError(Exception):

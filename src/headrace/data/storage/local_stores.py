@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
-from typing import Self, TypeAlias
+from typing import NamedTuple, Self, TypeAlias
 
 from headrace.core.errors import (
     CorruptError,
@@ -104,10 +104,13 @@ class LocalStore(_ImmediateStore):
             yield _info(path, status)
 
     def list_entries(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Yield every file below the folder `prefix`, and every entry that cannot be read."""
+        """Yield every file below the folder `prefix`, and every entry that has none to read."""
         for path, status in self._sorted(prefix, every=True):
-            if isinstance(status, str):
-                yield ObjectInfo(path=path, size_bytes=0, etag="", modified_s=0, unreadable=status)
+            if isinstance(status, _NoFile):
+                yield ObjectInfo(
+                    path=path, size_bytes=0, etag="", modified_s=0,
+                    unreadable=status.reason, is_folder=status.is_folder,
+                )  # fmt: skip
             else:
                 yield _info(path, status)
 
@@ -218,8 +221,15 @@ def _read(descriptor: int, start: int, length: int) -> bytes:
     return b"".join(pieces)
 
 
-_Entry: TypeAlias = "tuple[str, os.stat_result | str]"
-"""A path with the status of its file, or the reason why it cannot be read."""
+class _NoFile(NamedTuple):
+    """An entry of a folder that is no file to read."""
+
+    reason: str  # why it cannot be read; "": an empty folder
+    is_folder: bool | None = False  # None: it may lead to one
+
+
+_Entry: TypeAlias = "tuple[str, os.stat_result | _NoFile]"
+"""A path with the status of its file, or what there is instead."""
 
 _TYPES = {
     stat.S_IFIFO: "a named pipe",
@@ -232,7 +242,7 @@ _TYPES = {
 def _walk(
     folder: str, path: str, above: tuple[tuple[int, int], ...], *, every: bool
 ) -> Iterator[_Entry]:
-    """Yield every file, unsorted, and with `every` each entry that cannot be read.
+    """Yield every file, unsorted, and with `every` each entry that has none to read.
 
     `above` detects loops of links.
     """
@@ -241,16 +251,20 @@ def _walk(
         identity = (here.st_dev, here.st_ino)
         if identity in above:
             return
+        is_empty = True
         with os.scandir(folder) as entries:
             for entry in entries:
+                is_empty = False
                 below = f"{path}/{entry.name}" if path else entry.name
                 yield from _entries(entry, below, (*above, identity), every=every)
+        if is_empty and every and above:
+            yield path, _NoFile("", is_folder=True)
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
         if not (every and path):
             raise
-        yield path, f"It cannot be read: {error.strerror or error}."
+        yield path, _NoFile(f"It cannot be read: {error.strerror or error}.", is_folder=True)
 
 
 def _entries(
@@ -270,17 +284,18 @@ def _entries(
     except OSError as error:
         if not every:
             raise
-        yield path, f"It cannot be read: {error.strerror or error}."
+        yield path, _NoFile(f"It cannot be read: {error.strerror or error}.", is_folder=None)
 
 
-def _why_unreadable(entry: os.DirEntry[str]) -> str:
+def _why_unreadable(entry: os.DirEntry[str]) -> _NoFile:
     try:
         mode = os.stat(entry.path).st_mode  # noqa: PTH116
     except FileNotFoundError:
         if not entry.is_symlink():
             raise
-        return f"A link to {Path(entry.path).readlink()}, which does not exist."
-    return f"{_TYPES.get(stat.S_IFMT(mode), 'something else')}, no file.".capitalize()
+        target = Path(entry.path).readlink()
+        return _NoFile(f"A link to {target}, which does not exist.", is_folder=None)
+    return _NoFile(f"{_TYPES.get(stat.S_IFMT(mode), 'something else')}, no file.".capitalize())
 
 
 def _info(path: str, status: os.stat_result) -> ObjectInfo:

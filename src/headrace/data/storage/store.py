@@ -94,6 +94,7 @@ class ObjectInfo:
     etag: str  # a text that changes when the bytes change; "" where the store has none
     modified_s: float  # time of the last write, seconds since 1970 (UTC)
     unreadable: str = ""  # why it cannot be read, of an entry that `list_entries` alone yields
+    is_folder: bool | None = False  # of such an entry; None: a link that may lead to one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +125,7 @@ class Store(Protocol):
         """Yield the objects below a folder, and what stands among them but cannot be read.
 
         That is found in local folders: links that lead nowhere, pipes, sockets, devices, folders
-        without permission. Such an entry is `unreadable`.
+        without permission. Such an entry is `unreadable`. Folders with nothing in them come, too.
         """
 
     def head(self, path: str) -> ObjectInfo:

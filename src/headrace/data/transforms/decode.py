@@ -16,7 +16,6 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import cv2
@@ -25,7 +24,14 @@ import simplejpeg
 from numpy.typing import NDArray
 
 from headrace.core.errors import BadSampleError, UsageError
-from headrace.data.image_files import IMAGE_EXTENSIONS, ImageHeader, one_line, read_header
+from headrace.data.image_files import (
+    IMAGE_EXTENSIONS,
+    ImageHeader,
+    is_mask_name,
+    one_line,
+    pnm_maximum,
+    read_header,
+)
 
 # libjpeg's warnings (jerror.h) that mean lost pixels. Others, such as extraneous bytes before a
 # marker, which some cameras write, leave the image whole.
@@ -99,7 +105,9 @@ def decode_labels(data: bytes | memoryview) -> NDArray[np.uint8]:
     try:
         with Image.open(io.BytesIO(data)) as image:
             if image.mode in {"P", "L"}:
-                return np.array(image, dtype=np.uint8)[:, :, np.newaxis]
+                maximum = pnm_maximum(image)
+                labels = np.array(image, dtype=np.uint8)[:, :, np.newaxis]
+                return labels if maximum == 255 else _unscaled(labels, maximum)
             if image.mode in {"1", "LA"}:
                 return np.array(image.convert("L"), dtype=np.uint8)[:, :, np.newaxis]
     except (ValueError, OSError, SyntaxError) as error:
@@ -111,55 +119,9 @@ def decode_labels(data: bytes | memoryview) -> NDArray[np.uint8]:
     return decode_image(data)
 
 
-_MASK_NAMES = frozenset(
-    {
-        "annotation",
-        "gt",
-        "instance",
-        "instances",
-        "label",
-        "labelids",
-        "labels",
-        "mask",
-        "masks",
-        "panoptic",
-        "seg",
-        "segm",
-        "segmentation",
-        "semantic",
-        "trimap",
-    }
-)
-
-
-def is_mask_name(extension: str) -> bool:
-    """Return whether a member's extension says that it is a mask, as "mask.png" or "left_seg.png".
-
-    Args:
-        extension: The name after the key, without the dot.
-    """
-    first, dot, last = extension.lower().rpartition(".")
-    role = first.replace("_", ".").replace("-", ".").rpartition(".")[2]
-    return bool(dot) and last in IMAGE_EXTENSIONS and role in _MASK_NAMES
-
-
-# Where both have plain names, the first of these is the mask.
-_PLAIN_MASKS = ("gif", "png", "tif", "bmp", "pgm", "tiff", "ppm", "webp")
-
-
-@lru_cache(maxsize=1024)
-def masks_among(extensions: tuple[str, ...]) -> frozenset[str]:
-    """Return which members of a sample are masks, by the names of all its members.
-
-    Those named so, as "mask.png"; and of two images the one that is no JPEG and has its format's
-    plain name, as "png" beside "jpg" or "image.png". Packing and indexing name pairs so.
-    """
-    images = [each for each in extensions if each.lower().rpartition(".")[2] in IMAGE_EXTENSIONS]
-    named = frozenset(each for each in images if is_mask_name(each))
-    others = [each for each in images if each not in named]
-    if named or len(others) != 2:
-        return named
-    return frozenset([each for each in _PLAIN_MASKS if each in others][:1])
+def _unscaled(labels: NDArray[np.uint8], maximum: int) -> NDArray[np.uint8]:
+    """Return values as they are stored, 0 to `maximum`, of those that were scaled to 255."""
+    return np.round(labels * (maximum / 255)).astype(np.uint8)
 
 
 def decode_member(

@@ -71,8 +71,9 @@ class Recode:
     orientation, as the others do. The format is the extension's:
 
     - jpg, jpeg: averaged by area and encoded again, with 4:2:0 colour;
-    - mask.png (packing names all masks so, whatever their format): nearest pixel, exact labels; a
-    palette's indices become the pixels, as losses need them, whatever the size;
+    - mask.png (packing names all masks so, whatever their format), unless it is a JPEG by name and
+    content: nearest pixel, exact labels; a palette's indices become the pixels, as losses need
+    them, whatever the size;
     - other images: averaged by area, with their colours where they have a palette;
     - every other member, and every image that is small enough: unchanged bytes.
 
@@ -96,8 +97,8 @@ class Recode:
         if last not in IMAGE_EXTENSIONS:
             return bytes(data)
         is_jpeg = last in {"jpg", "jpeg"}
-        is_mask = first.endswith("mask") and not is_jpeg
         header = read_header(data)
+        is_mask = first.endswith("mask") and not (is_jpeg and header.kind == "jpeg")
         factor = min(1.0, self.resize_short / min(header.height, header.width))
         height, width = round(header.height * factor), round(header.width * factor)
         if factor == 1.0 and not (is_mask and header.palette):

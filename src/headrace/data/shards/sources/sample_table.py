@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
+from unicodedata import normalize
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from headrace.core.arrow_arrays import large_strings
 from headrace.core.errors import DatasetError
+from headrace.data.image_files import IMAGE_EXTENSIONS, masks_among
 from headrace.data.shards.data_files import IgnoredFiles, is_image, is_system_path, is_tar
 from headrace.data.shards.manifest import DatasetSource
 from headrace.data.shards.members import extension_of, key_of, path_of_url
@@ -70,11 +72,8 @@ class SourceListing:
             url=url,
             num_files=self.num_files,
             size_bytes=self.size_bytes,
-            num_ignored=self.ignored.num_files,
-            ignored=tuple(self.ignored.examples),
-            num_system=self.ignored.num_system,
-            system=tuple(self.ignored.system_examples),
             listing=self._hash.hexdigest(),
+            **self.ignored.described(),
         )
 
 
@@ -91,19 +90,23 @@ def list_files(
 ) -> Iterator[ObjectInfo]:
     """Yield a source's files, or those in a folder of it, and what cannot be read among them.
 
-    Hidden files and systems' own are ignored, except those that one of `patterns` names itself.
+    Hidden files and systems' own are ignored, except those that one of `patterns` names itself;
+    so are folders with nothing in them.
     DatasetError: a name is not UTF-8.
     """
     for count, info in enumerate(_without_markers(store.list_entries(folder), ignored), start=1):
         if count % _REPORT_EVERY == 0:
             on_listed(count)
+        if info.is_folder and not info.unreadable:
+            ignored.add_empty_folder(info.path)
+            continue
         if all(is_system_path(info.path, pattern) for pattern in patterns):
             ignored.add(info.path, system=True)
             continue
         try:
             info.path.encode()
         except UnicodeEncodeError:
-            if patterns == ("",) and not (is_image(info.path) or is_tar(info.path)):
+            if "" in patterns and not (is_image(info.path) or is_tar(info.path)):
                 ignored.add(info.path, system=False)
                 continue
             raise DatasetError(
@@ -223,9 +226,8 @@ def samples_of(table: SampleTable) -> list[SourceSample]:
     notes = None if table.notes is None else texts(table.notes)
     for row, stem in enumerate(texts(table.stems)):
         image, mask = images[row], masks[row]
-        if mask is not None and mask.extension == image.extension:
-            # Both are PNG, say. The mask keeps the plain name: its name is always the same.
-            image = replace(image, extension=f"image.{image.extension}")
+        if mask is not None:
+            image, mask = _told_apart(image, mask)
         values = []
         if labels is not None:
             values.append(("cls", str(labels[row]).encode()))
@@ -239,6 +241,16 @@ def samples_of(table: SampleTable) -> list[SourceSample]:
             )
         )
     return samples
+
+
+def _told_apart(image: SourceFile, mask: SourceFile) -> tuple[SourceFile, SourceFile]:
+    """Return an image and its mask with extensions by which readers know which is which."""
+    if mask.extension == image.extension:
+        # Both are PNG, say. The mask keeps the plain name: its name is always the same.
+        image = replace(image, extension=f"image.{image.extension}")
+    elif mask.extension in IMAGE_EXTENSIONS - masks_among((image.extension, mask.extension)):
+        mask = replace(mask, extension=f"mask.{mask.extension}")  # a PNG's mask as TIFF, say
+    return image, mask
 
 
 def texts(strings: pa.LargeStringArray) -> list[str]:
@@ -276,6 +288,13 @@ def refuse_shared_stems(table: SampleTable) -> None:
     )
 
 
+SAME_LETTERS = (
+    "differ in their Unicode form alone (é as one character, or as e with an accent, as macOS "
+    "writes it)"
+)
+"""What a message says of two names that look the same."""
+
+
 def number_classes(
     names: Sequence[str], known: Sequence[str], url: str
 ) -> tuple[tuple[str, ...], dict[str, int]]:
@@ -290,8 +309,11 @@ def number_classes(
     if unknown:
         shown = ", ".join(repr(name) for name in unknown[:10])
         more = f" and {len(unknown) - 10} more" if len(unknown) > 10 else ""
+        forms = {normalize("NFC", name) for name in classes}
+        same = [name for name in unknown if normalize("NFC", name) in forms]
+        why = f"; {same[0]!r} and a class given {SAME_LETTERS}" if same else ""
         raise DatasetError(
             f"{url}: unknown class {shown}{more}: not among the {len(classes)} classes given "
-            f"({', '.join(classes[:3])}, ...). Correct the names, or add them to the list."
+            f"({', '.join(classes[:3])}, ...){why}. Correct the names, or add them to the list."
         )
     return classes, numbers

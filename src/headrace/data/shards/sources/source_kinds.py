@@ -10,18 +10,29 @@ import re
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from unicodedata import normalize
 
 import numpy as np
 
 from headrace.core.arrow_arrays import large_strings
-from headrace.core.errors import DatasetError, NotFoundError, UsageError
+from headrace.core.errors import DatasetError, NotFoundError, StorageError, UsageError
 from headrace.data.image_files import IMAGE_EXTENSIONS
-from headrace.data.shards.data_files import IgnoredFiles, TarsAndImages, is_image, is_system_path
+from headrace.data.shards.data_files import (
+    MOST_PICTURES,
+    IgnoredFiles,
+    TarsAndImages,
+    is_image,
+    is_system_name,
+    is_system_path,
+    is_tar,
+    may_hold_images,
+)
 from headrace.data.shards.manifest import DatasetManifest
-from headrace.data.shards.members import PathPattern, extension_of, stem_of
+from headrace.data.shards.members import PathPattern, stem_of
 from headrace.data.shards.reports import BadFile
 from headrace.data.shards.shard_index import read_manifest_bytes
 from headrace.data.shards.sources.sample_table import (
+    SAME_LETTERS,
     FileColumn,
     ListedCallback,
     SampleTable,
@@ -30,6 +41,7 @@ from headrace.data.shards.sources.sample_table import (
     list_files,
     number_classes,
     refuse_shared_stems,
+    texts,
 )
 from headrace.data.shards.sources.table_files import TABLE_SUFFIXES, utf8_bytes
 from headrace.data.shards.sources.tables import list_table, list_tables
@@ -41,18 +53,23 @@ def list_class_folders(
 ) -> SampleTable:
     """List a tree of class folders; images outside of folders make a dataset without classes.
 
-    A folder that has Parquet files in place of images is the table that they make together.
+    A folder that has Parquet files, and no images but a few pictures beside them, is the table that
+    they make together.
     `known_classes` are names by number; empty to number the folders in sorted order. DatasetError:
     no image, images both in and beside class folders, an unknown class, or two files with one key.
     """
     listing = _Listing()
-    for info in list_files(store, on_listed, listing.files.ignored):
+    hidden = [name for name in known_classes if is_system_name(name)]  # classes all the same
+    for info in list_files(store, on_listed, listing.files.ignored, patterns=("", *hidden)):
         listing.add(info)
-    if not listing.sizes and listing.tables:
-        return list_tables(store, listing.tables, known_classes)
+    if listing.tables_are_data():
+        return list_tables(
+            store, [*listing.tables], known_classes, listing.files.ignored, listing.bad
+        )
     listing.check(store.url)
     if not known_classes:
         _refuse_wrong_level(listing.classes, store.url)
+        _refuse_same_letters(listing.classes, store.url)
         listing.refuse_folders_without_images(store.url)
     classes, numbers = number_classes(listing.classes, known_classes, store.url)
     table = SampleTable(
@@ -71,6 +88,24 @@ def list_class_folders(
     ).sorted_by_stem()
     refuse_shared_stems(table)
     return table
+
+
+def refuse_file(url: str) -> None:
+    """Raise DatasetError where there is a file at a URL that should be a folder."""
+    try:
+        folder, name = split_url(url)
+        open_store(folder).head(name)
+    except (StorageError, UsageError):  # nothing is there, or it is a bucket
+        return
+    if is_tar(name):
+        raise DatasetError(
+            f"{safe_url(url)} is one tar. Name the folder that it lies in, of which all tars "
+            f"become the shards: `headrace data index {safe_url(folder)}`."
+        )
+    raise DatasetError(
+        f"{safe_url(url)} is a file of none of the kinds that are read: name a folder, or a table "
+        f"that ends in {', '.join(TABLE_SUFFIXES)}. Unpack an archive first."
+    )
 
 
 _SPLITS = {"dev", "eval", "test", "testing", "train", "training", "val", "valid", "validation"}
@@ -94,6 +129,18 @@ def _refuse_wrong_level(names: Sequence[str], url: str) -> None:
         )
 
 
+def _refuse_same_letters(names: Sequence[str], url: str) -> None:
+    """Raise DatasetError where two class folders have one name in two Unicode forms."""
+    first: dict[str, str] = {}
+    for name in names:
+        other = first.setdefault(normalize("NFC", name), name)
+        if other != name:
+            raise DatasetError(
+                f"{url}: the class folders {other!r} and {name!r} {SAME_LETTERS}. They would be "
+                "two classes: make them one folder."
+            )
+
+
 _IMAGE_KINDS = ", ".join(sorted(IMAGE_EXTENSIONS))
 
 
@@ -108,7 +155,7 @@ class _Listing:
         self.template_ids: array[int] = array("H")
         self.classes: list[str] = []  # in the order of the listing
         self.files = SourceListing()
-        self.tables: list[str] = []
+        self.tables: dict[str, int] = {}  # with their sizes in bytes
         self.bad: list[BadFile] = []
         self._class_ids: array[int] = array("i")
         self._class_numbers: dict[str, int] = {}
@@ -117,16 +164,18 @@ class _Listing:
 
     def add(self, info: ObjectInfo) -> None:
         path = info.path
-        if info.unreadable and (is_image(path) or not extension_of(path)):  # or a whole folder
+        is_table = path.lower().endswith(TABLE_SUFFIXES)
+        if info.unreadable and (may_hold_images(info) or is_table):
             self.bad.append(BadFile(file=path, reason=info.unreadable))
-            if "/" in path:
-                self._class_of(path)
+            if "/" in path or info.is_folder:
+                self._class_of(f"{path}/")
             return
         self._found.add(path)
+        if is_table:
+            self.tables[path] = info.size_bytes
+            return
         if not is_image(path):
             self.files.ignored.add(path, system=False)
-            if path.lower().endswith(TABLE_SUFFIXES) and not self.sizes:
-                self.tables.append(path)
             return
         stem = stem_of(path)
         template = f"**{path[len(stem) :]}"
@@ -137,10 +186,29 @@ class _Listing:
         self._class_ids.append(self._class_of(path))
         self.files.add(info)
 
+    def tables_are_data(self) -> bool:
+        """Return whether the tables are the data; the images, or else the tables, are ignored.
+
+        Parquet files are, where the images beside them are few and small: previews, a logo.
+        """
+        parquet = [size for path, size in self.tables.items() if path.lower().endswith(".parquet")]
+        are_data = len(self.sizes) <= MOST_PICTURES * len(parquet) and sum(self.sizes) <= sum(
+            parquet
+        )
+        if not self.sizes:
+            return bool(self.tables)
+        if are_data:
+            self.tables = {path: 0 for path in self.tables if path.lower().endswith(".parquet")}
+        for path in texts(self.paths.array()) if are_data else self.tables:
+            self.files.ignored.add(path, system=False)
+        return are_data
+
     def check(self, url: str) -> None:
         if self._found.num_archives and self._found.tars_are_data():
             self._refuse_tars(url)
         if not self.sizes:
+            if not self.files.ignored.num_files and not self.bad:
+                refuse_file(url)
             raise DatasetError(
                 f"{url} holds no images{self._others_there()}. Expected "
                 "folder/class/image.jpg; for images with masks give --image-glob and --mask-glob."
@@ -189,11 +257,14 @@ class _Listing:
         if not (self.classes and empty):
             return
         places = [(name, *ignored[name]) for name in empty]
-        lines = [f"  {name}: {count} files, such as {first}" for name, count, first in places[:10]]
+        lines = [
+            f"  {name}: {count} files, such as {first}" if count else f"  {name}: empty"
+            for name, count, first in places[:10]
+        ]
         more = [f"  and {len(places) - 10} more"] if len(places) > 10 else []
         raise DatasetError(
-            f"{url}: {len(empty)} of the folders hold files but no images, so that they would be "
-            "missing among the classes and number the others differently:\n"
+            f"{url}: {len(empty)} of the folders hold no images, so that they would be missing "
+            "among the classes and number the others differently:\n"
             + "\n".join([*lines, *more])
             + f"\nImages are {_IMAGE_KINDS}; hidden and system files are none. Convert those "
             "files, move the folders away, or name the classes in a file and give it with "
@@ -248,7 +319,7 @@ def list_pairs(
         patterns = (image_glob, mask_glob)
         for info in list_files(store, on_listed, listing.ignored, folder, patterns):
             uses = sum(side.add(info) for side in (images, masks))
-            if info.unreadable and (uses or not extension_of(info.path)):
+            if info.unreadable and (uses or may_hold_images(info)):
                 bad.append(BadFile(file=info.path, reason=info.unreadable))
             elif uses:
                 listing.add(info, uses)
@@ -268,13 +339,16 @@ def list_pairs(
 class _PatternMatches:
     """The files that match one pattern, by stem.
 
-    A pattern that ends in ".*" accepts any extension, which is then not part of the stem.
+    A pattern that ends in ".*" accepts any extension, which is then not part of the stem. One that
+    ends in the extension of an image accepts it in upper and lower case.
     """
 
     def __init__(self, pattern: str) -> None:
-        self.any_extension = pattern.endswith(".*")
         self.pattern = pattern
-        self.glob = PathPattern.parse(pattern.removesuffix(".*"))
+        trunk, _, last = pattern.rpartition(".")
+        is_apart = "*" in trunk and (last == "*" or is_image(f"x.{last}"))
+        self.glob = PathPattern.parse(trunk if is_apart else pattern)
+        self.extension = f".{last.lower()}" if is_apart else ""
         self.files: dict[str, tuple[str, int, int]] = {}  # path, size in bytes, template
         self.unreadable: set[str] = set()
         self.duplicates: list[tuple[str, str]] = []
@@ -284,11 +358,11 @@ class _PatternMatches:
         """Add a file if it matches; return whether it does."""
         path = info.path
         trunk, extension = path, ""
-        if self.any_extension:
+        if self.extension:
             trunk, dot, last = path.rpartition(".")
             extension = f"{dot}{last}"
         stem = self.glob.match(trunk)
-        if stem is None or (self.any_extension and not extension):
+        if stem is None or not self._accepts(extension):
             return False
         if is_system_path(path, self.pattern):  # the other pattern names it
             return False
@@ -300,6 +374,11 @@ class _PatternMatches:
         template = self.templates.setdefault(f"{self.glob.pattern}{extension}", len(self.templates))
         self.files[stem] = path, info.size_bytes, template
         return True
+
+    def _accepts(self, extension: str) -> bool:
+        if self.extension == ".*":
+            return bool(extension)
+        return extension.lower() == self.extension
 
     def column(self, stems: list[str]) -> FileColumn:
         paths, sizes, templates = zip(*(self.files[stem] for stem in stems), strict=True)
@@ -328,7 +407,7 @@ def _shared_stems(
             raise DatasetError(
                 f"{url} holds no file that matches {side.pattern!r}{why}, or does not exist. "
                 "Patterns are relative to it; '*' stands for part of a name, '**' for several "
-                "folders."
+                "folders, and all else for itself, as '?', brackets and braces do."
             )
         if side.duplicates:
             first, second = side.duplicates[0]
@@ -342,6 +421,7 @@ def _shared_stems(
         lines = [
             *_mismatches("images without a mask", images, without_mask),
             *_mismatches("masks without an image", masks, without_image),
+            *_same_letters(without_mask, without_image),
         ]
         raise DatasetError(
             f"{url}: {len(images.files)} images and {len(masks.files)} masks do not pair up.\n"
@@ -359,6 +439,12 @@ def _mismatches(what: str, side: _PatternMatches, stems: list[str]) -> list[str]
     if len(stems) > 10:
         lines.append(f"    and {len(stems) - 10} more")
     return lines
+
+
+def _same_letters(some: Sequence[str], others: Sequence[str]) -> list[str]:
+    """Return a line of a message where names differ in their Unicode form alone."""
+    same = {normalize("NFC", name) for name in some} & {normalize("NFC", name) for name in others}
+    return [f"  {len(same)} of these names {SAME_LETTERS}."] if same else []
 
 
 def _folders(image_folder: str, mask_folder: str) -> list[str]:
@@ -417,11 +503,25 @@ def list_source(
     if options.split is not None:
         of_split = open_store(join_url(url, options.split))
         if next(of_split.list(), None) is None:
-            parts = [info.path for info in store.list() if _is_part(info.path, options.split)]
+            parts = [
+                info
+                for info in list_files(store, on_listed, IgnoredFiles())
+                if _is_part(info.path, options.split)
+            ]
             if parts:
-                return list_tables(store, parts, options.classes)
+                return _list_parts(store, parts, options.classes)
         store = of_split
     return list_class_folders(store, on_listed, options.classes)
+
+
+def _list_parts(
+    store: Store, parts: Sequence[ObjectInfo], known_classes: Sequence[str]
+) -> SampleTable:
+    bad = [BadFile(file=info.path, reason=info.unreadable) for info in parts if info.unreadable]
+    readable = [info.path for info in parts if not info.unreadable]
+    if not readable:
+        raise DatasetError(f"{store.url}: no table of the split can be read. {bad[0]}")
+    return list_tables(store, readable, known_classes, bad=bad)
 
 
 def _is_part(path: str, split: str) -> bool:

@@ -176,7 +176,8 @@ def _parse_csv(data: bytes, name: str, where: str, columns: Sequence[str]) -> Ta
     written = read(
         pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(values.column_names, text))
     )
-    return TableCells(values, where, written)
+    names = [column.strip() for column in values.column_names]  # "path, label" is usual
+    return TableCells(values.rename_columns(names), where, written.rename_columns(names))
 
 
 def _delimiter(data: bytes, usual: str, columns: Sequence[str]) -> str:
@@ -223,7 +224,14 @@ def _without_times(kind: pa.DataType) -> pa.DataType:
 
 
 def _refuse_long_numbers(column: pa.ChunkedArray[Any], name: str, where: str) -> None:
-    if not pa.types.is_floating(column.type):
+    kind = column.type
+    if pa.types.is_list(kind):
+        within = cast("pa.ChunkedArray[Any]", pc.list_flatten(column))
+        _refuse_long_numbers(within, name, where)
+    elif pa.types.is_struct(kind):
+        for number in range(kind.num_fields):
+            _refuse_long_numbers(pc.struct_field(column, [number]), name, where)
+    if not pa.types.is_floating(kind):
         return
     numbers = np.abs(column.drop_null().to_numpy())
     wrong = (numbers >= 2.0**63) & (numbers < 1e21) & (numbers % 1 == 0)

@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -15,8 +16,10 @@ from numpy.typing import NDArray
 
 from headrace.core.arrow_arrays import large_strings
 from headrace.core.errors import DatasetError
+from headrace.data.shards.data_files import IgnoredFiles
 from headrace.data.shards.manifest import DatasetSource
 from headrace.data.shards.members import key_of, path_of_url, refusal, stem_of
+from headrace.data.shards.reports import BadFile
 from headrace.data.shards.sources.sample_table import (
     FileColumn,
     SampleTable,
@@ -50,9 +53,15 @@ def list_table(url: str, known_classes: Sequence[str] = ()) -> SampleTable:
 
 
 def list_tables(
-    store: Store, paths: Sequence[str], known_classes: Sequence[str] = ()
+    store: Store,
+    paths: Sequence[str],
+    known_classes: Sequence[str] = (),
+    ignored: IgnoredFiles | None = None,
+    bad: Sequence[BadFile] = (),
 ) -> SampleTable:
     """List the rows of Parquet files of one folder, one file after the other.
+
+    `ignored` are the folder's other files, `bad` tables that cannot be read.
 
     Raises DatasetError as `list_table` does, and where the files are not the parts of one table.
     """
@@ -64,10 +73,10 @@ def list_tables(
         parts.append(parse_table(data, name, f"{store.url}/{name}"))
     cells = parts[0] if len(parts) == 1 else join_tables(parts, store.url)
     folder = names[0].rpartition("/")[0]
-    return _samples(
-        cells, join_url(store.url, folder) if folder else store.url, digest.hexdigest(),
-        known_classes,
-    )  # fmt: skip
+    url = join_url(store.url, folder) if folder else store.url
+    table = _samples(cells, url, digest.hexdigest(), known_classes)
+    source = replace(table.source, **(ignored or IgnoredFiles()).described())
+    return replace(table, bad=tuple(bad), source=source)
 
 
 def one_table(paths: Sequence[str], url: str) -> Sequence[str]:
@@ -100,7 +109,8 @@ def one_table(paths: Sequence[str], url: str) -> Sequence[str]:
     return parts
 
 
-_NUMBER = re.compile(r"\d+")
+# Also a hash of each part's own content, as in train-00000-of-00002-6ef3991c06080e14.parquet.
+_NUMBER = re.compile(r"(?<=\d-)[0-9a-f]{16}(?=\.)|\d+")
 _OF = re.compile(r"-of-(\d+)")
 
 
@@ -160,11 +170,13 @@ class _Columns:
         return array
 
     def paths(self, name: str) -> pa.LargeStringArray:
-        array = self.strings(name)
-        wrong = [row for row, path in enumerate(texts(array)) if _leads_out(path)]
+        paths = [_plain_path(path) for path in texts(self.strings(name))]
+        wrong = [row for row, path in enumerate(paths) if _leads_out(path)]
         problem = "leads out of the table's folder ('..')"
         self.refuse_rows(wrong, name, problem, "Write a whole path or URL there.")
-        return array
+        nowhere = [row for row, path in enumerate(paths) if not path]
+        self.refuse_rows(nowhere, name, "names the table's own folder")
+        return large_strings(paths)
 
     def refuse_rows(
         self,
@@ -251,8 +263,19 @@ def _stems(columns: _Columns, paths: pa.LargeStringArray) -> pa.LargeStringArray
     return stems
 
 
+def _is_relative(path: str) -> bool:
+    return "://" not in path and not path.startswith("/")
+
+
+def _plain_path(path: str) -> str:
+    """Return a path as stores take it: of one below the table without "./" and double slashes."""
+    if not _is_relative(path):
+        return path
+    return "/".join(part for part in path.split("/") if part not in {"", "."})
+
+
 def _leads_out(path: str) -> bool:
-    return "://" not in path and not path.startswith("/") and ".." in path.split("/")
+    return _is_relative(path) and ".." in path.split("/")
 
 
 def _column(paths: pa.LargeStringArray) -> FileColumn:
