@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 from functools import partial
 
 import cv2
@@ -287,9 +288,7 @@ def test_a_palette_mask_with_the_extension_of_a_jpeg_keeps_its_labels_too():
 
 
 def test_advice_about_a_huge_image_names_no_command_that_refuses_it():
-    sink = io.BytesIO()
-    Image.new("1", (15000, 15000)).save(sink, "PNG")
-    header = sink.getvalue()[:100]
+    header = b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sIIBB", 13, b"IHDR", 15000, 15000, 8, 0)
     for read in (read_header, partial(Recode(resize_short=8), "png")):
         with pytest.raises(BadSampleError, match="15000x15000 pixels") as caught:
             read(header)

@@ -263,6 +263,20 @@ def test_a_part_of_a_table_that_cannot_be_read_is_bad(tmp_path):
         pack(str(tmp_path / "src"), str(tmp_path / "dst"), PackOptions(source=options))
 
 
+def test_a_folder_of_class_folders_is_no_class_itself(tmp_path):
+    """As an archive unpacks: what is wanted lies in a folder, beside __MACOSX."""
+    files = {f"data/{name}/1.jpg": jpeg() for name in ("cat", "dog")}
+    source = write(tmp_path / "src", files | {"__MACOSX/data/cat/._1.jpg": b""})
+    with pytest.raises(DatasetError, match=r"data would be the only class, .* cat, dog\. .*/data;"):
+        list_source(str(source), SourceOptions())
+    assert list_source(str(source / "data"), SourceOptions()).classes == ("cat", "dog")
+    assert list_source(str(source), SourceOptions(classes=("data",))).labels.tolist() == [0, 0]
+    write(source, {"data/2.jpg": jpeg()})
+    assert list_source(str(source), SourceOptions()).classes == ("data",)
+    for files in ({"a/b/1.jpg": b"", "a/b/c/2.jpg": b""}, {"a/b/1.jpg": b"", "c/d/2.jpg": b""}):
+        assert list_source(str(write(tmp_path / min(files)[-5:], files)), SourceOptions()).classes
+
+
 @pytest.mark.parametrize("ending", ["jfif", "JFIF", "jpe"])
 def test_other_names_of_jpegs(tmp_path, ending):
     source = write(tmp_path / "src", {f"cat/1.{ending}": jpeg(), "cat/2.jpg": jpeg()})

@@ -346,6 +346,16 @@ def test_blanks_around_the_names_of_columns_lose_no_column(tmp_path: Path):
         listed(written(tmp_path, "t.csv", "path,label, label\n1.jpg,a,b\n"))
 
 
+def test_names_of_columns_in_upper_case(tmp_path: Path):
+    for header in ("Image,Label", "URL,CLASS", "File_Name,Cls", "Path;Label"):
+        comma = ";" if ";" in header else ","
+        text = f"{header}\n1.jpg{comma}a\n2.jpg{comma}b\n"
+        assert listed(written(tmp_path, "t.csv", text)).classes == ("a", "b")
+    table = listed(written(tmp_path, "t.csv", "Path,path,Label,label,Key\n0.jpg,1.jpg,a,b,c\n"))
+    assert rows(table) == [("1.jpg", "1", 0, {"Path": "0.jpg", "Label": "a", "Key": "c"})]
+    assert table.classes == ("b",)
+
+
 def test_long_numbers_within_objects_and_lists_are_refused(tmp_path: Path):
     for more in ("[1, 12345678901234567890]", '{"id": 12345678901234567890}',
                  '[{"ids": [12345678901234567890]}]'):  # fmt: skip

@@ -70,6 +70,7 @@ def list_class_folders(
     if not known_classes:
         _refuse_wrong_level(listing.classes, store.url)
         _refuse_same_letters(listing.classes, store.url)
+        listing.refuse_only_class(store.url)
         listing.refuse_folders_without_images(store.url)
     classes, numbers = number_classes(listing.classes, known_classes, store.url)
     table = SampleTable(
@@ -144,6 +145,9 @@ def _refuse_same_letters(names: Sequence[str], url: str) -> None:
 _IMAGE_KINDS = ", ".join(sorted(IMAGE_EXTENSIONS))
 
 
+_MOST_INNER = 10_000  # folders that are kept in mind, where there are very many
+
+
 class _Listing:
     """The files of the tree, as they are listed."""
 
@@ -160,6 +164,7 @@ class _Listing:
         self._class_ids: array[int] = array("i")
         self._class_numbers: dict[str, int] = {}
         self._loose: list[str] = []
+        self._inner: set[str] = set()  # folders within the class folders; "" for their own images
         self._found = TarsAndImages()
 
     def add(self, info: ObjectInfo) -> None:
@@ -250,6 +255,18 @@ class _Listing:
         found += [f"{len(self.bad)} unreadable files ({self.bad[0]})"] if self.bad else []
         return f"; it holds {' and '.join(found)}. Images are {_IMAGE_KINDS}"
 
+    def refuse_only_class(self, url: str) -> None:
+        """Raise DatasetError where the only class folder has folders that may be the classes."""
+        if len(self.classes) == 1 and "" not in self._inner and len(self._inner) > 1:
+            only, inner = self.classes[0], sorted(self._inner)
+            more = ", ..." if len(inner) > 3 else ""
+            raise DatasetError(
+                f"{url}: {only} would be the only class, and its images lie in the folders "
+                f"{', '.join(inner[:3])}{more}. If those are the classes, name "
+                f"{join_url(url, only)}; if not, name the class in a file and give it with "
+                "--classes-from."
+            )
+
     def refuse_folders_without_images(self, url: str) -> None:
         """Raise DatasetError where a folder beside class folders would vanish from the classes."""
         ignored = self.files.ignored.folders
@@ -278,10 +295,12 @@ class _Listing:
         return order[np.array(self._class_ids, dtype=np.int64)]
 
     def _class_of(self, path: str) -> int:
-        name, slash, _ = path.partition("/")
+        name, slash, inner = path.partition("/")
         if not slash:
             self._loose.append(path)
             return -1
+        if len(self._inner) <= _MOST_INNER:
+            self._inner.add(inner.rpartition("/")[0].partition("/")[0])
         number = self._class_numbers.setdefault(name, len(self.classes))
         if number == len(self.classes):
             self.classes.append(name)

@@ -184,7 +184,7 @@ def _delimiter(data: bytes, usual: str, columns: Sequence[str]) -> str:
     """Return what separates cells: the usual one, unless only another gives a known column."""
     first = data[: data.find(b"\n") if b"\n" in data else len(data)].decode()
     for delimiter in dict.fromkeys((usual, *_DELIMITERS)):
-        if {cell.strip(' "\r') for cell in first.split(delimiter)} & set(columns):
+        if {cell.strip(' "\r').lower() for cell in first.split(delimiter)} & set(columns):
             return delimiter
     return usual
 

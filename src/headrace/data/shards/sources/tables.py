@@ -33,7 +33,6 @@ from headrace.data.storage import Store, join_url, open_store, safe_url, split_u
 _IMAGE_COLUMNS = ("url", "image", "image_url", "path", "file", "file_name")
 _MASK_COLUMNS = ("mask", "mask_url", "mask_path")
 _LABEL_COLUMNS = ("label", "class", "cls")
-_KEY_COLUMNS = ("key",)
 
 
 def list_table(url: str, known_classes: Sequence[str] = ()) -> SampleTable:
@@ -149,7 +148,7 @@ class _Columns:
         self.cells = cells
         self.mask = self._first(_MASK_COLUMNS)
         self.label = self._first(_LABEL_COLUMNS)
-        self.key = self._first(_KEY_COLUMNS)
+        self.key = "key" if "key" in cells.names else None
         image = self._first(_IMAGE_COLUMNS)
         if image is None:
             raise DatasetError(
@@ -194,7 +193,10 @@ class _Columns:
             )
 
     def _first(self, names: Sequence[str]) -> str | None:
-        return next((name for name in names if name in self.cells.names), None)
+        exact = [name for name in names if name in self.cells.names]
+        by_lower = {column.lower(): column for column in reversed(self.cells.names)}
+        found = exact or [by_lower[name] for name in names if name in by_lower]  # "Image", "Label"
+        return found[0] if found else None
 
 
 def _labels(
