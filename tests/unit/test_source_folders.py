@@ -50,6 +50,17 @@ def test_a_class_folder_with_nothing_in_it_would_shift_the_labels(tmp_path, fold
     assert list_source(str(source), SourceOptions(classes=("cat", "dog", "eel"))).labels is not None
 
 
+def test_an_empty_folder_of_a_bucket_is_an_object_without_a_byte():
+    bucket = open_store("memory://empty-class")
+    for name, data in (("cat/1.jpg", jpeg()), ("eel/1.jpg", jpeg()), ("cat/sub", b""),
+                       ("_SUCCESS", b""), ("LICENSE", b"?"), ("x.txt", b"")):  # fmt: skip
+        bucket.put(name, data)
+    assert list_source(bucket.url, SourceOptions()).classes == ("cat", "eel")
+    bucket.put("dog", b"")
+    with pytest.raises(DatasetError, match=r"1 of the folders hold no images.*\n  dog: empty"):
+        list_source(bucket.url, SourceOptions())
+
+
 def test_other_empty_folders_are_nothing(tmp_path):
     source = class_folders(tmp_path / "src", each=1)
     for folder in ("cat/empty", ".cache", "@eaDir/x", "cat/x.tar"):

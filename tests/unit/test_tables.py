@@ -216,6 +216,13 @@ def test_columns_that_cannot_be_read_are_named_with_what_to_do(tmp_path: Path):
         assert str(raised.value).startswith(f"{tmp_path}/t.parquet: column ")
 
 
+def test_images_in_many_parts_are_refused_before_all_are_read(tmp_path: Path):
+    parquet(tmp_path / "data", "train-00000-of-00002.parquet", image=STRUCTS, label=[0, 1])
+    written(tmp_path / "data", "train-00001-of-00002.parquet", "never read")
+    with pytest.raises(DatasetError, match="'image' holds the files themselves"):
+        listed(tmp_path)
+
+
 def test_columns_of_parquet_that_can_be_read(tmp_path: Path):
     paths = ["1.jpg", "2.jpg"]
     no_bytes = pa.array(

@@ -21,7 +21,7 @@ from headrace.data.shards.data_files import IgnoredFiles, is_image, is_system_pa
 from headrace.data.shards.manifest import DatasetSource
 from headrace.data.shards.members import extension_of, key_of, path_of_url
 from headrace.data.shards.reports import BadFile
-from headrace.data.storage import ObjectInfo, Store, safe_url
+from headrace.data.storage import ObjectInfo, Store, parse_url, safe_url
 
 _CHUNK = 65_536
 _REPORT_EVERY = 1000
@@ -94,10 +94,11 @@ def list_files(
     so are folders with nothing in them.
     DatasetError: a name is not UTF-8.
     """
+    is_bucket = parse_url(store.url).kind != "local"
     for count, info in enumerate(_without_markers(store.list_entries(folder), ignored), start=1):
         if count % _REPORT_EVERY == 0:
             on_listed(count)
-        if info.is_folder and not info.unreadable:
+        if (info.is_folder and not info.unreadable) or (is_bucket and _is_marker(info)):
             ignored.add_empty_folder(info.path)
             continue
         if all(is_system_path(info.path, pattern) for pattern in patterns):
@@ -113,6 +114,15 @@ def list_files(
                 f"{store.url}: the name of {info.path!r} is not UTF-8. Rename it."
             ) from None
         yield info
+
+
+def _is_marker(info: ObjectInfo) -> bool:
+    """Return whether an object of a bucket shows an empty folder, as consoles write it: "dog/".
+
+    Its slash is lost as it is listed. Spark's _SUCCESS is no folder.
+    """
+    is_named = not extension_of(info.path) and not info.path.startswith("_")
+    return info.size_bytes == 0 and is_named
 
 
 def _without_markers(infos: Iterator[ObjectInfo], ignored: IgnoredFiles) -> Iterator[ObjectInfo]:

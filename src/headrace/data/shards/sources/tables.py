@@ -70,12 +70,21 @@ def list_tables(
         data = bytes(store.get(name))
         digest.update(f"{name}\0{hashlib.sha256(data).hexdigest()}\n".encode())
         parts.append(parse_table(data, name, f"{store.url}/{name}"))
+        if len(parts) == 1:  # all parts together may be larger than the memory
+            _refuse_images(parts[0])
     cells = parts[0] if len(parts) == 1 else join_tables(parts, store.url)
     folder = names[0].rpartition("/")[0]
     url = join_url(store.url, folder) if folder else store.url
     table = _samples(cells, url, digest.hexdigest(), known_classes)
     source = replace(table.source, **(ignored or IgnoredFiles()).described())
     return replace(table, bad=tuple(bad), source=source)
+
+
+def _refuse_images(cells: TableCells) -> None:
+    """Raise DatasetError where a table holds images in place of their paths."""
+    name = _first_of(_IMAGE_COLUMNS, cells)
+    if name is not None:
+        cells.texts(name)
 
 
 def one_table(paths: Sequence[str], url: str) -> Sequence[str]:
@@ -146,10 +155,10 @@ class _Columns:
     def __init__(self, cells: TableCells) -> None:
         self.where = cells.where
         self.cells = cells
-        self.mask = self._first(_MASK_COLUMNS)
-        self.label = self._first(_LABEL_COLUMNS)
+        self.mask = _first_of(_MASK_COLUMNS, cells)
+        self.label = _first_of(_LABEL_COLUMNS, cells)
         self.key = "key" if "key" in cells.names else None
-        image = self._first(_IMAGE_COLUMNS)
+        image = _first_of(_IMAGE_COLUMNS, cells)
         if image is None:
             raise DatasetError(
                 f"{self.where} has the columns {', '.join(cells.names) or '(none)'}; one of "
@@ -192,11 +201,13 @@ class _Columns:
                 f"{len(self.cells)}). {advice}"
             )
 
-    def _first(self, names: Sequence[str]) -> str | None:
-        exact = [name for name in names if name in self.cells.names]
-        by_lower = {column.lower(): column for column in reversed(self.cells.names)}
-        found = exact or [by_lower[name] for name in names if name in by_lower]  # "Image", "Label"
-        return found[0] if found else None
+
+def _first_of(names: Sequence[str], cells: TableCells) -> str | None:
+    """Return the first of these columns that there is, in upper or lower case; or None."""
+    exact = [name for name in names if name in cells.names]
+    by_lower = {column.lower(): column for column in reversed(cells.names)}
+    found = exact or [by_lower[name] for name in names if name in by_lower]
+    return found[0] if found else None
 
 
 def _labels(
