@@ -52,8 +52,14 @@ def test_a_class_folder_with_nothing_in_it_would_shift_the_labels(tmp_path, fold
 
 def test_an_empty_folder_of_a_bucket_is_an_object_without_a_byte():
     bucket = open_store("memory://empty-class")
-    for name, data in (("cat/1.jpg", jpeg()), ("eel/1.jpg", jpeg()), ("cat/sub", b""),
-                       ("_SUCCESS", b""), ("LICENSE", b"?"), ("x.txt", b"")):  # fmt: skip
+    for name, data in (
+        ("cat/1.jpg", jpeg()),
+        ("eel/1.jpg", jpeg()),
+        ("cat/sub", b""),
+        ("_SUCCESS", b""),
+        ("LICENSE", b"?"),
+        ("x.txt", b""),
+    ):
         bucket.put(name, data)
     assert list_source(bucket.url, SourceOptions()).classes == ("cat", "eel")
     bucket.put("dog", b"")
@@ -245,8 +251,11 @@ def test_a_picture_beside_parquet_files_does_not_make_them_vanish(tmp_path):
         assert table.source.kind == "table"
     told = list_source(str(source), SourceOptions()).source
     assert set(told.ignored) == {
-        ".DS_Store", "README.md", "assets/logo.png", "data/.cache/train-00000-of-00001.parquet",
-    }  # fmt: skip
+        ".DS_Store",
+        "README.md",
+        "assets/logo.png",
+        "data/.cache/train-00000-of-00001.parquet",
+    }
     assert (told.num_ignored, told.num_system) == (4, 2)
     with pytest.raises(UsageError, match=r"is a table\. Pack it"):
         index_in_place(str(source))
@@ -301,8 +310,9 @@ def test_patterns_match_extensions_of_images_in_any_case(tmp_path):
     options = SourceOptions(image_glob="images/*.jpg", mask_glob="masks/*.PNG")
     table = list_source(str(source), options)
     assert (table.images.paths.to_pylist(), table.stems.to_pylist()) == (
-        ["images/1.JPG", "images/2.jpg"], ["1", "2"],
-    )  # fmt: skip
+        ["images/1.JPG", "images/2.jpg"],
+        ["1", "2"],
+    )
     index = ShardDataset(index_in_place(str(source), source=options).url).index
     paths = {member.path for sample in range(2) for member in index.locate(sample).members}
     assert paths == {"images/1.JPG", "images/2.jpg", "masks/1.Png", "masks/2.Png"}

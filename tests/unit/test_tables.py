@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
@@ -216,6 +217,50 @@ def test_columns_that_cannot_be_read_are_named_with_what_to_do(tmp_path: Path):
         assert str(raised.value).startswith(f"{tmp_path}/t.parquet: column ")
 
 
+CHUNKS: dict[str, Any] = {
+    "names": ["1.jpg", "2.jpg"],
+    "nulls": [None, None],
+    "some": ["1.jpg", None],
+    "latin": pa.Array.from_buffers(
+        pa.string(),
+        2,
+        [None, pa.py_buffer(np.array([0, 1, 2], np.int32).tobytes()), pa.py_buffer(b"\xe9\xff")],
+    ),
+    "zero": ["a\0.jpg", "b.jpg"],
+    "long": pa.array([2**64 - 1, 3], pa.uint64()),
+    "nan": [float("nan"), 1.0],
+    "half": pa.array(np.array([1.5, 2.5], np.float16)),
+    "bool": [True, False],
+    "date": [dt.date(2024, 1, 1)] * 2,
+    "decimal": [decimal.Decimal("1.0")] * 2,
+    "far": pa.array([10**14, 1], pa.timestamp("s")),
+    "fine": pa.array([1, 2], pa.timestamp("ns")),
+    "zone": pa.array([1, 2], pa.timestamp("us", tz="Mars/X")),
+    "time": pa.array([1, 2], pa.time64("ns")),
+    "lasting": pa.array([2**62, 2], pa.duration("s")),
+    "bytes": [JPEG, b"x"],
+    "lists": [[1], []],
+    "structs": STRUCTS,
+    "null structs": [None, {"bytes": None, "path": None}],
+    "maps": pa.array([[("k", 1)], []], pa.map_(pa.string(), pa.int64())),
+    "dictionary": pa.array(["1.jpg", None]).dictionary_encode(),
+    "view": pa.array(["a", "b"], pa.string_view()),
+    "nested": [{"x": [{"y": JPEG}]}, None],
+    "fixed": pa.array([[1, 2], [3, 4]], pa.list_(pa.int8(), 2)),
+}
+
+
+@pytest.mark.parametrize("role", ["path", "mask", "label", "key", "more"])
+def test_any_column_in_any_role_is_read_or_one_sentence(tmp_path: Path, role: str):
+    for kind, column in CHUNKS.items():
+        path = parquet(tmp_path, "t.parquet", **({"path": ["1.jpg", "2.jpg"]} | {role: column}))
+        try:
+            assert len(rows(listed(path))) == 2
+        except DatasetError as error:
+            assert "column" in str(error), kind  # noqa: PT017
+            assert len(str(error)) < 600, kind  # noqa: PT017
+
+
 def test_images_in_many_parts_are_refused_before_all_are_read(tmp_path: Path):
     parquet(tmp_path / "data", "train-00000-of-00002.parquet", image=STRUCTS, label=[0, 1])
     written(tmp_path / "data", "train-00001-of-00002.parquet", "never read")
@@ -364,8 +409,11 @@ def test_names_of_columns_in_upper_case(tmp_path: Path):
 
 
 def test_long_numbers_within_objects_and_lists_are_refused(tmp_path: Path):
-    for more in ("[1, 12345678901234567890]", '{"id": 12345678901234567890}',
-                 '[{"ids": [12345678901234567890]}]'):  # fmt: skip
+    for more in (
+        "[1, 12345678901234567890]",
+        '{"id": 12345678901234567890}',
+        '[{"ids": [12345678901234567890]}]',
+    ):
         with pytest.raises(DatasetError, match="'more' holds whole numbers of so many digits"):
             listed(written(tmp_path, "t.jsonl", f'{{"path": "1.jpg", "more": {more}}}\n'))
     text = '{"path": "1.jpg", "more": [{"a": [1.5, null]}, null]}\n'
@@ -399,7 +447,11 @@ def test_readers_know_the_mask_by_the_names_that_packing_gives(tmp_path, image, 
     assert masks_among((first, second)) == masks_among((second, first))
     assert masks_among((first, second)) & {second} == expected
     assert first not in masks_among((first, second)) or mask == "npy"
-    usual = {("jpg", "png"): ("jpg", "png"), ("png", "png"): ("image.png", "png"),
-             ("tif", "png"): ("tif", "png"), ("jpg", "gif"): ("jpg", "gif"),
-             ("jpg", "jpg"): ("image.jpg", "jpg")}  # fmt: skip
+    usual = {
+        ("jpg", "png"): ("jpg", "png"),
+        ("png", "png"): ("image.png", "png"),
+        ("tif", "png"): ("tif", "png"),
+        ("jpg", "gif"): ("jpg", "gif"),
+        ("jpg", "jpg"): ("image.jpg", "jpg"),
+    }
     assert (first, second) == usual.get((image, mask), (first, second))

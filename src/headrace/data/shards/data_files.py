@@ -50,9 +50,19 @@ _NUMBERED_NAMES = re.compile(r"@gmt-.*|found\.[0-9]{3}", re.DOTALL)
 
 _TARS = (".tar",)
 _COMPRESSED_TARS = (
-    ".tar.gz", ".tgz", ".tar.zst", ".tzst", ".tar.bz2", ".tbz", ".tbz2", ".tar.xz", ".txz",
-    ".tar.lz4", ".tar.lzma", ".tar.z",
-)  # fmt: skip
+    ".tar.gz",
+    ".tgz",
+    ".tar.zst",
+    ".tzst",
+    ".tar.bz2",
+    ".tbz",
+    ".tbz2",
+    ".tar.xz",
+    ".txz",
+    ".tar.lz4",
+    ".tar.lzma",
+    ".tar.z",
+)
 
 
 def is_system_name(name: str) -> bool:

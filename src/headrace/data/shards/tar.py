@@ -382,10 +382,16 @@ class TarReader:
 
 
 _COMPRESSIONS = {
-    b"\x1f\x8b": "gzip", b"\x1f\x9d": "compress", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz",
-    b"\x28\xb5\x2f\xfd": "zstd", b"\x04\x22\x4d\x18": "lz4", b"]\0\0": "lzma",
-    b"PK\x03\x04": "zip", b"7z\xbc\xaf\x27\x1c": "7z",
-}  # fmt: skip
+    b"\x1f\x8b": "gzip",
+    b"\x1f\x9d": "compress",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ\0": "xz",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\x04\x22\x4d\x18": "lz4",
+    b"]\0\0": "lzma",
+    b"PK\x03\x04": "zip",
+    b"7z\xbc\xaf\x27\x1c": "7z",
+}
 """The bytes that compressed files begin with."""
 
 

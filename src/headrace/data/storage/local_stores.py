@@ -108,9 +108,13 @@ class LocalStore(_ImmediateStore):
         for path, status in self._sorted(prefix, every=True):
             if isinstance(status, _NoFile):
                 yield ObjectInfo(
-                    path=path, size_bytes=0, etag="", modified_s=0,
-                    unreadable=status.reason, is_folder=status.is_folder,
-                )  # fmt: skip
+                    path=path,
+                    size_bytes=0,
+                    etag="",
+                    modified_s=0,
+                    unreadable=status.reason,
+                    is_folder=status.is_folder,
+                )
             else:
                 yield _info(path, status)
 

@@ -237,7 +237,7 @@ def samples_of(table: SampleTable) -> list[SourceSample]:
     for row, stem in enumerate(texts(table.stems)):
         image, mask = images[row], masks[row]
         if mask is not None:
-            image, mask = _told_apart(image, mask)
+            image, mask = _with_distinct_extensions(image, mask)
         values = []
         if labels is not None:
             values.append(("cls", str(labels[row]).encode()))
@@ -253,7 +253,7 @@ def samples_of(table: SampleTable) -> list[SourceSample]:
     return samples
 
 
-def _told_apart(image: SourceFile, mask: SourceFile) -> tuple[SourceFile, SourceFile]:
+def _with_distinct_extensions(image: SourceFile, mask: SourceFile) -> tuple[SourceFile, SourceFile]:
     """Return an image and its mask with extensions by which readers know which is which."""
     if mask.extension == image.extension:
         # Both are PNG, say. The mask keeps the plain name: its name is always the same.

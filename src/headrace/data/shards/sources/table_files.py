@@ -112,7 +112,9 @@ def parse_table(data: bytes, name: str, where: str, columns: Sequence[str] = ())
     """
     try:
         if name.lower().endswith(".parquet"):
-            return TableCells(pyarrow.parquet.read_table(io.BytesIO(data)), where)
+            table = pyarrow.parquet.read_table(io.BytesIO(data))
+            table.validate(full=True)  # texts that are not UTF-8, as other writers leave them
+            return TableCells(table, where)
         text = utf8_bytes(data, where)
         if name.lower().endswith((".csv", ".tsv")):
             return _parse_csv(text, name, where, columns)

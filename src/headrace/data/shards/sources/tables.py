@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import cast
 
@@ -184,6 +185,8 @@ class _Columns:
         self.refuse_rows(wrong, name, problem, "Write a whole path or URL there.")
         nowhere = [row for row, path in enumerate(paths) if not path]
         self.refuse_rows(nowhere, name, "names the table's own folder")
+        no_names = [row for row, path in enumerate(paths) if "\0" in path]
+        self.refuse_rows(no_names, name, "has a zero byte, which no name of a file has,")
         return large_strings(paths)
 
     def refuse_rows(
@@ -301,19 +304,34 @@ def _notes(columns: _Columns) -> pa.LargeStringArray | None:
         return None
     rest = pa.Table.from_arrays([columns.cells.values(name) for name in names], names)
     try:
-        return large_strings(
-            [
-                json.dumps(row, sort_keys=True, default=_as_json, ensure_ascii=False)
-                for row in rest.to_pylist()
-            ]
-        )
-    except UnicodeDecodeError:
-        held = [name for name in names if _BYTES in str(rest.schema.field(name).type)]
-        raise DatasetError(
-            f"{columns.where}: column {', '.join(map(repr, held))} holds bytes, which a sample's "
-            'member "json" cannot. Remove the column, or write texts there.'
-        ) from None
+        return large_strings(_json_rows(rest))
+    except _NO_JSON:
+        wrong = next(name for name in names if not _fits_json(rest.select([name])))
+    kind = str(rest.schema.field(wrong).type)
+    what = "bytes" if _BYTES in kind else f"values ({kind}) beyond those of Python"
+    raise DatasetError(
+        f'{columns.where}: column {wrong!r} holds {what}, which a sample\'s member "json" cannot. '
+        "Remove the column, or write texts there."
+    )
 
+
+def _json_rows(table: pa.Table) -> list[str]:
+    """Return the rows of a table as JSON objects; raises one of `_NO_JSON`."""
+    return [
+        json.dumps(row, sort_keys=True, default=_as_json, ensure_ascii=False)
+        for row in table.to_pylist()
+    ]
+
+
+def _fits_json(table: pa.Table) -> bool:
+    with suppress(*_NO_JSON):
+        _json_rows(table)
+        return True
+    return False
+
+
+_NO_JSON = (ValueError, OverflowError, pa.ArrowException)
+"""Errors of bytes that are no text, and of times and durations that Python's do not reach."""
 
 _BYTES = "binary"  # in the names of Arrow's types, also within lists and structs
 
