@@ -330,3 +330,20 @@ def test_empty_folders_of_a_store(tmp_path):
     assert [(each.path, each.is_folder, each.unreadable) for each in entries] == [("a/b", True, "")]
     assert list(open_store(str(tmp_path)).list()) == []
     assert list(open_store(str(tmp_path / "a/b")).list_entries()) == []
+
+
+@pytest.mark.parametrize(
+    ("image", "mask"), [("*/*.tif", "*/*_mask.tif"), ("*/*_image.TIF", "*/*.*")]
+)
+def test_of_two_patterns_that_match_a_file_the_longer_one_has_it(tmp_path, image, mask):
+    names = {"*/*.tif": "a/x{}.tif", "*/*_mask.tif": "a/x{}_mask.tif"}
+    names |= {"*/*_image.TIF": "a/x{}_image.tif", "*/*.*": "a/x{}.png"}
+    files = [names[pattern].format(number) for pattern in (image, mask) for number in (1, 2)]
+    source = write(tmp_path / "src", dict.fromkeys(files, b"?"))
+    table = list_source(str(source), SourceOptions(image_glob=image, mask_glob=mask))
+    assert table.images.paths.to_pylist() + table.masks.paths.to_pylist() == files
+    (source / files[-1]).unlink()
+    with pytest.raises(DatasetError, match="1 images without a mask"):
+        list_source(str(source), SourceOptions(image_glob=image, mask_glob=mask))
+    both = list_source(str(source), SourceOptions(image_glob="a/*.*", mask_glob="a/*.*"))
+    assert both.images.paths == both.masks.paths

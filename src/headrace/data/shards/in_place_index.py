@@ -21,6 +21,7 @@ from headrace.data.shards.data_files import (
     is_image,
     is_system_path,
     is_tar,
+    may_hold_images,
 )
 from headrace.data.shards.index_rows import MemberKind
 from headrace.data.shards.index_writer import IndexRowBuilder
@@ -82,7 +83,7 @@ def index_tars(
     """Read all tars of a store into `spool`, by path; DatasetError names every fault in them."""
     listing, tars = SourceListing(), []
     for info in list_files(store, lambda _: None, listing.ignored):
-        is_lost = info.unreadable and info.is_folder is not False  # with any tars in it
+        is_lost = info.unreadable and may_hold_images(info)  # such as a folder of tars
         if is_tar(info.path) or is_compressed_tar(info.path) or is_lost:
             tars.append(info)
             listing.add(info)

@@ -146,6 +146,11 @@ class PathPattern:
         """The deepest folder that contains all matches, without a slash at its end; "" for all."""
         return self.literals[0].rpartition("/")[0]
 
+    @property
+    def num_characters(self) -> int:
+        """The number of characters that stand for themselves."""
+        return sum(map(len, self.literals))
+
     def match(self, path: str) -> str | None:
         """Return the stem of a path, or None where the path does not match."""
         match = self.regex.fullmatch(path)

@@ -94,11 +94,11 @@ def list_files(
     so are folders with nothing in them.
     DatasetError: a name is not UTF-8.
     """
-    is_bucket = parse_url(store.url).kind != "local"
+    has_markers = "" in patterns and parse_url(store.url).kind != "local"
     for count, info in enumerate(_without_markers(store.list_entries(folder), ignored), start=1):
         if count % _REPORT_EVERY == 0:
             on_listed(count)
-        if (info.is_folder and not info.unreadable) or (is_bucket and _is_marker(info)):
+        if (info.is_folder and not info.unreadable) or (has_markers and _is_marker(info)):
             ignored.add_empty_folder(info.path)
             continue
         if all(is_system_path(info.path, pattern) for pattern in patterns):

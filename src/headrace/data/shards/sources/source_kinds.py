@@ -334,10 +334,15 @@ def list_pairs(
         )
     listing = SourceListing()
     bad: list[BadFile] = []
+    # Of "*.tif" and "*_mask.tif" the longer one has what both match.
+    narrow, wide = sorted((images, masks), key=lambda side: -side.glob.num_characters)
+    is_shared = narrow.glob.num_characters == wide.glob.num_characters
     for folder in _folders(images.glob.folder, masks.glob.folder):
         patterns = (image_glob, mask_glob)
         for info in list_files(store, on_listed, listing.ignored, folder, patterns):
-            uses = sum(side.add(info) for side in (images, masks))
+            uses = int(narrow.add(info))
+            if is_shared or not uses:
+                uses += wide.add(info)
             if info.unreadable and (uses or may_hold_images(info)):
                 bad.append(BadFile(file=info.path, reason=info.unreadable))
             elif uses:
