@@ -146,6 +146,29 @@ def test_a_pair_that_differs_by_its_orientation_is_refused(kind, orientation):
         check_pair_orientation(picture(kind), mask(60, 40, orientation))
 
 
+@pytest.mark.parametrize("compression", [None, "tiff_lzw", "tiff_adobe_deflate"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_tiff_that_decoders_turn_away_from_its_mask_is_refused(orientation, compression):
+    turned = picture("TIFF", tiffinfo={0x0112: orientation}, compression=compression)
+    stored = (picture("JPEG"), mask(40, 60))
+    if orientation < 5:
+        check_pair_orientation(turned, stored[1])
+        check_pair_orientation(stored[0], turned)
+        return
+    words = rf"EXIF orientation \({orientation}\) exchanges the sides of its 60x40 stored .* turns"
+    with pytest.raises(
+        BadSampleError, match=rf"is 40x60 pixels and its mask 60x40: .*image's {words}"
+    ):
+        check_pair_orientation(turned, stored[1])
+    with pytest.raises(
+        BadSampleError, match=rf"is 60x40 pixels and its mask 40x60: .*mask's {words}"
+    ):
+        check_pair_orientation(stored[0], turned)
+    check_pair_orientation(turned, mask(60, 40))
+    check_pair_orientation(turned, turned)
+    np.testing.assert_array_equal(decode_labels(turned)[:, :, :1], decode_image(turned)[:, :, :1])
+
+
 @pytest.mark.parametrize(
     ("image", "label"),
     [

@@ -283,6 +283,9 @@ def exif_of(orientation: int) -> bytes:
     return _EXIF + b"II*\0" + struct.pack("<IH", 8, 1) + entry + bytes(4)
 
 
+_TIFF_BEGINNINGS = (b"II*\0", b"MM\0*")
+
+
 def check_pair_orientation(image: bytes | memoryview, mask: bytes | memoryview) -> None:
     """Raise BadSampleError where an image and its mask differ in shape by an EXIF orientation.
 
@@ -297,14 +300,17 @@ def check_pair_orientation(image: bytes | memoryview, mask: bytes | memoryview) 
     if not _have_one_shape(first.width, first.height, second):
         return
     for header, data, what in ((first, image, "image"), (second, mask, "mask")):
-        orientation = read_orientation(data)
+        is_tiff = bytes(data[:4]) in _TIFF_BEGINNINGS
+        orientation = _pillows_orientation(data) if is_tiff else read_orientation(data)
         if orientation in _SIDES_EXCHANGED:
+            stored = (header.height, header.width) if is_tiff else (header.width, header.height)
+            read = "every decoder turns by it" if is_tiff else "are read as they are stored"
             raise BadSampleError(
                 f"The image is {first.width}x{first.height} pixels and its mask {second.width}x"
                 f"{second.height}: the {what}'s EXIF orientation ({orientation}) exchanges the "
-                f"sides of its {header.width}x{header.height} stored pixels, which are read as "
-                "they are stored. Turn its pixels once and drop the orientation, as "
-                "`exiftran -ai` or ImageMagick's `mogrify -auto-orient` do."
+                f"sides of its {stored[0]}x{stored[1]} stored pixels, which {read}. Turn its "
+                "pixels once and drop the orientation, as `exiftran -ai` or ImageMagick's "
+                "`mogrify -auto-orient` do."
             )
 
 
