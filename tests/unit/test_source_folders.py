@@ -133,6 +133,13 @@ def test_a_link_that_leads_nowhere_may_have_led_to_a_folder(tmp_path, name):
     assert lint(str(tars)).faults == ()
 
 
+def test_a_link_that_leads_nowhere_and_is_not_named_in_utf_8_is_not_passed_over(tmp_path):
+    source = class_folders(tmp_path / "src", each=1)
+    Path(os.fsdecode(os.fsencode(source) + b"/bee\xe9")).symlink_to("/nowhere/x")
+    with pytest.raises(DatasetError, match="is not UTF-8"):
+        list_source(str(source), SourceOptions())
+
+
 def test_tars_in_a_folder_that_may_not_be_read_are_not_left_out_silently(folder):
     tars = write(folder, {"a.tar": tar_of("x.jpg"), "more/b.tar": tar_of("y.jpg")})
     words = "more: It cannot be read: Permission denied"

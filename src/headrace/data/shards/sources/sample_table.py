@@ -107,7 +107,8 @@ def list_files(
         try:
             info.path.encode()
         except UnicodeEncodeError:
-            if "" in patterns and not (is_image(info.path) or is_tar(info.path)):
+            may_be_data = is_image(info.path) or is_tar(info.path) or info.unreadable
+            if "" in patterns and not may_be_data:
                 ignored.add(info.path, system=False)
                 continue
             raise DatasetError(
