@@ -72,6 +72,8 @@ def test_compressed_tars_are_distinguished(tmp_path):
     [
         (("train", "val"), "look like splits. Pack each by itself"),
         (("Images", "Masks"), "look like images and their masks"),
+        (("JPEGImages", "SegmentationClass"), "look like images and their masks"),
+        (("image", "mask"), "look like images and their masks"),
     ],
 )
 def test_folders_that_are_no_classes_are_refused_unless_they_are_named(tmp_path, names, words):

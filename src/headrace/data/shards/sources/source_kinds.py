@@ -110,7 +110,11 @@ def refuse_file(url: str) -> None:
 
 
 _SPLITS = {"dev", "eval", "test", "testing", "train", "training", "val", "valid", "validation"}
-_PARTS = {"annotations", "gt", "images", "imgs", "labels", "masks", "segmentations"}
+_PARTS = {
+    *("annotation", "annotations", "groundtruth", "gt", "image", "images", "img", "imgs"),
+    *("jpegimages", "label", "labels", "mask", "masks", "seg", "segmentation", "segmentations"),
+    *("segmentationclass", "segmentationobject"),
+}
 
 
 def _refuse_wrong_level(names: Sequence[str], url: str) -> None:
