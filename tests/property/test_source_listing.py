@@ -43,9 +43,9 @@ def path_of(entry: tuple[list[str], str, str]) -> str:
 
 ENTRIES = st.lists(
     st.tuples(
-        st.lists(st.sampled_from(FOLDERS), max_size=3),
+        st.lists(st.sampled_from(FOLDERS), min_size=1, max_size=3),
         st.sampled_from(NAMES),
-        st.sampled_from(["file"] * 6 + ["dangling", "pipe", "folder"]),
+        st.sampled_from(["file", "file", "dangling", "pipe", "folder"]),
     ),
     max_size=12,
     unique_by=path_of,
@@ -57,7 +57,8 @@ ENTRIES = st.lists(
 def test_no_entry_is_lost(entries):
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
-        for folders, last, kind in entries:
+        whole = [([folder], "whole.jpg", "file") for folder in FOLDERS]  # each could be a class
+        for folders, last, kind in [*entries, *whole]:
             folder = root.joinpath(*folders)
             folder.mkdir(parents=True, exist_ok=True)
             MADE[kind](folder / last)
