@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
+import tarfile
 from functools import partial
 
 import cv2
@@ -22,6 +23,7 @@ from headrace.data.image_files import (
     read_orientation,
     with_orientation,
 )
+from headrace.data.shards.in_place_index import index_in_place
 from headrace.data.transforms.decode import decode_image, decode_labels, decode_member
 from headrace.data.transforms.resize import Recode
 from headrace.transforms import JointScaleCropFlip
@@ -316,3 +318,19 @@ def test_advice_about_a_huge_image_names_no_command_that_refuses_it():
         with pytest.raises(BadSampleError, match="15000x15000 pixels") as caught:
             read(header)
         assert "headrace" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["WEBP", "PNG", "JPEG"])
+def test_a_large_image_in_a_tar_is_told_too(tmp_path, kind):
+    """A WebP has its metadata at the end, beyond the first mebibyte."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    options = {"lossless": True, "quality": 0} if kind == "WEBP" else {}
+    noise, sink = Image.fromarray(RNG.integers(0, 255, (700, 700, 3), np.uint8)), io.BytesIO()
+    noise.save(sink, kind, exif=exif.tobytes(), **options)
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        info = tarfile.TarInfo(f"x.{kind.lower()}")
+        info.size = len(sink.getvalue())
+        archive.addfile(info, io.BytesIO(sink.getvalue()))
+    assert kind == "JPEG" or info.size > 2**20
+    assert index_in_place(str(tmp_path)).manifest.num_oriented == 1

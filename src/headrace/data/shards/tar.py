@@ -187,6 +187,8 @@ def _is_sum(written_sum: int, block: bytes) -> bool:
 
 
 _CHUNK_BYTES = 2**20
+_JPEG = b"\xff\xd8"  # it begins so, and has its metadata in the first mebibyte
+_LARGE_IMAGE_BYTES = 64 * 2**20  # above that metadata at its end, as in a WebP, are not looked for
 # Of all pax headers and GNU long names of a member: a damaged size must not fill the memory.
 _LONGEST_NAMES_BYTES = 2**20
 _MOST_DIGITS = 20  # of a number in a pax header: 64 bits have 19
@@ -203,7 +205,7 @@ class TarMember:
     offset: int  # of its content in the tar
     size_bytes: int  # of its content
     crc32c: int  # CRC-32C of its content
-    oriented: bool = False  # an image with an EXIF orientation, in its first mebibyte
+    oriented: bool = False  # an image with an EXIF orientation, where one is looked for
 
 
 class TarReader:
@@ -342,16 +344,22 @@ class TarReader:
     def _read_file(self, name: str, size_bytes: int) -> TarMember:
         offset = self._stream.position
         self._check_room(name, size_bytes)
-        checksum, left, oriented = 0, size_bytes, False
+        checksum, left = 0, size_bytes
+        metadata: list[bytes] = []  # the parts of an image that may hold them
         while left:
             chunk = self._stream.read(min(left, _CHUNK_BYTES))
-            if left == size_bytes and is_image(name):
-                oriented = read_orientation(chunk) != 1
+            is_first, is_jpeg = left == size_bytes, bool(metadata) and metadata[0][:2] == _JPEG
+            if is_image(name) and (is_first or not (is_jpeg or size_bytes > _LARGE_IMAGE_BYTES)):
+                metadata.append(chunk)
             checksum = google_crc32c.extend(checksum, chunk)
             left -= len(chunk)
         self._stream.read(padding(size_bytes))
         return TarMember(
-            name=name, offset=offset, size_bytes=size_bytes, crc32c=checksum, oriented=oriented
+            name=name,
+            offset=offset,
+            size_bytes=size_bytes,
+            crc32c=checksum,
+            oriented=bool(metadata) and read_orientation(b"".join(metadata)) != 1,
         )
 
     def _skip(self, name: str, size_bytes: int) -> None:
