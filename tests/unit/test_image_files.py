@@ -302,6 +302,8 @@ def test_the_labels_of_a_pgm_are_as_they_are_stored(magic, maximum):
     pixels = values.tobytes() if magic == b"P5" else b" ".join(b"%d" % each for each in values)
     data = b"%s\n%d 1\n%d\n%s" % (magic, len(values), maximum, pixels)
     np.testing.assert_array_equal(decode_labels(data)[0, :, 0], values)
+    for decoder in (0, 1, 2):  # as an image the greatest value is white
+        assert decode_image(data, first_decoder=decoder).max() == 255
 
 
 def test_a_palette_mask_with_the_extension_of_a_jpeg_keeps_its_labels_too():

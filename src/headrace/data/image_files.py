@@ -58,7 +58,7 @@ class ImageHeader:
     width: int
     gray: bool = False  # a PNG without colour, which decodes to one channel
     palette: bool = False  # its pixels are indices into a table of colours
-    cmyk: bool = False  # a JPEG in printing inks, which only Pillow converts faithfully
+    pillow_only: bool = False  # inks (CMYK), or a white below 255, that others do not convert
     depth_bits: int = 8  # of one channel
 
 
@@ -91,8 +91,8 @@ def _read_jpeg_header(data: bytes | memoryview) -> ImageHeader:
         height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data)
     except ValueError:  # such as arithmetic coding: Pillow reads more kinds
         return _read_other_header(data)
-    cmyk = colorspace in {"CMYK", "YCCK"}
-    return ImageHeader(kind="jpeg", height=height, width=width, cmyk=cmyk)
+    is_cmyk = colorspace in {"CMYK", "YCCK"}
+    return ImageHeader(kind="jpeg", height=height, width=width, pillow_only=is_cmyk)
 
 
 def _read_png_header(start: bytes) -> ImageHeader:
@@ -120,14 +120,20 @@ def _read_other_header(data: bytes | memoryview) -> ImageHeader:
                 width, height = image.size
                 depth_bits = _depth_bits(image)
                 kind: Kind = "jpeg" if image.format == "JPEG" else "other"
-                cmyk, palette = image.mode == "CMYK", image.mode == "P"
+                palette = image.mode == "P"
+                pillow_only = image.mode == "CMYK" or pnm_maximum(image) != 255
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise BadSampleError(
             f"{len(data)} bytes are no image that any decoder knows ({one_line(error)}). "
             "Replace the file, or leave it out when packing."
         ) from None
     return ImageHeader(
-        kind=kind, height=height, width=width, palette=palette, cmyk=cmyk, depth_bits=depth_bits
+        kind=kind,
+        height=height,
+        width=width,
+        palette=palette,
+        pillow_only=pillow_only,
+        depth_bits=depth_bits,
     )
 
 

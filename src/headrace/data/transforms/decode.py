@@ -167,7 +167,7 @@ def decode_member(
 def _decode_simplejpeg(
     data: bytes | memoryview, header: ImageHeader, shrink: int
 ) -> NDArray[np.uint8] | None:
-    if header.kind != "jpeg" or header.cmyk:
+    if header.kind != "jpeg" or header.pillow_only:
         return None
     height, width = -(-header.height // shrink), -(-header.width // shrink)
     try:
@@ -183,7 +183,7 @@ def _decode_simplejpeg(
 def _decode_opencv(
     data: bytes | memoryview, header: ImageHeader, _shrink: int
 ) -> NDArray[np.uint8] | None:
-    if header.cmyk:
+    if header.pillow_only:
         return None
     if header.kind == "jpeg":
         check_jpeg(data)
