@@ -421,6 +421,34 @@ def test_long_numbers_within_objects_and_lists_are_refused(tmp_path: Path):
     assert more == [{"a": [1.5, None]}, None]
 
 
+def test_numbers_beside_others_with_decimals_lose_no_digits(tmp_path: Path):
+    for number in (2**53 - 1, 2**53 + 1, 2**53 + 2, -(2**53) - 1, 10**17 + 1, 2**62 + 1, 10**25):
+        lines = ["path,more", f"1.jpg,{number}", "2.jpg,0.5"]
+        more = rows(listed(written(tmp_path, "t.csv", "\n".join(lines))))[0][3]["more"]
+        assert more == (number if number == 2**53 - 1 or number == 2**53 + 2 else str(number))
+        text = "".join(
+            f'{{"path": "{n}.jpg", "more": {more} }}\n' for n, more in enumerate((number, 0.5))
+        )
+        if number == 2**53 - 1:
+            assert rows(listed(written(tmp_path, "t.jsonl", text)))[0][3] == {"more": number}
+        else:
+            with pytest.raises(DatasetError, match="'more' holds whole numbers of so many digits"):
+                listed(written(tmp_path, "t.jsonl", text))
+    for number in ("1e30", "1.5e+16", "9007199254740994.0"):
+        path = written(tmp_path, "t.jsonl", f'{{"path": "1.jpg", "more": {number}}}\n')
+        assert rows(listed(path))[0][3] == {"more": float(number)}
+
+
+def test_a_quote_that_is_not_closed_swallows_no_rows(tmp_path: Path):
+    for text in ('path,label\n1.jpg,"a\n2.jpg,b\n', 'path,label\n"1.jpg,a\n2.jpg,b\n3.jpg,c'):
+        for name, comma in (("t.csv", ","), ("t.tsv", "\t"), ("t.csv", ";")):
+            with pytest.raises(DatasetError, match="a quote that opens in the row at line 2"):
+                listed(written(tmp_path, name, text.replace(",", comma)))
+    text = 'path,label\n1.jpg,6" disk\n2.jpg,"a ""b"""\n3.jpg,"two\nlines"\n'
+    table = listed(written(tmp_path, "t.csv", text))
+    assert table.classes == ('6" disk', 'a "b"', "two\nlines")
+
+
 def test_parts_of_one_table_may_be_named_by_their_content(tmp_path: Path):
     for number, content in enumerate(("6ef3991c06080e14", "c4bbd3e2a2e0c5af")):
         name = f"train-{number:05d}-of-00002-{content}.parquet"

@@ -8,7 +8,9 @@ only where that loses nothing.
 from __future__ import annotations
 
 import codecs
+import csv
 import io
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -33,6 +35,7 @@ _BYTE_ORDER_MARKS = (
 _DELIMITERS = (",", ";", "\t", "|")
 _LEADING_ZERO = r"^[+-]?0[0-9xX]"
 _MOST_EXACT = 2**53  # whole numbers up to here are exact as doubles
+_LONG_NUMBER = re.compile(rb"[:,\[\s]-?[0-9]{16,}\s*[,\]}]")  # a whole one, in JSON
 _LONGEST_BLOCK = 2**31 - 1
 
 
@@ -158,9 +161,10 @@ def utf8_bytes(data: bytes, where: str) -> bytes:
 
 def _parse_csv(data: bytes, name: str, where: str, columns: Sequence[str]) -> TableCells:
     usual = "\t" if name.lower().endswith(".tsv") else ","
-    parsing = pyarrow.csv.ParseOptions(
-        delimiter=_delimiter(data, usual, columns), newlines_in_values=b'"' in data
-    )
+    delimiter = _delimiter(data, usual, columns)
+    if data.count(b'"') % 2:
+        _refuse_open_quote(data, delimiter, where)
+    parsing = pyarrow.csv.ParseOptions(delimiter=delimiter, newlines_in_values=b'"' in data)
 
     def read(converting: pyarrow.csv.ConvertOptions) -> pa.Table:
         return _in_blocks(
@@ -180,6 +184,21 @@ def _parse_csv(data: bytes, name: str, where: str, columns: Sequence[str]) -> Ta
     )
     names = [column.strip() for column in values.column_names]  # "path, label" is usual
     return TableCells(values.rename_columns(names), where, written.rename_columns(names))
+
+
+def _refuse_open_quote(data: bytes, delimiter: str, where: str) -> None:
+    """Raise DatasetError where a quote is not closed: all rows after it would be one cell."""
+    rows, first_line = csv.reader(io.StringIO(data.decode()), delimiter=delimiter, strict=True), 1
+    try:
+        for _ in rows:
+            first_line = rows.line_num + 1
+    except csv.Error as error:
+        if "unexpected end" in str(error):
+            raise DatasetError(
+                f"{where}: a quote that opens in the row at line {first_line} is not closed, so "
+                "that the rows after it would be one cell. Close it, or write it twice within a "
+                "cell in quotes."
+            ) from None
 
 
 def _delimiter(data: bytes, usual: str, columns: Sequence[str]) -> str:
@@ -208,8 +227,9 @@ def _parse_json(data: bytes, where: str) -> TableCells:
     changed = [new for new, old in zip(as_texts, values.schema, strict=True) if new != old]
     if changed:  # texts that look like times
         values = read(pa.schema(changed))
-    for name in values.column_names:
-        _refuse_long_numbers(values.column(name), name, where)
+    if _LONG_NUMBER.search(data) is not None:  # beside one with decimals, or of 20 digits
+        for name in values.column_names:
+            _refuse_long_numbers(values.column(name), name, where)
     return TableCells(values, where)
 
 
@@ -235,9 +255,7 @@ def _refuse_long_numbers(column: pa.ChunkedArray[Any], name: str, where: str) ->
             _refuse_long_numbers(pc.struct_field(column, [number]), name, where)
     if not pa.types.is_floating(kind):
         return
-    numbers = np.abs(column.drop_null().to_numpy())
-    wrong = (numbers >= 2.0**63) & (numbers < 1e21) & (numbers % 1 == 0)
-    if wrong.any():
+    if (np.abs(column.drop_null().to_numpy()) >= _MOST_EXACT).any():
         raise DatasetError(
             f"{where}: column {name!r} holds whole numbers of so many digits that some would be "
             "lost. Write them as texts, in quotes."
@@ -270,7 +288,7 @@ def _is_faithful(column: pa.ChunkedArray[Any], written: pa.ChunkedArray[Any]) ->
     if not np.isfinite(numbers).all():
         return False
     whole = pc.match_substring_regex(written, r"^[+-]?\d+$").to_numpy()
-    long = np.flatnonzero(whole & (np.abs(numbers) > _MOST_EXACT))
+    long = np.flatnonzero(whole & (np.abs(numbers) >= _MOST_EXACT))
     return all(int(written[int(row)].as_py()) == int(numbers[row]) for row in long)
 
 
