@@ -449,6 +449,20 @@ def test_a_quote_that_is_not_closed_swallows_no_rows(tmp_path: Path):
     assert table.classes == ('6" disk', 'a "b"', "two\nlines")
 
 
+def test_rows_between_two_quotes_of_a_tsv_file_are_not_one_cell(tmp_path: Path):
+    text = (
+        'path\tcaption\n1.jpg\tx\n2.jpg\t"so" he said\n3.jpg\t"so\n4.jpg\ty\n5.jpg\t"\n6.jpg\tz\n'
+    )
+    for name in ("t.tsv", "t.csv"):
+        with pytest.raises(
+            DatasetError, match=r"'caption' holds tabs and lines .* in row 3: likely"
+        ):
+            listed(written(tmp_path, name, text))
+    text = 'path\tcaption\n1.jpg\t"two\nlines"\n2.jpg\t"a\ttab"\n3.jpg\tsix" wide\n'
+    captions = [each[3]["caption"] for each in rows(listed(written(tmp_path, "t.tsv", text)))]
+    assert captions == ["two\nlines", "a\ttab", 'six" wide']
+
+
 def test_parts_of_one_table_may_be_named_by_their_content(tmp_path: Path):
     for number, content in enumerate(("6ef3991c06080e14", "c4bbd3e2a2e0c5af")):
         name = f"train-{number:05d}-of-00002-{content}.parquet"

@@ -182,6 +182,8 @@ def _parse_csv(data: bytes, name: str, where: str, columns: Sequence[str]) -> Ta
     written = read(
         pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(values.column_names, text))
     )
+    if delimiter == "\t":
+        _refuse_rows_in_cells(written, where)
     names = [column.strip() for column in values.column_names]  # "path, label" is usual
     return TableCells(values.rename_columns(names), where, written.rename_columns(names))
 
@@ -199,6 +201,22 @@ def _refuse_open_quote(data: bytes, delimiter: str, where: str) -> None:
                 "that the rows after it would be one cell. Close it, or write it twice within a "
                 "cell in quotes."
             ) from None
+
+
+def _refuse_rows_in_cells(written: pa.Table, where: str) -> None:
+    """Raise DatasetError where a cell of a TSV file holds tabs and lines: rows between two quotes.
+
+    Many such files have no quoting, so that a quote at a cell's beginning is a character of it.
+    """
+    for name in written.column_names:
+        is_wrong = pc.match_substring_regex(written.column(name), "(?s)\t.*\n|\n.*\t")
+        rows = np.flatnonzero(is_wrong.to_numpy())
+        if len(rows):
+            raise DatasetError(
+                f"{where}: column {name!r} holds tabs and lines between two quotes in row "
+                f"{rows[0] + 1}: likely whole rows. Put such cells in quotes, and write quotes "
+                "within them twice."
+            )
 
 
 def _delimiter(data: bytes, usual: str, columns: Sequence[str]) -> str:
