@@ -10,8 +10,9 @@ from __future__ import annotations
 import codecs
 import csv
 import io
+import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -35,17 +36,24 @@ _BYTE_ORDER_MARKS = (
 _DELIMITERS = (",", ";", "\t", "|")
 _LEADING_ZERO = r"^[+-]?0[0-9xX]"
 _MOST_EXACT = 2**53  # whole numbers up to here are exact as doubles
-_LONG_NUMBER = re.compile(rb"[:,\[\s]-?[0-9]{16,}\s*[,\]}]")  # a whole one, in JSON
+_NO_BLANK = re.compile(r"\S")
 _LONGEST_BLOCK = 2**31 - 1
 
 
 class TableCells:
     """The cells of a table, by column: as values, and as texts."""
 
-    def __init__(self, values: pa.Table, where: str, written: pa.Table | None = None) -> None:
+    def __init__(
+        self,
+        values: pa.Table,
+        where: str,
+        written: pa.Table | None = None,
+        json_text: bytes | None = None,
+    ) -> None:
         self.where = where
         self._values = values  # as Arrow reads them
         self._written = written  # of a CSV or TSV file: the texts; else None
+        self._json_text = json_text  # of JSON lines: all of them; else None
         twice = sorted({name for name in self.names if self.names.count(name) > 1})
         if twice:
             raise DatasetError(f"{where} has several columns {twice[0]!r}. Rename or remove one.")
@@ -83,13 +91,27 @@ class TableCells:
         try:
             if pa.types.is_floating(column.type):
                 raise DatasetError(
-                    f"{self.where}: column {name!r} holds numbers with decimals, and names are "
-                    "looked for there. Write them as texts."
+                    f"{self.where}: column {name!r} holds numbers with decimals, or of 20 digits, "
+                    "and names are looked for there. Write them as texts."
                 )
             chunks = column.cast(pa.large_string()).chunks
         except pa.ArrowException:
             raise _no_texts(column, name, self.where) from None
         return cast("pa.LargeStringArray", pa.concat_arrays(chunks))
+
+    def rows(self, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+        """Yield the rows of some columns, by name; None where a row has no such cell.
+
+        Those of JSON lines are as they are written: Arrow would make decimals of whole numbers
+        beside others with decimals, and give each object the keys of all. ValueError,
+        OverflowError, ArrowException: a cell has no value in Python.
+        """
+        if self._json_text is not None:
+            for row in _json_objects(self._json_text.decode()):
+                yield {name: row.get(name) for name in names}
+        else:
+            table = pa.Table.from_arrays([self.values(name) for name in names], [*names])
+            yield from table.to_pylist()
 
     def unread(self, name: str) -> NDArray[np.bool_]:
         """Return which cells of a column have no value, such as NA among numbers: bool[rows]."""
@@ -245,10 +267,7 @@ def _parse_json(data: bytes, where: str) -> TableCells:
     changed = [new for new, old in zip(as_texts, values.schema, strict=True) if new != old]
     if changed:  # texts that look like times
         values = read(pa.schema(changed))
-    if _LONG_NUMBER.search(data) is not None:  # beside one with decimals, or of 20 digits
-        for name in values.column_names:
-            _refuse_long_numbers(values.column(name), name, where)
-    return TableCells(values, where)
+    return TableCells(values, where, json_text=data)
 
 
 def _without_times(kind: pa.DataType) -> pa.DataType:
@@ -263,21 +282,12 @@ def _without_times(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _refuse_long_numbers(column: pa.ChunkedArray[Any], name: str, where: str) -> None:
-    kind = column.type
-    if pa.types.is_list(kind):
-        within = cast("pa.ChunkedArray[Any]", pc.list_flatten(column))
-        _refuse_long_numbers(within, name, where)
-    elif pa.types.is_struct(kind):
-        for number in range(kind.num_fields):
-            _refuse_long_numbers(pc.struct_field(column, [number]), name, where)
-    if not pa.types.is_floating(kind):
-        return
-    if (np.abs(column.drop_null().to_numpy()) >= _MOST_EXACT).any():
-        raise DatasetError(
-            f"{where}: column {name!r} holds whole numbers of so many digits that some would be "
-            "lost. Write them as texts, in quotes."
-        )
+def _json_objects(text: str) -> Iterator[dict[str, Any]]:
+    """Yield the objects of JSON lines, each number and key as it is written."""
+    decoder, position = json.JSONDecoder(strict=False), 0
+    while (found := _NO_BLANK.search(text, position)) is not None:
+        value, position = decoder.raw_decode(text, found.start())
+        yield value
 
 
 def _in_blocks(data: bytes, read: Callable[[int], pa.Table]) -> pa.Table:

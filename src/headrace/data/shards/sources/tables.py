@@ -302,12 +302,11 @@ def _notes(columns: _Columns) -> pa.LargeStringArray | None:
     names = [name for name in columns.cells.names if name not in columns.used()]
     if not names:
         return None
-    rest = pa.Table.from_arrays([columns.cells.values(name) for name in names], names)
     try:
-        return large_strings(_json_rows(rest))
+        return large_strings(_json_rows(columns.cells, names))
     except _NO_JSON:
-        wrong = next(name for name in names if not _fits_json(rest.select([name])))
-    kind = str(rest.schema.field(wrong).type)
+        wrong = next((name for name in names if not _fits_json(columns.cells, name)), names[0])
+    kind = str(columns.cells.kind(wrong))
     what = "bytes" if _BYTES in kind else f"values ({kind}) beyond those of Python"
     raise DatasetError(
         f'{columns.where}: column {wrong!r} holds {what}, which a sample\'s member "json" cannot. '
@@ -315,17 +314,17 @@ def _notes(columns: _Columns) -> pa.LargeStringArray | None:
     )
 
 
-def _json_rows(table: pa.Table) -> list[str]:
-    """Return the rows of a table as JSON objects; raises one of `_NO_JSON`."""
+def _json_rows(cells: TableCells, names: Sequence[str]) -> list[str]:
+    """Return the rows of some columns as JSON objects; raises one of `_NO_JSON`."""
     return [
         json.dumps(row, sort_keys=True, default=_as_json, ensure_ascii=False)
-        for row in table.to_pylist()
+        for row in cells.rows(names)
     ]
 
 
-def _fits_json(table: pa.Table) -> bool:
+def _fits_json(cells: TableCells, name: str) -> bool:
     with suppress(*_NO_JSON):
-        _json_rows(table)
+        _json_rows(cells, [name])
         return True
     return False
 
