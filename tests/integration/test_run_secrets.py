@@ -83,6 +83,8 @@ def test_what_is_printed_has_no_secret(ended, tmp_path: Path):
     for flags in (
         ["--dry-run", "--contract", "sagemaker", "--environment", f"HF_TOKEN={CANARY}"],
         ["--dry-run", "--contract", "vertex", "--hyperparameter", f"api_key={CANARY}"],
+        ["--dry-run", "--contract", "sagemaker", "--hyperparameter", f"api_key={CANARY}"],
+        ["--dry-run", "--contract", "sagemaker-v3", "--hyperparameter", f"api_key={CANARY}"],
         ["--no-such-flag", "1", f"--api-key={CANARY}"],
         ["--hyperparameter", f"api_key:{CANARY}"],
         ["--checkpoint-uri", f"https://u:p@{CANARY}@h/x"],

@@ -36,6 +36,17 @@ def test_values_of_names(secret: str, name: str):
     assert json.loads(redact_text(json.dumps({"a": {name: secret}}))) == {"a": {name: HIDDEN}}
 
 
+@given(st.text(ALPHABET + " \"'\\{}[]()<", min_size=1, max_size=12), NAMES)
+def test_values_in_json_and_in_json_within_it(rest: str, name: str):
+    secret = f"s3cret{rest}T0K"
+    once = json.dumps({"a": {name: secret}, "b": [1, {name: [secret, {"c": secret}]}]})
+    for text in (once, json.dumps({"request": once}), json.dumps([json.dumps({"request": once})])):
+        shown = redact_text(text)
+        assert "s3cret" not in shown
+        assert "T0K" not in shown
+        json.loads(shown)
+
+
 @given(st.lists(st.text(ALPHABET + " \"'{}-=:", max_size=30), max_size=4))
 def test_what_is_redacted_stays_as_it_is(words: list[str]):
     once = redact(words)

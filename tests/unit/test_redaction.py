@@ -6,7 +6,13 @@ import json
 
 import pytest
 
-from headrace.records.redaction import hide_secrets, is_secret, redact, redact_text
+from headrace.records.redaction import (
+    hide_secrets,
+    is_secret,
+    redact,
+    redact_text,
+    redact_traceback,
+)
 
 CANARY = "c4n4rY/x+9d8f7a6b5c4d3e2f1a0b9c8d7"  # as keys look, and no known form of one
 PLAIN = "sesame"
@@ -17,6 +23,7 @@ NAMES = """
     OPENAI_API_KEY_2 --password db.PASSWORD passwd PGPASSWORD user_pwd passphrase client_secret
     X-Amz-Signature sig AccountKey SharedAccessKey AZURE_STORAGE_KEY Authorization cookie
     proxy-authorization SENTRY_DSN GOOGLE_APPLICATION_CREDENTIALS X-Auth-Token ssh_private_key
+    --pass DB_PASS smtp.pass PGPASS --pw user-pw aws_creds OTP SLACK_WEBHOOK MASTER_KEY deploy-key
 """.split()  # noqa: SIM905 - names, as a paragraph
 
 
@@ -33,7 +40,9 @@ def test_names_of_secrets_in_any_spelling(name: str):
         ("--pad-token", "<pad>"), ("mask_token", "[MASK]"), ("monkey", "3"), ("--keyboard", "1"),
         ("--image-key", "jpg"), ("sort_key", "label"), ("--key-frames", "16"), ("author", "Ann"),
         ("sigma", "0.5"), ("--significant", "3"), ("PWD", "/home/ann"), ("passes", "3"),
-        ("compass", "n"), ("assignment", "x"), ("design", "x"), ("--detokenize", "yes"),
+        ("compass", "n"), ("--pass", "3"), ("first_pass", "adam"), ("bypass", "x"), ("pw", "16"),
+        ("--use-pass", "true"), ("OLDPWD", "/home/ann"), ("assignment", "x"), ("design", "x"),
+        ("--detokenize", "yes"),
     ],
 )  # fmt: skip
 def test_names_of_other_things(name: str, value: str):
@@ -61,6 +70,10 @@ def test_a_name_that_may_be_a_secret_s_is_judged_by_the_value():
         (["--max-tokens", "512", "--tokenizer", "t"], ("--max-tokens", "512", "--tokenizer", "t")),
         (["--monkey", "3", "--keyboard=1"], ("--monkey", "3", "--keyboard=1")),
         (["+wandb.api_key=abc", "model.lr=1"], ("+wandb.api_key=***", "model.lr=1")),
+        (["--api-keys", "a", "b", "--lr", "1"], ("--api-keys", "***", "***", "--lr", "1")),
+        (["--password", "-a!b", "x"], ("--password", "***", "x")),
+        (["--password", f"-{CANARY}"], ("--password", "***")),
+        (["Driver={x};UID=a;PWD={abc}"], ("Driver={x};UID=a;PWD=***",)),
     ],
 )
 def test_no_secret_of_a_command_line_is_kept(typed, kept):
@@ -98,6 +111,27 @@ def test_no_secret_of_a_command_line_is_kept(typed, kept):
         "curl -H 'X-Api-Key: {0}' https://h",
         "Cookie: a={0}; b={0}",
         '{{"headers": {{"Authorization": "Bearer {0}"}}}}',
+        '{{"api_keys": ["{0}", "{0}2"], "lr": 1}}',
+        "{{'tokens': ['{0}', '{0}2']}}",
+        '{{"auth": {{"password": {{"value": "{0}", "more": ["{0}"]}}}}}}',
+        r'{{"password": "a\"{0}"}}',
+        r"{{'password': 'a\'{0}'}}",
+        r"{{\"password\": \"a\\\"{0}\"}}",
+        'password="{0} and {0}',
+        "a=1 password=ab,{0} b=2",
+        '[{{"name": "HF_TOKEN", "value": "{0}"}}]',
+        '<add key="password" value="{0}"/>',
+        "<db><password>{0}</password></db>",
+        "Driver=x;UID=a;PWD={0};",
+        "os.environ.setdefault('API_KEY', '{0}')",
+        "Command '['login', '--token', '{0}']' returned non-zero exit status 1.",
+        '["--lr","1","--api_key","{0}"]',
+        'authorization: Digest username="a", response="{0}"',
+        "x-functions-key: {0}",
+        r"https:\/\/user:{0}@host\/x",
+        "user:{0}@cache:6379",
+        "user:{0}@db/x",
+        "https://hooks.slack.com/services/T0/B0/{0}",
     ],
 )
 def test_a_secret_is_hidden_wherever_it_stands(text: str):
@@ -130,6 +164,8 @@ def test_a_key_of_a_known_form_is_hidden_under_any_name(secret: str):
         "a@b.org", "mailto:a@b.org", "lr=0.1,sigma=3", "--seed 3 --tokenizer gpt2", "x: y", "12:30",
         "image:tag@sha256:0011", "task-of-something-very-long-1", "C:/x", "gs://b/k#1.jpg",
         '{"lr": 0.1, "max_tokens": 5, "names": ["a", "b"]}', "key=label", "for token in tokens:",
+        '{"tokens": [1, 2], "special_tokens": ["<pad>", "[CLS]"]}', "nginx:1.2@sha256:0011",
+        "pass: 3", "x-axis: loss", "--x-key=loss", "a='b' c=\"d\"",
     ],
 )  # fmt: skip
 def test_other_texts_stay_as_they_are(text: str):
@@ -138,10 +174,48 @@ def test_other_texts_stay_as_they_are(text: str):
 
 
 def test_in_code_only_literals_are_hidden():
-    for code in ("token = tokenizer(text)", "tokens: int = 5", "x = f(password=password)"):
+    for code in (
+        "token = tokenizer(text)", "tokens: int = 5", "x = f(password=password)",
+        "tokens = [tok(x) for x in y]", 'special_tokens = ["<pad>", "[CLS]"]', 'f("password", x)',
+        'parser.add_argument("--token", "-t", default=None)',
+    ):  # fmt: skip
         assert redact_text(code, is_code=True) == code
     assert redact_text('login(token="abc", n=1)', is_code=True) == 'login(token="***", n=1)'
-    assert redact_text("password: str = 'abc'", is_code=True).count("abc") == 1  # an annotation
+    for code in (
+        "password: str = 'abc'", "def f(token: str | None = 'abc'):", "if password == 'abc':",
+        "API_KEYS = ['abc', 'abc2']", "get('HF_TOKEN', 'abc')", 'x["token"] = f"""abc',
+        "token = 'abc", 'parser.add_argument("--token", type=str, default="abc")',
+        "run(['login', '--token', 'abc'])",
+    ):  # fmt: skip
+        assert "abc" not in redact_text(code, is_code=True), code
+
+
+def test_messages_of_a_traceback_are_no_code():
+    traceback = """Traceback (most recent call last):
+  File "/a/train.py", line 3, in <module>
+    connect(password=password, token="abc")
+            ^^^^^^^^^^^^^^^^^
+ValueError: no login with password=abc, {'Authorization': 'Bearer abc'}
+"""
+    shown = redact_traceback(traceback)
+    assert "connect(password=password, token=" in shown
+    assert "abc" not in shown
+
+
+def test_the_time_to_redact_a_long_word_does_not_grow_with_its_square():
+    for piece in ("a-", "a+", "a.", "set", "a=1,", '"', "\\", "token=", "<a>", "name:'a' "):
+        text = piece * (100_000 // len(piece))
+        assert len(redact((text, text))) == 2
+        redact_text(text, is_code=True)
+
+
+def test_the_name_of_a_secret_holds_for_all_that_is_in_it():
+    within = {"token": {"value": "x", "list": ["y"]}, "auth": ["z"], "db": {"pw": "x"}}
+    assert hide_secrets(within) == {
+        "token": {"value": "***", "list": ["***"]}, "auth": ["***"], "db": {"pw": "***"},
+    }  # fmt: skip
+    named = [{"value": "x", "name": "HF_TOKEN"}, {"Key": "seed", "Value": "3"}]
+    assert hide_secrets(named) == [{"value": "***", "name": "HF_TOKEN"}, named[1]]
 
 
 def test_json_keeps_its_shape():

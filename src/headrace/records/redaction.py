@@ -9,23 +9,39 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 HIDDEN = "***"
 
 _SECRET_PART = re.compile(
-    r"secret|passw|passphrase|credential|signature|(?:access|account|admin|api|auth|encryption"
-    r"|license|private|signing|ssh|storage|subscription)[-_. ]?key",
+    r"secret|passw|passphrase|credential|signature|webhook|(?:access|account|admin|api|auth|client"
+    r"|consumer|deploy|encryption|license|master|private|service|shared|signing|ssh|storage"
+    r"|subscription)[-_. ]?key",
     re.IGNORECASE,
 )
-_SECRET_WORDS = {"sig", "auth", "authorization", "bearer", "cookie", "dsn"}
+_SECRET_WORDS = {
+    "sig", "auth", "authorization", "bearer", "cookie", "dsn", "cred", "creds", "otp",
+}  # fmt: skip
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _JOINED = re.compile(r"(?:token|pwd|jwt)$|^token(?!iz)", re.IGNORECASE)
+_PASS = re.compile(
+    r"(?:^|[-_.])(?:pass|pw)$|(?:db|pg|ssh|smtp|mail|sql|user|root)pass$", re.IGNORECASE
+)
+_PASS_OVER_DATA = re.compile(
+    r"(?:forward|backward|first|second|last|one|two|single|multi|full|low|high|band|by|per|extra)"
+    r"[-_.]?pass$",
+    re.IGNORECASE,
+)
+_KEY = re.compile(
+    r"(?:^|[^A-Za-z])(?:[Kk]eys?|[Pp]at|KEYS?|PAT)$|[A-Za-z](?:Keys?|Pat)$|[a-z](?:KEYS?|PAT)$"
+)
 _FOLDER_VARIABLES = {"PWD", "OLDPWD"}
 _RANDOM = re.compile(r"(?=\S*\d)(?=\S*[A-Za-z])[\w+/=.~-]{16,}")
 """A text as keys are: long, without spaces, of letters and digits."""
 _COUNT_OR_MARK = re.compile(r"[-+]?[\d_.]+(?:e[-+]?\d+)?|</?\|?\w*\|?>|\[[A-Z]+\]?|", re.IGNORECASE)
 """Values of a language model's tokens: how many there are, or one such as <pad>."""
+_SWITCH = re.compile(r"true|false|yes|no|on|off|none|null", re.IGNORECASE)
 
 
 def is_secret(name: str, value: str | None = None) -> bool:
@@ -35,7 +51,7 @@ def is_secret(name: str, value: str | None = None) -> bool:
     value looks like a key, and `max_tokens` is none with a number.
     """
     if name in _FOLDER_VARIABLES:
-        return False
+        return value is not None and not value.startswith(("/", "~"))  # ODBC has one of that name
     if _SECRET_PART.search(name):
         return True
     words = [word.lower() for word in _WORD.findall(name)]
@@ -43,8 +59,14 @@ def is_secret(name: str, value: str | None = None) -> bool:
         return value is None or not _COUNT_OR_MARK.fullmatch(value)
     if _SECRET_WORDS & set(words):
         return True
-    is_key = bool(words) and words[-1] in {"key", "keys", "pat"}
-    return is_key and value is not None and _RANDOM.fullmatch(value) is not None
+    if _PASS.search(name) and not _PASS_OVER_DATA.search(name):
+        return value is None or not (_COUNT_OR_MARK.fullmatch(value) or _SWITCH.fullmatch(value))
+    return value is not None and bool(_KEY.search(name)) and bool(_RANDOM.fullmatch(value))
+
+
+def _suggests_secret(name: str) -> bool:
+    """Whether a name is that of a secret with some values."""
+    return name in _FOLDER_VARIABLES or is_secret(name) or bool(_KEY.search(name))
 
 
 _KNOWN_FORMS = re.compile(
@@ -52,33 +74,19 @@ _KNOWN_FORMS = re.compile(
     r"|github_pat_\w{20,}|glpat-[\w-]{16,}|sk-(?=[\w-]*\d)[\w-]{20,}|xox[abeprs]-[\w-]{10,}|npm_[A-Za-z0-9]{30,}"
     r"|AIza[\w-]{35}|ya29\.[\w-]{20,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
+    r"|(?<=hooks\.slack\.com/services/)[\w/-]+|(?<=/api/webhooks/)[\w/.-]+"
+    r"|(?<=api\.telegram\.org/bot)[\w:-]+"
 )
-_SCHEME = re.compile(r"\b[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+_SCHEME = re.compile(r"\b[a-z][a-z0-9+.-]{0,30}:(?:\\*/){2}", re.IGNORECASE)  # JSON may have \/
 _URL_END = re.compile(r"[\s\"'<>`]|\\[\"'n]|$")
 _AUTHORITY_END = re.compile(r"[/?#]|$")
 _PORT = re.compile(r"[^:]*(?::\d*)?|\[[^]]*\](?::\d*)?")
 _USER_IN_TEXT = re.compile(r"://[^/@\s]+@")
 _SCHEME_OF_HEADER = re.compile(r"\b(Bearer|Basic)(\s+)[\w.~+/=-]{6,}", re.IGNORECASE)
-_HEADER = re.compile(
-    r"(?P<name>\b(?:[\w-]*authorization|(?:set-)?cookie|x-[\w-]*(?:token|key|secret|auth)[\w-]*))"
-    r"(?P<sign>\s*:\s*)(?P<value>[^\r\n\"'\\]+)",
-    re.IGNORECASE,
-)
-_NAME_VALUE = re.compile(
-    r"(?P<name>(?<![\w.-])-{0,2}[A-Za-z_][\w.-]*)"
-    r"(?P<sign>\\*[\"']?\]?\s*(?:=>|[:=])\s*)"
-    r"(?P<value>(?:[rbfu]{0,2})(?P<quote>\\*[\"'])(?P<inside>.*?)(?P=quote)|[^\s,;&}\])\"'\\]+)",
-    re.DOTALL,
-)
-_QUOTED_VALUE = re.compile(_NAME_VALUE.pattern.replace(r"|[^\s,;&}\])\"'\\]+)", ")"), re.DOTALL)
-_OPTION_VALUE = re.compile(
-    r"(?<![^\s\"'])(?P<name>--?[A-Za-z][\w.-]*)(?P<sign>\s+)"
-    r"(?P<value>\"[^\"]*\"|'[^']*'|[^\s-]\S*)"
-)
 _BARE_USER = re.compile(
-    r"(?<![\w/:.@-])(?!mailto:)[\w.+-]+:[^\s/@:\"',]+@(?=[\w-]+(?:\.[\w-]+)+|localhost)"
+    r"(?<![\w/:.@+-])(?!mailto:)[\w.+-]+:[^\s/@:\"',]+@(?!sha\d+:)"
+    r"(?=[\w-]+(?:\.[\w-]+)+|localhost|[\w-]+(?::\d+\b|/))"
 )
-_ASSIGNMENT = re.compile(r"(?P<name>-{0,2}[\w.+-]+)=(?P<value>.*)", re.DOTALL)
 
 
 def hide_url_users(text: str) -> str:
@@ -93,10 +101,21 @@ def redact_text(text: str, *, is_code: bool = False) -> str:
     """
     text = _KNOWN_FORMS.sub(HIDDEN, _BARE_USER.sub("", _without_url_secrets(text)))
     text = _SCHEME_OF_HEADER.sub(rf"\1\2{HIDDEN}", text)
-    if is_code:
-        return _QUOTED_VALUE.sub(_hidden_value, text)
-    text = _HEADER.sub(rf"\g<name>\g<sign>{HIDDEN}", text)
-    return _NAME_VALUE.sub(_hidden_value, _OPTION_VALUE.sub(_hidden_value, text))
+    for names in _NAMES_IN_CODE if is_code else _NAMES_IN_TEXT:
+        text = _without_named_secrets(text, names, is_code=is_code)
+    return text
+
+
+_SOURCE_OF_FRAME = re.compile(r"\s+File \".*\", line \d+")
+
+
+def redact_traceback(text: str) -> str:
+    """Return a traceback, or lines of a log, with secrets hidden: of code only in its literals."""
+    lines, is_code = [], False
+    for line in text.splitlines(keepends=True):
+        lines.append(redact_text(line, is_code=is_code))
+        is_code = _SOURCE_OF_FRAME.match(line) is not None
+    return "".join(lines)
 
 
 def redact(arguments: Sequence[str]) -> tuple[str, ...]:
@@ -104,24 +123,42 @@ def redact(arguments: Sequence[str]) -> tuple[str, ...]:
 
     Those are what `redact_text` finds in an argument, the whole value of an option or assignment
     with the name of a secret (`API_KEY=X`, `--set API_KEY=X`), and the argument after such an
-    option (`--api-key X`).
+    option (`--api-key X`), or all up to the next option where it may have several (`--api-keys`).
     """
     redacted: list[str] = []
     option = ""
     for argument in arguments:
-        if option and not argument.startswith("-") and is_secret(option, argument):
+        if option and _is_value(argument) and is_secret(option, argument):
             redacted.append(HIDDEN)
-        else:
-            redacted.append(_redacted_argument(argument))
+            option = option if option.lower().endswith("s") else ""
+            continue
+        redacted.append(_redacted_argument(argument))
         is_option = argument.startswith("-") and "=" not in argument and " " not in argument
         option = argument if is_option else ""
     return tuple(redacted)
 
 
+_OPTION = re.compile(r"--?[A-Za-z][\w.-]*(?:=.*)?|--?", re.DOTALL)
+
+
+def _is_value(argument: str) -> bool:
+    """Whether a word after an option is its value: passwords may begin with a dash, too."""
+    return _OPTION.fullmatch(argument) is None or _RANDOM.fullmatch(argument) is not None
+
+
 def hide_secrets(value: Any, name: str = "") -> Any:
-    """Return a JSON value with secrets hidden, by the names of fields and within texts."""
+    """Return a JSON value with secrets hidden, by the names of fields and within texts.
+
+    The name of a secret holds for all that is in it, and may itself be a value, as Kubernetes has
+    variables: {"name": "HF_TOKEN", "value": "x"}.
+    """
     if isinstance(value, dict):
-        return {key: hide_secrets(each, key) for key, each in value.items()}
+        fields = {str(key).lower(): each for key, each in value.items()}
+        of_value = next((str(fields[key]) for key in ("name", "key") if key in fields), "")
+        return {
+            key: hide_secrets(each, _closest_name(name, str(key), of_value))
+            for key, each in value.items()
+        }
     if isinstance(value, list):
         return [hide_secrets(each, name) for each in value]
     if name and is_secret(name, None if value is None else str(value)):
@@ -129,27 +166,170 @@ def hide_secrets(value: Any, name: str = "") -> Any:
     return _redacted_argument(value) if isinstance(value, str) else value
 
 
+def _closest_name(outer: str, key: str, of_value: str) -> str:
+    """Return the name that a field's value goes by: that of a secret, if it has one."""
+    names = [key, of_value if key.lower() == "value" else "", outer]
+    return next((name for name in names if name and is_secret(name)), key)
+
+
+_ASSIGNMENT = re.compile(r"(?P<name>-{0,2}[\w.+-]+)=(?P<value>.*)", re.DOTALL)
+
+
 def _redacted_argument(argument: str) -> str:
-    assigned = _ASSIGNMENT.fullmatch(argument)
-    if assigned is None:
-        return redact_text(argument)
-    name, value = assigned["name"], assigned["value"]  # the value may be an assignment, too
-    return f"{name}={HIDDEN if is_secret(name, value) else _redacted_argument(value)}"
+    before, value = "", argument
+    while assigned := _ASSIGNMENT.fullmatch(value):  # the value may be an assignment, too
+        before, value = f"{before}{assigned['name']}=", assigned["value"]
+        if is_secret(assigned["name"], value):
+            return before + HIDDEN
+    return before + redact_text(value)
 
 
-def _hidden_value(found: re.Match[str]) -> str:
-    groups = found.groupdict()
-    inside = groups.get("inside")
-    value = found["value"] if inside is None else inside
-    if value == HIDDEN:
-        return found[0]
-    if not is_secret(found["name"], value):  # but there may be one in the value
-        before = found[0].removesuffix(found["value"])
-        return before + found.re.sub(_hidden_value, found["value"])
-    hidden = (
-        HIDDEN if inside is None else found["value"].replace(inside, HIDDEN) if inside else '""'
-    )
-    return f"{found['name']}{found['sign']}{hidden}"
+_NAME = r"(?P<name>(?<![\w.-])-{0,2}[A-Za-z_][\w.-]*)"
+_QUOTED_NAME = r"(?P<quote>(?<!\\)\\*[\"'])(?P<name>[A-Za-z_][\w.-]*)(?P=quote)"
+_VALUE_OF_NAME = re.compile(  # {"name": "x", "value": ...}, <add key="x" value=...>
+    rf"\b(?:name|key)(?:\\*[\"'])?\s*[:=]\s*{_QUOTED_NAME}"
+    r"[\s,;]*(?P<sign>(?:\\*[\"'])?)value(?:\\*[\"'])?\s*[:=]\s*",
+    re.IGNORECASE,
+)
+_SETTER = re.compile(rf"(?:set|get|put)\w{{0,30}}\(\s*{_QUOTED_NAME}\s*,\s*", re.IGNORECASE)
+_QUOTED_OPTION = r"(?P<quote>(?<!\\)\\*[\"'])(?P<name>--?[A-Za-z][\w.-]*)(?P=quote)"
+_OPTION_IN_LIST = re.compile(rf"{_QUOTED_OPTION}\s*,\s*(?=\\*[\"'](?!-))")  # ["--token", "x"]
+_DEFAULT_OF_OPTION = re.compile(rf"{_QUOTED_OPTION}[^()\n]*?\bdefault\s*=\s*")  # of argparse, click
+_NAMES_IN_TEXT = (
+    re.compile(rf"{_NAME}(?P<sign>\\*[\"']?\]?\s*(?:=>|[:=]=?)\s*)"),
+    re.compile(r"(?<![^\s\"'])(?P<name>--?[A-Za-z][\w.-]*)\s+(?!-)"),
+    re.compile(r"<(?P<name>[A-Za-z_][\w:.-]*)(?:\s[^<>]*)?>(?=[^<]+</(?P=name)>)"),
+    _VALUE_OF_NAME,
+    _SETTER,
+    _OPTION_IN_LIST,
+)
+"""Names, up to where their values begin."""
+_ANNOTATION = r"(?:\s*:\s*[\w.\[\]| ]+?(?=\s*=))?"
+_NAMES_IN_CODE = (
+    re.compile(rf"{_NAME}{_ANNOTATION}(?P<sign>[\"']?\]?\s*(?:[:=!]=|[:=])\s*)"),
+    re.compile(rf"{_QUOTED_NAME}\s*,\s*"),
+    _VALUE_OF_NAME,
+    _SETTER,
+    _OPTION_IN_LIST,
+    _DEFAULT_OF_OPTION,
+)
+
+
+class _Value(NamedTuple):
+    """A value in a text: where it is, its parts that may be secrets, and how it is shown then."""
+
+    start: int
+    stop: int
+    parts: tuple[str, ...]
+    hidden: str
+    is_key: bool = False  # of a header whose name says so
+
+
+def _without_named_secrets(text: str, names: re.Pattern[str], *, is_code: bool) -> str:
+    """Return a text without the values that follow the names of secrets."""
+    pieces, end, place = [], 0, 0
+    while found := names.search(text, place):
+        place = found.end()  # there may be one in the value of another name
+        if not _suggests_secret(found["name"]):
+            continue
+        value = _value_after(text, found, is_code=is_code)
+        if value is None or all(part in ("", HIDDEN) for part in value.parts):
+            continue
+        if value.is_key or any(is_secret(found["name"], part) for part in value.parts):
+            pieces += [text[end : value.start], value.hidden]
+            end = place = value.stop
+    return "".join((*pieces, text[end:]))
+
+
+_OPENING_QUOTE = re.compile(r"[rbfuRBFU]{0,2}(\\*(?:\"\"\"|'''|[\"']))")
+_RUN = re.compile(r"[^\s,;&}\])\"'\\<]+(?:[,;&](?![\w.+-]+\\*[\"']?\s*[:=])[^\s,;&}\])\"'\\<]+)*")
+"""A value without quotes: "password=a,b" has one, "password=a,lr=1" two."""
+_HEADER_NAME = re.compile(r"[\w-]*authorization|(?:set-)?cookie|[a-z]+(?:-\w+)+", re.IGNORECASE)
+_HEADER_OF_KEY = re.compile(r"x-[\w-]*key", re.IGNORECASE)  # whatever the key looks like
+_HEADER_VALUE = re.compile(r"(?:=\\*\"[^\"\r\n]*\"|[^\r\n\"'\\])+")
+
+
+def _value_after(text: str, found: re.Match[str], *, is_code: bool) -> _Value | None:
+    """Return the value that follows a name; None where there is none."""
+    start = found.end()
+    if opened := _OPENING_QUOTE.match(text, start):
+        stop, closed = _closing(text, opened.end(), opened[1])
+        inside = text[opened.end() : stop]
+        return _Value(start, stop + len(closed), (inside,), f"{opened[0]}{HIDDEN}{closed}")
+    if (header := _header_value(text, found)) is not None:
+        return header
+    if text.startswith(("[", "{", "("), start):
+        return _bracketed(text, found, is_code=is_code)
+    run = None if is_code else _RUN.match(text, start)
+    return None if run is None else _Value(start, run.end(), (run[0],), HIDDEN)
+
+
+def _header_value(text: str, found: re.Match[str]) -> _Value | None:
+    """Return the value of a header, `Name: value`, which ends with its line or its quote."""
+    sign, start = found.groupdict().get("sign") or "", found.end()
+    if sign.strip() != ":" or _HEADER_NAME.fullmatch(found["name"]) is None:
+        return None
+    is_key = _HEADER_OF_KEY.fullmatch(found["name"]) is not None
+    before = re.search(r"\\*[\"']\Z", text[max(0, found.start() - 8) : found.start()])
+    if before is not None:
+        stop, _ = _closing(text, start, before[0])
+        return _Value(start, stop, (text[start:stop],), HIDDEN, is_key)
+    value = _HEADER_VALUE.match(text, start)
+    return None if value is None else _Value(start, value.end(), (value[0],), HIDDEN, is_key)
+
+
+_BRACKETS = re.compile(r"(?P<quote>(?<!\\)\\*[\"'])|(?P<open>[\[({])|(?P<close>[\])}])")
+_LONGEST_IN_CODE = 1000  # characters of a list
+_PART = re.compile(r"\\*[\"']([^\"'\\]*)(?:\\*[\"'])?|([^\s\[\](){},:\"'\\]+)")
+_LITERAL = re.compile(r"([\"'])((?:\\.|(?!\1).)*)\1(?!\s*:)", re.DOTALL)
+
+
+def _bracketed(text: str, found: re.Match[str], *, is_code: bool) -> _Value:
+    """Return a list or the like as one value; in code, its literals are hidden alone."""
+    start, place, depth = found.end(), found.end(), 0
+    stop = min(len(text), start + _LONGEST_IN_CODE) if is_code else len(text)
+    while token := _BRACKETS.search(text, place, stop):
+        place = token.end()
+        if token["quote"]:
+            inside, closed = _closing(text, place, token["quote"])
+            place = inside + len(closed)
+        else:
+            depth += 1 if token["open"] else -1
+        if depth == 0:
+            stop = place
+            break
+    content = text[start:stop]
+    if is_code:
+        literals = tuple(each[2] for each in _LITERAL.finditer(content))
+        return _Value(start, stop, literals, _LITERAL.sub(rf"\1{HIDDEN}\1", content))
+    quotes = re.search(r"\\*[\"']", found.groupdict().get("sign") or "")
+    quote = quotes[0] if quotes else ""
+    parts = tuple("".join(each) for each in _PART.findall(content))
+    return _Value(start, stop, parts, f"{quote}{HIDDEN}{quote}")
+
+
+def _closing(text: str, start: int, quote: str) -> tuple[int, str]:
+    r"""Return where a quoted text ends, and the quote that ends it; "" where its line does.
+
+    In a quoted text a quote is escaped by a backslash, in one within another by three (\\\").
+    """
+    sign = quote.lstrip("\\")
+    depth = len(quote) - len(sign)
+    for found in _quotes(sign).finditer(text, start):
+        escapes = len(found[1])
+        if escapes < depth:  # the text around it ends
+            return found.start(), ""
+        if (escapes - depth) % (2 * (depth + 1)) == 0:
+            return found.end() - len(quote), quote
+    if (plain := text.find(quote, start)) >= 0:  # not all that quote know of escapes
+        return plain, quote
+    end = text.find("\n", start)
+    return (len(text) if end < 0 else end), ""
+
+
+@cache
+def _quotes(sign: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<!\\)(\\*){re.escape(sign)}")
 
 
 def _without_url_secrets(text: str) -> str:

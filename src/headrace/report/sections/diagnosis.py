@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from headrace.observe.doctor.diagnosis import change_phrase, main_remedy
 from headrace.observe.doctor.findings import SEVERITIES, Cause, Finding, Remedy
 from headrace.observe.whatif.tables import Floats, columns
 from headrace.observe.whatif.train_steps import DeviceSteps, TrainSteps, read_steps
-from headrace.records.redaction import HIDDEN, redact_text
+from headrace.records.redaction import redact_text
 from headrace.records.schema import PHASES
 from headrace.report.figures.activity import (
     LIBRARY_COLOUR,
@@ -222,12 +221,6 @@ def _phases(data: PageData) -> Html | None:
 _LINES_AROUND = 4
 _LARGEST_BYTES = 1_000_000
 _LONGEST_LINE = 160
-_SECRET = re.compile(
-    r"((?:token|secret|passw|credential|signature|(?:api|access|private)[-_]?key)\w*"
-    r"[\"']?\]?\s*[=:,]\s*[a-z]{0,2})([\"']).*?(?:\2|$)",
-    re.IGNORECASE,
-)
-"""A literal that is assigned or passed to a name that suggests a secret."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,7 +258,7 @@ def read_excerpt(file: str, line: int, began_s: float | None) -> SourceExcerpt |
 
 
 def _redacted(text: str) -> str:
-    shown = redact_text(_SECRET.sub(rf"\g<1>\g<2>{HIDDEN}\g<2>", text), is_code=True)
+    shown = redact_text(text, is_code=True)
     return shown if len(shown) <= _LONGEST_LINE else shown[: _LONGEST_LINE - 1] + "…"
 
 
