@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -219,6 +220,43 @@ def test_a_lease_of_another_pid_namespace_is_not_taken_over(tmp_path: Path) -> N
     store.put(lease.path, json.dumps(record).encode())
     with pytest.raises(UsageError, match="job a"):
         Lease(store, "b").take()
+
+
+def test_a_lease_is_renewed_however_long_an_upload_takes(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    lease, lost = Lease(store, "a", lasts_s=0.5), threading.Event()
+    lease.take()
+    (info,) = store.list("headrace-lease")
+
+    def lasts_until_s() -> float:
+        return float(json.loads(bytes(store.get(info.path)))["until_s"])
+
+    begun_s = lasts_until_s()
+    with lease.renewed(lambda _: lost.set()):
+        eventually(lambda: lasts_until_s() > begun_s + 1.0, "it lasts longer than at its start")
+        with pytest.raises(UsageError, match="job a"):
+            Lease(store, "b").take()
+        store.put(f"{info.path[:-6]}{int(info.path[-6:]) + 1:06}", b"{}")  # another has taken it
+        assert lost.wait(60)
+
+
+@needs("disks")
+def test_a_process_is_there_also_where_proc_does_not_show_it() -> None:
+    looks = (
+        "import os, pathlib, sys; from headrace.core.process.process_kill import exists; "
+        "print(exists(int(sys.argv[1])), pathlib.Path('/proc', sys.argv[1]).exists(), "
+        "exists(2**22 + 1))"
+    )
+    hidden = (
+        "mount -t proc -o hidepid=invisible proc /proc && "
+        'exec setpriv --reuid 12345 --regid 12345 --clear-groups "$@"'
+    )
+    seen = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", hidden, "sh", sys.executable, "-c", looks,
+         str(os.getpid())],
+        env=clean_environment(), capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    assert seen.stdout.split() == ["True", "False", "False"]
 
 
 def test_a_lease_that_is_being_written_is_waited_for(tmp_path: Path) -> None:

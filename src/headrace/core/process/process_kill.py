@@ -1,7 +1,8 @@
-"""The kill of a child process, whose end is waited for only so long."""
+"""Whether a process is there, and the kill of a child, whose end is waited for only so long."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Sequence
 from typing import Any
@@ -9,6 +10,20 @@ from typing import Any
 from headrace.core.console import print_status
 
 _KILL_S = 30.0
+
+
+def exists(pid: int) -> bool:
+    """Whether there is a process of that number, of any user.
+
+    /proc may hide those of other users (hidepid), whose signals are refused instead.
+    """
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def end_process(process: subprocess.Popen[Any], patience_s: float) -> int | None:

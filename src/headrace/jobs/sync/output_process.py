@@ -5,9 +5,9 @@ while the job runs; once the launcher reports the job's end, it uploads everythi
 not share the launcher's machine it uploads a part, without a lease.
 
 The lease is an object with an owner and a time, made by the store's create-if-absent, which only
-one of two writers wins. A lease that is not renewed expires; the lease of a process that has ended
-on this machine, in this process's pid namespace, expires at once. The next owner creates the object
-of the next number.
+one of two writers wins. It is renewed in a thread, as one file may take longer than it lasts. A
+lease that is not renewed expires; the lease of a process that has ended on this machine, in this
+process's pid namespace, expires at once. The next owner creates the object of the next number.
 
 SageMaker: `<job>/output/model.tar.gz`, `output.tar.gz`, `failure` and `intermediate/`, of all hosts
 together. Vertex AI: `model/`, `checkpoints/` and `logs/`, file by file.
@@ -21,15 +21,17 @@ import os
 import re
 import shutil
 import tarfile
+import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from headrace.core.console import print_status
 from headrace.core.errors import CheckpointError, NotFoundError, StorageError, UsageError
+from headrace.core.process.process_kill import exists
 from headrace.core.process.sidecar import SidecarParent, run_sidecar
 from headrace.data.storage import Store, declare_leaf, open_store
 from headrace.data.storage.store import split_span
@@ -43,6 +45,7 @@ from headrace.jobs.sync.file_groups import (
 )
 from headrace.jobs.sync.output_files import find_output_files
 from headrace.jobs.sync.sync_messages import (
+    FENCED_EXIT_CODE,
     OutputTask,
     exit_at_deadline,
     exit_code_of_task,
@@ -50,7 +53,7 @@ from headrace.jobs.sync.sync_messages import (
 )
 
 LEASE_S = 60.0
-RENEW_AFTER_S = 15.0
+_RENEWALS = 4  # while a lease lasts
 _UNREADABLE_S = 5.0
 """How long a lease may be being written, in seconds, where the store shows half of it."""
 _TAKE_TRIES = 100
@@ -60,14 +63,14 @@ _PID_NAMESPACE = Path("/proc/self/ns/pid")
 
 
 class Lease:
-    """A lease on everything below a store's URL, which a job takes."""
+    """A lease on everything below a store's URL, which a job takes; it lasts some seconds."""
 
-    def __init__(self, store: Store, job: str) -> None:
+    def __init__(self, store: Store, job: str, *, lasts_s: float = LEASE_S) -> None:
         self._store = store
         self._job = job
+        self._lasts_s = lasts_s
         self._owner = uuid4().hex
         self._number = 0
-        self._renewed_s = 0.0
 
     def take(self) -> None:
         """Take the lease.
@@ -86,26 +89,48 @@ class Lease:
                 "Give this job a path of its own."
             )
         self._number = newest + 1
-        self._renewed_s = time.monotonic()
         for number in numbers:
             self._store.delete(_path(number))
 
-    def renew(self) -> None:
-        """Renew the lease where that is due.
+    @contextmanager
+    def renewed(self, lost: Callable[[CheckpointError], object]) -> Iterator[None]:
+        """Renew the lease during the block; `lost` is called where another job has taken over.
+
+        Both are done in a thread. Where the store does not answer, it is tried again.
+        """
+        is_over = threading.Event()
+
+        def renew() -> None:
+            while not is_over.wait(self._lasts_s / _RENEWALS):
+                try:
+                    self._renew()
+                except CheckpointError as error:
+                    lost(error)
+                    return
+                except OSError:  # a StorageError is one; the uploads tell of it
+                    continue
+
+        thread = threading.Thread(target=renew, name="headrace-lease", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            thread.join(self._lasts_s)
+
+    def _renew(self) -> None:
+        """Renew the lease.
 
         Raises CheckpointError (another job has taken over), StorageError (the store does not
         answer).
         """
-        if time.monotonic() - self._renewed_s < RENEW_AFTER_S:
-            return
         if max(self._numbers(), default=0) != self._number or not self._is_own(self._number):
             self._number = 0
             raise CheckpointError(
                 f"{self._store.url}: another job has taken over this output path, as nothing was "
-                f"heard of this one for {LEASE_S:.0f} s. Nothing more is uploaded from here."
+                f"heard of this one for {self._lasts_s:.0f} s. Nothing more is uploaded from here."
             )
         self._store.put(_path(self._number), self._record())
-        self._renewed_s = time.monotonic()
 
     def release(self) -> None:
         """Give up the lease."""
@@ -132,7 +157,7 @@ class Lease:
         record = {
             "owner": self._owner, "job": self._job, "host": os.uname().nodename,
             "boot": _boot(), "pid": os.getpid(), "pid_namespace": _pid_namespace(),
-            "until_s": time.time() + LEASE_S,
+            "until_s": time.time() + self._lasts_s,
         }  # fmt: skip
         return json.dumps(record).encode()
 
@@ -163,7 +188,7 @@ def _is_process_gone(lease: Mapping[str, Any]) -> bool:
     here = (os.uname().nodename, _boot(), _pid_namespace())
     there = (lease["host"], lease["boot"], lease.get("pid_namespace", ""))
     is_known = bool(_pid_namespace()) and here == there
-    return is_known and not Path(f"/proc/{lease['pid']}").exists()
+    return is_known and not exists(int(lease["pid"]))
 
 
 def _pid_namespace() -> str:
@@ -433,8 +458,8 @@ def _upload(task: OutputTask, parent: SidecarParent) -> None:
             ) from error
         parent.send({"taken": True})
     outputs = JobOutputs(store, task.job, Path(task.run), _print_output_status)
-    try:
-        _upload_while_running(outputs, parent, None if of_parts else lease)
+    with nullcontext() if of_parts else _kept(lease):
+        _upload_while_running(outputs, parent)
         is_ended_by_launcher, _, deadline_s = read_job_end(parent)
         if is_ended_by_launcher:
             late = (
@@ -443,20 +468,28 @@ def _upload(task: OutputTask, parent: SidecarParent) -> None:
             )
             with exit_at_deadline(deadline_s, _print_output_status, late, "it"):
                 outputs.at_the_end(of_parts=of_parts)
+
+
+@contextmanager
+def _kept(lease: Lease) -> Iterator[None]:
+    """Keep a lease during the block, then release it; this process ends where it is lost."""
+
+    def lost(error: CheckpointError) -> None:
+        _print_output_status(str(error))
+        os._exit(FENCED_EXIT_CODE)
+
+    try:
+        with lease.renewed(lost):
+            yield
     finally:
-        if not of_parts:
-            lease.release()
+        lease.release()
 
 
-def _upload_while_running(outputs: JobOutputs, parent: SidecarParent, lease: Lease | None) -> None:
+def _upload_while_running(outputs: JobOutputs, parent: SidecarParent) -> None:
     failing = False
     while not parent.wait(_POLL_S):
         try:
-            if lease is not None:
-                lease.renew()
             outputs.meanwhile()
-        except CheckpointError:
-            raise
         except OSError as error:  # a StorageError is one
             if not failing:
                 _print_output_status(f"{error} It is tried again until it succeeds.")

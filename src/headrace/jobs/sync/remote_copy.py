@@ -123,7 +123,12 @@ def is_outside_folder(name: str, link: str) -> bool:
 
 
 def _check_file(file: SyncedFile) -> None:
+    """Raise ValueError or UsageError where a file cannot be restored as a manifest has it."""
     check_path(file.name)
+    if "\0" in file.name or "\0" in file.link:
+        raise ValueError(f"{file.name!r} holds a zero byte")
+    if not 0 <= int(file.size_bytes) < 1 << 63 or not -(1 << 63) <= int(file.mtime_ns) < 1 << 63:
+        raise ValueError(f"{file.name!r} has no size or time of a file")
     if file.link:
         if is_outside_folder(file.name, file.link):
             raise UsageError(f"the link {file.name} leads out of its folder")

@@ -27,6 +27,7 @@ from headrace.core.console import print_status
 from headrace.core.errors import CheckpointError, HeadraceError
 from headrace.core.file_lock import open_lock_file, try_lock
 from headrace.core.process.parent_death import die_with_parent
+from headrace.core.process.process_kill import exists
 from headrace.core.process.sidecar import SidecarParent, run_sidecar
 from headrace.data.storage import declare_leaf
 from headrace.jobs.sync.file_groups import (
@@ -552,7 +553,7 @@ def _wait_for_earlier_job(lock: str, goes_on: Callable[[], object]) -> None:
         while not try_lock(file.fileno(), required=False):
             file.seek(0)
             parent = file.read().decode()
-            if not parent or Path(f"/proc/{parent}").exists():
+            if not parent or exists(int(parent)):
                 return  # of this job: emulated hosts share the folder
             if time.monotonic() > deadline:
                 raise CheckpointError(
