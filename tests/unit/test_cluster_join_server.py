@@ -389,7 +389,8 @@ def test_a_port_that_is_taken_is_reported():
 
 
 def test_what_is_no_line_of_json_ends_a_conversation():
-    for text in (b"GET / HTTP/1.1\r\n\r\n", b"[1]\n", b"x" * (40 << 10)):
+    nested = b"[" * (8 << 10) + b"\n"  # deeper than Python's parser goes
+    for text in (b"GET / HTTP/1.1\r\n\r\n", b"[1]\n", nested, b"x" * (40 << 10)):
         with (
             socket.create_server(("127.0.0.1", 0)) as listening,
             socket.create_connection(listening.getsockname()) as theirs,

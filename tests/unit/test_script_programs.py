@@ -49,6 +49,7 @@ REFUSED = [
     ("launch", "\x7fELF\0", 0o644, r"chmod \+x launch"),
     ("train.sh", "#!/opt/none/zsh\n", 0o755, "run by /opt/none/zsh.*not on this host"),
     ("train.sh", "#!/bin/bash\r\necho\r\n", 0o755, r"Windows.*sed -i"),
+    ("train.ipynb", '{"cells": [], "nbformat": 4}', 0o644, "a notebook.*nbconvert --to script"),
 ]
 
 

@@ -10,6 +10,7 @@ exit code (2 for wrong use, 1 for a fault, 130 for ctrl-C). A standard stream th
 from __future__ import annotations
 
 import gc
+import io
 import os
 import signal
 import sys
@@ -44,6 +45,15 @@ def open_closed_streams() -> None:
         sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
     if sys.stderr is None:
         sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
+
+
+def print_any_text() -> None:
+    """Have standard output show what its encoding lacks by its number (U+2026).
+
+    Names of files are any bytes, and terminals may know less than UTF-8. Standard error does so.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _is_open(descriptor: int) -> bool:
@@ -84,6 +94,7 @@ def build_app() -> typer.Typer:
 def main() -> None:
     """Run the command line and exit."""
     open_closed_streams()
+    print_any_text()
     try:
         require_supported_platform()
     except HeadraceError as error:

@@ -84,7 +84,7 @@ class JsonLineConnection:
         line, _, self._buffer = self._buffer.partition(b"\n")
         try:
             message = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):  # the second for thousands of brackets
             message = None
         if not isinstance(message, dict):
             raise ConnectionError("something else than headrace speaks there")

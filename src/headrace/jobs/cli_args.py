@@ -29,6 +29,11 @@ def check_script(script: str) -> None:
         )
     if not path.exists():
         raise UsageError(f"There is no script {script} in {Path.cwd()}.{_nearest_script(path)}")
+    if path.suffix == ".ipynb" and path.is_file():  # JSON that may well be valid Python
+        raise UsageError(
+            f"{script} is a notebook, which Python cannot run. Make a script of it: "
+            f"jupyter nbconvert --to script {script}"
+        )
     if path.is_dir() and not (path / "__main__.py").exists():
         raise UsageError(
             f"{script} is a folder without a __main__.py. Name the script, or a module with -m."

@@ -207,7 +207,7 @@ def _buckets_of_script(options: ContractOptions, script: str, arguments: Iterabl
         return set()
     source = ""
     with suppress(OSError, UnicodeDecodeError):  # a module's name, or a program
-        source = Path(script).read_text()
+        source = Path(script).read_text(encoding="utf-8")
     texts = [*arguments, *map(str, options.hyperparameters.values())]
     found = {name for text in (source, *texts) for name in _BY_PATH.findall(text)}
     if str(_GCS_ROOT) in source:  # it may turn URLs into paths

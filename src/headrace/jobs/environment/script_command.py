@@ -38,6 +38,8 @@ def script_command(
     if script_env.folder is not None and not is_module:
         script = str(Path(script).absolute())
     program = None if is_module else _program(script)
+    if script.startswith("-") and not is_module:
+        script = f"./{script}"  # else it would be an option of Python's
     if program is None:
         python = env.PYTHON_EXEC.get() or sys.executable
         program = [python, "-u", *(["-m"] if is_module else []), script]

@@ -158,7 +158,7 @@ def build_environment(
 def _check_lengths(texts: Mapping[str, str], script: ScriptContract) -> None:
     """Raise UsageError where a variable or argument is longer than the kernel allows."""
     for name, value in texts.items():
-        count = len(name.encode()) + len(value.encode()) + 2  # "=" and the zero at the end
+        count = len(name) + len(os.fsencode(value)) + 2  # "=" and the zero at the end
         if count > _MAX_VARIABLE_BYTES:
             values = script.job.hyperparameters
             longest = max(values, key=lambda each: len(str(values[each])), default="")
@@ -213,11 +213,11 @@ def _smddp_variables() -> dict[str, str]:
 
 def _write_hosts(spec: EnvironmentSpec) -> Path:
     """Write a copy of this machine's /etc/hosts with the job's hosts added."""
-    own = _HOSTS_FILE.read_text() if _HOSTS_FILE.exists() else ""
+    own = _HOSTS_FILE.read_bytes().decode(errors="replace") if _HOSTS_FILE.exists() else ""
     lines = [f"{address}\t{host}\n" for host, address in spec.addresses.items()]
     spec.folder.mkdir(parents=True, exist_ok=True)
     file = spec.folder / "hosts"
-    file.write_text(f"{own.rstrip()}\n{''.join(lines)}")
+    file.write_text(f"{own.rstrip()}\n{''.join(lines)}", encoding="utf-8")
     return file
 
 

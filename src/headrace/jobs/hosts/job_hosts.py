@@ -127,7 +127,13 @@ class _EmulatedAgents:
             cpus=group.cpus or len(os.sched_getaffinity(0)),
             gpus=count,
         )
-        facts = actor.inspect.remote(marker, host.address).result(_ANSWER_S)
+        try:
+            facts = actor.inspect.remote(marker, host.address).result(_ANSWER_S)
+        except TimeoutError:
+            raise LaunchError(
+                f"{name}: its agent has not looked at this machine within {_ANSWER_S:.0f} s. See "
+                "whether the disk of the working folder answers, and start the job again."
+            ) from None
         self.agents.append(PlacedAgent(actor=actor, host=host, facts=facts))
 
 
