@@ -49,6 +49,16 @@ def test_an_old_run_opens_and_is_diagnosed_and_reported(tmp_path: Path) -> None:
     assert (tmp_path / "ranks" / "report.html").stat().st_size > 100_000
 
 
+def test_a_run_in_a_folder_whose_name_is_no_text_is_opened_and_reported(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"no text \xff")
+    shutil.copytree(ARTEFACTS / "recorded" / "alone", folder)
+    assert len(headrace.open_run(folder).steps) > 0
+    for words in (["doctor"], ["report", "--output", "page.html"]):
+        ended = run_here(tmp_path, words[0], str(folder), *words[1:])
+        assert ended.returncode == 0, ended.stderr
+    assert "no text \\udcff" in (tmp_path / "page.html").read_text()
+
+
 def test_an_old_run_goes_on_with_a_next_attempt(tmp_path: Path) -> None:
     shutil.copytree(ARTEFACTS / "recorded" / "alone", tmp_path / "alone")
     (tmp_path / "train.py").write_text("print('again')\n")

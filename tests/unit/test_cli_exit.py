@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +18,27 @@ atexit.register(print, "taken apart")
 print("said", end=" ")
 cli.main()
 """
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+        {"PYTHONIOENCODING": "ascii"},
+        {"PYTHONIOENCODING": "utf-8:strict"},
+    ],
+)
+def test_what_the_output_s_encoding_lacks_is_shown_by_its_number(
+    tmp_path: Path, variables: dict[str, str]
+):
+    (tmp_path / "train.py").touch()
+    words = ["run", "--dry-run", "train.py", "\u2026", "\udcff"]
+    ended = subprocess.run(
+        [sys.executable, "-m", "headrace.cli.main", *words], cwd=tmp_path,
+        env={**os.environ, **variables}, capture_output=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert b"\\udcff" in ended.stdout
 
 
 @pytest.mark.parametrize(("busy", "printed"), [("busy", "said "), ("idle", "said taken apart\n")])

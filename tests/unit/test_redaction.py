@@ -214,6 +214,7 @@ def test_the_name_of_a_secret_holds_for_all_that_is_in_it():
     assert hide_secrets(within) == {
         "token": {"value": "***", "list": ["***"]}, "auth": ["***"], "db": {"pw": "***"},
     }  # fmt: skip
+    assert hide_secrets({"args": ["--token", "x", "a"]}) == {"args": ["--token", "***", "a"]}
     named = [{"value": "x", "name": "HF_TOKEN"}, {"Key": "seed", "Value": "3"}]
     assert hide_secrets(named) == [{"value": "***", "name": "HF_TOKEN"}, named[1]]
 

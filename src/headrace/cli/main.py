@@ -9,6 +9,7 @@ exit code (2 for wrong use, 1 for a fault, 130 for ctrl-C). A standard stream th
 
 from __future__ import annotations
 
+import codecs
 import gc
 import io
 import os
@@ -52,8 +53,11 @@ def print_any_text() -> None:
 
     Names of files are any bytes, and terminals may know less than UTF-8. Standard error does so.
     """
-    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
-        sys.stdout.reconfigure(errors="backslashreplace")
+    stdout = sys.stdout
+    if isinstance(stdout, io.TextIOWrapper) and (
+        stdout.errors == "strict" or codecs.lookup(stdout.encoding).name != "utf-8"
+    ):
+        stdout.reconfigure(errors="backslashreplace")
 
 
 def _is_open(descriptor: int) -> bool:

@@ -123,8 +123,8 @@ class ParquetTable(Mapping[str, "pa.ChunkedArray[Any]"]):
 
     def __init__(self, path: Path, name: str) -> None:
         self._path = path
-        with self._naming_the_file():
-            self._file = pq.ParquetFile(path, memory_map=True)
+        with self._naming_the_file(), _utf8_path(path) as opened:
+            self._file = pq.ParquetFile(opened, memory_map=True)
         stored = self._file.schema_arrow
         check_version(int((stored.metadata or {}).get(FORMAT_KEY, 0)), path)
         self._present = frozenset(stored.names)
@@ -164,6 +164,17 @@ class ParquetTable(Mapping[str, "pa.ChunkedArray[Any]"]):
                 f"{self._path} cannot be read: {error}. Take it from a copy of the run, or record "
                 "it anew."
             ) from error
+
+
+@contextmanager
+def _utf8_path(path: Path) -> Iterator[str]:
+    """Yield a path of a file that Arrow can open, which takes none with bytes that are no UTF-8."""
+    try:
+        str(path).encode()
+        yield str(path)
+    except UnicodeEncodeError:
+        with path.open("rb") as file:
+            yield f"/proc/self/fd/{file.fileno()}"
 
 
 _GROUP_ROWS = 1 << 18

@@ -160,6 +160,8 @@ def hide_secrets(value: Any, name: str = "") -> Any:
             for key, each in value.items()
         }
     if isinstance(value, list):
+        if not is_secret(name) and all(isinstance(each, str) for each in value):
+            return list(redact(value))  # it may be a command line
         return [hide_secrets(each, name) for each in value]
     if name and is_secret(name, None if value is None else str(value)):
         return value if value is None or isinstance(value, bool) else HIDDEN

@@ -58,7 +58,8 @@ def page_of(data: PageData) -> list[bytes]:
     )
     begin = f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head><body>{body}'
     framed = (part for script in scripts for part in (b"<script>", script, b"</script>"))
-    return [begin.encode(), *framed, b"</body></html>\n"]
+    shown_bytes = begin.encode(errors="backslashreplace")  # names of files may be no text
+    return [shown_bytes, *framed, b"</body></html>\n"]
 
 
 def _header(data: PageData, sections: list[Section]) -> Html:

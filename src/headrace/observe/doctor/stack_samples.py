@@ -12,6 +12,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -299,8 +300,10 @@ def source_lines_as_run(file: str, ran_since_s: float | None) -> list[str]:
     """Return a file's lines if it is unchanged since a run began, or may be; otherwise none."""
     if is_newer(file, ran_since_s):
         return []
-    linecache.checkcache(file)  # a live view diagnoses repeatedly
-    return linecache.getlines(file)
+    with suppress(ValueError):  # a path of another machine, which this one's encoding lacks
+        linecache.checkcache(file)  # a live view diagnoses repeatedly
+        return linecache.getlines(file)
+    return []
 
 
 LOCK = re.compile(
