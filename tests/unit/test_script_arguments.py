@@ -17,6 +17,7 @@ from headrace.jobs.cli_args import (
 from headrace.jobs.hosts.cluster_join import parse_join_flags
 from headrace.jobs.spec import JobSpec
 from headrace.jobs.torchrun_args import parse_torchrun_flags, torchrun_job
+from jobs_here import run_job
 
 JOIN_FLAGS = ("--head", "--hosts", "--port", "--token-file")
 BEFORE = (
@@ -98,6 +99,14 @@ def test_all_of_them_at_once_on_a_host_that_joins_others():
         options = parse_join_flags(["--head", "a", *before, "--port=7", "train", *given])
         assert options.run == (*before, "train", *given)
         assert (options.port, options.host_flags.head) == (7, "a")
+
+
+def test_hyperparameters_are_any_bytes(script: str, tmp_path: Path):
+    job = run_job(
+        tmp_path, "--profile=off", "--contract=sagemaker,vertex", "--hyperparameter=a=\udcff\n",
+        script,
+    )  # fmt: skip
+    assert job.returncode == 0, job.stderr
 
 
 @pytest.mark.parametrize(

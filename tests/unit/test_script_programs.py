@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -79,6 +80,17 @@ def test_what_is_python_is_run_by_ours():
         assert command(name) == [sys.executable, "-u", name, "-x", "a b"], each
 
 
+def test_a_script_that_begins_like_an_option_is_none():
+    for name, text in (("-x.py", "import torch"), ("-x.sh", "echo")):
+        assert command(made(name, text, 0o644))[-3:] == [f"./{name}", "-x", "a b"]
+    assert direct_or_torchrun(["--", "-x.py", "-y"]) == ("-x.py", ("-y",))
+
+
+def direct_or_torchrun(words: list[str]) -> tuple[str, tuple[str, ...]]:
+    script = parse_torchrun_flags(words).spec.script
+    return script.path, script.arguments
+
+
 def test_what_is_not_python_is_run_by_what_it_names_whether_it_may_be_executed_or_not():
     for *each, expected in BY_ANOTHER:
         name = made(*each)
@@ -126,6 +138,19 @@ def test_a_program_is_looked_for_in_the_code_folder_then_where_it_is_typed_then_
             check_program(program, path)
     with pytest.raises(UsageError, match=r"chmod \+x"):
         check_program("./" + made("train.py", "import torch", 0o644), None)
+
+
+def test_a_program_s_path_may_hold_an_equals_sign(folder: Path):
+    Path("lr=0.1").mkdir()
+    made("lr=0.1/train.sh", '#!/bin/sh\necho "$PWD $1"', 0o755)
+    for flags in (["--nproc-per-node=2"], ["--nproc-per-node=2", "--no-python"]):
+        args = parse_torchrun_flags([*flags, "lr=0.1/train.sh", "a=b c"]).args
+        tie_ranks_to_torchrun(args, ScriptEnvironment(folder="/"), restarts=1)
+        words = args.training_script_args
+        ended = subprocess.run(
+            words[words.index("--") + 1 :], capture_output=True, text=True, check=True
+        )
+        assert ended.stdout == "/ a=b c\n"
 
 
 def test_ranks_are_started_likewise_in_every_way():

@@ -374,6 +374,8 @@ def tie_ranks_to_torchrun(
         script = program_command(path, arguments, script_env)
     else:
         script = script_command(path, arguments, script_env, is_module=args.module)
+    if "=" in script[0]:  # env would take it for a variable
+        script = ["sh", "-c", 'exec "$0" "$@"', *script]
     if script_env.runs_once:
         script = [*command_without_rank_variables(), *script]
     if script_env.folder is not None:
