@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tarfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 from headrace.core.errors import CheckpointError
 from headrace.core.files import temporary_name
 from headrace.data.storage import Store, open_store
-from headrace.jobs.sync.output_process import JobOutputs, merge_folders
+from headrace.jobs.sync.output_process import JobOutputs, merge_folders, write_archive
 
 
 def test_a_file_that_was_left_half_written_is_no_output(tmp_path: Path):
@@ -121,6 +122,34 @@ def test_what_cannot_be_uploaded_is_named_and_all_else_is_uploaded(
         outputs.uploaded()
     assert message in str(raised.value)
     assert outputs.there() == {"whole.pt": "whole"}
+
+
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_what_is_in_the_place_of_the_model_s_folder_is_named(tmp_path: Path, kind: str) -> None:
+    for contract in ("vertex", "sagemaker", "part"):
+        outputs = Outputs(tmp_path / contract, contract)
+        outputs.model.rmdir()
+        if kind == "file":
+            outputs.model.write_text("weights")
+        else:
+            outputs.model.symlink_to("no")
+        with pytest.raises(CheckpointError, match=r"\. .*cannot be read: (Not a dir|No such)"):
+            outputs.uploaded()
+
+
+def test_a_file_that_becomes_shorter_while_it_is_read_is_named(tmp_path: Path) -> None:
+    file, archive = tmp_path / "a.pt", tmp_path / "archive"
+    file.write_bytes(os.urandom(4 << 20))
+    os.mkfifo(archive)
+    with ThreadPoolExecutor(1) as pool:
+        shortened = pool.submit(write_archive, {"a.pt": file, "b.pt": file}, archive)
+        with archive.open("rb") as pipe:
+            begin = pipe.read(1)  # it goes on writing once the rest of a pipe's bytes is read
+            os.truncate(file, 3 << 20)
+            content = begin + pipe.read()
+        assert shortened.result(60) == ["a.pt"]
+    with tarfile.open(fileobj=BytesIO(content)) as opened:
+        assert [each.size for each in opened] == [4 << 20, 3 << 20]
 
 
 def test_a_circle_through_folders_elsewhere_ends(outputs: Outputs, tmp_path: Path) -> None:

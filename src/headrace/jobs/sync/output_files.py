@@ -30,6 +30,21 @@ class OutputFiles:
         return {**self.missing, **dict.fromkeys(self.open_files, BEING_WRITTEN)}
 
 
+def is_there(path: Path) -> bool:
+    """Whether there is anything at a path, or may be, where the disk does not tell.
+
+    Not pathlib's, which takes a link to nothing, a file in a folder's place, and from Python 3.14
+    on any error for nothing.
+    """
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
 def find_output_files(folder: Path) -> OutputFiles:
     """Return what is below an output folder.
 

@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from uuid import uuid4
 
 from headrace.core.console import print_status
@@ -43,7 +43,7 @@ from headrace.jobs.sync.file_groups import (
     file_state,
     is_truncated,
 )
-from headrace.jobs.sync.output_files import find_output_files
+from headrace.jobs.sync.output_files import find_output_files, is_there
 from headrace.jobs.sync.sync_messages import (
     FENCED_EXIT_CODE,
     OutputTask,
@@ -222,7 +222,7 @@ def merge_folders(
     """
     found: dict[str, Path] = {}
     for host, folder in sorted(folders.items()):
-        if not folder.exists():
+        if not is_there(folder):
             continue
         outputs = find_output_files(folder)
         for name, why in sorted(outputs.problems().items()):
@@ -239,11 +239,27 @@ def merge_folders(
     return found
 
 
-def write_archive(files: Mapping[str, Path], to: Path) -> None:
+class _WholeFile:
+    """A file of a known size; zeros take the place of what it has lost since."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.lacks = False
+
+    def read(self, size: int) -> bytes:
+        """Return the next `size` bytes."""
+        data = self._file.read(size)
+        self.lacks = self.lacks or len(data) < size
+        return data.ljust(size, b"\0")
+
+
+def write_archive(files: Mapping[str, Path], to: Path) -> list[str]:
     """Write a gzipped tar archive, sorted, without times and owners; links are followed.
 
-    Raises OSError (a file cannot be read, or the disk is full).
+    Returns the names of files that became shorter meanwhile, whose ends are zeros. Raises OSError
+    (a file cannot be read, or the disk is full).
     """
+    shortened = []
     with (
         to.open("wb") as out,
         gzip.GzipFile(filename="", mode="wb", fileobj=out, mtime=0, compresslevel=1) as packed,
@@ -255,7 +271,11 @@ def write_archive(files: Mapping[str, Path], to: Path) -> None:
                 member = tarfile.TarInfo(name)
                 member.size = status.st_size
                 member.mode = _MODE_TO_RUN if status.st_mode & 0o100 else _MODE
-                archive.addfile(member, file)
+                whole = _WholeFile(file)
+                archive.addfile(member, whole)  # type: ignore[arg-type]  # it only reads
+                if whole.lacks:
+                    shortened.append(name)
+    return shortened
 
 
 _VERTEX_FOLDERS = ("model", "checkpoints", "logs")
@@ -352,7 +372,7 @@ class JobOutputs:
 
     def _upload_all(self, *, of_parts: bool) -> None:
         outputs = self._run / "output"
-        of_vertex = {outputs / name: name for name in _VERTEX_FOLDERS if (outputs / name).is_dir()}
+        of_vertex = {outputs / name: name for name in _VERTEX_FOLDERS if is_there(outputs / name)}
         for folder, prefix in {**self._synced_folders(), **of_vertex}.items():
             self._mirror(folder, prefix).last_pass(self._failures.append)
         trees = {path.parent.name: path for path in sorted(self._run.glob("hosts/*/ml"))}
@@ -382,7 +402,10 @@ class JobOutputs:
                     self._report(f"{below} of the job is empty, so there is no {name}.tar.gz")
                 continue
             draft = drafts / f"{name}.tar.gz"
-            write_archive(files, draft)
+            self._failures += [
+                f"{each} has become shorter while it was read"
+                for each in write_archive(files, draft)
+            ]
             self._store.put(f"{output}/{draft.name}", draft)
             self._report(f"{len(files)} files are at {self._store.url}/{output}/{draft.name}")
         found = [path for tree in trees.values() if (path := tree / "output" / "failure").is_file()]
@@ -424,7 +447,7 @@ class JobOutputs:
         folders = self._run.glob("hosts/*/ml/output/intermediate")
         found = dict.fromkeys(folders, f"{self._job}/output/intermediate")
         logs = self._run / "output" / "logs"
-        return {**found, logs: "logs"} if logs.is_dir() else found
+        return {**found, logs: "logs"} if is_there(logs) else found
 
     def _mirror(self, folder: Path, prefix: str) -> FolderMirror:
         if folder not in self._mirrors:
