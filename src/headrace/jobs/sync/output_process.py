@@ -481,7 +481,7 @@ def _upload(task: OutputTask, parent: SidecarParent) -> None:
             ) from error
         parent.send({"taken": True})
     outputs = JobOutputs(store, task.job, Path(task.run), _print_output_status)
-    with nullcontext() if of_parts else _kept(lease):
+    with nullcontext() if of_parts else _renewed_lease(lease):
         _upload_while_running(outputs, parent)
         is_ended_by_launcher, _, deadline_s = read_job_end(parent)
         if is_ended_by_launcher:
@@ -494,8 +494,8 @@ def _upload(task: OutputTask, parent: SidecarParent) -> None:
 
 
 @contextmanager
-def _kept(lease: Lease) -> Iterator[None]:
-    """Keep a lease during the block, then release it; this process ends where it is lost."""
+def _renewed_lease(lease: Lease) -> Iterator[None]:
+    """Renew a lease during the block, then release it; this process ends where it is lost."""
 
     def lost(error: CheckpointError) -> None:
         _print_output_status(str(error))
