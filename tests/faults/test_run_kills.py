@@ -237,6 +237,19 @@ def test_ctrl_c_reaches_the_ranks_once_and_is_the_code(folder: Path):
     assert [(folder / f"signal-{rank}").read_text() for rank in range(2)] == ["2", "2"]
 
 
+@pytest.mark.parametrize("moment", ["torchrun's process is there", "it was given the job"])
+def test_ctrl_c_while_a_job_starts_is_its_code_and_no_traceback(folder: Path, moment: str):
+    with started(folder, *UNRECORDED, *TWO_RANKS, "train.py", "polite") as job:
+        children = eventually(lambda: descendants(job.pid), "torchrun's process")
+        if moment == "it was given the job":  # a thread reads from then on
+            threads = Path(f"/proc/{job.pid}/task")
+            eventually(lambda: len(list(threads.iterdir())) > 1, "the thread that reads")
+        job.send_signal(signal.SIGINT)
+        assert job.wait(timeout=DEADLINE_S) in (-signal.SIGINT, 130)
+        all_gone(children)
+    assert "Traceback" not in (folder / "terminal").read_text()
+
+
 def test_sigterm_is_the_code_and_a_rank_that_does_not_leave_is_killed_after_its_grace(
     folder: Path,
 ):

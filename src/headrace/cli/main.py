@@ -97,6 +97,9 @@ def build_app() -> typer.Typer:
 
 def main() -> None:
     """Run the command line and exit."""
+    interrupts = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if interrupts:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # until the verb begins: no traceback
     open_closed_streams()
     print_any_text()
     try:
@@ -107,6 +110,8 @@ def main() -> None:
 
     words = env.whole_command_line(sys.argv[1:])
     start_early(words)
+    if interrupts:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         code = run_command_line(words)
     finally:

@@ -475,6 +475,9 @@ class CleanRestartLogs(LogsSpecs):
 if __name__ == "__main__":
     gc.freeze()
     gc.enable()
-    code = main(sys.argv[1:])
+    try:
+        code = main(sys.argv[1:])
+    except KeyboardInterrupt:  # before ranks run, who are told by torchrun
+        code = exit_code_of(-signal.SIGINT)
     gc.freeze()  # the collections at the end would look through all of torch: a third of a second
     sys.exit(code)
