@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.core.source_location import CodeFolders
-from headrace.observe.doctor.stack_frames import StackFrame, making_begin, own_index
+from headrace.observe.doctor.stack_frames import StackFrame, making_begin, named_call, own_index
 
 LIBS = "/venv/site-packages"
 FOLDERS = CodeFolders(libraries=("/python3.11", LIBS), packages=("/opt/headrace",))
@@ -28,6 +28,11 @@ LOADED = [
     f"{LIBS}/torchvision/datasets/folder.py:262:default_loader",
     f"{LIBS}/torchvision/datasets/folder.py:245:pil_loader",
     f"{LIBS}/PIL/ImageFile.py:250:ImageFile.load",
+]
+LAMBDA = f"{LIBS}/torchvision/transforms/transforms.py:480:Lambda.__call__"
+POWER = [
+    f"{LIBS}/numpy/linalg/_linalg.py:600:matrix_power",
+    f"{LIBS}/numpy/linalg/_linalg.py:150:_assert_stacked_square",
 ]
 SUBSET = f"{LIBS}/torch/utils/data/dataset.py:400:Subset.__getitem__"
 V2 = f"{LIBS}/torchvision/transforms/v2"
@@ -70,6 +75,17 @@ NAMED = {
     "the transform's own parameters": (
         [FOLDER, COMPOSE, f"{LIBS}/torchvision/transforms/transforms.py:950:RandomResizedCrop.get"],
         "RandomResizedCrop",
+    ),
+    "a function of NumPy's as a transform": ([FOLDER, COMPOSE, *POWER], "matrix_power"),
+    "within torchvision's Lambda": ([FOLDER, COMPOSE, LAMBDA, *POWER], "matrix_power"),
+    "in a container of the second generation": (
+        [FOLDER, MODULE, f"{V2}/_container.py:50:Compose.forward", MODULE, *POWER],
+        "matrix_power",
+    ),
+    "native code without frames as a transform": ([FOLDER, COMPOSE], "Compose.__call__"),
+    "a picture's own method": (
+        [FOLDER, COMPOSE, LAMBDA, RESIZE],
+        "Image.resize",
     ),
     "what decodes": ([FOLDER, *LOADED], "pil_loader"),
     "within a subset": ([SUBSET, SUBSET, FOLDER, COMPOSE, CROP, RESIZE], "RandomResizedCrop"),
@@ -130,3 +146,22 @@ def test_a_fetch_that_is_seen_in_no_library_is_the_loaders_in_a_worker():
 def test_a_librarys_code_is_named_with_the_library():
     frames = parsed([*FORKED, FOLDER, COMPOSE, CROP, RESIZE])
     assert frames[own_index(frames)].library_name == "torchvision RandomResizedCrop"
+
+
+@pytest.mark.parametrize(
+    ("calls", "name"),
+    [
+        ([], ""),
+        ([COMPOSE, MODULE, CROP, FUNCTIONAL, RESIZE], "transforms/transforms.py:RandomResizedCrop"),
+        ([MODULE, *V2_CROP], "v2/_geometry.py:RandomResizedCrop"),
+        (CLAHE, "pixel/transforms.py:CLAHE"),
+        ([MODULE, f"{LIBS}/mine/blocks.py:5:Block.forward"], "mine/blocks.py:Block.forward"),
+        (LOADED, "datasets/folder.py:default_loader"),
+        ([COMPOSE, *POWER], "transforms/transforms.py:Compose"),
+        ([MODULE], "modules/module.py:Module"),
+    ],
+)
+def test_of_the_calls_below_the_users_line_the_transform_is_told(calls: list[str], name: str):
+    told = named_call(parsed(calls))
+    assert told.startswith(name)
+    assert bool(told) == bool(name)

@@ -57,7 +57,7 @@ _TRANSFORM_FILE = re.compile(
 _METHOD = re.compile(r"^(?P<kind>_*[A-Z]\w*)\.\w+$")
 _CONTAINER = re.compile(
     r"^_*(\w*Compose|\w*Sequential|Basic\w*|\w*Container|Module|(Map|Dual|ImageOnly|Randomizable)?"
-    r"Transform|OneOf|SomeOf|Random(Apply|Choice|Order)|NoOp|\w*MixIn|\w*Augmentation\w*Base\w*)$"
+    r"Transform|OneOf|SomeOf|Lambda|Random(Apply|Choice|Order)|NoOp|\w*MixIn|\w*Augmentation\w*Base\w*)$"
 )
 """Classes of which transforms are made, or that call them."""
 
@@ -90,6 +90,7 @@ _BASIC = re.compile(
     r"|s3fs|gcsfs|aiohttp|httpx|obstore|yaml|tqdm|packaging|wrapt|typing_extensions)$"
 )
 """Libraries that others call for their work: the caller says more."""
+_MODULE_CALL = re.compile(r"^torch/nn/modules/(module|container)\.py$")
 
 
 def process_begin(frames: Sequence[StackFrame]) -> int:
@@ -122,15 +123,36 @@ def own_index(frames: Sequence[StackFrame]) -> int:
     return len(frames) - 1 if named is None else named
 
 
+def named_call(frames: Sequence[StackFrame]) -> str:
+    """Return the call that is told of those below the user's line, outermost first; "" if none.
+
+    A transform says more than the container that calls it, and that more than torch's modules.
+    """
+    transforms = [frame for frame in frames if transform_class(frame)]
+    others = [frame for frame in frames if not _MODULE_CALL.match(frame.module_file)]
+    return str(next(iter([*transforms[-1:], *others, *frames]), ""))
+
+
 def _library_index(frames: Sequence[StackFrame], begin: int) -> int | None:
     """Return the index of a library's frame that is named; None where all only call on."""
     working = [at for at in range(begin, len(frames)) if _works(frames[at])]
     special = [at for at in working if not _BASIC.match(frames[at].library)]
     transforms = [at for at in working if transform_class(frames[at])]
+    if not transforms and special and _is_container(frames[special[-1]]):
+        # What it calls is a function of NumPy's or the like, which was given to it as a transform.
+        called = [at for at in working if at > special[-1]]
+        own = [at for at in called if not _MODULE_CALL.match(frames[at].module_file)]
+        return own[0] if own else special[-1]
     for found in (transforms, special, working):
         if found:
             return found[-1]
     return None
+
+
+def _is_container(frame: StackFrame) -> bool:
+    """Return whether a frame is in a class that only calls the transforms which it holds."""
+    found = _METHOD.match(frame.function)
+    return found is not None and _CONTAINER.match(found["kind"]) is not None
 
 
 def _works(frame: StackFrame) -> bool:

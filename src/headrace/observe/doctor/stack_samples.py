@@ -21,7 +21,13 @@ import numpy as np
 
 from headrace.core.source_location import LIBRARIES, PACKAGE_FOLDER, PROJECT, CodeFolders
 from headrace.observe.doctor.findings import Cause
-from headrace.observe.doctor.stack_frames import StackFrame, making_begin, own_index, process_begin
+from headrace.observe.doctor.stack_frames import (
+    StackFrame,
+    making_begin,
+    named_call,
+    own_index,
+    process_begin,
+)
 from headrace.observe.whatif.tables import Columns, Flags, Ints
 
 _LINE = re.compile(r"[0-9]+|None|-1|")
@@ -241,7 +247,7 @@ def off_cpu_ns(samples: Iterable[StackSample]) -> float:
 def _most_called(there: list[tuple[StackSample, float]]) -> str:
     calls: defaultdict[str, float] = defaultdict(float)
     for sample, weight in there:
-        calls[str(sample.calls[0]) if sample.calls else ""] += weight
+        calls[named_call(sample.calls)] += weight
     return max(calls, key=lambda name: calls[name], default="")
 
 
@@ -350,7 +356,7 @@ def is_lock(sample: StackSample) -> bool:
     if sample.passes(LOCK):
         return True
     # Python's own locks and the system's are native code without frames.
-    return not sample.calls and bool(_LOCK_SOURCE.search(_source_line(sample)))
+    return not sample.calls and bool(_LOCK_SOURCE.search(source_line(sample)))
 
 
 def is_reading(sample: StackSample) -> bool:
@@ -358,7 +364,7 @@ def is_reading(sample: StackSample) -> bool:
     if sample.passes(_READ_LIBRARY):
         return True
     name = sample.own_frame.function
-    return bool(_READ_NAME.search(name) or _READ_SOURCE.search(_source_line(sample)))
+    return bool(_READ_NAME.search(name) or _READ_SOURCE.search(source_line(sample)))
 
 
 def reads_own_files(sample: StackSample) -> bool:
@@ -380,7 +386,7 @@ def is_device_sync(sample: StackSample) -> bool:
     if sample.passes(_SYNC_FRAME):
         return True
     # Methods of tensors are native code without frames, so the user's line decides.
-    source = _source_line(sample)
+    source = source_line(sample)
     if sample.calls or _SLEEP_SOURCE.search(source):
         return False
     return bool(_SYNC_SOURCE.search(source))
@@ -388,7 +394,7 @@ def is_device_sync(sample: StackSample) -> bool:
 
 def is_sleep(sample: StackSample) -> bool:
     """Return whether a sample is in a call of sleep."""
-    return not sample.calls and bool(_SLEEP_SOURCE.search(_source_line(sample)))
+    return not sample.calls and bool(_SLEEP_SOURCE.search(source_line(sample)))
 
 
 def _function_source_until(sample: StackSample) -> str:
@@ -403,7 +409,7 @@ def _function_source_until(sample: StackSample) -> str:
     return "".join(lines[-1:])
 
 
-def _source_line(sample: StackSample) -> str:
+def source_line(sample: StackSample) -> str:
     """Return the sample's user line, if its file is unchanged since the run."""
     frame = sample.own_frame
     lines = source_lines_as_run(frame.file, sample.ran_since_s)
