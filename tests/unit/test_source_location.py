@@ -60,6 +60,32 @@ def test_an_environment_in_a_project_is_no_part_of_it(tmp_path: Path):
     assert known.module_file(f"{tmp_path}/.venv/notes.py") == ""
 
 
+def test_all_of_a_package_whose_module_is_run_is_the_users(tmp_path: Path):
+    """By `python -m mine.tools.train`, in a folder that has the name of one for libraries."""
+    site = tmp_path / "site-packages"
+    for folder in (site / "mine" / "tools", site / "mine" / "data", site / "yolish"):
+        folder.mkdir(parents=True)
+        (folder / "__init__.py").touch()
+    (site / "mine" / "__init__.py").touch()
+    known = folders(site, INSTALLED, main=site / "mine" / "tools" / "train.py")
+    assert known.module_file(f"{site}/mine/tools/train.py") == ""
+    assert known.module_file(f"{site}/mine/data/rows.py") == ""
+    assert known.module_file(f"{site}/yolish/data.py") == "yolish/data.py"
+
+
+def test_a_project_may_be_reached_through_a_link(tmp_path: Path):
+    """The import path has the script's real folder, and the script the one that was typed."""
+    real, link = tmp_path / "real", tmp_path / "link"
+    (real / "dep-1.0.dist-info").mkdir(parents=True)
+    link.symlink_to(real)
+    known = folders(real, INSTALLED, main=link / "train.py")
+    assert known.module_file(f"{link}/train.py") == ""
+    assert known.module_file(f"{real}/model.py") == ""
+    (tmp_path / "train.py").symlink_to(real / "train.py")
+    known = folders(real, INSTALLED, main=tmp_path / "train.py")
+    assert known.module_file(f"{real}/model.py") == ""
+
+
 def test_packages_in_a_folder_of_their_own_are_installed_and_those_in_place_are_not(tmp_path: Path):
     vendored, source = tmp_path / "vendored", tmp_path / "src"
     (vendored / "yolish-1.0.dist-info").mkdir(parents=True)

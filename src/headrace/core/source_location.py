@@ -94,18 +94,30 @@ def find_code_folders(import_path: tuple[str, ...], main: str, torch: str) -> Co
     known = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     known |= {*getattr(site, "getsitepackages", list)(), _user_site()}
     installed = _spellings(known)
-    project = str(Path(main).absolute().parent) if main else ""
-    if project in installed or _is_below(project, _site_folders(installed)):
-        project = ""  # a library's own program
+    spelled = (Path(main).absolute(), Path(main).resolve()) if main else ()
+    projects = {str(_project_of(each)) for each in spelled}
+    if any(each in installed or _is_below(each, _site_folders(installed)) for each in projects):
+        projects = set()  # a library's own program
     for entry in map(Path, filter(None, import_path)):
-        if str(entry.absolute()) != project and _holds_installed(entry):
+        if str(entry.absolute()) not in projects and _holds_installed(entry):
             installed |= _spellings([str(entry)])
     packages = _spellings([PACKAGE, str(Path(torch).parent) if torch else ""])
     return CodeFolders(
         libraries=tuple(sorted(installed)),
         packages=tuple(sorted(packages)),
-        projects=(project,) if project else (),
+        projects=tuple(sorted(projects)),
     )
+
+
+def _project_of(main: Path) -> Path:
+    """Return the folder of a script: that of the outermost package it is in, or its own.
+
+    A module that is run as `python -m mine.tools.train` imports the rest of its package.
+    """
+    folder = main.parent
+    while (folder / "__init__.py").is_file() and (folder.parent / "__init__.py").is_file():
+        folder = folder.parent
+    return folder
 
 
 def _user_site() -> str:
