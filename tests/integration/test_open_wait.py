@@ -75,6 +75,7 @@ class Rows(TensorDataset):
 
 for (batch,) in DataLoader(Rows(), 2):
     torch.nn.Linear(8, 1)(batch).sum().backward()
+os._exit(0)
 """
 
 
@@ -103,3 +104,5 @@ def test_a_late_start_is_no_hang_once_the_job_trains(tmp_path: Path):
     assert len(stacks) > LASTS_S / 2
     assert [not each for each in stacks] == [False] * (len(stacks) - 1) + [True]
     assert "has begun no step" not in (tmp_path / "terminal").read_text()
+    events = open_run(tmp_path / "r").arrow("events").column("kind").to_pylist()
+    assert (events.count("rank-ended"), events.count("script-ended")) == (0, 1)

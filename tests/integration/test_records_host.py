@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -95,7 +96,9 @@ def numbers(run: Path, name: str) -> list[int]:
     return [row["at_ns"] for row in table if row["text"] == name]
 
 
-def finished(host: subprocess.Popen) -> int:
+def finished(host: subprocess.Popen, **last_word: int) -> int:
+    if last_word:
+        host.stdin.write(json.dumps(last_word).encode() + b"\n")
     host.stdin.close()
     return host.wait(timeout=DEADLINE_S)
 
@@ -110,8 +113,9 @@ def test_a_run_is_read_live_and_closed(folder: Path, tmp_path: Path):
         assert records.table("process_usage").column("pid")[0].as_py() == writer.pid
         assert RingReader(folder / "rings/a.ring", changing=False).pid == writer.pid
         writer.communicate()
-        assert finished(host) == 0
+        assert finished(host, exit_code=0) == 0
     assert not open_records(tmp_path).live
+    assert "script-ended" in open_records(tmp_path).table("events").column("kind").to_pylist()
     assert sorted(path.name for path in folder.iterdir()) == sorted(
         ["rings", *[f"{name}.parquet" for name in TABLE_NAMES]]
     )
@@ -134,8 +138,9 @@ def test_a_killed_writer_loses_nothing_that_it_wrote(folder: Path, tmp_path: Pat
         kept = numbers(tmp_path, "a")
         assert len(kept) >= count
         assert kept == list(range(len(kept)))
-        assert finished(host) == 0
+        assert finished(host, exit_code=1) == 0
     assert numbers(tmp_path, "a") == kept
+    assert "script-ended" not in open_records(tmp_path).table("events").column("kind").to_pylist()
 
 
 def test_a_killed_collector_that_is_started_anew_keeps_each_record_once(

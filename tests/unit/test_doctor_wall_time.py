@@ -269,6 +269,36 @@ def test_an_evaluation_without_a_loader_is_named_and_not_the_model_that_steps_ru
     assert "most of it in evaluate at train.py:30" in found(script)[0].verdict.sentence
 
 
+CALLED = stack(f"{TORCH}/nn/modules/module.py:1700:Module._call_impl", f"{SCRIPT}:12:Net.forward")
+
+
+@pytest.mark.parametrize("also_saves_ms", [0, 2000])
+def test_the_model_between_epochs_is_evaluation(also_saves_ms: int):
+    script = Script()
+    for _ in range(4):
+        began = script.now
+        script.iterates().train().seen(stack(LOOP, CALLED), "forward", began)
+        script.between(6000, stack(LOOP, f"{SCRIPT}:30:evaluate", CALLED))
+        if also_saves_ms:
+            script.between(also_saves_ms)
+    diagnosis, rules = found(script)
+    whole = f"{32 if also_saves_ms == 0 else 40} s, most of it in evaluate at train.py:30"
+    assert f"evaluation takes {0.75 if also_saves_ms == 0 else 0.6:.0%}".capitalize() in (
+        diagnosis.verdict.sentence
+    )
+    assert f"24 of {whole}" in diagnosis.verdict.sentence
+    assert ("between-epochs" in rules) == (also_saves_ms > 0)
+    wall = account(script)
+    assert wall.seconds("evaluation") == pytest.approx(24)
+    assert wall.seconds("between") == pytest.approx(4 * also_saves_ms / 1000)
+    assert wall.evaluation_loader == -1
+
+
+def test_what_runs_the_model_for_a_small_part_is_no_evaluation():
+    script = epochs(Script(), lambda each: each.between(3000).between(800, stack(LOOP, CALLED)))
+    assert account(script).seconds("evaluation") == 0
+
+
 def test_an_evaluation_of_the_training_data_before_training_is_no_resumption():
     script = Script(workers=(0, 0)).iterates()
     for _ in range(200):
@@ -423,6 +453,62 @@ def test_each_step_writes_a_log():
     assert "in plot at train.py:60" in diagnosis.verdict.sentence
 
 
+SAVES_MASKS = stack(LOOP, f"{SCRIPT}:61:save_masks", f"{TORCH[:-6]}/PIL/Image.py:2400:Image.save")
+FUNCTIONAL = stack(LOOP, f"{SCRIPT}:13:attention")  # may be the model, or its loss
+
+
+def before_backward(*texts: str, kind: str = "train", ms: float = 60) -> Script:
+    """Return a script whose steps are in these stacks in turn before backward, for `ms` in all."""
+    script = Script().iterates()
+    for _ in range(200):
+        script.fetch(1)
+        began = script.now
+        script.row(kind, data_wait=1, forward=ms, **({"backward": 5} if kind == "train" else {}))
+        for place, text in enumerate(texts):
+            part = int(ms * MS / len(texts))
+            script.seen(text, "forward", began + MS + place * part, began + MS + (place + 1) * part)
+    return script
+
+
+@pytest.mark.parametrize("kind", ["train", "eval"])
+def test_what_follows_a_batch_need_not_be_the_model(kind: str):
+    """Masks that inference saves, tokens that a training loop makes."""
+    script = before_backward(SAVES_MASKS, stack(LOOP, CALLED), kind=kind)
+    diagnosis, rules = found(script)
+    assert "outside the model in each step, most of it in save_masks at train.py:61" in (
+        diagnosis.verdict.sentence
+    )
+    share = rules["time-outside-model"].evidence["share_of_time"]
+    assert share == pytest.approx(30 / (66 if kind == "train" else 61), abs=0.01)
+    assert "compute-bound" not in rules
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        (stack(LOOP, CALLED),),
+        (FUNCTIONAL,),
+        (FUNCTIONAL, stack(LOOP, CALLED)),
+        (stack(LOOP, f"{TORCH[:-6]}/onnxruntime/capi/session.py:220:Session.run"),),
+        (stack(LOOP, CALLED, f"{TORCH[:-6]}/triton/runtime/jit.py:1:JITFunction.run"),),
+        (AT_BARRIER, stack(LOOP, CALLED)),
+    ],
+)
+def test_what_may_be_the_model_is_not_outside_of_it(texts: tuple[str, ...]):
+    for kind in ("train", "eval"):
+        assert "time-outside-model" not in found(before_backward(*texts, kind=kind))[1]
+
+
+def test_what_an_evaluation_does_with_its_batches_is_in_no_step():
+    script = Script()
+    for _ in range(4):
+        began = script.now
+        script.iterates().train(200).seen(stack(LOOP, CALLED), "forward", began)
+        began = script.now
+        script.evaluate(batches=60, forward=60).seen(SAVES_MASKS, "forward", began)
+    assert "time-outside-model" not in found(script)[1]
+
+
 def test_gradient_clipping_is_part_of_the_model():
     script = Script().iterates().train(400, other=20)
     clips = stack(LOOP, f"{TORCH}/nn/utils/clip_grad.py:20:clip_grad_norm_")
@@ -568,6 +654,18 @@ def test_of_several_ranks_the_one_is_named_that_waits_for_no_other():
     assert sentence.startswith("Rank 0 has waited for its batch for 24 s")
 
 
+@pytest.mark.parametrize("phase", ["other", "data_wait", "forward"])
+def test_a_rank_in_a_collective_waits_for_the_one_that_is_elsewhere(phase: str):
+    """Rank 0 saves, or reads, while the others are at a barrier that they reached before it."""
+    script = Script().iterates().train(30)
+    waiting = Script(rank=1, tables=script.tables).iterates().train(29).hangs(61, AT_BARRIER, phase)
+    assert waiting.now < script.now
+    script.hangs(60, SAVE, "other")
+    sentence = found(script)[0].verdict.sentence
+    assert sentence.startswith("Rank 0 has been outside of the model for 60 s")
+    assert "in save at train.py:77" in sentence
+
+
 INIT = stack(f"{SCRIPT}:60:main", f"{SCRIPT}:12:Rows.__init__")
 IMPORTS = stack(f"{SCRIPT}:3:<module>", f"{TORCH}/utils/cpp_extension.py:9:load")
 BARRIER = stack(
@@ -653,6 +751,38 @@ def test_a_rank_that_has_ended_waits_for_nothing():
     script.tables.add("events", at_ns=script.now, kind="rank-ended")
     script.tables.add("process_usage", t_ns=script.now + 60_000 * MS, pid=100, threads=1)
     assert account(script).open == ()
+
+
+def ended(script: Script) -> Script:
+    """Say that the script has ended without an error, as its launcher does."""
+    script.tables.add("events", rank=-1, at_ns=script.now, kind="script-ended")
+    return script
+
+
+def test_a_script_that_has_ended_without_training_hangs_nowhere():
+    script = ended(Script())
+    starting(script.tables, INIT, 0, 30)
+    diagnosis, rules = found(script)
+    assert rules == {}
+    assert diagnosis.verdict.sentence.startswith("No training step was recorded")
+
+
+@pytest.mark.parametrize("phase", ["other", "forward"])
+def test_what_a_script_does_before_it_ends_has_ended(phase: str):
+    """By `os._exit`, so that the rank itself has written no row of it."""
+    script = Script().iterates().train(100)
+    script.hangs(20, SAVE, phase)
+    assert "open-wait" in found(script)[1]
+    diagnosis, rules = found(ended(script))
+    assert list(rules) == ["between-epochs"]
+    assert "20 of 24 s, passes after the last step, most of it in save" in (
+        diagnosis.verdict.sentence
+    )
+    assert account(script).open == ()
+
+
+def test_a_wait_for_a_batch_is_ended_by_a_signal_even_if_the_script_then_ends_well():
+    assert "open-wait" in found(ended(hanging()))[1]
 
 
 def test_each_part_of_the_time_is_counted_once():

@@ -114,28 +114,32 @@ class Recording:
             found[env.PYTHONPATH.name] = env.pythonpath_with(SITECUSTOMIZE_DIR)
         return found
 
-    def finish(self) -> None:
+    def finish(self, code: int | None = None) -> None:
         """Close the records, and print which overrides no loader used.
 
         Where closing takes too long, the records stay as they are.
+
+        Args:
+            code: The exit code of what was recorded; None if it is not one.
         """
         if self._scraper is not None and self._scraper.end(patience_s=_SCRAPER_CLOSE_S) is None:
             print_status("--metric: the expressions take too long; some values are missing")
         if self._collector is not None:
-            self._close_records(self._collector)
+            self._close_records(self._collector, code)
         with suppress(OSError):  # the run has ended, and its disk may be gone
             applied = {path.name for path in self._applied.glob("*")}
             for each in self._overrides:
                 if each.is_loader_argument and each.mark not in applied:
                     print_status(f"{each} was applied to no DataLoader")
 
-    def _close_records(self, collector: RestartedSidecar) -> None:
+    def _close_records(self, collector: RestartedSidecar, exit_code: int | None) -> None:
         # Imported after the job has ended, as little as possible before the script's first line.
         import sqlite3
 
-        from headrace.records.collector import LEAVES_STORE, Collector
+        from headrace.records.collector import EXIT_CODE, LEAVES_STORE, Collector
 
-        code = collector.end({LEAVES_STORE: True}, patience_s=_CLOSE_S, kills=False)
+        last = {LEAVES_STORE: True, EXIT_CODE: exit_code}
+        code = collector.end(last, patience_s=_CLOSE_S, kills=False)
         if code is None:
             print_status(f"the records in {self._records} are not closed yet")
         if code != 0:  # it has said why
@@ -305,7 +309,7 @@ class HostRun:
         command, traceback = redact(end.command), redact_traceback(end.traceback)
         self.script_env.note_end(end.code, list(command), traceback)
         if self._recording is not None:
-            self._recording.finish()
+            self._recording.finish(end.code)
         return end.code if self.finish_uploads(clean=end.is_clean) else end.code or UPLOAD_FAILED
 
     def finish_uploads(self, *, clean: bool) -> bool:

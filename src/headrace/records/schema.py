@@ -275,6 +275,8 @@ EVENTS = Table(
 )
 RANK_ENDED = "rank-ended"
 """The kind of the event that a rank's recording was closed, at the end of its script."""
+SCRIPT_ENDED = "script-ended"
+"""The kind of the event that the host's script, or all of its ranks, ended without an error."""
 HOSTS = Table(
     9,
     "hosts",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.core.source_location import CodeFolders
+from headrace.observe.doctor.model_between_epochs import with_evaluation_between
 from headrace.observe.doctor.stack_samples import StackSample, end_ns_of, read_stack_samples
 from headrace.observe.doctor.training_loader import TrainingLoader, training_loader
 from headrace.observe.whatif.measured_pipeline import BatchWork, loader_rows, read_batch_work
@@ -63,7 +64,7 @@ def gather_other_time(
         is_open = np.isin(starts["pid"], open_pids) & (starts["samples"] > 0)
         samples += read_stack_samples(starts, is_open, since_s, folders)
     return OtherTime(
-        wall=wall,
+        wall=with_evaluation_between(wall, samples),
         evaluation_loader=loaders.get(number),
         evaluation_work=(read_batch_work(tables, number, wall.evaluation) if number >= 0 else None),
         passed_over_loader=loaders.get(passed),

@@ -23,9 +23,9 @@ from headrace.core.process.sidecar import SidecarParent, run_sidecar
 from headrace.observe.probe.process_cores import ProcessCores
 from headrace.observe.probe.process_usage import ProcessUsage, with_children
 from headrace.observe.probe.system_metrics import SystemSampler
-from headrace.records.collector import LEAVES_STORE, Collector, fault_row
+from headrace.records.collector import EXIT_CODE, LEAVES_STORE, Collector, fault_row
 from headrace.records.live_switch import LiveSwitch
-from headrace.records.schema import EVENTS, HOSTS, PROCESS_CORES, PROCESS_USAGE
+from headrace.records.schema import EVENTS, HOSTS, PROCESS_CORES, PROCESS_USAGE, SCRIPT_ENDED
 
 _DRAIN_S = 0.5  # `records.recent` counts on it
 
@@ -75,6 +75,15 @@ class CollectorProcess:
                 self._drain()
                 drain_s = max(drain_s + _DRAIN_S, now_s)
         return False
+
+    def note_end(self, exit_code: int | None) -> None:
+        """Record that the script has ended, if it has done so without an error.
+
+        A rank that ends by `os._exit` closes no records: by these alone it would seem to hang.
+        """
+        if exit_code == 0:
+            text = "the script has ended without an error"
+            self._collector.add(EVENTS, [(-1, time.monotonic_ns(), SCRIPT_ENDED, text, 0.0)])
 
     def close(self, *, leaves_store: bool) -> None:
         """Take the last sample and close the records; raises OSError or sqlite3.Error."""
@@ -137,6 +146,7 @@ def main(parent: SidecarParent) -> int:
     try:
         process = CollectorProcess(folder, attempt=parent.request["attempt"], parent=parent)
         last = (parent.read() if process.run(wake) else None) or {}
+        process.note_end(last.get(EXIT_CODE))
         process.close(leaves_store=LEAVES_STORE in last)
     except (HeadraceError, OSError, sqlite3.Error) as error:
         print(f"headrace: the records in {folder}: {error}", file=sys.stderr)  # noqa: T201

@@ -75,6 +75,10 @@ class Columns(Mapping[str, NDArray[Any]]):
             np.logical_and.reduce([self[name] == value for name, value in values.items()])
         )
 
+    def followed_by(self, other: Columns) -> Columns:
+        """Return these rows and then those of another one, which has the same columns."""
+        return Columns({name: np.concatenate((self[name], other[name])) for name in self})
+
     def group(self, *by: str) -> list[Ints]:
         """Return the indices of rows with equal values in some columns, one array for each group.
 

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from headrace.observe.whatif.evaluation_waits import part_of_evaluation
 from headrace.observe.whatif.tables import Columns, Flags, Floats, Ints, Tables, columns
-from headrace.records.schema import RANK_ENDED
+from headrace.records.schema import PHASES, RANK_ENDED, SCRIPT_ENDED
 
 TimePart = Literal["steps", "evaluation", "passed_over", "between", "open", "unrecorded"]
 TIME_PARTS: tuple[TimePart, ...] = get_args(TimePart)
@@ -139,13 +139,12 @@ def read_wall_time(tables: Tables, step_kind: str = "train") -> WallTime:
         within += _passed_within_waits(tables, steps, fetches)
     is_evaluation = ~(is_step | is_between | is_passed)
     passed = _joined(steps.where(is_passed), within)
-    between, moved_ns = part_of_evaluation(
-        tables, steps.where(is_between), steps.where(is_evaluation)
-    )
     processes = columns(tables, "processes").having(role="rank")
     began_ns = _beginning_ns(tables, processes)
     ranks = _rank_times(tables, steps, fetches, processes, began_ns)
     open_times = tuple(each.open for each in ranks if each.open is not None)
+    every_between = steps.where(is_between).followed_by(_last_rows(steps, ranks))
+    between, moved_ns = part_of_evaluation(tables, every_between, steps.where(is_evaluation))
     return WallTime(
         ranks=len(ranks),
         start_ns=sum(each.start_ns for each in ranks),
@@ -153,7 +152,7 @@ def read_wall_time(tables: Tables, step_kind: str = "train") -> WallTime:
             "steps": _wall_ns(steps, is_step) - sum(wall_ns for _, _, wall_ns, _ in within),
             "evaluation": _wall_ns(steps, is_evaluation) + moved_ns,
             "passed_over": int(passed.wall_ns.sum()) if passed is not None else 0,
-            "between": _wall_ns(steps, is_between) - moved_ns,
+            "between": int(every_between["wall_ns"].sum()) - moved_ns,
             "open": sum(each.open_ns for each in ranks),
             "unrecorded": sum(each.gaps_ns for each in ranks),
         },
@@ -161,7 +160,7 @@ def read_wall_time(tables: Tables, step_kind: str = "train") -> WallTime:
         between=between,
         passed_over=passed,
         open=open_times,
-        outside_ns=_outside_ns(steps.where(is_evaluation | is_between), open_times),
+        outside_ns=_outside_ns((steps.where(is_evaluation), every_between), open_times),
         began_ns=2**62 if began_ns is None else began_ns,
     )
 
@@ -194,12 +193,15 @@ def _joined(rows: Columns, parts: list[tuple[int, int, int, int]]) -> PassedOver
     return PassedOver(**joined) if len(joined["loader"]) else None
 
 
-def _outside_ns(rows: Columns, open_times: tuple[OpenTime, ...]) -> tuple[Floats, Floats]:
+def _outside_ns(
+    parts: tuple[Columns, ...], open_times: tuple[OpenTime, ...]
+) -> tuple[Floats, Floats]:
     # What a rank did last that is silent since then was sampled before.
     since_ns = [each.since_ns - (0 if each.phase else _SAMPLED_NS) for each in open_times]
-    begins = np.append(rows["start_ns"], since_ns)
-    ends = np.append(rows["start_ns"] + rows["wall_ns"], [each.until_ns for each in open_times])
-    return begins.astype(np.float64), ends.astype(np.float64)
+    until_ns = [each.until_ns for each in open_times]
+    begins = [rows["start_ns"].astype(np.float64) for rows in parts]
+    ends = [begin + rows["wall_ns"] for begin, rows in zip(begins, parts, strict=True)]
+    return np.concatenate((*begins, since_ns)), np.concatenate((*ends, until_ns))
 
 
 def _wall_ns(rows: Columns, where: Flags) -> int:
@@ -343,10 +345,31 @@ def read_open_times(tables: Tables) -> tuple[OpenTime, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RankTime:
+    rank: int
     start_ns: int
     gaps_ns: int
     open_ns: int
     open: OpenTime | None
+    # Start, time and phase of what it did last, and ended without a row.
+    last_row: tuple[int, int, str] | None
+
+
+def _last_rows(steps: Columns, ranks: list[_RankTime]) -> Columns:
+    """Return rows of `steps` for what ranks did last and ended without one, by `os._exit`."""
+    ended = [(each.rank, *each.last_row) for each in ranks if each.last_row is not None]
+    known: dict[str, list[Any]] = {
+        "rank": [rank for rank, _, _, _ in ended],
+        "kind": ["between"] * len(ended),
+        "loader": [-1] * len(ended),
+        "start_ns": [start_ns for _, start_ns, _, _ in ended],
+        "wall_ns": [wall_ns for _, _, wall_ns, _ in ended],
+    }
+    for name in PHASES:
+        known[f"{name}_ns"] = [wall_ns * (phase == name) for _, _, wall_ns, phase in ended]
+    nothing = [0] * len(ended)
+    return Columns(
+        {name: np.array(known.get(name, nothing), dtype=steps[name].dtype) for name in steps}
+    )
 
 
 def _rank_times(
@@ -356,6 +379,7 @@ def _rank_times(
     stacks, usage = columns(tables, "stacks"), columns(tables, "process_usage")
     starts = _open_starts(columns(tables, "startup_stacks"))
     ranks = np.union1d(np.union1d(steps["rank"], processes["rank"]), np.array([*starts], dtype=int))
+    has_ended = columns(tables, "events").having(kind=SCRIPT_ENDED).count > 0
     found = []
     for rank in map(int, ranks):
         rows, mine = steps.having(rank=rank), processes.having(rank=rank)
@@ -371,14 +395,22 @@ def _rank_times(
         start, end = rows["start_ns"], rows["start_ns"] + rows["wall_ns"]
         first_ns = int(start[0]) if rows.count else open_time.since_ns if open_time else 0
         last_ns = int(end.max()) if rows.count else first_ns
+        after_ns = max(open_time.until_ns - last_ns, 0) if open_time else 0
+        # A script that ends by itself has ended all but a wait for a batch, which a signal ends.
+        is_ended = has_ended and open_time is not None and open_time.phase != "data_wait"
+        last_row = None
+        if open_time is not None and is_ended and rows.count:
+            last_row = last_ns, after_ns, open_time.phase or "other"
         own_began = mine["started_ns"].min(initial=first_ns)
         begin_ns = min(int(own_began), first_ns) if began_ns is None else began_ns
         found.append(
             _RankTime(
+                rank=rank,
                 start_ns=max(first_ns - begin_ns, 0),
                 gaps_ns=int(np.maximum(start[1:] - end[:-1], 0).sum()),
-                open_ns=max(open_time.until_ns - last_ns, 0) if open_time else 0,
-                open=open_time,
+                open_ns=0 if is_ended else after_ns,
+                open=None if is_ended else open_time,
+                last_row=last_row,
             )
         )
     return found

@@ -13,7 +13,7 @@ import numpy as np
 from headrace.core.units import format_bytes, format_seconds
 from headrace.observe.whatif.tables import Columns, Flags, columns
 from headrace.records.run_folder import Attempt
-from headrace.records.schema import RANK_ENDED
+from headrace.records.schema import RANK_ENDED, SCRIPT_ENDED
 from headrace.report.formatting import (
     UNKNOWN,
     format_count,
@@ -383,7 +383,8 @@ def _start(method: str, workers: int) -> str:
 
 def _events(data: PageData) -> Html | None:
     events = columns(data.tables, "events")
-    events = events.where(events["kind"] != RANK_ENDED)  # that of every run which ends well
+    # Not those of every run that ends well.
+    events = events.where(~np.isin(events["kind"].astype(str), (RANK_ENDED, SCRIPT_ENDED)))
     if events.count == 0:
         return None
     rows = [

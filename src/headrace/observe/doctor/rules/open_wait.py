@@ -36,7 +36,8 @@ def check_open_wait(evidence: Evidence) -> Finding | None:
     was killed. The line is that of the workers that make batches meanwhile, or else the rank's.
     A rank that asks for no batch for 10 s after it has imported torch is reported, too, with the
     line that it has been at: a dataset's constructor, a barrier, a model that is made. Of several
-    ranks the one that waits for no other is named.
+    ranks the one that waits for no other, as in a collective, is named. What a script did until it
+    ended without an error, as by `os._exit(0)`, is no wait.
     """
     late = [
         each
@@ -93,14 +94,17 @@ def check_open_wait(evidence: Evidence) -> Finding | None:
 
 
 def _waits_for_others(evidence: Evidence, each: OpenTime) -> bool:
-    if each.phase != "start":
-        return each.phase in _WAITS_FOR_OTHERS
-    late = _since(
-        (sample for sample in evidence.other_time.samples if sample.rank == each.rank),
-        each.until_ns - _START_NS,
+    """Return whether a rank waits for another one: by its phase, or as it is in a collective."""
+    if each.phase in _WAITS_FOR_OTHERS:
+        return True
+    own = (
+        sample
+        for sample in evidence.other_time.samples
+        if sample.rank == each.rank and sample.rows["worker"][0] < 0
     )
+    late = _since(own, max(each.since_ns, each.until_ns - _START_NS))
     waits = sum(sample.wall_ns for sample in late if sample.passes(_COLLECTIVE))
-    return waits >= 0.5 * sum(sample.wall_ns for sample in late)
+    return waits >= 0.5 * sum(sample.wall_ns for sample in late) > 0
 
 
 def _start_finding(

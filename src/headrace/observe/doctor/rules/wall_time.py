@@ -6,7 +6,7 @@ A share of these is of the run's time after start-up, as that is paid once howev
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -19,7 +19,9 @@ from headrace.observe.doctor.stack_samples import (
     cut_to_special_line,
     find_cause,
     is_device_sync,
+    is_sleep,
     runs_model,
+    source_line,
 )
 from headrace.observe.doctor.training_loader import TrainingLoader
 from headrace.observe.whatif.prediction import Prediction, interval_width
@@ -93,7 +95,8 @@ def check_evaluation(evidence: Evidence) -> Finding | None:
     start-up, in all 2 s or more, or else takes at least 30 % of it. The loader that it takes
     longest with is looked at: one without workers makes its batches while the device waits, and
     workers that do not live on are started again for each evaluation. Batches are those of rows
-    of kind `eval`; a run without an optimizer has no evaluation: its batches are its steps.
+    of kind `eval`; a run without an optimizer has no evaluation: its batches are its steps. Time
+    between epochs in which a rank mostly calls modules is evaluation, too: without a loader.
     Between epochs a rank waits for another one that evaluates, so that this counts, too.
     """
     wall, loader = evidence.other_time.wall, evidence.other_time.evaluation_loader
@@ -222,7 +225,10 @@ def check_between_epochs(evidence: Evidence) -> Finding | None:
     if seconds < max(SERIOUS * run_s, _LEAST_S):
         return None
     rows = wall.between
-    seen = _within(evidence.other_time.samples, rows, ("other", "data_wait"))
+    phases = ["other", "data_wait"]
+    if 2 * int(rows["forward_ns"].sum()) >= int(rows["wall_ns"].sum()):  # there is no loader
+        phases.append("forward")
+    seen = _within(evidence.other_time.samples, rows, phases)
     cause = find_cause(_special_lines(evidence, _own_work(seen)))
     share = seconds / run_s
     how = "Do it less often, or in the background. Half to all of it is taken to go."
@@ -340,21 +346,21 @@ def check_passed_over_batches(evidence: Evidence) -> Finding | None:
 def check_time_outside_model(evidence: Evidence) -> Finding | None:
     """Each step spends time outside the model: logging, plotting, metrics, saving.
 
-    Fires where the usual step is outside data wait, copies, forward, backward, sync and the
-    optimizer for at least 10 % of the run's time after start-up, in lines that run no part of
-    torch and do not wait for the device. What only some steps do is `step-outliers`.
+    Fires where the usual step is outside data wait, copies, backward, sync, the optimizer and the
+    model for at least 10 % of the run's time after start-up, in lines that run no part of torch
+    and do not wait for the device. What only some steps do is `step-outliers`. Before backward,
+    and in inference after each batch, the model's own code counts as model, and so do lines that
+    may be its: only lines that call another library count there, and those that sleep where
+    modules are seen to run besides.
     """
     steps = evidence.steps
     if not evidence.enough or evidence.loader is None:
         return None
-    spent = steps.phase_ns("other")
-    usual = np.minimum(spent, 2.0 * float(np.median(spent)))
-    inside = [sample for sample in evidence.rank_samples if sample.phase == "other"]
-    outside = [sample for sample in inside if not (runs_model(sample) or is_device_sync(sample))]
-    seen = sum(sample.wall_ns for sample in inside)
-    part = sum(sample.wall_ns for sample in outside) / max(seen, 1.0)
-    share = float(usual.sum() / max(steps.wall_ns.sum(), 1.0)) * part * evidence.steps_share
-    cause = find_cause(outside)
+    after, after_ns = _outside_in_phase(evidence, "other", lambda _: True)
+    before, before_ns = _outside_in_phase(evidence, "forward", _forward_outside(evidence))
+    spent = after_ns + before_ns
+    share = float(spent.sum() / max(steps.wall_ns.sum(), 1.0)) * evidence.steps_share
+    cause = find_cause([*after, *before])
     if cause is None or share < SERIOUS:
         return None
     seconds = share * evidence.other_time.wall.run_seconds
@@ -363,8 +369,54 @@ def check_time_outside_model(evidence: Evidence) -> Finding | None:
     return evidence.finding(
         f"{share:.0%} of the run's time passes outside the model in each step{_in_or_at(cause)}",
         share / max(evidence.steps_share, 1e-9) * steps.total_seconds,
-        {"share_of_time": share, "milliseconds_a_step": float(np.median(spent)) * part / 1e6},
+        {"share_of_time": share, "milliseconds_a_step": float(np.median(spent)) / 1e6},
         cause=cause,
         remedies=(predicted_remedy("outside-model", "no such lines in a step", gain, how),),
         severity=severity_of(share),
     )
+
+
+def _outside_in_phase(
+    evidence: Evidence, phase: str, is_outside: Callable[[StackSample], bool]
+) -> tuple[list[StackSample], Floats]:
+    """Return samples of a phase outside the model, and the usual time of each step there."""
+    spent = evidence.steps.phase_ns(phase)
+    usual = np.minimum(spent, 2.0 * float(np.median(spent)))
+    inside = _within(evidence.rank_samples, evidence.steps.rows, (phase,))  # not of an evaluation
+    outside = [
+        sample
+        for sample in inside
+        if not (runs_model(sample) or is_device_sync(sample)) and is_outside(sample)
+    ]
+    seen = sum(sample.wall_ns for sample in inside)
+    return outside, usual * sum(sample.wall_ns for sample in outside) / max(seen, 1.0)
+
+
+_LEAST_MODEL = 0.2
+"""Where less of the time before backward is in torch's own frames, other lines may be the model."""
+_NATIVE_CALL = re.compile(
+    r"\b(np|numpy|cv2|scipy|ndimage|PIL|Image|json|pickle|zlib|gzip|pd|pandas|plt|csv)\.\w"
+    r"|\b(open|print)\(|\.(write|writerow|savefig)\("
+)
+"""Lines that call native code of other libraries, which has no frames of its own."""
+_OTHER_MODEL = re.compile(r"^(onnxruntime|tensorrt|openvino|triton|tvm|jax|deepspeed|apex)/")
+"""Libraries that run models otherwise than by torch's modules."""
+
+
+def _forward_outside(evidence: Evidence) -> Callable[[StackSample], bool]:
+    """Return what tells that a sample before backward is none of the model, which may be any code.
+
+    A script may also sleep in place of a model: so that counts only besides one.
+    """
+    forward = _within(evidence.rank_samples, evidence.steps.rows, ("forward",))
+    model_ns = sum(sample.wall_ns for sample in forward if runs_model(sample))
+    has_model = model_ns >= _LEAST_MODEL * sum(sample.wall_ns for sample in forward) > 0
+
+    def is_outside(sample: StackSample) -> bool:
+        if sample.passes(_COLLECTIVE) or sample.passes(_OTHER_MODEL):
+            return False
+        if is_sleep(sample):
+            return has_model
+        return bool(sample.calls) or _NATIVE_CALL.search(source_line(sample)) is not None
+
+    return is_outside
