@@ -162,6 +162,23 @@ def test_workers_of_an_evaluation_that_are_started_again_each_time():
     assert [each.name for each in rules["evaluation"].remedies] == ["persistent-workers"]
 
 
+@pytest.mark.parametrize("late", ["the first batch", "its sampler"])
+def test_what_a_late_first_batch_of_an_evaluation_takes_is_no_start_of_workers(late: str):
+    def evaluates(script: Script) -> None:
+        began = script.now
+        script.evaluate(batches=10, first_ms=900)
+        if late == "its sampler":
+            script.tables.rows["fetches"][-10]["sampler_ns"] = 890 * MS
+            return
+        script.tables.add("batches", rank=0, loader=HELD_OUT, worker=0, start_ns=began + 5 * MS,
+                          wall_ns=890 * MS, cpu_ns=890 * MS, process_cpu_ns=890 * MS, samples=8,
+                          read_ns=-1)  # fmt: skip
+
+    diagnosis, rules = found(epochs(Script(workers=(2, 2)), evaluates, count=5))
+    assert "whose 2 workers do not keep up" in diagnosis.verdict.sentence
+    assert "persistent-workers" not in [each.name for each in rules["evaluation"].remedies]
+
+
 def test_the_loader_of_a_library_is_changed_by_the_librarys_arguments():
     script = Script(workers=(2, 0))
     site = "/venv/lib/python3.11/site-packages"

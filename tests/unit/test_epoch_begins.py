@@ -65,6 +65,18 @@ def test_a_first_batch_that_takes_long_is_not():
     assert waits.cause.line == 70
 
 
+def test_a_sampler_that_draws_up_the_epoch_is_no_start_of_workers():
+    tables = play(Run(**EPOCHS, restart_ms=405.0))
+    for row in tables.rows["fetches"]:
+        row["sampler_ns"] = 400 * MS if row["batch"] == 0 else 0
+    findings = found(diagnose(tables))
+    assert "workers-restarted" not in findings
+    sampler = findings["slow-sampler"]
+    assert sampler.evidence["share_of_it_as_epochs_begin"] == pytest.approx(1.0)
+    waits = epoch_begin_waits(gather_evidence(tables))
+    assert waits.starting_ns.max() / MS < 20
+
+
 @pytest.mark.parametrize(("start_ms", "batch_ms"), [(300, 0), (0, 300), (200, 100)])
 def test_both_parts_add_up_to_the_wait(start_ms: int, batch_ms: int):
     tables = first_batches_take(play(Run(**EPOCHS, restart_ms=5.0 + start_ms)), batch_ms)
@@ -75,3 +87,19 @@ def test_both_parts_add_up_to_the_wait(start_ms: int, batch_ms: int):
     assert waits.starting_ns[begins].mean() / MS == pytest.approx(start_ms + 5, abs=15)
     assert waits.making_ns[begins].mean() / MS == pytest.approx(batch_ms + 4, abs=15)
     assert not waits.starting_ns[~begins].any()
+
+
+@pytest.mark.parametrize("made_ms", [4.0, 60.0])
+def test_an_iterator_for_each_batch_is_told_and_no_slow_first_batch(made_ms: float):
+    """`next(iter(loader))` in each step: all batches are first ones."""
+    each = Run(workers=2, service_ms=made_ms, batches=1, epochs=60, restart_ms=40.0)
+    findings = found(diagnose(play(each)))
+    assert "data-wait" not in findings
+    restarted = findings["workers-restarted"]
+    assert restarted.title.startswith("an iterator is made for each batch of the loader at")
+    assert [remedy.name for remedy in restarted.remedies] == ["one-iterator"]
+
+
+def test_epochs_of_a_few_batches_have_an_iterator_each():
+    findings = found(diagnose(play(Run(workers=2, batches=6, epochs=30, restart_ms=200.0))))
+    assert findings["workers-restarted"].title.startswith("starting the workers again takes")

@@ -272,7 +272,7 @@ _BOUNDS: dict[str, Bound] = {
 }
 _EASY = (
     *("workers", "prefetch", "persistent-workers", "threads", "shards", "outliers"),
-    *("equal-shares", "all-cores"),
+    *("equal-shares", "all-cores", "one-iterator"),
 )
 """Remedies that the sentence prefers: they need little or no code."""
 _COSTLY = ("auxiliary-hosts",)

@@ -1,4 +1,7 @@
-"""Waits of the steps in which an epoch begins: for workers to start, and for the first batch."""
+"""Waits of the steps in which an epoch begins: for workers to start, and for the first batch.
+
+What the rank's own sampler takes then, such as to draw up all batches of the epoch, is neither.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ class EpochBeginWaits:
 
     starting_ns: Floats  # until a worker began to make the first batch, and after it was made
     making_ns: Floats  # while a worker made it
+    late_ns: Floats  # of that, what the first batch took beyond the usual one
 
 
 def epoch_begin_waits(evidence: Evidence) -> EpochBeginWaits:
@@ -23,6 +27,7 @@ def epoch_begin_waits(evidence: Evidence) -> EpochBeginWaits:
     steps, loader = evidence.steps, evidence.loader
     wait = steps.data_wait_ns
     begins = steps.starts_loader
+    wait = wait - np.minimum(evidence.sampler_ns, wait)
     usual = float(np.median(wait[~begins])) if (~begins).any() else 0.0
     beyond = np.where(begins, np.maximum(wait - usual, 0.0), 0.0)
     making: Floats = np.zeros(len(steps))
@@ -31,18 +36,43 @@ def epoch_begin_waits(evidence: Evidence) -> EpochBeginWaits:
         batches = batches.where(batches["worker"] >= 0)
         fetches = evidence.fetches.having(rank=rank, batch=0, ended=0)
         for place in np.flatnonzero(begins & (steps.rows["rank"] == rank)):
-            making[place] = _making_first_ns(
+            making[place] = making_first_ns(
                 int(steps.rows["start_ns"][place]),
                 int(steps.rows["wall_ns"][place]),
                 fetches,
                 batches,
             )
     making = np.minimum(making, beyond)
-    return EpochBeginWaits(starting_ns=beyond - making, making_ns=making)
+    usual_ns = 0.0 if evidence.work is None else float(np.median(evidence.work.column("wall_ns")))
+    return EpochBeginWaits(
+        starting_ns=beyond - making,
+        making_ns=making,
+        late_ns=np.maximum(making - usual_ns, 0.0),
+    )
 
 
-def _making_first_ns(start_ns: int, wall_ns: int, fetches: Columns, batches: Columns) -> float:
-    """Return how long a worker made the batch that an epoch's first step waited for, in ns."""
+_FEW_BATCHES = 2
+
+
+def takes_an_iterator_a_batch(evidence: Evidence) -> bool:
+    """Return whether the script takes a batch or two of each iterator: `next(iter(loader))`."""
+    loader = evidence.loader
+    if loader is None:
+        return False
+    taken = evidence.fetches.having(loader=loader.number, ended=0)
+    begun = int((taken["batch"] == 0).sum())
+    return begun > 1 and taken.count <= _FEW_BATCHES * begun
+
+
+def making_first_ns(start_ns: int, wall_ns: int, fetches: Columns, batches: Columns) -> float:
+    """Return how long a worker made the batch that an iteration's first row waited for, in ns.
+
+    Args:
+        start_ns: When that row of `steps` began.
+        wall_ns: How long it took.
+        fetches: Requests of its rank for the first batches of iterations.
+        batches: What the workers of its loader made for its rank.
+    """
     asked = fetches["start_ns"]
     there = (asked >= start_ns) & (asked < start_ns + wall_ns)
     if not there.any():

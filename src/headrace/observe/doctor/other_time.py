@@ -11,7 +11,7 @@ from headrace.observe.doctor.model_between_epochs import with_evaluation_between
 from headrace.observe.doctor.stack_samples import StackSample, end_ns_of, read_stack_samples
 from headrace.observe.doctor.training_loader import TrainingLoader, training_loader
 from headrace.observe.whatif.measured_pipeline import BatchWork, loader_rows, read_batch_work
-from headrace.observe.whatif.tables import Tables, columns, covered_before
+from headrace.observe.whatif.tables import Columns, Tables, columns, covered_before
 from headrace.observe.whatif.train_steps import TrainSteps
 from headrace.observe.whatif.wall_time import WallTime, read_wall_time
 
@@ -26,6 +26,7 @@ class OtherTime:
     wall: WallTime
     evaluation_loader: TrainingLoader | None  # the one that evaluation takes longest with
     evaluation_work: BatchWork | None  # the batches made for it; None if none were recorded
+    evaluation_batches: Columns  # the same with each worker's first: rows of `batches`
     passed_over_loader: TrainingLoader | None
     samples: tuple[StackSample, ...]  # of ranks and workers, if that time matters
     unix_offset_ns: int  # from the host's clock to nanoseconds since 1970; 0 if unknown
@@ -67,6 +68,7 @@ def gather_other_time(
         wall=with_evaluation_between(wall, samples),
         evaluation_loader=loaders.get(number),
         evaluation_work=(read_batch_work(tables, number, wall.evaluation) if number >= 0 else None),
+        evaluation_batches=columns(tables, "batches").having(loader=number),
         passed_over_loader=loaders.get(passed),
         samples=samples,
         unix_offset_ns=int(hosts["unix_offset_ns"][0]) if hosts.count == 1 else 0,

@@ -265,8 +265,8 @@ def _own_cores_remedies(evidence: Evidence) -> tuple[Remedy, ...]:
 
 def _first_batches_matter(evidence: Evidence) -> bool:
     """Return whether most data wait is for the first batches of epochs, which take long to make."""
-    making_ns = float(epoch_begin_waits(evidence).making_ns.sum())
-    return making_ns >= _MOSTLY * float(evidence.steps.data_wait_ns.sum()) > 0
+    late_ns = float(epoch_begin_waits(evidence).late_ns.sum())
+    return late_ns >= _MOSTLY * float(evidence.steps.data_wait_ns.sum()) > 0
 
 
 def _first_batch_title(evidence: Evidence) -> str:
@@ -284,8 +284,8 @@ def _first_batch_cause(evidence: Evidence) -> Cause | None:
 
 
 def _first_batch_remedies(evidence: Evidence) -> tuple[Remedy, ...]:
-    making_ns = epoch_begin_waits(evidence).making_ns
-    prediction = predict_without(evidence, making_ns / 2, making_ns * 0.99)
+    late_ns = epoch_begin_waits(evidence).late_ns
+    prediction = predict_without(evidence, late_ns / 2, late_ns * 0.99)
     how = (
         "List and open files, fill buffers and read tables once, before the epochs begin, not in "
         "each __iter__ or first __getitem__. Half to all of the wait is taken to go."

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from headrace.observe.doctor.epoch_begins import making_first_ns
 from headrace.observe.doctor.evidence import SERIOUS, Evidence, rule, severity_of
 from headrace.observe.doctor.findings import Cause, Finding, Remedy
 from headrace.observe.doctor.remedies import predicted_remedy
@@ -25,6 +26,7 @@ from headrace.observe.doctor.stack_samples import (
 )
 from headrace.observe.doctor.training_loader import TrainingLoader
 from headrace.observe.whatif.prediction import Prediction, interval_width
+from headrace.observe.whatif.sampler_time import sampler_ns_of_fetches
 from headrace.observe.whatif.tables import Columns, Floats, covered_before
 
 _LEAST_S = 2.0
@@ -151,17 +153,17 @@ def _evaluation_waits(
 ) -> tuple[str, tuple[Remedy, ...]]:
     """Return why evaluation waits for its loader, to be read after it, and what would help."""
     wall = evidence.other_time.wall
-    first_s, iterations = _first_waits_s(evidence)
+    first_s, iterations = _starting_waits_s(evidence)
     if loader.workers and not loader.persistent and iterations > 1 and first_s >= waited_s / 2:
         why = (
             f"whose workers are started again for each of {iterations} evaluations: "
             f"{first_s / iterations:.1f} s each"
         )
-        # The first batch of an iteration has to be made in any case.
+        # One start is needed in any case.
         gain = _time_saved(wall.run_seconds, first_s / 2, first_s * (1 - 1 / iterations))
         advice = loader.advice("persistent_workers", "True")
-        how = f"{advice} Construct it once. Half to all of the wait for the first batch is taken "
-        how += "to go."
+        how = f"{advice} Construct it once. Half to all of the wait for their start is taken to "
+        how += "go."
         overrides = loader.overridden("persistent_workers", 1) if loader.constructed == 1 else ()
         remedy = predicted_remedy("persistent-workers", "persistent workers", gain, how, overrides)
         return why, (remedy,)
@@ -172,18 +174,32 @@ def _evaluation_waits(
     return why, _workers_for_evaluation(evidence, loader, waited_s)
 
 
-def _first_waits_s(evidence: Evidence) -> tuple[float, int]:
-    """Return a rank's seconds of wait for first batches of evaluation, and its iterations."""
+def _starting_waits_s(evidence: Evidence) -> tuple[float, int]:
+    """Return a rank's seconds of wait for workers of evaluation to start, and its iterations.
+
+    The first batch of an iteration is made in any case, and so is its sampler's order.
+    """
     wall, loader = evidence.other_time.wall, evidence.other_time.evaluation_loader
     if loader is None:
         return 0.0, 0
-    rows = wall.evaluation.having(loader=loader.number)
     first = evidence.fetches.having(loader=loader.number, batch=0, ended=0)
-    had_ns = np.sort(first["start_ns"])
-    ends_ns = rows["start_ns"] + rows["wall_ns"]
-    begins = np.searchsorted(had_ns, rows["start_ns"]) < np.searchsorted(had_ns, ends_ns)
+    made, starting_ns, iterations = evidence.other_time.evaluation_batches, 0.0, 0
+    made = made.where(made["worker"] >= 0)
+    for rank in map(int, np.unique(first["rank"])):
+        rows = wall.evaluation.having(loader=loader.number, rank=rank)
+        mine, own = first.having(rank=rank), made.having(rank=rank)
+        order = np.argsort(mine["start_ns"], kind="stable")
+        had_ns, sampler_ns = mine["start_ns"][order], sampler_ns_of_fetches(mine)[order]
+        starts, ends = rows["start_ns"], rows["start_ns"] + rows["wall_ns"]
+        number = np.searchsorted(had_ns, starts)
+        begins = number < np.searchsorted(had_ns, ends)
+        for place in np.flatnonzero(begins):
+            begin_ns, wall_ns = int(starts[place]), int(rows["wall_ns"][place])
+            other_ns = making_first_ns(begin_ns, wall_ns, mine, own) + sampler_ns[number[place]]
+            starting_ns += max(float(rows["data_wait_ns"][place]) - other_ns, 0.0)
+        iterations += int(begins.sum())
     ranks = max(wall.ranks, 1)
-    return _mean_s(rows.where(begins), "data_wait_ns", ranks), round(begins.sum() / ranks)
+    return starting_ns / ranks / 1e9, round(iterations / ranks)
 
 
 def _workers_for_evaluation(

@@ -6,7 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from headrace.observe.doctor.epoch_begins import epoch_begin_waits
+from headrace.observe.doctor.epoch_begins import (
+    EpochBeginWaits,
+    epoch_begin_waits,
+    takes_an_iterator_a_batch,
+)
 from headrace.observe.doctor.evidence import WARNING, Evidence, rule
 from headrace.observe.doctor.findings import Cause, Finding, Remedy
 from headrace.observe.doctor.remedies import (
@@ -26,6 +30,7 @@ from headrace.observe.doctor.scaling_forecast import (
     forecast_ranks,
     likely_ranks,
 )
+from headrace.observe.doctor.training_loader import TrainingLoader
 from headrace.observe.whatif.prediction import (
     THREADED_FACTOR,
     PipelineChange,
@@ -285,7 +290,8 @@ def check_workers_restarted(evidence: Evidence) -> Finding | None:
     Fires where workers of the loader that feeds training were started at least twice and the
     steps in which it began again waited, beyond other steps, for at least 5 % of all step time.
     The time in which a worker made the epoch's first batch does not count: it would also be made
-    by workers that live on.
+    by workers that live on. It does where a script takes one batch or two of each iterator, as by
+    `next(iter(loader))`: of an iterator that is kept, they are made ahead.
     """
     loader, steps, rows = evidence.loader, evidence.steps, evidence.processes
     if not evidence.enough or loader is None or loader.persistent or loader.workers == 0:
@@ -294,38 +300,62 @@ def check_workers_restarted(evidence: Evidence) -> Finding | None:
     starts = [first_workers.having(rank=rank).count for rank in steps.ranks]
     if min(starts, default=0) < 2 or not steps.starts_loader.any():
         return None
-    saved = epoch_begin_waits(evidence).starting_ns
+    waits, each_batch = epoch_begin_waits(evidence), takes_an_iterator_a_batch(evidence)
+    saved = waits.starting_ns + (waits.making_ns if each_batch else 0.0)
     share = float(saved.sum() / max(steps.wall_ns.sum(), 1.0))
     if share < WARNING:
         return None
-    is_made_anew = loader.constructed > max(starts) / 2
+    each = _duration(float(saved[steps.starts_loader].mean()) / 1e9)
+    title = f"starting the workers again takes {each} an epoch, {share:.0%} of step time"
+    if each_batch:
+        title = (
+            f"an iterator is made for each batch of the loader{loader.place}, whose workers start "
+            f"again each time: {each}, {share:.0%} of step time"
+        )
+    remedies = _kept_workers_remedies(evidence, loader, waits, max(starts), each_batch=each_batch)
+    return evidence.finding(
+        title,
+        share * steps.total_seconds,
+        {
+            "starts": max(starts),
+            "seconds_each": float(saved[steps.starts_loader].mean()) / 1e9,
+            "share_of_step_time": share,
+            "workers": loader.workers,
+            "constructed": loader.constructed,
+        },
+        remedies=remedies,
+    )
+
+
+def _kept_workers_remedies(
+    evidence: Evidence,
+    loader: TrainingLoader,
+    waits: EpochBeginWaits,
+    starts: int,
+    *,
+    each_batch: bool,
+) -> tuple[Remedy, ...]:
+    """Return what workers that are started once would give."""
+    if each_batch:
+        how = (
+            f"Keep one iterator of {loader.named}: make it before the loop by iter(), take each "
+            "batch by next(), and make another where that has ended. Workers then live on and make "
+            "batches ahead. All of the wait for their start, and up to all of that for the batch, "
+            "is taken to go."
+        )
+        most = waits.starting_ns + waits.making_ns
+        gain = predict_without(evidence, waits.starting_ns, most * 0.99)
+        return (predicted_remedy("one-iterator", "an iterator that is kept", gain, how),)
+    is_made_anew = loader.constructed > starts / 2
     how = loader.advice("persistent_workers", "True")
     if is_made_anew:
         how = (
             f"Construct the DataLoader{loader.place} once, before the epochs begin, and give it "
             f"persistent_workers=True: it is constructed {loader.constructed} times."
         )
-    each = float(saved[steps.starts_loader].mean()) / 1e9
-    return evidence.finding(
-        f"starting the workers again takes {_duration(each)} an epoch, {share:.0%} of step time",
-        share * steps.total_seconds,
-        {
-            "starts": max(starts),
-            "seconds_each": each,
-            "share_of_step_time": share,
-            "workers": loader.workers,
-            "constructed": loader.constructed,
-        },
-        remedies=(
-            predicted_remedy(
-                "persistent-workers",
-                "persistent workers",
-                predict_without(evidence, saved),
-                how,
-                () if is_made_anew else loader.overridden("persistent_workers", 1),
-            ),
-        ),
-    )
+    overrides = () if is_made_anew else loader.overridden("persistent_workers", 1)
+    gain = predict_without(evidence, waits.starting_ns)
+    return (predicted_remedy("persistent-workers", "persistent workers", gain, how, overrides),)
 
 
 def _duration(seconds: float) -> str:
