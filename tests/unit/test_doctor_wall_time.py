@@ -130,6 +130,10 @@ def found(script: Script) -> tuple[Diagnosis, dict[str, Finding]]:
     return diagnosis, {finding.rule: finding for finding in diagnosis.findings}
 
 
+def found_in(tables: RunTables) -> dict[str, Finding]:
+    return {finding.rule: finding for finding in diagnose(tables).findings}
+
+
 def account(script: Script) -> Any:
     return gather_evidence(script.tables).other_time.wall
 
@@ -780,8 +784,39 @@ def test_a_script_that_has_ended_without_training_hangs_nowhere():
     script = ended(Script())
     starting(script.tables, INIT, 0, 30)
     diagnosis, rules = found(script)
-    assert rules == {}
-    assert diagnosis.verdict.sentence.startswith("No training step was recorded")
+    assert "open-wait" not in rules
+    assert diagnosis.verdict.sentence == (
+        "No step was recorded; 100% of 30 s passes in Rows.__init__ at train.py:12."
+    )
+
+
+READS = stack(f"{SCRIPT}:50:main", f"{SCRIPT}:14:read")
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_inference_without_a_loader_is_told_its_lines(is_over: bool):
+    script = Script()
+    for second in range(40):
+        line = f"{SCRIPT}:{12 + second % 4}:Net.forward"
+        text = stack(f"{SCRIPT}:51:main", CALLED, line) if second % 3 == 0 else READS
+        starting(script.tables, text, second, second + 1)
+    diagnosis, rules = found(ended(script) if is_over else script)
+    assert list(rules) == ["time-outside-model"]
+    assert diagnosis.verdict.sentence == (
+        "No step was recorded; 65% of 40 s passes in read at train.py:14."
+    )
+
+
+def test_a_start_that_stays_at_one_place_of_a_model_hangs():
+    text = stack(f"{SCRIPT}:51:main", CALLED)
+    assert "open-wait" in found_in(starting(RunTables(), text, 0, 40))
+
+
+def test_a_script_without_steps_whose_model_takes_the_time_is_left_alone():
+    tables = RunTables()
+    for second in range(40):
+        starting(tables, stack(LOOP, f"{SCRIPT}:{second}:x", CALLED), second, second + 1)
+    assert found_in(tables) == {}
 
 
 @pytest.mark.parametrize("phase", ["other", "forward"])

@@ -94,6 +94,7 @@ def test_an_iterator_for_each_batch_is_told_and_no_slow_first_batch(made_ms: flo
     """`next(iter(loader))` in each step: all batches are first ones."""
     each = Run(workers=2, service_ms=made_ms, batches=1, epochs=60, restart_ms=40.0)
     findings = found(diagnose(play(each)))
+    assert next(iter(findings)) == "workers-restarted"
     assert "data-wait" not in findings
     restarted = findings["workers-restarted"]
     assert restarted.title.startswith("an iterator is made for each batch of the loader at")

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from operator import itemgetter
 
+from headrace.observe.doctor.epoch_begins import takes_an_iterator_a_batch
 from headrace.observe.doctor.evidence import (
     CRITICAL,
     FEWEST_STEPS,
@@ -232,6 +233,10 @@ def _conditional_pairs(findings: Sequence[Finding], evidence: Evidence) -> list[
             pairs.append(("cpu-bound-worker", "too-few-workers"))
     if transfer and few and transfer.seconds_lost >= _EXPLAINS * few.seconds_lost:
         pairs.append(("slow-transfer", "too-few-workers"))  # or else batches are still late
+    if "workers-restarted" in by_rule and takes_an_iterator_a_batch(evidence):
+        # No worker makes a batch ahead then, whatever a batch costs.
+        others = DATA_RULES - {"workers-restarted", "slow-sampler"}
+        pairs += [("workers-restarted", rule) for rule in sorted(others)]
     work = evidence.work
     if work is not None and work.column("send_ns").sum() > work.column("wall_ns").sum():
         pairs.append(("slow-transfer", "cpu-bound-worker"))

@@ -6,19 +6,15 @@ evaluation in a list, or draw them itself.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
 
-from headrace.observe.doctor.stack_samples import StackSample, end_ns_of
+from headrace.observe.doctor.stack_samples import StackSample, calls_module, end_ns_of
 from headrace.observe.whatif.tables import Columns, Floats
 from headrace.observe.whatif.wall_time import WallTime
 
-_RUNS_MODULE = re.compile(
-    r"^torch/nn/modules/module\.py:(\w+\.)*_(wrapped_)?call_impl$|^torch/(_dynamo|_inductor)/"
-)
 _MOSTLY = 0.5
 _SHORTEST_NS = 1_000_000_000
 """A row of `stacks` is of a second: it says nothing of a shorter time."""
@@ -68,6 +64,6 @@ def _sampled_ns(rows: Columns, samples: Iterable[StackSample]) -> tuple[Floats, 
         inside = (place >= 0) & (middle < (begins + rows["wall_ns"][mine])[place])
         there, wall_ns = mine[place[inside]], sample.rows["wall_ns"][inside]
         np.add.at(seen_ns, there, wall_ns)
-        if sample.passes(_RUNS_MODULE):
+        if calls_module(sample):
             np.add.at(model_ns, there, wall_ns)
     return model_ns, seen_ns

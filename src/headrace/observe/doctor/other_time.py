@@ -11,7 +11,7 @@ from headrace.observe.doctor.model_between_epochs import with_evaluation_between
 from headrace.observe.doctor.stack_samples import StackSample, end_ns_of, read_stack_samples
 from headrace.observe.doctor.training_loader import TrainingLoader, training_loader
 from headrace.observe.whatif.measured_pipeline import BatchWork, loader_rows, read_batch_work
-from headrace.observe.whatif.tables import Columns, Tables, columns, covered_before
+from headrace.observe.whatif.tables import Columns, Ints, Tables, columns, covered_before
 from headrace.observe.whatif.train_steps import TrainSteps
 from headrace.observe.whatif.wall_time import WallTime, read_wall_time
 
@@ -62,6 +62,8 @@ def gather_other_time(
         samples = read_stack_samples(stacks, until > before, since_s, folders)
         starts = columns(tables, "startup_stacks")
         open_pids = [each.pid for each in wall.open if each.phase == "start"]
+        if not open_pids and steps.recorded == 0 and starts.count:
+            open_pids = [int(starts["pid"][_begins(starts).argmax()])]  # a script without steps
         is_open = np.isin(starts["pid"], open_pids) & (starts["samples"] > 0)
         samples += read_stack_samples(starts, is_open, since_s, folders)
     return OtherTime(
@@ -73,3 +75,10 @@ def gather_other_time(
         samples=samples,
         unix_offset_ns=int(hosts["unix_offset_ns"][0]) if hosts.count == 1 else 0,
     )
+
+
+def _begins(starts: Columns) -> Ints:
+    """Return for each row when the first one of its process began."""
+    pids, places = np.unique(starts["pid"], return_inverse=True)
+    firsts = [starts["start_ns"][starts["pid"] == pid].min() for pid in pids]
+    return np.array(firsts, dtype=np.int64)[places]

@@ -381,6 +381,16 @@ def runs_model(sample: StackSample) -> bool:
     return recorded or sample.passes(_TORCH)
 
 
+_CALLS_MODULE = re.compile(
+    r"^torch/nn/modules/module\.py:(\w+\.)*_(wrapped_)?call_impl$|^torch/(_dynamo|_inductor)/"
+)
+
+
+def calls_module(sample: StackSample) -> bool:
+    """Return whether a sample is in a call of a module of torch's, such as a model."""
+    return sample.passes(_CALLS_MODULE)
+
+
 def is_device_sync(sample: StackSample) -> bool:
     """Return whether a sample waits for the device: `.item()`, `.cpu()`, a printed tensor."""
     if sample.passes(_SYNC_FRAME):

@@ -12,7 +12,7 @@ import numpy as np
 
 from headrace.observe.doctor.evidence import Evidence, rule
 from headrace.observe.doctor.findings import Cause, Finding, Remedy
-from headrace.observe.doctor.stack_samples import StackSample, find_cause
+from headrace.observe.doctor.stack_samples import StackSample, calls_module, find_cause
 from headrace.observe.whatif.wall_time import OpenTime
 
 _LEAST_OPEN_S, _OPEN_FACTOR = 10.0, 3.0
@@ -24,6 +24,7 @@ _WAITS_FOR_OTHERS = ("sync", "backward", "optimizer")
 """Phases in which a rank may wait for another one, which is then at fault."""
 _START_NS = 10_000_000_000
 """What a rank that has begun no step was at in the last seconds is where it hangs."""
+_FEWEST_PLACES = 3
 _COLLECTIVE = re.compile(r"^torch/distributed/")
 
 
@@ -48,6 +49,8 @@ def check_open_wait(evidence: Evidence) -> Finding | None:
         return None
     first = min(late, key=lambda each: (_waits_for_others(evidence, each), each.since_ns))
     samples = [each for each in evidence.other_time.samples if each.rank == first.rank]
+    if first.phase == "start" and _runs_models(samples, first):
+        return None
     if first.phase == "start":
         return _start_finding(evidence, first, samples, len(late))
     workers, cause = _stuck_workers(samples, first)
@@ -105,6 +108,15 @@ def _waits_for_others(evidence: Evidence, each: OpenTime) -> bool:
     late = _since(own, max(each.since_ns, each.until_ns - _START_NS))
     waits = sum(sample.wall_ns for sample in late if sample.passes(_COLLECTIVE))
     return waits >= 0.5 * sum(sample.wall_ns for sample in late) > 0
+
+
+def _runs_models(samples: list[StackSample], first: OpenTime) -> bool:
+    """Return whether a rank without steps goes on: it is at different places of a model.
+
+    Such as inference without a loader. Where it hangs in a model, it stays at one.
+    """
+    late = _since(samples, first.until_ns - max(_START_NS, (first.until_ns - first.since_ns) // 2))
+    return sum(map(calls_module, late)) >= _FEWEST_PLACES
 
 
 def _start_finding(

@@ -15,10 +15,12 @@ from headrace.observe.doctor.epoch_begins import making_first_ns
 from headrace.observe.doctor.evidence import SERIOUS, Evidence, rule, severity_of
 from headrace.observe.doctor.findings import Cause, Finding, Remedy
 from headrace.observe.doctor.remedies import predicted_remedy
+from headrace.observe.doctor.rules.open_wait import check_open_wait
 from headrace.observe.doctor.stack_samples import (
     StackSample,
     cut_to_special_line,
     find_cause,
+    find_hotspot,
     is_device_sync,
     is_sleep,
     runs_model,
@@ -367,9 +369,12 @@ def check_time_outside_model(evidence: Evidence) -> Finding | None:
     and do not wait for the device. What only some steps do is `step-outliers`. Before backward,
     and in inference after each batch, the model's own code counts as model, and so do lines that
     may be its: only lines that call another library count there, and those that sleep where
-    modules are seen to run besides.
+    modules are seen to run besides. A script of which no step was recorded, such as inference
+    without a loader, is told the line outside the model that it was at longest.
     """
     steps = evidence.steps
+    if steps.recorded == 0:
+        return _finding_without_steps(evidence)
     if not evidence.enough or evidence.loader is None:
         return None
     after, after_ns = _outside_in_phase(evidence, "other", lambda _: True)
@@ -388,6 +393,27 @@ def check_time_outside_model(evidence: Evidence) -> Finding | None:
         {"share_of_time": share, "milliseconds_a_step": float(np.median(spent)) / 1e6},
         cause=cause,
         remedies=(predicted_remedy("outside-model", "no such lines in a step", gain, how),),
+        severity=severity_of(share),
+    )
+
+
+def _finding_without_steps(evidence: Evidence) -> Finding | None:
+    """Return where a script passes its time that asks for no batch and trains nothing."""
+    if check_open_wait(evidence) is not None:
+        return None
+    seen = evidence.other_time.samples
+    outside = [sample for sample in seen if not runs_model(sample)]
+    total_ns = sum(sample.wall_ns for sample in seen)
+    place = find_hotspot(outside, total_ns)
+    if place is None or total_ns < _LEAST_S * 1e9 or place.share < SERIOUS:
+        return None
+    cause, share = place.cause(), place.share
+    where = f"{'in' if cause.name else 'at'} {cause}"
+    return evidence.finding(
+        f"no step was recorded; {share:.0%} of {total_ns / 1e9:.0f} s passes {where}",
+        share * total_ns / 1e9,
+        {"share_of_time": share, "seconds": total_ns / 1e9},
+        cause=cause,
         severity=severity_of(share),
     )
 
