@@ -402,6 +402,25 @@ def test_batches_that_a_resumed_run_passes_over(passed: int):
     assert "slow-start" not in rules
 
 
+@pytest.mark.parametrize("batches", [40, 300])
+def test_batches_that_are_kept_before_training_are_start_up(batches: int):
+    """`list(loader)`: the step clock holds some of them back, as part of the first step."""
+    script = Script().iterates()
+    held_back = min(batches, 64)
+    script.passes_over(batches - held_back, 50)
+    for _ in range(held_back):
+        script.fetch(50)
+        script.now += 50 * MS
+    script.now -= held_back * 50 * MS
+    script.row("train", batches=held_back, data_wait=50 * held_back, forward=20, backward=20)
+    for _ in range(400):
+        script.row("train", batches=0, forward=20, backward=20)
+    assert not set(found(script)[1]) & {"passed-over-batches", "evaluation"}
+    wall = account(script)
+    assert wall.seconds("passed_over") == wall.seconds("evaluation") == 0
+    assert wall.start_seconds == pytest.approx(0.05 + (batches - held_back) * 0.05005, abs=0.01)
+
+
 def test_batches_whose_optimizer_did_not_step_are_not_passed_over():
     # As where a gradient scaler skips the first steps, of which the very first tunes its kernels.
     script = Script().iterates()
@@ -772,6 +791,33 @@ def test_a_rank_that_has_ended_waits_for_nothing():
     script.tables.add("events", at_ns=script.now, kind="rank-ended")
     script.tables.add("process_usage", t_ns=script.now + 60_000 * MS, pid=100, threads=1)
     assert account(script).open == ()
+
+
+SITE = TORCH[:-6]
+
+
+@pytest.mark.parametrize("user", [LOOP, ""], ids=["a script of three lines", "its command"])
+@pytest.mark.parametrize("when", ["between", "other", "open"])
+def test_what_a_librarys_trainer_does_is_told_by_the_library(user: str, when: str):
+    """The user's only line runs all of it, and so says nothing."""
+    engine, called = f"{SITE}/yolish/engine.py", [user] if user else []
+    fit = [*called, f"{engine}:30:Engine.fit"]
+    writes = f"{TORCH}/serialization.py:9:save"
+    save = stack(*called, f"{engine}:40:Engine.fit", f"{engine}:77:Engine.save", writes)
+    script = Script()
+    script.tables.add("code_folders", rank=0, kind="library", folder=SITE)
+    for _ in range(4):
+        began = script.now
+        script.iterates().train(100, other=40 if when == "other" else 1)
+        script.seen(stack(*fit, CALLED), "forward", began)
+        if when == "between":
+            script.between(4000, save)
+        elif when == "other":
+            script.seen(save.rpartition("\n")[0], "other", began)
+    if when == "open":
+        script.hangs(60, save, "other")
+    sentence = found(script)[0].verdict.sentence
+    assert "in yolish Engine.save at engine.py:77" in sentence, sentence
 
 
 def ended(script: Script) -> Script:

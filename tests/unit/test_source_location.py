@@ -107,6 +107,14 @@ def test_the_program_of_a_library_is_a_librarys():
     assert known.module_file(f"{INSTALLED}/yolish/data.py") == "yolish/data.py"
 
 
+def test_the_command_of_an_installed_package_is_a_librarys_and_a_script_beside_it_is_not():
+    commands = sysconfig.get_path("scripts")
+    known = folders(commands, INSTALLED, main=f"{commands}/yolo")
+    assert known.module_file(f"{commands}/yolo") == "yolo"
+    known = folders(commands, INSTALLED, main=f"{commands}/train.py")
+    assert known.module_file(f"{commands}/train.py") == ""
+
+
 def test_records_that_do_not_say_are_read_by_usual_paths():
     guessed = CodeFolders()
     assert guessed.module_file("/venv/lib/python3.11/site-packages/PIL/Image.py") == "PIL/Image.py"

@@ -98,6 +98,8 @@ def find_code_folders(import_path: tuple[str, ...], main: str, torch: str) -> Co
     projects = {str(_project_of(each)) for each in spelled}
     if any(each in installed or _is_below(each, _site_folders(installed)) for each in projects):
         projects = set()  # a library's own program
+    if main and (scripts := _entry_scripts(Path(main))):
+        installed, projects = installed | scripts, set()
     for entry in map(Path, filter(None, import_path)):
         if str(entry.absolute()) not in projects and _holds_installed(entry):
             installed |= _spellings([str(entry)])
@@ -107,6 +109,16 @@ def find_code_folders(import_path: tuple[str, ...], main: str, torch: str) -> Co
         packages=tuple(sorted(packages)),
         projects=tuple(sorted(projects)),
     )
+
+
+def _entry_scripts(main: Path) -> set[str]:
+    """Return the folder of commands that installed packages bring, if a program is one of these.
+
+    Such as yolo and litgpt, which train in their own process. A script has a suffix.
+    """
+    schemes = (sysconfig.get_default_scheme(), f"{os.name}_user")
+    folders = _spellings(sysconfig.get_path("scripts", scheme) for scheme in schemes)
+    return folders if not main.suffix and str(main.absolute().parent) in folders else set()
 
 
 def _project_of(main: Path) -> Path:

@@ -136,7 +136,7 @@ def named_call(frames: Sequence[StackFrame]) -> str:
 def _library_index(frames: Sequence[StackFrame], begin: int) -> int | None:
     """Return the index of a library's frame that is named; None where all only call on."""
     working = [at for at in range(begin, len(frames)) if _works(frames[at])]
-    special = [at for at in working if not _BASIC.match(frames[at].library)]
+    special = [at for at in working if is_library_work(frames[at])]
     transforms = [at for at in working if transform_class(frames[at])]
     if not transforms and special and _is_container(frames[special[-1]]):
         # What it calls is a function of NumPy's or the like, which was given to it as a transform.
@@ -147,6 +147,11 @@ def _library_index(frames: Sequence[StackFrame], begin: int) -> int | None:
         if found:
             return found[-1]
     return None
+
+
+def is_library_work(frame: StackFrame) -> bool:
+    """Return whether a frame is of a library that says what is done: a trainer's, not torch's."""
+    return _works(frame) and not _BASIC.match(frame.library)
 
 
 def _is_container(frame: StackFrame) -> bool:

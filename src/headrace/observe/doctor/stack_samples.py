@@ -23,6 +23,7 @@ from headrace.core.source_location import LIBRARIES, PACKAGE_FOLDER, PROJECT, Co
 from headrace.observe.doctor.findings import Cause
 from headrace.observe.doctor.stack_frames import (
     StackFrame,
+    is_library_work,
     making_begin,
     named_call,
     own_index,
@@ -427,7 +428,10 @@ def source_line(sample: StackSample) -> str:
 
 
 def cut_to_special_line(sample: StackSample, usual: AbstractSet[StackFrame]) -> StackSample:
-    """Return a sample without its inner lines if those are usual, that is, run elsewhere, too."""
+    """Return a sample without its inner lines if those are usual, that is, run elsewhere, too.
+
+    Where all of the user's lines are, only a library's are left: see `cut_to_library`.
+    """
     if sample.own_frame not in usual:
         return sample
     special = [
@@ -435,4 +439,26 @@ def cut_to_special_line(sample: StackSample, usual: AbstractSet[StackFrame]) -> 
         for depth, frame in enumerate(sample.frames, start=1)
         if frame.is_user and frame.line and frame not in usual
     ]
-    return replace(sample, frames=sample.frames[: special[-1]]) if special else sample
+    if special:
+        return replace(sample, frames=sample.frames[: special[-1]])
+    return cut_to_library(sample, usual)
+
+
+def cut_to_library(sample: StackSample, usual: AbstractSet[StackFrame]) -> StackSample:
+    """Return only the library's frames of a sample whose user's line is usual, if some are not.
+
+    A line that calls a library's trainer says nothing of what that does. The frames end with the
+    innermost one that is not usual.
+    """
+    if sample.own_frame not in usual:
+        return sample
+    frames = sample.frames
+    last_user = max((at for at, frame in enumerate(frames) if frame.is_user), default=-1)
+    special = [
+        at
+        for at in range(last_user + 1, len(frames))
+        if frames[at].line and frames[at] not in usual and is_library_work(frames[at])
+    ]
+    if not special:
+        return sample
+    return replace(sample, frames=frames[last_user + 1 : special[-1] + 1])

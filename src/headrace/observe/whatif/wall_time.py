@@ -7,7 +7,8 @@ row. What a rank was at then is known by its stack samples, which are written ea
 
 A batch is passed over if its loader was asked for it and the script trained on later ones of the
 same iteration alone, as a script does that resumes within an epoch. So is an iteration before the
-first step in which the script only asked for batches. A step may also hold more batches than others
+first step in which the script only asked for batches, unless it keeps them and trains on them
+later, without the loader: that is start-up. A step may also hold more batches than others
 because the script did not let its optimizer step after each backward, as with accumulated gradients
 or where a gradient scaler skips steps whose gradients overflow: those are used, not passed over.
 """
@@ -32,6 +33,8 @@ of a batch's: any model takes longer."""
 _SAMPLED_NS, _SILENT_NS = 1_000_000_000, 5_000_000_000
 """A row of `stacks` is of a second, and written after it; a second or two late on full cores."""
 _NEARLY_ALL = 0.9
+_FEWEST_FED = 2
+"""Steps that take a batch of their loader, where it feeds training."""
 _FEWEST_PASSED_OVER = 10
 """An iteration of fewer batches is not passed over but looked at, as a first batch often is."""
 
@@ -132,12 +135,12 @@ def read_wall_time(tables: Tables, step_kind: str = "train") -> WallTime:
     """
     steps, fetches = _finished_steps(tables), columns(tables, "fetches")
     is_step, is_between = steps["kind"] == step_kind, steps["kind"] == "between"
-    is_passed = np.zeros(steps.count, dtype=np.bool_)
+    is_passed, is_kept = np.zeros((2, steps.count), dtype=np.bool_)
     within: list[tuple[int, int, int, int]] = []
     if step_kind == "train":
-        is_passed, within = _passed_over(steps, fetches)
+        is_passed, is_kept, within = _passed_over(steps, fetches)
         within += _passed_within_waits(tables, steps, fetches)
-    is_evaluation = ~(is_step | is_between | is_passed)
+    is_evaluation = ~(is_step | is_between | is_passed | is_kept)
     passed = _joined(steps.where(is_passed), within)
     processes = columns(tables, "processes").having(role="rank")
     began_ns = _beginning_ns(tables, processes)
@@ -147,7 +150,7 @@ def read_wall_time(tables: Tables, step_kind: str = "train") -> WallTime:
     between, moved_ns = part_of_evaluation(tables, every_between, steps.where(is_evaluation))
     return WallTime(
         ranks=len(ranks),
-        start_ns=sum(each.start_ns for each in ranks),
+        start_ns=sum(each.start_ns for each in ranks) + _wall_ns(steps, is_kept),
         part_ns={
             "steps": _wall_ns(steps, is_step) - sum(wall_ns for _, _, wall_ns, _ in within),
             "evaluation": _wall_ns(steps, is_evaluation) + moved_ns,
@@ -208,13 +211,15 @@ def _wall_ns(rows: Columns, where: Flags) -> int:
     return int(rows["wall_ns"][where].sum())
 
 
-def _passed_over(steps: Columns, fetches: Columns) -> tuple[Flags, list[tuple[int, int, int, int]]]:
-    """Return which rows are of batches passed over, and parts of steps that are.
+def _passed_over(
+    steps: Columns, fetches: Columns
+) -> tuple[Flags, Flags, list[tuple[int, int, int, int]]]:
+    """Return which rows are of batches passed over, or kept for later, and parts of steps that are.
 
     The step clock holds up to 64 batches back, as gradients may be accumulated over them; these
     become part of the first step. A part is (loader, start, wall time, batches), times in ns.
     """
-    passed = np.zeros(steps.count, dtype=np.bool_)
+    passed, kept = np.zeros((2, steps.count), dtype=np.bool_)
     parts: list[tuple[int, int, int, int]] = []
     trained = np.unique(steps["loader"][(steps["kind"] == "train") & (steps["loader"] >= 0)])
     for loader in map(int, trained):
@@ -224,9 +229,24 @@ def _passed_over(steps: Columns, fetches: Columns) -> tuple[Flags, list[tuple[in
             if not (rows["kind"] == "train").any():
                 continue
             mine = fetches.having(rank=rank, loader=loader, ended=0)
+            if _are_kept(rows, mine):
+                kept[places] = rows["start_ns"] < rows["start_ns"][rows["kind"] == "train"][0]
+                continue
             passed[places] = _passed_rows(rows, mine)
             parts += [(loader, *part) for part in _passed_within_steps(rows, mine)]
-    return passed, parts
+    return passed, kept, parts
+
+
+def _are_kept(rows: Columns, fetches: Columns) -> bool:
+    """Return whether a script keeps the batches of one rank and loader, and trains on them later.
+
+    As by `list(loader)`: no step asks for a batch, and the first one holds what the step clock has
+    held back.
+    """
+    trains = rows.where(rows["kind"] == "train")
+    first_ends_ns = int(trains["start_ns"][0] + trains["wall_ns"][0])
+    fed = int((trains["batches"] > 0).sum())
+    return fed < _FEWEST_FED <= trains.count and not (fetches["start_ns"] > first_ends_ns).any()
 
 
 def _passed_rows(rows: Columns, fetches: Columns) -> Flags:

@@ -12,7 +12,13 @@ import numpy as np
 
 from headrace.observe.doctor.evidence import Evidence, rule
 from headrace.observe.doctor.findings import Cause, Finding, Remedy
-from headrace.observe.doctor.stack_samples import StackSample, calls_module, find_cause
+from headrace.observe.doctor.stack_samples import (
+    StackSample,
+    calls_module,
+    cut_to_library,
+    find_cause,
+)
+from headrace.observe.whatif.train_steps import MODEL_PHASES
 from headrace.observe.whatif.wall_time import OpenTime
 
 _LEAST_OPEN_S, _OPEN_FACTOR = 10.0, 3.0
@@ -56,8 +62,16 @@ def check_open_wait(evidence: Evidence) -> Finding | None:
     workers, cause = _stuck_workers(samples, first)
     if cause is None:
         since_ns = first.since_ns - (0 if first.phase else _LATEST_NS)
+        usual = {
+            frame
+            for each in evidence.rank_samples
+            if each.phase in MODEL_PHASES
+            for frame in each.frames
+        }
         cause = find_cause(
-            sample for sample in _since(samples, since_ns) if sample.rows["worker"][0] < 0
+            cut_to_library(sample, usual)
+            for sample in _since(samples, since_ns)
+            if sample.rows["worker"][0] < 0
         )
     waits = first.phase == "data_wait"
     does, ends = "been in one step", "which has not ended"

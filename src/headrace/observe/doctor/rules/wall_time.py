@@ -381,7 +381,13 @@ def check_time_outside_model(evidence: Evidence) -> Finding | None:
     before, before_ns = _outside_in_phase(evidence, "forward", _forward_outside(evidence))
     spent = after_ns + before_ns
     share = float(spent.sum() / max(steps.wall_ns.sum(), 1.0)) * evidence.steps_share
-    cause = find_cause([*after, *before])
+    model = [
+        sample
+        for sample in _within(evidence.rank_samples, steps.rows, _TRAINING_PHASES)
+        if runs_model(sample)
+    ]
+    usual = {frame for sample in model for frame in sample.frames}
+    cause = find_cause(cut_to_special_line(sample, usual) for sample in (*after, *before))
     if cause is None or share < SERIOUS:
         return None
     seconds = share * evidence.other_time.wall.run_seconds
@@ -404,7 +410,8 @@ def _finding_without_steps(evidence: Evidence) -> Finding | None:
     seen = evidence.other_time.samples
     outside = [sample for sample in seen if not runs_model(sample)]
     total_ns = sum(sample.wall_ns for sample in seen)
-    place = find_hotspot(outside, total_ns)
+    usual = {frame for sample in seen if runs_model(sample) for frame in sample.frames}
+    place = find_hotspot([cut_to_special_line(each, usual) for each in outside], total_ns)
     if place is None or total_ns < _LEAST_S * 1e9 or place.share < SERIOUS:
         return None
     cause, share = place.cause(), place.share
