@@ -135,12 +135,12 @@ def read_wall_time(tables: Tables, step_kind: str = "train") -> WallTime:
     """
     steps, fetches = _finished_steps(tables), columns(tables, "fetches")
     is_step, is_between = steps["kind"] == step_kind, steps["kind"] == "between"
-    is_passed, is_kept = np.zeros((2, steps.count), dtype=np.bool_)
+    is_passed, is_preloaded = np.zeros((2, steps.count), dtype=np.bool_)
     within: list[tuple[int, int, int, int]] = []
     if step_kind == "train":
-        is_passed, is_kept, within = _passed_over(steps, fetches)
+        is_passed, is_preloaded, within = _passed_over(steps, fetches)
         within += _passed_within_waits(tables, steps, fetches)
-    is_evaluation = ~(is_step | is_between | is_passed | is_kept)
+    is_evaluation = ~(is_step | is_between | is_passed | is_preloaded)
     passed = _joined(steps.where(is_passed), within)
     processes = columns(tables, "processes").having(role="rank")
     began_ns = _beginning_ns(tables, processes)
@@ -150,7 +150,7 @@ def read_wall_time(tables: Tables, step_kind: str = "train") -> WallTime:
     between, moved_ns = part_of_evaluation(tables, every_between, steps.where(is_evaluation))
     return WallTime(
         ranks=len(ranks),
-        start_ns=sum(each.start_ns for each in ranks) + _wall_ns(steps, is_kept),
+        start_ns=sum(each.start_ns for each in ranks) + _wall_ns(steps, is_preloaded),
         part_ns={
             "steps": _wall_ns(steps, is_step) - sum(wall_ns for _, _, wall_ns, _ in within),
             "evaluation": _wall_ns(steps, is_evaluation) + moved_ns,
@@ -219,7 +219,7 @@ def _passed_over(
     The step clock holds up to 64 batches back, as gradients may be accumulated over them; these
     become part of the first step. A part is (loader, start, wall time, batches), times in ns.
     """
-    passed, kept = np.zeros((2, steps.count), dtype=np.bool_)
+    passed, preloaded = np.zeros((2, steps.count), dtype=np.bool_)
     parts: list[tuple[int, int, int, int]] = []
     trained = np.unique(steps["loader"][(steps["kind"] == "train") & (steps["loader"] >= 0)])
     for loader in map(int, trained):
@@ -229,15 +229,15 @@ def _passed_over(
             if not (rows["kind"] == "train").any():
                 continue
             mine = fetches.having(rank=rank, loader=loader, ended=0)
-            if _are_kept(rows, mine):
-                kept[places] = rows["start_ns"] < rows["start_ns"][rows["kind"] == "train"][0]
+            if _are_preloaded(rows, mine):
+                preloaded[places] = rows["start_ns"] < rows["start_ns"][rows["kind"] == "train"][0]
                 continue
             passed[places] = _passed_rows(rows, mine)
             parts += [(loader, *part) for part in _passed_within_steps(rows, mine)]
-    return passed, kept, parts
+    return passed, preloaded, parts
 
 
-def _are_kept(rows: Columns, fetches: Columns) -> bool:
+def _are_preloaded(rows: Columns, fetches: Columns) -> bool:
     """Return whether a script keeps the batches of one rank and loader, and trains on them later.
 
     As by `list(loader)`: no step asks for a batch, and the first one holds what the step clock has

@@ -61,18 +61,7 @@ def check_open_wait(evidence: Evidence) -> Finding | None:
         return _start_finding(evidence, first, samples, len(late))
     workers, cause = _stuck_workers(samples, first)
     if cause is None:
-        since_ns = first.since_ns - (0 if first.phase else _LATEST_NS)
-        usual = {
-            frame
-            for each in evidence.rank_samples
-            if each.phase in MODEL_PHASES
-            for frame in each.frames
-        }
-        cause = find_cause(
-            cut_to_library(sample, usual)
-            for sample in _since(samples, since_ns)
-            if sample.rows["worker"][0] < 0
-        )
+        cause = _rank_cause(evidence, samples, first)
     waits = first.phase == "data_wait"
     does, ends = "been in one step", "which has not ended"
     if waits:
@@ -107,6 +96,22 @@ def check_open_wait(evidence: Evidence) -> Finding | None:
         cause=cause,
         remedies=(_an_end(in_workers=bool(workers)),),
         severity="critical",
+    )
+
+
+def _rank_cause(evidence: Evidence, samples: list[StackSample], first: OpenTime) -> Cause | None:
+    """Return where a rank has been since then: of a library's trainer, the library's function."""
+    since_ns = first.since_ns - (0 if first.phase else _LATEST_NS)
+    usual = {
+        frame
+        for each in evidence.rank_samples
+        if each.phase in MODEL_PHASES
+        for frame in each.frames
+    }
+    return find_cause(
+        cut_to_library(sample, usual)
+        for sample in _since(samples, since_ns)
+        if sample.rows["worker"][0] < 0
     )
 
 

@@ -312,7 +312,7 @@ def check_workers_restarted(evidence: Evidence) -> Finding | None:
             f"an iterator is made for each batch of the loader{loader.place}, whose workers start "
             f"again each time: {each}, {share:.0%} of step time"
         )
-    remedies = _kept_workers_remedies(evidence, loader, waits, max(starts), each_batch=each_batch)
+    remedies = _one_start_remedies(evidence, loader, waits, max(starts), each_batch=each_batch)
     return evidence.finding(
         title,
         share * steps.total_seconds,
@@ -327,7 +327,7 @@ def check_workers_restarted(evidence: Evidence) -> Finding | None:
     )
 
 
-def _kept_workers_remedies(
+def _one_start_remedies(
     evidence: Evidence,
     loader: TrainingLoader,
     waits: EpochBeginWaits,
