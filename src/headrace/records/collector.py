@@ -23,7 +23,7 @@ LEAVES_STORE = "leaves_store"
 """The key of a launcher's last message to a collector whose records it closes itself: Arrow, which
 takes a tenth of a second to import, is then imported by one process instead of two."""
 EXIT_CODE = "exit_code"
-"""The key of that of the script, or of all ranks of the host, in the same message; None: unknown."""
+"""The key of the exit code of the script, or of the ranks, in the same message; None: unknown."""
 _LOCK_WAIT_S = 3.0
 _EXIT_POLL_S = 1.0
 _POLL_S = 0.02
