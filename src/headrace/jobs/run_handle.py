@@ -31,6 +31,7 @@ _CHILDREN_END_S = 10.0  # the collector ends by itself once its records are clos
 _SWITCH_S = 60.0
 _LAUNCHER_LINES = (
     "headrace: run folder ", "headrace: hosts emulated ", "headrace: No training step was recorded",
+    "headrace: No step was recorded",
 )  # fmt: skip
 _STOP_CODES = (128 + 15, 128 + 2, 128 + 1)
 
