@@ -183,6 +183,21 @@ def test_what_a_late_first_batch_of_an_evaluation_takes_is_no_start_of_workers(l
     assert "persistent-workers" not in [each.name for each in rules["evaluation"].remedies]
 
 
+def test_a_dataset_that_iterates_another_loader_waits_for_that_ones_workers():
+    """Not for a lock or storage; and a worker of its own could start no others."""
+    iteration = f"{TORCH}/utils/data/dataloader.py:1500:_MultiProcessingDataLoaderIter._get_data"
+    fetch = f"{TORCH}/utils/data/_utils/fetch.py:54:_MapDatasetFetcher.fetch"
+    text = stack(LOOP, f"{TORCH}/utils/data/dataloader.py:700:__next__", fetch,
+                 f"{SCRIPT}:10:Packed.__iter__", iteration,
+                 "/usr/lib/python3.11/multiprocessing/queues.py:113:Queue.get")  # fmt: skip
+    script = Script(workers=(0, 2)).iterates().train(200, wait_ms=60)
+    _, rules = found(script.seen(text, "data_wait", 50 * MS))
+    assert not set(rules) & {"lock-contention", "slow-storage", "too-few-workers"}
+    assert "waits for another loader that it iterates" in rules["data-wait"].title
+    assert rules["data-wait"].cause is not None
+    assert rules["data-wait"].cause.line == 10
+
+
 def test_the_loader_of_a_library_is_changed_by_the_librarys_arguments():
     script = Script(workers=(2, 0))
     site = "/venv/lib/python3.11/site-packages"

@@ -143,6 +143,7 @@ def rank_findings(findings: Sequence[Finding], evidence: Evidence) -> tuple[Find
     ranked = [each for each in relevant if each.rule not in left_out]
     # Whether a rank waits because other jobs fill the host's cores.
     idle = evidence.work is not None and not evidence.workers_busy
+    idle = idle and not evidence.iterates_other_loader
     foreign = {"data-wait"} if idle and evidence.others_fill_cores else set()
     ranked.sort(
         key=lambda each: (

@@ -32,6 +32,7 @@ from headrace.observe.doctor.stack_samples import (
     read_code_folders,
     read_stack_samples,
     recording_start_s,
+    waits_for_other_loader,
 )
 from headrace.observe.doctor.training_loader import TrainingLoader, training_loader
 from headrace.observe.doctor.unfollowed_loaders import unfollowed_loader
@@ -278,9 +279,15 @@ class Evidence:
     @property
     def workers_busy(self) -> bool:
         """Whether workers make batches nearly all the time; without workers, always true."""
-        if self.work is None or self.loader is None:
+        if self.work is None or self.loader is None or self.iterates_other_loader:
             return False
         return self.loader.workers == 0 or self.work.idle_share <= MOSTLY_BUSY
+
+    @property
+    def iterates_other_loader(self) -> bool:
+        """Whether making a batch is mostly waiting for another loader, which has the workers."""
+        waits_ns = sum(s.wall_ns for s in self.making_samples if waits_for_other_loader(s))
+        return waits_ns > 0.5 * sum(sample.wall_ns for sample in self.making_samples)
 
     @property
     def unequal_shares(self) -> bool:

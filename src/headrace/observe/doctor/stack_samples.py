@@ -352,8 +352,20 @@ _SYNC_FRAME = re.compile(
 _SYNC_SOURCE = re.compile(r"\.(item|cpu|tolist|numpy|synchronize)\(")
 
 
+_OTHER_LOADER = re.compile(
+    r"^torch/utils/data/dataloader\.py:_MultiProcessingDataLoaderIter\._(next|get|try_get)_data$"
+)
+
+
+def waits_for_other_loader(sample: StackSample) -> bool:
+    """Return whether a dataset waits for the workers of another loader, which it iterates."""
+    return sample.passes(_OTHER_LOADER)
+
+
 def is_lock(sample: StackSample) -> bool:
     """Return whether a sample waits for a lock, by a library's frames or by its source."""
+    if waits_for_other_loader(sample):
+        return False
     if sample.passes(LOCK):
         return True
     # Python's own locks and the system's are native code without frames.
@@ -362,6 +374,8 @@ def is_lock(sample: StackSample) -> bool:
 
 def is_reading(sample: StackSample) -> bool:
     """Return whether a sample reads, by a library's frames, its function's name or its source."""
+    if waits_for_other_loader(sample):
+        return False
     if sample.passes(_READ_LIBRARY):
         return True
     name = sample.own_frame.function

@@ -131,10 +131,11 @@ def check_data_wait(evidence: Evidence) -> Finding | None:
     make data.
 
     With a loader, the records still show some cases: the first batch of each epoch takes long to
-    make; workers off the CPU for 40 % of their time wait for something unknown, or for a core,
-    where others fill these; idle workers have their batches ready, so handing them over takes
-    long. Where others fill the host's cores meanwhile, the rank waits for a core: nothing in the
-    script would change that, so it is a warning however long it takes.
+    make; the dataset iterates another loader, whose workers do not keep up; workers off the CPU for
+    40 % of their time wait for something unknown, or for a core, where others fill these; idle
+    workers have their batches ready, so handing them over takes long. Where others fill the host's
+    cores meanwhile, the rank waits for a core: nothing in the script would change that, so it is a
+    warning however long it takes.
 
     Handing over a ready batch takes up to 2 ms (see `data_wait.py`). Where workers are idle
     and waits exceed that by less than 5 % of step time, the loader keeps up, and its steps are
@@ -153,7 +154,8 @@ def check_data_wait(evidence: Evidence) -> Finding | None:
         return _short_steps_finding(evidence)
     loader, work = evidence.loader, evidence.work
     title, cause = _title_and_cause(evidence)
-    idle = work is not None and not evidence.workers_busy
+    is_other_loaders = evidence.iterates_other_loader
+    idle = work is not None and not (evidence.workers_busy or is_other_loaders)
     not_ours = idle or _computes_without_cores(evidence)
     severity = evidence.severity(evidence.steps.data_wait_seconds)
     return evidence.finding(
@@ -187,7 +189,13 @@ def _in_time_remedies(evidence: Evidence) -> tuple[Remedy, ...]:
         return ()
     name, change = "in-time", "batches that are there in time"
     how = "No rule knows what holds the batches up: the line and the evidence say where to look."
-    if evidence.others_fill_cores:
+    if evidence.iterates_other_loader:
+        change = "more workers for the loader that it iterates"
+        how = (
+            "Give the DataLoader that the dataset iterates more workers, or cheaper samples; the "
+            "outer one can have none, as a worker may start no others."
+        )
+    elif evidence.others_fill_cores:
         name, change = "own-cores", "cores of its own"
         how = "Other jobs of the host take the cores: move those, or this one."
     how += " Half to all of the wait is taken to go."
@@ -226,11 +234,13 @@ def _title_and_cause(evidence: Evidence) -> tuple[str, Cause | None]:
         built = Cause(file=loader.file, line=loader.line, share=evidence.steps.data_wait_share)
     if _first_batches_matter(evidence):
         return _first_batch_title(evidence), _first_batch_cause(evidence) or built
+    if evidence.iterates_other_loader:
+        return _other_loader_title_and_cause(evidence)
     if work is not None and not evidence.workers_busy:
+        why = f"taking their batches from the loader{loader.place} takes long"
         if evidence.others_fill_cores:
-            return f"workers are idle, but {evidence.others_use}", None
-        taking = f"taking their batches from the loader{loader.place} takes long"
-        return f"workers are idle, but {taking}", built
+            why, built = evidence.others_use, None
+        return f"workers are idle, but {why}", built
     if work is None or not work.cpu_measured or 1.0 - work.cpu_share < _WAITS:
         return f"the loader{loader.place} does not keep up", built
     if _computes_without_cores(evidence):
@@ -240,6 +250,16 @@ def _title_and_cause(evidence: Evidence) -> tuple[str, Cause | None]:
     where = f", most of it in {waiting}" if waiting is not None else ""
     title = f"workers wait, off the CPU, {1.0 - work.cpu_share:.0%} of their time{where}"
     return title, waiting or built
+
+
+def _other_loader_title_and_cause(evidence: Evidence) -> tuple[str, Cause | None]:
+    cause = making_cause(evidence, evidence.making_samples)
+    where = f", in {cause}" if cause is not None else ""
+    place = evidence.loader.place if evidence.loader is not None else ""
+    return (
+        f"the dataset of the loader{place} waits for another loader that it iterates, whose "
+        f"workers do not keep up{where}"
+    ), cause
 
 
 def _computes_without_cores(evidence: Evidence) -> bool:
