@@ -64,6 +64,8 @@ def read(options: argparse.Namespace, ledger: dict) -> None:
             images = map(digest_of, batch["jpg"].numpy())
             epoch.extend(zip(batch["__key__"], images, strict=True))
             time.sleep(options.step_ms / 1000)  # the device works
+            if dist.is_initialized():
+                dist.barrier()  # as ranks that exchange gradients
             if len(ledger["waits_s"]) == options.pause_after:
                 pause()
             asked_s = time.perf_counter()

@@ -68,7 +68,7 @@ def wrong_answers(case: Case) -> Figures:
     digests = make_dataset(case.folder, case.url, SAMPLES, seed=case.seed)
     faults = Faults(short_body=0.03, cut_range=0.03, flip=0.03, seed=case.seed)
     found, counts = _behind(case, "wrong", faults, "--max-bad-rate=0.05")
-    check(found, digests, 2)  # what arrives damaged twice is replaced by name
+    check(found, digests, 2)  # what arrives damaged four times is replaced by name
     return {
         "requests that suffered, share": _suffered(counts, "short_body", "cut_range", "flip"),
         "samples replaced": len(found.replaced),
@@ -229,7 +229,7 @@ ROWS = (
     Row(fault="connections reset, closed in the middle", passes="exact", run=resets),
     Row(
         fault="short bodies, cut ranges, flipped bits",
-        passes="exact; what arrives damaged twice is replaced by name",
+        passes="exact; what arrives damaged four times is replaced by name",
         run=wrong_answers,
     ),
     Row(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -164,3 +165,26 @@ def test_loose_objects_that_changed_or_went_are_named(tmp_path):
 def test_where_there_is_no_dataset_that_is_said(tmp_path):
     with pytest.raises(DatasetError, match="holds no dataset"):
         lint(str(tmp_path))
+
+
+def test_a_damaged_copy_of_the_index_is_read_anew_from_the_store(
+    s3_url: str, dataset: Path, tmp_path: Path
+):
+    store = open_store(s3_url)
+    for file in dataset.iterdir():
+        store.put(file.name, file.read_bytes())
+    cache = tmp_path / "cache"
+    index = open_index(s3_url, cache_dir=cache)
+    whole = [index.locate(sample) for sample in range(len(index))]
+    deadline_s = time.monotonic() + 60
+    while not (copies := list(cache.rglob("*.arrow"))):  # made in the background
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+    intact = copies[0].read_bytes()
+    shards = index.manifest.shards
+    for place in range(shards[0].index_start, shards[-1].index_start, 97):
+        copies[0].unlink(missing_ok=True)  # it may be mapped
+        copies[0].write_bytes(intact)
+        flip(copies[0], place)
+        again = open_index(s3_url, cache_dir=cache)
+        assert [again.locate(sample) for sample in range(len(again))] == whole

@@ -42,6 +42,7 @@ from headrace.sampling.seeds import combine
 # two requests are cheaper than reading the bytes between.
 _WIDEST_GAP_BYTES = 1 << 18
 _MAX_AHEAD = 4096  # samples with unfinished reads; older ones are dropped
+_MOST_READS = 4  # of a sample whose checksum differs: what is damaged on its way arrives whole once
 
 
 class _Span(NamedTuple):
@@ -82,15 +83,17 @@ class SampleReader:
     def read(self, location: SampleLocation) -> list[tuple[Member, Buffer | bytes]]:
         """Return each member of a sample with its bytes.
 
-        Raises CorruptError where a checksum differs even after one more read, and StorageError.
+        Raises CorruptError where a checksum differs in each of several reads, and StorageError.
         """
         under_way = self._reads_ahead().pop(location.sample, None)
-        try:
-            return self._read_members(location, under_way)
-        except CorruptError:
-            for span in _spans(location):  # else a cache would return the same bytes again
-                self._store.forget(span.path, span.start, span.length)
-            return self._read_members(location, None)
+        for _ in range(_MOST_READS - 1):
+            try:
+                return self._read_members(location, under_way)
+            except CorruptError:
+                under_way = None
+                for span in _spans(location):  # else a cache would return the same bytes again
+                    self._store.forget(span.path, span.start, span.length)
+        return self._read_members(location, under_way)
 
     def _read_members(
         self, location: SampleLocation, under_way: list[Future[Buffer]] | None
@@ -165,10 +168,10 @@ class ShardDataset(NativeDataset):
     name. Pixels are those that are stored, without EXIF orientation; a mask with a palette gives
     the palette's indices.
 
-    A sample that is damaged (its checksum differs twice, or no decoder accepts it) is replaced by
-    another of its shard, always by the same one, and recorded in quarantine.jsonl in the run
-    folder, or in the working folder outside of a run. A failing store raises instead: no sample is
-    replaced because of a network.
+    A sample that is damaged (its checksum differs in four reads, or no decoder accepts it) is
+    replaced by another of its shard, always by the same one, and recorded in quarantine.jsonl in
+    the run folder, or in the working folder outside of a run. A failing store raises instead: no
+    sample is replaced because of a network.
 
     Args:
         url: The dataset's URL, as it was packed or indexed, or the folder of a channel.

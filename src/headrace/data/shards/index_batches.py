@@ -195,7 +195,10 @@ class InMemoryBatches:
         return cls(mapped.data, manifest, where)
 
     def rows(self, number: int) -> IndexRows:
-        """Return the rows of one record batch, views of the index; raises DatasetError."""
+        """Return the rows of one record batch, views of the index.
+
+        Raises DatasetError where their hash is not the manifest's: places and labels are data, too.
+        """
         shard = self._shards[number]
         end = shard.index_start + shard.index_bytes
         try:
@@ -209,6 +212,11 @@ class InMemoryBatches:
             raise DatasetError(
                 f"{self._where} has {rows.count} rows for {shard.name or f'group {number}'}, the "
                 f"manifest says {shard.num_samples}. Copy index.arrow and manifest.json together."
+            )
+        if rows.digest(self._kinds) != shard.digest:
+            raise DatasetError(
+                f"{self._where} is damaged: its rows for {shard.name or f'group {number}'} are not "
+                "the manifest's. Restore it, or pack again."
             )
         return rows
 
@@ -237,7 +245,11 @@ class RangedBatches:
         whole = self._local()
         if whole is not None:
             self._pending.clear()
-            return whole.rows(number)
+            try:
+                return whole.rows(number)
+            except DatasetError:  # the copy is damaged, the index itself is not
+                self._local_batches = None
+                self._copy.discard()
         # Removed first: after a failure the next call reads again.
         future = self._pending.pop(number, None) or self._submit(number)
         return self._checked(number, future.result())
