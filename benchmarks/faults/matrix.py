@@ -67,14 +67,12 @@ class Row:
         passes: What has to come of it, beside what `limits` says.
         run: Does it; raises an exception where the promise is not kept.
         limits: The largest value of a figure, by its name: of the median over the seeds.
-        every: Only each n-th seed is run, as a case takes long.
     """
 
     fault: str
     passes: str
     run: Callable[[Case], Figures]
     limits: dict[str, float] = field(default_factory=dict)
-    every: int = 1
 
 
 def read_by_script(

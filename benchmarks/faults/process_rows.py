@@ -166,19 +166,16 @@ ROWS = (
         fault="the same on a Ray cluster: server, proxy, launcher, rank",
         passes="exact after each restart; no process left",
         run=kills_on_a_cluster,
-        every=4,
     ),
     Row(
         fault="ten times ctrl-C, started again in the same folder",
         passes="starts every time, ends with 130; exact",
         run=ctrl_c,
-        every=4,
     ),
     Row(
         fault="a job that is cut off, is started again elsewhere, and comes back",
         passes="what it writes later counts nowhere, and it fails; exact",
         run=frozen_job,
-        every=4,
     ),
     Row(
         fault="auxiliary hosts killed, frozen, late, flapping, joining, all lost",

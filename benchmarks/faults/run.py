@@ -115,7 +115,7 @@ def run_row(
 ) -> Outcome:
     """Run a row at each of its seeds, but for cases that have a result."""
     outcome = Outcome(row)
-    for seed in list(seeds)[:: row.every]:
+    for seed in seeds:
         case = f"{row.run.__name__} {seed}"
         if results.get(case) is None:
             folder = temporary / row.run.__name__ / f"{seed}"
