@@ -58,6 +58,11 @@ def rank_variables() -> dict[str, str]:
 
 VARIABLES_AT_FIRST = rank_variables()
 
+# What looks whether files are being written takes leases on them. The sidecars that do so ignore
+# the signal by which the kernel asks for one back, and which else ends a process. Programs that
+# tests start do not inherit a handler.
+signal.signal(signal.SIGIO, lambda *_: None)
+
 # Some shells forbid Python to keep what it has compiled, and every process that a test starts would
 # compile Headrace anew: half of what such a process costs.
 sys.dont_write_bytecode = False
