@@ -91,10 +91,10 @@ def training_function(args):
     set_seed(args.seed)
     lines = Path(args.train_file).read_text(encoding="utf-8").splitlines()
     rows = [json.loads(line) for line in lines][: args.max_train_samples]
-    encoder = BytePairEncoder(learn_merges([row["text"] for row in rows[:20]], 100))
+    encoder = BytePairEncoder(learn_merges([row["text"] for row in rows[:20]], 40))
     dataset = ReviewDataset(rows, encoder, 384, tokenize_first=args.tokenize_first)
-    loader = DataLoader(dataset, args.batch_size, shuffle=True, num_workers=1, drop_last=True)
-    model = Accelerated(Classifier(len(encoder.ids) + 2), step_ms=6)
+    loader = DataLoader(dataset, args.batch_size, shuffle=True, num_workers=2, drop_last=True)
+    model = Accelerated(Classifier(len(encoder.ids) + 2), step_ms=12)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
 
