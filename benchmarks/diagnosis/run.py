@@ -57,7 +57,7 @@ STOLEN: list[float] = []
 RIGHT = """
 `headrace run` runs each script unmodified, and `headrace doctor --json` diagnoses it. **Right**
 means: the expected rule is ranked first, and, where a line or function is at fault (marked in the
-script by a comment `# at fault`, or told in the table of cases), the finding names it. A control
+script by a comment `# at fault`, or named in the table of cases), the finding names it. A control
 is right if no finding is its headline: the worst one that is more than information. Without a GPU
 the accelerator is emulated by sleeping in the model's forward, whose small layers compute in one
 thread, as a device has no threads that compete with the workers for the host's cores. Scripts

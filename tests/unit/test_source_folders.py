@@ -256,14 +256,14 @@ def test_a_picture_beside_parquet_files_does_not_make_them_vanish(tmp_path):
         table = list_source(str(source), SourceOptions(split=split))
         assert table.images.paths.to_pylist() == ["0.jpg", "1.jpg"]
         assert table.source.kind == "table"
-    told = list_source(str(source), SourceOptions()).source
-    assert set(told.ignored) == {
+    listed = list_source(str(source), SourceOptions()).source
+    assert set(listed.ignored) == {
         ".DS_Store",
         "README.md",
         "assets/logo.png",
         "data/.cache/train-00000-of-00001.parquet",
     }
-    assert (told.num_ignored, told.num_system) == (4, 2)
+    assert (listed.num_ignored, listed.num_system) == (4, 2)
     with pytest.raises(UsageError, match=r"is a table\. Pack it"):
         index_in_place(str(source))
 

@@ -477,7 +477,7 @@ if __name__ == "__main__":
     gc.enable()
     try:
         code = main(sys.argv[1:])
-    except KeyboardInterrupt:  # before ranks run, who are told by torchrun
+    except KeyboardInterrupt:  # before ranks run; later torchrun handles it
         code = exit_code_of(-signal.SIGINT)
     gc.freeze()  # the collections at the end would look through all of torch: a third of a second
     sys.exit(code)

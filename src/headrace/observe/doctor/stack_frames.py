@@ -124,7 +124,7 @@ def own_index(frames: Sequence[StackFrame]) -> int:
 
 
 def named_call(frames: Sequence[StackFrame]) -> str:
-    """Return the call that is told of those below the user's line, outermost first; "" if none.
+    """Return the call that is named of those below the user's line, outermost first; "" if none.
 
     A transform says more than the container that calls it, and that more than torch's modules.
     """

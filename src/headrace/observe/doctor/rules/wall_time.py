@@ -370,7 +370,7 @@ def check_time_outside_model(evidence: Evidence) -> Finding | None:
     and in inference after each batch, the model's own code counts as model, and so do lines that
     may be its: only lines that call another library count there, and those that sleep where
     modules are seen to run besides. A script of which no step was recorded, such as inference
-    without a loader, is told the line outside the model that it was at longest.
+    without a loader, has the line outside the model named that it was at longest.
     """
     steps = evidence.steps
     if steps.recorded == 0:
