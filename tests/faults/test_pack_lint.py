@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from headrace.data.shards.shard_index import open_index, read_member
 from headrace.data.shards.shard_packer import PackOptions
 from headrace.data.storage import open_store
 from image_trees import class_folders, write
+from jobs import eventually
 
 
 @pytest.fixture(scope="module")
@@ -176,10 +176,7 @@ def test_a_damaged_copy_of_the_index_is_read_anew_from_the_store(
     cache = tmp_path / "cache"
     index = open_index(s3_url, cache_dir=cache)
     whole = [index.locate(sample) for sample in range(len(index))]
-    deadline_s = time.monotonic() + 60
-    while not (copies := list(cache.rglob("*.arrow"))):  # made in the background
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
+    copies = eventually(lambda: list(cache.rglob("*.arrow")), "the copy made in the background")
     intact = copies[0].read_bytes()
     shards = index.manifest.shards
     for place in range(shards[0].index_start, shards[-1].index_start, 97):
