@@ -335,6 +335,72 @@ def test_what_runs_the_model_for_a_small_part_is_no_evaluation():
     assert account(script).seconds("evaluation") == 0
 
 
+EVALUATE = f"{SCRIPT}:31:evaluate"
+NEXT = f"{TORCH}/utils/data/dataloader.py:700:__next__"
+EVALUATION_LOOP = (
+    "/venv/lib/python3.11/site-packages/transformers/trainer.py:2000:Trainer._maybe_log_save",
+    "/venv/lib/python3.11/site-packages/transformers/trainer.py:4000:Trainer.evaluation_loop",
+)
+SAVED = f"{TORCH}/serialization.py:900:save"
+
+
+def evaluated(
+    *, before: tuple[float, str] | None = None, after: tuple[float, str], asks: tuple[str, ...]
+) -> Script:
+    """Play epochs with an evaluation, and what comes right before and after it: ms and a stack."""
+    script = Script(workers=(0, 0))
+    for _ in range(6):
+        began = script.now
+        script.iterates().train(25).seen(stack(LOOP, f"{TORCH}/_tensor.py:1:b"), "backward", began)
+        if before:
+            script.between(*before)
+        began = script.now
+        script.evaluate(20).seen(stack(LOOP, *asks, NEXT), "data_wait", began, began + 20 * MS)
+        script.between(*after)
+    return script
+
+
+@pytest.mark.parametrize(
+    ("asks", "ending", "is_evaluation"),
+    [
+        ((EVALUATE,), (f"{SCRIPT}:35:evaluate", f"{SCRIPT}:9:mean_precision"), True),
+        ((EVALUATE,), (f"{SCRIPT}:35:evaluate",), True),
+        ((f"{SCRIPT}:20:validate", EVALUATE), (f"{SCRIPT}:22:validate", f"{SCRIPT}:9:bleu"), True),
+        ((EVALUATE, "/venv/lib/python3.11/site-packages/tqdm/std.py:1181:tqdm.__iter__"),
+         (f"{SCRIPT}:35:evaluate",), True),
+        (EVALUATION_LOOP, (*EVALUATION_LOOP, f"{SCRIPT}:9:compute_metrics"), True),
+        ((EVALUATE,), (f"{SCRIPT}:77:save",), False),
+        ((EVALUATE,), (f"{SCRIPT}:36:evaluate", f"{SCRIPT}:77:save_best", SAVED), False),
+        ((EVALUATE,), (f"{SCRIPT}:36:evaluate", SAVED), False),
+        (EVALUATION_LOOP, (EVALUATION_LOOP[0], f"{SCRIPT}:9:Plots.on_save"), False),
+        ((), (f"{SCRIPT}:9:mean_precision",), False),  # within the training loop's own function
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("ms", [400, 4000])
+def test_the_end_of_an_evaluation_is_evaluation_and_saving_after_it_is_not(
+    ms: int, asks: tuple[str, ...], ending: tuple[str, ...], is_evaluation: bool
+):
+    script = evaluated(after=(ms, stack(LOOP, *ending)), asks=asks)
+    own_s, ends_s = 6 * 20 * 16e-3, 6 * ms / 1000
+    wall = account(script)
+    assert wall.seconds("evaluation") == pytest.approx(own_s + (ends_s if is_evaluation else 0))
+    assert wall.seconds("between") == pytest.approx(0 if is_evaluation else ends_s)
+    diagnosis, _ = found(script)
+    expected = "Evaluation takes" if is_evaluation else "between epochs"
+    assert expected in diagnosis.verdict.sentence
+
+
+def test_what_an_evaluation_does_before_its_first_batch_is_evaluation():
+    prototypes = stack(LOOP, f"{SCRIPT}:29:evaluate", f"{SCRIPT}:5:prototypes")
+    wall = account(evaluated(before=(900, prototypes), after=(5, SAVE), asks=(EVALUATE,)))
+    assert wall.seconds("between") == pytest.approx(6 * 5e-3)
+    metric = (300, stack(LOOP, f"{SCRIPT}:35:evaluate"))
+    wall = account(evaluated(before=(900, prototypes), after=metric, asks=(EVALUATE,)))
+    assert wall.seconds("between") == 0
+    wall = account(evaluated(before=(900, SAVE), after=metric, asks=(EVALUATE,)))
+    assert wall.seconds("between") == pytest.approx(6 * 0.9)
+
+
 def test_an_evaluation_of_the_training_data_before_training_is_no_resumption():
     script = Script(workers=(0, 0)).iterates()
     for _ in range(200):

@@ -31,6 +31,7 @@ from uuid import uuid4
 
 from headrace.core.console import print_status
 from headrace.core.errors import CheckpointError, NotFoundError, StorageError, UsageError
+from headrace.core.files import open_regular_file
 from headrace.core.process.process_kill import exists
 from headrace.core.process.sidecar import SidecarParent, run_sidecar
 from headrace.data.storage import Store, declare_leaf, open_store
@@ -266,7 +267,7 @@ def write_archive(files: Mapping[str, Path], to: Path) -> list[str]:
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
         for name in sorted(files):
-            with files[name].open("rb") as file:
+            with open(open_regular_file(files[name]), "rb") as file:  # noqa: PTH123 - a descriptor
                 status = os.fstat(file.fileno())
                 member = tarfile.TarInfo(name)
                 member.size = status.st_size

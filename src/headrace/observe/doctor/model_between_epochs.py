@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from headrace.observe.doctor.stack_samples import StackSample, calls_module, end_ns_of
-from headrace.observe.whatif.tables import Columns, Floats
+from headrace.observe.whatif.tables import Columns, Flags, Floats
 from headrace.observe.whatif.wall_time import WallTime
 
 _MOSTLY = 0.5
@@ -34,14 +34,19 @@ def with_evaluation_between(wall: WallTime, samples: Iterable[StackSample]) -> W
     evaluates &= (rows["wall_ns"] >= _SHORTEST_NS) & (rows["backward_ns"] <= 0)
     if not evaluates.any():
         return wall
-    moved = rows.where(evaluates)
+    return counted_as_evaluation(wall, evaluates)
+
+
+def counted_as_evaluation(wall: WallTime, which: Flags) -> WallTime:
+    """Return a run's time with some rows of its time between epochs as evaluation."""
+    moved = wall.between.where(which)
     moved_ns = int(moved["wall_ns"].sum())
     # The loader that was asked last has ended; what follows is not from it.
     moved = Columns({**moved, "loader": np.full(moved.count, -1)})
     return replace(
         wall,
         evaluation=wall.evaluation.followed_by(moved),
-        between=rows.where(~evaluates),
+        between=wall.between.where(~which),
         part_ns={
             **wall.part_ns,
             "evaluation": wall.part_ns["evaluation"] + moved_ns,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.core.source_location import CodeFolders
+from headrace.observe.doctor.evaluation_ends import with_evaluation_ends
 from headrace.observe.doctor.model_between_epochs import with_evaluation_between
 from headrace.observe.doctor.stack_samples import StackSample, end_ns_of, read_stack_samples
 from headrace.observe.doctor.training_loader import TrainingLoader, training_loader
@@ -66,8 +67,11 @@ def gather_other_time(
             open_pids = [int(starts["pid"][_begins(starts).argmax()])]  # a script without steps
         is_open = np.isin(starts["pid"], open_pids) & (starts["samples"] > 0)
         samples += read_stack_samples(starts, is_open, since_s, folders)
+        trains = np.isin(stacks["phase"], ("backward", "optimizer")) & (stacks["worker"] < 0)
+        training = read_stack_samples(stacks, trains, since_s, folders)
+        wall = with_evaluation_ends(with_evaluation_between(wall, samples), samples, training)
     return OtherTime(
-        wall=with_evaluation_between(wall, samples),
+        wall=wall,
         evaluation_loader=loaders.get(number),
         evaluation_work=(read_batch_work(tables, number, wall.evaluation) if number >= 0 else None),
         evaluation_batches=columns(tables, "batches").having(loader=number),
