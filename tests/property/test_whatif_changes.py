@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.observe.whatif.measured_pipeline import measure
+from headrace.observe.whatif.measured_pipeline import EpochBegins, measure
 from headrace.observe.whatif.prediction import (
     PipelineChange,
     ScaledRun,
@@ -77,6 +77,28 @@ def simulator_of(name: str) -> Simulator:
     measured = measure(play(RUNS[name]))
     assert measured is not None
     return Simulator(measured)
+
+
+EPOCHS = {"workers": 2, "service_ms": 40, "cores": 8, "busy_cores": 2, "batches": 20, "epochs": 8}
+
+
+@given(restart_ms=st.floats(5, 900), factor=st.floats(0.2, 1), workers=st.integers(3, 8))
+@settings(max_examples=10)
+def test_what_an_epochs_begin_takes_stays_whatever_is_changed(restart_ms, factor, workers):
+    """The gain is that of the steps between, over all of the time."""
+    measured = measure(play(Run(**EPOCHS, restart_ms=restart_ms)))
+    assert measured is not None
+    begins = measured.begins
+    assert begins.starting_ns * 20 / 1e6 == pytest.approx(restart_ms, abs=60)
+    for change in (PipelineChange(workers=workers), PipelineChange(service_factor=factor)):
+        steady = Simulator(replace(measured, begins=EpochBegins())).predict(change).speedup
+        whole = Simulator(measured).predict(change).speedup
+        period_ns = float(Simulator(measured).before.period_ns.mean())
+        extra_ns = begins.starting_ns + begins.making_ns
+        left_ns = begins.starting_ns + begins.making_ns * change.service_factor
+        expected = (period_ns + extra_ns) / (period_ns / steady + left_ns)
+        assert whole == pytest.approx(expected, rel=0.02)
+        assert 1 / NOISE <= whole <= max(steady, 1 / change.service_factor) * NOISE
 
 
 @given(

@@ -104,3 +104,26 @@ def test_an_iterator_for_each_batch_is_told_and_no_slow_first_batch(made_ms: flo
 def test_epochs_of_a_few_batches_have_an_iterator_each():
     findings = found(diagnose(play(Run(workers=2, batches=6, epochs=30, restart_ms=200.0))))
     assert findings["workers-restarted"].title.startswith("starting the workers again takes")
+
+
+def test_what_workers_take_to_end_goes_with_their_starts():
+    """The request that ends an iteration waits for the workers to exit, outside of all steps."""
+    tables = play(Run(**EPOCHS, restart_ms=400.0))
+    without = found(diagnose(tables))["workers-restarted"]
+    whole = [row["start_ns"] for row in tables.rows["fetches"] if row["batch"] == 0]
+    steps = tables.rows["steps"]
+    for number, begin_ns in enumerate(sorted(whole)[1:]):
+        for name in ("steps", "batches", "fetches"):
+            for row in tables.rows[name]:
+                if row["start_ns"] >= begin_ns + number * 500 * MS:
+                    row["start_ns"] += 500 * MS
+        tables.add("fetches", rank=0, loader=0, epoch=number, batch=20, ended=1, wait_ns=500 * MS,
+                   start_ns=begin_ns + number * 500 * MS, sampler_ns=-1, ready=0,
+                   receive_ns=-1, receive_cpu_ns=-1)  # fmt: skip
+    restarted = found(diagnose(tables))["workers-restarted"]
+    assert restarted.title.endswith(", and ending them before it 0.5 s")
+    assert restarted.seconds_lost == pytest.approx(without.seconds_lost + 4 * 0.5)
+    epoch_ms = sum(row["wall_ns"] for row in steps[-20:]) / MS
+    expected = (epoch_ms + 500) / (epoch_ms - 1e3 * restarted.evidence["seconds_each"])
+    assert restarted.remedies[0].predicted_speedup == pytest.approx(expected, rel=0.05)
+    assert restarted.remedies[0].predicted_speedup > without.remedies[0].predicted_speedup

@@ -1,4 +1,4 @@
-"""Waits of the steps in which an epoch begins: for workers to start, and for the first batch.
+"""Waits where epochs begin: for workers to end and to start, and for the first batch.
 
 What the rank's own sampler takes then, such as to draw up all batches of the epoch, is neither.
 """
@@ -49,6 +49,28 @@ def epoch_begin_waits(evidence: Evidence) -> EpochBeginWaits:
         making_ns=making,
         late_ns=np.maximum(making - usual_ns, 0.0),
     )
+
+
+def ending_waits_ns(evidence: Evidence) -> Floats:
+    """Return for each step in which an iteration begins how long the one before took to end, in ns.
+
+    The request that finds no further batch waits for workers that do not live on to end. 0 for
+    other steps, and where that request is part of a step.
+    """
+    steps = evidence.steps
+    waited: Floats = np.zeros(len(steps))
+    if evidence.loader is None:
+        return waited
+    for rank in steps.ranks:
+        places = np.flatnonzero(steps.rows["rank"] == rank)
+        begins_ns, ends_ns = steps.times_of(rank)
+        last = evidence.fetches.having(rank=rank, loader=evidence.loader.number, ended=1)
+        for asked_ns, wait_ns in zip(last["start_ns"], last["wait_ns"], strict=True):
+            after = int(np.searchsorted(begins_ns, asked_ns, side="right"))
+            is_outside = after == 0 or asked_ns >= ends_ns[after - 1]
+            if is_outside and after < len(places) and steps.starts_loader[places[after]]:
+                waited[places[after]] += wait_ns
+    return waited
 
 
 _FEW_BATCHES = 2

@@ -30,7 +30,7 @@ from headrace.observe.whatif.prediction import (
     with_auxiliary,
 )
 from headrace.observe.whatif.simulation import Pipeline
-from headrace.observe.whatif.tables import Floats
+from headrace.observe.whatif.tables import Flags, Floats
 from headrace.observe.whatif.train_steps import fixed_cost_ns
 
 WORTH_IT = 1.05
@@ -213,18 +213,35 @@ def predict_less_reading(evidence: Evidence, share: float) -> Prediction | None:
 
 
 def predict_without(
-    evidence: Evidence, saved_ns: Floats, most_ns: Floats | None = None
+    evidence: Evidence,
+    saved_ns: Floats,
+    most_ns: Floats | None = None,
+    *,
+    before_ns: Floats | None = None,
+    where: Flags | None = None,
 ) -> Prediction:
-    """Return what it would give if each step took so much less, or up to `most_ns` less."""
-    steps = evidence.steps.wall_ns
+    """Return what it would give if each step took so much less, or up to `most_ns` less.
+
+    Args:
+        evidence: Of the run.
+        saved_ns: Of each step.
+        most_ns: Of each step, at most; None: the same.
+        before_ns: What would go of the time before each step, outside of all; None: nothing.
+        where: Which steps count; None: all.
+    """
+    steps, chosen = evidence.steps.wall_ns, slice(None) if where is None else where
+    outside = np.zeros(len(steps)) if before_ns is None else before_ns
+    steps = (steps + outside)[chosen]
+    saves = [(ns + outside)[chosen] for ns in (saved_ns, most_ns) if ns is not None]
     begins = np.arange(min(len(steps), _MAX_DRAWN)) * len(steps) // min(len(steps), _MAX_DRAWN)
-    wall, saved_ns = np.add.reduceat(steps, begins), np.add.reduceat(saved_ns, begins)
-    bounds = [saved_ns] if most_ns is None else [saved_ns, np.add.reduceat(most_ns, begins)]
+    wall = np.add.reduceat(steps, begins)
+    bounds = [np.add.reduceat(ns, begins) for ns in saves]
     drawn = np.random.default_rng(_SEED).integers(len(wall), size=(_DRAWINGS, len(wall)))
     before = wall[drawn].sum(axis=1)
     speedups = [before / np.maximum(before - ns[drawn].sum(axis=1), before * 0.01) for ns in bounds]
     low, middle, high = map(float, np.percentile(speedups, (5, 50, 95)))
-    left = evidence.steps.data_wait_ns.sum() / max(float((wall - saved_ns).sum()), 1.0)
+    waited = float(evidence.steps.data_wait_ns[chosen].sum())
+    left = waited / max(float((wall - bounds[0]).sum()), 1.0)
     return Prediction(
         speedup=middle,
         low=max(low - interval_width(low), 0.0),

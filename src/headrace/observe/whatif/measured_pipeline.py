@@ -319,6 +319,24 @@ class BatchWork:
         return read_worker_shares(self.rows, fetches, int(loader["workers"][0]))
 
 
+@dataclass(frozen=True, slots=True)
+class EpochBegins:
+    """What steps in which an iteration begins wait beyond the others, ns, a batch of all."""
+
+    making_ns: float = 0.0  # for the first batch to be made: as long as any other
+    starting_ns: float = 0.0  # beyond that, such as for workers to start
+
+
+def _epoch_begins(steps: TrainSteps, service_ns: float) -> EpochBegins:
+    """Return the waits of steps in which an iteration begins, with the mean time of a batch."""
+    wait_ns, begin = steps.data_wait_ns, steps.starts_loader
+    if not begin.any():
+        return EpochBegins()
+    beyond = np.maximum(wait_ns[begin] - wait_ns[~begin].mean(), 0.0)
+    making, batches = np.minimum(beyond, service_ns), float(steps.batches[steps.after_begins].sum())
+    return EpochBegins(float(making.sum()) / batches, float((beyond - making).sum()) / batches)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredPipeline:
     """A pipeline and its measured costs; times of batches as in `simulation.BatchCosts`."""
@@ -335,6 +353,7 @@ class MeasuredPipeline:
     ranks: int  # on the host
     persistent: bool  # whether workers outlive an epoch
     auxiliary_factor: float = 1.0  # time to make a batch on an auxiliary host over that here
+    begins: EpochBegins = EpochBegins()
 
 
 def main_loader(steps: TrainSteps) -> int:
@@ -464,6 +483,7 @@ def measure_from(
         ranks=ranks,
         persistent=bool(loader["persistent"][0]),
         auxiliary_factor=remote.making_ns / float(service.mean()) if remote.workers else 1.0,
+        begins=_epoch_begins(steps, float(service.mean())),
     )
 
 

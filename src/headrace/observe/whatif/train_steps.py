@@ -257,6 +257,18 @@ class TrainSteps:
         """The steps in which no loader's iteration began."""
         return self.of(~self.starts_loader)
 
+    @property
+    def after_begins(self) -> Flags:
+        """Which steps begin an iteration, or come after one of their rank that does.
+
+        The first iteration's begin is warm-up: with its other steps, begins would look rarer.
+        """
+        after: Flags = np.zeros(len(self), dtype=np.bool_)
+        for rank in self.ranks:
+            mine = self.rows["rank"] == rank
+            after[mine] = np.cumsum(self.starts_loader[mine]) > 0
+        return after
+
 
 def read_steps(tables: Tables, *, any_kind: bool = False) -> TrainSteps:
     """Return the training steps of a run without the warm-up.

@@ -8,6 +8,7 @@ import numpy as np
 
 from headrace.observe.doctor.epoch_begins import (
     EpochBeginWaits,
+    ending_waits_ns,
     epoch_begin_waits,
     takes_an_iterator_a_batch,
 )
@@ -291,7 +292,8 @@ def check_workers_restarted(evidence: Evidence) -> Finding | None:
     steps in which it began again waited, beyond other steps, for at least 5 % of all step time.
     The time in which a worker made the epoch's first batch does not count: it would also be made
     by workers that live on. It does where a script takes one batch or two of each iterator, as by
-    `next(iter(loader))`: of an iterator that is kept, they are made ahead.
+    `next(iter(loader))`: of an iterator that is kept, they are made ahead. What the workers took to
+    end before is lost as well, and is outside of steps.
     """
     loader, steps, rows = evidence.loader, evidence.steps, evidence.processes
     if not evidence.enough or loader is None or loader.persistent or loader.workers == 0:
@@ -306,7 +308,11 @@ def check_workers_restarted(evidence: Evidence) -> Finding | None:
     if share < WARNING:
         return None
     each = _duration(float(saved[steps.starts_loader].mean()) / 1e9)
+    ending = ending_waits_ns(evidence)
+    ends_s = float(ending[steps.starts_loader].mean()) / 1e9
     title = f"starting the workers again takes {each} an epoch, {share:.0%} of step time"
+    if ends_s >= _LONG_END_S:
+        title += f", and ending them before it {_duration(ends_s)}"
     if each_batch:
         title = (
             f"an iterator is made for each batch of the loader{loader.place}, whose workers start "
@@ -315,10 +321,11 @@ def check_workers_restarted(evidence: Evidence) -> Finding | None:
     remedies = _one_start_remedies(evidence, loader, waits, max(starts), each_batch=each_batch)
     return evidence.finding(
         title,
-        share * steps.total_seconds,
+        share * steps.total_seconds + float(ending.sum()) / max(len(steps.ranks), 1) / 1e9,
         {
             "starts": max(starts),
             "seconds_each": float(saved[steps.starts_loader].mean()) / 1e9,
+            "end_seconds_each": ends_s,
             "share_of_step_time": share,
             "workers": loader.workers,
             "constructed": loader.constructed,
@@ -354,8 +361,13 @@ def _one_start_remedies(
             f"persistent_workers=True: it is constructed {loader.constructed} times."
         )
     overrides = () if is_made_anew else loader.overridden("persistent_workers", 1)
-    gain = predict_without(evidence, waits.starting_ns)
+    ending, where = ending_waits_ns(evidence), evidence.steps.after_begins
+    gain = predict_without(evidence, waits.starting_ns, before_ns=ending, where=where)
     return (predicted_remedy("persistent-workers", "persistent workers", gain, how, overrides),)
+
+
+_LONG_END_S = 0.1
+"""An end of the workers that takes less is not mentioned."""
 
 
 def _duration(seconds: float) -> str:
