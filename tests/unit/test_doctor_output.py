@@ -19,7 +19,7 @@ from headrace.observe.doctor.findings import RULE_SETS, Remedy, RuleSet
 from headrace.observe.doctor.rules import RULES
 from headrace.report.figures.activity import flame
 from json_schemas import check, read_schema
-from run_tables import AUGMENT, SCRIPT, WORKER_LOOP, Run, RunTables, play, stack
+from run_tables import AUGMENT, MS, SCRIPT, WORKER_LOOP, Run, RunTables, play, stack
 
 LOOP = f"{SCRIPT}:50:<module>"
 
@@ -46,6 +46,26 @@ def test_outliers_say_how_many_of_how_many_and_where():
         "train.py:115)"
     )
     assert text.endswith(".")
+
+
+@pytest.mark.parametrize(("every", "long_of", "steps"), [(10, 23, 238), (20, 11, 238)])
+def test_a_slow_step_in_which_an_epoch_begins_is_one_of_them(every: int, long_of: int, steps: int):
+    """Its wait for workers that start is no part of it. The first epoch's begin is warm-up."""
+    script = Run(workers=2, service_ms=8, busy_cores=3, batches=20, epochs=12, restart_ms=30)
+    script.rank_stacks = [(stack(LOOP, f"{SCRIPT}:80:save_grid"), "other", 0.6, 0.5)]
+    tables = play(script)
+    for row in tables.rows["steps"][::every]:
+        row["other_ns"] += 90 * MS
+        row["wall_ns"] += 90 * MS
+    finding = next(each for each in diagnose(tables).findings if each.rule == "step-outliers")
+    assert finding.title.startswith(f"{long_of} of {steps} steps take")
+    assert f"(every {every} steps, in save_grid at train.py:80)" in finding.title
+    assert finding.seconds_lost == pytest.approx(long_of * 0.09, rel=0.03)
+
+
+def test_workers_that_start_slowly_make_no_slow_steps():
+    tables = play(Run(workers=2, service_ms=8, busy_cores=3, batches=20, epochs=12, restart_ms=300))
+    assert "step-outliers" not in [each.rule for each in diagnose(tables).findings]
 
 
 def test_what_goes_is_reported_as_without():

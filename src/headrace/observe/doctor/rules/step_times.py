@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from headrace.observe.doctor.stack_samples import (
     find_cause,
     samples_during,
 )
-from headrace.observe.whatif.tables import Flags
+from headrace.observe.whatif.tables import Columns, Flags
 from headrace.observe.whatif.train_steps import TrainSteps
 from headrace.records.schema import PHASES
 
@@ -122,10 +123,11 @@ def check_step_outliers(evidence: Evidence) -> Finding | None:
     """Some steps take far longer than the others: checkpoints, evaluation, garbage collection.
 
     A step is an outlier when it takes at least 1.5 times the median and is five robust
-    deviations (1.48 times the median deviation) above it; steps in which a loader begins do not
-    count. Fires with at least two of them that cost at least 5 % of all step time. Where others
-    fill the host's cores, they cause irregular outliers in the model's own phases, which are
-    not reported. Where they do so at times, and no line runs in these steps alone, they are named.
+    deviations (1.48 times the median deviation) above it; what a step waits longer for data
+    because an iteration begins in it does not count. Fires with at least two of them that cost at
+    least 5 % of all step time. Where others fill the host's cores, they cause irregular outliers
+    in the model's own phases, which are not reported. Where they do so at times, and no line runs
+    in these steps alone, they are named.
 
     Ranks that sync gradients wait in backward for the one of them that evaluates or saves: the
     phase, the period and the line are those of the rank that spent most of such steps itself,
@@ -135,16 +137,16 @@ def check_step_outliers(evidence: Evidence) -> Finding | None:
     model, as training does, so the line that calls it is named, and its function. If every step
     runs all of it alike, no line is.
     """
-    steps = evidence.steps
-    if not evidence.enough or steps.starts_loader.all():
+    if not evidence.enough or evidence.steps.starts_loader.all():
         return None
+    steps = _without_begins(evidence.steps)
     wall = steps.wall_ns
     usual = wall[~steps.starts_loader]
     median = float(np.median(usual))
     deviation = 1.48 * float(np.median(np.abs(usual - median)))
-    outliers = (wall >= max(1.5 * median, median + 5.0 * deviation)) & (~steps.starts_loader)
+    outliers = wall >= max(1.5 * median, median + 5.0 * deviation)
     excess = np.where(outliers, wall - median, 0.0)
-    share = float(excess.sum() / max(wall.sum(), 1.0))
+    share = float(excess.sum() / max(evidence.steps.wall_ns.sum(), 1.0))
     if outliers.sum() < 2 or share < WARNING:
         return None
     at_fault = outliers & (steps.rows["rank"] == _rank_at_fault(steps, outliers))
@@ -165,7 +167,7 @@ def check_step_outliers(evidence: Evidence) -> Finding | None:
         when, where = "while other processes take its cores", ""
         how = "Other jobs of the host take the cores at times: move those, or this one."
         remedy = predicted_remedy("own-cores", "cores of its own", gain, how)
-    lost = share * steps.total_seconds
+    lost = share * evidence.steps.total_seconds
     return evidence.finding(
         f"{int(outliers.sum()):,} of {len(steps):,} steps take {times:.1f} times as long as "
         f"the others ({when}{where})",
@@ -182,6 +184,16 @@ def check_step_outliers(evidence: Evidence) -> Finding | None:
         remedies=(remedy,),
         severity="warning" if others else evidence.severity(lost),
     )
+
+
+def _without_begins(steps: TrainSteps) -> TrainSteps:
+    """Return steps without what those in which an iteration begins wait beyond the usual."""
+    wait_ns, begins = steps.phase_ns("data_wait"), steps.starts_loader
+    beyond = np.where(begins, np.maximum(wait_ns - np.median(wait_ns[~begins]), 0.0), 0.0)
+    rows = dict(steps.rows)
+    for name in ("wall_ns", "data_wait_ns"):
+        rows[name] = (rows[name] - beyond).astype(rows[name].dtype)
+    return replace(steps, rows=Columns(rows))
 
 
 def _rank_at_fault(steps: TrainSteps, outliers: Flags) -> int:
