@@ -479,6 +479,8 @@ def test_batches_that_a_resumed_run_passes_over(passed: int):
     assert finding.cause is not None
     assert finding.cause.line == 40
     assert finding.remedies[0].change == "a sampler that begins later"
+    lost_s, whole_s = finding.seconds_lost, script.now / 1e9
+    assert finding.remedies[0].high >= whole_s / (whole_s - lost_s) >= finding.remedies[0].low
     assert diagnosis.verdict.sentence.startswith(f"{passed:,} batches of the loader")
     assert "slow-start" not in rules
 

@@ -327,6 +327,7 @@ def check_passed_over_batches(evidence: Evidence) -> Finding | None:
     Fires where that takes at least 5 % of the run's time, 2 s or more: batches that a loader's
     iteration began with and that were not trained on, while later ones of it were; and whole
     iterations before the first step whose batches the script only asked for.
+    That happens once, as the start-up does, so the remedy is predicted of both with the rest.
     """
     wall, loader = evidence.other_time.wall, evidence.other_time.passed_over_loader
     passed, run_s = wall.passed_over, wall.run_seconds
@@ -352,7 +353,7 @@ def check_passed_over_batches(evidence: Evidence) -> Finding | None:
             predicted_remedy(
                 "later-start",
                 "a sampler that begins later",
-                _time_saved(run_s, seconds * 0.9, seconds),
+                _time_saved(wall.start_seconds + run_s, seconds * 0.9, seconds),
                 how,
             ),
         ),
