@@ -14,12 +14,23 @@ BLUR = stack(WORKER_LOOP, f"{AUGMENT}:31:RandomBlur.__call__")
 BYTES = 2_000_000  # a batch
 
 
-def crowded(read_share: float, read_cpu: float, other_cpu: float, **rates: float) -> RunTables:
-    """A run whose workers read and compute, on two cores that other programs fill."""
-    cpu = read_share * read_cpu + (1 - read_share) * other_cpu
+def crowded(
+    read_share: float,
+    read_cpu: float,
+    other_cpu: float,
+    *,
+    also: tuple[tuple[str, float, float], ...] = (),
+    **rates: float,
+) -> RunTables:
+    """A run whose workers read and compute, on two cores that other programs fill.
+
+    `also` are further stacks with their share of the time and of a core.
+    """
+    left = 1 - read_share - sum(share for _, share, _ in also)
+    stacks = [(READ, read_share, read_cpu), (BLUR, left, other_cpu), *also]
     run = Run(
-        workers=2, service_ms=60, worker_cpu=cpu, cores=2, busy_cores=2, read_bytes=BYTES,
-        worker_stacks=[(READ, read_share, read_cpu), (BLUR, 1 - read_share, other_cpu)],
+        workers=2, service_ms=60, worker_cpu=sum(share * cpu for _, share, cpu in stacks), cores=2,
+        busy_cores=2, read_bytes=BYTES, worker_stacks=stacks,
     )  # fmt: skip
     tables = play(run)
     ticks = tables.system["t_ns"]
@@ -62,6 +73,26 @@ def test_a_server_that_answers_late_is_slow_storage_however_little_it_delivers()
     tables = crowded(1.0, 0.03, 1.0, **DISK)
     assert not reads_come_from_memory(gather_evidence(tables))
     assert {"slow-storage", "small-files"} & {each.rule for each in diagnose(tables).findings}
+
+
+@pytest.mark.parametrize(
+    "waits",
+    [
+        ("threading.py:969:Thread.start", "threading.py:327:Condition.wait"),
+        ("concurrent/futures/_base.py:451:Future.result", "threading.py:327:Condition.wait"),
+        ("queue.py:171:Queue.get", "threading.py:327:Condition.wait"),
+        ("asyncio/base_events.py:1987:run_once", "selectors.py:468:EpollSelector.select"),
+        ("subprocess.py:1209:Popen.communicate", "subprocess.py:2021:Popen._try_wait"),
+    ],
+)
+def test_a_wait_for_an_own_thread_does_not_show_what_a_core_costs(waits: tuple[str, str]):
+    python = "/usr/lib/python3.11"
+    wait = stack(WORKER_LOOP, f"{AUGMENT}:12:ask", *(f"{python}/{each}" for each in waits))
+    tables = crowded(0.8, 0.04, 0.5, also=((wait, 0.14, 0.001),), **DISK)
+    assert core_share(gather_evidence(tables)) == pytest.approx(0.5, abs=0.02)
+    diagnosis = diagnose(tables)
+    assert "wait for a core" not in diagnosis.verdict.sentence
+    assert {"slow-storage", "small-files"} & {each.rule for each in diagnosis.findings}
 
 
 def test_workers_off_the_cpu_for_others_are_said_to_wait_for_a_core():

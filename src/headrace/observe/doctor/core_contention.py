@@ -15,6 +15,7 @@ from headrace.observe.doctor.evidence import Evidence
 from headrace.observe.doctor.findings import Cause
 from headrace.observe.doctor.stack_samples import (
     StackSample,
+    awaits_own_work,
     is_lock,
     is_reading,
     is_sleep,
@@ -58,7 +59,7 @@ def core_share(evidence: Evidence) -> float | None:
     computing = [
         sample
         for sample in evidence.making_samples
-        if not (is_reading(sample) or is_lock(sample) or is_sleep(sample))
+        if not any(waits(sample) for waits in (is_reading, is_lock, is_sleep, awaits_own_work))
     ]
     wall_ns = sum(sample.wall_ns for sample in computing)
     if wall_ns < _LEAST_SHARE * total_ns or wall_ns <= 0:

@@ -344,6 +344,10 @@ _OPEN_SOURCE = re.compile(
     r"\bopen\(|\bimread\(|\.read_(bytes|text)\(|\b(read_image|read_file|fromfile|load_file)\("
     r"|\b(np|numpy|torch|torchaudio)\.load\(|\b(sf|soundfile)\.read\("
 )
+_WAIT = re.compile(
+    r"^(threading|queue|selectors|subprocess|asyncio/\w+|concurrent/futures/\w+)\.py$"
+)
+"""The standard library's code that waits and computes nothing, where it is innermost."""
 _TORCH = re.compile(r"^torch/(?!utils/data)")
 _SLEEP_SOURCE = re.compile(r"\bsleep\(")
 _SYNC_FRAME = re.compile(
@@ -370,6 +374,11 @@ def is_lock(sample: StackSample) -> bool:
         return True
     # Python's own locks and the system's are native code without frames.
     return not sample.calls and bool(_LOCK_SOURCE.search(source_line(sample)))
+
+
+def awaits_own_work(sample: StackSample) -> bool:
+    """Return whether a sample waits for a thread, task or child of its own process."""
+    return _WAIT.search(sample.frames[-1].module_file) is not None
 
 
 def is_reading(sample: StackSample) -> bool:
