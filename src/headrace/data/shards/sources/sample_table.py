@@ -306,14 +306,37 @@ SAME_LETTERS = (
 """What a message says of two names that look the same."""
 
 
+_BLANKS = "\u200b\ufeff"
+"""Characters without width that `str.strip` leaves."""
+
+
+def _refuse_same_letters(names: Sequence[str], url: str) -> None:
+    """Raise DatasetError where two classes look the same: blanks around, or Unicode forms."""
+    first: dict[str, str] = {}
+    for name in names:
+        letters = normalize("NFC", name)
+        other = first.setdefault(letters.strip().strip(_BLANKS).strip(), name)
+        if other != name:
+            what = SAME_LETTERS if normalize("NFC", other) == letters else _SAME_BUT_BLANKS
+            raise DatasetError(
+                f"{url}: the classes {other!r} and {name!r} {what}. They would be two classes: "
+                "give them one name."
+            )
+
+
+_SAME_BUT_BLANKS = "differ in blanks before or after the name alone"
+
+
 def number_classes(
     names: Sequence[str], known: Sequence[str], url: str
 ) -> tuple[tuple[str, ...], dict[str, int]]:
     """Return all classes in order, and the number of each.
 
     `known` are all classes, by number; empty to take the `names` that occur, sorted. DatasetError:
-    a class occurs that is not known.
+    a class occurs that is not known, or two that occur look the same.
     """
+    if not known:
+        _refuse_same_letters(names, url)
     classes = tuple(known) or tuple(sorted(set(names)))
     numbers = {name: number for number, name in enumerate(classes)}
     unknown = sorted(set(names) - set(numbers))

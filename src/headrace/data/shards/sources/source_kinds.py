@@ -69,7 +69,6 @@ def list_class_folders(
     listing.check(store.url)
     if not known_classes:
         _refuse_wrong_level(listing.classes, store.url)
-        _refuse_same_letters(listing.classes, store.url)
         listing.refuse_only_class(store.url)
         listing.refuse_folders_without_images(store.url)
     classes, numbers = number_classes(listing.classes, known_classes, store.url)
@@ -132,18 +131,6 @@ def _refuse_wrong_level(names: Sequence[str], url: str) -> None:
             f"{problem}, but they look like images and their masks or labels. Give --image-glob "
             f"and --mask-glob, such as '{min(names)}/**/*.jpg'. {anyway}"
         )
-
-
-def _refuse_same_letters(names: Sequence[str], url: str) -> None:
-    """Raise DatasetError where two class folders have one name in two Unicode forms."""
-    first: dict[str, str] = {}
-    for name in names:
-        other = first.setdefault(normalize("NFC", name), name)
-        if other != name:
-            raise DatasetError(
-                f"{url}: the class folders {other!r} and {name!r} {SAME_LETTERS}. They would be "
-                "two classes: make them one folder."
-            )
 
 
 _IMAGE_KINDS = ", ".join(sorted(IMAGE_EXTENSIONS))

@@ -54,6 +54,8 @@ class TableCells:
         self._values = values  # as Arrow reads them
         self._written = written  # of a CSV or TSV file: the texts; else None
         self._json_text = json_text  # of JSON lines: all of them; else None
+        self.class_names = _class_names(values.schema)
+        """Names of the classes that numbers stand for, by column, as Hugging Face writes them."""
         twice = sorted({name for name in self.names if self.names.count(name) > 1})
         if twice:
             raise DatasetError(f"{where} has several columns {twice[0]!r}. Rename or remove one.")
@@ -152,11 +154,33 @@ def join_tables(parts: Sequence[TableCells], where: str) -> TableCells:
     """Return the rows of Parquet files one after the other; DatasetError: they do not fit."""
     try:
         tables = [part._values for part in parts]  # noqa: SLF001 - its own class
+        if any(part.class_names != parts[0].class_names for part in parts):
+            raise DatasetError(
+                f"{where}: the tables differ in the names of their classes, so that one number is "
+                "not the same class in all of them. Pack each by itself."
+            )
         return TableCells(pa.concat_tables(tables, promote_options="permissive"), where)
     except pa.ArrowException as error:
         raise DatasetError(
             f"{where}: the tables differ in their columns' types: {error}. Pack each by itself."
         ) from None
+
+
+def _class_names(schema: pa.Schema) -> dict[str, tuple[str, ...]]:
+    """Return the names of classes by number, of each column of the type ClassLabel.
+
+    Hugging Face's datasets keep them in the metadata of a schema alone (datasets/features).
+    """
+    try:
+        described = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
+        features = described.get("info", described).get("features") or {}
+        return {
+            column: tuple(map(str, feature["names"]))
+            for column, feature in features.items()
+            if isinstance(feature, dict) and feature.get("_type") == "ClassLabel"
+        }
+    except (ValueError, AttributeError, KeyError, TypeError):  # of another writer
+        return {}
 
 
 def utf8_bytes(data: bytes, where: str) -> bytes:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -221,6 +221,9 @@ def _labels(
     column, kind = columns.cells.values(columns.label), columns.cells.kind(columns.label)
     if pa.types.is_integer(kind) and column.null_count == 0:
         numbers = column.to_numpy()
+        named = columns.cells.class_names.get(columns.label)
+        if named:
+            return _numbered_as(named, numbers, known, columns)
         if not _are_names(np.unique(numbers).tolist(), known, columns):
             limit = len(known) or 2**31
             wrong = np.flatnonzero((numbers < 0) | (numbers >= limit))
@@ -244,6 +247,22 @@ def _labels(
     classes, number_of = number_classes(occurring, known, columns.where)
     order = np.array([number_of[name] for name in occurring], dtype=np.int32)
     return order[encoded.indices.to_numpy()], classes
+
+
+def _numbered_as(
+    names: Sequence[str], numbers: NDArray[Any], known: Sequence[str], columns: _Columns
+) -> tuple[NDArray[np.int32], tuple[str, ...]]:
+    """Return labels and classes of numbers that stand for names, in the order of those."""
+    assert columns.label is not None
+    wrong = np.flatnonzero((numbers < 0) | (numbers >= len(names)))
+    what = f"is none of the table's own {len(names)} classes (0 to {len(names) - 1})"
+    columns.refuse_rows(wrong, columns.label, what)
+    if not known:
+        return numbers.astype(np.int32), tuple(names)
+    occurring = [names[number] for number in np.unique(numbers)]
+    classes, number_of = number_classes(occurring, known, columns.where)
+    order = np.array([number_of.get(name, -1) for name in names], dtype=np.int32)
+    return order[numbers], classes
 
 
 def _are_names(numbers: Sequence[int], known: Sequence[str], columns: _Columns) -> bool:

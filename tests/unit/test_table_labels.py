@@ -1,0 +1,104 @@
+"""Labels of tables: names that numbers stand for, and names that look the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from unicodedata import normalize
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from headrace.core.errors import DatasetError
+from headrace.data.shards.sources.sample_table import SampleTable
+from headrace.data.shards.sources.source_kinds import SourceOptions, list_source
+from image_trees import jpeg, write
+
+
+def listed(path: Path, *classes: str) -> SampleTable:
+    return list_source(str(path), SourceOptions(classes=classes))
+
+
+def labels(table: SampleTable) -> list[int]:
+    assert table.labels is not None
+    return list(table.labels.tolist())
+
+
+def hugging_face(path: Path, names: list[str], numbers: list[int], column: str = "label") -> Path:
+    """Write a Parquet file as `datasets` does: what numbers mean is in the schema's metadata."""
+    features = {
+        "path": {"dtype": "string", "_type": "Value"},
+        column: {"names": names, "_type": "ClassLabel"},
+        "boxes": [{"dtype": "int64", "_type": "Value"}],
+    }
+    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+    paths = [f"{path.stem}-{row}.jpg" for row in range(len(numbers))]
+    table = pa.table({"path": paths, column: pa.array(numbers, pa.int64())})
+    path.parent.mkdir(exist_ok=True)
+    pyarrow.parquet.write_table(table.replace_schema_metadata(metadata), path)
+    return path
+
+
+def test_names_of_classes_in_the_metadata_of_parquet_are_kept(tmp_path: Path):
+    names = ["zebra", "ant", "bee"]
+    table = listed(hugging_face(tmp_path / "a.parquet", names, [2, 0, 0]))
+    assert (table.classes, labels(table)) == (("zebra", "ant", "bee"), [2, 0, 0])
+    assert listed(hugging_face(tmp_path / "b.parquet", names, [1], "Label")).classes[0] == "zebra"
+
+
+def test_a_list_of_classes_numbers_those_of_parquet_by_their_names(tmp_path: Path):
+    path = hugging_face(tmp_path / "a.parquet", ["zebra", "ant", "bee"], [2, 0, 1])
+    table = listed(path, "ant", "bee", "cat", "zebra")
+    assert (table.classes, labels(table)) == (("ant", "bee", "cat", "zebra"), [1, 3, 0])
+    assert labels(listed(hugging_face(tmp_path / "b.parquet", ["x", "ant"], [1]), "ant")) == [0]
+    with pytest.raises(DatasetError, match="unknown class 'zebra'"):
+        listed(path, "ant", "bee")
+
+
+def test_rows_without_a_class_and_parts_with_other_names_are_refused(tmp_path: Path):
+    with pytest.raises(DatasetError, match=r"own 2 classes \(0 to 1\) in row 1, 3"):
+        listed(hugging_face(tmp_path / "a.parquet", ["x", "y"], [-1, 0, 2]))
+    for part, names in enumerate((["x", "y"], ["y", "x"])):
+        hugging_face(tmp_path / "parts" / f"train-{part}.parquet", names, [0, 1])
+    with pytest.raises(DatasetError, match="differ in the names of their classes"):
+        listed(tmp_path / "parts")
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"info": 1}', '{"info": {"features": {"label": 1}}}'])
+def test_metadata_of_another_writer_name_no_classes(tmp_path: Path, text: str):
+    table = pa.table({"path": ["a.jpg"], "label": [4]})
+    path = tmp_path / "a.parquet"
+    pyarrow.parquet.write_table(table.replace_schema_metadata({"huggingface": text}), path)
+    assert (listed(path).classes, labels(listed(path))) == ((), [4])
+
+
+LOOK_THE_SAME = [
+    ("cat", "cat "), (" cat", "cat"), ("cat", "cat\u00a0"), ("cat", "cat\u200b"), ("cat", "cat\t"),
+    (normalize("NFC", "Löwe"), normalize("NFD", "Löwe")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("names", LOOK_THE_SAME)
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet", "folders"])
+def test_one_class_in_two_spellings_does_not_become_two(
+    tmp_path: Path, names: tuple[str, str], ending: str
+):
+    rows: list[dict[str, Any]] = [
+        {"path": f"{row}.jpg", "label": name} for row, name in enumerate((*names, "dog"))
+    ]
+    path = tmp_path / f"a.{ending}"
+    if ending == "csv":
+        path.write_text(
+            "".join(f"{a},{b}\n" for a, b in [("path", "label"), *map(dict.values, rows)])
+        )
+    elif ending == "jsonl":
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    elif ending == "parquet":
+        pyarrow.parquet.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        write(path, {f"{row['label']}/{row['path']}": jpeg() for row in rows})
+    with pytest.raises(DatasetError, match=r"differ in (blanks|their Unicode form)"):
+        listed(path)
+    assert listed(path, *names, "dog").classes == (*names, "dog")
