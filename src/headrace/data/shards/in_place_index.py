@@ -60,6 +60,7 @@ from headrace.data.shards.sources.sample_table import (
 )
 from headrace.data.shards.sources.source_kinds import SourceOptions, list_source, refuse_file
 from headrace.data.shards.sources.table_files import TABLE_SUFFIXES
+from headrace.data.shards.sources.tree_roles import is_of_split, refuse_mixed_splits
 from headrace.data.shards.tar import (
     TarIndex,
     check_size,
@@ -78,17 +79,28 @@ def index_tars(
     target_url: str,
     spool: ShardRecordSpool,
     on_progress: ProgressCallback,
-    classes: tuple[str, ...] = (),
+    options: SourceOptions,
 ) -> DatasetDescription:
-    """Read all tars of a store into `spool`, by path; DatasetError names every fault in them."""
-    listing, tars = SourceListing(), []
+    """Read all tars of a store, or of a split, into `spool`, by path.
+
+    DatasetError names every fault in them; or they are of several splits, or none of the one.
+    """
+    listing, tars, split = SourceListing(), [], options.split
     for info in list_files(store, lambda _: None, listing.ignored):
         is_lost = info.unreadable and may_hold_images(info)  # such as a folder of tars
-        if is_tar(info.path) or is_compressed_tar(info.path) or is_lost:
+        is_data = is_tar(info.path) or is_compressed_tar(info.path) or is_lost
+        if is_data and (split is None or is_of_split(info.path, split)):
             tars.append(info)
             listing.add(info)
         else:
             listing.ignored.add(info.path, system=False)
+    if split is None:
+        refuse_mixed_splits([info.path for info in tars], store.url)
+    elif not tars:
+        raise DatasetError(
+            f"{store.url} holds no tar of the split {split!r}: none has the word in its name or "
+            "lies in a folder of this name."
+        )
     kinds: set[str] = set()
     num_samples = num_members = 0
     tally = ProgressTally(on_progress, "reading", of_samples=0)
@@ -110,7 +122,7 @@ def index_tars(
         )
     return DatasetDescription(
         layout="tar",
-        classes=classes,
+        classes=options.classes,
         data_url="" if store.url == target_url else store.url,
         source=listing.source("tars", store.url),
     )
@@ -244,9 +256,7 @@ def index_in_place(
         spool = ShardRecordSpool(Path(folder))
         listed_bad: tuple[BadFile, ...] = ()
         if options.image_glob is None and holds_tars:
-            if options.split is not None:
-                raise UsageError(f"{store.url} holds tars: give the split's own URL, not --split.")
-            description = index_tars(store, target.url, spool, on_progress, options.classes)
+            description = index_tars(store, target.url, spool, on_progress, options)
         else:
             table = list_source(url, options, on_listed)
             if table.source.kind == "table":

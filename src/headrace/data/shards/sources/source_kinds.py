@@ -45,6 +45,7 @@ from headrace.data.shards.sources.sample_table import (
 )
 from headrace.data.shards.sources.table_files import TABLE_SUFFIXES, utf8_bytes
 from headrace.data.shards.sources.tables import list_table, list_tables
+from headrace.data.shards.sources.tree_roles import MasksAmongImages, refuse_wrong_level
 from headrace.data.storage import ObjectInfo, Store, join_url, open_store, safe_url, split_url
 
 
@@ -68,9 +69,10 @@ def list_class_folders(
         )
     listing.check(store.url)
     if not known_classes:
-        _refuse_wrong_level(listing.classes, store.url)
+        refuse_wrong_level(listing.classes, store.url)
         listing.refuse_only_class(store.url)
         listing.refuse_folders_without_images(store.url)
+        listing.masks.refuse(listing.stems.array(), store.url)
     classes, numbers = number_classes(listing.classes, known_classes, store.url)
     table = SampleTable(
         url=store.url,
@@ -108,31 +110,6 @@ def refuse_file(url: str) -> None:
     )
 
 
-_SPLITS = {"dev", "eval", "test", "testing", "train", "training", "val", "valid", "validation"}
-_PARTS = {
-    *("annotation", "annotations", "groundtruth", "gt", "image", "images", "img", "imgs"),
-    *("jpegimages", "label", "labels", "mask", "masks", "seg", "segmentation", "segmentations"),
-    *("segmentationclass", "segmentationobject"),
-}
-
-
-def _refuse_wrong_level(names: Sequence[str], url: str) -> None:
-    """Raise DatasetError where would-be class folders are splits, or images and masks."""
-    lower = {name.lower() for name in names}
-    problem = f"{url}: the folders {', '.join(sorted(names))} would become classes"
-    anyway = "If they are classes, name them in a file and give it with --classes-from."
-    if len(lower) > 1 and lower <= _SPLITS:
-        raise DatasetError(
-            f"{problem}, but they look like splits. Pack each by itself, to a folder of its own: "
-            f"`--split {min(names)}`. {anyway}"
-        )
-    if len(lower) > 1 and lower <= _PARTS:
-        raise DatasetError(
-            f"{problem}, but they look like images and their masks or labels. Give --image-glob "
-            f"and --mask-glob, such as '{min(names)}/**/*.jpg'. {anyway}"
-        )
-
-
 _IMAGE_KINDS = ", ".join(sorted(IMAGE_EXTENSIONS))
 
 
@@ -152,6 +129,7 @@ class _Listing:
         self.files = SourceListing()
         self.tables: dict[str, int] = {}  # with their sizes in bytes
         self.bad: list[BadFile] = []
+        self.masks = MasksAmongImages()
         self._class_ids: array[int] = array("i")
         self._class_numbers: dict[str, int] = {}
         self._loose: list[str] = []
@@ -175,6 +153,7 @@ class _Listing:
             return
         stem = stem_of(path)
         template = f"**{path[len(stem) :]}"
+        self.masks.add(path)
         self.stems.append(stem)
         self.paths.append(path)
         self.sizes.append(info.size_bytes)
