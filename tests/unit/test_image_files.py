@@ -336,3 +336,58 @@ def test_a_large_image_in_a_tar_is_told_too(tmp_path, kind):
         archive.addfile(info, io.BytesIO(sink.getvalue()))
     assert kind == "JPEG" or info.size > 2**20
     assert index_in_place(str(tmp_path)).manifest.num_oriented == 1
+
+
+COLOURS = RNG.integers(0, 256, (24, 32, 4)).astype(np.uint8)
+
+
+def with_alpha(kind: str, **options: object) -> bytes:
+    sink = io.BytesIO()
+    Image.fromarray(COLOURS).save(sink, kind, **options)
+    return sink.getvalue()
+
+
+def gif_with_transparency() -> bytes:
+    sink = io.BytesIO()
+    indices = Image.fromarray(COLOURS[:, :, :3]).convert("P", palette=Image.Palette.ADAPTIVE)
+    indices.save(sink, "GIF", transparency=3)
+    return sink.getvalue()
+
+
+def animated_png(*, default_image: bool) -> bytes:
+    sink = io.BytesIO()
+    frames = [Image.fromarray(np.roll(COLOURS, 5 * number, axis=0)) for number in range(3)]
+    frames[0].save(
+        sink, "PNG", save_all=True, append_images=frames[1:], default_image=default_image
+    )
+    return sink.getvalue()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(with_alpha(kind) for kind in ("TIFF", "PNG", "BMP")), with_alpha("WEBP", lossless=True),
+        with_alpha("TIFF", compression="tiff_deflate"), gif_with_transparency(),
+        animated_png(default_image=True), animated_png(default_image=False),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("decoder", [0, 1, 2])
+def test_colours_with_transparency_and_first_pictures_are_those_that_are_stored(data, decoder):
+    """OpenCV multiplies the colours of a TIFF by its alpha, and has another first picture."""
+    stored = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
+    np.testing.assert_array_equal(decode_image(data, first_decoder=decoder), stored)
+
+
+@pytest.mark.parametrize("compression", ["tiff_deflate", "tiff_lzw"])
+@pytest.mark.parametrize("place", [0.2, 0.5, 0.8])
+def test_a_damaged_tiff_is_no_image_with_other_pixels(compression, place):
+    data = bytearray(with_alpha("TIFF", compression=compression))
+    first = data[int(len(data) * place)]
+    data[int(len(data) * place)] = first ^ 0xFF
+    try:
+        stored = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
+    except OSError:
+        with pytest.raises(BadSampleError, match="No decoder accepts this image"):
+            decode_image(bytes(data))
+    else:  # LZW has no checksum
+        np.testing.assert_array_equal(decode_image(bytes(data)), stored)

@@ -58,7 +58,7 @@ class ImageHeader:
     width: int
     gray: bool = False  # a PNG without colour, which decodes to one channel
     palette: bool = False  # its pixels are indices into a table of colours
-    pillow_only: bool = False  # inks (CMYK), or a white below 255, that others do not convert
+    pillow_only: bool = False  # OpenCV gives other pixels: see `_PILLOWS_FORMATS`
     depth_bits: int = 8  # of one channel
 
 
@@ -68,7 +68,7 @@ def read_header(data: bytes | memoryview) -> ImageHeader:
     if start.startswith(b"\xff\xd8"):
         header = _read_jpeg_header(data)
     elif start.startswith(b"\x89PNG\r\n\x1a\n"):
-        header = _read_png_header(start)
+        header = _read_png_header(bytes(data[:_PNG_BEGINNING]))
     else:
         header = _read_other_header(data)
     if header.height * header.width > MAX_PIXELS:
@@ -95,6 +95,10 @@ def _read_jpeg_header(data: bytes | memoryview) -> ImageHeader:
     return ImageHeader(kind="jpeg", height=height, width=width, pillow_only=is_cmyk)
 
 
+_PNG_BEGINNING = 256  # bytes, in which an animated PNG has its chunk acTL
+_ANIMATION = b"acTL"
+
+
 def _read_png_header(start: bytes) -> ImageHeader:
     # PNG specification, 11.2.1: IHDR is the first chunk, its fields at fixed places.
     if len(start) < 26 or start[12:16] != b"IHDR":
@@ -106,6 +110,7 @@ def _read_png_header(start: bytes) -> ImageHeader:
         width=width,
         gray=colour_type in {0, 4},  # gray, gray with transparency
         palette=colour_type == 3,
+        pillow_only=_ANIMATION in start,  # its picture may be no part of the animation
         depth_bits=depth_bits,
     )
 
@@ -121,7 +126,11 @@ def _read_other_header(data: bytes | memoryview) -> ImageHeader:
                 depth_bits = _depth_bits(image)
                 kind: Kind = "jpeg" if image.format == "JPEG" else "other"
                 palette = image.mode == "P"
-                pillow_only = image.mode == "CMYK" or pnm_maximum(image) != 255
+                pillow_only = (
+                    image.format in _PILLOWS_FORMATS
+                    or image.mode == "CMYK"
+                    or pnm_maximum(image) != 255
+                )
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise BadSampleError(
             f"{len(data)} bytes are no image that any decoder knows ({one_line(error)}). "
@@ -136,6 +145,13 @@ def _read_other_header(data: bytes | memoryview) -> ImageHeader:
         depth_bits=depth_bits,
     )
 
+
+_PILLOWS_FORMATS = frozenset({"GIF", "TIFF"})
+"""Formats whose files are read by Pillow alone, as are inks (CMYK), a white below 255 and APNG.
+
+OpenCV multiplies the colours of a TIFF by its alpha and fills what it cannot decompress, and blends
+the transparent pixels of a GIF with a background.
+"""
 
 _BITS_PER_SAMPLE = 258  # TIFF 6.0, section 8
 
