@@ -6,6 +6,7 @@ import codecs
 import datetime as dt
 import decimal
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -507,3 +508,31 @@ def test_readers_know_the_mask_by_the_names_that_packing_gives(tmp_path, image, 
         ("jpg", "jpg"): ("image.jpg", "jpg"),
     }
     assert (first, second) == usual.get((image, mask), (first, second))
+
+
+def notes(path: Path, *cells: str) -> list[Any]:
+    """Return the values of a column x of a CSV file with these cells."""
+    text = "".join(f"{row}.jpg,{cell}\n" for row, cell in enumerate(cells))
+    return [row[3]["x"] for row in rows(listed(written(path, "x.csv", f"path,x\n{text}")))]
+
+
+@pytest.mark.parametrize(
+    ("cells", "values"),
+    [
+        (("NA", "NA"), ["NA", "NA"]),  # Namibia, where nothing else is in the column
+        (("null", ""), ["null", ""]),
+        (("", ""), [None, None]),
+        (("true", "0", "1"), ["true", "0", "1"]),
+        (("true", "False"), [True, False]),
+    ],
+)  # fmt: skip
+def test_cells_that_values_would_change_stay_texts(tmp_path: Path, cells, values):
+    assert notes(tmp_path, *cells) == values
+
+
+def test_deeply_nested_values_are_one_sentence(tmp_path: Path):
+    for depth in (400, 900, 3000):
+        deep = "[" * depth + "]" * depth
+        path = written(tmp_path, "a.jsonl", f'{{"path": "a.jpg", "x": 1, "y": {deep}}}\n')
+        with suppress(DatasetError):
+            assert len(listed(path)) == 1

@@ -146,7 +146,7 @@ def parse_table(data: bytes, name: str, where: str, columns: Sequence[str] = ())
         if name.lower().endswith((".csv", ".tsv")):
             return _parse_csv(text, name, where, columns)
         return _parse_json(text, where)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, RecursionError) as error:
         raise DatasetError(f"{where} cannot be read as its name says: {error}.") from None
 
 
@@ -327,8 +327,10 @@ def _in_blocks(data: bytes, read: Callable[[int], pa.Table]) -> pa.Table:
 def _is_faithful(column: pa.ChunkedArray[Any], written: pa.ChunkedArray[Any]) -> bool:
     """Return whether values that Arrow read from texts say what the texts do."""
     kind = column.type
-    if pa.types.is_boolean(kind) or pa.types.is_null(kind) or pa.types.is_string(kind):
-        return True
+    if pa.types.is_string(kind) or pa.types.is_null(kind) or pa.types.is_boolean(kind):
+        # NA alone in its column may be Namibia, and 1 among true and false is a number.
+        doubtful = {pa.bool_(): r"^[01]$", pa.null(): "."}.get(kind)
+        return not (doubtful and pc.any(pc.match_substring_regex(written, doubtful)).as_py())
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
         return False  # a time: 10:00 would become 10:00:00
     written = written.filter(pc.is_valid(column))

@@ -348,8 +348,8 @@ def _fits_json(cells: TableCells, name: str) -> bool:
     return False
 
 
-_NO_JSON = (ValueError, OverflowError, pa.ArrowException)
-"""Errors of bytes that are no text, and of times and durations that Python's do not reach."""
+_NO_JSON = (ValueError, OverflowError, RecursionError, pa.ArrowException)
+"""Errors of bytes that are no text, of deep nesting, and of times that Python's do not reach."""
 
 _BYTES = "binary"  # in the names of Arrow's types, also within lists and structs
 
