@@ -102,3 +102,31 @@ def test_one_class_in_two_spellings_does_not_become_two(
     with pytest.raises(DatasetError, match=r"differ in (blanks|their Unicode form)"):
         listed(path)
     assert listed(path, *names, "dog").classes == (*names, "dog")
+
+
+@pytest.mark.parametrize("values", [("cat",), ("cat", "dog")])
+@pytest.mark.parametrize("within", ["", "data/"])
+def test_a_column_in_the_names_of_folders_is_not_lost(
+    tmp_path: Path, values: tuple[str, ...], within: str
+):
+    for value in values:
+        folder = tmp_path / "t" / within / f"label={value}"
+        folder.mkdir(parents=True)
+        pyarrow.parquet.write_table(pa.table({"path": [f"{value}.jpg"]}), folder / "0.parquet")
+    with pytest.raises(DatasetError, match="cells of the column 'label' are the names of folders"):
+        listed(tmp_path / "t")
+
+
+def test_a_part_without_rows_is_none_the_less_a_part(tmp_path: Path):
+    for part, paths in enumerate(([], ["1.jpg"], [])):
+        table = pa.table({"path": pa.array(paths, pa.string()), "label": [7] * len(paths)})
+        schema = pa.schema({"path": pa.string(), "label": pa.int64()})
+        pyarrow.parquet.write_table(table.cast(schema), tmp_path / f"part-{part}.parquet")
+    assert labels(listed(tmp_path)) == [7]
+
+
+def test_one_name_at_two_places_is_told_with_what_names_samples_otherwise(tmp_path: Path):
+    path = tmp_path / "a.csv"
+    path.write_text("url\nhttp://a/1.jpg\nhttp://b/1.jpg\n")
+    with pytest.raises(DatasetError, match="or name the samples in a column 'key'"):
+        listed(path)

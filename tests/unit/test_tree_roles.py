@@ -114,3 +114,20 @@ def test_tars_of_one_split_are_one_dataset(tmp_path):
     names = ("train/0.tar", "train/1.tar", "training-2.tar", "extra.tar", "a-testimony.tar")
     source = write(tmp_path / "src", {name: tar_of(f"{name[:-4]}.jpg") for name in names})
     assert index_in_place(str(source)).manifest.num_samples == 5
+
+
+@pytest.mark.parametrize(
+    ("folder", "table"),
+    [("train", "train.csv"), ("images", "labels.csv"), ("train", "train/metadata.jsonl")],
+)
+def test_a_folder_of_images_beside_a_table_is_not_the_only_class(tmp_path, folder, table):
+    files = {f"{folder}/1.jpg": jpeg(), f"{folder}/2.jpg": jpeg(), table: b"file_name,label\n"}
+    source = write(tmp_path / "src", files)
+    with pytest.raises(
+        DatasetError, match=rf"{folder} would be the only class, .* in {table}: pack"
+    ):
+        list_source(str(source), SourceOptions())
+    assert list_source(str(source), SourceOptions(classes=(folder,))).classes == (folder,)
+    assert classes_of(source / folder) == ()
+    cats = write(tmp_path / "cats", {"cat/1.jpg": jpeg(), "notes.csv": b"file_name,label\n"})
+    assert classes_of(cats) == ("cat",)

@@ -291,11 +291,12 @@ def refuse_shared_stems(table: SampleTable) -> None:
         for row in rows[:10]
     ]
     more = f"\n  and {len(rows) - 10} more" if len(rows) > 10 else ""
+    other = ", or name the samples in a column 'key'" if table.source.kind == "table" else ""
     raise DatasetError(
         f"{table.url}: two files with one key, {len(rows)} times:\n"
         + "\n".join(f"  {example}" for example in examples)
         + f"{more}\nA sample is named by its file's path without the extension. Rename or remove "
-        "one of each."
+        f"one of each{other}."
     )
 
 

@@ -45,7 +45,11 @@ from headrace.data.shards.sources.sample_table import (
 )
 from headrace.data.shards.sources.table_files import TABLE_SUFFIXES, utf8_bytes
 from headrace.data.shards.sources.tables import list_table, list_tables
-from headrace.data.shards.sources.tree_roles import MasksAmongImages, refuse_wrong_level
+from headrace.data.shards.sources.tree_roles import (
+    MasksAmongImages,
+    refuse_table_of_classes,
+    refuse_wrong_level,
+)
 from headrace.data.storage import ObjectInfo, Store, join_url, open_store, safe_url, split_url
 
 
@@ -227,6 +231,8 @@ class _Listing:
 
     def refuse_only_class(self, url: str) -> None:
         """Raise DatasetError where the only class folder has folders that may be the classes."""
+        if len(self.classes) == 1 and self._inner == {""}:
+            refuse_table_of_classes(self.classes[0], self.tables, url)
         if len(self.classes) == 1 and "" not in self._inner and len(self._inner) > 1:
             only, inner = self.classes[0], sorted(self._inner)
             more = ", ..." if len(inner) > 3 else ""

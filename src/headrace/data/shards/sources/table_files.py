@@ -96,7 +96,7 @@ class TableCells:
                     f"{self.where}: column {name!r} holds numbers with decimals, or of 20 digits, "
                     "and names are looked for there. Write them as texts."
                 )
-            chunks = column.cast(pa.large_string()).chunks
+            chunks = column.cast(pa.large_string()).chunks or [pa.array([], pa.large_string())]
         except pa.ArrowException:
             raise _no_texts(column, name, self.where) from None
         return cast("pa.LargeStringArray", pa.concat_arrays(chunks))

@@ -92,8 +92,16 @@ def one_table(paths: Sequence[str], url: str) -> Sequence[str]:
     """Return sorted paths of tables if they are Parquet files that are parts of one table.
 
     Names of parts differ in their numbers alone: train-00000-of-00002.parquet. DatasetError: there
-    are several tables, another kind of table, or a part is missing.
+    are several tables, another kind of table, a part is missing, or a column is in folders' names.
     """
+    for path in paths:
+        partition = _PARTITION.search(path)
+        if partition is not None:
+            raise DatasetError(
+                f"{url}: {path} is a part of a partitioned table, of which the cells of the column "
+                f"{partition[1]!r} are the names of folders. Write it as one table, which has that "
+                "column: pandas.read_parquet(FOLDER).to_parquet(FILE)."
+            )
     tables: dict[str, list[str]] = {}
     for path in paths:
         folder, slash, name = path.rpartition("/")
@@ -120,6 +128,8 @@ def one_table(paths: Sequence[str], url: str) -> Sequence[str]:
 
 # Also a hash of each part's own content, as in train-00000-of-00002-6ef3991c06080e14.parquet.
 _NUMBER = re.compile(r"(?<=\d-)[0-9a-f]{16}(?=\.)|\d+")
+# As Hive, Spark and Arrow write a table with a column in its folders' names: label=cat/0.parquet.
+_PARTITION = re.compile(r"(?:^|/)([^/=]+)=[^/]*/")
 _OF = re.compile(r"-of-(\d+)")
 
 

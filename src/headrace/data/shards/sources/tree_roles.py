@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from headrace.core.errors import DatasetError
 from headrace.data.shards.members import stem_of
+from headrace.data.storage import join_url
 
 _SPLITS = {
     "train": "train", "training": "train", "trn": "train", "test": "test", "testing": "test",
@@ -76,6 +77,19 @@ def refuse_wrong_level(names: Sequence[str], url: str) -> None:
 def _shown(names: Sequence[str]) -> str:
     more = f" and {len(names) - 10} more" if len(names) > 10 else ""
     return ", ".join(sorted(names)[:10]) + more
+
+
+def refuse_table_of_classes(only: str, tables: Iterable[str], url: str) -> None:
+    """Raise DatasetError where the only class is a folder of images, and tables may have others."""
+    words = _words(only)
+    beside = [path for path in tables if path.count("/") == 0 or path.startswith(f"{only}/")]
+    if beside and words and (_SPLITS.keys() | _PARTS | _OTHERS).issuperset(words):
+        raise DatasetError(
+            f"{url}: {only} would be the only class, and its classes may be in {beside[0]}: pack "
+            f"that table, {join_url(url, beside[0])}, for its labels, or {join_url(url, only)} for "
+            "the images without classes. If it is the class, name it in a file and give it with "
+            "--classes-from."
+        )
 
 
 def is_of_split(path: str, split: str) -> bool:
