@@ -170,6 +170,23 @@ def test_names_with_dots_that_share_samples_are_warned_of(tmp_path, names, words
     assert ("warning:" in told.stderr) == bool(words)
 
 
+@pytest.mark.parametrize(
+    ("names", "too_few"),
+    [
+        (["a.jpg", "a.cls", "b.jpg"], 1),
+        (["x/a.jpg", "x/b.jpg", "y/a.cls", "y/b.cls"], 4),
+        (["a.jpg", "a.seg.png", "b.jpg"], 1),
+        (["a.jpg", "a.cls", "b.png", "b.cls"], 0),
+        (["a.jpg", "a.txt", "b.jpg", "b.txt"], 0),
+    ],
+)
+def test_members_that_samples_lack_are_warned_of(tmp_path, names, too_few):
+    tar(tmp_path / "src/x.tar", names, jpeg())
+    told = run_data_verb(tmp_path, "index", "src").stderr
+    assert (f"at least {too_few} too few for each to have all" in told) == bool(too_few)
+    assert ("warning:" in told) == bool(too_few)
+
+
 def test_a_bucket_has_the_same_rule_as_a_folder(tmp_path, s3_url):
     files = {f"{name}/{n}.JPG": jpeg(n) for name in ("cat", "dog") for n in range(2)}
     files |= {"cat/.ipynb_checkpoints/0-checkpoint.jpg": jpeg(), "@eaDir/0.jpg": jpeg()}

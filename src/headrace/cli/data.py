@@ -148,7 +148,7 @@ def index(
 
     Example: [bold]headrace data index s3://bucket/webdataset[/bold]
     """
-    from headrace.cli.data_report import print_dataset, warnings_of_names
+    from headrace.cli.data_report import print_dataset, warnings_of_tars
     from headrace.cli.progress_display import ProgressDisplay
     from headrace.data.shards.in_place_index import index_in_place
     from headrace.data.storage import declare_leaf
@@ -160,7 +160,7 @@ def index(
             url, destination=to, source=options, max_bad=max_bad, progress=progress
         )
     print_dataset(report.url, report.manifest, f"{report.url}: indexed", {}, json=json)
-    for warning in warnings_of_names(report.manifest):
+    for warning in warnings_of_tars(report.manifest):
         typer.echo(f"warning: {warning}", err=True)
 
 

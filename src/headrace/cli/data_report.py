@@ -10,6 +10,8 @@ from typing import Any
 import typer
 
 from headrace.core.units import format_bytes
+from headrace.data.image_files import is_mask_name
+from headrace.data.shards.data_files import is_image
 from headrace.data.shards.manifest import DatasetManifest
 
 _MAX_BAD_SHOWN = 20
@@ -90,13 +92,35 @@ def _ignored_and_bad(manifest: DatasetManifest) -> list[str]:
     return lines
 
 
+def warnings_of_tars(manifest: DatasetManifest) -> list[str]:
+    """Return warnings of tars: names with dots, and samples without members that others have."""
+    if manifest.layout != "tar":
+        return []
+    return _warnings_of_names(manifest) + _warnings_of_members(manifest)
+
+
+def _warnings_of_members(manifest: DatasetManifest) -> list[str]:
+    """Return a warning where samples lack members; images of several formats count as one kind."""
+    kinds = [extension.name for extension in manifest.extensions]
+    images = [kind for kind in kinds if is_image(f"x.{kind}") and not is_mask_name(kind)]
+    complete = manifest.num_samples * (len(kinds) - len(images) + bool(images))
+    if manifest.num_members >= complete:
+        return []
+    too_few = complete - manifest.num_members
+    warning = (
+        f"{manifest.num_samples:,} samples with files of the kinds {', '.join(kinds)} have "
+        f"{manifest.num_members:,} files, at least {too_few:,} too few for each to have all: a "
+        "batch whose first sample lacks one is without it. A member belongs to the sample of its "
+        "own path and tar: a/1.jpg and b/1.cls, or ./1.jpg and 1.cls, are two samples."
+    )
+    return [warning]
+
+
 _ROLES = frozenset({"image", "img", "input", "mask", "rgb", "target"})
 
 
-def warnings_of_names(manifest: DatasetManifest) -> list[str]:
-    """Return warnings of tars where names with dots may make one sample of several files."""
-    if manifest.layout != "tar":
-        return []
+def _warnings_of_names(manifest: DatasetManifest) -> list[str]:
+    """Return warnings where names with dots may make one sample of several files."""
     by_kind: dict[str, list[str]] = {}
     for extension in (each.name for each in manifest.extensions):
         first, dot, last = extension.rpartition(".")
