@@ -130,3 +130,33 @@ def test_one_name_at_two_places_is_told_with_what_names_samples_otherwise(tmp_pa
     path.write_text("url\nhttp://a/1.jpg\nhttp://b/1.jpg\n")
     with pytest.raises(DatasetError, match="or name the samples in a column 'key'"):
         listed(path)
+
+
+@pytest.mark.parametrize(
+    ("header", "cells", "is_fine"),
+    [
+        ("path,note", "a.json,x", False), ("path,label", "a.CLS,1", False),
+        ("image,mask,note", "a.jpg,a.json,x", False), ("path,label", "http://h/a.cls?x=1,1", False),
+        ("path,label", "a.json,1", True), ("path,note", "a.cls,x", True), ("path", "a.json", True),
+    ],
+)  # fmt: skip
+def test_a_file_is_not_dropped_for_the_member_that_columns_make(
+    tmp_path: Path, header: str, cells: str, is_fine: bool
+):
+    path = tmp_path / "a.csv"
+    path.write_text(f"{header}\n{cells}\n")
+    if is_fine:
+        assert len(listed(path)) == 1
+    else:
+        with pytest.raises(DatasetError, match="which other columns make, in row 1"):
+            listed(path)
+
+
+@pytest.mark.parametrize(
+    "rows", ["url\nhttp://h/a/\n", "path,key\na.jpg,x/\n", "path,key\na.jpg,/\n"]
+)
+def test_samples_without_a_name_are_refused(tmp_path: Path, rows: str):
+    path = tmp_path / "a.csv"
+    path.write_text(rows)
+    with pytest.raises(DatasetError, match=r"ends in '/'|a leading '/'"):
+        listed(path)

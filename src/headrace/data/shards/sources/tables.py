@@ -19,7 +19,14 @@ from headrace.core.arrow_arrays import large_strings
 from headrace.core.errors import DatasetError
 from headrace.data.shards.data_files import IgnoredFiles
 from headrace.data.shards.manifest import DatasetSource
-from headrace.data.shards.members import key_of, path_of_url, refusal, stem_of
+from headrace.data.shards.members import (
+    extension_of,
+    key_of,
+    path_of_url,
+    refusal,
+    split_name,
+    stem_of,
+)
 from headrace.data.shards.reports import BadFile
 from headrace.data.shards.sources.sample_table import (
     FileColumn,
@@ -140,6 +147,8 @@ def _samples(
     paths = columns.paths(columns.image)
     masks = columns.paths(columns.mask) if columns.mask else None
     labels, classes = _labels(columns, known_classes)
+    notes = _notes(columns)
+    columns.refuse_members(("cls",) * (labels is not None) + ("json",) * (notes is not None))
     table = SampleTable(
         url=safe_url(folder),
         stems=_stems(columns, paths),
@@ -147,7 +156,7 @@ def _samples(
         masks=None if masks is None else _column(masks),
         labels=labels,
         classes=classes,
-        notes=_notes(columns),
+        notes=notes,
         source=DatasetSource(
             kind="table",
             url=columns.where,
@@ -198,6 +207,14 @@ class _Columns:
         no_names = [row for row, path in enumerate(paths) if "\0" in path]
         self.refuse_rows(no_names, name, "has a zero byte, which no name of a file has,")
         return large_strings(paths)
+
+    def refuse_members(self, made: Sequence[str]) -> None:
+        """Raise DatasetError where a file is named as a member that other columns make."""
+        for name in filter(None, (self.image, self.mask)):
+            files = enumerate(texts(self.paths(name)))
+            wrong = [row for row, path in files if extension_of(path_of_url(path)) in made]
+            problem = f"names a file of the kind {' or '.join(made)}, which other columns make,"
+            self.refuse_rows(wrong, name, problem, "Rename those files, or leave the columns out.")
 
     def refuse_rows(
         self,
@@ -301,10 +318,14 @@ def _stems(columns: _Columns, paths: pa.LargeStringArray) -> pa.LargeStringArray
         name = columns.image
         stems = large_strings([stem_of(path_of_url(path)) for path in texts(paths)])
     # Names that lint and other readers refuse must not be written.
-    wrong = [row for row, stem in enumerate(texts(stems)) if refusal(f"{key_of(stem)}.x")]
+    members = [f"{key_of(stem)}.x" for stem in texts(stems)]
+    wrong = [row for row, member in enumerate(members) if refusal(member)]
     problem = "would name a sample with '..' or a leading '/'"
     advice = "Correct those rows, or name the samples in a column 'key'."
     columns.refuse_rows(wrong, name, problem, advice)
+    nameless = [row for row, member in enumerate(members) if split_name(member) is None]
+    problem = "ends in '/', so that its sample would have no name,"
+    columns.refuse_rows(nameless, name, problem, advice)
     return stems
 
 
