@@ -6,8 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from headrace.core import env
 from headrace.core.errors import UsageError
-from headrace.data.storage import join_url, safe_url, split_url
+from headrace.data.storage import (
+    join_url,
+    open_store,
+    safe_url,
+    split_url,
+)
 from headrace.data.storage.urls import check_path, parse_url
 
 
@@ -117,3 +123,33 @@ def test_paths_that_are_none(path: str) -> None:
 @pytest.mark.parametrize("path", ["a", "a/b", "...", "a/..b", ".hidden", "a b/ä?#%20"])
 def test_paths_that_are(path: str) -> None:
     check_path(path)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://h:99999/a", "http://h:port/a", "http://[::1/a", "https://[zz]/a", "http://a b/c",
+        "s3://{bucket}/a", "s3://b ucket/a", "gs://b\\x/a", "az://c\n/a", "s3://<bucket>/a",
+        "https://${HOST}/a",
+    ],
+)  # fmt: skip
+def test_names_that_no_bucket_or_host_has_are_refused(url: str) -> None:
+    for parse in (parse_url, split_url):
+        with pytest.raises(UsageError, match=r"which no such name does|is no URL"):
+            parse(url)
+
+
+@pytest.mark.parametrize("url", ["az://$web/a", "s3://Old_Bucket.x/a", "http://bücher.example/a"])
+def test_names_that_are_unusual_are_not(url: str) -> None:
+    assert parse_url(url).prefix == "a"
+
+
+def test_settings_that_a_client_refuses_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, _ in env.connection_variables():
+        monkeypatch.delenv(name)
+    with pytest.raises(UsageError, match="Set AZURE_STORAGE_ACCOUNT"):
+        open_store("az://container/a").head("x")
+    for endpoint in ("http://h:99999", "localhost:9000", "s3://bucket", "http://a b"):
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+        with pytest.raises(UsageError, match=r"is no URL|no such name"):
+            open_store("s3://bucket/a").head("x")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from typing import NamedTuple, Self
-from urllib.parse import urlsplit
 
 import google_crc32c
 
@@ -96,7 +95,7 @@ def path_of_url(url: str) -> str:
     """
     scheme, separator, rest = url.partition("://")
     if scheme.lower() in {"http", "https"}:
-        path = urlsplit(url).path
+        path = re.split(r"[?#]", rest, maxsplit=1)[0].partition("/")[2]
     else:
         path = rest.partition("/")[2] if separator else url
     return path.lstrip("/").removeprefix("./")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os.path
+import re
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal
@@ -65,6 +66,8 @@ def parse_url(url: str) -> Location:
             f"{safe_url(url)}: the bucket's name holds '@' or '?'. Credentials and endpoints come "
             "from the environment (such as AWS_ENDPOINT_URL), not from the URL."
         )
+    if kind != "memory":
+        _refuse_characters(root, url, "bucket's")
     prefix = prefix.strip("/")
     shown = f"{scheme.lower()}://{root}/{prefix}".rstrip("/") if root else f"memory://{prefix}"
     return Location(kind=kind, root=root, prefix=prefix, url=shown)
@@ -114,10 +117,29 @@ def _local(path: str) -> Location:
     return Location(kind="local", root="", prefix=folder, url=folder)
 
 
+_NO_NAME = re.compile(r"[\s\x00-\x1f\x7f\"<>\\^`{}|]")
+"""Characters that names of buckets and hosts never have: braces are those of a template."""
+
+
+def _refuse_characters(name: str, url: str, whose: str) -> None:
+    """Raise UsageError for a name that is none, for which clients of stores fail in other ways."""
+    found = _NO_NAME.search(name)
+    if found is not None:
+        raise UsageError(
+            f"{safe_url(url)}: the {whose} name holds {found[0]!r}, which no such name does. Write "
+            "the name itself there."
+        )
+
+
 def _http(url: str) -> Location:
-    parts = urlsplit(url)
-    if not parts.hostname:
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:  # a port or an address of IPv6 that is none
+        raise UsageError(f"{safe_url(url)} is no URL ({error}). Correct its host.") from None
+    if not parts.hostname or port == 0:
         raise UsageError(f"{safe_url(url)} names no host. Write it as https://host/folder.")
+    _refuse_characters(parts.hostname, url, "host's")
     shown = safe_url(url).rstrip("/")
     root = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
     prefix = unquote(parts.path).strip("/")

@@ -17,7 +17,7 @@ from typing import Any
 
 from headrace.core import env
 from headrace.core.errors import UsageError
-from headrace.data.storage.urls import Location
+from headrace.data.storage.urls import Location, parse_url, safe_url
 
 _NEEDS_BOTO3 = ("role_arn", "sso_session", "sso_start_url", "credential_process")
 
@@ -144,14 +144,29 @@ _METADATA_WAIT_S = 0.5
 
 
 def read_settings(location: Location) -> dict[str, Any]:
-    """Return the client's settings for `location`; UsageError: as for `s3_settings`."""
+    """Return the client's settings for `location`.
+
+    UsageError: as for `s3_settings`, or an endpoint that is no URL of a server.
+    """
+    settings: dict[str, Any] = {}
     if location.kind == "s3":
-        return s3_settings(offered_by_host=_host_offers_credentials)
-    if location.kind == "gs":
-        return _google_settings()
-    if location.kind == "az":
-        return _azure_settings()
-    return {}
+        settings = s3_settings(offered_by_host=_host_offers_credentials)
+    elif location.kind == "gs":
+        settings = _google_settings()
+    elif location.kind == "az":
+        settings = _azure_settings()
+    for name in settings.keys() & {"endpoint", "base_url"}:
+        _check_endpoint(settings[name], location)
+    return settings
+
+
+def _check_endpoint(endpoint: str, location: Location) -> None:
+    """Raise UsageError for what is no URL of a server: the client fails on it amid a request."""
+    if parse_url(endpoint).kind != "http":
+        raise UsageError(
+            f"{location.url}: the endpoint {safe_url(endpoint)} is no URL of a server. Write it as "
+            "http://host:port, for example in AWS_ENDPOINT_URL."
+        )
 
 
 def _google_settings() -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 import obstore
-from obstore.exceptions import AlreadyExistsError
+from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
 
 from headrace.core.errors import DeniedError, NotFoundError, UsageError
@@ -81,6 +81,19 @@ class Connections:
         return self._open(self._client, _upload_retries(self._config))
 
     def _open(self, client: ClientConfig, retry: RetryConfig) -> ObjectStore:
+        try:
+            return self._opened(client, retry)
+        except (BaseError, ValueError) as error:  # its text may contain settings
+            if "Account must be specified" in str(error):
+                problem = "the storage account is not named. Set AZURE_STORAGE_ACCOUNT."
+            else:
+                problem = (
+                    f"the client refuses the URL or its settings ({type(error).__name__}). Check "
+                    "endpoint, region and credentials in the environment and the cloud's own files."
+                )
+            raise UsageError(f"{self._location.url}: {problem}") from None
+
+    def _opened(self, client: ClientConfig, retry: RetryConfig) -> ObjectStore:
         location = self._location
         options: dict[str, Any] = {"client_options": client, "retry_config": retry}
         if location.kind in _STORES:
