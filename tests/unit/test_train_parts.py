@@ -6,6 +6,7 @@ import hashlib
 import os
 import pickle
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,21 @@ COMMIT = Commit(
 
 def test_a_commit_reads_back_as_it_was_written():
     assert Commit.from_json(COMMIT.to_json(), "s3://b/c") == COMMIT
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {30: 1, 60: 2},
+        {"a": [{1: {True: "x", None: [], 2.5: 0, "1": "text"}}]},
+        {"headrace-pairs": [[1, 2]]},
+        {"headrace-pairs": {}, "b": {3: float("inf")}},
+        {},
+    ],
+)
+def test_dicts_in_a_commit_keep_their_keys(value: object):
+    commit = replace(COMMIT, loader=({0: value}, value), extra=value)
+    assert Commit.from_json(commit.to_json(), "s3://b/c") == commit
 
 
 @pytest.mark.parametrize(

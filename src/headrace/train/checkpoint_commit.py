@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from headrace.core.errors import CheckpointError
@@ -42,7 +42,9 @@ class Commit:
 
     def to_json(self) -> bytes:
         """Return the commit file's bytes."""
-        return json.dumps({"version": _FORMAT_VERSION, **asdict(self)}, indent=1).encode() + b"\n"
+        values = {"loader": _with_text_keys(self.loader), "extra": _with_text_keys(self.extra)}
+        fields = asdict(replace(self, loader=None, extra=None)) | values
+        return json.dumps({"version": _FORMAT_VERSION, **fields}, indent=1).encode() + b"\n"
 
     @classmethod
     def from_json(cls, data: bytes, url: str) -> Commit:
@@ -56,8 +58,10 @@ class Commit:
                     "the version that wrote it, or a newer one."
                 )
             files = tuple(SavedFile(**file) for file in entries.pop("files"))
-            loader = entries.pop("loader")
-            commit = cls(files=files, loader=None if loader is None else tuple(loader), **entries)
+            loader = _with_own_keys(entries.pop("loader"))
+            extra = _with_own_keys(entries.pop("extra", None))
+            loaders = None if loader is None else tuple(loader)
+            commit = cls(files=files, loader=loaders, extra=extra, **entries)
             for name in (commit.save, *(file.name for file in files)):
                 if not _PLAIN_NAME.fullmatch(name):
                     raise ValueError(f"{name!r} is no file's name")  # noqa: TRY301
@@ -67,6 +71,45 @@ class Commit:
                 "go on from the one before it."
             ) from error
         return commit
+
+
+def json_copy(value: Any) -> Any:
+    """Return a value as it is read back from a commit: dicts keep their keys, tuples are lists.
+
+    Raises TypeError, ValueError, RecursionError (it is not made of what JSON has, or has no end).
+    """
+    return _with_own_keys(json.loads(json.dumps(_with_text_keys(value))))
+
+
+_PAIRS = "headrace-pairs"
+
+
+def _with_text_keys(value: Any) -> Any:
+    """Return a value with dicts that have other keys than texts as lists of pairs.
+
+    JSON would make texts of them: a scheduler's {30: 1} would come back as {"30": 1}, in which no
+    epoch is found.
+    """
+    if isinstance(value, dict):
+        if _PAIRS not in value and all(isinstance(key, str) for key in value):
+            return {key: _with_text_keys(each) for key, each in value.items()}
+        if odd := [key for key in value if not isinstance(key, str | int | float | None)]:
+            raise TypeError(f"a dict has the key {odd[0]!r}, a {type(odd[0]).__name__}")
+        return {_PAIRS: [[key, _with_text_keys(each)] for key, each in value.items()]}
+    if isinstance(value, list | tuple):
+        return [_with_text_keys(each) for each in value]
+    return value
+
+
+def _with_own_keys(value: Any) -> Any:
+    """Return the value that `_with_text_keys` was given."""
+    if isinstance(value, dict):
+        if value.keys() == {_PAIRS}:
+            return {key: _with_own_keys(each) for key, each in value[_PAIRS]}
+        return {key: _with_own_keys(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_with_own_keys(each) for each in value]
+    return value
 
 
 def step_folder(step: int) -> str:

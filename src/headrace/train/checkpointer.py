@@ -5,7 +5,6 @@ Collective steps exchange their outcome, so that every rank learns of a failure 
 
 from __future__ import annotations
 
-import json
 import time
 import uuid
 import warnings
@@ -25,7 +24,7 @@ from torch.optim import Optimizer
 from headrace.core.errors import CheckpointError, UsageError
 from headrace.core.world import current_world
 from headrace.data.storage import StorageConfig, open_store, parse_url
-from headrace.train.checkpoint_commit import Commit, SavedFile, step_folder
+from headrace.train.checkpoint_commit import Commit, SavedFile, json_copy, step_folder
 from headrace.train.checkpoint_store import (
     CheckpointCatalog,
     describe_file,
@@ -196,7 +195,7 @@ class Checkpointer:
             optimizer: The optimizer of the model's parameters.
             loader: Its `state_dict()` is saved, as JSON.
             extra: Rank 0's is saved: anything JSON can hold, such as the epoch or a scheduler's
-                state.
+                state. Dicts may also have numbers as keys; tuples come back as lists.
 
         Raises:
             CheckpointError: On every rank: it could not be written, a value cannot be saved, or the
@@ -389,8 +388,8 @@ def _restore_loader(commit: Commit, loader: Stateful | None) -> None:
 
 def _as_json(state: Any) -> Any:
     try:
-        return json.loads(json.dumps(state))
-    except (TypeError, ValueError) as error:
+        return json_copy(state)
+    except (TypeError, ValueError, RecursionError) as error:
         raise CheckpointError(
             f"The loader's state and `extra` are kept as JSON, and this cannot be: {error}. Give "
             "numbers, texts, lists and dicts of them."
