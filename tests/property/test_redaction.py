@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from urllib.parse import quote, unquote
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,6 +27,17 @@ def test_users_of_urls(secret: str, scheme: str, has_user: bool):
 @given(SECRETS)
 def test_passwords_with_slashes(secret: str):
     assert secret not in redact_text(f"https://user:{secret}@host/path")
+
+
+@given(SECRETS, NAMES, st.integers(1, 3))
+def test_quoted_for_a_url(secret: str, name: str, times: int):
+    text = f"x {name}={secret}"
+    for _ in range(times):
+        text = quote(text, safe="/ ")
+    shown = redact_text(text)
+    for _ in range(times):
+        shown = unquote(shown)
+    assert secret not in shown
 
 
 @given(SECRETS, NAMES)

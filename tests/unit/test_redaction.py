@@ -132,6 +132,20 @@ def test_no_secret_of_a_command_line_is_kept(typed, kept):
         "user:{0}@cache:6379",
         "user:{0}@db/x",
         "https://hooks.slack.com/services/T0/B0/{0}",
+        "https%3A%2F%2Fuser%3A{0}%40host%2Fx",
+        "aws_secret_access_key%3D{0}&lr=1",
+        "https://h/x%3Fnext%3Dhttps%253A%252F%252Fh%252F%253Ftoken%253D{0}",
+        "login.html%3fpassword%3d{0}",
+        "curl -u user:{0} https://h",
+        "curl --proxy-user=me:{0} https://h",
+        "Command '['curl', '--user', 'me:{0}', 'https://h']' failed",
+        "machine h login me password {0}",
+        "headers: [('Accept', '*'), ('x-auth-token', '{0}')]",
+        "[(b'authorization', b'Token {0}')]",
+        "AUTHORIZATION=ApiKey {0}",
+        "connect(auth=HTTPBasicAuth('me', '{0}'))",
+        "kennwort: {0}",
+        "mot_de_passe={0}",
     ],
 )
 def test_a_secret_is_hidden_wherever_it_stands(text: str):
@@ -148,6 +162,8 @@ def test_a_secret_is_hidden_wherever_it_stands(text: str):
     [
         "AKIAIOSFODNN7EXAMPLE", "hf_" + "aB3" * 10, "ghp_" + "aB3" * 12, "github_pat_" + "aB3" * 10,
         "sk-proj-" + "aB3" * 10, "xoxb-1234567890-abc", "AIza" + "aB3-_" * 7, "glpat-" + "aB3" * 8,
+        "nvapi-" + "aB3" * 16, "gsk_" + "aB3" * 16, "dapi" + "a1b2" * 8, "sk_live_" + "aB3" * 8,
+        "ABIAIOSFODNN7EXAMPLE", "pypi-" + "aB3" * 20, "SG." + "aB3" * 7 + "." + "cD4" * 14,
         "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0", "-----BEGIN RSA PRIVATE KEY-----\nMIIE\n",
     ],
 )  # fmt: skip
@@ -165,6 +181,9 @@ def test_a_key_of_a_known_form_is_hidden_under_any_name(secret: str):
         "image:tag@sha256:0011", "task-of-something-very-long-1", "C:/x", "gs://b/k#1.jpg",
         '{"lr": 0.1, "max_tokens": 5, "names": ["a", "b"]}', "key=label", "for token in tokens:",
         '{"tokens": [1, 2], "special_tokens": ["<pad>", "[CLS]"]}', "nginx:1.2@sha256:0011",
+        "docker run -u 1000:1000 x", "https://h/a%20b/c%40d", "100%25 of%3A x",
+        "python -u train.py",
+        "('token', 3)", "loss(token_ids, labels)", "%d%b%Y",
         "pass: 3", "x-axis: loss", "--x-key=loss", "a='b' c=\"d\"",
     ],
 )  # fmt: skip
@@ -177,7 +196,8 @@ def test_in_code_only_literals_are_hidden():
     for code in (
         "token = tokenizer(text)", "tokens: int = 5", "x = f(password=password)",
         "tokens = [tok(x) for x in y]", 'special_tokens = ["<pad>", "[CLS]"]', 'f("password", x)',
-        'parser.add_argument("--token", "-t", default=None)',
+        'parser.add_argument("--token", "-t", default=None)', 'token = os.getenv("HF_TOKEN")',
+        "tokens = tokenizer.encode(text)",
     ):  # fmt: skip
         assert redact_text(code, is_code=True) == code
     assert redact_text('login(token="abc", n=1)', is_code=True) == 'login(token="***", n=1)'
@@ -185,7 +205,7 @@ def test_in_code_only_literals_are_hidden():
         "password: str = 'abc'", "def f(token: str | None = 'abc'):", "if password == 'abc':",
         "API_KEYS = ['abc', 'abc2']", "get('HF_TOKEN', 'abc')", 'x["token"] = f"""abc',
         "token = 'abc", 'parser.add_argument("--token", type=str, default="abc")',
-        "run(['login', '--token', 'abc'])",
+        "run(['login', '--token', 'abc'])", "get(url, auth=HTTPBasicAuth('me', 'abc'))",
     ):  # fmt: skip
         assert "abc" not in redact_text(code, is_code=True), code
 
@@ -203,7 +223,9 @@ ValueError: no login with password=abc, {'Authorization': 'Bearer abc'}
 
 
 def test_the_time_to_redact_a_long_word_does_not_grow_with_its_square():
-    for piece in ("a-", "a+", "a.", "set", "a=1,", '"', "\\", "token=", "<a>", "name:'a' "):
+    for piece in ("a-", "a+", "a.", "set", "a=1,", '"', "\\", "token=", "<a>", "name:'a' ",
+        "%25", "%3D", "token%3D", "-u a:", "login a password ", "('token',", "token=a(",
+    ):  # fmt: skip
         text = piece * (100_000 // len(piece))
         assert len(redact((text, text))) == 2
         redact_text(text, is_code=True)

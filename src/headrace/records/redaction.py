@@ -11,17 +11,19 @@ import re
 from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
+from urllib.parse import quote, unquote
 
 HIDDEN = "***"
 
 _SECRET_PART = re.compile(
-    r"secret|passw|passphrase|credential|signature|webhook|(?:access|account|admin|api|auth|client"
+    r"secret|passw|passphrase|credential|signature|webhook|kennwort|wachtwoord|contrase[nñ]a"
+    r"|mot[-_. ]?de[-_. ]?passe|(?:access|account|admin|api|auth|client"
     r"|consumer|deploy|encryption|license|master|private|service|shared|signing|ssh|storage"
     r"|subscription)[-_. ]?key",
     re.IGNORECASE,
 )
 _SECRET_WORDS = {
-    "sig", "auth", "authorization", "bearer", "cookie", "dsn", "cred", "creds", "otp",
+    "sig", "auth", "authorization", "bearer", "cookie", "dsn", "cred", "creds", "otp", "senha",
 }  # fmt: skip
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _JOINED = re.compile(r"(?:token|pwd|jwt)$|^token(?!iz)", re.IGNORECASE)
@@ -70,9 +72,12 @@ def _suggests_secret(name: str) -> bool:
 
 
 _KNOWN_FORMS = re.compile(
-    r"\b(?:(?:AKIA|ASIA)[0-9A-Z]{16}|hf_[A-Za-z0-9]{20,}|gh[opsur]_[A-Za-z0-9]{20,}"
+    r"\b(?:(?:AKIA|ASIA|ABIA|ACCA)[0-9A-Z]{16}|hf_[A-Za-z0-9]{20,}|gh[opsur]_[A-Za-z0-9]{20,}"
     r"|github_pat_\w{20,}|glpat-[\w-]{16,}|sk-(?=[\w-]*\d)[\w-]{20,}|xox[abeprs]-[\w-]{10,}|npm_[A-Za-z0-9]{30,}"
-    r"|AIza[\w-]{35}|ya29\.[\w-]{20,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
+    r"|AIza[\w-]{35}|ya29\.[\w-]{20,}|nvapi-[\w-]{20,}|gsk_\w{20,}|xai-\w{20,}|r8_\w{20,}"
+    r"|[rs]k_(?:live|test)_\w{16,}|dapi[0-9a-f]{32}|dop_v1_[0-9a-f]{32,}|pypi-[\w-]{32,}"
+    r"|glsa_\w{20,}|lin_api_\w{20,}|hvs\.[\w-]{20,}|SG\.[\w-]{16,}\.[\w-]{16,}|tskey-[\w-]{10,}"
+    r"|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
     r"|(?<=hooks\.slack\.com/services/)[\w/-]+|(?<=/api/webhooks/)[\w/.-]+"
     r"|(?<=api\.telegram\.org/bot)[\w:-]+"
@@ -87,6 +92,13 @@ _BARE_USER = re.compile(
     r"(?<![\w/:.@+-])(?!mailto:)[\w.+-]+:[^\s/@:\"',]+@(?!sha\d+:)"
     r"(?=[\w-]+(?:\.[\w-]+)+|localhost|[\w-]+(?::\d+\b|/))"
 )
+_USER_OF_OPTION = re.compile(  # of curl and the like, also as elements of a list
+    r"(?<![^\s\"'=(\[,])(-[uU]|--(?:proxy-)?user)((?:\s+|=|[\"']\s*,\s*)[\"']?)"
+    r"([\w.@+-]+):(?!\d+(?:[\s:\"']|$))[^\s\"',]+"
+)
+_USER_OPTION = re.compile(r"-[uU]|--(?:proxy-)?user")
+_USER_AND_PASSWORD = re.compile(r"([\w.@+-]+):(?!\d+(?:\s|:|$)).+", re.DOTALL)
+_NETRC = re.compile(r"(\blogin\s+[^\s]{1,200}\s+password\s+)\S+")
 
 
 def hide_url_users(text: str) -> str:
@@ -99,11 +111,33 @@ def redact_text(text: str, *, is_code: bool = False) -> str:
 
     In code, only literals are values.
     """
+    return _redacted_text(text, is_code=is_code, levels=_LEVELS_OF_QUOTING)
+
+
+def _redacted_text(text: str, *, is_code: bool, levels: int) -> str:
     text = _KNOWN_FORMS.sub(HIDDEN, _BARE_USER.sub("", _without_url_secrets(text)))
     text = _SCHEME_OF_HEADER.sub(rf"\1\2{HIDDEN}", text)
+    text = _USER_OF_OPTION.sub(rf"\1\2\3:{HIDDEN}", _NETRC.sub(rf"\1{HIDDEN}", text))
     for names in _NAMES_IN_CODE if is_code else _NAMES_IN_TEXT:
         text = _without_named_secrets(text, names, is_code=is_code)
+    if levels and "%" in text:
+        text = _WORD_OF_URL.sub(lambda word: _without_quoted_secrets(word[0], levels), text)
     return text
+
+
+_LEVELS_OF_QUOTING = 3  # a URL in a URL in a URL
+_WORD_OF_URL = re.compile(r"[^\s\"'<>`\\]+")
+_QUOTED_CHARACTER = re.compile(r"%[0-9A-Fa-f]{2}")
+_SAFE_CHARACTERS = "/:?&=@*,;+$!#[]()~"
+
+
+def _without_quoted_secrets(word: str, levels: int) -> str:
+    """Return a word with what is a secret once it is unquoted hidden, as `token%3Dx` in a URL."""
+    if _QUOTED_CHARACTER.search(word) is None:
+        return word
+    unquoted = unquote(word)
+    shown = _redacted_text(unquoted, is_code=False, levels=levels - 1)
+    return word if shown == unquoted else quote(shown, safe=_SAFE_CHARACTERS)
 
 
 _SOURCE_OF_FRAME = re.compile(r"\s+File \".*\", line \d+")
@@ -132,6 +166,8 @@ def redact(arguments: Sequence[str]) -> tuple[str, ...]:
             redacted.append(HIDDEN)
             option = option if option.lower().endswith("s") else ""
             continue
+        if _USER_OPTION.fullmatch(option) and (user := _USER_AND_PASSWORD.fullmatch(argument)):
+            argument = f"{user[1]}:{HIDDEN}"  # noqa: PLW2901 - what it counts as
         redacted.append(_redacted_argument(argument))
         is_option = argument.startswith("-") and "=" not in argument and " " not in argument
         option = argument if is_option else ""
@@ -196,6 +232,7 @@ _VALUE_OF_NAME = re.compile(  # {"name": "x", "value": ...}, <add key="x" value=
 _SETTER = re.compile(rf"(?:set|get|put)\w{{0,30}}\(\s*{_QUOTED_NAME}\s*,\s*", re.IGNORECASE)
 _QUOTED_OPTION = r"(?P<quote>(?<!\\)\\*[\"'])(?P<name>--?[A-Za-z][\w.-]*)(?P=quote)"
 _OPTION_IN_LIST = re.compile(rf"{_QUOTED_OPTION}\s*,\s*(?=\\*[\"'](?!-))")  # ["--token", "x"]
+_PAIR = re.compile(rf"\(\s*[bu]?{_QUOTED_NAME}\s*,\s*(?=[bu]?\\*[\"'])")  # ('token', 'x')
 _DEFAULT_OF_OPTION = re.compile(rf"{_QUOTED_OPTION}[^()\n]*?\bdefault\s*=\s*")  # of argparse, click
 _NAMES_IN_TEXT = (
     re.compile(rf"{_NAME}(?P<sign>\\*[\"']?\]?\s*(?:=>|[:=]=?)\s*)"),
@@ -204,6 +241,7 @@ _NAMES_IN_TEXT = (
     _VALUE_OF_NAME,
     _SETTER,
     _OPTION_IN_LIST,
+    _PAIR,
 )
 """Names, up to where their values begin."""
 _ANNOTATION = r"(?:\s*:\s*[\w.\[\]| ]+?(?=\s*=))?"
@@ -251,6 +289,10 @@ _HEADER_OF_KEY = re.compile(r"x-[\w-]*key", re.IGNORECASE)  # whatever the key l
 _HEADER_VALUE = re.compile(r"(?:=\\*\"[^\"\r\n]*\"|[^\r\n\"'\\])+")
 
 
+_CALLED = re.compile(r"[A-Za-z_][\w.]{0,100}(?=\()")  # HTTPBasicAuth('user', 'x')
+_VARIABLE = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+")
+
+
 def _value_after(text: str, found: re.Match[str], *, is_code: bool) -> _Value | None:
     """Return the value that follows a name; None where there is none."""
     start = found.end()
@@ -260,8 +302,10 @@ def _value_after(text: str, found: re.Match[str], *, is_code: bool) -> _Value | 
         return _Value(start, stop + len(closed), (inside,), f"{opened[0]}{HIDDEN}{closed}")
     if (header := _header_value(text, found)) is not None:
         return header
-    if text.startswith(("[", "{", "("), start):
-        return _bracketed(text, found, is_code=is_code)
+    called = _CALLED.match(text, start)
+    bracket = start if called is None else called.end()
+    if text.startswith(("[", "{", "("), bracket):
+        return _bracketed(text, found, bracket, is_code=is_code)
     run = None if is_code else _RUN.match(text, start)
     return None if run is None else _Value(start, run.end(), (run[0],), HIDDEN)
 
@@ -269,7 +313,10 @@ def _value_after(text: str, found: re.Match[str], *, is_code: bool) -> _Value | 
 def _header_value(text: str, found: re.Match[str]) -> _Value | None:
     """Return the value of a header, `Name: value`, which ends with its line or its quote."""
     sign, start = found.groupdict().get("sign") or "", found.end()
-    if sign.strip() != ":" or _HEADER_NAME.fullmatch(found["name"]) is None:
+    is_authorization = found["name"].lower().endswith("authorization")
+    if sign.strip() != ":" and not (is_authorization and sign == "="):
+        return None
+    if _HEADER_NAME.fullmatch(found["name"]) is None:
         return None
     is_key = _HEADER_OF_KEY.fullmatch(found["name"]) is not None
     before = re.search(r"\\*[\"']\Z", text[max(0, found.start() - 8) : found.start()])
@@ -286,9 +333,9 @@ _PART = re.compile(r"\\*[\"']([^\"'\\]*)(?:\\*[\"'])?|([^\s\[\](){},:\"'\\]+)")
 _LITERAL = re.compile(r"([\"'])((?:\\.|(?!\1).)*)\1(?!\s*:)", re.DOTALL)
 
 
-def _bracketed(text: str, found: re.Match[str], *, is_code: bool) -> _Value:
-    """Return a list or the like as one value; in code, its literals are hidden alone."""
-    start, place, depth = found.end(), found.end(), 0
+def _bracketed(text: str, found: re.Match[str], bracket: int, *, is_code: bool) -> _Value:
+    """Return a list, a call or the like as one value; in code, its literals are hidden alone."""
+    start, place, depth = found.end(), bracket, 0
     stop = min(len(text), start + _LONGEST_IN_CODE) if is_code else len(text)
     while token := _BRACKETS.search(text, place, stop):
         place = token.end()
@@ -303,11 +350,16 @@ def _bracketed(text: str, found: re.Match[str], *, is_code: bool) -> _Value:
     content = text[start:stop]
     if is_code:
         literals = tuple(each[2] for each in _LITERAL.finditer(content))
-        return _Value(start, stop, literals, _LITERAL.sub(rf"\1{HIDDEN}\1", content))
+        return _Value(start, stop, literals, _LITERAL.sub(_hidden_literal, content))
     quotes = re.search(r"\\*[\"']", found.groupdict().get("sign") or "")
     quote = quotes[0] if quotes else ""
     parts = tuple("".join(each) for each in _PART.findall(content))
     return _Value(start, stop, parts, f"{quote}{HIDDEN}{quote}")
+
+
+def _hidden_literal(literal: re.Match[str]) -> str:
+    """Return a literal hidden, unless it names a variable: `os.getenv("HF_TOKEN")`."""
+    return literal[0] if _VARIABLE.fullmatch(literal[2]) else f"{literal[1]}{HIDDEN}{literal[1]}"
 
 
 def _closing(text: str, start: int, quote: str) -> tuple[int, str]:
