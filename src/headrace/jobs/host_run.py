@@ -53,7 +53,7 @@ from headrace.jobs.sync.host_sync import (
 from headrace.platforms.training_job import Distribution
 from headrace.records.layout import METRICS_FILE, RINGS
 from headrace.records.live_switch import create_live_switch
-from headrace.records.redaction import redact, redact_traceback
+from headrace.records.redaction import hide_variables, redact, redact_traceback
 from headrace.records.run_folder import Attempt, RunFolder
 
 _DEEP_S = 365 * 24 * 3600.0  # as long as the run lasts
@@ -306,7 +306,9 @@ class HostRun:
         Returns the job's exit code: a job whose files are not all uploaded fails.
         """
         # The file that says so is uploaded.
-        command, traceback = redact(end.command), redact_traceback(end.traceback)
+        variables = {**env.whole_environment(), **self.script_env.environment}
+        traceback = redact_traceback(hide_variables(end.traceback, variables))
+        command = redact([hide_variables(each, variables) for each in end.command])
         self.script_env.note_end(end.code, list(command), traceback)
         if self._recording is not None:
             self._recording.finish(end.code)

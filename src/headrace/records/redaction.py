@@ -7,11 +7,12 @@ What is stored, printed or passed on goes through here first.
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
-from urllib.parse import quote, unquote
+from urllib.parse import quote, quote_plus, unquote
 
 HIDDEN = "***"
 
@@ -141,6 +142,27 @@ def _without_quoted_secrets(word: str, levels: int) -> str:
 
 
 _SOURCE_OF_FRAME = re.compile(r"\s+File \".*\", line \d+")
+
+
+_SHORTEST_KNOWN = 8  # characters; "true" may stand anywhere
+
+
+def hide_variables(text: str, variables: Mapping[str, str]) -> str:
+    """Return a text without the values of those variables that have names of secrets.
+
+    An error quotes a token that it was given, in whichever form, and says nothing of what it is.
+    """
+    values = {
+        value.strip()
+        for name, value in variables.items()
+        if is_secret(name, value) and len(value.strip()) >= _SHORTEST_KNOWN
+    }
+    for value in sorted(values, key=len, reverse=True):
+        if value.startswith("/") and os.path.lexists(value):  # of SSH_AUTH_SOCK, say
+            continue
+        for form in (value, quote(value, safe=""), quote(value), quote_plus(value)):
+            text = text.replace(form, HIDDEN)
+    return text
 
 
 def redact_traceback(text: str) -> str:

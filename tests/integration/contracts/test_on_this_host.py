@@ -45,7 +45,7 @@ print("read", (base / "input/data/train/a.txt").read_text())
 (base / "model" / "model.pth").write_text("weights")
 """
 RESUMES = """
-import pathlib, sys
+import os, pathlib, sys
 checkpoints = pathlib.Path("/opt/ml/checkpoints")
 done = sorted(int(path.stem) for path in checkpoints.glob("*.pt"))
 start = done[-1] + 1 if done else 0
@@ -53,7 +53,7 @@ print("from", start, flush=True)
 for epoch in range(start, 4):
     (checkpoints / f"{epoch}.pt").write_text("state")
     if epoch == 1 and start == 0:
-        raise RuntimeError("the instance is taken away")
+        raise RuntimeError(f"the instance is taken away ({os.environ['HF_TOKEN']})")
 """
 STEPS = """
 import os, sys, torch
@@ -142,14 +142,14 @@ def test_a_checkpoint_is_there_again_when_the_run_goes_on_and_the_failure_is_rep
     job: Path,
 ) -> None:
     (job / "train.py").write_text(RESUMES)
-    flags = ["--name", "a", "--contract", "sagemaker", "train.py"]
-    ended = run_job(job, *flags)
+    flags = ["--name", "a", "--contract", "sagemaker", "--environment", "HF_TOKEN=s3sa/me+0"]
+    ended = run_job(job, *flags, "train.py")
     assert (ended.returncode, ended.stdout) == (1, "from 0\n"), ended.stderr
     output = job / "runs" / "a" / "hosts" / "algo-1" / "ml" / "output"
     failure = (output / "failure").read_text()
     assert failure.startswith("ExecuteUserScriptError:\nExitCode 1\n")
-    assert "RuntimeError: the instance is taken away" in failure
-    ended = run_job(job, *flags)
+    assert "RuntimeError: the instance is taken away (***)" in failure
+    ended = run_job(job, *flags, "train.py")
     assert (ended.returncode, ended.stdout) == (0, "from 2\n"), ended.stderr
     assert not (output / "failure").exists()
 
