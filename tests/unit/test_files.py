@@ -29,6 +29,22 @@ def test_what_was_there_stays_where_nothing_can_be_written(tmp_path: Path):
     assert [each.name for each in tmp_path.iterdir()] == ["run.json"]
 
 
+def test_a_file_whose_making_was_answered_twice_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    link = Path.hardlink_to
+
+    def linked(file: Path, target: Path):
+        link(file, target)
+        link(file, target)  # as where NFS repeats a request whose answer was lost
+
+    monkeypatch.setattr(Path, "hardlink_to", linked)
+    assert create_atomically(tmp_path / "a", b"first")
+    assert not create_atomically(tmp_path / "a", b"second")
+    assert (tmp_path / "a").read_bytes() == b"first"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
 @pytest.mark.parametrize("has_hard_links", [True, False])
 def test_of_several_that_create_a_file_at_once_one_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_hard_links: bool

@@ -86,6 +86,9 @@ def _renamed_unless_taken(temporary: Path, file: Path) -> bool:
     try:
         file.hardlink_to(temporary)
     except FileExistsError:
+        # NFS repeats a request whose answer was lost, and finds what the first one made.
+        with suppress(OSError):
+            return file.samefile(temporary)
         return False
     except OSError as error:
         if error.errno not in _NO_HARD_LINKS:
