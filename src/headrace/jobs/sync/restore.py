@@ -18,6 +18,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from headrace.core.errors import CheckpointError, NotFoundError
+from headrace.core.file_lock import try_lock
 from headrace.core.files import remove_abandoned_files, temporary_name, write_all
 from headrace.data.storage.store import split_span
 from headrace.jobs.sync.file_groups import is_truncated
@@ -28,11 +29,13 @@ from headrace.jobs.sync.remote_copy import (
     file_checksum,
     new_checksum,
 )
+from headrace.jobs.sync.sync_messages import SILENCE_S
 
 _RESTORE_TRIES = 5
 _MAX_FETCHES = 4
 _PIECE_BYTES = 8 * 1024 * 1024
 _STATUS_EVERY_S = 5.0
+_ABANDONED_AFTER_S = SILENCE_S  # other hosts may not see the locks of a shared disk
 _NO_FOLDER = {errno.ENOTDIR, errno.ELOOP}  # a file, or a link
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -51,7 +54,7 @@ def restore(
     Raises CheckpointError (the remote copy is broken), StorageError (the store does not answer).
     """
     folder.mkdir(parents=True, exist_ok=True)
-    remove_abandoned_files(folder)
+    _remove_drafts(folder, goes_on)
     for left in reversed(range(_RESTORE_TRIES)):
         merged = remote.newest()
         try:
@@ -61,6 +64,20 @@ def restore(
             if left == 0:
                 raise
     return merged
+
+
+def _remove_drafts(folder: Path, goes_on: Callable[[], object]) -> None:
+    """Remove what killed restores have left, which is as large as a checkpoint.
+
+    No recursion, as folders may be deep.
+    """
+    folders = [folder]
+    while folders:
+        goes_on()
+        place = folders.pop()
+        remove_abandoned_files(place, older_than_s=_ABANDONED_AFTER_S)
+        with suppress(OSError), os.scandir(place) as entries:
+            folders += [Path(each.path) for each in entries if each.is_dir(follow_symlinks=False)]
 
 
 def _fetch_all(
@@ -152,6 +169,8 @@ class _RestoredFolder:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with self._opened(file.name, make=True) as above:
             descriptor = os.open(draft, flags, 0o666, dir_fd=above)
+            # Another host's restore into the same folder leaves a locked draft alone.
+            try_lock(descriptor, required=False)
             try:
                 yield descriptor
                 os.utime(descriptor, ns=(file.mtime_ns, file.mtime_ns))
