@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.core.files import is_temporary, remove_abandoned_files, temporary_name
 from headrace.jobs.sync.remote_copy import RemoteCopy, SyncedFile, SyncManifest, new_checksum
 from headrace.jobs.sync.sync_process import FolderSync, restore
 
@@ -85,6 +87,29 @@ def test_a_file_is_not_restored_through_a_link(tmp_path: Path, way: str, name: s
         assert any(f"{folder / way} was in the way" in line for line in reports)
 
 
+def test_drafts_of_killed_restores_are_removed_and_those_of_others_are_not(tmp_path: Path):
+    folder, url = tmp_path / "checkpoints", str(tmp_path / "bucket")
+    _publish(url, "step-1/model.pt", "model.pt")
+    draft = folder / "step-1" / "deeper" / temporary_name()
+    draft.parent.mkdir(parents=True)
+    draft.write_bytes(b"half of it")
+    os.utime(draft, (1.0, 1.0))
+    seen: set[str] = set()
+
+    def another_restore_begins() -> None:
+        for place in (folder, folder / "step-1"):
+            found = {each for each in place.glob("*") if is_temporary(each.name)}
+            seen.update(each.parent.name for each in found)
+            for each in found:
+                os.utime(each, (1.0, 1.0))
+            remove_abandoned_files(place)
+
+    restore(RemoteCopy(url, print), folder, print, another_restore_begins)
+    assert seen == {"checkpoints", "step-1"}
+    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert found == {"step-1/model.pt", "model.pt"}
+
+
 def test_a_file_in_the_place_of_a_folder_is_moved_away(tmp_path: Path):
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "step-1").write_text("a file")
@@ -126,6 +151,20 @@ def test_a_folder_that_was_emptied_leaves_what_was_kept(host: Host):
     assert host.kept() == {"1.pt", "2.pt"}
     host.passes(2.0, 10.0)
     assert host.kept() == {"3.pt"}
+
+
+def test_a_file_that_was_rewritten_with_its_old_size_and_time_is_synced_anew(host: Host):
+    file = host.folder / "last.pt"
+    for text in ("one", "two"):
+        file.write_text(text)
+        os.utime(file, ns=(10**18, 10**18))  # as rsync and cp -p do
+        host.passes(2.0)
+    os.link(file, host.folder.parent / "another name")
+    host.passes(2.0)
+    there = host.folder.parent / "there"
+    restore(RemoteCopy(host.url, print), there, print)
+    assert (there / "last.pt").read_text() == "two"
+    assert len(list((host.folder.parent / "bucket" / "files").iterdir())) <= 2
 
 
 UNMOUNTED = """

@@ -132,6 +132,8 @@ class FileState:
     mtime_ns: int
     inode: int  # another file may have been renamed to its name
     device: int = 0  # of the file system that holds it
+    # Of the last change, of content or anything else: programs that copy files set the mtime.
+    ctime_ns: int = 0
     link: str = ""  # the target of a link; "": it is a file
 
 
@@ -339,5 +341,5 @@ def file_state(path: Path) -> FileState | None:
         return None
     return FileState(
         size_bytes=status.st_size, mtime_ns=status.st_mtime_ns, inode=status.st_ino,
-        device=status.st_dev,
+        device=status.st_dev, ctime_ns=status.st_ctime_ns,
     )  # fmt: skip

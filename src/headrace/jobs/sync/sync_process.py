@@ -207,7 +207,13 @@ class FolderSync:
         """Return the groups without other hosts' files, except those that this host changed."""
         found: dict[str, FileGroup] = {}
         for key, group in groups.items():
-            files = _changed_since(self._foreign, group)
+            files = {
+                name: state
+                for name, state in _changed_since(self._foreign, group).items()
+                # A link or other rights that this host gives it make it no file of its own.
+                if name not in self._foreign
+                or replace(state, ctime_ns=0) != replace(self._foreign[name], ctime_ns=0)
+            }
             if files or group.is_unreadable:
                 found[key] = replace(group, files=files)
         return found
