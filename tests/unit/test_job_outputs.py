@@ -147,9 +147,54 @@ def test_a_file_that_becomes_shorter_while_it_is_read_is_named(tmp_path: Path) -
             begin = pipe.read(1)  # it goes on writing once the rest of a pipe's bytes is read
             os.truncate(file, 3 << 20)
             content = begin + pipe.read()
-        assert shortened.result(60) == ["a.pt"]
+        assert shortened.result(60) == {"a.pt": "has become shorter while it was read"}
     with tarfile.open(fileobj=BytesIO(content)) as opened:
         assert [each.size for each in opened] == [4 << 20, 3 << 20]
+
+
+def test_a_file_that_is_gone_before_its_turn_costs_no_other(
+    outputs: Outputs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = outputs.model / "gone.pt"
+    gone.write_text("gone")
+
+    def found_then_gone(store: Store, path: str, data: object) -> None:
+        gone.unlink(missing_ok=True)
+        put(store, path, data)
+
+    if outputs.contract == "sagemaker":  # it is listed, and not yet in the archive
+        os.mkfifo(outputs.model / "pipe")
+        outputs.reports = type("Reports", (list,), {"append": lambda *_: gone.unlink(True)})()
+    put = type(outputs.store).put
+    monkeypatch.setattr(type(outputs.store), "put", found_then_gone)
+    with pytest.raises(CheckpointError, match=r"gone\.pt cannot be read"):
+        outputs.uploaded()
+    assert outputs.there() == {"whole.pt": "whole"}
+
+
+def test_a_file_of_one_host_in_the_place_of_another_s_folder_is_named(tmp_path: Path) -> None:
+    for host, name in (("algo-1", "best"), ("algo-2", "best/model.pt"), ("algo-2", "other.pt")):
+        (tmp_path / host / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / host / name).touch()
+    failures: list[str] = []
+    hosts = {host: tmp_path / host for host in ("algo-1", "algo-2")}
+    files = merge_folders(hosts, print, failures.append)
+    assert files.keys() == {"best/model.pt", "other.pt"}
+    assert failures == ["best is a file of one host and a folder of another"]
+
+
+def test_parts_of_an_attempt_that_was_killed_are_not_merged(tmp_path: Path) -> None:
+    part = Outputs(tmp_path, "part")
+    (part.model / "old.pt").write_text("old")
+    part.uploaded()  # the launcher was killed before it merged them
+    (part.model / "old.pt").unlink()
+    (part.model / "new.pt").write_text("new")
+    JobOutputs(part.store, "job", tmp_path / "launcher", print).remove_parts()
+    part.uploaded()
+    launcher = JobOutputs(part.store, "job", tmp_path / "launcher", print)
+    launcher.at_the_end(of_parts=False)
+    part.contract = "sagemaker"
+    assert part.there() == {"new.pt": "new"}
 
 
 def test_a_circle_through_folders_elsewhere_ends(outputs: Outputs, tmp_path: Path) -> None:

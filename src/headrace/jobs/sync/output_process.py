@@ -25,7 +25,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 from uuid import uuid4
 
@@ -237,46 +237,60 @@ def merge_folders(
                 if other.stat().st_mtime_ns >= path.stat().st_mtime_ns:
                     continue
             found[name] = path
+    folders_of_others = {str(each) for name in found for each in PurePosixPath(name).parents}
+    for name in sorted(found.keys() & folders_of_others):
+        del found[name]
+        (fail or report)(f"{name} is a file of one host and a folder of another")
     return found
 
 
 class _WholeFile:
-    """A file of a known size; zeros take the place of what it has lost since."""
+    """A file of a known size; zeros take the place of what it has lost, or cannot be read."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self.lacks = False
+        self.problem = ""
 
     def read(self, size: int) -> bytes:
         """Return the next `size` bytes."""
-        data = self._file.read(size)
-        self.lacks = self.lacks or len(data) < size
+        data = b""
+        try:
+            data = self._file.read(size)
+        except OSError as error:
+            self.problem = f"cannot be read: {error.strerror or error}"
+        if len(data) < size:
+            self.problem = self.problem or "has become shorter while it was read"
         return data.ljust(size, b"\0")
 
 
-def write_archive(files: Mapping[str, Path], to: Path) -> list[str]:
+def write_archive(files: Mapping[str, Path], to: Path) -> dict[str, str]:
     """Write a gzipped tar archive, sorted, without times and owners; links are followed.
 
-    Returns the names of files that became shorter meanwhile, whose ends are zeros. Raises OSError
-    (a file cannot be read, or the disk is full).
+    Returns why files are not in it as they were, by name: they are gone, or became shorter and end
+    in zeros. Raises OSError (the disk is full).
     """
-    shortened = []
+    problems: dict[str, str] = {}
     with (
         to.open("wb") as out,
         gzip.GzipFile(filename="", mode="wb", fileobj=out, mtime=0, compresslevel=1) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
         for name in sorted(files):
-            with open(open_regular_file(files[name]), "rb") as file:  # noqa: PTH123 - a descriptor
+            try:
+                descriptor = open_regular_file(files[name])
+            except OSError as error:  # it is gone since it was listed
+                problems[name] = f"cannot be read: {error.strerror or error}"
+                continue
+            with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor
                 status = os.fstat(file.fileno())
                 member = tarfile.TarInfo(name)
                 member.size = status.st_size
                 member.mode = _MODE_TO_RUN if status.st_mode & 0o100 else _MODE
                 whole = _WholeFile(file)
                 archive.addfile(member, whole)  # type: ignore[arg-type]  # it only reads
-                if whole.lacks:
-                    shortened.append(name)
-    return shortened
+                if whole.problem:
+                    problems[name] = whole.problem
+    return problems
 
 
 _VERTEX_FOLDERS = ("model", "checkpoints", "logs")
@@ -326,12 +340,27 @@ class FolderMirror:
                 fail(f"{self._prefix}/{name} cannot be read: {error.strerror or error}")
                 continue
             if state is not None and _is_storable(name, fail):
-                self._upload(name, path, state)
+                with _unless_unreadable(f"{self._prefix}/{name}", path, fail):
+                    self._upload(name, path, state)
 
     def _upload(self, name: str, path: Path, state: FileState) -> None:
         if self._uploaded.get(name) != state:
             self._store.put(f"{self._prefix}/{name}", path)
             self._uploaded[name] = state
+
+
+@contextmanager
+def _unless_unreadable(name: str, path: Path, fail: Callable[[str], object]) -> Iterator[None]:
+    """Run an upload; where its file cannot be read any more, `fail` is called, and others go on."""
+    try:
+        yield
+    except OSError:  # a StorageError is one
+        try:
+            os.close(open_regular_file(path))
+        except OSError as error:
+            fail(f"{name} cannot be read: {error.strerror or error}")
+        else:
+            raise
 
 
 def _is_storable(name: str, fail: Callable[[str], object]) -> bool:
@@ -388,6 +417,13 @@ class JobOutputs:
             self._send_archives(trees, drafts)
         finally:
             shutil.rmtree(drafts, ignore_errors=True)
+        self.remove_parts()
+
+    def remove_parts(self) -> None:
+        """Remove what hosts have uploaded to be merged, as of an attempt that was killed then.
+
+        Raises StorageError.
+        """
         for info in list(self._store.list(f"{self._job}/{_PARTS}")):
             self._store.delete(info.path)
 
@@ -403,10 +439,8 @@ class JobOutputs:
                     self._report(f"{below} of the job is empty, so there is no {name}.tar.gz")
                 continue
             draft = drafts / f"{name}.tar.gz"
-            self._failures += [
-                f"{each} has become shorter while it was read"
-                for each in write_archive(files, draft)
-            ]
+            problems = write_archive(files, draft)
+            self._failures += [f"{each} {why}" for each, why in sorted(problems.items())]
             self._store.put(f"{output}/{draft.name}", draft)
             self._report(f"{len(files)} files are at {self._store.url}/{output}/{draft.name}")
         found = [path for tree in trees.values() if (path := tree / "output" / "failure").is_file()]
@@ -424,7 +458,9 @@ class JobOutputs:
             for below in ("model", "output/data"):
                 parts = merge_folders({host: tree / below}, self._report, self._failures.append)
                 for name, path in parts.items():
-                    if _is_storable(name, self._failures.append):
+                    if not _is_storable(name, self._failures.append):
+                        continue
+                    with _unless_unreadable(name, path, self._failures.append):
                         self._store.put(f"{self._job}/{_PARTS}/{host}/{below}/{name}", path)
             failure = tree / "output" / "failure"
             if failure.is_file():
@@ -472,16 +508,17 @@ def _upload(task: OutputTask, parent: SidecarParent) -> None:
     of_parts = task.role == "part"
     store = open_store(task.url)
     lease = Lease(store, task.job)
+    outputs = JobOutputs(store, task.job, Path(task.run), _print_output_status)
     if not of_parts:
         try:
             lease.take()
+            outputs.remove_parts()
         except StorageError as error:
             raise UsageError(
                 f"--output-path {store.url} cannot be written to: {error} Give a URL that can be, "
                 "or the credentials for it."
             ) from error
         parent.send({"taken": True})
-    outputs = JobOutputs(store, task.job, Path(task.run), _print_output_status)
     with nullcontext() if of_parts else _renewed_lease(lease):
         _upload_while_running(outputs, parent)
         is_ended_by_launcher, _, deadline_s = read_job_end(parent)
