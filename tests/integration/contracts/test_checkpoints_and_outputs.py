@@ -8,12 +8,13 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from headrace.core.errors import UsageError
-from headrace.data.storage import open_store
+from headrace.data.storage import Store, open_store
 from headrace.jobs.sync.output_process import Lease
 from headrace.platforms.sagemaker import make_checkpoint_path
 from jobs import attempts_of, clean_environment, eventually, started
@@ -238,6 +239,49 @@ def test_a_lease_is_renewed_however_long_an_upload_takes(tmp_path: Path) -> None
             Lease(store, "b").take()
         store.put(f"{info.path[:-6]}{int(info.path[-6:]) + 1:06}", b"{}")  # another has taken it
         assert lost.wait(60)
+
+
+def _of_another_machine(store: Store, path: str, until_s: float) -> None:
+    record = json.loads(bytes(store.get(path)))
+    record |= {"host": "other", "boot": "another", "until_s": until_s}
+    store.put(path, json.dumps(record).encode())
+
+
+@pytest.mark.parametrize("ahead_s", [-10_000.0, 10_000.0])
+def test_a_lease_is_live_while_it_is_renewed_whatever_its_clock_says(
+    tmp_path: Path, ahead_s: float
+) -> None:
+    store = open_store(str(tmp_path))
+    Lease(store, "a").take()
+    (info,) = store.list("headrace-lease")
+    is_over = threading.Event()
+
+    def renew() -> None:
+        while not is_over.wait(0.05):
+            _of_another_machine(store, info.path, time.time() + ahead_s)
+
+    _of_another_machine(store, info.path, time.time() + ahead_s)
+    thread = threading.Thread(target=renew)
+    thread.start()
+    try:
+        with pytest.raises(UsageError, match="job a"):
+            Lease(store, "b", lasts_s=20.0).take()
+    finally:
+        is_over.set()
+        thread.join()
+    Lease(store, "b", lasts_s=0.5).take()
+
+
+@pytest.mark.parametrize(
+    "record", ["[]", "5", '{"pid": null}', '{"owner": "a", "pid": "x"}', "[" * 100_000]
+)
+def test_what_is_no_lease_keeps_nobody_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record: str
+) -> None:
+    monkeypatch.setattr("headrace.jobs.sync.output_process._UNREADABLE_S", 0.1)
+    store = open_store(str(tmp_path))
+    store.put("headrace-lease/000001", record.encode())
+    Lease(store, "b").take()
 
 
 @needs("disks")

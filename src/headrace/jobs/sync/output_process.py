@@ -7,7 +7,9 @@ not share the launcher's machine it uploads a part, without a lease.
 The lease is an object with an owner and a time, made by the store's create-if-absent, which only
 one of two writers wins. It is renewed in a thread, as one file may take longer than it lasts. A
 lease that is not renewed expires; the lease of a process that has ended on this machine, in this
-process's pid namespace, expires at once. The next owner creates the object of the next number.
+process's pid namespace, expires at once. Clocks of machines may differ: what has expired, or lasts
+too long, by another machine's clock is watched for a while, whether it is renewed. The next owner
+creates the object of the next number.
 
 SageMaker: `<job>/output/model.tar.gz`, `output.tar.gz`, `failure` and `intermediate/`, of all hosts
 together. Vertex AI: `model/`, `checkpoints/` and `logs/`, file by file.
@@ -57,6 +59,8 @@ LEASE_S = 60.0
 _RENEWALS = 4  # while a lease lasts
 _UNREADABLE_S = 5.0
 """How long a lease may be being written, in seconds, where the store shows half of it."""
+_CLOCKS_DIFFER_S = 86_400.0
+"""By how much clocks of machines may differ: time zones, at most, and not days."""
 _TAKE_TRIES = 100
 _LEASE_FOLDER = "headrace-lease"
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -147,12 +151,25 @@ class Lease:
         if lease is None or _is_process_gone(lease):
             return
         left_s = float(lease["until_s"]) - time.time()
+        is_plausible = 0 < left_s <= self._lasts_s or left_s < -_CLOCKS_DIFFER_S
+        if not is_plausible and lease["boot"] != _boot():
+            left_s = self._lasts_s if self._is_renewed(number, lease) else 0.0
         if left_s > 0:
             raise UsageError(
                 f"--output-path {self._store.url}: job {lease['job']} (process {lease['pid']} of "
                 f"{lease['host']}) writes there. Give this job a path of its own; or, if that job "
                 f"is over, try again in {left_s:.0f} s."
             )
+
+    def _is_renewed(self, number: int, lease: Mapping[str, Any]) -> bool:
+        """Watch a lease for as long as one lasts, and return whether it is still being renewed."""
+        deadline = time.monotonic() + self._lasts_s
+        while time.monotonic() < deadline:
+            time.sleep(self._lasts_s / _RENEWALS / 2)
+            found = self._read(number)
+            if found is not None and found["until_s"] != lease["until_s"]:
+                return True
+        return False
 
     def _record(self) -> bytes:
         record = {
@@ -172,10 +189,13 @@ class Lease:
         return lease
 
     def _read(self, number: int) -> Mapping[str, Any] | None:
-        with suppress(NotFoundError, ValueError):
-            record: dict[str, Any] = json.loads(bytes(self._store.get(_path(number))))
-            if {"owner", "job", "host", "boot", "pid", "until_s"} <= record.keys():
-                return record
+        with suppress(
+            NotFoundError, ValueError, TypeError, LookupError, RecursionError, OverflowError
+        ):
+            record = json.loads(bytes(self._store.get(_path(number))))
+            numbers = {"pid": int(record["pid"]), "until_s": float(record["until_s"])}
+            texts = {name: str(record[name]) for name in ("owner", "job", "host", "boot")}
+            return {"pid_namespace": str(record.get("pid_namespace", "")), **numbers, **texts}
         return None
 
     def _is_own(self, number: int) -> bool:
@@ -187,7 +207,7 @@ def _is_process_gone(lease: Mapping[str, Any]) -> bool:
     """Whether a lease's process is known to have ended, being one of this machine."""
     # Containers of a machine share its boot, often a name too, and have pids of their own.
     here = (os.uname().nodename, _boot(), _pid_namespace())
-    there = (lease["host"], lease["boot"], lease.get("pid_namespace", ""))
+    there = (lease["host"], lease["boot"], lease["pid_namespace"])
     is_known = bool(_pid_namespace()) and here == there
     return is_known and not exists(int(lease["pid"]))
 
