@@ -51,7 +51,23 @@ def test_plain_paths_are_made_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert parse_url("~/data").url == "/home/someone/data"
 
 
-@pytest.mark.parametrize("url", ["ftp://host/x", "s3://", "s3:///x", "http:///x", "s3://a@b/x"])
+UNQUOTED = [
+    "s3://AKIA:s3same/s3same@bucket/x", "s3://AKIA:12/s3same@bucket/x", "gs://u:/s3same@bucket/x", "https://u:s3same/s3same@host/x",
+    "https://u:s3same?s3same@host/x", "https://u:s3same#s3same/@host:8/x", "s3:///x?sig=s3same@b/x",
+]  # fmt: skip
+"""URLs whose passwords hold what ends a host's name."""
+
+
+@pytest.mark.parametrize("url", UNQUOTED[:-1])
+def test_a_password_that_was_not_quoted_is_never_shown(url: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        parse_url(url)
+    assert "s3same" not in safe_url(url) + str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["ftp://host/x", "s3://", "s3:///x", "http:///x", "s3://a@b/x", *UNQUOTED]
+)
 def test_urls_that_name_no_store_are_refused(url: str) -> None:
     with pytest.raises(UsageError):
         parse_url(url)
@@ -135,7 +151,7 @@ def test_paths_that_are(path: str) -> None:
 )  # fmt: skip
 def test_names_that_no_bucket_or_host_has_are_refused(url: str) -> None:
     for parse in (parse_url, split_url):
-        with pytest.raises(UsageError, match=r"which no such name does|is no URL"):
+        with pytest.raises(UsageError, match=r"which no such name does|is no URL|is no port"):
             parse(url)
 
 

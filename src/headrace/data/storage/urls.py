@@ -60,11 +60,11 @@ def parse_url(url: str) -> Location:
         return _http(url)
     root, _, prefix = rest.partition("/")
     if not root and kind != "memory":
-        raise UsageError(f"{url} names no bucket. Write it as {scheme}://bucket/folder.")
-    if "@" in root or "?" in root:
+        raise UsageError(f"{safe_url(url)} names no bucket. Write it as {scheme}://bucket/folder.")
+    if "@" in root or "?" in root or (":" in root and kind != "memory"):
         raise UsageError(
-            f"{safe_url(url)}: the bucket's name holds '@' or '?'. Credentials and endpoints come "
-            "from the environment (such as AWS_ENDPOINT_URL), not from the URL."
+            f"{safe_url(url)}: the bucket's name holds '@', ':' or '?'. Credentials and endpoints "
+            "come from the environment (such as AWS_ENDPOINT_URL), not from the URL."
         )
     if kind != "memory":
         _refuse_characters(root, url, "bucket's")
@@ -98,16 +98,25 @@ def join_url(url: str, path: str) -> str:
     return f"{url.rstrip('/')}/{path}"
 
 
+_HOST_AND_PORT = re.compile(r"[^:@]*(?::\d+)?|(?:[^@]*@)?\[[^]]*\](?::\d+)?|.*@.*")
+"""What stands before the first slash of a URL, unless it is the first part of a password."""
+
+
 def safe_url(url: str) -> str:
     """Return `url` without user, password, query and fragment, for messages and logs."""
     scheme, separator, rest = url.partition("://")
     if not separator or scheme.lower() == "file":
         return url
+    begin = re.split("[/?#]", rest, maxsplit=1)[0]
+    is_bucket = scheme.lower() in _WITHOUT_QUERY
+    is_host = ":" not in begin if is_bucket else _HOST_AND_PORT.fullmatch(begin)
+    if "@" in rest[len(begin) :] and not is_host:
+        rest = rest.rpartition("@")[2]  # a key of AWS may hold slashes, which should be quoted
     host, slash, path = rest.partition("/")
     host, _, cut = host.partition("?")
     if cut:
         slash, path = "", ""
-    if scheme.lower() not in _WITHOUT_QUERY:
+    if not is_bucket:
         path = path.partition("?")[0].partition("#")[0]
     return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
 
@@ -134,12 +143,18 @@ def _refuse_characters(name: str, url: str, whose: str) -> None:
 def _http(url: str) -> Location:
     try:
         parts = urlsplit(url)
-        port = parts.port
-    except ValueError as error:  # a port or an address of IPv6 that is none
-        raise UsageError(f"{safe_url(url)} is no URL ({error}). Correct its host.") from None
-    if not parts.hostname or port == 0:
+        is_port = _HOST_AND_PORT.fullmatch(parts.netloc) is not None
+        has_host = bool(parts.hostname) and (not is_port or parts.port != 0)
+    except ValueError:  # an address of IPv6 or a port that is none; the error quotes a password
+        raise UsageError(f"{safe_url(url)} is no URL. Correct its host.") from None
+    if not has_host:
         raise UsageError(f"{safe_url(url)} names no host. Write it as https://host/folder.")
-    _refuse_characters(parts.hostname, url, "host's")
+    if not is_port:
+        raise UsageError(
+            f"{safe_url(url)}: what follows the host's name is no port. In a user's password, "
+            "write / as %2F, ? as %3F and # as %23."
+        )
+    _refuse_characters(parts.hostname or "", url, "host's")
     shown = safe_url(url).rstrip("/")
     root = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
     prefix = unquote(parts.path).strip("/")
