@@ -8,7 +8,7 @@ import socket
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,15 +26,16 @@ NOBODY = 65534
 class Copied:
     """A folder that is synced to another one, by the test's clock."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, seen_as: Sequence[str] = ()) -> None:
         self.folder, self.messages, self.now_s = place / "checkpoints", list[str](), 0.0
         self.folder.mkdir()
         self._there = place / "there"
         self.url = str(place / "url")
         self.remote = RemoteCopy(self.url, self.messages.append)
         self.sync = FolderSync(
-            self.remote, self.folder, "host", (), self.messages.append, lambda: self.now_s
-        )
+            self.remote, self.folder, "host", (), self.messages.append, lambda: self.now_s,
+            seen_as=seen_as,
+        )  # fmt: skip
         self.sync.begin()
 
     def passes(self, *after_s: float) -> None:
@@ -116,6 +117,38 @@ def test_what_is_odd_stops_nothing_and_is_reported(
     assert len(found) == 2 + is_kept
     assert [line for line in copied.messages if message in line] or is_kept
     assert len(copied.messages) == (not is_kept)
+
+
+def test_a_file_that_no_store_can_hold_is_a_problem_to_the_end(copied: Copied) -> None:
+    (copied.folder / os.fsdecode(b"a\xff.pt")).write_text("lost")
+    os.mkfifo(copied.folder / os.fsdecode(b"pipe\xff"))
+    copied.passes(0.0, 2.0)
+    problems = copied.sync.one_pass(at_the_end=True).problems
+    assert problems == {r"'a\udcff.pt'": "has a name that no store takes"}
+
+
+def test_absolute_links_within_the_folder_are_restored_wherever_it_lies(tmp_path: Path) -> None:
+    copied = Copied(tmp_path, seen_as=["/opt/ml/checkpoints"])
+    (tmp_path / "alias").symlink_to(copied.folder)
+    (copied.folder / "step-5").mkdir()
+    (copied.folder / "step-5" / "model.pt").write_text("five")
+    targets = {
+        "last": copied.folder / "step-5", "step-5/best": copied.folder / "step-5" / "model.pt",
+        "aliased": tmp_path / "alias" / "step-5", "seen": "/opt/ml/checkpoints/step-5",
+        "chained": copied.folder / "last",
+    }  # fmt: skip
+    for name, target in targets.items():
+        (copied.folder / name).symlink_to(target)
+    (copied.folder / "out").symlink_to("/opt/ml/checkpoints-of-others/step-5")
+    copied.passes(0.0, 2.0, 6.0)
+    assert copied.found() == {"step-5/model.pt", *targets}
+    there = tmp_path / "there"
+    assert all("five" in (there / name / "model.pt").read_text() for name in ("last", "chained"))
+    links = {name: os.readlink(there / name) for name in targets}  # noqa: PTH115 - texts
+    assert links == {
+        "last": "step-5", "step-5/best": "model.pt", "aliased": "step-5", "seen": "step-5",
+        "chained": "last",
+    }  # fmt: skip
 
 
 def test_folders_may_be_deeper_than_calls_can_nest(copied: Copied) -> None:

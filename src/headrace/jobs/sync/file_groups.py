@@ -23,9 +23,9 @@ import re
 import stat
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -153,7 +153,8 @@ class FileGroup:
 class FolderScan:
     """A repeated scan of a folder.
 
-    `report` is called once per file that is never synced, with the reason.
+    `report` is called once per file that is never synced, with the reason. `seen_as` has other
+    paths of the folder, as the script may have them.
     """
 
     def __init__(
@@ -161,12 +162,16 @@ class FolderScan:
         folder: Path,
         report: Callable[[str], object],
         clock: Callable[[], float] = time.monotonic,
+        seen_as: Sequence[str] = (),
     ) -> None:
         self._folder, self._report, self._clock = folder, report, clock
+        self._roots = list(dict.fromkeys((str(folder), os.path.realpath(folder), *seen_as)))
         self._reported: set[tuple[str, str]] = set()
         self._file_groups: dict[str, FileGroup] = {}
         self.unreadable: dict[str, str] = {}
         """Files and folders that the last scan could not look at, with the reason."""
+        self.unstorable: dict[str, str] = {}
+        """Files that no store can hold under their names, as the last scan saw them."""
 
     def look(self, *, at_the_end: bool = False) -> dict[str, FileGroup]:
         """Return the present file groups, by name; at the end, what is closed is complete.
@@ -200,9 +205,26 @@ class FolderScan:
     def mark(self, name: str) -> FileState | None:
         """Return a file's present state; None: it is gone. Raises OSError (it is not known)."""
         try:
-            return file_state(self._folder / name)
+            return self._state(name)
         except (FileNotFoundError, NotADirectoryError):
             return None
+
+    def _state(self, name: str) -> FileState | None:
+        """Return a file's state; an absolute link to what is in the folder counts as relative.
+
+        Where the folder is restored, it may lie elsewhere.
+        """
+        state = file_state(self._folder / name)
+        if state is None or not os.path.isabs(state.link):  # noqa: PTH117 - a text
+            return state
+        above, last = os.path.split(state.link)
+        for target in (state.link, os.path.join(os.path.realpath(above), last)):  # noqa: PTH118
+            for root in self._roots:
+                inside = os.path.relpath(target, root)
+                if inside.split("/", 1)[0] not in {"..", "."}:
+                    link = os.path.relpath(inside, os.path.dirname(name) or ".")  # noqa: PTH120
+                    return replace(state, link=link)
+        return state
 
     def hides(self, name: str) -> bool:
         """Whether a file may be there although the last scan did not see it."""
@@ -247,15 +269,17 @@ class FolderScan:
 
     def _files(self) -> Iterator[tuple[str, FileState | None]]:
         """Yield each file's name and state; None: the file system does not tell it."""
-        self.unreadable = {}
+        self.unreadable, self.unstorable = {}, {}
         for name, path in self._walk():
             if path is None:
                 yield name, None
                 continue
             try:
+                state = self._state(name)
                 name.encode()
-                state = file_state(path)
             except UnicodeEncodeError:
+                if state is not None:
+                    self.unstorable[ascii(name)] = "has a name that no store takes"
                 self._warn_of_file(ascii(name), "no store takes such a name, so it is not kept")
                 continue
             except (FileNotFoundError, NotADirectoryError):  # gone meanwhile

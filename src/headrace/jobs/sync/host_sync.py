@@ -55,6 +55,11 @@ class HostSync:
         self._folder = _checkpoints_of(script_env, run)
         seen = script_env.environment.get("AIP_CHECKPOINT_DIR")
         self._is_elsewhere = seen is not None and script_env.source_of(seen) != self._folder
+        self._seen_as = [
+            str(Path(place) / self._folder.relative_to(source))
+            for place, source in script_env.bind_mounts.items()
+            if self._folder.is_relative_to(source)
+        ]
         self._host = sync_name
         self._others = (
             None if all_sync_names is None else tuple(sorted(set(all_sync_names) - {sync_name}))
@@ -123,7 +128,7 @@ class HostSync:
         return asdict(
             SyncTask(
                 verb=verb, url=self._url, folder=str(self._folder), host=self._host,
-                others=self._others, lock=lock,
+                others=self._others, seen_as=self._seen_as, lock=lock,
             )
         )  # fmt: skip
 

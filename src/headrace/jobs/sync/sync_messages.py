@@ -30,6 +30,7 @@ class SyncTask:
     folder: str
     host: str
     others: Sequence[str] | None  # the job's other hosts; None: unknown
+    seen_as: Sequence[str] = ()  # other paths of the folder, as the script has them
     lock: str  # of several processes on this machine with the same lock file, one works
 
 

@@ -78,12 +78,14 @@ class FolderGoneError(CheckpointError):
 class FolderSync:
     """The sync of one host's folder.
 
-    The job's other hosts may be unknown. `report` is called with messages for the user.
+    The job's other hosts may be unknown. `report` is called with messages for the user. `seen_as`
+    has other paths by which the script may reach the folder.
     """
 
     def __init__(
         self, remote: RemoteCopy, folder: Path, host: str, others: Iterable[str] | None,
-        report: Callable[[str], object], clock: Callable[[], float] = time.monotonic,
+        report: Callable[[str], object], clock: Callable[[], float] = time.monotonic, *,
+        seen_as: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self._clock = clock
         self._report = report
@@ -93,7 +95,7 @@ class FolderSync:
         self._host = host
         self._others = None if others is None else set(others)
         self._owner = uuid4().hex[:12]
-        self._scan = FolderScan(folder, report, clock)
+        self._scan = FolderScan(folder, report, clock, seen_as)
         self._manifests: list[SyncManifest] = []
         self._synced_states: dict[str, FileState] = {}  # states of uploaded files
         self._files: dict[str, SyncedFile] = {}  # uploaded files, listed by a manifest or not yet
@@ -167,7 +169,7 @@ class FolderSync:
         problems = {name: why for group in groups.values() for name, why in group.problems.items()}
         return SyncPass(
             uploaded=uploaded, waiting=tuple(sorted(waiting)),
-            problems={**self._scan.unreadable, **problems},
+            problems={**self._scan.unreadable, **self._scan.unstorable, **problems},
         )  # fmt: skip
 
     def _check_folder(self) -> None:
@@ -417,7 +419,9 @@ def _sync(task: SyncTask, parent: SidecarParent, report: Callable[[str], object]
             return  # another process of this machine synced the folder all the time
         Path(task.lock).write_text(str(parent.pid))
         remote = RemoteCopy(task.url, report)
-        sync = FolderSync(remote, Path(task.folder), task.host, task.others, report)
+        sync = FolderSync(
+            remote, Path(task.folder), task.host, task.others, report, seen_as=task.seen_as
+        )
         _take_over(sync, parent, report)
         sync_until(sync, parent.wait, PASS_EVERY_S, report)
         _finish(sync, parent, task, report)
