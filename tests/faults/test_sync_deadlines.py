@@ -69,15 +69,20 @@ def test_a_launcher_ends_a_reservation_of_outputs_that_does_not_go_on(
             output.begin()
 
 
-def test_a_fetch_waits_for_another_as_long_as_that_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("jump_s", [0.0, -1e6, 1e6])
+def test_a_fetch_waits_for_another_as_long_as_that_goes_on_whatever_the_time_of_day(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump_s: float
 ):
     lock, progress = tmp_path / "host.lock-fetch", Progress()
-    clock = {"now_s": time.time()}
+    clock = {"now_s": time.time(), "monotonic_s": time.monotonic(), "passes": 0.0}
     monkeypatch.setattr(time, "time", lambda: clock["now_s"])
+    monkeypatch.setattr(time, "monotonic", lambda: clock["monotonic_s"])
 
     def pass_time(_: float) -> None:
-        clock["now_s"] += 0.9 * sync_process.SILENCE_S
+        clock["monotonic_s"] += 0.9 * sync_process.SILENCE_S
+        clock["now_s"] += 0.9 * sync_process.SILENCE_S + jump_s
+        clock["passes"] += 1
+        assert clock["passes"] < 20
         if progress.said < 3:
             os.utime(lock, (clock["now_s"], clock["now_s"]))
 

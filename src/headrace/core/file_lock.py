@@ -49,6 +49,24 @@ def lock_within(descriptor: int, wait_s: float, *, required: bool = True) -> boo
     return True
 
 
+class SilenceTimer:
+    """How long a process that holds a lock has shown no activity, by this process's own clock.
+
+    Times of files and of day may jump, or be those of another host.
+    """
+
+    def __init__(self) -> None:
+        self._seen: object = None
+        self._since_s = 0.0
+
+    def silent_s(self, activity: object) -> float:
+        """Return for how many seconds `activity`, such as a file's time, has been the same."""
+        now_s = time.monotonic()
+        if self._seen is None or activity != self._seen:
+            self._seen, self._since_s = activity, now_s
+        return now_s - self._since_s
+
+
 def is_locked(path: Path, *, unknown: bool) -> bool:
     """Whether a process has locked a file, `unknown` where the file system has no locks.
 

@@ -25,7 +25,7 @@ from uuid import uuid4
 
 from headrace.core.console import print_status
 from headrace.core.errors import CheckpointError, HeadraceError
-from headrace.core.file_lock import open_lock_file, try_lock
+from headrace.core.file_lock import SilenceTimer, open_lock_file, try_lock
 from headrace.core.process.parent_death import die_with_parent
 from headrace.core.process.process_kill import exists
 from headrace.core.process.sidecar import SidecarParent, run_sidecar
@@ -532,12 +532,12 @@ def _locked_for_fetch(lock: str, progress: _Progress) -> Iterator[None]:
     """
     descriptor = _opened_lock(lock)
     try:
-        active_s, began_s = 0.0, time.time()
+        active_s, timer = 0.0, SilenceTimer()
         while not try_lock(descriptor, required=False):
             if (changed_s := os.fstat(descriptor).st_mtime) != active_s:
                 active_s = changed_s
                 progress.to_launcher()
-            if time.time() - max(began_s, active_s) > SILENCE_S:
+            if timer.silent_s(active_s) > SILENCE_S:
                 raise CheckpointError(
                     f"Another process fetches these checkpoints, and has not gone on for "
                     f"{SILENCE_S:.0f} s. End it: fuser {lock} names it."

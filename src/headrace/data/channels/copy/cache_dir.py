@@ -25,7 +25,7 @@ from pathlib import Path
 from headrace.core import env
 from headrace.core.console import print_status
 from headrace.core.errors import HeadraceError, NoSpaceError, StorageError, UsageError
-from headrace.core.file_lock import open_lock_file, try_lock
+from headrace.core.file_lock import SilenceTimer, open_lock_file, try_lock
 from headrace.core.units import format_bytes
 
 UNMODIFIED_NS = 10**18
@@ -135,15 +135,14 @@ def wait_for_lock(
     returns when the holder last showed activity, in seconds since 1970. StorageError: it showed
     none for longer than `patience_s`.
     """
-    has_reported = False
-    began_s = time.time()
+    has_reported, timer = False, SilenceTimer()
     while not lock.take(alone=True):
         if until():
             return False
         if not has_reported:
             has_reported = True
             first(lock.holder())
-        if time.time() - max(began_s, alive()) > patience_s:
+        if timer.silent_s(alive()) > patience_s:
             raise StorageError(
                 f"{lock.holder()} holds what this job waits for, and has done nothing for "
                 f"{patience_s:.0f} s. End it, or name another folder: --cache-dir FOLDER."
