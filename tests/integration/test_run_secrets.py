@@ -89,6 +89,33 @@ def test_what_is_printed_has_no_secret(ended, tmp_path: Path):
         ["--hyperparameter", f"api_key:{CANARY}"],
         ["--checkpoint-uri", f"https://u:p@{CANARY}@h/x"],
         ["--output-path", f"s3://k:{CANARY}@b/x"],
+        ["--environment", f"HF_TOKEN:{CANARY}"],
+        ["--cache-limit", f"password={CANARY}"],
+        ["--max-run", f"token={CANARY}"],
+        ["--apply", f"token={CANARY}"],
+        ["--metric", f"loss=(api_key={CANARY}"],
+        ["--dependency", f"https://u:{CANARY}@h/x"],
     ):
         printed = run_job(tmp_path, *flags, "train.py", *SECRETS)
         assert CANARY not in printed.stdout + printed.stderr, flags
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("job.yaml", f"environment:\n  HF_TOKEN: {CANARY} : x: ["),
+        ("job.yaml", f"notes:\n  - {CANARY} : x: ["),
+        ("job.toml", f'[environment]\nHF_TOKEN = "{CANARY}'),
+        ("job.toml", f'environment = ["HF_TOKEN={CANARY}"]'),
+        ("job.toml", f'max_run = "token={CANARY}"'),
+    ],
+)
+def test_what_is_wrong_in_a_job_file_is_told_without_its_secrets(
+    tmp_path: Path, name: str, text: str
+):
+    (tmp_path / "train.py").touch()
+    (tmp_path / name).write_text(f"{text}\n")
+    printed = run_job(tmp_path, name, "--dry-run")
+    assert printed.returncode == 2, printed.stderr
+    assert name in printed.stderr or "max_run" in printed.stderr
+    assert CANARY not in printed.stdout + printed.stderr

@@ -129,7 +129,10 @@ def run_command_line(arguments: Sequence[str] | None = None) -> str | int | None
             words = ["run", "--help"]
         build_app()(words, prog_name="headrace")
     except HeadraceError as error:
-        sys.stderr.write(f"headrace: {error}\n")
+        from headrace.records.redaction import redact_text
+
+        # Messages quote what was typed, or stands in a file, as it is.
+        sys.stderr.write(f"headrace: {redact_text(str(error))}\n")
         return error.exit_code
     except KeyboardInterrupt:
         return 128 + signal.SIGINT

@@ -536,4 +536,9 @@ def _parse(file: Path, text: str) -> object:
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise UsageError(f"{file} is no YAML: {' '.join(str(error).split())}.") from error
+        # Not its own text, which quotes the line, and a secret may stand there.
+        mark = getattr(error, "problem_mark", None)
+        where = "" if mark is None else f" (at line {mark.line + 1}, column {mark.column + 1})"
+        parts = (getattr(error, name, None) for name in ("context", "problem"))
+        why = ", ".join(filter(None, parts)) or type(error).__name__
+        raise UsageError(f"{file} is no YAML: {why}{where}.") from error

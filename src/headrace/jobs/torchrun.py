@@ -70,6 +70,7 @@ from headrace.jobs.torchrun_args import (
     torchrun_job,
     use_local_rendezvous,
 )
+from headrace.records.redaction import redact_text
 from headrace.records.run_folder import Attempt, RunFolder, open_run_folder
 
 _POLL_S = 0.05
@@ -148,7 +149,7 @@ def main(arguments: Sequence[str]) -> int:
         if "assignment" in flags:
             announce_refusal(announce_fd, error)
         else:
-            print_status(str(error))
+            print_status(redact_text(str(error)))
         return error.exit_code
 
 
