@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import fcntl
+import os
 import pickle
 import shutil
 import signal
@@ -17,6 +18,7 @@ import torch
 
 from headrace import DataLoader
 from headrace.core.errors import CheckpointError, UsageError
+from headrace.core.files import is_temporary
 from headrace.data.storage import open_store
 from headrace.train import Checkpointer, Restored, state_dicts
 from training import Loader, Network, differences, everything, optimizer_of, train
@@ -60,6 +62,26 @@ def test_what_is_saved_comes_back_together(url: str):
     train(model, optimizer, range(3, 6))
     train(other, new_optimizer, range(3, 6))
     assert not differences(everything(model, optimizer), everything(other, new_optimizer))
+
+
+def test_the_names_of_a_checkpoint_s_files_are_on_the_disk_before_it_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    flushed: list[str] = []
+    fsync = os.fsync
+
+    def noting(descriptor: int) -> None:
+        flushed.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    Checkpointer(str(tmp_path / "c")).save(1, *trained(1))
+    (metadata,) = (tmp_path / "c").glob("*/*/.metadata")
+    save = metadata.parent
+    (commit,) = (at for at, path in enumerate(flushed) if is_temporary(Path(path).name))
+    assert flushed[commit + 1 :] == [str(save.parent)]
+    for folder in (save, save.parent, save.parent.parent, tmp_path):
+        assert str(folder) in flushed[:commit]
 
 
 def test_a_scratch_folder_of_a_dead_process_is_removed_and_a_live_one_is_not(

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import errno
+import os
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from headrace.core.files import create_atomically, write_text_atomically
+from headrace.core.files import (
+    create_atomically,
+    is_temporary,
+    write_atomically,
+    write_text_atomically,
+)
 
 
 def test_a_text_takes_the_place_of_what_was_there(tmp_path: Path):
@@ -27,6 +34,44 @@ def test_what_was_there_stays_where_nothing_can_be_written(tmp_path: Path):
         write_text_atomically(tmp_path / "gone" / "run.json", "after")
     assert (tmp_path / "run.json").read_text() == "before"
     assert [each.name for each in tmp_path.iterdir()] == ["run.json"]
+
+
+@pytest.mark.parametrize(
+    "write", [create_atomically, lambda file, data: write_atomically(file, [data])]
+)
+def test_a_file_in_new_folders_survives_a_power_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path, bytes], object]
+):
+    flushed: list[str] = []
+    fsync = os.fsync
+
+    def noting(descriptor: int) -> None:
+        name = Path(f"/proc/self/fd/{descriptor}").readlink().name
+        flushed.append("file" if is_temporary(name) else name)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    write(tmp_path / "a" / "b" / "c.json", b"{}")
+    assert flushed == ["a", tmp_path.name, "file", "b"]
+    write(tmp_path / "a" / "b" / "d.json", b"{}")
+    assert flushed[4:] == ["file", "b"]
+
+
+@pytest.mark.parametrize("reason", [errno.EINVAL, errno.ENOSYS, errno.EACCES])
+def test_a_disk_that_cannot_flush_folders_takes_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: int
+):
+    def fsync(descriptor: int) -> None:
+        if Path(f"/proc/self/fd/{descriptor}").readlink().is_dir():
+            raise OSError(reason, os.strerror(reason))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    write_atomically(tmp_path / "a" / "b", [b"text"])
+    assert create_atomically(tmp_path / "a" / "c", b"text")
+    assert {path.name for path in (tmp_path / "a").iterdir()} == {"b", "c"}
+    monkeypatch.setattr(os, "fsync", lambda _: os.close(-1))  # EBADF, as any other fault
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        write_atomically(tmp_path / "a" / "b", [b"text"])
 
 
 def test_a_file_whose_making_was_answered_twice_is_made(

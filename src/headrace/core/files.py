@@ -33,12 +33,15 @@ def write_atomically(
 
     Args:
         file: The path, whose present file is replaced.
-        durable: Flush file and folder to the disk, so that it survives a power cut.
+        durable: Flush file and folders to the disk, so that it survives a power cut.
         temporary_dir: Folder of the same file system for the temporary file; None: that of `file`.
 
     Raises OSError (the disk is full, read-only, or gone; nothing is left behind).
     """
-    file.parent.mkdir(parents=True, exist_ok=True)
+    if durable:
+        _make_durable_folder(file.parent)
+    else:
+        file.parent.mkdir(parents=True, exist_ok=True)
     temporary, out = _open_temporary(temporary_dir or file.parent)
     try:
         with out:
@@ -66,7 +69,7 @@ def create_atomically(file: Path, data: bytes) -> bool:
 
     Raises OSError (the disk is full, read-only, or gone; nothing is left behind).
     """
-    file.parent.mkdir(parents=True, exist_ok=True)
+    _make_durable_folder(file.parent)
     temporary, out = _open_temporary(file.parent)
     try:
         with out:
@@ -185,13 +188,34 @@ def write_all(descriptor: int, data: bytes | memoryview) -> None:
         left = left[os.write(descriptor, left) :]
 
 
+def _make_durable_folder(folder: Path) -> None:
+    """Make a folder and those above it; the names of new ones are flushed to the disk."""
+    new = []
+    for place in (folder, *folder.parents):
+        if place.exists():
+            break
+        new.append(place)
+    folder.mkdir(parents=True, exist_ok=True)
+    for place in new:
+        sync_folder(place.parent)
+
+
+# Some file systems (SMB, FUSE) cannot flush a folder, and one that may be written to may not be
+# readable.
+_NO_FLUSH = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EACCES, errno.EPERM}
+
+
 def sync_folder(folder: Path) -> None:
-    """Flush a folder's entries to the disk; raises OSError."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    """Flush a folder's entries to the disk, where that can be done; raises OSError."""
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_FLUSH:
+            raise
 
 
 _OPEN_FILES = 65_536

@@ -22,6 +22,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as write_states
 from torch.optim import Optimizer
 
 from headrace.core.errors import CheckpointError, UsageError
+from headrace.core.files import sync_folder
 from headrace.core.world import current_world
 from headrace.data.storage import StorageConfig, open_store, parse_url
 from headrace.train.checkpoint_commit import Commit, SavedFile, json_copy, step_folder
@@ -311,6 +312,9 @@ class Checkpointer:
         if self._local is None:
             for file in files:
                 self._store.put(f"{folder}/{file.name}", file)
+        else:  # torch flushes files; their names are in folders, which may be new
+            for place in (files_dir, files_dir.parent, self._local, self._local.parent):
+                sync_folder(place)
         return described
 
     @contextmanager
