@@ -138,6 +138,26 @@ def test_the_line_that_waits_for_a_worker_is_the_loops(outer: list[str], inner: 
     assert frames[own_index(frames)].function == "main"
 
 
+JOINED = [
+    "/python3.11/multiprocessing/process.py:149:BaseProcess.join",
+    "/python3.11/multiprocessing/popen_fork.py:40:Popen.wait",
+    "/python3.11/multiprocessing/connection.py:948:wait",
+    "/python3.11/selectors.py:415:_PollLikeSelector.select",
+]
+STARTED = [
+    "/python3.11/multiprocessing/process.py:121:BaseProcess.start",
+    "/python3.11/multiprocessing/popen_spawn_posix.py:62:Popen._launch",
+]
+ENDS = f"{LIBS}/torch/utils/data/dataloader.py:1600:_Iter._shutdown_workers"
+
+
+@pytest.mark.parametrize("inner", [JOINED, STARTED, [ENDS, *JOINED]])
+@pytest.mark.parametrize("outer", [[], FORKED[2:4]], ids=["", "as a process of multiprocessing"])
+def test_the_line_that_starts_or_joins_a_process_is_the_scripts(outer: list[str], inner: list[str]):
+    frames = parsed([*outer, LOOP[0], *inner])
+    assert frames[own_index(frames)].function == "main"
+
+
 def test_a_fetch_that_is_seen_in_no_library_is_the_loaders_in_a_worker():
     frames = parsed(FORKED)
     assert frames[own_index(frames)].function != "main"

@@ -78,7 +78,8 @@ _MAKES = re.compile(
     r"|^headrace/data/loader/(batch_builder\.py$|workers/)"
 )
 """Code of loaders within which batches are made: without it a rank only takes what workers made."""
-_PROCESS_START = re.compile(r"^multiprocess(ing)?/(process|popen_\w+|spawn|forkserver)\.py$")
+_PROCESS_MAIN = re.compile(r"^multiprocess(ing)?/process\.py:BaseProcess\.(_bootstrap|run)$")
+"""What a child process runs first; its parent also starts and joins it in that file."""
 _CALLS_ON = re.compile(
     r"^(headrace/(?!data/(shards|transforms)/)|torchdata|multiprocess|<)"
     r"|^torch/utils/data/(?!dataset\.py|_utils/collate\.py)"
@@ -95,8 +96,12 @@ _MODULE_CALL = re.compile(r"^torch/nn/modules/(module|container)\.py$")
 
 def process_begin(frames: Sequence[StackFrame]) -> int:
     """Return the index of the first frame that a worker process has not from its parent."""
-    starts = [at for at, frame in enumerate(frames) if _PROCESS_START.match(frame.module_file)]
-    return starts[-1] + 1 if starts else 0
+    mains = [at for at, frame in enumerate(frames) if _begins_process(frame)]
+    return mains[-1] + 1 if mains else 0
+
+
+def _begins_process(frame: StackFrame) -> bool:
+    return _PROCESS_MAIN.match(f"{frame.module_file}:{frame.function}") is not None
 
 
 def making_begin(frames: Sequence[StackFrame]) -> int | None:
