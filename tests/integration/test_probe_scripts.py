@@ -38,7 +38,7 @@ WORKERS = ("1", "1 keep", "0")  # of taken.py
 FIRST_STYLES = ("threaded", "own_pool", "own_loader")
 PLAIN_STYLES = (
     *("plain", "made_anew", "light", "accumulating"),
-    *("mixed_precision", "compiled_step", "received", "loader_subclasses"),
+    *("mixed_precision", "compiled_step", "received", "loader_subclasses", "failing"),
 )
 ADVISED = ("plain", "made_anew")  # twice: as they are, and with other arguments for their loaders
 LAST_STYLES = ("remote_shards", "streamed", "trainer", "own_path")
@@ -167,6 +167,12 @@ def test_short_transforms_are_timed_less_often(part: Look):
     assert first["one_in"] == 8
     assert last["one_in"] > 8
     assert first["calls"] % 256 == last["calls"] % 256 == 0
+
+
+def test_what_a_script_does_after_an_error_in_its_dataset_is_no_wait_for_data(part: Look):
+    steps = part("failing").steps("train")
+    assert [row["samples"] for row in steps] == [4] * 7
+    assert [row["other_ns"] >= 250e6 for row in steps] == [number == 3 for number in range(7)]
 
 
 def test_accumulated_gradients_from_an_iterable_dataset(part: Look):

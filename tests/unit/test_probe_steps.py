@@ -88,6 +88,29 @@ def test_a_plain_loop():
     assert [row.samples for row in script.steps] == [4, 4]
 
 
+def test_a_request_that_fails_ends_its_wait_and_belongs_to_the_batch_that_is_taken_instead():
+    script = Script()
+    script.train()
+    for _ in range(2):
+        script.clock.fetch_began(0, script.now_ns, grad=True)
+        script.clock.fetch_failed(script.passes(7))
+        assert script.clock.phase == "other"
+        script.passes(3)  # prints the error
+    script.train()
+    assert script.ends() == [("train", STEP), ("train", {**STEP, "data_wait": 24, "other": 7})]
+
+
+def test_a_script_goes_on_after_an_error_in_its_loader_with_something_else():
+    script = Script()
+    script.train()
+    script.clock.fetch_began(0, script.now_ns, grad=True)
+    script.clock.fetch_failed(script.passes(7))
+    script.passes(100)
+    script.train(loader=1)
+    after = ("between", {"data_wait": 7, "other": 100})
+    assert script.ends() == [("train", STEP), after, ("train", STEP)]
+
+
 def test_accumulated_gradients_make_a_step_of_several_batches():
     script = Script()
     for _ in range(3):

@@ -9,6 +9,7 @@ since the last step. So where all is as it was in the step before, hooks ask not
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable
 from threading import get_ident
@@ -308,9 +309,13 @@ class RankRecorder(TrainingThread):
         except Exception as error:  # noqa: BLE001 - the script must not feel the probe's faults
             SESSION.fault("fetch_ended", error)
 
+    @guarded
     def fetch_failed(self) -> None:
-        """Note that the request for a batch raised an error."""
+        """Record that the request for a batch raises the error that is being handled."""
         self._fetching = False
+        # A signal ends a script, which waited for a batch until then: that wait stays open.
+        if isinstance(sys.exception(), Exception) and not self._is_off():
+            self._report(StepClock.fetch_failed)
 
     def backward_began(self) -> None:
         """Record the start of backward."""

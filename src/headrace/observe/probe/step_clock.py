@@ -216,6 +216,13 @@ class StepClock:
                 self._fetched[segment.loader] += 1
         self._enter("other" if ended else "forward")
 
+    def fetch_failed(self, at_ns: int) -> None:
+        """End the wait: an error came in place of a batch; the next request of the loop goes on."""
+        self._spend(at_ns)
+        if self._current is not None:
+            self._only_iterator = not self._current.batches
+        self._enter("other")
+
     def within_began(self, phase: Phase, at_ns: int) -> None:
         """Begin an inner phase: a copy to the device, or a wait for other ranks."""
         if self._current is None:
