@@ -504,6 +504,77 @@ def test_batches_that_are_kept_before_training_are_start_up(batches: int):
     assert wall.start_seconds == pytest.approx(0.05 + (batches - held_back) * 0.05005, abs=0.01)
 
 
+def keeps_batches(script: Script, batches: int, wait_ms: float, used_ms: float = 0.05) -> Script:
+    """Play an epoch that fetches all of its batches first: `for batch in list(loader)`."""
+    held_back = min(batches, 64)
+    for _ in range(batches - held_back):
+        script.fetch(wait_ms)
+        script.row("eval", data_wait=wait_ms, forward=used_ms)
+    began = script.now
+    for _ in range(held_back):
+        script.fetch(wait_ms)
+        script.now += int((wait_ms + used_ms) * MS)
+    script.now = began
+    waited = {"data_wait": wait_ms * held_back, "other": used_ms * held_back}
+    script.row("train", batches=held_back, forward=15, backward=23, optimizer=1, **waited)
+    for _ in range(batches - 1):
+        script.row("train", batches=0, forward=15, backward=23, optimizer=1)
+    return script
+
+
+LISTED = stack(
+    f"{SCRIPT}:61:main", f"{TORCH}/utils/data/dataloader.py:700:__next__", f"{SCRIPT}:9:Rows.load"
+)
+
+
+@pytest.mark.parametrize("batches", [16, 40, 300])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_of_each_epoch_that_are_kept_before_it_trains(batches: int, workers: int):
+    script, text = Script(workers=(workers, 0)), LISTED
+    if workers:  # which make them elsewhere
+        text = text.rpartition("\n")[0]
+    for _ in range(4):
+        began = script.now
+        keeps_batches(script.iterates(), batches, 50)
+        script.seen(text, "data_wait", began, began + batches * 50 * MS)
+    diagnosis, rules = found(script)
+    assert not set(rules) & {"passed-over-batches", "evaluation", "between-epochs"}
+    finding = rules["kept-batches"]
+    assert diagnosis.verdict.sentence.startswith(f"{4 * batches:,} batches of the loader at train")
+    assert finding.seconds_lost == pytest.approx(4 * batches * 50e-3, rel=0.02)
+    assert finding.cause is not None
+    assert (finding.cause.line, finding.cause.function.partition(" ")[0]) == (61, "main")
+    assert 1.0 < (finding.remedies[0].predicted_speedup or 0.0) < 2.4
+    shares = account(script).shares
+    assert shares["kept_batches"] == pytest.approx(0.56, abs=0.02)
+    assert sum(shares.values()) == pytest.approx(1.0)
+
+
+def test_features_that_are_computed_before_an_epoch_trains_on_them_are_no_kept_batches():
+    script = Script()
+    for _ in range(3):
+        keeps_batches(script.iterates(), 300, 30, used_ms=20)
+    assert account(script).kept_batches is None
+
+
+def test_a_resumed_epoch_passes_over_and_those_after_it_keep():
+    script = Script().iterates().passes_over(300, 30).train(100)
+    for _ in range(2):
+        keeps_batches(script.iterates(), 40, 50)
+    wall = account(script)
+    assert (int(wall.passed_over.batches.sum()), int(wall.kept_batches.batches.sum())) == (300, 80)
+
+
+def test_several_steps_on_each_batch_keep_none():
+    script = Script()
+    for _ in range(3):
+        script.iterates()
+        for _ in range(10):
+            script.train(1, wait_ms=50)
+            script.row("train", batches=0, forward=15, backward=23, optimizer=1)
+    assert account(script).kept_batches is None
+
+
 def test_batches_whose_optimizer_did_not_step_are_not_passed_over():
     # As where a gradient scaler skips the first steps, of which the very first tunes its kernels.
     script = Script().iterates()

@@ -55,6 +55,7 @@ OTHER_TIME_RULES = frozenset(
     {
         "between-epochs",
         "evaluation",
+        "kept-batches",
         "open-wait",
         "passed-over-batches",
         "slow-start",

@@ -14,8 +14,9 @@ from headrace.observe.doctor.training_loader import TrainingLoader, training_loa
 from headrace.observe.whatif.measured_pipeline import BatchWork, loader_rows, read_batch_work
 from headrace.observe.whatif.tables import Columns, Ints, Tables, columns, covered_before
 from headrace.observe.whatif.train_steps import TrainSteps
-from headrace.observe.whatif.wall_time import WallTime, read_wall_time
+from headrace.observe.whatif.wall_time import TimePart, WallTime, read_wall_time
 
+_SAMPLED_PARTS: tuple[TimePart, ...] = ("evaluation", "kept_batches", "between", "open")
 _LEAST_OUTSIDE = 0.05
 """Where less of a run's time is outside of its steps, no rule looks at the stacks of then."""
 
@@ -29,6 +30,7 @@ class OtherTime:
     evaluation_work: BatchWork | None  # the batches made for it; None if none were recorded
     evaluation_batches: Columns  # the same with each worker's first: rows of `batches`
     passed_over_loader: TrainingLoader | None
+    kept_batches_loader: TrainingLoader | None
     samples: tuple[StackSample, ...]  # of ranks and workers, if that time matters
     unix_offset_ns: int  # from the host's clock to nanoseconds since 1970; 0 if unknown
 
@@ -46,14 +48,17 @@ def gather_other_time(
     """
     wall, hosts = read_wall_time(tables, steps.kind), columns(tables, "hosts")
     number = wall.evaluation_loader
-    passed = -1 if wall.passed_over is None else wall.passed_over.main_loader
+    passed, kept = (
+        -1 if fetched is None else fetched.main_loader
+        for fetched in (wall.passed_over, wall.kept_batches)
+    )
     loaders = {
         each: training_loader(rows, columns(tables, "library_loaders"), folders)
-        for each in (number, passed)
+        for each in (number, passed, kept)
         if (rows := loader_rows(columns(tables, "loaders"), each)) is not None
     }
     samples: tuple[StackSample, ...] = ()
-    outside = sum(wall.seconds(part) for part in ("evaluation", "between", "open"))
+    outside = sum(wall.seconds(part) for part in _SAMPLED_PARTS)
     if outside >= _LEAST_OUTSIDE * wall.run_seconds:  # else they are not worth the memory
         stacks = columns(tables, "stacks")
         before, until = (
@@ -76,6 +81,7 @@ def gather_other_time(
         evaluation_work=(read_batch_work(tables, number, wall.evaluation) if number >= 0 else None),
         evaluation_batches=columns(tables, "batches").having(loader=number),
         passed_over_loader=loaders.get(passed),
+        kept_batches_loader=loaders.get(kept),
         samples=samples,
         unix_offset_ns=int(hosts["unix_offset_ns"][0]) if hosts.count == 1 else 0,
     )

@@ -8,9 +8,10 @@ row. What a rank was at then is known by its stack samples, which are written ea
 A batch is passed over if its loader was asked for it and the script trained on later ones of the
 same iteration alone, as a script does that resumes within an epoch. So is an iteration before the
 first step in which the script only asked for batches, unless it keeps them and trains on them
-later, without the loader: that is start-up. A step may also hold more batches than others
-because the script did not let its optimizer step after each backward, as with accumulated gradients
-or where a gradient scaler skips steps whose gradients overflow: those are used, not passed over.
+later, without the loader: that is start-up, or kept batches where each epoch does so. A step may
+also hold more batches than others because the script did not let its optimizer step after each
+backward, as with accumulated gradients or where a gradient scaler skips steps whose gradients
+overflow: those are used, not passed over.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from headrace.observe.whatif.evaluation_waits import part_of_evaluation
+from headrace.observe.whatif.kept_batches import is_little_use, iterations, kept_batches
 from headrace.observe.whatif.tables import Columns, Flags, Floats, Ints, Tables, columns
 from headrace.records.schema import PHASES, RANK_ENDED, SCRIPT_ENDED
 
-TimePart = Literal["steps", "evaluation", "passed_over", "between", "open", "unrecorded"]
+TimePart = Literal[
+    "steps", "evaluation", "passed_over", "kept_batches", "between", "open", "unrecorded"
+]
 TIME_PARTS: tuple[TimePart, ...] = get_args(TimePart)
-_USED_SHARE, _USED_NS = 0.05, 500_000
-"""In an iteration that is passed over, at most this share of the time is not data wait, and so much
-of a batch's: any model takes longer."""
 _SAMPLED_NS, _SILENT_NS = 1_000_000_000, 5_000_000_000
 """A row of `stacks` is of a second, and written after it; a second or two late on full cores."""
 _NEARLY_ALL = 0.9
@@ -60,8 +61,8 @@ class OpenTime:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PassedOver:
-    """Batches of all ranks that were not trained on: rows of `steps`, or parts of them."""
+class FetchedBatches:
+    """Batches of all ranks that were fetched alone: rows of `steps`, or parts of them."""
 
     loader: Ints
     start_ns: Ints
@@ -83,7 +84,8 @@ class WallTime:
     part_ns: Mapping[TimePart, int] = field(default_factory=dict)
     evaluation: Columns  # rows of the table `steps`, like `between`
     between: Columns  # without time in which other ranks evaluate
-    passed_over: PassedOver | None = None
+    passed_over: FetchedBatches | None = None  # and not trained on
+    kept_batches: FetchedBatches | None = None  # all of an epoch, before it trains on them
     open: tuple[OpenTime, ...] = ()
     outside_ns: tuple[Floats, Floats]  # beginnings and ends of evaluation, time between, open time
     began_ns: int = 2**62  # the run, by the host's clock; later than any time if unknown
@@ -98,11 +100,12 @@ class WallTime:
         return self.start_ns / max(self.ranks, 1) / 1e9
 
     def seconds_before(self, at_ns: int) -> float:
-        """Return seconds of evaluation, and of batches passed over, before a time."""
-        rows, passed = self.evaluation, self.passed_over
+        """Return seconds of evaluation, and of batches passed over or kept, before a time."""
+        rows = self.evaluation
         before_ns = int(rows["wall_ns"][rows["start_ns"] < at_ns].sum())
-        if passed is not None:
-            before_ns += int(passed.wall_ns[passed.start_ns < at_ns].sum())
+        for fetched in (self.passed_over, self.kept_batches):
+            if fetched is not None:
+                before_ns += int(fetched.wall_ns[fetched.start_ns < at_ns].sum())
         return before_ns / max(self.ranks, 1) / 1e9
 
     @property
@@ -135,13 +138,14 @@ def read_wall_time(tables: Tables, step_kind: str = "train") -> WallTime:
     """
     steps, fetches = _finished_steps(tables), columns(tables, "fetches")
     is_step, is_between = steps["kind"] == step_kind, steps["kind"] == "between"
-    is_passed, is_preloaded = np.zeros((2, steps.count), dtype=np.bool_)
-    within: list[tuple[int, int, int, int]] = []
+    fetched = _FetchedAlone(steps.count)
     if step_kind == "train":
-        is_passed, is_preloaded, within = _passed_over(steps, fetches)
-        within += _passed_within_waits(tables, steps, fetches)
-    is_evaluation = ~(is_step | is_between | is_passed | is_preloaded)
-    passed = _joined(steps.where(is_passed), within)
+        fetched = _fetched_alone(steps, fetches)
+        fetched.passed_within += _passed_within_waits(tables, steps, fetches)
+    is_evaluation = ~(is_step | is_between | fetched.any)
+    passed = _joined(steps.where(fetched.passed), fetched.passed_within)
+    kept = _joined(steps.where(fetched.kept), fetched.kept_within)
+    within = [*fetched.passed_within, *fetched.kept_within]
     processes = columns(tables, "processes").having(role="rank")
     began_ns = _beginning_ns(tables, processes)
     ranks = _rank_times(tables, steps, fetches, processes, began_ns)
@@ -150,11 +154,12 @@ def read_wall_time(tables: Tables, step_kind: str = "train") -> WallTime:
     between, moved_ns = part_of_evaluation(tables, every_between, steps.where(is_evaluation))
     return WallTime(
         ranks=len(ranks),
-        start_ns=sum(each.start_ns for each in ranks) + _wall_ns(steps, is_preloaded),
+        start_ns=sum(each.start_ns for each in ranks) + _wall_ns(steps, fetched.preloaded),
         part_ns={
             "steps": _wall_ns(steps, is_step) - sum(wall_ns for _, _, wall_ns, _ in within),
             "evaluation": _wall_ns(steps, is_evaluation) + moved_ns,
             "passed_over": int(passed.wall_ns.sum()) if passed is not None else 0,
+            "kept_batches": int(kept.wall_ns.sum()) if kept is not None else 0,
             "between": int(every_between["wall_ns"].sum()) - moved_ns,
             "open": sum(each.open_ns for each in ranks),
             "unrecorded": sum(each.gaps_ns for each in ranks),
@@ -162,8 +167,9 @@ def read_wall_time(tables: Tables, step_kind: str = "train") -> WallTime:
         evaluation=steps.where(is_evaluation),
         between=between,
         passed_over=passed,
+        kept_batches=kept,
         open=open_times,
-        outside_ns=_outside_ns((steps.where(is_evaluation), every_between), open_times),
+        outside_ns=_outside_ns((steps.where(is_evaluation), every_between), kept, open_times),
         began_ns=2**62 if began_ns is None else began_ns,
     )
 
@@ -185,7 +191,7 @@ def _finished_steps(tables: Tables) -> Columns:
     return steps.where(~is_long)
 
 
-def _joined(rows: Columns, parts: list[tuple[int, int, int, int]]) -> PassedOver | None:
+def _joined(rows: Columns, parts: list[tuple[int, int, int, int]]) -> FetchedBatches | None:
     """Return rows of batches passed over, and such parts of steps; None without any."""
     names = ("loader", "start_ns", "wall_ns", "batches")
     added = np.array(parts, dtype=np.int64).reshape(len(parts), len(names)).T
@@ -193,17 +199,20 @@ def _joined(rows: Columns, parts: list[tuple[int, int, int, int]]) -> PassedOver
         name: np.concatenate((rows[name].astype(np.int64), more))
         for name, more in zip(names, added, strict=True)
     }
-    return PassedOver(**joined) if len(joined["loader"]) else None
+    return FetchedBatches(**joined) if len(joined["loader"]) else None
 
 
 def _outside_ns(
-    parts: tuple[Columns, ...], open_times: tuple[OpenTime, ...]
+    parts: tuple[Columns, ...], kept: FetchedBatches | None, open_times: tuple[OpenTime, ...]
 ) -> tuple[Floats, Floats]:
     # What a rank did last that is silent since then was sampled before.
     since_ns = [each.since_ns - (0 if each.phase else _SAMPLED_NS) for each in open_times]
     until_ns = [each.until_ns for each in open_times]
     begins = [rows["start_ns"].astype(np.float64) for rows in parts]
     ends = [begin + rows["wall_ns"] for begin, rows in zip(begins, parts, strict=True)]
+    if kept is not None:
+        begins.append(kept.start_ns.astype(np.float64))
+        ends.append(begins[-1] + kept.wall_ns)
     return np.concatenate((*begins, since_ns)), np.concatenate((*ends, until_ns))
 
 
@@ -211,30 +220,50 @@ def _wall_ns(rows: Columns, where: Flags) -> int:
     return int(rows["wall_ns"][where].sum())
 
 
-def _passed_over(
-    steps: Columns, fetches: Columns
-) -> tuple[Flags, Flags, list[tuple[int, int, int, int]]]:
-    """Return which rows are of batches passed over, or kept for later, and parts of steps that are.
+class _FetchedAlone:
+    """Batches that a script fetches and does not train on at once: rows of `steps`, and parts.
+
+    A part is (loader, start, wall time, batches), times in ns.
+    """
+
+    def __init__(self, rows: int) -> None:
+        self.passed, self.preloaded, self.kept = np.zeros((3, rows), dtype=np.bool_)
+        self.passed_within: list[tuple[int, int, int, int]] = []
+        self.kept_within: list[tuple[int, int, int, int]] = []
+
+    @property
+    def any(self) -> Flags:
+        """Which rows hold such batches alone."""
+        return np.asarray(self.passed | self.preloaded | self.kept)
+
+
+def _fetched_alone(steps: Columns, fetches: Columns) -> _FetchedAlone:
+    """Return the batches that were passed over, or kept for later.
 
     The step clock holds up to 64 batches back, as gradients may be accumulated over them; these
-    become part of the first step. A part is (loader, start, wall time, batches), times in ns.
+    become part of the first step.
     """
-    passed, preloaded = np.zeros((2, steps.count), dtype=np.bool_)
-    parts: list[tuple[int, int, int, int]] = []
+    found = _FetchedAlone(steps.count)
     trained = np.unique(steps["loader"][(steps["kind"] == "train") & (steps["loader"] >= 0)])
     for loader in map(int, trained):
         for rank in map(int, np.unique(steps["rank"])):
             places = np.flatnonzero((steps["rank"] == rank) & (steps["loader"] == loader))
             rows = steps.where(places)
-            if not (rows["kind"] == "train").any():
+            trains = rows["kind"] == "train"
+            if not trains.any():
                 continue
             mine = fetches.having(rank=rank, loader=loader, ended=0)
             if _are_preloaded(rows, mine):
-                preloaded[places] = rows["start_ns"] < rows["start_ns"][rows["kind"] == "train"][0]
+                found.preloaded[places] = rows["start_ns"] < rows["start_ns"][trains][0]
                 continue
-            passed[places] = _passed_rows(rows, mine)
-            parts += [(loader, *part) for part in _passed_within_steps(rows, mine)]
-    return passed, preloaded, parts
+            kept, found.kept[places], parts = kept_batches(rows, mine)
+            found.kept_within += [(loader, *part) for part in parts]
+            others = ~np.isin(iterations(rows, mine), kept)
+            found.passed[places[others]] = _passed_rows(rows, mine)[others]
+            if (others & trains).any():
+                within = _passed_within_steps(rows.where(others), mine)
+                found.passed_within += [(loader, *part) for part in within]
+    return found
 
 
 def _are_preloaded(rows: Columns, fetches: Columns) -> bool:
@@ -255,7 +284,7 @@ def _passed_rows(rows: Columns, fetches: Columns) -> Flags:
     passed = np.zeros(rows.count, dtype=np.bool_)
     if not evaluates.any():
         return passed
-    iteration = _iterations(rows, fetches)
+    iteration = iterations(rows, fetches)
     first_trained = np.flatnonzero(trains)[0]
     for number in np.unique(iteration[evaluates]):
         inside = evaluates & (iteration == number)
@@ -272,25 +301,14 @@ def _is_unused(rows: Columns) -> bool:
     """Return whether a script did nothing with the batches of an iteration."""
     used_ns = rows["wall_ns"] - rows["data_wait_ns"]
     enough = int(rows["batches"].sum()) >= _FEWEST_PASSED_OVER
-    return enough and _is_little_use(used_ns, int(rows["wall_ns"].sum()))
-
-
-def _is_little_use(used_ns: Ints, wall_ns: int) -> bool:
-    """Return whether a script did nothing with batches but ask for the next, in `wall_ns`."""
-    return int(used_ns.sum()) <= _USED_SHARE * wall_ns and float(np.median(used_ns)) <= _USED_NS
-
-
-def _iterations(rows: Columns, fetches: Columns) -> Ints:
-    """Return for each row the number of iterations that had begun by its end."""
-    begins = np.sort(fetches["start_ns"][fetches["batch"] == 0])
-    return np.asarray(np.searchsorted(begins, rows["start_ns"] + rows["wall_ns"]))
+    return enough and is_little_use(used_ns, int(rows["wall_ns"].sum()))
 
 
 def _passed_within_steps(rows: Columns, fetches: Columns) -> list[tuple[int, int, int]]:
     """Return what was passed over within the first step of iterations: start, wall ns, batches."""
     trains = rows.where(rows["kind"] == "train")
     usual = max(int(np.median(trains["batches"])), 1)
-    is_first = np.diff(_iterations(trains, fetches), prepend=-1) != 0
+    is_first = np.diff(iterations(trains, fetches), prepend=-1) != 0
     fetches = fetches.where(np.argsort(fetches["start_ns"], kind="stable"))
     asked_ns, had_ns = fetches["start_ns"], fetches["start_ns"] + fetches["wait_ns"]
     found = []
@@ -301,7 +319,7 @@ def _passed_within_steps(rows: Columns, fetches: Columns) -> list[tuple[int, int
             continue
         wall_ns = min(int(asked_ns[first + count]) - begin_ns, int(trains["wall_ns"][place]))
         used_ns = asked_ns[first + 1 : first + count + 1] - had_ns[first : first + count]
-        if _is_little_use(used_ns, wall_ns):
+        if is_little_use(used_ns, wall_ns):
             found.append((begin_ns, wall_ns, count))
     return found
 

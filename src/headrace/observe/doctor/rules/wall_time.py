@@ -16,9 +16,11 @@ from headrace.observe.doctor.evidence import SERIOUS, Evidence, rule, severity_o
 from headrace.observe.doctor.findings import Cause, Finding, Remedy
 from headrace.observe.doctor.remedies import predicted_remedy
 from headrace.observe.doctor.rules.open_wait import check_open_wait
+from headrace.observe.doctor.stack_frames import making_begin
 from headrace.observe.doctor.stack_samples import (
     StackSample,
     cut_to_special_line,
+    end_ns_of,
     find_cause,
     find_hotspot,
     is_device_sync,
@@ -359,6 +361,65 @@ def check_passed_over_batches(evidence: Evidence) -> Finding | None:
         ),
         severity=severity_of(share),
     )
+
+
+@rule
+def check_kept_batches(evidence: Evidence) -> Finding | None:
+    """All batches of an epoch are fetched before it trains on the first: `list(loader)`.
+
+    Fires where that takes at least 5 % of the run's time, 2 s or more: iterations in which several
+    steps follow, and none but the first holds a batch. Workers cannot make batches while the model
+    trains then. Batches that are fetched once and kept for all epochs are start-up.
+    """
+    wall, loader = evidence.other_time.wall, evidence.other_time.kept_batches_loader
+    kept, run_s = wall.kept_batches, wall.run_seconds
+    seconds = wall.seconds("kept_batches")
+    if kept is None or seconds < max(0.05 * run_s, _LEAST_S):
+        return None
+    share, place = seconds / run_s, loader.place if loader is not None else ""
+    count = round(int(kept.batches.sum()) / max(wall.ranks, 1))
+    cause = find_cause(_asking_lines(evidence))
+    if cause is None and loader is not None and place:
+        cause = Cause(file=loader.file, line=loader.line, share=share)
+    how = "Iterate over the loader itself, not over a list of its batches"
+    if loader is not None and loader.workers == 0:
+        how += f". {loader.advice('num_workers', 1)} They are then made while the model trains"
+    overlapped_s = min(seconds, max(wall.seconds("steps"), 0.0))
+    gain = _time_saved(run_s, overlapped_s / 2, overlapped_s)
+    return evidence.finding(
+        f"{count:,} batches of the loader{place} were fetched before the epoch's first step"
+        f"{f' in {cause}' if cause is not None and cause.name else ''}, which took "
+        f"{seconds:.0f} s, {share:.0%} of the run's time",
+        seconds,
+        {"batches": count, "seconds": seconds, "share_of_time": share},
+        cause=cause,
+        remedies=(
+            predicted_remedy(
+                "overlap",
+                "batches that are made while the model trains",
+                gain,
+                f"{how}. Half of the shorter of the two to all of it is taken to go.",
+            ),
+        ),
+        severity=severity_of(share),
+    )
+
+
+def _asking_lines(evidence: Evidence) -> list[StackSample]:
+    """Return samples of ranks as they fetch batches that are kept, up to the line that asks."""
+    kept = evidence.other_time.wall.kept_batches
+    if kept is None:
+        return []
+    spans = (kept.start_ns.astype(np.float64), (kept.start_ns + kept.wall_ns).astype(np.float64))
+    found = []
+    for sample in evidence.other_time.samples:
+        begin = making_begin(sample.frames)
+        starts = sample.rows["start_ns"].astype(np.float64)
+        inside = covered_before(*spans, end_ns_of(sample.rows).astype(np.float64))
+        inside = inside - covered_before(*spans, starts)
+        if begin and sample.phase == "data_wait" and not sample.is_of_worker and inside.any():
+            found.append(replace(sample, frames=sample.frames[:begin]))
+    return found
 
 
 @rule
