@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from headrace.observe.probe.step_clock import DeviceCopyCounts, Segment, StepClock
 
 
@@ -241,6 +243,37 @@ def test_without_any_optimizer_each_batch_with_backward_is_a_step():
     assert most <= 260
     rows = script.ends()
     assert rows == [("train", {"data_wait": 10, "forward": 20, "backward": 30})] * 1000
+
+
+@pytest.mark.parametrize("steps", [30, 400])
+@pytest.mark.parametrize("loader", [False, True], ids=["no loader", "kept batches"])
+def test_without_any_optimizer_or_batch_each_backward_is_a_step(steps: int, *, loader: bool):
+    """As `p.data -= lr * p.grad` over batches that the script makes itself, or has in a list."""
+    script = Script()
+    if loader:
+        script.fetch(0, 10)
+        script.fetch(0, 10, ended=True)
+    for _ in range(steps):
+        script.passes(20)
+        script.backward(30)
+        script.passes(5)
+    rows = script.all_rows()
+    trained = [row for kind, row in rows if kind == "train"]
+    assert len(trained) == steps
+    plain = {"forward": 25, "backward": 30}
+    assert trained[1:-1] == [plain] * (steps - 2)
+    assert trained[-1] == {**plain, "other": 5}
+    assert sum(sum(row.values()) for _, row in rows) == steps * 55 + 20 * loader - 20 * (not loader)
+
+
+def test_gradients_that_are_accumulated_without_a_loader_make_one_step():
+    script = Script()
+    for _ in range(5):
+        script.accumulate(3)
+        script.optimize(5)
+    first, *others = [row for row in script.all_rows() if row != ("between", {})]
+    assert first == ("train", {"forward": 40, "backward": 90, "optimizer": 5})
+    assert others == [("train", {"forward": 60, "backward": 90, "optimizer": 5})] * 4
 
 
 def test_gradients_of_many_batches_before_the_first_step_belong_to_it():

@@ -9,7 +9,8 @@ on. A step that ends a loop (by `break`, by an error, with the script, or where 
 made) ends with its last optimizer step: what follows is time between. Batches without backward are
 evaluation if they are requested with gradients off, or come from a loader that is never trained on,
 several in a row or one now and then. Where no optimizer steps in hundreds of batches with backward,
-or until the end, each of these is a step. All phases of a row add up to its wall time.
+or until the end, each of these is a step; without a loader, each backward is. All phases of a row
+add up to its wall time.
 
 Pure: times come in, rows go out; nothing here knows torch.
 """
@@ -89,6 +90,23 @@ class Segment:
             backwards=self.backwards, optimizers=self.optimizers, copies=self.copies,
         )  # fmt: skip
 
+    def since(self, before: Segment) -> Segment:
+        """Return what the segment holds beyond an earlier state of it, but for its optimizers."""
+        return Segment(
+            loader=self.loader,
+            start_ns=before.start_ns + before.wall_ns,
+            phases_ns={
+                phase: spent_ns - before.phases_ns.get(phase, 0)
+                for phase, spent_ns in self.phases_ns.items()
+            },
+            sync_ns=self.sync_ns - before.sync_ns,
+            syncs=self.syncs - before.syncs,
+            batches=self.batches - before.batches,
+            samples=self.samples if self.batches > before.batches else 0,
+            backwards=self.backwards - before.backwards,
+            copies=self.copies - before.copies,
+        )
+
     def plus(self, other: Segment) -> Segment:
         """Return this segment and the one that follows it as one.
 
@@ -150,6 +168,8 @@ class StepClock:
         # Loaders with exactly one batch before the last step.
         self._singles_before: set[int] = set()
         self._marked_ns = 0
+        # The segment at the end of its last backward, if no batch came and no optimizer stepped.
+        self._after_backward: Segment | None = None
         self._other_before_ns = 0  # time in phase "other" when it was entered last
         self._with_grad = True  # gradients were on when the segment's batch was requested
         self._only_iterator = False  # the current segment has an iterator but no batch yet
@@ -271,6 +291,8 @@ class StepClock:
             segment.phases_ns["optimizer"] = self._optimizer_before_ns
             segment.phases_ns["forward"] = segment.phases_ns.get("forward", 0) + spent_ns
         elif self.phase == "other":  # no batch came since the last backward: it was forward
+            if self._after_backward is not None:
+                segment = self._hold_back(self._after_backward, segment)
             phases = segment.phases_ns
             spent_ns = phases.get("other", 0) - self._other_before_ns
             if spent_ns > 0:
@@ -292,6 +314,8 @@ class StepClock:
         self._enter("other")
         if self._stepped_in_backward:
             self._stepped_in_backward, self._after_optimizer = False, segment.copy()
+        elif not (segment.batches or segment.optimizers) and self._optimizer_before_ns is None:
+            self._after_backward = segment.copy()
         if self._optimizer_before_ns is not None:
             self._optimizer_before_ns = segment.phases_ns.get("optimizer", 0)
             self._enter("optimizer")
@@ -311,6 +335,7 @@ class StepClock:
         """End an optimizer's step."""
         segment = self._segment(at_ns)
         segment.optimizers |= {optimizer}
+        self._after_backward = None
         if self._backwards_under_way:
             self._stepped_in_backward = True
             return
@@ -322,8 +347,8 @@ class StepClock:
 
     def forget(self) -> None:
         """Drop what is unfinished: recording was off meanwhile."""
-        self._current, self._after_optimizer, self._pending = None, None, []
-        self._only_iterator = False
+        self._current = self._after_optimizer = self._after_backward = None
+        self._pending, self._only_iterator = [], False
         self._backwards_under_way, self._optimizer_before_ns = 0, None
         self._stepped_in_backward = self._waits_for_batch = False
         self._enter("other")
@@ -358,7 +383,7 @@ class StepClock:
     def _begin(self, loader: int, at_ns: int) -> Segment:
         self._current = Segment(loader=loader, start_ns=at_ns)
         self._with_grad = True
-        self._after_optimizer, self._other_before_ns = None, 0
+        self._after_optimizer, self._after_backward, self._other_before_ns = None, None, 0
         if self._optimizer_before_ns is not None:  # a batch is requested in an optimizer's closure
             self._optimizer_before_ns = 0
         self._marked_ns = at_ns
@@ -366,23 +391,15 @@ class StepClock:
 
     def _split(self, before: Segment, whole: Segment) -> Segment:
         """End a step at its last optimizer step; the rest of the segment begins the next step."""
-        rest = {
-            phase: spent_ns - before.phases_ns.get(phase, 0)
-            for phase, spent_ns in whole.phases_ns.items()
-        }
         self._step(before)
-        self._current = Segment(
-            loader=whole.loader,
-            start_ns=before.start_ns + before.wall_ns,
-            phases_ns=rest,
-            sync_ns=whole.sync_ns - before.sync_ns,
-            syncs=whole.syncs - before.syncs,
-            batches=whole.batches - before.batches,
-            samples=whole.samples if whole.batches > before.batches else 0,
-            backwards=whole.backwards - before.backwards,
-            copies=whole.copies - before.copies,
-        )
-        self._after_optimizer = None
+        self._after_optimizer, self._current = None, whole.since(before)
+        return self._current
+
+    def _hold_back(self, before: Segment, whole: Segment) -> Segment:
+        """End a segment at its last backward, where no batch begins the next one."""
+        self._finish(before, grad=True, next_loader=before.loader)
+        self._after_backward, self._other_before_ns = None, 0
+        self._current = whole.since(before)
         return self._current
 
     def _end_step_with_its_work(self) -> None:
