@@ -41,6 +41,11 @@ def iterate(clock: StepClock, watch: Watch, loader: int) -> None:
     clock.iterator_ended(watch.look())
 
 
+def fail(clock: StepClock, watch: Watch, loader: int) -> None:
+    clock.fetch_began(loader, watch.look(), grad=True)
+    clock.fetch_failed(watch.look())
+
+
 def copy(clock: StepClock, watch: Watch) -> None:
     clock.within_began("copy", watch.look())
     clock.within_ended(watch.look(), DeviceCopyCounts(1))
@@ -51,6 +56,7 @@ ACTIONS = {
     "fetch 1": lambda clock, watch: fetch(clock, watch, 1, ended=False),
     "evaluate 1": lambda clock, watch: fetch(clock, watch, 1, ended=False, grad=False),
     "end 0": lambda clock, watch: fetch(clock, watch, 0, ended=True),
+    "fail 0": lambda clock, watch: fail(clock, watch, 0),
     "iterate 0": lambda clock, watch: iterate(clock, watch, 0),
     "iterate 1": lambda clock, watch: iterate(clock, watch, 1),
     "copy": copy,

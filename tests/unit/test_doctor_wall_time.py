@@ -677,6 +677,40 @@ def test_what_follows_a_batch_need_not_be_the_model(kind: str):
     assert "compute-bound" not in rules
 
 
+AUGMENTS = stack(LOOP, f"{SCRIPT}:90:augmented")
+ASKS = f"{TORCH}/utils/data/dataloader.py:700:__next__"
+
+
+def seen_asking(script: Script, *frames: str) -> Script:
+    """Add the waits of a script's steps, of a second in all."""
+    return script.seen(stack(*frames, ASKS), "data_wait", 50 * MS, 1050 * MS)
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [(), (f"{TORCH}/functional.py:9:stft",), (f"{SCRIPT}:95:noise",)],
+    ids=["lines of its own", "torch", "a function of the script's"],
+)
+@pytest.mark.parametrize("model", [stack(LOOP, CALLED), FUNCTIONAL], ids=["module", "functions"])
+def test_what_a_generator_does_that_hands_batches_on_is_outside_of_the_model(
+    inner: tuple[str, ...], model: str
+):
+    script = before_backward(stack(AUGMENTS, *inner), model)
+    diagnosis, rules = found(seen_asking(script, LOOP, f"{SCRIPT}:88:augmented"))
+    name = "noise at train.py:95" if "noise" in "".join(inner) else "augmented at train.py:90"
+    assert f"outside the model in each step, most of it in {name}" in diagnosis.verdict.sentence
+    assert rules["time-outside-model"].evidence["share_of_time"] == pytest.approx(30 / 66, abs=0.02)
+
+
+@pytest.mark.parametrize("name", ["main", "train_epoch"])
+def test_the_function_of_the_loop_hands_no_batches_on(name: str):
+    """Its own lines may be the model, whether its backward is ever sampled or not."""
+    frames = (LOOP,) if name == "main" else (LOOP, f"{SCRIPT}:30:train_epoch")
+    inside = stack(*frames, *([] if name == "main" else [f"{SCRIPT}:31:train_epoch"]))
+    script = seen_asking(before_backward(inside, stack(*frames, CALLED)), *frames)
+    assert "time-outside-model" not in found(script)[1]
+
+
 @pytest.mark.parametrize(
     "texts",
     [

@@ -36,7 +36,7 @@ _LINE = re.compile(r"[0-9]+|None|-1|")
 and in generated code."""
 UNKNOWN_FOLDERS = CodeFolders()
 _SECOND_NS = 1_000_000_000
-_CUT_OFF_FRAMES = 36
+CUT_OFF_FRAMES = 36
 """A stack with fewer frames has its outermost: 48 are recorded, less those of the probe's hooks."""
 _FINE_NS = 3 * _SECOND_NS
 """Rows that span no longer than this are as written, about one a second; longer ones are merged."""
@@ -159,7 +159,7 @@ def making_part(samples: Iterable[StackSample]) -> tuple[StackSample, ...]:
             inner = sample.frames[process_begin(sample.frames) :] or sample.frames[-1:]
             whole.append(replace(sample, frames=inner))
     if cut:
-        whole = [each for each in whole if len(each.frames) >= _CUT_OFF_FRAMES or each.is_of_worker]
+        whole = [each for each in whole if len(each.frames) >= CUT_OFF_FRAMES or each.is_of_worker]
     return (*cut, *whole)
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from headrace.observe.doctor.batch_wrappers import batch_wrappers, is_in
 from headrace.observe.doctor.epoch_begins import making_first_ns
 from headrace.observe.doctor.evidence import SERIOUS, Evidence, rule, severity_of
 from headrace.observe.doctor.findings import Cause, Finding, Remedy
@@ -430,9 +431,10 @@ def check_time_outside_model(evidence: Evidence) -> Finding | None:
     model for at least 10 % of the run's time after start-up, in lines that run no part of torch
     and do not wait for the device. What only some steps do is `step-outliers`. Before backward,
     and in inference after each batch, the model's own code counts as model, and so do lines that
-    may be its: only lines that call another library count there, and those that sleep where
-    modules are seen to run besides. A script of which no step was recorded, such as inference
-    without a loader, has the line outside the model named that it was at longest.
+    may be its: only lines that call another library count there, those that sleep where modules are
+    seen to run besides, and all of a function that hands the loader's batches on. A script of which
+    no step was recorded, such as inference without a loader, has the line outside the model named
+    that it was at longest.
     """
     steps = evidence.steps
     if steps.recorded == 0:
@@ -494,10 +496,13 @@ def _outside_in_phase(
     spent = evidence.steps.phase_ns(phase)
     usual = np.minimum(spent, 2.0 * float(np.median(spent)))
     inside = _within(evidence.rank_samples, evidence.steps.rows, (phase,))  # not of an evaluation
+    all_phases = ("data_wait", *_TRAINING_PHASES, "other")
+    wrappers = batch_wrappers(_within(evidence.rank_samples, evidence.steps.rows, all_phases))
     outside = [
         sample
         for sample in inside
-        if not (runs_model(sample) or is_device_sync(sample)) and is_outside(sample)
+        if not is_device_sync(sample)
+        and (is_in(sample, wrappers) or (not runs_model(sample) and is_outside(sample)))
     ]
     seen = sum(sample.wall_ns for sample in inside)
     return outside, usual * sum(sample.wall_ns for sample in outside) / max(seen, 1.0)
