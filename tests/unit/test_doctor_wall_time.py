@@ -550,6 +550,21 @@ def test_batches_of_each_epoch_that_are_kept_before_it_trains(batches: int, work
     assert sum(shares.values()) == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize(("at_a_time", "kept"), [(50, 400), (12, 96), (4, 0)])
+def test_many_batches_at_a_time_are_kept_and_a_few_are_the_parts_of_a_step(
+    at_a_time: int, kept: int
+):
+    script = Script()
+    for _ in range(2):
+        script.iterates()
+        for _ in range(4):
+            keeps_batches(script, at_a_time, 50)
+    wall = account(script)
+    assert wall.seconds("passed_over") == 0
+    assert (int(wall.kept_batches.batches.sum()) if kept else wall.kept_batches) == (kept or None)
+    assert wall.seconds("kept_batches") == pytest.approx(kept * 50e-3, rel=0.03)
+
+
 def test_features_that_are_computed_before_an_epoch_trains_on_them_are_no_kept_batches():
     script = Script()
     for _ in range(3):

@@ -1,6 +1,6 @@
-"""Batches that a script fetches all of before it trains on the first, as by `list(loader)`.
+"""Batches that a script fetches before it trains on the first of them, as by `list(loader)`.
 
-What loaders make ahead of training then waits for all of an epoch, and training for it.
+All of an epoch, or many at a time. While the model trains on them, none is asked for.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ _USED_SHARE, _USED_NS = 0.05, 500_000
 much of a batch's: any model takes longer."""
 _FEWEST_STEPS = 2
 """Steps without a batch of their own, where the script trains on those that it keeps."""
+_FEWEST_AT_A_TIME = 10
+"""Fewer, of an iteration that goes on, may be the parts of a step, such as tasks."""
 
 
 def iterations(rows: Columns, fetches: Columns) -> Ints:
@@ -27,41 +29,51 @@ def is_little_use(used_ns: Ints, wall_ns: int) -> bool:
     return int(used_ns.sum()) <= _USED_SHARE * wall_ns and float(np.median(used_ns)) <= _USED_NS
 
 
-def kept_batches(rows: Columns, fetches: Columns) -> tuple[Ints, Flags, list[tuple[int, int, int]]]:
-    """Return the iterations of one rank and loader whose batches are kept, and where that is.
+def kept_batches(
+    rows: Columns, fetches: Columns
+) -> tuple[Flags, Flags, list[tuple[int, int, int]]]:
+    """Return where one rank keeps the batches of a loader: which rows, and parts of steps.
 
-    In such an iteration no step but the first holds a batch, and the others are several.
+    Several steps without a batch follow there.
 
     Args:
         rows: Of `steps`, of the rank and the loader, in order.
         fetches: The same's batches.
 
     Returns:
-        The numbers of `iterations`; which rows they fetch batches in without training; of their
-        first steps the parts that do: start, wall time in ns, batches.
+        Which rows are steps on kept batches, or fetch these; which only fetch; of the others the
+        parts that do: start, wall time in ns, batches.
     """
-    number = iterations(rows, fetches)
-    trains, kept = rows["kind"] == "train", np.zeros(rows.count, dtype=np.bool_)
+    number, trains = iterations(rows, fetches), rows["kind"] == "train"
+    inside, alone = np.zeros((2, rows.count), dtype=np.bool_)
     fetches = fetches.where(np.argsort(fetches["start_ns"], kind="stable"))
-    found, parts = [], []
+    parts: list[tuple[int, int, int]] = []
     for each in np.unique(number[trains]):
         mine = number == each
         steps = np.flatnonzero(trains & mine)
-        if len(steps) <= _FEWEST_STEPS or rows["batches"][steps[1:]].any():
-            continue
-        before = mine & (rows["kind"] == "eval")
-        before[steps[0] :] = False
-        part = _fetched_within(rows, int(steps[0]), fetches)
-        if before.any():
-            used_ns = (rows["wall_ns"] - rows["data_wait_ns"])[before]
-            if not is_little_use(used_ns, int(rows["wall_ns"][before].sum())):
+        begins = np.union1d([0], np.flatnonzero(rows["batches"][steps]))
+        for begin, end in zip(begins, [*begins[1:], len(steps)], strict=True):
+            before = mine & (rows["kind"] == "eval")
+            before[steps[begin] :] = False
+            before &= begin == 0
+            part = _fetched_within(rows, int(steps[begin]), fetches)
+            count = int(rows["batches"][before].sum()) + (0 if part is None else part[2])
+            is_whole = len(begins) == 1
+            if end - begin <= _FEWEST_STEPS or not (is_whole or count >= _FEWEST_AT_A_TIME):
                 continue
-        elif part is None:
-            continue
-        found.append(int(each))
-        kept |= before
-        parts += [part] if part is not None else []
-    return np.array(found, dtype=np.int64), kept, parts
+            if not count or _uses(rows.where(before)):
+                continue
+            alone |= before
+            inside |= before
+            inside[steps[begin:end]] = True
+            parts += [part] if part is not None else []
+    return inside, alone, parts
+
+
+def _uses(rows: Columns) -> bool:
+    """Return whether a script does more with batches in rows of their own than to ask for them."""
+    used_ns = rows["wall_ns"] - rows["data_wait_ns"]
+    return rows.count > 0 and not is_little_use(used_ns, int(rows["wall_ns"].sum()))
 
 
 def _fetched_within(rows: Columns, step: int, fetches: Columns) -> tuple[int, int, int] | None:

@@ -85,7 +85,7 @@ class WallTime:
     evaluation: Columns  # rows of the table `steps`, like `between`
     between: Columns  # without time in which other ranks evaluate
     passed_over: FetchedBatches | None = None  # and not trained on
-    kept_batches: FetchedBatches | None = None  # all of an epoch, before it trains on them
+    kept_batches: FetchedBatches | None = None  # before the first is trained on
     open: tuple[OpenTime, ...] = ()
     outside_ns: tuple[Floats, Floats]  # beginnings and ends of evaluation, time between, open time
     began_ns: int = 2**62  # the run, by the host's clock; later than any time if unknown
@@ -258,11 +258,10 @@ def _fetched_alone(steps: Columns, fetches: Columns) -> _FetchedAlone:
                 continue
             kept, found.kept[places], parts = kept_batches(rows, mine)
             found.kept_within += [(loader, *part) for part in parts]
-            others = ~np.isin(iterations(rows, mine), kept)
+            others = ~kept
             found.passed[places[others]] = _passed_rows(rows, mine)[others]
-            if (others & trains).any():
-                within = _passed_within_steps(rows.where(others), mine)
-                found.passed_within += [(loader, *part) for part in within]
+            within = _passed_within_steps(rows.where(others), mine)
+            found.passed_within += [(loader, *part) for part in within]
     return found
 
 
@@ -307,7 +306,8 @@ def _is_unused(rows: Columns) -> bool:
 def _passed_within_steps(rows: Columns, fetches: Columns) -> list[tuple[int, int, int]]:
     """Return what was passed over within the first step of iterations: start, wall ns, batches."""
     trains = rows.where(rows["kind"] == "train")
-    usual = max(int(np.median(trains["batches"])), 1)
+    fed = trains["batches"][trains["batches"] > 0]
+    usual = max(int(np.median(fed)) if len(fed) else 0, 1)
     is_first = np.diff(iterations(trains, fetches), prepend=-1) != 0
     fetches = fetches.where(np.argsort(fetches["start_ns"], kind="stable"))
     asked_ns, had_ns = fetches["start_ns"], fetches["start_ns"] + fetches["wait_ns"]

@@ -366,11 +366,11 @@ def check_passed_over_batches(evidence: Evidence) -> Finding | None:
 
 @rule
 def check_kept_batches(evidence: Evidence) -> Finding | None:
-    """All batches of an epoch are fetched before it trains on the first: `list(loader)`.
+    """Batches are fetched before the first of them is trained on: `for batch in list(loader)`.
 
-    Fires where that takes at least 5 % of the run's time, 2 s or more: iterations in which several
-    steps follow, and none but the first holds a batch. Workers cannot make batches while the model
-    trains then. Batches that are fetched once and kept for all epochs are start-up.
+    Fires where that takes at least 5 % of the run's time, 2 s or more: all of an epoch, or ten and
+    more at a time, where several steps follow that hold no batch. Nobody asks for batches while the
+    model trains then. Batches that are fetched once and kept for all epochs are start-up.
     """
     wall, loader = evidence.other_time.wall, evidence.other_time.kept_batches_loader
     kept, run_s = wall.kept_batches, wall.run_seconds
@@ -387,9 +387,10 @@ def check_kept_batches(evidence: Evidence) -> Finding | None:
         how += f". {loader.advice('num_workers', 1)} They are then made while the model trains"
     overlapped_s = min(seconds, max(wall.seconds("steps"), 0.0))
     gain = _time_saved(run_s, overlapped_s / 2, overlapped_s)
+    where = f" in {cause}" if cause is not None and cause.name else ""
     return evidence.finding(
-        f"{count:,} batches of the loader{place} were fetched before the epoch's first step"
-        f"{f' in {cause}' if cause is not None and cause.name else ''}, which took "
+        f"{count:,} batches of the loader{place} were fetched{where} before the first of them was "
+        f"trained on, which took "
         f"{seconds:.0f} s, {share:.0%} of the run's time",
         seconds,
         {"batches": count, "seconds": seconds, "share_of_time": share},
