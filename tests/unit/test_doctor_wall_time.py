@@ -539,14 +539,14 @@ def test_batches_of_each_epoch_that_are_kept_before_it_trains(batches: int, work
         script.seen(text, "data_wait", began, began + batches * 50 * MS)
     diagnosis, rules = found(script)
     assert not set(rules) & {"passed-over-batches", "evaluation", "between-epochs"}
-    finding = rules["kept-batches"]
+    finding = rules["batch-lists"]
     assert diagnosis.verdict.sentence.startswith(f"{4 * batches:,} batches of the loader at train")
     assert finding.seconds_lost == pytest.approx(4 * batches * 50e-3, rel=0.02)
     assert finding.cause is not None
     assert (finding.cause.line, finding.cause.function.partition(" ")[0]) == (61, "main")
     assert 1.0 < (finding.remedies[0].predicted_speedup or 0.0) < 2.4
     shares = account(script).shares
-    assert shares["kept_batches"] == pytest.approx(0.56, abs=0.02)
+    assert shares["batch_lists"] == pytest.approx(0.56, abs=0.02)
     assert sum(shares.values()) == pytest.approx(1.0)
 
 
@@ -561,15 +561,15 @@ def test_many_batches_at_a_time_are_kept_and_a_few_are_the_parts_of_a_step(
             keeps_batches(script, at_a_time, 50)
     wall = account(script)
     assert wall.seconds("passed_over") == 0
-    assert (int(wall.kept_batches.batches.sum()) if kept else wall.kept_batches) == (kept or None)
-    assert wall.seconds("kept_batches") == pytest.approx(kept * 50e-3, rel=0.03)
+    assert (int(wall.batch_lists.batches.sum()) if kept else wall.batch_lists) == (kept or None)
+    assert wall.seconds("batch_lists") == pytest.approx(kept * 50e-3, rel=0.03)
 
 
-def test_features_that_are_computed_before_an_epoch_trains_on_them_are_no_kept_batches():
+def test_features_that_are_computed_before_an_epoch_trains_on_them_are_no_batch_lists():
     script = Script()
     for _ in range(3):
         keeps_batches(script.iterates(), 300, 30, used_ms=20)
-    assert account(script).kept_batches is None
+    assert account(script).batch_lists is None
 
 
 def test_a_resumed_epoch_passes_over_and_those_after_it_keep():
@@ -577,7 +577,7 @@ def test_a_resumed_epoch_passes_over_and_those_after_it_keep():
     for _ in range(2):
         keeps_batches(script.iterates(), 40, 50)
     wall = account(script)
-    assert (int(wall.passed_over.batches.sum()), int(wall.kept_batches.batches.sum())) == (300, 80)
+    assert (int(wall.passed_over.batches.sum()), int(wall.batch_lists.batches.sum())) == (300, 80)
 
 
 def test_several_steps_on_each_batch_keep_none():
@@ -587,7 +587,7 @@ def test_several_steps_on_each_batch_keep_none():
         for _ in range(10):
             script.train(1, wait_ms=50)
             script.row("train", batches=0, forward=15, backward=23, optimizer=1)
-    assert account(script).kept_batches is None
+    assert account(script).batch_lists is None
 
 
 def test_batches_whose_optimizer_did_not_step_are_not_passed_over():

@@ -53,9 +53,9 @@ DATA_RULES = frozenset(
 """Rules that say why data is late: `data-wait` adds nothing to them."""
 OTHER_TIME_RULES = frozenset(
     {
+        "batch-lists",
         "between-epochs",
         "evaluation",
-        "kept-batches",
         "open-wait",
         "passed-over-batches",
         "slow-start",

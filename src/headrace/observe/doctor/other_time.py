@@ -16,7 +16,7 @@ from headrace.observe.whatif.tables import Columns, Ints, Tables, columns, cover
 from headrace.observe.whatif.train_steps import TrainSteps
 from headrace.observe.whatif.wall_time import TimePart, WallTime, read_wall_time
 
-_SAMPLED_PARTS: tuple[TimePart, ...] = ("evaluation", "kept_batches", "between", "open")
+_SAMPLED_PARTS: tuple[TimePart, ...] = ("evaluation", "batch_lists", "between", "open")
 _LEAST_OUTSIDE = 0.05
 """Where less of a run's time is outside of its steps, no rule looks at the stacks of then."""
 
@@ -30,7 +30,7 @@ class OtherTime:
     evaluation_work: BatchWork | None  # the batches made for it; None if none were recorded
     evaluation_batches: Columns  # the same with each worker's first: rows of `batches`
     passed_over_loader: TrainingLoader | None
-    kept_batches_loader: TrainingLoader | None
+    batch_lists_loader: TrainingLoader | None
     samples: tuple[StackSample, ...]  # of ranks and workers, if that time matters
     unix_offset_ns: int  # from the host's clock to nanoseconds since 1970; 0 if unknown
 
@@ -50,7 +50,7 @@ def gather_other_time(
     number = wall.evaluation_loader
     passed, kept = (
         -1 if fetched is None else fetched.main_loader
-        for fetched in (wall.passed_over, wall.kept_batches)
+        for fetched in (wall.passed_over, wall.batch_lists)
     )
     loaders = {
         each: training_loader(rows, columns(tables, "library_loaders"), folders)
@@ -81,7 +81,7 @@ def gather_other_time(
         evaluation_work=(read_batch_work(tables, number, wall.evaluation) if number >= 0 else None),
         evaluation_batches=columns(tables, "batches").having(loader=number),
         passed_over_loader=loaders.get(passed),
-        kept_batches_loader=loaders.get(kept),
+        batch_lists_loader=loaders.get(kept),
         samples=samples,
         unix_offset_ns=int(hosts["unix_offset_ns"][0]) if hosts.count == 1 else 0,
     )

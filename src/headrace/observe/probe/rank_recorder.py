@@ -314,7 +314,7 @@ class RankRecorder(TrainingThread):
         """Record that the request for a batch raises the error that is being handled."""
         self._fetching = False
         # A signal ends a script, which waited for a batch until then: that wait stays open.
-        if isinstance(sys.exception(), Exception) and not self._is_off():
+        if isinstance(sys.exc_info()[1], Exception) and not self._is_off():
             self._report(StepClock.fetch_failed)
 
     def backward_began(self) -> None:

@@ -22,13 +22,13 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from headrace.observe.whatif.batch_lists import find_batch_lists, is_little_use, iterations
 from headrace.observe.whatif.evaluation_waits import part_of_evaluation
-from headrace.observe.whatif.kept_batches import is_little_use, iterations, kept_batches
 from headrace.observe.whatif.tables import Columns, Flags, Floats, Ints, Tables, columns
 from headrace.records.schema import PHASES, RANK_ENDED, SCRIPT_ENDED
 
 TimePart = Literal[
-    "steps", "evaluation", "passed_over", "kept_batches", "between", "open", "unrecorded"
+    "steps", "evaluation", "passed_over", "batch_lists", "between", "open", "unrecorded"
 ]
 TIME_PARTS: tuple[TimePart, ...] = get_args(TimePart)
 _SAMPLED_NS, _SILENT_NS = 1_000_000_000, 5_000_000_000
@@ -85,7 +85,7 @@ class WallTime:
     evaluation: Columns  # rows of the table `steps`, like `between`
     between: Columns  # without time in which other ranks evaluate
     passed_over: FetchedBatches | None = None  # and not trained on
-    kept_batches: FetchedBatches | None = None  # before the first is trained on
+    batch_lists: FetchedBatches | None = None  # before the first is trained on
     open: tuple[OpenTime, ...] = ()
     outside_ns: tuple[Floats, Floats]  # beginnings and ends of evaluation, time between, open time
     began_ns: int = 2**62  # the run, by the host's clock; later than any time if unknown
@@ -103,7 +103,7 @@ class WallTime:
         """Return seconds of evaluation, and of batches passed over or kept, before a time."""
         rows = self.evaluation
         before_ns = int(rows["wall_ns"][rows["start_ns"] < at_ns].sum())
-        for fetched in (self.passed_over, self.kept_batches):
+        for fetched in (self.passed_over, self.batch_lists):
             if fetched is not None:
                 before_ns += int(fetched.wall_ns[fetched.start_ns < at_ns].sum())
         return before_ns / max(self.ranks, 1) / 1e9
@@ -159,7 +159,7 @@ def read_wall_time(tables: Tables, step_kind: str = "train") -> WallTime:
             "steps": _wall_ns(steps, is_step) - sum(wall_ns for _, _, wall_ns, _ in within),
             "evaluation": _wall_ns(steps, is_evaluation) + moved_ns,
             "passed_over": int(passed.wall_ns.sum()) if passed is not None else 0,
-            "kept_batches": int(kept.wall_ns.sum()) if kept is not None else 0,
+            "batch_lists": int(kept.wall_ns.sum()) if kept is not None else 0,
             "between": int(every_between["wall_ns"].sum()) - moved_ns,
             "open": sum(each.open_ns for each in ranks),
             "unrecorded": sum(each.gaps_ns for each in ranks),
@@ -167,7 +167,7 @@ def read_wall_time(tables: Tables, step_kind: str = "train") -> WallTime:
         evaluation=steps.where(is_evaluation),
         between=between,
         passed_over=passed,
-        kept_batches=kept,
+        batch_lists=kept,
         open=open_times,
         outside_ns=_outside_ns((steps.where(is_evaluation), every_between), kept, open_times),
         began_ns=2**62 if began_ns is None else began_ns,
@@ -256,7 +256,7 @@ def _fetched_alone(steps: Columns, fetches: Columns) -> _FetchedAlone:
             if _are_preloaded(rows, mine):
                 found.preloaded[places] = rows["start_ns"] < rows["start_ns"][trains][0]
                 continue
-            kept, found.kept[places], parts = kept_batches(rows, mine)
+            kept, found.kept[places], parts = find_batch_lists(rows, mine)
             found.kept_within += [(loader, *part) for part in parts]
             others = ~kept
             found.passed[places[others]] = _passed_rows(rows, mine)[others]

@@ -154,7 +154,7 @@ _TIME_MEANINGS = {
     "steps": "steps",
     "evaluation": "evaluation",
     "passed_over": "batches fetched and passed over",
-    "kept_batches": "batches fetched before the first of them is trained on",
+    "batch_lists": "batches fetched before the first of them is trained on",
     "between": "between epochs",
     "open": "what had not ended when the records end",
     "unrecorded": "while nothing was recorded",

@@ -365,16 +365,16 @@ def check_passed_over_batches(evidence: Evidence) -> Finding | None:
 
 
 @rule
-def check_kept_batches(evidence: Evidence) -> Finding | None:
+def check_batch_lists(evidence: Evidence) -> Finding | None:
     """Batches are fetched before the first of them is trained on: `for batch in list(loader)`.
 
     Fires where that takes at least 5 % of the run's time, 2 s or more: all of an epoch, or ten and
     more at a time, where several steps follow that hold no batch. Nobody asks for batches while the
     model trains then. Batches that are fetched once and kept for all epochs are start-up.
     """
-    wall, loader = evidence.other_time.wall, evidence.other_time.kept_batches_loader
-    kept, run_s = wall.kept_batches, wall.run_seconds
-    seconds = wall.seconds("kept_batches")
+    wall, loader = evidence.other_time.wall, evidence.other_time.batch_lists_loader
+    kept, run_s = wall.batch_lists, wall.run_seconds
+    seconds = wall.seconds("batch_lists")
     if kept is None or seconds < max(0.05 * run_s, _LEAST_S):
         return None
     share, place = seconds / run_s, loader.place if loader is not None else ""
@@ -409,7 +409,7 @@ def check_kept_batches(evidence: Evidence) -> Finding | None:
 
 def _asking_lines(evidence: Evidence) -> list[StackSample]:
     """Return samples of ranks as they fetch batches that are kept, up to the line that asks."""
-    kept = evidence.other_time.wall.kept_batches
+    kept = evidence.other_time.wall.batch_lists
     if kept is None:
         return []
     spans = (kept.start_ns.astype(np.float64), (kept.start_ns + kept.wall_ns).astype(np.float64))

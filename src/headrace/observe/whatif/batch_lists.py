@@ -29,7 +29,7 @@ def is_little_use(used_ns: Ints, wall_ns: int) -> bool:
     return int(used_ns.sum()) <= _USED_SHARE * wall_ns and float(np.median(used_ns)) <= _USED_NS
 
 
-def kept_batches(
+def find_batch_lists(
     rows: Columns, fetches: Columns
 ) -> tuple[Flags, Flags, list[tuple[int, int, int]]]:
     """Return where one rank keeps the batches of a loader: which rows, and parts of steps.
