@@ -1,4 +1,4 @@
-"""Counts the functions and files of Headrace between a command line and the start of its script.
+"""Counts the functions and files of Headrace between a command line and its script, or its end.
 
     python tools/walk.py run --profile off train.py
 
@@ -36,14 +36,17 @@ class Walk:
             map(str, arguments[1])
         ):
             return
+        self.end()
+        os._exit(0)
+
+    def end(self) -> None:
+        """Print the walk, and note nothing more."""
         sys.setprofile(None)
-        print(
-            f"{len(self.functions)} functions in {len({file for file, _ in self.functions})} files"
-        )
+        files = {file for file, _ in self.functions}
+        print(f"{len(self.functions)} functions in {len(files)} files")
         if os.environ.get("WALK") == "list":
             print(*sorted(f"  {file}: {name}" for file, name in self.functions), sep="\n")
         sys.stdout.flush()
-        os._exit(0)
 
 
 def _is_in_import(frame: FrameType) -> bool:
@@ -63,6 +66,7 @@ def main() -> None:
     sys.addaudithook(walk.end_at_script)
     sys.setprofile(walk.note)
     run_command_line(sys.argv[1:])
+    walk.end()  # of a command that starts no script
 
 
 if __name__ == "__main__":
