@@ -242,7 +242,7 @@ def test_ranks_train_are_recorded_start_anew_from_the_newest_checkpoint_and_fail
     logs = tmp_path / "r" / "logs" / "attempt-1"
     for rank in range(2):
         line = f"rank {rank} of 2 sum 3.0 argv ['--lr', '3'] variable here\n"
-        assert ended.stdout.count(f"[gpu/gpu-{rank}:{rank}] {line}") == 2, "at each start"
+        assert ended.stdout.count(f"[gpu/gpu-{rank}:{rank}] {line}") == 2, ended.stderr
         assert f"[gpu/gpu-{rank}:{rank}] to stderr\n" in ended.stderr
         assert (logs / f"rank-{rank}.stdout").read_text() == f"{line}restart 0 None\n"
         anew = (logs / "restart-1" / f"rank-{rank}.stdout").read_text()

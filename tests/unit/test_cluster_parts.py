@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -168,6 +170,30 @@ def test_emulated_hosts_share_the_memory_of_one():
     assert emulated_store_bytes(FreeMemory(99 * GIB, 99 * GIB), 1) == GIB
     with pytest.raises(LaunchError, match="has 64 MiB free, too little for the object stores of 2"):
         emulated_store_bytes(FreeMemory(GIB, 64 << 20), 2)
+
+
+@pytest.mark.parametrize("failures", [0, 2, 3])
+def test_a_head_too_busy_for_a_client_is_asked_three_times(
+    failures: int, monkeypatch: pytest.MonkeyPatch
+):
+    """Which a real one does by chance: a process that it starts for the client takes too long."""
+    import ray
+
+    asked = []
+
+    def init(**_: object) -> None:
+        asked.append(1)
+        if len(asked) <= failures:
+            why = "Starting Ray client server failed. See ray_client_server_23000.err"
+            raise ConnectionAbortedError(f"Initialization failure from server:\nTraceback\n{why}.")
+
+    monkeypatch.setattr(ray, "init", init)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"ray://127.0.0.1:{server.getsockname()[1]}"
+        fails = pytest.raises(LaunchError, match=r"can be used: Starting Ray client server failed")
+        with fails if failures == 3 else nullcontext(), ray_connection(address):
+            pass
+    assert len(asked) == min(failures + 1, 3)
 
 
 def test_nobody_at_an_address():

@@ -76,15 +76,40 @@ def ray_connection(address: str, *, folder: str | None = None) -> Iterator[Modul
     _check_reachable(address)
     job_folder = {"working_dir": folder, "excludes": list(_EXCLUDED_PATHS)} if folder else {}
     try:
-        ray.init(
-            address=address, log_to_driver=False, logging_level="ERROR", runtime_env=job_folder
-        )
+        _connect(ray, address, job_folder)
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise _no_cluster(address, error) from error
     try:
         yield ray
     finally:
         ray.shutdown()
+
+
+_TRIES = 3
+"""A head starts a process for each client, and waits 30 s for it: not enough on full cores."""
+
+
+def _connect(ray: ModuleType, address: str, job_folder: dict[str, Any]) -> None:
+    """Have Ray connect this process; as a client of a head, up to three times."""
+    tries = _TRIES if address.startswith("ray://") else 1
+    for number in range(1, tries + 1):
+        try:
+            ray.init(
+                address=address, log_to_driver=False, logging_level="ERROR", runtime_env=job_folder
+            )
+        except ConnectionError as error:
+            ray.shutdown()
+            if number == tries:
+                raise
+            print_status(f"{address} took no client ({_reason(error)}); once more.")
+        else:
+            return
+
+
+def _reason(error: Exception) -> str:
+    """Return an error's first line, or its last where that one only announces a traceback."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return (lines[-1] if lines[0].endswith(":") else lines[0]).strip().rstrip(".:")
 
 
 def _check_reachable(address: str) -> None:
@@ -99,10 +124,8 @@ def _check_reachable(address: str) -> None:
 
 
 def _no_cluster(address: str, error: Exception) -> LaunchError:
-    lines = str(error).strip().splitlines()
-    reason = lines[0].rstrip(".") if lines else type(error).__name__
     return LaunchError(
-        f"There is no Ray cluster at {address} that can be used: {reason}. Start one "
+        f"There is no Ray cluster at {address} that can be used: {_reason(error)}. Start one "
         "(docs/clusters.md), leave out --address to try the job on this machine, or set "
         "RAY_AUTH_TOKEN_PATH to the cluster's token. Where the folder that goes along is meant, "
         "name what stays in .gitignore."
