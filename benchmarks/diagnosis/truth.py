@@ -17,8 +17,8 @@ from cpu_steal import run_undisturbed
 
 LONGEST_S = 300
 _ABORTED = "terminate called without an active exception"
-"""What torch prints where a thread of a process group wants Python as it ends: in one of a dozen
-runs of FSDP by torchrun, without Headrace."""
+"""What torch prints where a thread of a process group wants Python as it ends: seen once, in a rank
+of FSDP under torchrun, without Headrace."""
 ROUNDS = 3
 _RATE = re.compile(r"([\d.]+) \w+/s\b")
 
