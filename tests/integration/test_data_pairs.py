@@ -182,9 +182,9 @@ def test_names_with_dots_that_share_samples_are_warned_of(tmp_path, names, words
 )
 def test_members_that_samples_lack_are_warned_of(tmp_path, names, too_few):
     tar(tmp_path / "src/x.tar", names, jpeg())
-    told = run_data_verb(tmp_path, "index", "src").stderr
-    assert (f"at least {too_few} too few for each to have all" in told) == bool(too_few)
-    assert ("warning:" in told) == bool(too_few)
+    warnings = run_data_verb(tmp_path, "index", "src").stderr
+    assert (f"at least {too_few} too few for each to have all" in warnings) == bool(too_few)
+    assert ("warning:" in warnings) == bool(too_few)
 
 
 def test_a_bucket_has_the_same_rule_as_a_folder(tmp_path, s3_url):
