@@ -119,6 +119,13 @@ CASES = (
     Case(name="slow_index", style="plain loop", rule="slow-start"),
     Case(name="ddp_unequal_shards", style="DDP, join()", rule="unequal-steps", flags=TWO_RANKS),
     Case(name="ddp_starved", style="DDP", rule="cpu-starved-by-ranks", flags=TWO_RANKS),
+    Case(
+        name="ddp_every_nth_batch",
+        style="DDP, no sampler",
+        rule="skipped-batches",
+        flags=TWO_RANKS,
+        removals={"fewer-batches": ("--own",)},
+    ),
     Case(name="arrays_no_loader", style="no DataLoader", rule="data-wait"),
     Case(name="generator_no_loader", style="no DataLoader, argparse", rule="data-wait"),
     Case(name="queue_no_loader", style="no DataLoader, thread", rule="data-wait"),

@@ -56,6 +56,7 @@ PURE = """
     observe.doctor.diagnosis observe.doctor.epoch_begins observe.doctor.evidence
     observe.doctor.findings observe.doctor.leak_candidates observe.doctor.remedies
     observe.doctor.rules observe.doctor.rules.batch_making observe.doctor.scaling_forecast
+    observe.doctor.skip_statements
     observe.doctor.stack_frames observe.doctor.stack_samples observe.probe.batch_samples
     observe.probe.device_clock observe.probe.device_copies observe.probe.event_log
     observe.probe.file_reads observe.probe.gpu_metrics observe.probe.graph_replays

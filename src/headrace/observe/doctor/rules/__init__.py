@@ -17,6 +17,7 @@ from headrace.observe.doctor.rules import (  # noqa: F401 - each registers its r
     memory_growth,
     open_wait,
     sampler,
+    skipped_batches,
     step_times,
     wall_time,
     workers,

@@ -1,0 +1,176 @@
+"""Batches that a training loop asks for and skips: by the loop's source, and by the records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import dedent, indent
+
+import pytest
+
+from headrace.observe.doctor.diagnosis import diagnose
+from headrace.observe.doctor.findings import Diagnosis
+from headrace.observe.doctor.skip_statements import skip_statement
+from run_tables import MS, RunTables, stack
+
+TORCH = "/venv/lib/python3.11/site-packages/torch"
+NEXT = f"{TORCH}/utils/data/dataloader.py:700:__next__"
+OTHER_RANKS = "if number % world != rank:\n    continue"
+
+
+def skipped(loop: str, body: str) -> str | None:
+    """The statement that is found to skip batches; the loop asks for them at its second line."""
+    source = f"def train():\n{indent(dedent(loop), ' ' * 4)}\n{indent(dedent(body), ' ' * 8)}\n"
+    asks = next(place for place, line in enumerate(source.split("\n"), 1) if "loader" in line)
+    line = skip_statement(source, asks)
+    return None if line is None else source.split("\n")[line - 1].strip()
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "for number, batch in enumerate(loader):",
+        "for number, (x, *batch) in enumerate(tqdm(loader), 1):",
+        "for batch in loader:",
+        "for batch in zip(count(), loader):",
+        "while True:\n    batch = next(loader)",
+        "while True:\n    try:\n        batch = next(loader)\n    except StopIteration: break",
+    ],
+)
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        (f"{OTHER_RANKS}\nloss = model(batch)", "if number % world != rank:"),
+        ("if batch is None:\n    bad += 1\n    continue\ntrain(batch)", "if batch is None:"),
+        ("n += 1\nbar.update()\nif n % 2:\n    continue\ntrain(batch)", "if n % 2:"),
+        ("x, y = batch\nif len(x) < 8:\n    continue\ntrain(x, y)", "if len(x) < 8:"),
+        ("if number % world == rank:\n    train(batch)\nn += 1", "if number % world == rank:"),
+    ],
+)
+def test_the_statement_that_skips_batches(loop: str, body: str, found: str):
+    assert skipped(loop, body) == found
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "loss = model(batch)\nloss.backward()\nif number % 4:\n    continue\noptimizer.step()",
+        "tasks.append(batch)\nif len(tasks) < 4:\n    continue\ntrain(tasks)",
+        "held[number] = batch\nif number % 4:\n    continue\ntrain(held)",
+        "if len(tasks) < 4:\n    tasks.append(batch)\nelse:\n    train(tasks)",
+        "if first is None:\n    first = batch\n    continue\ntrain(first, batch)",
+        "other = next(loader)\ntrain(batch, other)",
+        "for x in batch:\n    if x is None:\n        continue\n    train(x)",
+        "if number > limit:\n    break\ntrain(batch)",
+        "train(batch)",
+        "pass",
+    ],
+)
+def test_a_loop_that_uses_or_keeps_a_batch_skips_none(body: str):
+    assert skipped("for number, batch in enumerate(loader):", body) is None
+
+
+def test_a_file_that_is_no_python_has_no_statement():
+    assert skip_statement("for batch in loader\n    continue", 1) is None
+
+
+SCRIPT = """\
+def main(loader, model, world, rank):
+    for number, batch in enumerate(loader):
+        {statement}
+            continue
+        train(model, batch)
+"""
+
+
+class Rank:
+    """A rank whose single worker makes batches one after the other; times in milliseconds."""
+
+    def __init__(self, tables: RunTables, script: Path, number: int = 0) -> None:
+        self.tables, self.script, self.number = tables, str(script), number
+        self.now = self.worker_now = 50 * MS
+        self.batch = 0
+        tables.add("processes", pid=100 + number, role="rank", rank=number, loader=-1, worker=-1,
+                   world_size=2, attempt=1)  # fmt: skip
+        tables.add("loaders", rank=number, loader=0, kind="torch", dataset="Rows", style="map",
+                   workers=1, prefetch_factor=2, batch_size=8, in_order=1, file=self.script,
+                   line=40, created_ns=self.now)  # fmt: skip
+
+    def step(self, batches: int, each_ms: float, kept_ms: float, used_ms: float) -> None:
+        """Ask for so many batches, keep each for a while, and train on the last one."""
+        began, waited = self.now, 0
+        for place in range(batches):
+            made = max(self.worker_now, self.now - 2 * int(each_ms * MS))
+            self.worker_now = made + int(each_ms * MS)
+            wait = max(self.worker_now - self.now, MS // 10)
+            self.tables.add("batches", rank=self.number, loader=0, worker=0, batch=self.batch,
+                            start_ns=made, wall_ns=int(each_ms * MS), samples=8, read_ns=-1,
+                            cpu_ns=int(each_ms * MS), process_cpu_ns=int(each_ms * MS))  # fmt: skip
+            self.tables.add("fetches", rank=self.number, loader=0, epoch=0, batch=self.batch,
+                            start_ns=self.now, wait_ns=wait, ready=0, receive_ns=-1,
+                            receive_cpu_ns=-1)  # fmt: skip
+            waited, self.batch = waited + wait, self.batch + 1
+            self.now += wait + int((kept_ms if place < batches - 1 else used_ms) * MS)
+        wall = self.now - began
+        number = len([row for row in self.tables.rows["steps"] if row["rank"] == self.number])
+        self.tables.add("steps", rank=self.number, step=number, kind="train", loader=0,
+                        start_ns=began, wall_ns=wall, batches=batches, samples=8 * batches,
+                        data_wait_ns=waited, forward_ns=wall - waited)  # fmt: skip
+
+    def asks(self) -> None:
+        """Add samples of its waits for batches."""
+        asking = stack(f"{self.script}:7:<module>", f"{self.script}:2:main", NEXT)
+        self.tables.add("stacks", pid=100 + self.number, rank=self.number, loader=-1, worker=-1,
+                        phase="data_wait", stack=asking, start_ns=60 * MS, samples=50,
+                        wall_ns=1000 * MS, cpu_ns=10 * MS, end_ns=1060 * MS)  # fmt: skip
+
+
+def diagnosed(
+    tmp_path: Path, statement: str = "if number % world != rank:", ranks: int = 2, **step: float
+) -> Diagnosis:
+    """A run of ranks that train on each second batch, unless `step` says otherwise."""
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT.format(statement=statement), encoding="utf-8")
+    tables = RunTables()
+    tables.add("hosts", host="one", cores=8.0, memory_bytes=2**36, attempt=1)
+    for number in range(ranks):
+        rank = Rank(tables, script, number)
+        for _ in range(80):
+            rank.step(**{"batches": 2, "each_ms": 20, "kept_ms": 0.05, "used_ms": 20, **step})  # type: ignore[arg-type]
+        rank.asks()
+    return diagnose(tables)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "how"), [(2, "DistributedSampler"), (1, "a Subset or a sampler")]
+)
+def test_batches_that_every_rank_makes_and_most_skip(tmp_path: Path, ranks: int, how: str):
+    diagnosis = diagnosed(tmp_path, ranks=ranks)
+    finding = diagnosis.findings[0]
+    assert finding.rule == "skipped-batches"
+    assert finding.cause is not None
+    assert (finding.cause.line, finding.cause.function) == (3, "main")
+    assert finding.evidence["skipped_share"] == pytest.approx(0.5, abs=0.01)
+    (remedy,) = finding.remedies
+    # 40 ms for two batches of 20 ms; one takes as long as the step with it, so none is waited for.
+    assert remedy.predicted_speedup == pytest.approx(2.0, rel=0.05)
+    assert how in remedy.how
+    assert (
+        "50% of the batches of the loader at train.py:40 are skipped" in diagnosis.verdict.sentence
+    )
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"statement": "for each in batch:"},
+        {"kept_ms": 20.0},  # accumulated gradients
+        {"kept_ms": 2.0},
+        {"batches": 1},
+        {"used_ms": 0.2},  # what is done with the last one takes no longer either
+        {"each_ms": 0.5},  # no wait
+    ],
+    ids=str,
+)
+def test_what_skips_no_batches_or_costs_nothing(tmp_path: Path, other: dict[str, object]):
+    diagnosis = diagnosed(tmp_path, **other)  # type: ignore[arg-type]
+    assert "skipped-batches" not in {finding.rule for finding in diagnosis.findings}
