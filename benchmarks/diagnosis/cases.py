@@ -126,6 +126,12 @@ CASES = (
         flags=TWO_RANKS,
         removals={"fewer-batches": ("--own",)},
     ),
+    Case(
+        name="stream_decoded_by_all",
+        style="iterable, main()",
+        rule="skipped-samples",
+        removals={"own-samples": ("--first",)},
+    ),
     Case(name="arrays_no_loader", style="no DataLoader", rule="data-wait"),
     Case(name="generator_no_loader", style="no DataLoader, argparse", rule="data-wait"),
     Case(name="queue_no_loader", style="no DataLoader, thread", rule="data-wait"),

@@ -1,4 +1,4 @@
-"""Batches that a training loop asks for and skips: by the loop's source, and by the records."""
+"""Batches that a training loop skips, and samples that workers do: by source, and by records."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from headrace.observe.doctor.diagnosis import diagnose
 from headrace.observe.doctor.findings import Diagnosis
-from headrace.observe.doctor.skip_statements import skip_statement
+from headrace.observe.doctor.skip_statements import part_statement, skip_statement
 from run_tables import MS, RunTables, stack
 
 TORCH = "/venv/lib/python3.11/site-packages/torch"
@@ -174,3 +174,143 @@ def test_batches_that_every_rank_makes_and_most_skip(tmp_path: Path, ranks: int,
 def test_what_skips_no_batches_or_costs_nothing(tmp_path: Path, other: dict[str, object]):
     diagnosis = diagnosed(tmp_path, **other)  # type: ignore[arg-type]
     assert "skipped-batches" not in {finding.rule for finding in diagnosis.findings}
+
+
+STREAM = """\
+class Readings(IterableDataset):
+    def __iter__(self):
+        info = get_worker_info()
+{loop}
+"""
+OTHERS = "if number % info.num_workers != info.id:\n        continue"
+
+
+def part(loop: str) -> str | None:
+    """The statement that gives workers their part of what the line marked `# made` makes."""
+    source = STREAM.format(loop=indent(dedent(loop), " " * 8))
+    lines = source.split("\n")
+    made = next(place for place, line in enumerate(lines, 1) if line.endswith("# made"))
+    line = part_statement(source, made)
+    return None if line is None else lines[line - 1].strip()
+
+
+@pytest.mark.parametrize(
+    ("loop", "found"),
+    [
+        (
+            f"for number, each in enumerate(self.decoded()):  # made\n    {OTHERS}\n    yield each",
+            "if number % info.num_workers != info.id:",
+        ),
+        (
+            (
+                f"for number, each in enumerate(files):\n    x = decode(each)  # made\n    {OTHERS}\n"
+                "    yield x"
+            ),
+            "if number % info.num_workers != info.id:",
+        ),
+        (
+            (
+                "for number, each in enumerate(files):\n    x = decode(each)  # made\n"
+                "    if number % workers == own:\n        yield x"
+            ),
+            "if number % workers == own:",
+        ),
+        (
+            (
+                "while files:\n    x = decode(files.pop())  # made\n    n += 1\n"
+                "    if (n + seed) % world != rank and not every:\n        continue\n    yield x"
+            ),
+            "if (n + seed) % world != rank and not every:",
+        ),
+        (
+            "for each in islice(self.decoded(), own, None, workers):  # made\n    yield each",
+            "for each in islice(self.decoded(), own, None, workers):  # made",
+        ),
+        (
+            "yield from itertools.islice(self.decoded(), own, None, workers)  # made",
+            "yield from itertools.islice(self.decoded(), own, None, workers)  # made",
+        ),
+    ],
+)
+def test_the_statement_that_gives_a_worker_its_part(loop: str, found: str):
+    assert part(loop) == found
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        f"for number, each in enumerate(files):\n    {OTHERS}\n    yield decode(each)  # made",
+        (
+            "for number, each in enumerate(files):\n    if number % workers == own:\n"
+            "        yield decode(each)  # made"
+        ),
+        (
+            "for number, each in enumerate(files):\n    x = decode(each)  # made\n"
+            "    if number % 100 == 0:\n        log(number)\n    yield x"
+        ),
+        (
+            "for number, each in enumerate(files):\n    x = decode(each)  # made\n"
+            "    if number % 2 == 0:\n        continue\n    yield x"
+        ),  # a stride of the dataset's own
+        "for each in files[own::workers]:\n    yield decode(each)  # made",
+        "for each in islice(self.decoded(), 100):  # made\n    yield each",
+        "for each in islice(self.decoded(), 0, None, 2):  # made\n    yield each",
+        "x = decode(self.file)  # made\nyield x",
+    ],
+)
+def test_work_that_is_a_workers_own(loop: str):
+    assert part(loop) is None
+
+
+def streamed(
+    tmp_path: Path, *, line: int = 2, ranks: int = 1, style: str = "iterable"
+) -> Diagnosis:
+    """A run whose workers are seen at a line of a stream that gives them their part at line 3."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "def samples(files, own, workers):\n"
+        "    for number, x in enumerate(map(decode, files)):\n"
+        "        if number % workers != own:\n"
+        "            continue\n"
+        "        yield augment(x)\n",
+        encoding="utf-8",
+    )
+    tables = RunTables()
+    tables.add("hosts", host="one", cores=8.0, memory_bytes=2**36, attempt=1)
+    for number in range(ranks):
+        rank = Rank(tables, script, number)
+        tables.rows["loaders"][-1].update(style=style, workers=2)
+        for _ in range(80):
+            rank.step(batches=1, each_ms=40, kept_ms=0, used_ms=10)
+        at = stack(
+            f"{TORCH}/utils/data/_utils/worker.py:349:_worker_loop", f"{script}:{line}:samples"
+        )
+        tables.add("stacks", pid=1000 + number, rank=number, loader=0, worker=0, phase="work",
+                   stack=at, start_ns=60 * MS, samples=50, wall_ns=1000 * MS, cpu_ns=1000 * MS,
+                   end_ns=1060 * MS)  # fmt: skip
+    return diagnose(tables)
+
+
+@pytest.mark.parametrize(("ranks", "how_many"), [(1, "2"), (2, "2 or 4")])
+def test_samples_that_every_worker_makes_and_most_skip(tmp_path: Path, ranks: int, how_many: str):
+    diagnosis = streamed(tmp_path, ranks=ranks)
+    finding = diagnosis.findings[0]
+    assert finding.rule == "skipped-samples"
+    assert finding.title.startswith(f"each worker makes {how_many} samples for one that it keeps")
+    assert finding.cause is not None
+    assert (finding.cause.line, finding.cause.function) == (3, "samples")
+    (remedy,) = finding.remedies
+    assert remedy.low is not None
+    assert remedy.high is not None
+    # A quarter to half of the work of two workers goes, to three quarters of that of four.
+    assert remedy.low < 1.35
+    assert remedy.high >= 1.95
+    # More workers do the same again.
+    names = {each.name for found in diagnosis.findings for each in found.remedies}
+    assert "workers" not in names
+
+
+@pytest.mark.parametrize("other", [{"line": 5}, {"style": "map"}], ids=str)
+def test_work_for_the_workers_own_samples_is_not_skipped(tmp_path: Path, other: dict[str, object]):
+    diagnosis = streamed(tmp_path, **other)  # type: ignore[arg-type]
+    assert "skipped-samples" not in {finding.rule for finding in diagnosis.findings}

@@ -45,6 +45,7 @@ DATA_RULES = frozenset(
         "slow-transfer",
         "cpu-starved-by-ranks",
         "skipped-batches",
+        "skipped-samples",
         "slow-sampler",
         "unequal-workers",
         "bound-cores",
@@ -240,9 +241,10 @@ def _conditional_pairs(findings: Sequence[Finding], evidence: Evidence) -> list[
         # No worker makes a batch ahead then, whatever a batch costs.
         others = DATA_RULES - {"workers-restarted", "slow-sampler"}
         pairs += [("workers-restarted", rule) for rule in sorted(others)]
-    if "skipped-batches" in by_rule:  # with fewer batches to make, the others look different
-        explained = (DATA_RULES | {"slow-rank", "sync-bound"}) - {"skipped-batches"}
-        pairs += [("skipped-batches", rule) for rule in sorted(explained)]
+    skips = [rule for rule in ("skipped-batches", "skipped-samples") if rule in by_rule]
+    if skips:  # with less to make, the others look different
+        explained = (DATA_RULES | {"slow-rank", "sync-bound"}) - set(skips)
+        pairs += [(skips[0], rule) for rule in sorted(explained)]
     work = evidence.work
     if work is not None and work.column("send_ns").sum() > work.column("wall_ns").sum():
         pairs.append(("slow-transfer", "cpu-bound-worker"))
@@ -283,7 +285,7 @@ _BOUNDS: dict[str, Bound] = {
 }
 _EASY = (
     *("workers", "prefetch", "persistent-workers", "threads", "shards", "outliers"),
-    *("equal-shares", "all-cores", "one-iterator", "fewer-batches"),
+    *("equal-shares", "all-cores", "one-iterator", "fewer-batches", "own-samples"),
 )
 """Remedies that the sentence prefers: they need little or no code."""
 _COSTLY = ("auxiliary-hosts",)

@@ -10,6 +10,7 @@ from headrace.core.overrides import Override
 from headrace.observe.doctor.core_contention import waits_for_cores
 from headrace.observe.doctor.evidence import CRITICAL, Evidence, transform_at
 from headrace.observe.doctor.findings import Cause, Remedy
+from headrace.observe.doctor.skipped_work import skipped_work
 from headrace.observe.doctor.stack_frames import transform_class
 from headrace.observe.doctor.stack_samples import (
     Hotspot,
@@ -67,6 +68,8 @@ def more_workers_remedy(evidence: Evidence) -> tuple[Remedy, Prediction] | None:
     if lock_wait_share(evidence) >= CRITICAL:  # the simulation does not model locks
         return None
     if evidence.unequal_shares:  # further workers would have no part of the dataset either
+        return None
+    if skipped_work(evidence) is not None:  # further workers would do the same work again
         return None
     waits = evidence.work is not None and evidence.work.cpu_share < 0.5
     waits = waits and not waits_for_cores(evidence)

@@ -1,7 +1,10 @@
-"""The statement of a training loop that skips a batch, found by its source: `if ...: continue`.
+"""Statements of loops that skip batches or samples, found by source: `if ...: continue`.
 
-A batch that is put aside, as in `tasks.append(batch)`, is not skipped, though nothing is computed
-with it until others have come. Only tests and names may look at it before the statement.
+A training loop that puts a batch aside, as in `tasks.append(batch)`, does not skip it, though
+nothing is computed with it until others have come. Only tests and names may look at it before.
+
+A stream that gives each worker its part keeps one sample of so many: `if number % workers != own`.
+What it does before that statement, each worker does for the samples of all others, too.
 """
 
 from __future__ import annotations
@@ -30,6 +33,55 @@ def skip_statement(source: str, line: int) -> int | None:
         return None
     asked, body = found
     return _first_skip(body, set(_names(asked)))
+
+
+def part_statement(source: str, line: int) -> int | None:
+    """Return the line of the statement that gives a worker its part of what a line makes.
+
+    Args:
+        source: Of the file.
+        line: Of what a worker does in a generator; what follows the statement is done for its part.
+
+    Returns:
+        None where the line is in no loop with such a statement after it.
+    """
+    tree = parse_source(source)
+    for loop in ast.walk(tree) if tree is not None else ():
+        match loop:
+            case ast.For(iter=called) | ast.AsyncFor(iter=called) | ast.YieldFrom(value=called):
+                if called.lineno <= line <= (called.end_lineno or line) and _is_islice(called):
+                    return called.lineno
+        if isinstance(loop, ast.For | ast.AsyncFor | ast.While):
+            inside = [each.lineno <= line <= (each.end_lineno or line) for each in loop.body]
+            asks = loop.lineno <= line < loop.body[0].lineno
+            begin = 0 if asks else (inside.index(True) + 1 if any(inside) else len(inside))
+            for statement in loop.body[begin:]:
+                if isinstance(statement, ast.If) and _keeps_one_of_many(statement):
+                    return statement.lineno
+    return None
+
+
+def _is_islice(node: ast.expr) -> bool:
+    """Return whether a node is `islice(samples, own, None, workers)`."""
+    match node:
+        case ast.Call(
+            func=ast.Name(id="islice") | ast.Attribute(attr="islice"), args=[_, _, _, step]
+        ):
+            return not isinstance(step, ast.Constant)
+    return False
+
+
+def _keeps_one_of_many(statement: ast.If) -> bool:
+    """Return whether it is `if number % workers != own: continue`, or yields where they agree."""
+    counts = [each for each in ast.walk(statement.test) if isinstance(each, ast.Compare)]
+    is_own = any(
+        any(isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod) for part in sides)
+        and not any(isinstance(part, ast.Constant) for part in sides)
+        for sides in ([each.left, *each.comparators] for each in counts)
+    )
+    skips = isinstance(statement.body[-1], ast.Continue)
+    yields = any(isinstance(each, ast.Yield | ast.YieldFrom) for each in ast.walk(statement))
+    return is_own and not statement.orelse and (skips or yields)
 
 
 def _asking_loop(tree: ast.Module, line: int) -> tuple[list[ast.expr], list[ast.stmt]] | None:

@@ -1,4 +1,4 @@
-"""The rule about batches that the training loop skips, such as those of other ranks.
+"""Rules about batches that the training loop skips, and samples that a stream's workers skip.
 
 Of the batches of one step all but the last are skipped if the script asks for the next one at once,
 and its source says so (`skip_statements`): without that, `next()` twice in a row looks the same.
@@ -14,6 +14,7 @@ from headrace.observe.doctor.evidence import Evidence, rule
 from headrace.observe.doctor.findings import Cause, Finding
 from headrace.observe.doctor.remedies import WORTH_IT, predicted_remedy
 from headrace.observe.doctor.skip_statements import skip_statement
+from headrace.observe.doctor.skipped_work import skipped_work
 from headrace.observe.doctor.stack_frames import StackFrame, making_begin
 from headrace.observe.doctor.stack_samples import source_lines_as_run
 from headrace.observe.doctor.training_loader import TrainingLoader
@@ -63,6 +64,48 @@ def check_skipped_batches(evidence: Evidence) -> Finding | None:
         cause=cause,
         remedies=(
             predicted_remedy("fewer-batches", change, prediction, _advice(evidence, loader)),
+        ),
+    )
+
+
+@rule
+def check_skipped_samples(evidence: Evidence) -> Finding | None:
+    """Every worker of a stream makes all samples, and keeps its part: one of so many.
+
+    Fires where the accelerator waits for data for at least 5 % of step time, and workers are seen
+    for so long at work that is followed by `if number % workers != own: continue`, or is sliced by
+    `islice`, that what they leave out takes at least 10 % of the time of making batches.
+    """
+    found, simulator = skipped_work(evidence), evidence.simulator
+    if found is None or simulator is None or not evidence.starved:
+        return None
+    # Half of it, such as reading what is passed over, may have to stay.
+    shares = (found.least_share / 2, found.most_share)
+    prediction = simulator.predict(*(PipelineChange(service_factor=1 - each) for each in shares))
+    if prediction.speedup < WORTH_IT:
+        return None
+    cause, how_many = found.cause, f"{found.fewest}"
+    if found.most > found.fewest:
+        how_many += f" or {found.most}"
+    how = (
+        f"Decide whose part a sample is before it is made: move what precedes {cause.place} behind "
+        "it, or give each worker files or indices of its own. Half to all of what is left out is "
+        "taken to go."
+    )
+    return evidence.finding(
+        f"each worker makes {how_many} samples for one that it keeps, in {cause}",
+        min(shares[1] * evidence.flow_wait_seconds, evidence.flow_wait_seconds),
+        {
+            "data_wait_share": evidence.steps.data_wait_share,
+            "share_of_making": cause.share,
+            "workers": evidence.loader.workers if evidence.loader is not None else 0,
+            "ranks": len(evidence.steps.ranks),
+        },
+        cause=cause,
+        remedies=(
+            predicted_remedy(
+                "own-samples", "workers that make only their own samples", prediction, how
+            ),
         ),
     )
 
