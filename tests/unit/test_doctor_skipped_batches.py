@@ -203,8 +203,8 @@ def part(loop: str) -> str | None:
         ),
         (
             (
-                f"for number, each in enumerate(files):\n    x = decode(each)  # made\n    {OTHERS}\n"
-                "    yield x"
+                "for number, each in enumerate(files):\n    x = decode(each)  # made\n"
+                f"    {OTHERS}\n    yield x"
             ),
             "if number % info.num_workers != info.id:",
         ),
