@@ -250,20 +250,22 @@ def test_a_start_that_is_slow_leaves_the_rest_healthy():
     assert "slow-start" not in {each.rule for each in diagnose(tables).findings}
 
 
-@pytest.mark.parametrize(("on_cpu", "copy_ms", "fires"), [(1.0, 0.0, False), (1.0, 0.2, True)])
+@pytest.mark.parametrize(
+    ("on_cpu", "copy_ms", "busy_cores", "fires"),
+    [(1.0, 0.0, 3, False), (0.3, 0.0, 3, True), (0.3, 0.0, 8, False), (1.0, 0.2, 3, True)],
+)
 def test_reading_a_value_that_the_cpu_computes_there_waits_for_no_device(
-    on_cpu: float, copy_ms: float, fires: bool
+    on_cpu: float, copy_ms: float, busy_cores: float, fires: bool
 ):
     frames = stack(
         LOOP,
         f"{SCRIPT}:57:log",
         "/venv/lib/python3.11/site-packages/torch/_tensor.py:1100:Tensor.__format__",
     )
-    run = Run(workers=4, service_ms=8, busy_cores=3)
-    run.phases_ms["copy"] = copy_ms
+    run = Run(workers=4, service_ms=8, busy_cores=busy_cores)
+    run.phases_ms |= {"copy": copy_ms, "other": 3.0}
     run.rank_stacks = [(frames, "other", 0.3, on_cpu), (LOOP, "forward", 0.7, 1.0)]
-    tables = play(run)
-    assert ("device-sync" in {each.rule for each in diagnose(tables).findings}) == fires
+    assert ("device-sync" in {each.rule for each in diagnose(play(run)).findings}) == fires
 
 
 def test_what_is_predicted_is_marked_as_such():

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from headrace.observe.doctor.diagnosis import diagnose
 from headrace.observe.doctor.evidence import gather_evidence
@@ -660,6 +662,88 @@ def test_each_step_writes_a_log():
         diagnosis.verdict.sentence
     )
     assert "in plot at train.py:60" in diagnosis.verdict.sentence
+
+
+MODULE = torch.nn.modules.module.__file__
+MODULE_SOURCE = Path(MODULE).read_text().splitlines()
+CALLS_HOOK, CALLS_FORWARD = (
+    next(
+        f"{MODULE}:{at}:Module._call_impl"
+        for at, text in enumerate(MODULE_SOURCE, 1)
+        if call in text
+    )
+    for call in (" = hook(self, args, result)", "return forward_call(*args, **kwargs)")
+)
+ENGINE = stack(
+    f"{SCRIPT}:55:<module>",
+    f"{TORCH}/_tensor.py:623:Tensor.backward",
+    f"{TORCH}/autograd/graph.py:979:_engine_run_backward",
+)
+LOGS = stack(f"{SCRIPT}:14:Watch.<locals>.hook", f"{SCRIPT}:18:log_histogram")
+
+
+def mostly_in(text: str, phase: str) -> Script:
+    """Return a script whose steps are in a stack for most of a phase, and in torch for the rest."""
+    script = Script().iterates()
+    torchs = ENGINE if phase == "backward" else stack(LOOP, CALLS_FORWARD)
+    for _ in range(200):
+        script.fetch(1)
+        before = {"forward": 1, "backward": 16, "other": 31}[phase]
+        began = script.now + before * MS
+        script.row("train", data_wait=1, **{"forward": 15, "backward": 15, phase: 60})
+        script.seen(text, phase, began, began + 45 * MS)
+        script.seen(torchs, phase, began + 45 * MS, began + 60 * MS)
+    return script
+
+
+@pytest.mark.parametrize(
+    ("phase", "inside", "name"),
+    [
+        ("backward", stack(ENGINE, LOGS), "log_histogram at train.py:18"),
+        ("backward", stack(ENGINE, f"{TORCH}/utils/hooks.py:139:BackwardHook.hook", LOGS), "log_h"),
+        (
+            "backward",
+            stack(ENGINE, f"{TORCH[:-6]}/wandb/integration/torch/wandb_torch.py:9:log_stats"),
+            "wandb",
+        ),
+        ("forward", stack(LOOP, CALLS_HOOK, LOGS), "log_histogram at train.py:18"),
+    ],
+)
+def test_hooks_that_torch_calls_are_outside_of_the_model(phase: str, inside: str, name: str):
+    """Histograms of gradients and activations, as `wandb.watch` makes them."""
+    diagnosis, rules = found(mostly_in(inside, phase))
+    assert f"outside the model in each step, most of it in {name}" in diagnosis.verdict.sentence
+    assert rules["time-outside-model"].evidence["share_of_time"] == pytest.approx(45 / 77, abs=0.02)
+
+
+@pytest.mark.parametrize("phase", ["other", "backward"])
+@pytest.mark.parametrize(("on_cpu", "fires"), [(1.0, True), (0.02, False)])
+def test_a_line_that_reads_a_tensor_of_the_cpu_is_work_of_its_own(
+    phase: str, on_cpu: float, fires: bool, tmp_path: Path
+):
+    (tmp_path / "train.py").write_text("seen[name] = torch.histc(gradient, 64).tolist()\n")
+    line = f"{tmp_path}/train.py:1:log"
+    script = mostly_in(stack(ENGINE if phase == "backward" else LOOP, line), phase)
+    for row in script.tables.rows["stacks"]:
+        row["cpu_ns"] = int(on_cpu * row["wall_ns"])
+    assert ("time-outside-model" in found(script)[1]) == fires
+
+
+@pytest.mark.parametrize(
+    ("phase", "inside"),
+    [
+        ("backward", (f"{TORCH}/autograd/function.py:310:BackwardCFunction.apply", LOGS)),
+        ("backward", (f"{TORCH}/utils/checkpoint.py:1100:unpack_hook", CALLS_FORWARD, LOGS)),
+        ("backward", (LOGS, f"{TORCH}/optim/sgd.py:120:SGD.step")),
+        ("backward", (f"{TORCH[:-6]}/deepspeed/runtime/zero/stage3.py:9:reduce",)),
+        ("forward", (CALLS_FORWARD, f"{SCRIPT}:12:Net.forward")),
+        ("forward", (CALLS_HOOK, LOGS, CALLS_FORWARD, f"{SCRIPT}:12:Net.forward")),
+    ],
+    ids=["function", "checkpoint", "optimizer", "library", "forward", "model"],
+)
+def test_what_torch_calls_for_the_model_is_no_hook(phase: str, inside: tuple[str, ...]):
+    outer = ENGINE if phase == "backward" else LOOP
+    assert "time-outside-model" not in found(mostly_in(stack(outer, *inside), phase))[1]
 
 
 SAVES_MASKS = stack(LOOP, f"{SCRIPT}:61:save_masks", f"{TORCH[:-6]}/PIL/Image.py:2400:Image.save")

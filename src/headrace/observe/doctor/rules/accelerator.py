@@ -228,6 +228,10 @@ def _cause_of_copies(evidence: Evidence) -> Cause | None:
     return find_cause(there or samples)
 
 
+_ON_CPU, _ON_FULL_CORES = 0.5, 0.2
+"""Who computes is on a core for such a share of the time; on full cores it waits for one, too."""
+
+
 @rule
 def check_device_sync(evidence: Evidence) -> Finding | None:
     """The script waits for the device where it need not: `.item()`, `.cpu()`, a printed loss.
@@ -242,8 +246,8 @@ def check_device_sync(evidence: Evidence) -> Finding | None:
     script wait for the whole step; while the device works that costs nothing.
 
     Where no device was seen, nothing is copied to one, and the rank is on a core for at least
-    half of the time there, such a line computes what it reads, on the CPU: the rule does not
-    fire.
+    half of the time there (a fifth where the host has no core to spare, as it also waits for one),
+    such a line computes what it reads, on the CPU: the rule does not fire.
     """
     seen = _samples_in_steps(evidence)
     if not evidence.enough or not seen:
@@ -260,7 +264,7 @@ def check_device_sync(evidence: Evidence) -> Finding | None:
     share = waited if device is None else _device_idle_share(evidence.steps, device, waits, total)
     used = gpu_utilisation(evidence)
     known = used is not None or device is not None
-    if not known and _computes_there(evidence, waits):
+    if computes_there(evidence, waits):
         return None
     if place is None or share < SERIOUS or (used is not None and used >= _GPU_BUSY):
         return None
@@ -297,11 +301,14 @@ def _samples_in_steps(evidence: Evidence) -> list[StackSample]:
     return [sample for sample in seen if sample.rows.count]
 
 
-def _computes_there(evidence: Evidence, waits: Sequence[StackSample]) -> bool:
-    """Return whether a rank without a known device computes in such lines itself."""
-    on_cpu = sum(sample.cpu_ns for sample in waits)
-    waited = sum(sample.wall_ns for sample in waits)
-    return not evidence.steps.share("copy") and on_cpu >= 0.5 * waited
+def computes_there(evidence: Evidence, reads: Sequence[StackSample]) -> bool:
+    """Return whether lines that read from a device compute on the CPU, as no device was seen."""
+    if gpu_utilisation(evidence) is not None or evidence.steps.device is not None:
+        return False
+    on_cpu = sum(sample.cpu_ns for sample in reads)
+    least = _ON_FULL_CORES if evidence.cores_short else _ON_CPU
+    there = on_cpu >= least * sum(sample.wall_ns for sample in reads)
+    return there and not evidence.steps.share("copy")
 
 
 def _device_idle_share(

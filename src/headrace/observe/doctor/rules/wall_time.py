@@ -15,7 +15,9 @@ from headrace.observe.doctor.batch_wrappers import batch_wrappers, is_in
 from headrace.observe.doctor.epoch_begins import making_first_ns
 from headrace.observe.doctor.evidence import SERIOUS, Evidence, rule, severity_of
 from headrace.observe.doctor.findings import Cause, Finding, Remedy
+from headrace.observe.doctor.hook_samples import hook_part
 from headrace.observe.doctor.remedies import predicted_remedy
+from headrace.observe.doctor.rules.accelerator import computes_there
 from headrace.observe.doctor.rules.open_wait import check_open_wait
 from headrace.observe.doctor.stack_frames import making_begin
 from headrace.observe.doctor.stack_samples import (
@@ -433,9 +435,11 @@ def check_time_outside_model(evidence: Evidence) -> Finding | None:
     and do not wait for the device. What only some steps do is `step-outliers`. Before backward,
     and in inference after each batch, the model's own code counts as model, and so do lines that
     may be its: only lines that call another library count there, those that sleep where modules are
-    seen to run besides, and all of a function that hands the loader's batches on. A script of which
-    no step was recorded, such as inference without a loader, has the line outside the model named
-    that it was at longest.
+    seen to run besides, and all of a function that hands the loader's batches on. Hooks on tensors
+    and modules that torch calls in forward and backward, such as for histograms of gradients, are
+    outside, too, but for what they do by torch's own functions. A script of which no step was
+    recorded, such as inference without a loader, has the line outside the model named that it was
+    at longest.
     """
     steps = evidence.steps
     if steps.recorded == 0:
@@ -444,15 +448,16 @@ def check_time_outside_model(evidence: Evidence) -> Finding | None:
         return None
     after, after_ns = _outside_in_phase(evidence, "other", lambda _: True)
     before, before_ns = _outside_in_phase(evidence, "forward", _forward_outside(evidence))
-    spent = after_ns + before_ns
+    hooks, hooks_ns = _in_hooks(evidence)
+    spent = after_ns + before_ns + hooks_ns
     share = float(spent.sum() / max(steps.wall_ns.sum(), 1.0)) * evidence.steps_share
     model = [
         sample
         for sample in _within(evidence.rank_samples, steps.rows, _TRAINING_PHASES)
-        if runs_model(sample)
+        if runs_model(sample) and hook_part(sample) is None
     ]
     usual = {frame for sample in model for frame in sample.frames}
-    cause = find_cause(cut_to_special_line(sample, usual) for sample in (*after, *before))
+    cause = find_cause(cut_to_special_line(sample, usual) for sample in (*after, *before, *hooks))
     if cause is None or share < SERIOUS:
         return None
     seconds = share * evidence.other_time.wall.run_seconds
@@ -502,11 +507,30 @@ def _outside_in_phase(
     outside = [
         sample
         for sample in inside
-        if not is_device_sync(sample)
+        if not _waits_for_device(evidence, sample)
         and (is_in(sample, wrappers) or (not runs_model(sample) and is_outside(sample)))
     ]
     seen = sum(sample.wall_ns for sample in inside)
     return outside, usual * sum(sample.wall_ns for sample in outside) / max(seen, 1.0)
+
+
+def _waits_for_device(evidence: Evidence, sample: StackSample) -> bool:
+    return is_device_sync(sample) and not computes_there(evidence, [sample])
+
+
+def _in_hooks(evidence: Evidence) -> tuple[list[StackSample], Floats]:
+    """Return samples of hooks within forward and backward, and the usual time of a step there."""
+    steps, found = evidence.steps, []
+    spent = np.zeros(len(steps))
+    for phase in ("forward", "backward"):
+        inside = _within(evidence.rank_samples, steps.rows, (phase,))
+        hooks = [each for each in map(hook_part, inside) if each is not None]
+        hooks = [each for each in hooks if not _waits_for_device(evidence, each)]
+        share = sum(each.wall_ns for each in hooks) / max(sum(each.wall_ns for each in inside), 1.0)
+        phase_ns = steps.phase_ns(phase)
+        spent += np.minimum(phase_ns, 2.0 * float(np.median(phase_ns))) * share
+        found += hooks
+    return found, spent
 
 
 _LEAST_MODEL = 0.2
