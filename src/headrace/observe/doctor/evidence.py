@@ -32,10 +32,12 @@ from headrace.observe.doctor.stack_samples import (
     read_code_folders,
     read_stack_samples,
     recording_start_s,
+    runs_same_code,
     waits_for_other_loader,
 )
 from headrace.observe.doctor.training_loader import TrainingLoader, training_loader
 from headrace.observe.doctor.unfollowed_loaders import unfollowed_loader
+from headrace.observe.whatif.joint_loaders import JointLoader, read_joint_loaders
 from headrace.observe.whatif.measured_pipeline import (
     BatchWork,
     HostUsage,
@@ -218,6 +220,7 @@ class Evidence:
     steps: TrainSteps
     other_time: OtherTime
     loader: TrainingLoader | None
+    joint: tuple[tuple[TrainingLoader, JointLoader], ...]  # others that feed the same steps
     unfollowed: str | None  # without a loader: the place of one that may feed training unseen
     work: BatchWork | None  # the batches made for the loader; None if none were recorded
     shares: WorkerShares | None  # in the batches of an iterable dataset; None if not recorded
@@ -412,17 +415,23 @@ def gather_evidence(tables: Tables) -> Evidence:
     system, usage = columns(tables, "system"), columns(tables, "process_usage")
     processes = columns(tables, "processes")
     host = read_host_usage(tables, steps.span_ns)
-    measured = measure_from(
-        steps=steps, loader=loader_columns, work=work, fetches=fetches, host=host, offload=offload
-    )
     folders = read_code_folders(columns(tables, "code_folders"))
     loader = None
     if loader_columns is not None:
         loader = training_loader(loader_columns, columns(tables, "library_loaders"), folders)
+    since_s = recording_start_s(columns(tables, "hosts"), processes)
+    making = _making_samples(stacks, loader, since_s, folders)
+    joint = _joint_loaders(tables, steps, number, folders)
+    measured = measure_from(
+        steps=steps, loader=loader_columns, work=work, fetches=fetches, host=host, offload=offload,
+        joint=[
+            each for other, each in joint
+            if not runs_same_code(making, _making_samples(stacks, other, since_s, folders))
+        ],
+    )  # fmt: skip
     shares = None
     if work is not None and loader_columns is not None and offload is None:
         shares = work.shares(loader_columns, fetches)
-    since_s = recording_start_s(columns(tables, "hosts"), processes)
     rank_samples = read_stack_samples(stacks, stacks["worker"] < 0, since_s, folders)
     workers = loader.workers if loader is not None else 0
     waits = steps.share("data_wait") if workers else 0.0
@@ -434,6 +443,7 @@ def gather_evidence(tables: Tables) -> Evidence:
         steps=steps,
         other_time=gather_other_time(tables, steps, since_s, folders),
         loader=loader,
+        joint=joint,
         unfollowed=_unfollowed(tables) if loader is None else None,
         work=work,
         shares=shares,
@@ -442,11 +452,7 @@ def gather_evidence(tables: Tables) -> Evidence:
         host=host,
         offload=offload,
         wanted_threads=wanted,
-        making_samples=making_part(
-            sample
-            for sample in read_stack_samples(stacks, _making_rows(stacks, loader), since_s, folders)
-            if within_sampler(sample) is None  # in a rank without workers
-        ),
+        making_samples=making,
         rank_samples=rank_samples,
         slow_samples=read_stack_samples(slow_stacks, slow_stacks["worker"] < 0, since_s, folders),
         transforms=transform_shares(columns(tables, "transforms"), number, folders),
@@ -458,6 +464,31 @@ def gather_evidence(tables: Tables) -> Evidence:
         system=system,
         usage=usage,
     )
+
+
+def _making_samples(
+    stacks: Columns, loader: TrainingLoader | None, since_s: float | None, folders: CodeFolders
+) -> tuple[StackSample, ...]:
+    """Return the samples in which a loader's batches are made."""
+    return making_part(
+        sample
+        for sample in read_stack_samples(stacks, _making_rows(stacks, loader), since_s, folders)
+        if within_sampler(sample) is None  # in a rank without workers
+    )
+
+
+def _joint_loaders(
+    tables: Tables, steps: TrainSteps, number: int, folders: CodeFolders
+) -> tuple[tuple[TrainingLoader, JointLoader], ...]:
+    """Return the loaders that feed the same steps as the main one."""
+    loaders, libraries = columns(tables, "loaders"), columns(tables, "library_loaders")
+    batches, fetches = columns(tables, "batches"), columns(tables, "fetches")
+    found = []
+    for each in read_joint_loaders(steps, number, loaders, batches, fetches):
+        rows = loader_rows(loaders, each.number)
+        assert rows is not None  # or it were no loader
+        found.append((training_loader(rows, libraries, folders), each))
+    return tuple(found)
 
 
 def _unfollowed(tables: Tables) -> str | None:

@@ -37,6 +37,8 @@ from headrace.observe.whatif.train_steps import fixed_cost_ns
 WORTH_IT = 1.05
 """Least predicted speed-up of a remedy that is proposed."""
 _MAX_WORKERS = 32
+_LITTLE = 0.05
+"""A loader without workers that takes less of a step may stay so."""
 _COUNTS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 28, 32)
 _DRAWINGS, _SEED = 200, 21
 _DEVICE_FASTER = (20.0, 100.0)
@@ -85,10 +87,28 @@ def more_workers_remedy(evidence: Evidence) -> tuple[Remedy, Prediction] | None:
     before = f" instead of {loader.workers}" if loader.workers else " instead of none"
     plural = "s" if count > 1 else ""
     change = f"{count} worker{plural}{before}"
-    how = loader.advice("num_workers", count)
-    how += _stream_split_advice(loader, count)
-    overrides = loader.overridden("num_workers", count)
-    return predicted_remedy("workers", change, prediction, how, overrides), prediction
+    changed = [loader, *_next_limits(evidence, count, prediction.speedup)]
+    how = " ".join(
+        each.advice("num_workers", count) + _stream_split_advice(each, count) for each in changed
+    )
+    if len(changed) > 1:
+        how += " Each step takes batches of them all, so that one alone gives less."
+        change = f"{count} worker{plural} for each of {len(changed)} loaders{before}"
+    overrides = [each.overridden("num_workers", count) for each in changed]
+    together = sum(overrides, ()) if all(overrides) else ()
+    return predicted_remedy("workers", change, prediction, how, together), prediction
+
+
+def _next_limits(evidence: Evidence, workers: int, speedup: float) -> list[TrainingLoader]:
+    """Return the other loaders of the steps that would be the limit once the main one is not."""
+    assert evidence.simulator is not None  # checked by the caller
+    period_ns = float(evidence.simulator.measured.period_ns.mean()) / speedup
+    return [
+        loader
+        for loader, each in evidence.joint
+        if loader.workers < workers and each.pace_ns > (period_ns if loader.workers else 0.0)
+        if loader.workers or each.pace_ns > _LITTLE * period_ns
+    ]
 
 
 def more_workers_remedies(evidence: Evidence) -> tuple[Remedy, ...]:

@@ -234,6 +234,20 @@ def find_hotspot(
     )
 
 
+_SAME_CODE = 0.3
+"""Loaders run the same code where the hottest of one takes this share of the other's time."""
+
+
+def runs_same_code(samples: Iterable[StackSample], others: Iterable[StackSample]) -> bool:
+    """Return whether what takes most of the time of some samples also takes much of others'."""
+    place, seen = find_hotspot(samples), tuple(others)
+    if place is None:
+        return False
+    hot = (place.frame.file, place.frame.scope)
+    there = [s for s in seen if any((frame.file, frame.scope) == hot for frame in s.frames)]
+    return sum(s.wall_ns for s in there) > _SAME_CODE * sum(s.wall_ns for s in seen)
+
+
 def find_cause(samples: Iterable[StackSample]) -> Cause | None:
     """Return the place that took the most time as a cause; None if nothing was sampled."""
     place = find_hotspot(samples)

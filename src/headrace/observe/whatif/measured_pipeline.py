@@ -8,11 +8,13 @@ leave of its cores.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from headrace.observe.whatif.allowed_cores import AllowedCores, read_allowed_cores
+from headrace.observe.whatif.joint_loaders import JointLoader, least_period_ns
 from headrace.observe.whatif.sampler_time import sampler_ns_of_fetches, sampler_ns_of_steps
 from headrace.observe.whatif.simulation import FULL, Pipeline
 from headrace.observe.whatif.tables import (
@@ -354,6 +356,7 @@ class MeasuredPipeline:
     persistent: bool  # whether workers outlive an epoch
     auxiliary_factor: float = 1.0  # time to make a batch on an auxiliary host over that here
     begins: EpochBegins = EpochBegins()
+    least_period_ns: float = 0.0  # of a batch, as long as other loaders of the steps do not change
 
 
 def main_loader(steps: TrainSteps) -> int:
@@ -432,8 +435,12 @@ def measure_from(
     fetches: Columns,
     host: HostUsage,
     offload: OffloadStats | None = None,
+    joint: Sequence[JointLoader] = (),
 ) -> MeasuredPipeline | None:
-    """Return the pipeline's costs from records already read; None if there are too few."""
+    """Return the pipeline's costs from records already read; None if there are too few.
+
+    `joint` are loaders that feed the same steps, and that a change leaves as they are.
+    """
     steady = steps.steady
     if loader is None or work is None or min(len(steady), len(work)) < FEWEST_BATCHES:
         return None
@@ -484,6 +491,7 @@ def measure_from(
         persistent=bool(loader["persistent"][0]),
         auxiliary_factor=remote.making_ns / float(service.mean()) if remote.workers else 1.0,
         begins=_epoch_begins(steps, float(service.mean())),
+        least_period_ns=least_period_ns(joint, consume),
     )
 
 

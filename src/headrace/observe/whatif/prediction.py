@@ -123,6 +123,7 @@ class PipelineChange:
     """
 
     workers: int | None = None
+    is_of_all_loaders: bool = False  # of the steps, so that none of the others is the limit then
     prefetch_factor: int | None = None  # batches ahead, a worker
     service_factor: float = 1.0  # on the time of making a batch: 0.5 for twice as fast
     wait_factor: float = 1.0  # on the workers' waiting, off the CPU, in making a batch
@@ -198,6 +199,9 @@ class Simulator:
             _, costs, after = self._simulate(change)
             simulated.append(after)
             own_ns = after.period_ns / change.batch_factor
+            if not change.is_of_all_loaders:
+                least_ns = np.minimum(self.measured.least_period_ns, self.before.period_ns)
+                own_ns = np.maximum(own_ns, least_ns)
             speedups.append(before_ns / (own_ns + self._begins_ns(costs, change.batch_factor)))
         low, middle, high = np.percentile(speedups, (5, 50, 95))
         width = interval_width(float(middle), self.calibration)
@@ -237,12 +241,17 @@ def interval_width(speedup: float, calibration: float = 1.0) -> float:
 
 
 def with_workers(simulator: Simulator, count: int) -> Prediction:
-    """Return the predicted effect of a number of workers."""
+    """Return the predicted effect of a number of workers, also of other loaders of the steps."""
     if simulator.measured.pipeline.workers:
-        return simulator.predict(PipelineChange(workers=count))
+        return simulator.predict(PipelineChange(workers=count, is_of_all_loaders=True))
     # Without workers so far, the cost of reading their batches is an assumption.
     least, most = (
-        PipelineChange(workers=count, consume_saved_ns=-cost, consume_cpu_added_ns=cost)
+        PipelineChange(
+            workers=count,
+            is_of_all_loaders=True,
+            consume_saved_ns=-cost,
+            consume_cpu_added_ns=cost,
+        )
         for cost in _HANDOFF_NS
     )
     return simulator.predict(least, most)

@@ -48,7 +48,8 @@ def check_too_few_workers(evidence: Evidence) -> Finding | None:
     Fires where data wait is at least 5 % of step time, the workers are busy, and more of them
     give at least 5 % in the simulation: less than that is within a run's own noise. Where other
     programs fill the cores, more workers than cores only get a larger part of what these leave,
-    and are not proposed.
+    and are not proposed. Where steps take batches of several loaders, those that would be the
+    limit next get more workers, too.
     """
     work, loader = evidence.work, evidence.loader
     if not (evidence.starved and evidence.workers_busy) or work is None or loader is None:
