@@ -235,3 +235,33 @@ def test_another_jobs_memory_on_another_gpu_is_not_this_runs():
     tables.system["gpu_0_memory_bytes"] = [2**30] * ticks
     tables.system["gpu_1_memory_bytes"] = [2**30 + 2**26 * tick for tick in range(ticks)]
     assert "memory-growth" not in {each.rule for each in diagnose(tables).findings}
+
+
+POOL = stack(
+    "/venv/lib/python3.11/site-packages/torch/utils/data/_utils/fetch.py:52:_MapDatasetFetcher.fetch",
+    "/home/ann/train.py:11:Frames.__getitems__",
+    "/usr/lib/python3.11/multiprocessing/pool.py:367:Pool.map",
+    "/usr/lib/python3.11/threading.py:327:Condition.wait",
+)
+DECODER = stack(
+    WORKER_LOOP,
+    "/home/ann/train.py:11:Frames.__getitem__",
+    "/usr/lib/python3.11/subprocess.py:1209:Popen.communicate",
+)
+
+
+@pytest.mark.parametrize(("workers", "where"), [(0, POOL), (1, POOL), (1, DECODER)])
+@pytest.mark.parametrize(("child_percent", "least", "most"), [(100.0, 1.05, 4.5), (1.0, 6.0, 30.0)])
+def test_batches_that_processes_of_a_pool_compute_need_cores_of_their_own(
+    workers: int, where: str, child_percent: float, least: float, most: float
+):
+    """More workers than cores help where these processes wait, and not where they compute."""
+    run = Run(workers=workers, service_ms=200, worker_cpu=0.01, cores=8, busy_cores=3)
+    run.worker_stacks = [(where, 1.0, 0.01)]
+    tables = play(run)
+    with_usage(tables, {100: 5.0, 5000: child_percent, 5001: child_percent}, 20_000)
+    found = [each for finding in diagnose(tables).findings for each in finding.remedies]
+    (remedy,) = (each for each in found if each.name == "workers")
+    assert remedy.predicted_speedup is not None
+    assert least < remedy.predicted_speedup < most
+    assert (remedy.overrides[0].value <= 8) == (child_percent == 100.0)

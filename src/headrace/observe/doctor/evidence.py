@@ -27,6 +27,7 @@ from headrace.observe.doctor.stack_samples import (
     UNKNOWN_FOLDERS,
     Hotspot,
     StackSample,
+    awaits_own_work_mostly,
     end_ns_of,
     making_part,
     read_code_folders,
@@ -37,10 +38,15 @@ from headrace.observe.doctor.stack_samples import (
 )
 from headrace.observe.doctor.training_loader import TrainingLoader, training_loader
 from headrace.observe.doctor.unfollowed_loaders import unfollowed_loader
-from headrace.observe.whatif.joint_loaders import JointLoader, read_joint_loaders
+from headrace.observe.whatif.joint_loaders import (
+    JointLoader,
+    least_period_ns,
+    read_joint_loaders,
+)
 from headrace.observe.whatif.measured_pipeline import (
     BatchWork,
     HostUsage,
+    MeasuredPipeline,
     OffloadStats,
     loader_rows,
     main_loader,
@@ -48,6 +54,7 @@ from headrace.observe.whatif.measured_pipeline import (
     read_batch_work,
     read_host_usage,
     read_offload_stats,
+    with_child_cpu,
 )
 from headrace.observe.whatif.prediction import Prediction, Simulator
 from headrace.observe.whatif.sampler_time import sampler_ns_of_steps
@@ -413,8 +420,7 @@ def gather_evidence(tables: Tables) -> Evidence:
     loader_columns = loader_rows(columns(tables, "loaders"), number, offload)
     work = read_batch_work(tables, number, steps.rows) if loader_columns is not None else None
     system, usage = columns(tables, "system"), columns(tables, "process_usage")
-    processes = columns(tables, "processes")
-    host = read_host_usage(tables, steps.span_ns)
+    processes, host = columns(tables, "processes"), read_host_usage(tables, steps.span_ns)
     folders = read_code_folders(columns(tables, "code_folders"))
     loader = None
     if loader_columns is not None:
@@ -423,12 +429,11 @@ def gather_evidence(tables: Tables) -> Evidence:
     making = _making_samples(stacks, loader, since_s, folders)
     joint = _joint_loaders(tables, steps, number, folders)
     measured = measure_from(
-        steps=steps, loader=loader_columns, work=work, fetches=fetches, host=host, offload=offload,
-        joint=[
-            each for other, each in joint
-            if not runs_same_code(making, _making_samples(stacks, other, since_s, folders))
-        ],
-    )  # fmt: skip
+        steps=steps, loader=loader_columns, work=work, fetches=fetches, host=host, offload=offload
+    )
+    if measured is not None:
+        made = {each: _making_samples(stacks, other, since_s, folders) for other, each in joint}
+        measured = _with_other_limits(measured, host, making, made)
     shares = None
     if work is not None and loader_columns is not None and offload is None:
         shares = work.shares(loader_columns, fetches)
@@ -464,6 +469,22 @@ def gather_evidence(tables: Tables) -> Evidence:
         system=system,
         usage=usage,
     )
+
+
+def _with_other_limits(
+    measured: MeasuredPipeline,
+    host: HostUsage,
+    making: tuple[StackSample, ...],
+    joint: Mapping[JointLoader, tuple[StackSample, ...]],
+) -> MeasuredPipeline:
+    """Return a pipeline with the processes that it awaits, and with other loaders of its steps.
+
+    Those that run the same code, by the samples of making batches, become faster with it.
+    """
+    if awaits_own_work_mostly(making):
+        measured = with_child_cpu(measured, host)
+    others = [each for each, seen in joint.items() if not runs_same_code(making, seen)]
+    return replace(measured, least_period_ns=least_period_ns(others, measured.consume_ns))
 
 
 def _making_samples(

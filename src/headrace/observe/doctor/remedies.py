@@ -73,9 +73,12 @@ def more_workers_remedy(evidence: Evidence) -> tuple[Remedy, Prediction] | None:
         return None
     if skipped_work(evidence) is not None:  # further workers would do the same work again
         return None
-    waits = evidence.work is not None and evidence.work.cpu_share < 0.5
+    measured = simulator.measured
+    # With the CPU time of processes that a batch awaits, such as a pool's.
+    on_cpu = float(measured.service_cpu_ns.sum() / max(measured.service_ns.sum(), 1.0))
+    waits = evidence.work is not None and max(evidence.work.cpu_share, on_cpu) < 0.5
     waits = waits and not waits_for_cores(evidence)
-    pipeline = simulator.measured.pipeline
+    pipeline = measured.pipeline
     cores = min(pipeline.cores, pipeline.worker_cores)
     # Workers that wait, but not for a core, may outnumber the cores; others would only share them.
     most = _MAX_WORKERS if waits else min(max(int(np.ceil(min(cores, 1e6))), 1), _MAX_WORKERS)

@@ -395,6 +395,16 @@ def awaits_own_work(sample: StackSample) -> bool:
     return _WAIT.search(sample.frames[-1].module_file) is not None
 
 
+_MOSTLY = 0.5
+
+
+def awaits_own_work_mostly(samples: Iterable[StackSample]) -> bool:
+    """Return whether most of the time of samples waits for threads, tasks or children."""
+    seen = tuple(samples)
+    awaited = sum(sample.wall_ns for sample in seen if awaits_own_work(sample))
+    return awaited > _MOSTLY * sum(sample.wall_ns for sample in seen)
+
+
 def is_reading(sample: StackSample) -> bool:
     """Return whether a sample reads, by a library's frames, its function's name or its source."""
     if waits_for_other_loader(sample):

@@ -8,13 +8,11 @@ leave of its cores.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from headrace.observe.whatif.allowed_cores import AllowedCores, read_allowed_cores
-from headrace.observe.whatif.joint_loaders import JointLoader, least_period_ns
 from headrace.observe.whatif.sampler_time import sampler_ns_of_fetches, sampler_ns_of_steps
 from headrace.observe.whatif.simulation import FULL, Pipeline
 from headrace.observe.whatif.tables import (
@@ -43,6 +41,7 @@ class HostUsage:
     busy_cores: float | None  # mean while steps ran; None if not recorded
     rank_cores: float | None = None  # used by its ranks without their workers; None if not recorded
     foreign_cores: float = 0.0  # busy with other programs; 0 if unknown
+    child_cores: float = 0.0  # used by processes that ranks and workers started
     accelerators: int = 0  # recorded; 0 if there are none, or none was sampled
     launched_cores: float = 0.0  # that the launcher may use: more where ranks are bound to fewer
     worker_cores: float = float("inf")  # that all workers are bound to, if fewer than `cores`
@@ -75,6 +74,7 @@ def read_host_usage(tables: Tables, span_ns: tuple[int, int] | None = None) -> H
     listed = _listed_cores(system, allowed)
     busy = _busy_cores(system, listed, span_ns)
     usage = columns(tables, "process_usage")
+    children = usage.where(~np.isin(usage["pid"], processes["pid"]))
     run = _used_cores(usage, processes, span_ns)  # with processes that ranks started
     host = HostUsage(
         cores=_usable_cores(float(known.min()), allowed, one_host=distinct == 1),
@@ -82,6 +82,7 @@ def read_host_usage(tables: Tables, span_ns: tuple[int, int] | None = None) -> H
         busy_cores=busy,
         rank_cores=_used_cores(usage, processes, span_ns, "rank"),
         foreign_cores=max(busy - run, 0.0) if busy is not None and run is not None else 0.0,
+        child_cores=_used_cores(children, processes, span_ns) or 0.0,
         accelerators=len({found[1] for name in system if (found := _ACCELERATOR.fullmatch(name))}),
         launched_cores=float(known.min()),
         worker_cores=allowed.workers if allowed is not None else float("inf"),
@@ -435,12 +436,8 @@ def measure_from(
     fetches: Columns,
     host: HostUsage,
     offload: OffloadStats | None = None,
-    joint: Sequence[JointLoader] = (),
 ) -> MeasuredPipeline | None:
-    """Return the pipeline's costs from records already read; None if there are too few.
-
-    `joint` are loaders that feed the same steps, and that a change leaves as they are.
-    """
+    """Return the pipeline's costs from records already read; None if there are too few."""
     steady = steps.steady
     if loader is None or work is None or min(len(steady), len(work)) < FEWEST_BATCHES:
         return None
@@ -491,7 +488,6 @@ def measure_from(
         persistent=bool(loader["persistent"][0]),
         auxiliary_factor=remote.making_ns / float(service.mean()) if remote.workers else 1.0,
         begins=_epoch_begins(steps, float(service.mean())),
-        least_period_ns=least_period_ns(joint, consume),
     )
 
 
@@ -564,6 +560,14 @@ def _calm_ns(waits_ns: Floats, workers: int) -> float:
     if len(waits_ns) < FEWEST_BATCHES:
         return 0.0
     return float(np.percentile(waits_ns, 50 if workers == 1 else 10))
+
+
+def with_child_cpu(measured: MeasuredPipeline, host: HostUsage) -> MeasuredPipeline:
+    """Return a pipeline in which making batches needs the CPU time of processes that it awaits."""
+    child_ns = host.child_cores / host.ranks * float(measured.period_ns.mean())
+    demand_ns = measured.demand_ns + child_ns
+    cpu_ns = np.minimum(measured.service_cpu_ns + child_ns, measured.service_ns)
+    return replace(measured, demand_ns=demand_ns, service_cpu_ns=cpu_ns)
 
 
 _FASTEST_PERCENT = 10
