@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -265,3 +266,22 @@ def test_batches_that_processes_of_a_pool_compute_need_cores_of_their_own(
     assert remedy.predicted_speedup is not None
     assert least < remedy.predicted_speedup < most
     assert (remedy.overrides[0].value <= 8) == (child_percent == 100.0)
+
+
+@pytest.mark.parametrize(
+    ("line", "changes"),
+    [("time.sleep(0.02)", ["batches that are there in time"]), ("total += n", [])],
+)
+def test_a_rank_that_sleeps_in_its_dataset_gains_nothing_by_cores(
+    line: str, changes: list[str], tmp_path: Path
+):
+    """As where each step makes a loader of its own, of which workers give no first batch sooner."""
+    (tmp_path / "train.py").write_text(line)
+    getitem = stack(POOL.split("\n")[0], f"{tmp_path}/train.py:1:Rows.__getitem__")
+    run = Run(workers=0, epochs=60, batches=1, service_ms=20, worker_cpu=0.02, cores=2)
+    run.worker_stacks = [(getitem, 1.0, 0.02)]
+    run.busy_cores = 2.0
+    tables = with_usage(play(run), {100: 2.0}, 4000)
+    finding = next(each for each in diagnose(tables).findings if each.rule == "data-wait")
+    assert [each.change for each in finding.remedies] == changes
+    assert "the rank waits" in finding.title

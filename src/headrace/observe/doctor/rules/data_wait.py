@@ -24,6 +24,8 @@ from headrace.observe.doctor.stack_samples import (
     StackSample,
     find_hotspot,
     is_device_sync,
+    is_lock,
+    is_sleep,
     runs_model,
     samples_during,
 )
@@ -195,11 +197,18 @@ def _in_time_remedies(evidence: Evidence) -> tuple[Remedy, ...]:
             "Give the DataLoader that the dataset iterates more workers, or cheaper samples; the "
             "outer one can have none, as a worker may start no others."
         )
-    elif evidence.others_fill_cores:
+    elif evidence.others_fill_cores and not (evidence.workers_busy and _sleeps_mostly(evidence)):
         name, change = "own-cores", "cores of its own"
         how = "Other jobs of the host take the cores: move those, or this one."
     how += " Half to all of the wait is taken to go."
     return (predicted_remedy(name, change, prediction, how),)
+
+
+def _sleeps_mostly(evidence: Evidence) -> bool:
+    """Return whether making batches mostly sleeps or waits for a lock, which no core shortens."""
+    seen = evidence.making_samples
+    waits_ns = sum(sample.wall_ns for sample in seen if is_sleep(sample) or is_lock(sample))
+    return waits_ns >= _MOSTLY * sum(sample.wall_ns for sample in seen) > 0
 
 
 def _short_steps_finding(evidence: Evidence) -> Finding:
@@ -248,7 +257,10 @@ def _title_and_cause(evidence: Evidence) -> tuple[str, Cause | None]:
         return core_wait_title(evidence, work, cause), cause
     waiting = making_cause(evidence, evidence.making_samples, off_cpu_only=True)
     where = f", most of it in {waiting}" if waiting is not None else ""
-    title = f"workers wait, off the CPU, {1.0 - work.cpu_share:.0%} of their time{where}"
+    of_time = f"{1.0 - work.cpu_share:.0%} of"
+    title = f"workers wait, off the CPU, {of_time} their time{where}"
+    if loader.workers == 0:
+        title = f"the rank waits, off the CPU, {of_time} the time in which it makes batches{where}"
     return title, waiting or built
 
 
