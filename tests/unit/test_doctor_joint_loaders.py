@@ -6,6 +6,7 @@ import pytest
 
 from headrace.observe.doctor.diagnosis import diagnose
 from headrace.observe.doctor.findings import Remedy
+from headrace.observe.whatif.comparison import compare
 from run_tables import AUGMENT, SCRIPT, WORKER_LOOP, Run, RunTables, play, stack
 
 CROPS, BLURS = f"{AUGMENT}:5:crop", f"{AUGMENT}:25:blur"
@@ -86,3 +87,14 @@ def test_faster_code_of_one_loader_gives_no_more_than_the_other_allows(
     speedup = remedy_of(two_loaders(share=share, code=code), "move-code").predicted_speedup
     assert speedup is not None
     assert most / 1.25 < speedup <= most
+
+
+def test_a_comparison_holds_each_loader_against_itself_whichever_is_waited_for():
+    before, after = two_loaders(share=0.6), two_loaders(share=0.6)
+    for row in before.rows["loaders"] + after.rows["loaders"]:
+        row["dataset"] = ("Photos", "Paintings")[row["loader"]]
+    after.rows["loaders"][1]["workers"] = 3
+    for row in after.rows["steps"]:
+        row["loader"] = 1
+    changed = [(each.setting, each.before, each.after) for each in compare(before, after).settings]
+    assert changed == [("num_workers of loader 2", "1", "3")]

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 
 from headrace.core.errors import RecordsError
 from headrace.core.files import write_text_atomically
+from headrace.observe.whatif.joint_loaders import read_joint_loaders
 from headrace.observe.whatif.measured_pipeline import main_loader
 from headrace.observe.whatif.tables import Floats, Tables, columns
 from headrace.observe.whatif.train_steps import TrainSteps, read_steps
@@ -205,9 +206,14 @@ def _samples_per_s(steps: TrainSteps) -> float | None:
 def _settings(tables: Tables, steps: TrainSteps) -> dict[str, str]:
     """Return a run's settings, as far as runs may differ in them."""
     settings = {"ranks": str(len(steps.ranks))}
-    loaders = columns(tables, "loaders").having(loader=main_loader(steps))
-    if loaders.count:
-        settings |= {label: str(loaders[name][0]) for name, label in _SETTINGS.items()}
+    loaders, main = columns(tables, "loaders"), main_loader(steps)
+    batches, fetches = columns(tables, "batches"), columns(tables, "fetches")
+    joint = read_joint_loaders(steps, main, loaders, batches, fetches)
+    # By their numbers: which of those that a step takes batches of is waited for may change.
+    for place, number in enumerate(sorted({main, *(each.number for each in joint)}), start=1):
+        rows, which = loaders.having(loader=number), f" of loader {place}" if place > 1 else ""
+        if rows.count:
+            settings |= {f"{label}{which}": str(rows[name][0]) for name, label in _SETTINGS.items()}
     return settings
 
 
