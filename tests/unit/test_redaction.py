@@ -257,3 +257,38 @@ def test_json_keeps_its_shape():
     request = {"environment": {"HF_TOKEN": "x", "SEED": 3}, "password": None, "max_tokens": 5}
     hidden = {"environment": {"HF_TOKEN": "***", "SEED": 3}, "password": None, "max_tokens": 5}
     assert hide_secrets(request) == hidden
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("password: |\n  {0}\n  {0}\nlr: 1", "password: |\n  ***\nlr: 1"),
+        (
+            "- db_password: >-  # why\n    {0} x\n\n    {0}\n- lr: 1",
+            "- db_password: >-  # why\n    ***\n- lr: 1",
+        ),
+        ("a:\n  token: |2\n    {0}\n  b: 2", "a:\n  token: |2\n    ***\n  b: 2"),
+        ("token: |\n\n  {0}", "token: |\n  ***"),
+        ("note: |\n  some words\nlr: 1", "note: |\n  some words\nlr: 1"),
+        ("password: |\nlr: 1", "password: |\nlr: 1"),
+    ],
+)
+def test_values_of_several_lines_in_yaml(text: str, shown: str):
+    assert redact_text(text.format(PLAIN)) == shown
+
+
+@pytest.mark.parametrize(
+    ("typed", "kept"),
+    [
+        ("mysql -h db -psesame -e x", "mysql -h db -p*** -e x"),
+        ("/usr/bin/mysqldump -psesame db", "/usr/bin/mysqldump -p*** db"),
+        ("sshpass -p sesame ssh host", "sshpass -p *** ssh host"),
+        ("redis-cli -h db -a sesame ping", "redis-cli -h db -a *** ping"),
+        ("mysql -p -h db", "mysql -p -h db"),
+        ("train.py -p 8 -a x", "train.py -p 8 -a x"),
+        ("cat mysql.log -p4", "cat mysql.log -p4"),
+    ],
+)
+def test_programs_that_take_a_password_by_a_letter(typed: str, kept: str):
+    assert list(redact(typed.split())) == kept.split()
+    assert redact_text(f"subprocess: {typed}\n") == f"subprocess: {kept}\n"

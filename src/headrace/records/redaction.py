@@ -100,6 +100,14 @@ _USER_OF_OPTION = re.compile(  # of curl and the like, also as elements of a lis
 _USER_OPTION = re.compile(r"-[uU]|--(?:proxy-)?user")
 _USER_AND_PASSWORD = re.compile(r"([\w.@+-]+):(?!\d+(?:\s|:|$)).+", re.DOTALL)
 _NETRC = re.compile(r"(\blogin\s+[^\s]{1,200}\s+password\s+)\S+")
+_DATABASE_CLIENT = r"(?:mysql|mariadb)[\w-]*|sshpass|redis-cli"
+_ITS_LETTER = r"(?:-[pa])"  # one of these programs' options that have a password after them
+_PROGRAM = re.compile(rf"(?:.*/)?(?:{_DATABASE_CLIENT})", re.DOTALL)
+_LETTER_AND_PASSWORD = re.compile(rf"{_ITS_LETTER}(.+)", re.DOTALL)
+_PASSWORD_OF_PROGRAM = re.compile(
+    rf"((?<![\w.-])(?:{_DATABASE_CLIENT})\s[^|;&\n]{{0,300}}?(?<=\s){_ITS_LETTER}[ \t]?)(?=[^\s-])"
+    r"(?:\"[^\"]*\"|'[^']*'|\S+)"
+)
 
 
 def hide_url_users(text: str) -> str:
@@ -119,6 +127,7 @@ def _redacted_text(text: str, *, is_code: bool, levels: int) -> str:
     text = _KNOWN_FORMS.sub(HIDDEN, _BARE_USER.sub("", _without_url_secrets(text)))
     text = _SCHEME_OF_HEADER.sub(rf"\1\2{HIDDEN}", text)
     text = _USER_OF_OPTION.sub(rf"\1\2\3:{HIDDEN}", _NETRC.sub(rf"\1{HIDDEN}", text))
+    text = _PASSWORD_OF_PROGRAM.sub(rf"\1{HIDDEN}", text)
     for names in _NAMES_IN_CODE if is_code else _NAMES_IN_TEXT:
         text = _without_named_secrets(text, names, is_code=is_code)
     if levels and "%" in text:
@@ -182,11 +191,17 @@ def redact(arguments: Sequence[str]) -> tuple[str, ...]:
     option (`--api-key X`), or all up to the next option where it may have several (`--api-keys`).
     """
     redacted: list[str] = []
-    option = ""
+    option, takes_password = "", False
     for argument in arguments:
         if option and _is_value(argument) and is_secret(option, argument):
             redacted.append(HIDDEN)
             option = option if option.lower().endswith("s") else ""
+            continue
+        takes_password = takes_password or _PROGRAM.fullmatch(argument) is not None
+        both = argument if argument.startswith("-") else f"{option}{argument}"  # -pX, or -p X
+        if takes_password and (given := _LETTER_AND_PASSWORD.fullmatch(both)):
+            redacted.append(argument.replace(given[1], HIDDEN))
+            option = ""
             continue
         if _USER_OPTION.fullmatch(option) and (user := _USER_AND_PASSWORD.fullmatch(argument)):
             argument = f"{user[1]}:{HIDDEN}"  # noqa: PLW2901 - what it counts as
@@ -328,8 +343,32 @@ def _value_after(text: str, found: re.Match[str], *, is_code: bool) -> _Value | 
     bracket = start if called is None else called.end()
     if text.startswith(("[", "{", "("), bracket):
         return _bracketed(text, found, bracket, is_code=is_code)
+    if not is_code and (block := _yaml_block(text, found)) is not None:
+        return block
     run = None if is_code else _RUN.match(text, start)
     return None if run is None else _Value(start, run.end(), (run[0],), HIDDEN)
+
+
+_BLOCK_BEGIN = re.compile(r"[|>][-+\d]{0,2}[ \t]*(?:#[^\n]*)?\n")
+_BLOCK_LINE = re.compile(r"([ \t]*)([^\n]*)(?:\n|\Z)")
+
+
+def _yaml_block(text: str, found: re.Match[str]) -> _Value | None:
+    """Return the lines that follow `name: |`, which are indented more than the name is."""
+    begin = _BLOCK_BEGIN.match(text, found.end())
+    if begin is None:
+        return None
+    line = text[text.rfind("\n", 0, found.start()) + 1 : found.start()]
+    outer = len(line) - len(line.lstrip(" \t-\"'"))
+    stop = begin.end()
+    while stop < len(text) and (inner := _BLOCK_LINE.match(text, stop)) is not None:
+        if inner[2] and len(inner[1]) <= outer:
+            break
+        stop = inner.end()
+    inside = text[begin.end() : stop]
+    indent = inside[: len(inside) - len(inside.lstrip())].rpartition("\n")[2]
+    newline = "\n" if inside.endswith("\n") else ""
+    return _Value(begin.end(), stop, (inside.strip(),), f"{indent}{HIDDEN}{newline}")
 
 
 def _header_value(text: str, found: re.Match[str]) -> _Value | None:
