@@ -11,6 +11,7 @@ import pickle
 import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -120,6 +121,19 @@ def test_list_is_sorted_recursive_and_relative(store: Store) -> None:
 def test_a_folder_that_does_not_exist_is_empty(store: Store) -> None:
     assert list(store.list()) == []
     assert list(store.list("nothing/here")) == []
+
+
+@pytest.mark.parametrize("kind", ["gs", "az"])
+def test_an_empty_object_that_shows_the_folder_itself_is_not_in_it(
+    kind: str, url: str, store: Store, request: pytest.FixtureRequest
+) -> None:
+    server = request.getfixturevalue({"gs": "google", "az": "azure"}[kind])
+    store.put("a/x", b"1")
+    (key,) = [key for key in server.objects if key.endswith(f"{url.rpartition('/')[2]}/a/x")]
+    for folder in (key.removesuffix("a/x"), key.removesuffix("x")):
+        server.objects[folder] = replace(server.objects[key], data=b"")
+    assert [info.path for info in store.list("a")] == ["a/x"]
+    assert "" not in [info.path for info in store.list()]
 
 
 def test_head_returns_what_list_returns(store: Store) -> None:

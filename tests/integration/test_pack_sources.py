@@ -6,10 +6,12 @@ import json
 import shutil
 from pathlib import Path
 
+import boto3
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
 import webdataset
+from s3_server import S3Server
 
 from headrace.core.errors import DatasetError, UsageError
 from headrace.data.shards.pack import pack
@@ -301,8 +303,17 @@ def test_a_destination_with_other_things_in_it_is_refused(tmp_path):
         pack(str(source), str(source / "dst"), PackOptions())
 
 
-def test_from_a_bucket_into_a_bucket(tmp_path, s3_url):
+def show_folder(server: S3Server, url: str) -> None:
+    """Write the empty object by which a console shows a new folder."""
+    client = boto3.client("s3", endpoint_url=server.endpoint)
+    key = url.removeprefix(f"s3://{server.bucket}/")
+    client.put_object(Bucket=server.bucket, Key=f"{key}/")
+
+
+def test_from_a_bucket_into_a_bucket(tmp_path, s3_server, s3_url):
     local = class_folders(tmp_path / "src", each=6)
+    for name in ("src", "src/cat", "dst"):
+        show_folder(s3_server, f"{s3_url}/{name}")
     bucket = open_store(f"{s3_url}/src")
     for path, data in contents(local).items():
         bucket.put(path, data)

@@ -88,7 +88,8 @@ class RemoteStore(LocatedStore):
             replace(info, path=info.path[cut:])
             for page in self._connected().list(folder, self._location.object_url(prefix))
             for info in page
-            if not info.path.endswith("/")  # consoles write these to show an empty folder
+            # Consoles write an empty object to show a folder; the client drops its slash.
+            if info.path != folder or info.size_bytes
         ]
         found.sort(key=lambda info: info.path)
         yield from found
