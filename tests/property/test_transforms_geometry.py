@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from headrace.data.transforms.augmentation import (
     CenterCrop,
+    ColorJitter,
     JointScaleCropFlip,
     RandomHorizontalFlip,
     RandomResizedCrop,
@@ -80,6 +81,46 @@ def test_image_and_mask_stay_on_each_other(source, target, factor, seed):
     inner[:, 1:-1] = (labels[:, 1:-1] == labels[:, 2:]) & (labels[:, 1:-1] == labels[:, :-2])
     inner &= labels != 255
     np.testing.assert_array_equal(changed[inner][:, 0] > 8 * 20, labels[inner] == 9)
+
+
+NUMBERS = st.sampled_from(["int8", "uint16", "int16", "int32", "int64", "float16", "float32", "f8"])
+
+
+@given(source=SIZES, target=SIZES, kind=NUMBERS, seed=st.integers(0, 2**32))
+def test_labels_of_any_type_stay_the_numbers_that_they_are(source, target, kind, seed):
+    places = np.arange(source[0] * source[1]).reshape(source) % 120
+    shift = {"int8": 0, "uint16": 300}.get(kind, -300)
+    transform = JointScaleCropFlip(target, ignore_index=127)
+    random.seed(seed)
+    _, wanted = transform(noise(source), places.astype(np.uint8))
+    random.seed(seed)
+    _, labels = transform(noise(source), (places + shift).astype(kind))
+    assert labels.dtype == np.dtype(kind)
+    np.testing.assert_array_equal(labels, np.where(wanted == 127, 127, wanted + float(shift)))
+
+
+@given(source=SIZES, target=SIZES, kind=NUMBERS, channels=st.sampled_from([(), (1,), (3,)]))
+def test_pixels_of_any_type_are_mirrored_and_floats_resized(source, target, kind, channels):
+    image = (np.random.default_rng(2).random((*source, *channels)) * 100).astype(kind)
+    mirrored = RandomHorizontalFlip(1.0)(image)
+    assert mirrored.dtype == image.dtype
+    np.testing.assert_array_equal(mirrored, image[:, ::-1])
+    if kind in {"float32", "f8", "uint16", "int16"}:
+        cut = RandomResizedCrop(target)(image)
+        assert (cut.dtype, cut.shape) == (image.dtype, (*target, *channels))
+        assert image.min() - 1e-3 <= cut.min() <= cut.max() <= image.max() + 1e-3
+
+
+@given(source=SIZES, seed=st.integers(0, 2**32))
+def test_gray_is_changed_as_the_same_gray_in_three_channels(source, seed):
+    gray, jitter = noise(source, 1), ColorJitter(0.4, 0.4, 0.4, 0.1)
+    random.seed(seed)
+    coloured = jitter(np.repeat(gray, 3, axis=2))
+    for image in (gray, gray[:, :, 0]):
+        random.seed(seed)
+        changed = jitter(image)
+        assert changed.shape == image.shape
+        np.testing.assert_array_equal(changed.reshape(source), coloured[:, :, 0])
 
 
 @given(seed=st.integers(0, 2**32))

@@ -8,6 +8,7 @@ import pickle
 import random
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -199,10 +200,40 @@ def test_a_pair_that_is_none_is_refused():
         lambda: Recode(8, quality=101),
         lambda: Normalize(std=(1, 1, 0)),
         lambda: Normalize(dtype="int8"),
+        *(partial(RandomResizedCrop, size) for size in (2.5, "8", (8,), (8, 8, 8), (8, 0), None)),
     ],
 )
 def test_wrong_arguments_are_refused_at_once(wrong):
     with pytest.raises(UsageError):
+        wrong()
+
+
+@pytest.mark.parametrize("size", [8, np.int64(8), (8, 8), [8, 8], (np.int32(8), 8)])
+def test_a_size_is_one_whole_number_or_two(size):
+    assert RandomResizedCrop(size)(PHOTO).shape == (8, 8, 3)
+    assert CenterCrop(size)(PHOTO).shape == (8, 8, 3)
+
+
+GRAY = np.zeros((*MASK.shape, 1), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda: ColorJitter(0.4)(PHOTO / np.float32(255)), "it takes uint8"),
+        (lambda: ColorJitter(0.4)(np.zeros((8, 8, 4), np.uint8)), "it takes uint8"),
+        (lambda: RandomResizedCrop(8)(PHOTO.astype(np.int64)), "int64 cannot be resized"),
+        (lambda: RandomResizedCrop(8)(torch.zeros(3, 9, 9)), "got a Tensor"),
+        (lambda: RandomHorizontalFlip()(Image.fromarray(PHOTO)), "got a Image"),
+        (lambda: CenterCrop(8)(None), "got a NoneType"),
+        (lambda: CenterCrop(8)(np.zeros((0, 8, 3), np.uint8)), "shape"),
+        (lambda: JointScaleCropFlip(8, ignore_index=-100)(GRAY, MASK), "ignore_index=-100"),
+        (lambda: JointScaleCropFlip(8)(GRAY, MASK > 3), "holds 0 to 1"),
+        (lambda: JointScaleCropFlip(8, fill=300)(GRAY, MASK), "fill=300"),
+    ],
+)
+def test_what_a_transform_would_turn_into_other_numbers_is_refused(wrong, message):
+    with pytest.raises(UsageError, match=message):
         wrong()
 
 

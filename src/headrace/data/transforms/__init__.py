@@ -1,5 +1,7 @@
 """Decoding, crops, flips and colour for images and masks: uint8 in, uint8 out.
 
+Crops and flips keep other types of pixels and labels, too.
+
 Every random transform draws only from Python's global `random`. The loader seeds it for each
 sample, so the same sample of the same epoch looks the same whichever worker makes it. Callables of
 torchvision, albumentations or kornia work as well.

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from numbers import Integral
+from typing import Any, ClassVar, TypeVar
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.core.errors import UsageError
-from headrace.data.transforms.resize import CropWindow, cut_and_resize, resize_image, resize_mask
+from headrace.data.transforms.resize import (
+    CropWindow,
+    check_pixels,
+    cut_and_resize,
+    resize_image,
+    resize_mask,
+)
+
+_Number = TypeVar("_Number", bound=np.generic)
 
 # ITU-R BT.601 luma, as Pillow and torchvision weigh the channels to gray.
 _LUMA = np.array([0.299, 0.587, 0.114])
@@ -46,7 +55,20 @@ class ColorJitter:
             raise UsageError(f"{self}: strengths are 0 or more, and hue is at most 0.5.")
 
     def __call__(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Return uint8[H, W, 3] with changed colours."""
+        """Return uint8[H, W, 3] with changed colours; of uint8[H, W, 1], gray, changed as well.
+
+        UsageError: pixels of another type, whose white is not 255, or of other channels.
+        """
+        check_pixels(image)
+        channels = 1 if image.ndim == 2 else image.shape[2]
+        if image.dtype != np.uint8 or channels not in {1, 3}:
+            raise UsageError(
+                f"ColorJitter got {image.dtype}{list(image.shape)}; it takes uint8[H, W, 3], or "
+                "one channel. Put it before what converts the image."
+            )
+        if channels == 1:
+            coloured = self(np.repeat(image.reshape(*image.shape[:2], 1), 3, axis=2))
+            return np.ascontiguousarray(coloured[:, :, 0]).reshape(image.shape)
         matrix = self._draw_matrix(np.array(cv2.mean(image)[:3]))
         changed = np.asarray(cv2.transform(image, matrix), dtype=np.uint8)
         return turn_hue(changed, random.uniform(-self.hue, self.hue)) if self.hue else changed
@@ -140,8 +162,9 @@ class RandomHorizontalFlip:
 
     probability: float = 0.5
 
-    def __call__(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Return uint8[H, W, C], mirrored or unchanged."""
+    def __call__(self, image: NDArray[_Number]) -> NDArray[_Number]:
+        """Return an image[H, W, C], mirrored or unchanged."""
+        check_pixels(image)
         return mirror(image) if random.random() < self.probability else image
 
 
@@ -179,25 +202,32 @@ class CenterCrop:
         return CropWindow.central((height, width), round(high * factor), round(wide * factor))
 
 
-def mirror(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return uint8[H, W, C] or uint8[H, W] mirrored left to right, contiguous."""
-    flipped = cv2.flip(image, 1)  # 20 times the speed of a copied NumPy view
-    return flipped.reshape(image.shape).astype(np.uint8, copy=False)
+def mirror(image: NDArray[_Number]) -> NDArray[_Number]:
+    """Return an image[H, W, C] or [H, W] mirrored left to right, contiguous."""
+    if image.dtype != np.uint8:  # OpenCV knows few types
+        return np.ascontiguousarray(image[:, ::-1])
+    pixels: NDArray[Any] = image
+    flipped: NDArray[Any] = cv2.flip(pixels, 1)  # 20 times the speed of a copied NumPy view
+    return flipped.reshape(image.shape)
 
 
 def check_size(size: int | tuple[int, int]) -> None:
-    """Raise UsageError where a size is not positive."""
-    if min(height_and_width(size)) < 1:
-        raise UsageError(f"size={size} is not a size; give a side or (height, width), in pixels.")
+    """Raise UsageError where a size is not one or two whole numbers above 0."""
+    sides: Any = [size, size] if isinstance(size, Integral) else size
+    is_pair = isinstance(sides, Sequence) and len(sides) == 2
+    if not (is_pair and all(isinstance(side, Integral) and int(side) > 0 for side in sides)):
+        raise UsageError(f"size={size!r} is not a size; give a side or (height, width), in pixels.")
 
 
 def height_and_width(size: int | tuple[int, int]) -> tuple[int, int]:
     """Return a size as (height, width)."""
-    return (size, size) if isinstance(size, int) else size
+    sides: Any = (size, size) if isinstance(size, Integral) else size
+    height, width = sides
+    return int(height), int(width)
 
 
-Pair = tuple[NDArray[np.uint8], NDArray[np.uint8]]
-_Resize = Callable[[NDArray[np.uint8], int, int], NDArray[np.uint8]]
+Pair = tuple[NDArray[Any], NDArray[Any]]
+_Resize = Callable[[NDArray[Any], int, int], NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,17 +257,21 @@ class JointScaleCropFlip:
         if not 0 < self.scale[0] <= self.scale[1]:
             raise UsageError(f"scale={self.scale} is not a range of positive numbers.")
 
-    def __call__(self, image: NDArray[np.uint8], mask: NDArray[np.uint8]) -> Pair:
-        """Return image and mask of the configured size.
+    def __call__(self, image: NDArray[Any], mask: NDArray[Any]) -> Pair:
+        """Return image and mask of the configured size, of the types that they have.
 
         Args:
             image: uint8[H, W, 3].
-            mask: uint8[H, W] or uint8[H, W, 1]; the result's mask has as many dimensions.
+            mask: uint8[H, W] or uint8[H, W, 1], or labels of another type, such as int32; the
+                result's mask has as many dimensions.
 
         Raises:
-            UsageError: The two differ in size, or the mask has several channels.
+            UsageError: The two differ in size, the mask has several channels, or its type cannot
+                hold `ignore_index`.
         """
         check_pair(image, mask)
+        _check_fill("fill", self.fill, image)
+        _check_fill("ignore_index", self.ignore_index, mask)
         height, width = height_and_width(self.size)
         factor = random.uniform(*self.scale)
         rows = _draw_span(image.shape[0], height, factor)
@@ -271,9 +305,24 @@ def _draw_span(available: int, length: int, factor: float) -> _Span:
     return _Span(slice(first, last), target, length)
 
 
+def _check_fill(name: str, value: int, pixels: NDArray[Any]) -> None:
+    """Raise UsageError where an array of this type would hold another number."""
+    kind = pixels.dtype.kind
+    if kind in "iu":
+        bounds = np.iinfo(pixels.dtype)
+        low, high = int(bounds.min), int(bounds.max)
+    else:
+        low, high = (0, 1) if kind == "b" else (value, value)
+    if not low <= value <= high:
+        raise UsageError(
+            f"{name}={value} does not fit into {pixels.dtype}, which holds {low} to {high}: give "
+            "one that does, or convert before, as mask.astype(np.int64) does."
+        )
+
+
 def _place(
-    pixels: NDArray[np.uint8], rows: _Span, columns: _Span, fill: int, resize: _Resize
-) -> NDArray[np.uint8]:
+    pixels: NDArray[Any], rows: _Span, columns: _Span, fill: int, resize: _Resize
+) -> NDArray[Any]:
     """Resize the spans' part of `pixels` into a frame filled with `fill`."""
     part = pixels[rows.source, columns.source]
     height = rows.target.stop - rows.target.start
@@ -281,13 +330,15 @@ def _place(
     resized = resize(part, height, width)
     if (height, width) == (rows.length, columns.length):
         return resized
-    frame = np.full((rows.length, columns.length, *pixels.shape[2:]), fill, dtype=np.uint8)
+    frame = np.full((rows.length, columns.length, *pixels.shape[2:]), fill, dtype=pixels.dtype)
     frame[rows.target, columns.target] = resized
     return frame
 
 
-def check_pair(image: NDArray[np.uint8], mask: NDArray[np.uint8]) -> None:
+def check_pair(image: NDArray[Any], mask: NDArray[Any]) -> None:
     """Raise UsageError where image and mask do not fit each other."""
+    check_pixels(image)
+    check_pixels(mask)
     if image.shape[:2] != mask.shape[:2]:
         turned = image.shape[:2] == mask.shape[1::-1]
         hint = " Was the mask drawn on the image as its EXIF orientation turns it, which is not "

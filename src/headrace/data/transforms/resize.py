@@ -14,7 +14,7 @@ import re
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import cv2
 import numpy as np
@@ -32,22 +32,47 @@ from headrace.data.image_files import (
 )
 from headrace.data.transforms.decode import decode_image, decode_labels
 
+_Number = TypeVar("_Number", bound=np.generic)
 
-def resize_image(image: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
+_INTERPOLATED = frozenset({"uint8", "uint16", "int16", "float32", "float64"})
+"""The types of pixels that OpenCV averages and interpolates."""
+
+
+def check_pixels(pixels: object) -> None:
+    """Raise UsageError unless it is an array of pixels: [H, W, C], or [H, W]."""
+    if not isinstance(pixels, np.ndarray):
+        raise UsageError(
+            f"A transform got a {type(pixels).__name__}; it takes arrays uint8[H, W, C], as the "
+            "dataset decodes images. Convert with np.asarray; a tensor of torch's, C x H x W, with "
+            "tensor.permute(1, 2, 0).numpy()."
+        )
+    if pixels.ndim not in {2, 3} or not pixels.size:
+        raise UsageError(
+            f"A transform got an array of shape {pixels.shape}; an image has H x W x C pixels."
+        )
+
+
+def resize_image(image: NDArray[_Number], height: int, width: int) -> NDArray[_Number]:
     """Resize uint8[H, W, C] for training; the image itself where it has this size already.
 
-    While it is at least twice too large both ways, 2x2 pixels are averaged into one; bilinear
-    interpolation does the rest. That is free of aliasing like an area average, at a sixth of its
-    time or better. A halving drops an odd last row or column: under half a pixel of the result.
+    Values of other types, and images of no channels, stay so. While it is at least twice too large
+    both ways, 2x2 pixels are averaged into one; bilinear interpolation does the rest. That is free
+    of aliasing like an area average, at a sixth of its time or better. A halving drops an odd last
+    row or column: under half a pixel of the result.
     """
     resized: NDArray[Any] = image
+    if image.shape[:2] != (height, width) and image.dtype.name not in _INTERPOLATED:
+        raise UsageError(
+            f"An image of {image.dtype} cannot be resized; {', '.join(sorted(_INTERPOLATED))} can. "
+            "Convert it before, or after the resizing; labels go as the mask of a pair."
+        )
     while resized.shape[0] >= 2 * height and resized.shape[1] >= 2 * width:
         half_height, half_width = resized.shape[0] // 2, resized.shape[1] // 2
         even = resized[: 2 * half_height, : 2 * half_width]
         resized = cv2.resize(even, (half_width, half_height), interpolation=cv2.INTER_AREA)
     if resized.shape[:2] != (height, width):
         resized = cv2.resize(resized, (width, height), interpolation=cv2.INTER_LINEAR)
-    return resized.reshape(height, width, image.shape[2])
+    return resized.reshape(height, width, *image.shape[2:])
 
 
 def shrink_image(image: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
@@ -56,10 +81,21 @@ def shrink_image(image: NDArray[np.uint8], height: int, width: int) -> NDArray[n
     return shrunk.reshape(height, width, image.shape[2]).astype(np.uint8, copy=False)
 
 
-def resize_mask(mask: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
-    """Resize uint8[H, W] or uint8[H, W, C]: each pixel takes the label under its centre."""
-    resized = cv2.resize(mask, (width, height), interpolation=cv2.INTER_NEAREST_EXACT)
-    return np.asarray(resized, dtype=np.uint8).reshape(height, width, *mask.shape[2:])
+def resize_mask(mask: NDArray[_Number], height: int, width: int) -> NDArray[_Number]:
+    """Resize [H, W] or [H, W, C] of any type: each pixel takes the label under its centre."""
+    if mask.dtype != np.uint8:  # OpenCV knows few types of labels
+        rows, columns = _nearest(mask.shape[0], height), _nearest(mask.shape[1], width)
+        return mask[rows[:, np.newaxis], columns]
+    labels: NDArray[Any] = mask
+    resized = cv2.resize(labels, (width, height), interpolation=cv2.INTER_NEAREST_EXACT)
+    return np.asarray(resized, dtype=mask.dtype).reshape(height, width, *mask.shape[2:])
+
+
+def _nearest(length: int, target: int) -> NDArray[np.int32]:
+    """Return for each of `target` pixels the one of `length` that OpenCV takes."""
+    places = np.arange(length, dtype=np.int32)[:, np.newaxis]
+    nearest: NDArray[Any] = cv2.resize(places, (1, target), interpolation=cv2.INTER_NEAREST_EXACT)
+    return nearest.reshape(target)
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,9 +313,9 @@ def cut_and_resize(
     """Cut a window out of an image and resize it to (height, width): uint8[height, width, C].
 
     Args:
-        image: uint8[H, W, C], or a whole image file. Of a JPEG file only the rows down to the
-            window's end are decoded, with the same pixels. The file must be known to be sound: not
-            all damage shows in its upper rows.
+        image: uint8[H, W, C], or values of another type, or a whole image file. Of a JPEG file only
+            the rows down to the window's end are decoded, with the same pixels. The file must be
+            known to be sound: not all damage shows in its upper rows.
         choose: Returns the window.
         size: (height, width) of the result.
         exact: False: where the window is at least twice as large as the result both ways, a JPEG
@@ -289,7 +325,8 @@ def cut_and_resize(
     Raises:
         BadSampleError: The file cannot be decoded.
     """
-    if isinstance(image, np.ndarray):
+    if not isinstance(image, bytes | bytearray | memoryview):
+        check_pixels(image)
         window = choose(image.shape[0], image.shape[1])
         return resize_image(window.cut(image), *size)
     frame = read_frame(image)
