@@ -194,10 +194,27 @@ def test_samples_of_iterables_are_counted(shared: SharedWorkers):
     assert loader.stats().samples == 7
 
 
-@pytest.mark.parametrize("arguments", [{"executor": "ray"}, {"timeout": -1}])
-def test_an_executor_or_a_deadline_that_cannot_be_is_refused(arguments: dict):
+WHOLE = ("batch_size", "global_batch", "seed", "prefetch_batches", "prefetch_factor", "lanes")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"executor": "ray"}, {"timeout": -1}, {"timeout_s": "5"}, {"timeout_s": float("nan")}]
+    + [{name: value} for name in (*WHOLE, "window", "num_workers") for value in (4.5, "4", True)]
+    + [{"seed": None}, {"generator": 5}, {"batch_sampler": [[1]], "global_batch": 2}],
+)
+@pytest.mark.parametrize("dataset", [range(3), Numbers(3)])
+def test_an_argument_that_cannot_be_is_refused(arguments: dict, dataset: object):
     with pytest.raises(UsageError):
-        DataLoader(range(3), **arguments)
+        DataLoader(dataset, **{"num_workers": 0, **arguments})
+
+
+def test_a_batch_sampler_decides_the_batches_whatever_the_batch_size():
+    for size in (1, None):
+        assert numbers(DataLoader(range(3), size, batch_sampler=[[2, 0], [1]], num_workers=0)) == [
+            [2, 0],
+            [1],
+        ]
 
 
 def test_a_script_may_change_its_folder_and_shadow_a_module(tmp_path: Path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -148,3 +149,30 @@ def test_states_of_other_datasets_and_other_loaders_are_refused():
         DataLoader(Indices(50), 3, sampler=[1], num_workers=0).load_state_dict(state)
     with pytest.raises(CheckpointError):
         make(50).load_state_dict({})
+
+
+@pytest.mark.parametrize("state", [None, 5, "x", [1], {}])
+@pytest.mark.parametrize("sampler", [None, [1]])
+def test_what_is_no_state_is_refused(state, sampler):
+    with pytest.raises(CheckpointError):
+        DataLoader(Indices(9), sampler=sampler, num_workers=0).load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [(name, value) for name in ("epoch", "position", "seed") for value in (None, "1", 1.5)]
+    + [("epoch", -1), ("position", -1)],
+)
+def test_a_damaged_place_among_batches_is_refused(name, value):
+    loader = DataLoader(Indices(9), sampler=[1], num_workers=0)
+    with pytest.raises(CheckpointError, match="no state of a loader"):
+        loader.load_state_dict({**loader.state_dict(), name: value})
+
+
+def test_numpys_numbers_make_the_same_loader_and_a_state_that_is_json():
+    for more in ({"sampler": [1, 2, 3]}, {"shuffle": True}):
+        loader = DataLoader(Indices(9), 2, seed=3, num_workers=0, **more)
+        size, seed, workers = np.int64(2), np.uint8(3), np.int32(0)
+        same = DataLoader(Indices(9), size, seed=seed, num_workers=workers, **more)
+        assert json.dumps(same.state_dict()) == json.dumps(loader.state_dict())
+        assert [batch.tolist() for batch in same] == [batch.tolist() for batch in loader]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
+from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
@@ -17,8 +19,25 @@ from headrace.data.loader.dataset_protocol import NativeDataset
 _BATCHES_AHEAD_PER_WORKER = 2  # as torch's prefetch_factor
 
 
+def whole_number(name: str, value: Any) -> int:
+    """Return an argument as an int, also NumPy's; UsageError for 4.0, "4", None, True."""
+    try:
+        if not isinstance(value, bool):
+            return operator.index(value)
+    except TypeError:
+        pass
+    raise UsageError(f"{name}={value!r} is no whole number. Give one, as an int.")
+
+
+def whole_number_or_none(name: str, value: Any) -> int | None:
+    """Return an argument as an int, or None where it is not given; raises UsageError."""
+    return None if value is None else whole_number(name, value)
+
+
 def batch_sizes(batch_size: int | None, global_batch: int | None, world: World) -> tuple[int, int]:
     """Return (batch size of this rank, global batch size); raises UsageError."""
+    batch_size = whole_number_or_none("batch_size", batch_size)
+    global_batch = whole_number_or_none("global_batch", global_batch)
     if global_batch is None:
         size = 1 if batch_size is None else batch_size
         if size < 1:
@@ -46,6 +65,7 @@ def check_exclusive(
     sampler: Iterable[Any] | None,
     batch_sampler: Iterable[Any] | None,
     batch_size: int | None,
+    global_batch: int | None,
 ) -> None:
     """Raise UsageError for arguments that exclude one another, as torch's DataLoader does."""
     if iterable and (shuffle or sampler is not None or batch_sampler is not None):
@@ -56,21 +76,26 @@ def check_exclusive(
     if sampler is not None and shuffle:
         raise UsageError("sampler and shuffle=True exclude one another: the sampler is the order.")
     if batch_sampler is not None and (
-        batch_size not in {None, 1} or shuffle or sampler is not None or drop_last
+        batch_size not in {None, 1}
+        or global_batch is not None
+        or shuffle
+        or sampler is not None
+        or drop_last
     ):
         raise UsageError(
-            "batch_sampler excludes batch_size, shuffle, sampler and drop_last: it decides them."
+            "batch_sampler excludes batch_size, global_batch, shuffle, sampler and drop_last: it "
+            "decides them."
         )
-    if batch_size is None and drop_last:
+    if batch_size is None and global_batch is None and drop_last:
         raise UsageError("batch_size=None gives single samples: drop_last has nothing to drop.")
 
 
-def check_executor(executor: object, timeout_s: float) -> None:
+def check_executor(executor: object, timeout_s: Any) -> None:
     """Raise UsageError for an unknown executor or a deadline that is not positive."""
     if isinstance(executor, str) and executor != "processes":
         raise UsageError(f"executor={executor!r}: give 'processes', or an executor object.")
-    if timeout_s <= 0:
-        raise UsageError(f"timeout_s={timeout_s}: give more than 0 seconds.")
+    if not (isinstance(timeout_s, Real) and float(timeout_s) > 0):
+        raise UsageError(f"timeout_s={timeout_s!r}: give more than 0 seconds, as a number.")
 
 
 def is_iterable(dataset: Any) -> bool:
@@ -79,7 +104,9 @@ def is_iterable(dataset: Any) -> bool:
 
 
 def draw_seed(generator: torch.Generator) -> int:
-    """Return a seed drawn from a generator."""
+    """Return a seed drawn from a generator; UsageError: it is none."""
+    if not isinstance(generator, torch.Generator):
+        raise UsageError(f"generator={generator!r} is no torch.Generator. Give seed= for a number.")
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
 
 
@@ -98,13 +125,19 @@ def resolve_workers(num_workers: int | Literal["auto"], world: World) -> int:
     """Return the number of worker processes; "auto" is this rank's share of the host's cores."""
     if num_workers == "auto":
         return max(1, usable_cores() // world.local_size)
-    if not isinstance(num_workers, int) or num_workers < 0:
+    try:
+        workers = whole_number("num_workers", num_workers)
+    except UsageError:
+        workers = -1
+    if workers < 0:
         raise UsageError(f"num_workers={num_workers!r}: give 0 or more, or 'auto'.")
-    return num_workers
+    return workers
 
 
 def resolve_prefetch(batches: int | None, factor: int | None, workers: int) -> int:
-    """Return the number of batches made ahead."""
+    """Return the number of batches made ahead; raises UsageError."""
+    batches = whole_number_or_none("prefetch_batches", batches)
+    factor = whole_number_or_none("prefetch_factor", factor)
     if batches is not None and factor is not None:
         raise UsageError("prefetch_batches and prefetch_factor exclude one another: give one.")
     if (batches is not None and batches < 1) or (factor is not None and factor < 1):

@@ -26,6 +26,8 @@ from headrace.data.loader.arguments import (
     is_iterable,
     resolve_prefetch,
     resolve_workers,
+    whole_number,
+    whole_number_or_none,
 )
 from headrace.data.loader.batch_builder import LoaderSpec
 from headrace.data.loader.executors.base import (
@@ -294,7 +296,7 @@ class DataLoader(BatchOrder):
         self.sampler, self.batch_sampler = sampler, batch_sampler
         self.collate_fn, self.worker_init_fn = collate_fn, worker_init_fn
         self.timeout_s = timeout or timeout_s
-        self.seed = seed if generator is None else draw_seed(generator)
+        self.seed = whole_number("seed", seed) if generator is None else draw_seed(generator)
         self.world = current_world(rank, world)
         self._is_placed = rank is not None  # by the caller, not by the process group
         check_exclusive(
@@ -304,15 +306,18 @@ class DataLoader(BatchOrder):
             sampler=sampler,
             batch_sampler=batch_sampler,
             batch_size=batch_size,
+            global_batch=global_batch,
         )
         check_executor(executor, self.timeout_s)
-        self._single = batch_size is None and global_batch is None
+        self._single = batch_size is None and global_batch is None and batch_sampler is None
         self.batch_size, self.global_batch = batch_sizes(batch_size, global_batch, self.world)
         is_inline = self.is_ray_dataset and num_workers == "auto"
         self.num_workers = resolve_workers(0 if is_inline else num_workers, self.world)
         ahead = prefetch_batches, prefetch_factor
         self.prefetch_batches = resolve_prefetch(*ahead, self.num_workers)
-        self._lanes, self._window, self.pin_memory = lanes, window, pin_memory
+        self._lanes = whole_number_or_none("lanes", lanes)
+        self._window = whole_number_or_none("window", window)
+        self.pin_memory = pin_memory
         self._feed = DeviceTransfer(device, device_transform, pin_memory=pin_memory)
         self._executor_given = None if isinstance(executor, str) else executor
         self._get_ready()

@@ -6,6 +6,7 @@ Batch specs come from a plan, a given sampler or an iterable dataset, and count 
 from __future__ import annotations
 
 import copy
+import operator
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
@@ -162,6 +163,11 @@ def state_to_dict(state: LoaderState) -> dict[str, Any]:
 
 def state_from_dict(entries: Mapping[str, Any], *, planned: bool) -> LoaderState:
     """Return the state that `state_to_dict` wrote, of the same kind; raises CheckpointError."""
+    if not isinstance(entries, Mapping):
+        raise CheckpointError(
+            f"A loader's state is a dict, as state_dict() gives it; this is a "
+            f"{type(entries).__name__}."
+        )
     rest = dict(entries)
     kind = rest.pop("kind", None)
     if kind != ("plan" if planned else "batches"):
@@ -173,9 +179,15 @@ def state_from_dict(entries: Mapping[str, Any], *, planned: bool) -> LoaderState
     if kind == "plan":
         return PlanState.from_dict(rest)
     try:
-        return BatchCount(**rest)
+        state = BatchCount(**{name: operator.index(value) for name, value in rest.items()})
     except TypeError as error:
         raise CheckpointError(f"This is no state of a loader: {error}.") from None
+    if min(state.epoch, state.position) < 0:
+        raise CheckpointError(
+            f"This is no state of a loader: epoch {state.epoch} and position {state.position} are "
+            "0 or more."
+        )
+    return state
 
 
 @dataclass(slots=True, kw_only=True)
