@@ -41,6 +41,26 @@ class Raises(Draws):
         return super().__getitem__(index)
 
 
+class Speechless(Exception):  # noqa: N818 - as a library's may be
+    """An exception whose text cannot be formed."""
+
+    def __str__(self) -> str:
+        raise ValueError
+
+
+class RaisesThis(Draws):
+    """Sample 13 raises a given exception."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(20)
+        self.error = error
+
+    def __getitem__(self, index: int) -> dict[str, object]:
+        if index == 13:
+            raise self.error
+        return super().__getitem__(index)
+
+
 class Numbers(IterableDataset):  # type: ignore[type-arg]
     """0 to n - 1, split over workers as torch's documentation shows it."""
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from asyncio import CancelledError
 from collections import UserDict
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,16 +20,18 @@ import pytest
 import torch
 
 from headrace import DataLoader
-from headrace.core.errors import LoaderError, UsageError
+from headrace.core.errors import LoaderError, UsageError, WorkerError
 from headrace.data.loader.executors.process import ProcessExecutor
 from jobs import eventually
 from plain_datasets import Draws, Images, KillsItsWorker
 from sample_datasets import (
     Numbers,
+    RaisesThis,
     RandomStream,
     Restarts,
     Shared,
     SlowStream,
+    Speechless,
     WholeBatches,
     assert_same,
     collate_and_look,
@@ -51,6 +54,24 @@ def test_failed_epochs_cost_no_slots():
     for _ in range(6):
         with pytest.raises(LoaderError, match="sample 13"):
             list(loader)
+
+
+@pytest.mark.parametrize(
+    "error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), CancelledError(), Speechless()]
+)
+def test_whatever_a_sample_raises_in_a_worker_names_the_sample(
+    shared: SharedWorkers, error: BaseException
+):
+    with pytest.raises(WorkerError, match=f"{type(error).__name__}.*\n.*sample 13") as caught:
+        list(shared.loader(RaisesThis(error), 4, workers=1))
+    assert isinstance(caught.value.__cause__, type(error))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_error_of_a_transforms_own_names_the_sample(shared: SharedWorkers, workers: int):
+    dataset = RaisesThis(UsageError("The mask has 3 channels."))
+    with pytest.raises(UsageError, match=r"3 channels\. That was sample 13\."):
+        list(shared.loader(dataset, 4, workers=workers))
 
 
 @pytest.mark.parametrize("workers", [0, 2])

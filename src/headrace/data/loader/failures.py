@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.core.errors import HeadraceError, WorkerError
+from headrace.core.errors import HeadraceError, UsageError, WorkerError
 from headrace.data.loader.dataset_protocol import NativeDataset
 
 
@@ -23,7 +23,7 @@ class BatchFailure:
     error: bytes | None  # pickled; None where that is impossible
 
     @classmethod
-    def of(cls, error: Exception, dataset: Any = None, index: Any = None) -> BatchFailure:
+    def of(cls, error: BaseException, dataset: Any = None, index: Any = None) -> BatchFailure:
         """Describe `error`, raised while sample `index` of `dataset` was made."""
         try:
             # Here, as most workers never fail.
@@ -35,7 +35,7 @@ class BatchFailure:
         except Exception:  # noqa: BLE001 - an exception class may be anything; its text remains
             pickled = None
         return cls(
-            summary=f"{type(error).__name__}: {error}",
+            summary=f"{type(error).__name__}: {_text(error)}",
             traceback="".join(traceback.format_exception(error)) if error.__traceback__ else "",
             sample=describe_sample(dataset, index),
             error=pickled,
@@ -58,12 +58,14 @@ class BatchFailure:
         return None
 
     def in_caller(self, where: str) -> HeadraceError:
-        """Return the exception for the caller: Headrace's own unchanged, others wrapped.
+        """Return the exception for the caller: Headrace's own, others wrapped.
 
         `where` names rank and worker, for the message.
         """
         cause = self.cause()
-        if isinstance(cause, HeadraceError):
+        if type(cause) is UsageError and self.sample != _WHOLE_BATCH:  # a transform's
+            return UsageError(f"{cause} That was {self.sample}.")
+        if isinstance(cause, HeadraceError):  # it names its object
             return cause
         error = WorkerError(
             f"{where}: {self.summary}\nwhile making {self.sample}.\n"
@@ -73,10 +75,21 @@ class BatchFailure:
         return error
 
 
+_WHOLE_BATCH = "the batch"
+
+
+def _text(error: BaseException) -> str:
+    """Return an exception's text, whatever its class makes of it."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - a class of the user's
+        return "(its text cannot be formed)"
+
+
 def describe_sample(dataset: Any, index: Any) -> str:
     """Return a sample's number; a `NativeDataset` adds its key and shard."""
     if index is None:
-        return "the batch"
+        return _WHOLE_BATCH
     if isinstance(dataset, NativeDataset):
         with contextlib.suppress(HeadraceError, LookupError, TypeError, ValueError):
             return dataset.describe(index)

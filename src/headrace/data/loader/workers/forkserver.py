@@ -105,12 +105,12 @@ class Worker:
 
     def _prepare(self) -> None:
         """Run the user's worker_init_fn; where it fails, each task is answered with its error."""
-        self._init_error: Exception | None = None
+        self._init_error: BaseException | None = None
         if self._loader_spec.worker_init_fn is None:
             return
         try:
             self._loader_spec.worker_init_fn(self._number)
-        except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+        except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
             self._init_error = error
 
     def _prefetch_next_task(self) -> None:
@@ -155,7 +155,7 @@ class Worker:
             content, answer = self._made(spec, arena), Answer.MADE
         except IterableExhausted:
             content, answer = b"", Answer.EXHAUSTED
-        except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+        except BaseException as error:  # noqa: BLE001 - the user's code may raise SystemExit, too
             content, answer = self._failure(error, spec), Answer.FAILED
         if task.is_first_batch:
             self._first_batch_event.open()
@@ -172,7 +172,7 @@ class Worker:
             raise self._init_error
         return self._builder.make(spec, arena)
 
-    def _failure(self, error: Exception, spec: BatchSpec | Exception) -> bytes:
+    def _failure(self, error: BaseException, spec: BatchSpec | Exception) -> bytes:
         indices = spec.indices if isinstance(spec, BatchSpec) else ()
         index = sample_at(indices, int(self._status_row[TASKS_PER_WORKER]))
         return BatchFailure.of(error, self._loader_spec.dataset, index).to_bytes()
@@ -250,7 +250,7 @@ class Forkserver:
                 importlib.import_module("torch.utils.data")  # workers have its `WorkerInfo`
             if not self._loader_spec.draws_only_in_samples:
                 importlib.import_module("numpy.random")  # so that its generator is seeded in time
-        except Exception as error:  # noqa: BLE001 - importing user code may raise anything
+        except BaseException as error:  # noqa: BLE001 - importing user code may raise anything
             self._control.send(("failed", BatchFailure.of(error).to_bytes()))
             return
         gc.collect()
@@ -307,7 +307,7 @@ def main(control_descriptor: int, descriptors: Sequence[Any], modules: list[str]
             stream.reconfigure(line_buffering=True)  # workers are ended by SIGKILL
     control = Connection(control_descriptor)
     for module in modules:
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception, SystemExit):
             importlib.import_module(module)
     # When the loader has ended, the kernel ends the workers as this process ends.
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
