@@ -17,7 +17,9 @@ from typer.testing import CliRunner
 from data_verbs import run_data_verb
 from headrace.cli.main import build_app
 from headrace.cli.progress_view import ProgressView
+from headrace.data.loader.workers.child_process import ChildProcess
 from headrace.data.shards.reports import PackProgress
+from headrace.data.shards.task_pool import TaskPool
 from image_trees import class_folders, contents, write
 
 HEADRACE = [sys.executable, "-m", "headrace.cli.main"]
@@ -188,6 +190,34 @@ def test_ctrl_c_ends_it_at_once_with_130_and_leaves_no_process(tmp_path, verb, a
     assert last == f"headrace: interrupted.{advice}"
     # After two seconds without an answer there is a line of progress.
     assert all(re.match(r"[a-z]+: ", line) for line in progress)
+
+
+def test_ctrl_c_reaches_no_process_that_is_just_starting():
+    with TaskPool(print, str, 2) as pool:
+        pool._start_worker()
+        pool._start_worker()
+        child = ChildProcess("child", "time:sleep", [], descriptors=[], environment=os.environ)
+        started = [process.pid for process in pool._workers.values()] + [child._process.pid]
+        masks = [Path(f"/proc/{pid}/status").read_text().partition("SigBlk:")[2] for pid in started]
+        child.end()
+    assert all(int(mask.split()[0], 16) >> (signal.SIGINT - 1) & 1 for mask in masks)
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("pack", "", "dst"), ("pack", "src", ""), ("pack", "src", "dst", "--classes-from", ""),
+        ("index", ""), ("index", "src", "--to", ""), ("info", ""),
+    ],
+)  # fmt: skip
+def test_an_empty_url_is_not_the_working_folder(tmp_path, arguments):
+    class_folders(tmp_path / "src", each=1)
+    before = contents(tmp_path)
+    ended = run_data_verb(tmp_path, *arguments)
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
+    assert "is empty. Is a variable unset?" in ended.stderr
+    assert contents(tmp_path) == before
 
 
 def test_progress_is_plain_lines_where_there_is_no_terminal(capfd):

@@ -66,7 +66,11 @@ def test_a_password_that_was_not_quoted_is_never_shown(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["ftp://host/x", "s3://", "s3:///x", "http:///x", "s3://a@b/x", *UNQUOTED]
+    "url",
+    [
+        *("ftp://host/x", "s3://", "s3:///x", "http:///x", "s3://a@b/x", *UNQUOTED),
+        *("", "file://", "file://localhost"),  # not the working folder
+    ],
 )
 def test_urls_that_name_no_store_are_refused(url: str) -> None:
     with pytest.raises(UsageError):

@@ -122,7 +122,7 @@ def _source_options(
 ) -> SourceOptions:
     from headrace.data.shards.sources.source_kinds import SourceOptions, read_classes
 
-    classes = read_classes(classes_from) if classes_from else ()
+    classes = () if classes_from is None else read_classes(classes_from)
     return SourceOptions(split=split, image_glob=image_glob, mask_glob=mask_glob, classes=classes)
 
 

@@ -13,8 +13,8 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 
@@ -73,6 +73,19 @@ def ignore_group_signals() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, lambda *_: None)
+
+
+@contextmanager
+def ctrl_c_blocked() -> Iterator[None]:
+    """Hold ctrl-C back while a child process is started that its parent ends.
+
+    The child inherits that, and so prints no traceback before it ignores the signal itself.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def parent_bound_command(

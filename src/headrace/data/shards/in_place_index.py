@@ -246,7 +246,7 @@ def index_in_place(
     """
     on_progress = progress or (lambda _: None)
     options = source or SourceOptions()
-    store, target = open_store(url), open_store(destination or url)
+    store, target = open_store(url), open_store(url if destination is None else destination)
     if store.url.lower().endswith(TABLE_SUFFIXES):
         raise UsageError(f"{store.url} is a table. Pack it: `headrace data pack`.")
     holds_tars = _holds_tars(store, url)

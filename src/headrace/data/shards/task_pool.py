@@ -17,12 +17,13 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Generic, TypeVar
 
 from headrace.core.errors import DatasetError, HeadraceError
-from headrace.core.process.parent_death import die_with_parent
+from headrace.core.process.parent_death import ctrl_c_blocked, die_with_parent
 from headrace.data.storage import declare_leaf
 
 Task = TypeVar("Task")
@@ -156,7 +157,9 @@ class TaskPool(Generic[Task, Result]):
         process = self._context.Process(
             target=_serve, args=(theirs, self._work, self._name, os.getpid()), daemon=True
         )
-        process.start()
+        resource_tracker.ensure_running()  # its own start lets ctrl-C through again
+        with ctrl_c_blocked():
+            process.start()
         theirs.close()
         self._workers[ours] = process
         return ours

@@ -122,6 +122,8 @@ def safe_url(url: str) -> str:
 
 
 def _local(path: str) -> Location:
+    if not path:  # it would be the working folder
+        raise UsageError("A path or URL is empty. Is a variable unset? The working folder is '.'.")
     folder = os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111  (keeps links)
     return Location(kind="local", root="", prefix=folder, url=folder)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.core.errors import LoaderError, LoaderTimeoutError
+from headrace.core.process.parent_death import ctrl_c_blocked
 from headrace.core.process.process_kill import end_process, kill_process
 
 _END_S = 5.0
@@ -71,12 +72,13 @@ class ChildProcess:
             f"import sys; sys.path[:] = {search!r}; "
             f"from {module} import {function}; {function}({call_arguments})"
         )
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", code],
-            pass_fds=[theirs.fileno(), *descriptors],
-            stdin=subprocess.DEVNULL,
-            env=dict(environment),
-        )
+        with ctrl_c_blocked():
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-c", code],
+                pass_fds=[theirs.fileno(), *descriptors],
+                stdin=subprocess.DEVNULL,
+                env=dict(environment),
+            )
         theirs.close()
         self.control = ControlConnection(ours.detach())
         _LIVE.add(self)
