@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headrace.core.errors import CorruptError, DatasetError
 from headrace.data.shards.in_place_index import index_in_place
 from headrace.data.shards.lint import lint
+from headrace.data.shards.manifest import DatasetManifest
 from headrace.data.shards.pack import pack
 from headrace.data.shards.shard_index import open_index, read_member
 from headrace.data.shards.shard_packer import PackOptions
@@ -137,6 +139,28 @@ def test_a_newer_format_is_reported(dataset):
     (dataset / "manifest.json").write_text(json.dumps(manifest | {"version": 2}))
     with pytest.raises(DatasetError, match="Install a newer Headrace"):
         open_index(str(dataset))
+
+
+def with_one_wrong(content: Any) -> Iterator[Any]:
+    """Yield JSON with one value of another type, at each place; of a list at its first element."""
+    for wrong in (None, 5, 1.5, True, "text", [None], {"a": 1}):
+        if type(wrong) is not type(content) or isinstance(content, list):
+            yield wrong
+    if isinstance(content, dict):
+        for name, inner in content.items():
+            yield from ({**content, name: each} for each in with_one_wrong(inner))
+    if isinstance(content, list) and content:
+        yield from ([each, *content[1:]] for each in with_one_wrong(content[0]))
+
+
+def test_a_value_of_another_type_in_a_manifest_is_named_as_damage(packed):
+    manifest = json.loads((packed / "manifest.json").read_text())
+    manifest["options"] = {}  # compared as a whole
+    for changed in with_one_wrong(manifest):
+        if changed == manifest:  # the version is True
+            continue
+        with pytest.raises(DatasetError, match=r"manifest\.json is"):
+            DatasetManifest.from_json(json.dumps(changed).encode(), "url")
 
 
 def test_the_index_of_another_dataset_is_refused(dataset, tmp_path, s3_url):

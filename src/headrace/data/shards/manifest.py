@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, Self, get_args
 
 from headrace.core.errors import DatasetError
@@ -92,10 +92,10 @@ class DatasetManifest:
     def to_json(self) -> bytes:
         """Return the manifest as JSON, one line a shard."""
         entries = asdict(self)
-        for fields in (entries, entries["source"]):
-            for name in _WRITTEN_IF_ANY & fields.keys():
-                if not fields[name]:
-                    del fields[name]
+        for part in (entries, entries["source"]):
+            for name in _WRITTEN_IF_ANY & part.keys():
+                if not part[name]:
+                    del part[name]
         shards = ",\n  ".join(map(json.dumps, entries.pop("shards")))
         head = {"format": FORMAT, "version": VERSION, **entries}
         text = json.dumps(head, indent=1, ensure_ascii=False)
@@ -140,22 +140,43 @@ def fingerprint_of(layout: Layout, shards: Sequence[ShardEntry]) -> str:
 
 def _typed(content: dict[str, Any]) -> dict[str, Any]:
     extensions = [
-        MemberExtension(**(each | {"templates": tuple(each["templates"])}))
+        MemberExtension(**(each | {"templates": _texts(each["templates"])}))
         for each in content["extensions"]
     ]
     source = content["source"]
     return content | {
         "extensions": tuple(extensions),
-        "classes": tuple(content["classes"]),
+        "classes": _texts(content["classes"]),
         "source": DatasetSource(
-            **source | {name: tuple(source.get(name, ())) for name in ("ignored", "system")},
+            **source | {name: _texts(source.get(name, [])) for name in ("ignored", "system")},
         ),
         "bad": tuple(BadFile(**bad) for bad in content["bad"]),
         "shards": tuple(ShardEntry(**shard) for shard in content["shards"]),
     }
 
 
+def _texts(content: Any) -> tuple[str, ...]:
+    """Return a list of texts as a tuple; raises TypeError for all else, a text included."""
+    if type(content) is not list or not all(type(each) is str for each in content):
+        raise TypeError(f"{content!r} in place of a list of texts")
+    return tuple(content)
+
+
+_FIELD_TYPES = {"int": int, "str": str, "Mapping[str, Any]": dict}
+
+
+def _check_fields(entry: Any) -> None:
+    """Raise TypeError where a number, a text or a mapping of an entry is something else."""
+    for each in fields(entry):
+        wanted = _FIELD_TYPES.get(str(each.type))
+        value = getattr(entry, each.name)
+        if wanted is not None and type(value) is not wanted:
+            raise TypeError(f"{each.name} is {value!r}")
+
+
 def _check_manifest(manifest: DatasetManifest) -> None:
+    for entry in (manifest, manifest.source, *manifest.extensions, *manifest.bad, *manifest.shards):
+        _check_fields(entry)
     if manifest.layout not in get_args(Layout):
         raise ValueError(f"layout {manifest.layout!r}")
     if any(extension.kind not in get_args(MemberKind) for extension in manifest.extensions):
