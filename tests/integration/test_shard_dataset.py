@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import random
+import re
 import shutil
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from headrace.core.errors import (
     DatasetError,
     NotFoundError,
     StorageError,
+    UsageError,
     WorkerError,
 )
 from headrace.data.shards.in_place_index import index_in_place
@@ -217,6 +219,24 @@ def test_numbers_from_the_end_work_and_others_are_reported(url: str):
     assert dataset.__getitems__([-1])[0]["__key__"] == dataset[COUNT - 1]["__key__"]
     with pytest.raises(IndexError):
         dataset.__getitems__([COUNT])
+    assert dataset[np.int64(2)]["__key__"] == dataset[2]["__key__"]
+    for wrong in (1.0, 1.9, "1", None, [1]):
+        with pytest.raises(TypeError):
+            dataset[wrong]
+        with pytest.raises(TypeError):
+            dataset.__getitems__([wrong])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"url": None}, {"url": b"photos"}, {"max_bad_rate": "1%"}, {"max_bad_rate": None},
+        {"cache_bytes": None}, {"cache_bytes": "much"}, {"storage": {"in_flight": 3}},
+    ],
+)  # fmt: skip
+def test_arguments_of_another_kind_are_refused(local: str, wrong: dict[str, object]):
+    with pytest.raises(UsageError, match=re.escape(repr(*wrong.values()))):
+        ShardDataset(**{"url": local} | wrong)
 
 
 def test_a_bad_sample_that_is_made_twice_counts_once(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from numbers import Integral
 
 from headrace.core.errors import UsageError
 
@@ -16,10 +17,11 @@ _SUFFIX_BYTES = {
 
 def parse_bytes(size: str | int) -> int:
     """Return a size such as "128MiB", "1.5 GB" or 4096 in bytes; raises UsageError."""
-    if isinstance(size, int):
-        amount, suffix = float(size), ""
+    amount: float
+    if isinstance(size, int | Integral):  # NumPy's, too
+        amount, suffix = int(size), ""
     else:
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", size)
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(size))
         suffix = match[2].lower() if match else "?"
         if match is None or suffix not in _SUFFIX_BYTES:
             raise UsageError(f"{size!r} is not a size. Write it as 128MiB, 1.5GB or 4096 (bytes).")

@@ -5,12 +5,14 @@ This module imports no torch: workers that only read, decode and transform stay 
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
+from numbers import Real
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -157,6 +159,14 @@ def _span(members: Sequence[Member]) -> _Span:
     return _Span(members[0].path, start, end - start, members)
 
 
+def _check_arguments(url: Any, max_bad_rate: Any) -> None:
+    """Raise UsageError for a URL that is none, or a rate that is no share."""
+    if not isinstance(url, str | Path):
+        raise UsageError(f"url={url!r} is no URL or path. Is a variable unset?")
+    if not (isinstance(max_bad_rate, Real) and 0 <= float(max_bad_rate) <= 1):
+        raise UsageError(f"max_bad_rate={max_bad_rate!r}: give a share from 0 to 1.")
+
+
 _MAX_REPLACEMENTS = 16  # tries to find a good sample in place of a bad one
 
 
@@ -204,8 +214,8 @@ class ShardDataset(NativeDataset):
         max_bad_rate: float = 0.001,
         storage: StorageConfig | None = None,
     ) -> None:
-        if not 0 <= max_bad_rate <= 1:
-            raise UsageError(f"max_bad_rate={max_bad_rate}: give a share from 0 to 1.")
+        _check_arguments(url, max_bad_rate)
+        limit_bytes = parse_bytes(cache_bytes)
         self.url = streamed_url(str(url))
         self.transform = transform
         self.verify = verify
@@ -218,7 +228,6 @@ class ShardDataset(NativeDataset):
         # Importing the client is harmless before a fork; calling it would not be.
         self.modules = ("headrace.data.storage.client.direct",) if self.reads_ahead else ()
         if isinstance(store, RemoteStore) and cache_dir is not None:
-            limit_bytes = parse_bytes(cache_bytes)
             store = storage_layer.CachedStore(store, Path(cache_dir), limit_bytes=limit_bytes)
         self._store = store
         self._begin()
@@ -239,7 +248,7 @@ class ShardDataset(NativeDataset):
 
     def __getitem__(self, sample: int) -> Any:
         """Return a sample, transformed; raises IndexError, StorageError, TooManyBadSamplesError."""
-        number = int(sample)
+        number = operator.index(sample)  # TypeError: 1.9 is no sample
         if not -len(self) <= number < len(self):
             raise IndexError(f"sample {number} of {len(self)} in {self.url}")
         return self._load_or_replace(number % len(self))
@@ -254,7 +263,8 @@ class ShardDataset(NativeDataset):
         if self.reads_ahead:
             # Invalid numbers are left to `__getitem__`, which reports them.
             count = len(self)
-            known = [int(each) % count for each in samples if -count <= int(each) < count]
+            numbers = [each for each in samples if hasattr(each, "__index__")]
+            known = [int(each) % count for each in numbers if -count <= int(each) < count]
             self.index.prefetch(known)
             self._reader.begin(self.index.locate(sample) for sample in known)
 
@@ -264,7 +274,7 @@ class ShardDataset(NativeDataset):
 
     def describe(self, sample: int) -> str:
         """Return a sample's name for messages."""
-        location = self.index.locate(int(sample))
+        location = self.index.locate(operator.index(sample))
         return f"sample {location.key} (number {sample}) of {location.path} in {self.index.url}"
 
     @contextmanager

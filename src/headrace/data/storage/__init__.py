@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from headrace.core.errors import UsageError
 from headrace.core.lazy import lazy_importer
 from headrace.data.storage.client.fork_state import declare_leaf
 from headrace.data.storage.local_stores import LocalStore, MemoryStore
@@ -77,9 +78,14 @@ def open_store(
     Raises:
         UsageError: The URL names no store.
     """
+    settings: object = StorageConfig() if config is None else config
+    if not isinstance(settings, StorageConfig):
+        raise UsageError(
+            f"storage={settings!r}: give a headrace.StorageConfig, as StorageConfig(in_flight=16)."
+        )
     location = parse_url(url)
     if location.kind == "local":
         return LocalStore(location)
     if location.kind == "memory":
         return MemoryStore(location)
-    return RemoteStore(location, config or StorageConfig(), client)
+    return RemoteStore(location, settings, client)
