@@ -147,6 +147,19 @@ def test_numbers_of_different_kinds_are_collated_as_torch_does(values: list):
     assert_same(ours, next(iter(torch.utils.data.DataLoader(values, len(values)))))
 
 
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_nested_tensors_arrive_as_they_are(layout: torch.layout):
+    parts = [torch.arange(2.0), torch.arange(3.0)]
+
+    def collate(_: list[int]) -> torch.Tensor:
+        return torch.nested.nested_tensor(parts, layout=layout)
+
+    (batch,) = DataLoader(range(2), 2, num_workers=0, collate_fn=collate)
+    assert (batch.is_nested, batch.layout) == (True, layout)
+    for mine, part in zip(batch.unbind(), parts, strict=True):
+        assert_same(mine, part)
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_ready_made_batch_is_left_alone(shared: SharedWorkers, workers: int):
     loader = shared.loader(WholeBatches(), 4, collate_fn=lambda batch: batch, workers=workers)

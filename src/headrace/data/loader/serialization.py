@@ -133,6 +133,7 @@ def _tensor_in(arena: Arena, tensor: Any, torch: Any) -> Any:
         and tensor.layout is torch.strided
         and not tensor.requires_grad
         and not tensor.is_quantized
+        and not tensor.is_nested
         and tensor.numel() > 0
     )
     if not plain:
