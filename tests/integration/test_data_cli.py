@@ -11,15 +11,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 from typer.testing import CliRunner
 
 from data_verbs import run_data_verb
+from headrace import DataLoader
 from headrace.cli.main import build_app
 from headrace.cli.progress_view import ProgressView
-from headrace.data.loader.workers.child_process import ChildProcess
+from headrace.data.shards.pack import pack
 from headrace.data.shards.reports import PackProgress
-from headrace.data.shards.task_pool import TaskPool
+from headrace.data.shards.shard_packer import PackOptions
 from image_trees import class_folders, contents, write
 
 HEADRACE = [sys.executable, "-m", "headrace.cli.main"]
@@ -192,16 +194,27 @@ def test_ctrl_c_ends_it_at_once_with_130_and_leaves_no_process(tmp_path, verb, a
     assert all(re.match(r"[a-z]+: ", line) for line in progress)
 
 
-def test_ctrl_c_reaches_no_process_that_is_just_starting():
-    with TaskPool(print, str, 2) as pool:
-        pool._start_worker()
-        pool._start_worker()
-        child = ChildProcess("child", "time:sleep", [], descriptors=[], environment=os.environ)
-        started = [process.pid for process in pool._workers.values()] + [child._process.pid]
-        masks = [Path(f"/proc/{pid}/status").read_text().partition("SigBlk:")[2] for pid in started]
-        child.end()
-    assert all(int(mask.split()[0], 16) >> (signal.SIGINT - 1) & 1 for mask in masks)
+def test_ctrl_c_reaches_no_process_that_is_just_starting(tmp_path):
+    """Neither those that pack nor the server of a loader's workers, from the first moment on."""
+    masks: dict[int, int] = {}
+    here = psutil.Process()
+    before = {child.pid for child in here.children()}
+
+    def look(_: object = None) -> None:
+        for child in here.children():
+            if child.pid not in before and "resource_tracker" not in " ".join(child.cmdline()):
+                status = Path(f"/proc/{child.pid}/status").read_text()
+                masks[child.pid] = int(status.partition("SigBlk:")[2].split()[0], 16)
+
+    loader = DataLoader(range(4), num_workers=1)
+    look()
+    class_folders(tmp_path / "src", each=3)
+    options = PackOptions(shard_bytes=1, workers=2)
+    pack(str(tmp_path / "src"), str(tmp_path / "dst"), options, progress=look)
+    assert len(masks) >= 2
+    assert all(mask >> (signal.SIGINT - 1) & 1 for mask in masks.values())
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    del loader
 
 
 @pytest.mark.parametrize(

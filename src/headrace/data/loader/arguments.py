@@ -64,10 +64,13 @@ def check_exclusive(
     drop_last: bool,
     sampler: Iterable[Any] | None,
     batch_sampler: Iterable[Any] | None,
-    batch_size: int | None,
-    global_batch: int | None,
+    sizes: tuple[int | None, int | None],
 ) -> None:
-    """Raise UsageError for arguments that exclude one another, as torch's DataLoader does."""
+    """Raise UsageError for arguments that exclude one another, as torch's DataLoader does.
+
+    `sizes` are `batch_size` and `global_batch`.
+    """
+    batch_size, global_batch = sizes
     if iterable and (shuffle or sampler is not None or batch_sampler is not None):
         raise UsageError(
             "An iterable dataset decides its own order: shuffle, sampler and batch_sampler cannot "
@@ -88,6 +91,11 @@ def check_exclusive(
         )
     if batch_size is None and global_batch is None and drop_last:
         raise UsageError("batch_size=None gives single samples: drop_last has nothing to drop.")
+
+
+def checked_lanes(lanes: Any, window: Any) -> tuple[int | None, int | None]:
+    """Return lanes and window as ints, None where they are not given; raises UsageError."""
+    return whole_number_or_none("lanes", lanes), whole_number_or_none("window", window)
 
 
 def check_executor(executor: object, timeout_s: Any) -> None:

@@ -21,13 +21,13 @@ from headrace.data.loader.arguments import (
     check_exclusive,
     check_executor,
     check_world_unchanged,
+    checked_lanes,
     dataset_shape,
     draw_seed,
     is_iterable,
     resolve_prefetch,
     resolve_workers,
     whole_number,
-    whole_number_or_none,
 )
 from headrace.data.loader.batch_builder import LoaderSpec
 from headrace.data.loader.executors.base import (
@@ -305,8 +305,7 @@ class DataLoader(BatchOrder):
             drop_last=drop_last,
             sampler=sampler,
             batch_sampler=batch_sampler,
-            batch_size=batch_size,
-            global_batch=global_batch,
+            sizes=(batch_size, global_batch),
         )
         check_executor(executor, self.timeout_s)
         self._single = batch_size is None and global_batch is None and batch_sampler is None
@@ -315,9 +314,7 @@ class DataLoader(BatchOrder):
         self.num_workers = resolve_workers(0 if is_inline else num_workers, self.world)
         ahead = prefetch_batches, prefetch_factor
         self.prefetch_batches = resolve_prefetch(*ahead, self.num_workers)
-        self._lanes = whole_number_or_none("lanes", lanes)
-        self._window = whole_number_or_none("window", window)
-        self.pin_memory = pin_memory
+        (self._lanes, self._window), self.pin_memory = checked_lanes(lanes, window), pin_memory
         self._feed = DeviceTransfer(device, device_transform, pin_memory=pin_memory)
         self._executor_given = None if isinstance(executor, str) else executor
         self._get_ready()
