@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headrace import Estimator
+from headrace.core import env
 from headrace.core.errors import UsageError
-from headrace.jobs.job_request import JobRequest, request_job
+from headrace.jobs.cli_args import check_script
+from headrace.jobs.job_request import JobRequest, request_job, with_job_file
 from headrace.jobs.sagemaker_sdk.inputs import named_inputs
 from headrace.sagemaker import FileSystemInput, InstanceGroup, ProfilerConfig, TrainingInput
 
@@ -257,11 +260,90 @@ def test_mode_cache_is_reached_by_arguments_alone():
         ({"input_mode": "Fastfile"}, "Did you mean FastFile?"),
         ({"checkpoint_uri": "a", "checkpoint_s3_uri": "a"}, "mean the same"),
         ({"profiler_config": 5}, "is not a ProfilerConfig"),
+        ({"contract": [5]}, r"contract: \[5\] is not a text, or a list of them"),
+        ({"contract": {"a": "b"}}, "contract: .* is not a text, or a list of them"),
+        ({"dependencies": [5]}, r"dependencies: \[5\] is not a list of texts"),
+        ({"dependencies": {"a": "b"}}, "dependencies: .* is not a list of texts"),
+        ({"environment": {"A=B": "c"}}, "environment: 'A=B': a variable's name has letters"),
+        ({"environment": {"": "c"}}, "environment: '': a variable's name has letters"),
     ],
 )
 def test_wrong_values_are_refused_with_what_can_be(asked: dict[str, Any], message: str):
     with pytest.raises(UsageError, match=f"(?s){message}"):
         Estimator("train.py", **asked)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("a\0b", "zero byte"),
+        ("a\ud800b", "half of a character"),
+        ("x" * 140_000, "bytes, and an argument or variable 131,072 at most"),
+    ],
+)
+def test_texts_that_no_process_can_get_are_refused(text: str, why: str):
+    for asked in (
+        {"entry_point": text},
+        {"job_name": text},
+        {"source_dir": text},
+        {"environment": {"A": text}},
+        {"environment": {"HF_TOKEN": text}},
+        {"hyperparameters": {"a": text}},
+        {"hyperparameters": {"a": [{"b": text}]}},
+        {"metric_definitions": [{"Name": "a", "Regex": f"({text})"}]},
+    ):
+        with pytest.raises(UsageError, match=why):
+            flags(**asked)
+        with pytest.raises(UsageError, match=why):
+            Estimator(**{"entry_point": "train.py", **asked})
+    with pytest.raises(UsageError, match="all arguments as one text: it takes"):
+        flags(tags=["x" * 70_000, "x" * 70_000])
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        (
+            "a.yaml",
+            "entry_point: a.py\nentry_point: b.py",
+            "has the key entry_point twice",
+        ),
+        ("a.yaml", "hyperparameters: {b: 1, a: 2, b: 1}", r"the key b twice \(at line 1"),
+        ("a.yaml", "hyperparameters: {day: 2024-02-30}", "a date that is none"),
+        ("a.yaml", "hyperparameters: {day: !!timestamp x}", "a date that is none"),
+        ("a.yaml", "hyperparameters: {n: !!int x}", "a number that is none or too long"),
+        ("a.yaml", f"hyperparameters: {{n: {'1' * 5000}}}", "a number that is none or too long"),
+        ("a.toml", f"hyperparameters = {{n = {'1' * 5000}}}", "a number that is none or too long"),
+        ("a.yaml", "a: " + "[" * 3000, "too deep within each other"),
+        ("a.toml", "a = " + "[" * 3000, "too deep within each other"),
+        ("a.toml", "\ufeffentry_pont = 'train.py'", "there is no argument entry_pont"),
+    ],
+)
+def test_job_files_that_cannot_be_are_refused(tmp_path: Path, name: str, text: str, message: str):
+    file = tmp_path / name
+    file.write_text(text)
+    with pytest.raises(UsageError, match=message):
+        with_job_file([str(file)])
+
+
+def test_a_job_file_of_yaml_may_merge_keys(tmp_path: Path):
+    file = tmp_path / "job.yaml"
+    file.write_text(
+        "entry_point: train.py\n"
+        "instance_groups:\n"
+        "- &one {name: a, type: ml.g5.xlarge, count: 1}\n"
+        "- {<<: *one, name: b, type: ml.c5.xlarge}\n"
+    )
+    groups = [each for each in with_job_file([str(file)]) if each.startswith("--group")]
+    env.change({env.JOB_REQUEST.name: None})
+    assert groups == ["--group=a=1xml.g5.xlarge", "--group=b=1xml.c5.xlarge"]
+
+
+def test_json_is_no_script(tmp_path: Path):
+    file = tmp_path / "job.json"
+    file.write_text('{"entry_point": "train.py"}')  # which Python would run, and do nothing
+    with pytest.raises(UsageError, match=r"name it .*job\.yaml"):
+        check_script(str(file))
 
 
 def test_inputs_that_cannot_be_are_refused():

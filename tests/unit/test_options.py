@@ -18,6 +18,7 @@ from headrace.jobs.cli_args import split_headrace_flags
 from headrace.jobs.job_request import argument_names, request_job
 from headrace.jobs.options import (
     SWITCH,
+    TEXT,
     OptionGroup,
     argument_texts,
     number,
@@ -136,6 +137,15 @@ def test_a_field_is_all_that_an_option_needs():
     for wrong, of in ((True, rooms), ("yes", garden), (None, rooms)):
         with pytest.raises(UsageError, match=f"Estimator: {of.argument}: {wrong!r} is not"):
             argument_texts(of, wrong, "Estimator: ")
+
+
+def test_a_flag_with_nothing_behind_it_is_refused():
+    """As of a shell's variable that is not set: --source-dir=$CODE."""
+    texts = {each.name: "" for each in job_options().values() if each.kind.parse is TEXT.parse}
+    assert {"name", "source_dir", "cache_limit"} <= texts.keys()
+    for name, text in {**texts, "dependency": "", "channel": "train="}.items():
+        with pytest.raises(UsageError, match=f"{job_options()[name].flag} .*(is empty|no such)"):
+            JobSpec.parse({"contract": ["sagemaker"], name: [text]}, Script(path="train.py"))
 
 
 @pytest.mark.parametrize(

@@ -199,6 +199,26 @@ def pythonpath_with(entry: str) -> str:
     return ":".join(paths if paths[0] == entry else [entry, *paths])
 
 
+MAX_TEXT_BYTES = 128 * 1024
+"""Of one variable or argument of a process, its end included: MAX_ARG_STRLEN, <linux/binfmts.h>."""
+
+
+def why_unpassable(text: str) -> str | None:
+    """Return why a text can be no argument or variable of a process; None: it can."""
+    if "\0" in text:
+        return "no argument or variable can hold a zero byte: leave it out"
+    try:
+        count = len(os.fsencode(text)) + 1
+    except UnicodeEncodeError:
+        return "it holds half of a character (a lone surrogate): leave that out"
+    if count > MAX_TEXT_BYTES:
+        return (
+            f"it takes {count:,} bytes, and an argument or variable {MAX_TEXT_BYTES:,} at most: "
+            "put it into a file"
+        )
+    return None
+
+
 def change(values: Mapping[str, str | None]) -> None:
     """Set variables for this process and its future children (None removes)."""
     for name, value in values.items():

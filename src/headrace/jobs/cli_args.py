@@ -34,6 +34,11 @@ def check_script(script: str) -> None:
             f"{script} is a notebook, which Python cannot run. Make a script of it: "
             f"jupyter nbconvert --to script {script}"
         )
+    if path.suffix == ".json" and path.is_file():  # Python would run it, and do nothing
+        raise UsageError(
+            f"{script} is JSON, which is no script. Job files are .toml or .yaml; as JSON is YAML, "
+            f"too, name it {path.with_suffix('.yaml')}."
+        )
     if path.is_dir() and not (path / "__main__.py").exists():
         raise UsageError(
             f"{script} is a folder without a __main__.py. Name the script, or a module with -m."

@@ -28,7 +28,9 @@ from headrace.jobs.options import (
     Texts,
     argument_texts,
     check_metric,
+    check_variable_name,
     hyperparameter_text,
+    is_list,
     parse_max_run,
 )
 from headrace.jobs.sagemaker_sdk.config import (
@@ -134,6 +136,8 @@ def request_job(
     if asked.get("max_restarts"):
         torchrun_flags.append(f"--max-restarts={asked['max_restarts']}")
     variables = dict(asked.get("environment", {}))
+    for name in variables:
+        check_variable_name(name, f"{where}environment: {name!r}")
     secret = {name: value for name, value in variables.items() if is_secret(name, str(value))}
     config = experiment_config or {}
     options["environment"] = [
@@ -142,7 +146,7 @@ def request_job(
     ]
     notes = (*_notes(asked), *_debugger_notes(asked, profiler), *input_notes(inputs))
     recorded = {**asked, "inputs": dict(inputs), "notes": list(notes)}
-    return JobRequest(
+    request = JobRequest(
         script=asked["entry_point"],
         options=options,
         torchrun_flags=tuple(torchrun_flags),
@@ -151,6 +155,23 @@ def request_job(
         arguments={**recorded, "experiment_config": dict(config)} if config else recorded,
         notes=notes,
     )
+    _check_passable(request, where)
+    return request
+
+
+def _check_passable(request: JobRequest, where: str) -> None:
+    """Raise UsageError where a process could not get one of the job's texts."""
+    texts = {"entry_point": [request.script], "job_name": [request.job_name or ""]}
+    texts |= {
+        job_options()[name].argument or name: [*each] for name, each in request.options.items()
+    }
+    texts["environment"] += request.variables.values()
+    for name, values in texts.items():
+        for problem in filter(None, map(env.why_unpassable, values)):
+            raise UsageError(f"{where}{name}: {problem}.")
+    why = env.why_unpassable(f"{env.JOB_REQUEST.name}={request.arguments_json()}")
+    if why is not None:
+        raise UsageError(f"{where}all arguments as one text: {why}.")
 
 
 def _plain_options(asked: Mapping[str, Any], where: str) -> dict[str, list[str]]:
@@ -394,9 +415,7 @@ _TEXTS: _Check = (
     partial(_has_texts, of=lambda value: (*value, *value.values())),
     "texts by names (numbers in quotes)",
 )
-_LIST: _Check = (
-    lambda value: isinstance(value, Sequence) and not isinstance(value, str | bytes), "a list",
-)  # fmt: skip
+_LIST: _Check = (is_list, "a list")
 _TEXT = _instance_of((str,), "a text")
 _OWN_FORM: dict[str, _Check] = {
     "entry_point": _TEXT,
@@ -514,7 +533,7 @@ def _split_after_file(file: str, behind: Sequence[str]) -> tuple[Texts, list[str
 
 def _read(file: Path) -> Mapping[str, Any]:
     try:
-        text = file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8-sig")  # editors of Windows begin it with a BOM
     except FileNotFoundError:
         raise UsageError(f"There is no job file {file} in {Path.cwd()}.") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -526,14 +545,28 @@ def _read(file: Path) -> Mapping[str, Any]:
 
 
 def _parse(file: Path, text: str) -> object:
-    if file.suffix in _TOML:
-        try:
+    try:
+        if file.suffix in _TOML:
             return tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            raise UsageError(f"{file} is no TOML: {error}.") from error
+        return _load_yaml(text, file)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{file} is no TOML: {error}.") from error
+    except RecursionError as error:
+        raise UsageError(f"{file} has lists or keys too deep within each other.") from error
+    except UsageError:
+        raise
+    except (ValueError, AttributeError) as error:  # Python's own; AttributeError: !!timestamp x
+        raise UsageError(
+            f"{file} has a date that is none, or a number that is none or too long. Write it in "
+            "quotes."
+        ) from error
+
+
+def _load_yaml(text: str, file: Path) -> object:
     import yaml
 
     try:
+        _check_yaml_keys(yaml.compose(text, yaml.SafeLoader), file)
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
         # Not its own text, which quotes the line, and a secret may stand there.
@@ -542,3 +575,25 @@ def _parse(file: Path, text: str) -> object:
         parts = (getattr(error, name, None) for name in ("context", "problem"))
         why = ", ".join(filter(None, parts)) or type(error).__name__
         raise UsageError(f"{file} is no YAML: {why}{where}.") from error
+
+
+def _check_yaml_keys(document: Any, file: Path) -> None:
+    """Raise UsageError where a key stands twice in one place: the loader takes the last of them."""
+    left, seen = [document], set()
+    while left:
+        node = left.pop()
+        if id(node) in seen or not isinstance(getattr(node, "value", None), list):
+            continue
+        seen.add(id(node))  # an alias may lead back to it
+        names = set()
+        for entry in node.value:
+            key, value = entry if isinstance(entry, tuple) else (None, entry)
+            left.append(value)
+            name = key and (key.tag, str(key.value))
+            if name in names:
+                mark = key.start_mark
+                raise UsageError(
+                    f"{file} has the key {key.value} twice (at line {mark.line + 1}, column "
+                    f"{mark.column + 1}). Leave one of them out."
+                )
+            names |= {name} if key else set()

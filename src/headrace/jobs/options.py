@@ -37,14 +37,21 @@ class Kind:
     parse: Callable[[Sequence[str], str], Any]
     texts: Callable[[Any], Iterable[str]]  # returns texts of which `parse` makes an equal value
     repeats: bool = False  # the flag may be given several times
+    is_by_name: bool = False  # each text is NAME=VALUE
     is_switch: bool = False  # the flag takes no value
     # What job files and the Estimator may give, as their error messages say it
     expects: str = "a text"
     takes_numbers: bool = False  # they may give it as a number, too
 
 
-# A flag that is given again replaces the value before.
-TEXT = Kind(parse=lambda texts, _flag: texts[-1], texts=lambda value: [value])
+def _parse_text(texts: Sequence[str], flag: str) -> str:
+    """Return the last text, as a flag that is given again replaces the value before."""
+    if not texts[-1]:  # of a variable that is not set, as in --source-dir=$CODE
+        raise UsageError(f"{flag} is empty: give a value, or leave the flag out.")
+    return texts[-1]
+
+
+TEXT = Kind(parse=_parse_text, texts=lambda value: [value])
 SWITCH = Kind(
     parse=lambda _texts, _flag: True,
     texts=lambda value: ["true"] if value else [],
@@ -118,6 +125,7 @@ def pairs(
         parse=parse_all,
         texts=lambda values: [f"{name}={text(value)}" for name, value in values.items()],
         repeats=True,
+        is_by_name=True,
         expects="values by names",
     )
 
@@ -223,15 +231,20 @@ def option_texts(group: OptionGroup) -> dict[str, list[str]]:
     }
 
 
+def is_list(value: object) -> bool:
+    """Whether a value of a job file or the Estimator is a list, or a tuple."""
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
 def argument_texts(found: Option, value: Any, where: str) -> list[str]:
     """Return the texts of a value that a job file or the Estimator gives; raises UsageError."""
     kind = found.kind
     if kind.is_switch and isinstance(value, bool):
         return ["true"] if value else []
-    if kind.repeats and isinstance(value, Mapping):
+    if kind.repeats and kind.is_by_name and isinstance(value, Mapping):
         return [f"{name}={each}" for name, each in value.items()]
-    if kind.repeats and isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        return [str(each) for each in value]
+    if kind.repeats and is_list(value) and all(isinstance(each, str) for each in value):
+        return list(value)
     if isinstance(value, str) and value and not kind.is_switch:
         return [value]
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -260,17 +273,22 @@ def parse_max_run(text: str) -> float:
     return limit_s
 
 
+def check_variable_name(name: str, where: str) -> None:
+    """Raise UsageError where a variable cannot have that name."""
+    if not _VARIABLE_NAME.fullmatch(name):
+        raise UsageError(
+            f"{where}: a variable's name has letters, digits and '_'. Write it as --environment "
+            "NAME=VALUE, in a job file as environment: {NAME: VALUE}."
+        )
+
+
 def parse_environment(texts: Sequence[str], flag: str) -> dict[str, str]:
     """Return variables by name; one without a value is inherited, and left out."""
     found: dict[str, str] = {}
     here = env.whole_environment()
     for text in texts:
         name, equals, value = text.partition("=")
-        if not _VARIABLE_NAME.fullmatch(name):
-            raise UsageError(
-                f"{flag} {name}: a variable's name has letters, digits and '_'. Write it as "
-                f"{flag} NAME=VALUE."
-            )
+        check_variable_name(name, f"{flag} {name}")
         if name in found:
             raise UsageError(f"{flag} {name}=... is given twice: name each once.")
         if equals:
@@ -285,7 +303,7 @@ def parse_environment(texts: Sequence[str], flag: str) -> dict[str, str]:
 def parse_dependencies(texts: Sequence[str], flag: str) -> tuple[str, ...]:
     """Return absolute paths; raises UsageError where there is no such file."""
     for path in texts:
-        if not Path(path).expanduser().exists():
+        if not path or not Path(path).expanduser().exists():
             raise UsageError(f"{flag} {path}: there is no such file or folder in {Path.cwd()}.")
     return tuple(str(Path(path).expanduser().absolute()) for path in texts)
 

@@ -129,6 +129,13 @@ def _check_value(name: str, value: Any) -> None:
         ) from None
     if "\\u0000" in text:
         raise UsageError(f"hyperparameter {name}: no variable can hold a zero byte. Leave it out.")
+    try:
+        os.fsencode(json.dumps(value, ensure_ascii=False))
+    except UnicodeEncodeError:
+        raise UsageError(
+            f"hyperparameter {name}: it holds half of a character (a lone surrogate), which no "
+            "variable can. Leave it out."
+        ) from None
 
 
 def _kind(value: Any) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from headrace.core import env
 from headrace.core.errors import UsageError, choices_hint, did_you_mean
 from headrace.core.units import parse_bytes
 from headrace.platforms.training_job import Channel, ChannelMode, DataDistribution
@@ -121,6 +122,8 @@ def read_channels(channels: Mapping[str, str], modes: Mapping[str, str]) -> dict
     specs = {}
     for name, text in channels.items():
         fields = _read_json(name, text) if text.lstrip().startswith("{") else {"uri": text}
+        if not fields.get("uri", "-"):
+            raise UsageError(f"--channel {name}= is empty: name a URL, a folder or a file.")
         mode = modes.get(name) or fields.pop("mode", None) or modes.get("") or "File"
         fields.pop("mode", None)
         specs[name] = ChannelSpec(name=name, mode=mode, **fields)
@@ -205,6 +208,8 @@ def _read_json(name: str, text: str) -> dict[str, Any]:
         _check_value(label, key, value)
     if not fields.get("uri"):
         raise UsageError(f'{label}: where are its data? Add "uri": "s3://bucket/folder".')
+    if (why := env.why_unpassable(fields["uri"])) is not None:
+        raise UsageError(f"{label}: uri: {why}.")
     if "mode" in fields:
         check_choice(SCRIPT_MODES, fields["mode"], f"{label}: mode {fields['mode']}")
     if "distribution" in fields:

@@ -28,7 +28,6 @@ from headrace.platforms.script_contract import ContractName, ScriptContract, scr
 from headrace.platforms.training_job import HostResources
 from headrace.platforms.vertex import SEEN_OUTPUT, VERTEX_FOLDERS, output_mounts, vertex_paths
 
-_MAX_VARIABLE_BYTES = 128 * 1024  # of one variable or argument: MAX_ARG_STRLEN, <linux/binfmts.h>
 _HOSTS_FILE = Path("/etc/hosts")
 
 
@@ -159,11 +158,11 @@ def _check_lengths(texts: Mapping[str, str], script: ScriptContract) -> None:
     """Raise UsageError where a variable or argument is longer than the kernel allows."""
     for name, value in texts.items():
         count = len(name) + len(os.fsencode(value)) + 2  # "=" and the zero at the end
-        if count > _MAX_VARIABLE_BYTES:
+        if count > env.MAX_TEXT_BYTES:
             values = script.job.hyperparameters
             longest = max(values, key=lambda each: len(str(values[each])), default="")
             raise UsageError(
-                f"{name} would take {count:,} bytes, and a process gets {_MAX_VARIABLE_BYTES:,} "
+                f"{name} would take {count:,} bytes, and a process gets {env.MAX_TEXT_BYTES:,} "
                 f"at most. Shorten the hyperparameters, {longest} first: put it into a file of a "
                 "channel."
             )
