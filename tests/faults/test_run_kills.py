@@ -271,6 +271,9 @@ def test_ranks_are_killed_at_a_second_ctrl_c(folder: Path):
         job.send_signal(signal.SIGINT)
         assert job.wait(timeout=DEADLINE_S) == 137
         all_gone(ranks)
+    terminal = (folder / "terminal").read_text()
+    assert "as it had not stopped when asked to" in terminal
+    assert "want of memory" not in terminal
 
 
 def test_a_script_run_directly_leaves_in_its_own_way_with_a_code_of_its_own(folder: Path):

@@ -85,6 +85,11 @@ def test_an_end_in_words_and_as_a_shell_reports_it(returncode, words, code):
     assert exit_code_of(returncode) == code
 
 
+def test_what_we_killed_ourselves_is_not_said_to_have_lacked_memory():
+    ended = describe_exit(-9, had_to_stop=True)
+    assert ended == "killed by SIGKILL, as it had not stopped when asked to (exit code 137)"
+
+
 @pytest.mark.parametrize("prefix", ["", "[rank1]: "])  # as torch marks those of its ranks
 def test_the_last_traceback_holds_its_whole_chain(tmp_path: Path, prefix: str):
     script = "try:\n    1 / 0\nexcept ZeroDivisionError as error:\n    raise KeyError(7) from error"

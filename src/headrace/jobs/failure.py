@@ -72,15 +72,22 @@ class ClockOffset:
         return replace(failure, seen_s=failure.seen_s + ahead_s, last_words_s=last_s)
 
 
-def describe_exit(returncode: int) -> str:
-    """Return how a process ended, as text: "exit code 3", "killed by SIGKILL ..."."""
+def describe_exit(returncode: int, *, had_to_stop: bool = False) -> str:
+    """Return how a process ended, as text: "exit code 3", "killed by SIGKILL ...".
+
+    `had_to_stop`: we killed it, after its grace period or at a second ctrl-C.
+    """
     if returncode >= 0:
         return f"exit code {returncode}"
     try:
         name = signal.Signals(-returncode).name
     except ValueError:
         name = f"signal {-returncode}"
-    hint = ", often for want of memory" if returncode == -signal.SIGKILL else ""
+    hint = ""
+    if returncode == -signal.SIGKILL:
+        hint = (
+            ", as it had not stopped when asked to" if had_to_stop else ", often for want of memory"
+        )
     return f"killed by {name}{hint} (exit code {exit_code_of(returncode)})"
 
 

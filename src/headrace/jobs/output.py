@@ -323,12 +323,13 @@ def run_script(
     log: Path,
     blocked: frozenset[signal.Signals],
     grace_s: Callable[[], float | None] | None = None,
+    killing: Callable[[], object] = lambda: None,
 ) -> int:
     """Run a script to its end; return its return code, -n for signal n.
 
     The variables are added to those of this process; None removes one. `log` is that of stderr;
     that of stdout gets the suffix .stdout. For the blocked signals see `signals_blocked`, for
-    `grace_s` see `wait_for`.
+    `grace_s` and `killing` see `wait_for`.
     """
     streams = open_stream(sys.stdout.buffer), open_stream(sys.stderr.buffer)
     child = subprocess.Popen(
@@ -351,8 +352,9 @@ def run_script(
             stream.resize()
 
     returncode = wait_for(
-        child, blocked, own_session=False, killed_by=KILL_SIGNAL, resized=resize, grace_s=grace_s
-    )
+        child, blocked, own_session=False, killed_by=KILL_SIGNAL, killing=killing, resized=resize,
+        grace_s=grace_s,
+    )  # fmt: skip
     for tee in tees:
         tee.close()
     return returncode

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -127,6 +128,7 @@ class _LocalRun:
 
     def __post_init__(self) -> None:
         number = self.rank.world.rank if self.rank is not None else 0
+        self._had_to_stop = False
         self._log = self.folder.logs(self.attempt.number) / f"rank-{number}.stderr"
         script = self.job.script
         self._command = script_command(
@@ -145,7 +147,8 @@ class _LocalRun:
         # Signals are no longer blocked: from here on the user may interrupt.
         threading.Thread(target=_import_verdict, args=[self.folder, number], daemon=True).start()
         if returncode != 0:
-            print_status(f"{self.job.script.path}: {describe_exit(returncode)}; log: {self._log}")
+            how = describe_exit(returncode, had_to_stop=self._had_to_stop)
+            print_status(f"{self.job.script.path}: {how}; log: {self._log}")
         traceback = last_traceback(self._log) if returncode else ""
         final = self.run.finish(
             ScriptEnd(
@@ -174,9 +177,13 @@ class _LocalRun:
             log=self._log,
             blocked=blocked,
             grace_s=lambda: DEFAULT_GRACE_S if self.limit.is_over or script_env.failure() else None,
+            killing=self._note_kill,
         )
         self.limit.cancel()
         return returncode
+
+    def _note_kill(self) -> None:
+        self._had_to_stop = True
 
     def _share_with_followers(
         self, rank: NestedRank, environment: Mapping[str, str | None]
@@ -273,6 +280,7 @@ def _describe(argv: Sequence[str]) -> int | None:
 
 def _run_torchrun(argv: Sequence[str], run_dir: str | None) -> int:
     process = take_or_start()
+    kills: list[float] = []  # when we killed it
 
     def grace_s() -> float:
         announced = process.announced
@@ -284,14 +292,18 @@ def _run_torchrun(argv: Sequence[str], run_dir: str | None) -> int:
 
     with signals_blocked() as blocked:
         process.begin(argv, run_dir, at_end)
-        returncode = wait_for(process.child, blocked, own_session=True, grace_s=grace_s)
+        returncode = wait_for(
+            process.child, blocked, own_session=True, grace_s=grace_s,
+            killing=lambda: kills.append(time.monotonic()),
+        )  # fmt: skip
         process.ended()
         announced = process.announced
         if announced is not None:
             folder, attempt = RunFolder(Path(announced["run_dir"])), int(announced["attempt"])
             record_end(folder, attempt, exit_code_of(returncode))
     if returncode < 0:
-        print_status(f"what ran the job was {describe_exit(returncode)}")
+        how = describe_exit(returncode, had_to_stop=bool(kills))
+        print_status(f"what ran the job was {how}")
     if announced is not None:
         print_outcome(folder, attempt)
     return exit_code_of(returncode)

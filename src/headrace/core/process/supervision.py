@@ -80,7 +80,7 @@ def wait_for(
             terminal, unless it has left our process group.
         kill_signal: A blocked signal of this process at which the child is killed, too.
         killed_by: What kills it; a `subreaper` kills its command first.
-        killing: Called before it is killed at `kill_signal`.
+        killing: Called before it is killed.
         grace_s: Called at stop signals until it returns a grace period; None: no limit.
         resized: Called when the terminal's size has changed, before the child is signalled.
         one_ended: Called when a child of this process has ended, maybe another one, or may have.
@@ -92,6 +92,7 @@ def wait_for(
         caught = signal.sigtimedwait(waited, min(left_s, _LONGEST_WAIT_S))
         if caught is None:
             if deadline is not None and time.monotonic() >= deadline:
+                killing()
                 _kill(child, killed_by, own_session=own_session)
                 deadline = None
             one_ended()
