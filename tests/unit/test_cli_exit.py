@@ -49,3 +49,16 @@ def test_the_interpreter_is_taken_apart_only_once_no_thread_is_at_work(busy: str
     )  # fmt: skip
     assert (ended.returncode, ended.stdout) == (2, printed)
     assert "There is no run 'no-such-run'" in ended.stderr
+
+
+@pytest.mark.parametrize("verb", ["run", "resume", "doctor"])
+def test_a_current_folder_that_is_gone_is_one_sentence(tmp_path: Path, verb: str):
+    (tmp_path / "gone").mkdir()
+    ended = subprocess.run(
+        ["sh", "-c", 'rmdir ../gone; exec "$@"', "sh", sys.executable, "-P", "-m",
+         "headrace.cli.main", verb, "train.py"],
+        cwd=tmp_path / "gone", capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("headrace: The current folder cannot be read (No such file")
+    assert "Traceback" not in ended.stderr

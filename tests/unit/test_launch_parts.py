@@ -125,6 +125,33 @@ def test_a_long_traceback_is_cut_in_its_middle(tmp_path: Path):
     assert lines[-1] == "End"
 
 
+FULL_DISK = """
+import sys
+from pathlib import Path
+from headrace.jobs.failure import RankFailure, failure_message
+log = Path(sys.argv[1]) / "rank-0.stderr"
+fill = log.with_name("fill").open("wb", buffering=0)
+failure = RankFailure(rank=0, returncode=1, seen_s=0)
+log.touch()
+print("full" in failure_message(failure, total=1, log=log))
+try:
+    while True:
+        fill.write(bytes(4096))
+except OSError:
+    print("full" in failure_message(failure, total=1, log=log))
+"""
+
+
+def test_a_rank_whose_log_no_longer_fits_its_disk_is_said_to_have_failed_so(tmp_path: Path):
+    mounted = 'mount -t tmpfs -o size=512k none "$0" && exec "$@"'
+    ended = subprocess.run(
+        ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mounted, str(tmp_path),
+         sys.executable, "-c", FULL_DISK, str(tmp_path)],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert ended.stdout.split() == ["False", "True"], ended.stderr
+
+
 def test_the_failure_message_names_rank_code_and_log(tmp_path: Path):
     log = tmp_path / "rank-1.stderr"
     log.write_text("Traceback (most recent call last):\nValueError: boo\n")

@@ -22,7 +22,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from headrace.core import env
-from headrace.core.errors import HeadraceError
+from headrace.core.errors import HeadraceError, UsageError
 from headrace.core.supported_platform import require_supported_platform
 
 if TYPE_CHECKING:
@@ -123,6 +123,7 @@ def run_command_line(arguments: Sequence[str] | None = None) -> str | int | None
     """Run a command line, by default this process's own, and return the exit code or message."""
     words = sys.argv[1:] if arguments is None else list(arguments)
     try:
+        _check_current_folder()
         if words[:1] == ["run"]:
             if (code := _run_job(words[1:])) is not None:
                 return code
@@ -139,6 +140,17 @@ def run_command_line(arguments: Sequence[str] | None = None) -> str | int | None
     except SystemExit as end:  # typer always ends with it
         return end.code
     return 0
+
+
+def _check_current_folder() -> None:
+    """Raise UsageError where the current folder is gone: paths as typed have no meaning there."""
+    try:
+        os.getcwd()  # noqa: PTH109 - a path is not wanted
+    except OSError as error:
+        raise UsageError(
+            f"The current folder cannot be read ({error.strerror}): it was removed, say. Go to "
+            "another one first, or to the new one of this name: cd PATH."
+        ) from None
 
 
 def _run_job(words: list[str]) -> int | None:

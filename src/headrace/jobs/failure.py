@@ -120,7 +120,24 @@ def failure_message(
     head = f"headrace: {which}: {describe_exit(failure.returncode)}"
     excerpt = traceback or (last_traceback(log) if log else "")
     tail = f"headrace: its whole log: {log}" if log else ""
-    return "\n".join(part for part in (head, excerpt.rstrip(), tail) if part) + "\n"
+    lost = _DISK_IS_FULL if log and _is_disk_full(log) else ""
+    return "\n".join(part for part in (head, excerpt.rstrip(), lost, tail) if part) + "\n"
+
+
+_FULL_BYTES = 64 * 1024  # less than that: a few lines of a log
+_DISK_IS_FULL = (
+    "headrace: the disk of its log is full: what a rank prints fails there, and may have ended it. "
+    "Make room, or take another folder with --runs-dir."
+)
+
+
+def _is_disk_full(log: Path) -> bool:
+    try:
+        status = os.statvfs(log.parent)
+    except OSError:
+        return False
+    blocks = status.f_bavail if os.geteuid() else status.f_bfree  # some are kept for root
+    return blocks * status.f_frsize < _FULL_BYTES
 
 
 def last_write_s(log: Path) -> float:
