@@ -12,7 +12,8 @@ from headrace import Estimator
 from headrace.core import env
 from headrace.core.errors import UsageError
 from headrace.jobs.cli_args import check_script
-from headrace.jobs.job_request import JobRequest, request_job, with_job_file
+from headrace.jobs.job_file import with_job_file
+from headrace.jobs.job_request import JobRequest, request_job
 from headrace.jobs.sagemaker_sdk.inputs import named_inputs
 from headrace.sagemaker import FileSystemInput, InstanceGroup, ProfilerConfig, TrainingInput
 
@@ -337,6 +338,16 @@ def test_a_job_file_of_yaml_may_merge_keys(tmp_path: Path):
     groups = [each for each in with_job_file([str(file)]) if each.startswith("--group")]
     env.change({env.JOB_REQUEST.name: None})
     assert groups == ["--group=a=1xml.g5.xlarge", "--group=b=1xml.c5.xlarge"]
+
+
+@pytest.mark.parametrize("config", ["x", {"ExperimentName": 5}, [1]])
+@pytest.mark.parametrize("contract", ["sagemaker", "vertex"])
+def test_an_experiment_has_texts_by_names(config: Any, contract: str):
+    with pytest.raises(UsageError, match=r"experiment_config: .* is not texts by names"):
+        request_job(
+            {"entry_point": "train.py", "contract": contract}, {}, "Estimator: ",
+            experiment_config=config,
+        )  # fmt: skip
 
 
 def test_json_is_no_script(tmp_path: Path):

@@ -7,6 +7,7 @@ import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -79,14 +80,31 @@ def test_runs_of_the_same_second_get_folders_of_their_own():
     assert all(path.parent.name == "runs" and path.name.startswith("t-") for path in paths)
 
 
+@pytest.mark.parametrize(
+    ("script", "stem"),
+    [
+        ("code/train.py", "train"),
+        ("package.train", "package.train"),
+        ("resnet-1.5", "resnet-1.5"),
+        ("..", "run"),
+        ("a\nb\0c.sh", "a_b_c"),
+    ],
+)
+def test_a_run_without_a_name_is_named_after_its_script(script: str, stem: str):
+    folder = open_run_folder(run_dir=None, name=None, script=script)
+    assert folder.path.name.rsplit("-", 2)[0] == stem
+
+
 def test_a_run_json_that_is_just_being_written_is_no_other_file(here: Path):
     (here / "mine").mkdir()
     (here / "mine" / temporary_name()).touch()  # before it is renamed to run.json
     assert start(open_run_folder(run_dir="mine", name=None, script="t.py")).number == 1
 
 
-@pytest.mark.parametrize("name", ["a/b", "..", "", ".hidden"])
-def test_a_name_is_a_plain_folder_name(name: str):
+@pytest.mark.parametrize(
+    "name", ["a/b", "..", "", ".hidden", "a\nb", "a\0b", "a\x1b[31m", "\ud800", 5]
+)
+def test_a_name_is_a_plain_folder_name(name: Any):
     with pytest.raises(UsageError, match="plain folder name"):
         open_run_folder(run_dir=None, name=name, script="t.py")
 

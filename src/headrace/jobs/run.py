@@ -40,7 +40,7 @@ from headrace.jobs.environment.nested_torchrun import (
 from headrace.jobs.environment.script_command import script_command
 from headrace.jobs.failure import TimeLimit, describe_exit, last_traceback
 from headrace.jobs.host_run import HostRun, ScriptEnd, single_host_run
-from headrace.jobs.job_request import with_job_file
+from headrace.jobs.job_file import with_job_file
 from headrace.jobs.output import run_script
 from headrace.jobs.spec import JobSpec, job_options
 from headrace.jobs.torchrun_process import discard_early, take_or_start

@@ -299,7 +299,7 @@ def open_run_folder(
     """
     if run_dir is not None and name is not None:
         raise UsageError("--run-dir names the folder itself and --name one of the runs: give one.")
-    if name is not None and (not name or name != Path(name).name or name.startswith(".")):
+    if name is not None and not _is_plain(name):
         raise UsageError(f"--name {name!r}: a run's name is a plain folder name, such as 'base-2'.")
     try:
         if run_dir is None and name is None:
@@ -326,8 +326,22 @@ def open_run_folder(
     return RunFolder(path.resolve())
 
 
+def _is_plain(name: object) -> bool:
+    """Whether a run's name, which a notebook may give as anything, names a folder and no path."""
+    if not isinstance(name, str) or not name or not name.isprintable():
+        return False
+    return name == Path(name).name and not name.startswith(".")
+
+
+_SCRIPT_SUFFIXES = {".py", ".pyw", ".pyc", ".pyz", ".zip", ".sh", ".bash", ".zsh", ".ksh"}
+
+
 def _new_folder(script: str, runs: Path) -> Path:
-    stem = f"{Path(script).stem.lstrip('.') or 'run'}-{time.strftime('%Y%m%d-%H%M%S')}"
+    path = Path(script.replace("\0", "_"))
+    # A module's name, or a name such as resnet-1.5, has dots and no suffix.
+    name = path.stem if path.suffix in _SCRIPT_SUFFIXES else path.name
+    plain = "".join(each if each.isprintable() else "_" for each in name.lstrip("."))
+    stem = f"{plain or 'run'}-{time.strftime('%Y%m%d-%H%M%S')}"
     runs.mkdir(parents=True, exist_ok=True)
     for suffix in ("", *(f"-{number}" for number in range(2, 1000))):
         path = runs / f"{stem}{suffix}"
