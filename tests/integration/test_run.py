@@ -231,6 +231,14 @@ def test_wrong_use_is_one_message_and_leaves_no_run(tmp_path: Path, arguments, m
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_flag_that_torch_itself_does_not_check_is_one_message(tmp_path: Path):
+    (tmp_path / "train.py").touch()
+    ended = run(tmp_path, "--nproc-per-node=1", "--event-log-handler=nope", "train.py")
+    assert ended.returncode == 1
+    assert "torchrun could not run the job: KeyError: 'nope'." in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
 def test_help_is_ours_before_the_script_and_the_script_s_after_it(tmp_path: Path):
     (tmp_path / "train.py").write_text("import sys; print(sys.argv[1:])")
     assert "Example: headrace run" in run_job(tmp_path, "--help").stdout

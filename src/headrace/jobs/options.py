@@ -254,6 +254,7 @@ def argument_texts(found: Option, value: Any, where: str) -> list[str]:
 
 
 _SHORTEST_INTERVAL_S, _LONGEST_INTERVAL_S = 0.1, 60.0
+_LONGEST_RUN_S = 100 * 365 * 24 * 3600.0  # clocks of the system do not count much further
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -268,7 +269,7 @@ def parse_max_run(text: str) -> float:
             limit_s = parse_seconds(text)
         except UsageError:
             limit_s = 0.0
-    if limit_s <= 0:
+    if not 0 < limit_s < _LONGEST_RUN_S:
         raise UsageError(f"--max-run {text}: it is no time. Write it as 3600 (seconds), 30min, 2h.")
     return limit_s
 

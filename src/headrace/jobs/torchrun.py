@@ -293,7 +293,8 @@ def _run(
         return exit_code_of(failed.first.returncode)
     except SignalException as error:
         return 128 + error.sigval
-    except (RuntimeError, ValueError, OSError) as error:
+    # KeyError, AssertionError: a flag whose value torch has not checked, --event-log-handler say.
+    except (RuntimeError, ValueError, OSError, KeyError, AssertionError) as error:
         raise LaunchError(
             f"torchrun could not run the job: {type(error).__name__}: {error}. Check the "
             "rendezvous flags (--rdzv-endpoint, --master-addr, --master-port) and that the hosts "

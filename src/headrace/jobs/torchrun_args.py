@@ -314,6 +314,7 @@ def _torchrun_job(spec: JobSpec, args: argparse.Namespace, parser: _Parser) -> T
     emulated = emulated_ranks(spec, args)
     ranks_here = emulated or _local_ranks(args.nproc_per_node)
     args.nproc_per_node = str(ranks_here)
+    _check_interval(args.monitor_interval)
     shutdown_s = getattr(args, "shutdown_timeout", None)
     return TorchrunJob(
         spec=replace(spec, contract=contract),
@@ -507,6 +508,11 @@ def _local_ranks(nproc_per_node: str) -> int:
     if ranks < 1:
         raise UsageError(f"--nproc-per-node {nproc_per_node}: a job has one rank or more.")
     return ranks
+
+
+def _check_interval(interval_s: float) -> None:
+    if not 0 < interval_s < float("inf"):  # torch ends in an assertion without a text
+        raise UsageError(f"--monitor-interval {interval_s:g}: give seconds, more than 0.")
 
 
 def _hosts_with_ranks(cluster: ClusterOptions | None, nnodes: str) -> int:
