@@ -52,10 +52,13 @@ def ctrl_c(case: Case) -> Figures:
             code = launcher.wait(timeout=HANG_S)
         finally:
             launcher.kill()
-        # Of ctrl-C before the first line of a script or of ours, Python makes 1.
-        is_pythons = code == 1 and "init_import_site" in log_of(case.folder, attempt)
-        if code != 130 and not is_pythons:
-            raise LedgerError(f"{attempt} ended with {code}:\n{log_of(case.folder, attempt)}")
+        # Of ctrl-C before the first line of a script or of ours, Python makes 1, or dies by it: to
+        # a shell that is 130, too.
+        log = log_of(case.folder, attempt)
+        is_pythons = code == 1 and "init_import_site" in log
+        is_early = code == -signal.SIGINT and "headrace: " not in log
+        if code != 130 and not is_pythons and not is_early:
+            raise LedgerError(f"{attempt} ended with {code}:\n{log}")
     last = Attempt(number=10, world=2)
     code = start(case.server, case.folder, data, last, EPOCHS, run_folder="run").wait(timeout=1200)
     if code:
