@@ -234,9 +234,12 @@ def log_file(folder: Path, attempt: Attempt) -> Path:
     return folder / f"log-{attempt.number:03d}.txt"
 
 
+LONGEST_LOG = 4000  # characters of the end
+
+
 def log_of(folder: Path, attempt: Attempt) -> str:
     """Return the end of the attempt's output."""
-    return log_file(folder, attempt).read_text(errors="replace")[-4000:]
+    return log_file(folder, attempt).read_text(errors="replace")[-LONGEST_LOG:]
 
 
 def kill_as_planned(launcher: subprocess.Popen[bytes], folder: Path, attempt: Attempt) -> None:

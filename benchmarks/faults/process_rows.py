@@ -12,7 +12,17 @@ from pathlib import Path
 import psutil
 from audit import Audit, audit
 from kills import SAMPLES as KILLED_SAMPLES
-from kills import Attempt, log_of, make_data, replacements_in, run, schedule, start, wait_for_lines
+from kills import (
+    LONGEST_LOG,
+    Attempt,
+    log_of,
+    make_data,
+    replacements_in,
+    run,
+    schedule,
+    start,
+    wait_for_lines,
+)
 from ledger import LedgerError
 from matrix import HANG_S, Case, Figures, Row, wait_for
 
@@ -36,6 +46,17 @@ def kills_on_a_cluster(case: Case) -> Figures:
     return _figures(run(case.server, case.folder, plan, EPOCHS))
 
 
+def is_of_python(code: int, log: str) -> bool:
+    """Return whether ctrl-C came before the first line of a script, or of our own, had run.
+
+    Python makes 1 of it then, or dies by it, which a shell calls 130, too.
+    """
+    is_of_scripts = code == 1 and "init_import_site" in log
+    before_ours = "headrace: " not in log and len(log) < LONGEST_LOG
+    is_of_ours = code in (1, -signal.SIGINT) and before_ours
+    return is_of_scripts or (is_of_ours and (not log or "KeyboardInterrupt" in log))
+
+
 def ctrl_c(case: Case) -> Figures:
     """Ten times ctrl-C at random moments, each time started again in the same run folder."""
     data, keys = make_data(case.folder)
@@ -52,12 +73,8 @@ def ctrl_c(case: Case) -> Figures:
             code = launcher.wait(timeout=HANG_S)
         finally:
             launcher.kill()
-        # Of ctrl-C before the first line of a script or of ours, Python makes 1, or dies by it: to
-        # a shell that is 130, too.
         log = log_of(case.folder, attempt)
-        is_pythons = code == 1 and "init_import_site" in log
-        is_early = code == -signal.SIGINT and len(log) < 4000 and "headrace: " not in log
-        if code != 130 and not is_pythons and not is_early:
+        if code != 130 and not is_of_python(code, log):
             raise LedgerError(f"{attempt} ended with {code}:\n{log}")
     last = Attempt(number=10, world=2)
     code = start(case.server, case.folder, data, last, EPOCHS, run_folder="run").wait(timeout=1200)
