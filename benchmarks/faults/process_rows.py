@@ -11,7 +11,6 @@ from pathlib import Path
 
 import psutil
 from audit import Audit, audit
-from kills import SAMPLES as KILLED_SAMPLES
 from kills import (
     LONGEST_LOG,
     Attempt,
@@ -23,6 +22,7 @@ from kills import (
     start,
     wait_for_lines,
 )
+from kills import SAMPLES as KILLED_SAMPLES
 from ledger import LedgerError
 from matrix import HANG_S, Case, Figures, Row, wait_for
 
