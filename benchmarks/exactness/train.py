@@ -9,11 +9,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 from pathlib import Path
 
-import torch
+# As it loads, torch imports NumPy and takes whatever that raises for a lack of NumPy: ctrl-C, too.
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+import torch  # noqa: E402 - see above
 
-import headrace
+signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+import headrace  # noqa: E402 - torch first
 
 
 def main() -> None:
