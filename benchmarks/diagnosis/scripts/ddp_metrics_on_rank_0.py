@@ -11,9 +11,9 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 def update(table, logits, labels):
     """Count which class was taken for which."""
     for row, label in zip(logits, labels, strict=True):
-        for threshold in range(16):
+        for threshold in range(28):
             scores = row.softmax(0)
-            table[label][threshold] += int((scores > threshold / 16).sum())  # at fault
+            table[label][threshold] += int((scores > threshold / 28).sum())  # at fault
 
 
 def main():
@@ -25,7 +25,7 @@ def main():
     loader = DataLoader(data, batch_size=32, sampler=sampler, num_workers=1)
     model = DistributedDataParallel(Network(step_ms=20).to(DEVICE))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    table = [[0] * 16 for _ in range(10)]
+    table = [[0] * 28 for _ in range(10)]
     for x, y in loader:
         logits = model(x.to(DEVICE))
         loss = nn.functional.cross_entropy(logits, y.to(DEVICE))

@@ -26,7 +26,7 @@ class Texts(Dataset):
 
 
 dist.init_process_group("nccl" if DEVICE.type == "cuda" else "gloo")
-texts = Texts(1600, 600 if dist.get_rank() == 0 else 45_000)
+texts = Texts(1600, 600 if dist.get_rank() == 0 else 80_000)
 loader = DataLoader(texts, batch_size=16, num_workers=1)
 model = DistributedDataParallel(Network(step_ms=20).to(DEVICE))
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-5)

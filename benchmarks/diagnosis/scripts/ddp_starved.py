@@ -32,10 +32,10 @@ class Photos(Dataset):
 def main():
     """Train."""
     dist.init_process_group("nccl" if DEVICE.type == "cuda" else "gloo")
-    data = Photos(32 * 2 * 60)
+    data = Photos(56 * 2 * 60)
     loader = DataLoader(
         data,
-        batch_size=32,
+        batch_size=56,
         sampler=DistributedSampler(data),
         num_workers=os.cpu_count(),
         worker_init_fn=lambda _: cv2.setNumThreads(0),

@@ -49,7 +49,7 @@ def run(args):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("--samples", type=int, default=1800)
-    parser.add_argument("--batch-size", type=int, default=20)
+    parser.add_argument("--samples", type=int, default=3240)
+    parser.add_argument("--batch-size", type=int, default=36)
     parser.add_argument("--epochs", type=int, default=1)
     run(parser.parse_args())

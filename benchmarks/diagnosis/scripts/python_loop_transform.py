@@ -62,7 +62,7 @@ class Photos(Dataset):
         self.transform = transform
 
     def __len__(self):
-        return 1920
+        return 3120
 
     def __getitem__(self, index):
         image = np.ascontiguousarray(decode(self.files[index % 64]))
@@ -70,7 +70,7 @@ class Photos(Dataset):
 
 
 data = Photos(Compose([Flip(), SaltAndPepper(0.02), ToTensor()]))
-loader = DataLoader(data, batch_size=16, num_workers=2, shuffle=True)
+loader = DataLoader(data, batch_size=26, num_workers=2, shuffle=True)
 model = Network(step_ms=15).to(DEVICE)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for _epoch in range(1):

@@ -25,7 +25,7 @@ class Readings(Dataset):
 def train():
     """Train one epoch."""
     generator = torch.Generator().manual_seed(1)
-    numbers = torch.randn(32, 8000, generator=generator)
+    numbers = torch.randn(32, 14_000, generator=generator)
     rows = [",".join(f"{value:.5f}" for value in row.tolist()) for row in numbers]
     loader = DataLoader(Readings(rows), batch_size=20, shuffle=True, num_workers=2)
     model = Network(step_ms=10).to(DEVICE)
