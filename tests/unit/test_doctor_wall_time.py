@@ -1196,3 +1196,29 @@ def test_the_phases_and_the_headline_tell_the_same_gradient_sync():
     assert "gradient sync takes 25% of step time" in rules["sync-bound"].title
     steps = gather_evidence(script.tables).steps
     assert sum(steps.shares.values()) == pytest.approx(1.0)
+
+
+MOVES = stack(LOOP, f"{TORCH[:-6]}/lightning/fabric/apply_func.py:104:batch_to")
+IN_CLOSURE = stack(
+    LOOP,
+    f"{TORCH}/optim/optimizer.py:520:wrapper",
+    f"{TORCH}/optim/sgd.py:120:SGD.step",
+    f"{TORCH[:-6]}/lightning/loops/automatic.py:319:_closure",
+    f"{TORCH}/nn/modules/module.py:1778:Module._call_impl",
+)
+IN_HOOK = stack(LOOP, f"{TORCH}/optim/optimizer.py:530:wrapper", f"{SCRIPT}:12:on_step")
+
+
+@pytest.mark.parametrize(
+    ("text", "outside"), [(IN_CLOSURE, False), (IN_HOOK, False), (MOVES, True)]
+)
+def test_a_few_samples_before_a_closure_do_not_stand_for_the_model_in_it(text: str, outside: bool):
+    script = Script().iterates().train(100)  # 15 ms of 40 are forward: 1.5 s
+    script.seen(text, "forward" if text == MOVES else "optimizer", 50 * MS, 1400 * MS)
+    script.seen(MOVES, "forward", 1400 * MS, 1500 * MS)
+    _, rules = found(script)
+    assert ("time-outside-model" in rules) == outside
+    samples = gather_evidence(script.tables).rank_samples
+    assert {each.phase for each in samples if "closure" in each.frames[-2].function} <= {"forward"}
+    hooks = [each.phase for each in samples if each.frames[-1].function == "on_step"]
+    assert hooks == ["optimizer"] * (text == IN_HOOK)

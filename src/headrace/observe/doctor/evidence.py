@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.core.source_location import CodeFolders
+from headrace.observe.doctor.closure_samples import with_closures_as_forward
 from headrace.observe.doctor.findings import Cause, Fact, Finding, Remedy, Severity
 from headrace.observe.doctor.other_time import OtherTime, gather_other_time
 from headrace.observe.doctor.sampler_stacks import within_sampler
@@ -437,7 +438,10 @@ def gather_evidence(tables: Tables) -> Evidence:
     shares = None
     if work is not None and loader_columns is not None and offload is None:
         shares = work.shares(loader_columns, fetches)
-    rank_samples = read_stack_samples(stacks, stacks["worker"] < 0, since_s, folders)
+    rank_samples, slow_samples = (
+        with_closures_as_forward(read_stack_samples(rows, rows["worker"] < 0, since_s, folders))
+        for rows in (stacks, slow_stacks)
+    )
     workers = loader.workers if loader is not None else 0
     waits = steps.share("data_wait") if workers else 0.0
     wanted = rank_thread_demand(rank_samples, waits, host, mean_threads(usage, processes, "rank"))
@@ -459,7 +463,7 @@ def gather_evidence(tables: Tables) -> Evidence:
         wanted_threads=wanted,
         making_samples=making,
         rank_samples=rank_samples,
-        slow_samples=read_stack_samples(slow_stacks, slow_stacks["worker"] < 0, since_s, folders),
+        slow_samples=slow_samples,
         transforms=transform_shares(columns(tables, "transforms"), number, folders),
         processes=processes,
         fetches=fetches,

@@ -510,8 +510,20 @@ def _outside_in_phase(
         if not _waits_for_device(evidence, sample)
         and (is_in(sample, wrappers) or (not runs_model(sample) and is_outside(sample)))
     ]
-    seen = sum(sample.wall_ns for sample in inside)
-    return outside, usual * sum(sample.wall_ns for sample in outside) / max(seen, 1.0)
+    return outside, usual * _share_of_phase(outside, inside, float(spent.sum()))
+
+
+_SEEN_WELL = 0.5
+"""Where samples cover less of a phase's time, what they do not show is the model's."""
+
+
+def _share_of_phase(
+    some: Sequence[StackSample], seen: Sequence[StackSample], phase_ns: float
+) -> float:
+    """Return the share of a phase's time that some of its samples stand for, 0 to 1."""
+    seen_ns = sum(sample.wall_ns for sample in seen)
+    whole_ns = seen_ns if seen_ns >= _SEEN_WELL * phase_ns else phase_ns
+    return sum(sample.wall_ns for sample in some) / max(whole_ns, 1.0)
 
 
 def _waits_for_device(evidence: Evidence, sample: StackSample) -> bool:
@@ -526,8 +538,8 @@ def _in_hooks(evidence: Evidence) -> tuple[list[StackSample], Floats]:
         inside = _within(evidence.rank_samples, steps.rows, (phase,))
         hooks = [each for each in map(hook_part, inside) if each is not None]
         hooks = [each for each in hooks if not _waits_for_device(evidence, each)]
-        share = sum(each.wall_ns for each in hooks) / max(sum(each.wall_ns for each in inside), 1.0)
         phase_ns = steps.phase_ns(phase)
+        share = _share_of_phase(hooks, inside, float(phase_ns.sum()))
         spent += np.minimum(phase_ns, 2.0 * float(np.median(phase_ns))) * share
         found += hooks
     return found, spent
