@@ -13,7 +13,7 @@ class Checked(Dataset):
 
     def __init__(self, count):
         self.count = count
-        self.records = [bytes(range(256)) * 42 for _ in range(16)]
+        self.records = [bytes(range(256)) * 64 for _ in range(16)]
 
     def __len__(self):
         return self.count
