@@ -65,6 +65,14 @@ def test_a_cause_comes_before_a_symptom_that_costs_more(
     assert order(evidence, *found) == [cause, symptom]
 
 
+@pytest.mark.parametrize(
+    ("phase", "first"), [("data_wait", "cpu-starved-by-ranks"), ("forward", "slow-rank")]
+)
+def test_ranks_that_starve_wait_unequally_long(evidence: Evidence, phase: str, first: str):
+    found = finding("slow-rank", 4.0, phase=phase), finding("cpu-starved-by-ranks", 3.0)
+    assert order(evidence, *found)[0] == first
+
+
 @pytest.mark.parametrize(("slow_s", "first"), [(4.0, "slow-rank"), (1.0, "sync-bound")])
 def test_a_slow_rank_explains_no_more_sync_than_it_costs(
     evidence: Evidence, slow_s: float, first: str

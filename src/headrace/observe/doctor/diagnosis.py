@@ -230,6 +230,8 @@ def _conditional_pairs(findings: Sequence[Finding], evidence: Evidence) -> list[
     # Sync counts as on the rank that waits least, so a much larger part is the network's.
     if slow and sync and slow.seconds_lost >= _EXPLAINS * sync.seconds_lost:
         pairs.append(("slow-rank", "sync-bound"))
+    if slow and slow.evidence["phase"] == "data_wait":  # ranks that starve wait unequally long
+        pairs.append(("cpu-starved-by-ranks", "slow-rank"))
     if worker is not None and few is not None:
         if _wants_workers_first(worker, few, evidence):
             pairs.append(("too-few-workers", "cpu-bound-worker"))
