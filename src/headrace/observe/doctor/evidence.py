@@ -423,9 +423,8 @@ def gather_evidence(tables: Tables) -> Evidence:
     system, usage = columns(tables, "system"), columns(tables, "process_usage")
     processes, host = columns(tables, "processes"), read_host_usage(tables, steps.span_ns)
     folders = read_code_folders(columns(tables, "code_folders"))
-    loader = None
-    if loader_columns is not None:
-        loader = training_loader(loader_columns, columns(tables, "library_loaders"), folders)
+    libraries = columns(tables, "library_loaders")
+    loader = None if loader_columns is None else training_loader(loader_columns, libraries, folders)
     since_s = recording_start_s(columns(tables, "hosts"), processes)
     making = _making_samples(stacks, loader, since_s, folders)
     joint = _joint_loaders(tables, steps, number, folders)
@@ -435,19 +434,17 @@ def gather_evidence(tables: Tables) -> Evidence:
     if measured is not None:
         made = {each: _making_samples(stacks, other, since_s, folders) for other, each in joint}
         measured = _with_other_limits(measured, host, making, made)
-    shares = None
-    if work is not None and loader_columns is not None and offload is None:
-        shares = work.shares(loader_columns, fetches)
+    shares = _worker_shares(work, loader_columns, fetches) if offload is None else None
     rank_samples, slow_samples = (
         with_closures_as_forward(read_stack_samples(rows, rows["worker"] < 0, since_s, folders))
         for rows in (stacks, slow_stacks)
     )
     workers = loader.workers if loader is not None else 0
-    waits = steps.share("data_wait") if workers else 0.0
-    wanted = rank_thread_demand(rank_samples, waits, host, mean_threads(usage, processes, "rank"))
+    waits, threads = steps.share("data_wait"), mean_threads(usage, processes, "rank")
+    wanted = rank_thread_demand(rank_samples, waits if workers else 0.0, host, threads)
     if work is not None and workers:
-        most = mean_threads(usage, processes, "worker")
-        wanted += worker_thread_demand(work, workers, host, most)
+        threads = mean_threads(usage, processes, "worker")
+        wanted += worker_thread_demand(work, workers, host, threads)
     return Evidence(
         steps=steps,
         other_time=gather_other_time(tables, steps, since_s, folders),
@@ -473,6 +470,12 @@ def gather_evidence(tables: Tables) -> Evidence:
         system=system,
         usage=usage,
     )
+
+
+def _worker_shares(
+    work: BatchWork | None, loader: Columns | None, fetches: Columns
+) -> WorkerShares | None:
+    return None if work is None or loader is None else work.shares(loader, fetches)
 
 
 def _with_other_limits(
