@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from textwrap import dedent, indent
+from typing import Any
 
 import pytest
 
@@ -125,9 +126,15 @@ class Rank:
 
 
 def diagnosed(
-    tmp_path: Path, statement: str = "if number % world != rank:", ranks: int = 2, **step: float
+    tmp_path: Path,
+    statement: str = "if number % world != rank:",
+    ranks: int = 2,
+    batches: int = 2,
+    each_ms: float = 20,
+    kept_ms: float = 0.05,
+    used_ms: float = 20,
 ) -> Diagnosis:
-    """A run of ranks that train on each second batch, unless `step` says otherwise."""
+    """A run of ranks that train on each second batch; of each step, what `Rank.step` takes."""
     script = tmp_path / "train.py"
     script.write_text(SCRIPT.format(statement=statement), encoding="utf-8")
     tables = RunTables()
@@ -135,7 +142,7 @@ def diagnosed(
     for number in range(ranks):
         rank = Rank(tables, script, number)
         for _ in range(80):
-            rank.step(**{"batches": 2, "each_ms": 20, "kept_ms": 0.05, "used_ms": 20, **step})  # type: ignore[arg-type]
+            rank.step(batches, each_ms, kept_ms, used_ms)
         rank.asks()
     return diagnose(tables)
 
@@ -171,8 +178,8 @@ def test_batches_that_every_rank_makes_and_most_skip(tmp_path: Path, ranks: int,
     ],
     ids=str,
 )
-def test_what_skips_no_batches_or_costs_nothing(tmp_path: Path, other: dict[str, object]):
-    diagnosis = diagnosed(tmp_path, **other)  # type: ignore[arg-type]
+def test_what_skips_no_batches_or_costs_nothing(tmp_path: Path, other: dict[str, Any]):
+    diagnosis = diagnosed(tmp_path, **other)
     assert "skipped-batches" not in {finding.rule for finding in diagnosis.findings}
 
 
@@ -311,6 +318,6 @@ def test_samples_that_every_worker_makes_and_most_skip(tmp_path: Path, ranks: in
 
 
 @pytest.mark.parametrize("other", [{"line": 5}, {"style": "map"}], ids=str)
-def test_work_for_the_workers_own_samples_is_not_skipped(tmp_path: Path, other: dict[str, object]):
-    diagnosis = streamed(tmp_path, **other)  # type: ignore[arg-type]
+def test_work_for_the_workers_own_samples_is_not_skipped(tmp_path: Path, other: dict[str, Any]):
+    diagnosis = streamed(tmp_path, **other)
     assert "skipped-samples" not in {finding.rule for finding in diagnosis.findings}

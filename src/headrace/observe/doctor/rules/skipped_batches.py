@@ -94,7 +94,7 @@ def check_skipped_samples(evidence: Evidence) -> Finding | None:
     )
     return evidence.finding(
         f"each worker makes {how_many} samples for one that it keeps, in {cause}",
-        min(shares[1] * evidence.flow_wait_seconds, evidence.flow_wait_seconds),
+        found.most_share * evidence.flow_wait_seconds,
         {
             "data_wait_share": evidence.steps.data_wait_share,
             "share_of_making": cause.share,
