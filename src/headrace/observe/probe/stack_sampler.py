@@ -1,4 +1,4 @@
-"""The stack sampler: where the working thread is, some 50 times a second at most, with its CPU time.
+"""The stack sampler: where the working thread is, about 50 times a second, with its CPU time.
 
 A sampler thread reads the frames of the thread that works. A sample counts for the wall time since
 the last one, and for the working thread's CPU time in it: a line with wall time and no CPU time was
