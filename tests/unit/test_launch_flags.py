@@ -31,7 +31,7 @@ def test_every_value_flag_of_torchrun_is_taken_in_every_spelling(script: str):
             continue
         value = next(iter(action.choices)) if action.choices else values.get(action.type, "2")
         for spelling in action.option_strings:
-            job = parse_torchrun_flags([spelling, value, script])
+            job = parse_torchrun_flags(["--nnodes=4", spelling, value, script])
             expected = [value] if isinstance(getattr(job.args, action.dest), list) else value
             assert str(getattr(job.args, action.dest)) == str(expected)
 
@@ -76,6 +76,9 @@ def test_auto_means_devices_or_one(script: str):
         (["--nproc-per-node", "0", "SCRIPT"], "one rank or more"),
         (["--nnodes", "a:b", "SCRIPT"], "MIN:MAX"),
         (["--nnodes", "3:2", "SCRIPT"], "MIN no more than MAX"),
+        (["--node-rank", "1", "SCRIPT"], "--node-rank 1: with --nnodes 1:1 hosts are numbered"),
+        (["--nnodes=2", "--node-rank=2", "SCRIPT"], "--node-rank 2: with --nnodes 2 .* 0 to 1"),
+        (["--nnodes", "2", "--node-rank", "-1", "SCRIPT"], "--node-rank -1: "),
         (["--monitor-interval", "0", "SCRIPT"], "--monitor-interval 0: give seconds, more than 0"),
         (["--monitor-interval", "nan", "SCRIPT"], "--monitor-interval nan: give seconds"),
         (["--max-run", "99999999999999", "SCRIPT"], "it is no time"),

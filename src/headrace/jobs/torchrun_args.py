@@ -315,13 +315,16 @@ def _torchrun_job(spec: JobSpec, args: argparse.Namespace, parser: _Parser) -> T
     ranks_here = emulated or _local_ranks(args.nproc_per_node)
     args.nproc_per_node = str(ranks_here)
     _check_interval(args.monitor_interval)
+    hosts = _hosts_with_ranks(cluster, args.nnodes)
+    if cluster is None:
+        _check_node_rank(args, hosts)
     shutdown_s = getattr(args, "shutdown_timeout", None)
     return TorchrunJob(
         spec=replace(spec, contract=contract),
         args=args,
         ranks_here=ranks_here,
         emulated_ranks=emulated,
-        world_size=ranks_here * _hosts_with_ranks(cluster, args.nnodes),
+        world_size=ranks_here * hosts,
         keeps_own_logs=any(getattr(args, name, None) not in (None, "0", []) for name in _LOG_FLAGS),
         shutdown_s=_SHUTDOWN_S if shutdown_s is None else int(shutdown_s),
         asks_for_ranks=asks_for_ranks,
@@ -513,6 +516,15 @@ def _local_ranks(nproc_per_node: str) -> int:
 def _check_interval(interval_s: float) -> None:
     if not 0 < interval_s < float("inf"):  # torch ends in an assertion without a text
         raise UsageError(f"--monitor-interval {interval_s:g}: give seconds, more than 0.")
+
+
+def _check_node_rank(args: argparse.Namespace, hosts: int) -> None:
+    # Only a static rendezvous uses it, and would wait for a host that never comes.
+    if args.rdzv_backend == "static" and not args.standalone and not 0 <= args.node_rank < hosts:
+        raise UsageError(
+            f"--node-rank {args.node_rank}: with --nnodes {args.nnodes} hosts are numbered from 0 "
+            f"to {hosts - 1}."
+        )
 
 
 def _hosts_with_ranks(cluster: ClusterOptions | None, nnodes: str) -> int:

@@ -159,10 +159,7 @@ def _list_objects(
         found = list(open_store(url, config=config, client="direct").list())
     except StorageError as error:
         if NO_FILES_NAME in str(error):
-            raise UsageError(
-                f"--channel {channel.name}={safe_url(url)}: {NO_FILES_NAME}. Rename the object, or "
-                "name a folder beside it."
-            ) from None
+            raise UsageError(f"--channel {channel.name}={error}") from None
         if location.kind != "http":  # a plain web server has no listing
             raise
         found, unlisted = [], error

@@ -55,12 +55,14 @@ class FailureKind(Enum):
         StorageTimeoutError,
         "Check the network and the server, or raise RetryPolicy.deadline_s.",
     )
+    BAD_KEY = StorageError, "Rename the object, or name a folder beside it."
     REFUSED = StorageError, "Check the URL and the connection's settings."
 
     @property
     def passing(self) -> bool:
         """Whether a retry may help."""
-        return self not in {FailureKind.NOT_FOUND, *DENIALS, FailureKind.REFUSED}
+        final = {FailureKind.NOT_FOUND, FailureKind.BAD_KEY, FailureKind.REFUSED, *DENIALS}
+        return self not in final
 
 
 DENIALS = frozenset({FailureKind.DENIED, FailureKind.CREDENTIALS})
@@ -75,8 +77,8 @@ class RequestFailure:
     detail: str  # safe to print
 
 
-NO_FILES_NAME = "an object's key has an empty, '.' or '..' part, or a control character in it"
-"""Why the client refuses to list an object: no file could have its name."""
+NO_FILES_NAME = "has an empty, '.' or '..' part, or a control character in it"
+"""Why the client refuses to list an object: no file could have its key as a path."""
 
 
 class WrongAnswerError(Exception):
@@ -85,6 +87,7 @@ class WrongAnswerError(Exception):
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([A-Za-z0-9]{1,64})</Code>")
+_KEY = re.compile(r'Path "(.*?)"(?: contained|: Encountered) ', re.DOTALL)
 _UNEXPECTED = re.compile(r"Requested (\d+\.\.\d+), got (\d+\.\.\d+)")
 _THROTTLING_CODES = {"SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded"}
 _CREDENTIALS_CODES = {
@@ -128,7 +131,7 @@ def describe_failure(error: BaseException) -> RequestFailure:
     if isinstance(error, TimeoutError):
         return RequestFailure(FailureKind.TIMED_OUT, "no answer in time")
     if isinstance(error, InvalidPathError):
-        return RequestFailure(FailureKind.REFUSED, NO_FILES_NAME)
+        return RequestFailure(FailureKind.BAD_KEY, _bad_key(str(error)))
     message = str(error)
     text = _URL.sub("", message)  # a URL contains the object's name, which may match
     status = _STATUS.search(text)
@@ -144,6 +147,13 @@ def describe_failure(error: BaseException) -> RequestFailure:
     kind = FailureKind.NOT_FOUND if is_missing else FailureKind.REFUSED
     other = RequestFailure(kind, f"the client failed ({type(error).__name__})")
     return failure or _from_words(text) or other
+
+
+def _bad_key(message: str) -> str:
+    """Return why no file could have an object's key: the client would not even list it."""
+    named = _KEY.search(message)
+    key = f"the key {named[1]!r}" if named else "an object's key"
+    return f"{key} {NO_FILES_NAME}"
 
 
 def _is_metadata_request(url: str) -> bool:
