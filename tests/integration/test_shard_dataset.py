@@ -7,6 +7,8 @@ import json
 import random
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import cv2
@@ -88,6 +90,27 @@ def test_both_loaders_deliver_every_sample_once(url: str):
     for _ in range(2):
         assert len(set(keys_of(ours))) == COUNT
     assert len(set(keys_of(torchs))) == COUNT
+
+
+_WORKERS_MODULES = """
+import sys
+import psutil
+from headrace import DataLoader, ShardDataset
+
+batches = iter(DataLoader(ShardDataset(sys.argv[1]), 8, num_workers=2))
+next(batches)
+children = psutil.Process().children(recursive=True)
+workers = [each for each in children if "workers.forkserver" in " ".join(each.cmdline())]
+assert len(workers) >= 2
+print([each.path for worker in workers for each in worker.memory_maps() if "_hashlib" in each.path])
+"""
+
+
+def test_workers_that_check_the_index_do_without_openssl(local: str):
+    ended = subprocess.run(
+        [sys.executable, "-c", _WORKERS_MODULES, local], capture_output=True, text=True, check=False
+    )
+    assert ended.stdout.strip() == "[]", ended.stderr
 
 
 def test_batches_are_the_same_inline_and_from_workers(url: str):

@@ -1,6 +1,6 @@
-"""Lazy imports: names of a package (PEP 562) and hashlib, imported at their first use.
+"""Lazy imports: names of a package (PEP 562), and hash functions without OpenSSL's 5 MB.
 
-`hashlib` loads OpenSSL, 5 MB that most workers never use.
+`hashlib` loads OpenSSL, and most workers hash no more than keys and parts of an index.
 """
 
 from __future__ import annotations
@@ -30,13 +30,31 @@ def lazy_importer(package: str, homes: Mapping[str, str]) -> Callable[[str], Any
 
 def blake2b(data: bytes, size_bytes: int) -> bytes:
     """Return the BLAKE2b hash of `data`, of 1 to 64 bytes."""
-    import hashlib
-
-    return hashlib.blake2b(data, digest_size=size_bytes).digest()
+    make = _own_hash("blake2b", "_blake2")
+    return make(data, digest_size=size_bytes).digest()
 
 
 def sha256() -> _Hash:
-    """Return a new SHA-256 state."""
+    """Return a new SHA-256 state, of OpenSSL's: fast for whole files."""
     import hashlib
 
     return hashlib.sha256()
+
+
+def small_sha256() -> _Hash:
+    """Return a new SHA-256 state for less than some MB, without OpenSSL, where Python has one."""
+    return _own_hash("sha256", "_sha2", "_sha256")()
+
+
+def _own_hash(name: str, *modules: str) -> Callable[..., _Hash]:
+    """Return a hash function of Python's own, of the first of its modules that there is.
+
+    As the standard library's `random` does. A build of Python may lack them.
+    """
+    for module in (*modules, "hashlib"):
+        try:
+            function: Callable[..., _Hash] = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError):
+            continue
+        return function
+    raise ImportError(f"this Python has no {name}")

@@ -22,7 +22,7 @@ from typing import Literal, Self
 
 import numpy as np
 
-from headrace.core.lazy import sha256
+from headrace.core.lazy import small_sha256
 
 MemberKind = Literal["range", "object", "value"]
 ColumnCode = Literal["H", "i", "I", "q"]
@@ -99,7 +99,7 @@ class IndexRows:
         It depends on values alone, neither on Arrow's framing nor on columns of extensions that no
         row has, so that a shard's digest is known before the other shards are.
         """
-        state = sha256()
+        state = small_sha256()
         first, last = self.key_ends[0], self.key_ends[self.count]
         state.update((np.asarray(self.key_ends) - first).astype("<i4").tobytes())
         state.update(self.text[first:last])

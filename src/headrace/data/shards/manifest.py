@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, Self, get_args
 
 from headrace.core.errors import DatasetError
-from headrace.core.lazy import sha256
+from headrace.core.lazy import small_sha256
 from headrace.data.shards.index_rows import MemberKind
 from headrace.data.shards.reports import BadFile
 
@@ -133,7 +133,7 @@ def fingerprint_of(layout: Layout, shards: Sequence[ShardEntry]) -> str:
     """Return the dataset's fingerprint: 32 hexadecimal digits."""
     content = [FORMAT, VERSION, layout]
     rows = [[shard.name, shard.size_bytes, shard.num_samples, shard.digest] for shard in shards]
-    state = sha256()
+    state = small_sha256()
     state.update(json.dumps([content, rows]).encode())
     return state.hexdigest()[:32]
 
