@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import threading
 from collections.abc import Callable
@@ -13,7 +14,9 @@ import pytest
 
 from headrace.core.files import (
     create_atomically,
+    create_temporary,
     is_temporary,
+    remove_abandoned_files,
     write_atomically,
     write_text_atomically,
 )
@@ -55,6 +58,32 @@ def test_a_file_in_new_folders_survives_a_power_cut(
     assert flushed == ["a", tmp_path.name, "file", "b"]
     write(tmp_path / "a" / "b" / "d.json", b"{}")
     assert flushed[4:] == ["file", "b"]
+
+
+def test_a_temporary_file_is_another_where_it_was_taken_for_abandoned(tmp_path: Path):
+    tried: list[str] = []
+
+    def create(name: str) -> int:
+        """Make a file as it is found, by another process, before it is locked."""
+        tried.append(name)
+        descriptor = os.open(tmp_path / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        if len(tried) == 1:
+            remove_abandoned_files(tmp_path)
+        elif len(tried) == 2:
+            with (tmp_path / name).open("rb") as other:  # which is about to remove it
+                fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                others.append(os.dup(other.fileno()))
+        return descriptor
+
+    others: list[int] = []
+    name, descriptor = create_temporary(create)
+    assert tried[2:] == [name]
+    remove_abandoned_files(tmp_path)
+    assert (tmp_path / name).exists()
+    for each in (descriptor, *others):
+        os.close(each)
+    remove_abandoned_files(tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("reason", [errno.EINVAL, errno.ENOSYS, errno.EACCES])

@@ -10,7 +10,7 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
@@ -120,13 +120,25 @@ def _replaced_claim(temporary: Path, file: Path) -> bool:
 
 def _open_temporary(folder: Path) -> tuple[Path, FileIO]:
     """Return a new temporary file and its path; it is locked while it is being written."""
+    name, descriptor = create_temporary(lambda new: os.open(folder / new, _NEW_FILE, 0o666))
+    return folder / name, FileIO(descriptor, "wb")
+
+
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+
+
+def create_temporary(create: Callable[[str], int]) -> tuple[str, int]:
+    """Return name and descriptor of a new temporary file, locked until it is closed.
+
+    `create` makes a file of a name, and returns its descriptor.
+    """
     while True:
-        path = folder / temporary_name()
-        out = path.open("xb", buffering=0)
+        name = temporary_name()
+        descriptor = create(name)
         # Without locks on the file system abandoned files stay.
-        if try_lock(out.fileno(), required=False) and os.fstat(out.fileno()).st_nlink:
-            return path, out
-        out.close()  # `remove_abandoned_files` had it before it was locked
+        if try_lock(descriptor, required=False) and os.fstat(descriptor).st_nlink:
+            return name, descriptor
+        os.close(descriptor)  # `remove_abandoned_files` had it before it was locked
 
 
 def open_regular_file(path: Path) -> int:

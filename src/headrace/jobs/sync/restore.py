@@ -18,8 +18,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from headrace.core.errors import CheckpointError, NotFoundError
-from headrace.core.file_lock import try_lock
-from headrace.core.files import remove_abandoned_files, temporary_name, write_all
+from headrace.core.files import create_temporary, remove_abandoned_files, write_all
 from headrace.data.storage.store import split_span
 from headrace.jobs.sync.file_groups import is_truncated
 from headrace.jobs.sync.remote_copy import (
@@ -165,12 +164,13 @@ class _RestoredFolder:
     @contextmanager
     def replacing(self, file: SyncedFile) -> Iterator[int]:
         """Yield the descriptor of a new file, which takes the name where the block ends well."""
-        name, draft = Path(file.name).name, temporary_name()
+        name = Path(file.name).name
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with self._opened(file.name, make=True) as above:
-            descriptor = os.open(draft, flags, 0o666, dir_fd=above)
             # Another host's restore into the same folder leaves a locked draft alone.
-            try_lock(descriptor, required=False)
+            draft, descriptor = create_temporary(
+                lambda new: os.open(new, flags, 0o666, dir_fd=above)
+            )
             try:
                 yield descriptor
                 os.utime(descriptor, ns=(file.mtime_ns, file.mtime_ns))
