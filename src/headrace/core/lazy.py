@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def blake2b(data: bytes, size_bytes: int) -> bytes:
 
 
 def sha256() -> _Hash:
-    """Return a new SHA-256 state, of OpenSSL's: fast for whole files."""
+    """Return a new SHA-256 state of OpenSSL's, which is fast enough for whole files."""
     import hashlib
 
     return hashlib.sha256()
@@ -46,6 +47,7 @@ def small_sha256() -> _Hash:
     return _own_hash("sha256", "_sha2", "_sha256")()
 
 
+@cache  # a module that there is not would be looked for at each hash
 def _own_hash(name: str, *modules: str) -> Callable[..., _Hash]:
     """Return a hash function of Python's own, of the first of its modules that there is.
 
