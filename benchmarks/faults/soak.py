@@ -48,8 +48,8 @@ from report import ROOT, Row, write_section
 
 FAULTS = {"busy": 0.02, "reset": 0.01, "short_body": 0.005, "cut_range": 0.005, "stall": 0.002}
 BETWEEN_HARMS_S = (3.0, 15.0)
-ATTEMPT_S = (240.0, 420.0)
-SETTLING_S = 120.0  # until the pages of fixed size for records have all been touched
+ATTEMPT_MINUTES = (4.0, 7.0)
+SETTLING_S = 120.0  # a rank touches more of the 1 MiB for its records for some minutes
 FOR_EVER = 10**6
 
 
@@ -58,9 +58,11 @@ class Soak:
     """What has happened so far."""
 
     chance: random.Random
+    attempt_s: tuple[float, float]  # the shortest and the longest attempt
     harms: Counter[str] = field(default_factory=Counter)
     slopes: list[float] = field(default_factory=list)  # MB a minute of a rank
-    memory: list[tuple[float, float]] = field(default_factory=list)  # of the attempt: s, MB a rank
+    own_slopes: list[float] = field(default_factory=list)  # without pages of files
+    memory: list[tuple[float, float, float]] = field(default_factory=list)  # s, MB a rank, own MB
 
 
 def main() -> None:
@@ -68,9 +70,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--attempt", type=float, nargs=2, default=ATTEMPT_MINUTES, metavar="MINUTES",
+        help="the shortest and the longest attempt",
+    )  # fmt: skip
     parser.add_argument("--dry", action="store_true", help="write nothing to docs/")
     options = parser.parse_args()
-    soak = Soak(random.Random(options.seed))
+    shortest, longest = options.attempt
+    soak = Soak(random.Random(options.seed), attempt_s=(shortest * 60, longest * 60))
     with (
         tempfile.TemporaryDirectory() as temporary,
         s3_server(Path(temporary) / "s3") as server,
@@ -89,10 +96,9 @@ def main() -> None:
         Row("samples lost", [float(len(found.lost))], "<= 0"),
         Row("samples duplicated", [float(len(found.duplicated))], "<= 0"),
         Row("memory of a rank, more MB a minute", soak.slopes, "<= 1"),
+        Row("of it its own, without pages of files", soak.own_slopes, ""),
     ]
-    command = (
-        f"python benchmarks/faults/soak.py --minutes {options.minutes:g} --seed {options.seed}"
-    )
+    command = f"python {' '.join(sys.argv)}"
     write_section(
         "Soak", command, [description], rows, page=ROOT / "docs" / "faults.md", dry=options.dry
     )
@@ -113,7 +119,7 @@ def run(soak: Soak, server: S3Server, folder: Path, seconds: float):
         launcher = start(server, folder, data, attempt, FOR_EVER)
         try:
             wait_for_lines(launcher, folder, attempt, 0)
-            longest_s = min(until_s, time.monotonic() + soak.chance.uniform(*ATTEMPT_S))
+            longest_s = min(until_s, time.monotonic() + soak.chance.uniform(*soak.attempt_s))
             harm_for_a_while(soak, psutil.Process(launcher.pid), longest_s)
             kill_as_planned(launcher, folder, replace(attempt, steps=lines_of(folder, attempt)))
         finally:
@@ -143,16 +149,23 @@ def harm_for_a_while(soak: Soak, launcher: psutil.Process, until_s: float) -> No
     next_s = began_s + soak.chance.uniform(*BETWEEN_HARMS_S)
     while (now_s := time.monotonic()) < until_s:
         if now_s > began_s + SETTLING_S:
-            soak.memory.append((now_s - began_s, memory_of(launcher)))
+            soak.memory.append((now_s - began_s, *memory_of(launcher)))
         if now_s > next_s:
             harm(soak, launcher)
             next_s = now_s + soak.chance.uniform(*BETWEEN_HARMS_S)
         time.sleep(1.0)
     if len(soak.memory) > 30:
-        # The least of ten seconds: a save needs more for a moment.
-        tens = [soak.memory[at : at + 10] for at in range(0, len(soak.memory), 10)]
-        times, sizes = zip(*(min(each, key=itemgetter(1)) for each in tens), strict=True)
-        soak.slopes.append(60 * statistics.linear_regression(times, sizes).slope)
+        soak.slopes.append(slope_of(soak.memory, 1))
+        soak.own_slopes.append(slope_of(soak.memory, 2))
+
+
+def slope_of(memory: list[tuple[float, float, float]], column: int) -> float:
+    """Return how a column grows, MB a minute."""
+    # The least of ten seconds: a save needs more for a moment.
+    tens = [memory[at : at + 10] for at in range(0, len(memory), 10)]
+    least = [min(each, key=itemgetter(column)) for each in tens]
+    times, sizes = [each[0] for each in least], [each[column] for each in least]
+    return 60 * statistics.linear_regression(times, sizes).slope
 
 
 def harm(soak: Soak, launcher: psutil.Process) -> None:
@@ -173,13 +186,16 @@ def harm(soak: Soak, launcher: psutil.Process) -> None:
         soak.harms["a rank frozen" if what == "freeze" else f"kill -9 of a {what}"] += 1
 
 
-def memory_of(launcher: psutil.Process) -> float:
-    """Return the mean resident memory of the job's ranks, MB."""
-    sizes = []
+def memory_of(launcher: psutil.Process) -> tuple[float, float]:
+    """Return the mean resident memory of the job's ranks, and of it what is no file's, MB."""
+    found = []
     for rank in of_kind(launcher.children(recursive=True), "rank"):
         with suppress(psutil.NoSuchProcess):
-            sizes.append(rank.memory_info().rss / 1e6)
-    return statistics.mean(sizes) if sizes else 0.0
+            found.append(rank.memory_info())
+    if not found:
+        return 0.0, 0.0
+    own = statistics.mean(info.rss - info.shared for info in found) / 1e6
+    return statistics.mean(info.rss for info in found) / 1e6, own
 
 
 def last_epoch(folder: Path) -> int:

@@ -76,7 +76,7 @@ _PADDING, _FORGET, _TEXT = 0, 0xFFFE, 0xFFFF
 # at once; struct.pack_into sets them to zero first, visible to other processes.
 _CAPACITY, _WRITTEN, _READ, _DROPPED, _CLOSED, _PID, _MADE = range(1, 8)
 _LONGEST_TEXT_BYTES = 16_384
-_ALL_TEXTS_BYTES = 4 << 20  # limit of the texts that a writer, and its reader, holds
+_ALL_TEXTS_BYTES = 4 << 20  # limit of the texts that a reader holds
 _FRAMES = {number: (table.frame, table.text_indexes) for number, table in TABLES_BY_NUMBER.items()}
 
 
@@ -110,7 +110,9 @@ class RingWriter:
         self._map[: len(MAGIC)] = MAGIC  # last, so that no reader sees a half-written header
         self._written = 0
         self.dropped = 0  # records
-        self._texts: dict[str, int] = {}
+        # The number of each text, by its hash: the texts would be megabytes. Of as many as fit the
+        # limit, two have the same hash of 64 bits less than once in 10^10 runs.
+        self._texts: dict[int, int] = {}
         self._next_text = 0
         self._text_bytes = 0
         self._lock = threading.RLock()
@@ -151,14 +153,15 @@ class RingWriter:
 
     def _text(self, text: str) -> int:
         """Return the number of a text, writing a new one to the ring; -1 without room for it."""
-        number = self._texts.get(text)
+        key = hash(text)
+        number = self._texts.get(key)
         if number is None:
             number = self._next_text
             self._next_text += 1
             content = text.encode(errors="replace")[:_LONGEST_TEXT_BYTES]
             if not self._write(_TEXT, _NUMBER.pack(number) + content):
                 return -1
-            self._texts[text] = number
+            self._texts[key] = number
             self._text_bytes += len(content) + 64  # Python's overhead of a short text
         return number
 

@@ -6,7 +6,6 @@ import json
 import os.path
 import re
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Literal
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
@@ -163,10 +162,10 @@ def _http(url: str) -> Location:
     return Location(kind="http", root=root, prefix=prefix, url=shown, secret_url=url)
 
 
-@lru_cache(maxsize=4096)  # called for every sample of a shard
 def check_path(path: str) -> None:
     """Raise UsageError for a path that would leave the store, or names no object."""
-    if not path or any(segment in {"", ".", ".."} for segment in path.split("/")):
+    wrapped = f"/{path}/"  # three searches cost less than splitting: this runs for every sample
+    if "//" in wrapped or "/./" in wrapped or "/../" in wrapped:
         raise UsageError(
             f"{path!r} is no path of an object: it is relative to the store's URL, with names "
             "between single slashes, and without '.' and '..'."

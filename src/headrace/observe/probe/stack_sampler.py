@@ -26,7 +26,7 @@ from functools import partial
 from headrace.observe.probe.recording_session import SESSION
 from headrace.observe.probe.slow_steps import SlowStepSamples
 from headrace.observe.probe.startup_stacks import STARTUP_SAMPLER
-from headrace.observe.probe.thread_stack import StackKey, ThreadStack
+from headrace.observe.probe.thread_stack import StackKey, StackTexts, ThreadStack
 from headrace.observe.probe.timing_rates import SAMPLING_PERIOD_S, SamplingRate
 from headrace.records.schema import SLOW_STEP_STACKS, STACKS, Table
 
@@ -46,10 +46,10 @@ PhaseRequest = Callable[[Callable[[str], None]], None]
 class _SampleSums:
     """Sums of the samples since the last flush, by phase and stack, for a table of stacks."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, texts: StackTexts) -> None:
         self._table = table
         self._seen: dict[tuple[str, StackKey], tuple[ThreadStack | None, list[int]]] = {}
-        self._texts: dict[StackKey, tuple[ThreadStack, str]] = {}
+        self._texts = texts
 
     def add(self, lines: ThreadStack, wall_ns: int, cpu_ns: int, phase: str) -> None:
         """Add a sample."""
@@ -70,18 +70,9 @@ class _SampleSums:
         for (phase, _), (lines, (samples, wall_ns, cpu_ns)) in list(seen.items()):
             SESSION.write(
                 self._table, os.getpid(), SESSION.rank, SESSION.loader, SESSION.worker, phase,
-                "" if lines is None else self._text(lines), start_ns, samples, wall_ns, cpu_ns,
+                "" if lines is None else self._texts.of(lines), start_ns, samples, wall_ns, cpu_ns,
                 end_ns,
             )  # fmt: skip
-
-    def _text(self, lines: ThreadStack) -> str:
-        known = self._texts.get(lines.stack)
-        if known is not None:
-            return known[1]
-        text = lines.text()
-        if len(self._texts) < 8 * _MAX_STACKS:
-            self._texts[lines.stack] = (lines, text)
-        return text
 
 
 class StackSampler(threading.Thread):
@@ -109,7 +100,9 @@ class StackSampler(threading.Thread):
         self._sampling_lock = threading.Lock()  # held while sampling or writing
         self._is_stopping = self._is_over = False
         self._rate = SamplingRate()
-        self._sums, self._slow_sums = _SampleSums(STACKS), _SampleSums(SLOW_STEP_STACKS)
+        texts = StackTexts()
+        self._sums = _SampleSums(STACKS, texts)
+        self._slow_sums = _SampleSums(SLOW_STEP_STACKS, texts)
         self._slow_steps = slow_steps
         self._lines: ThreadStack | None = None
         self._sampled_cpu_ns: int | None = None

@@ -10,6 +10,7 @@ from types import CodeType, FrameType
 
 _PROBE_FOLDER = f"{Path(__file__).parent}/"
 _MAX_FRAMES = 48
+_MAX_TEXTS = 256  # each some 5 kB with what it is of
 StackKey = tuple[int | None, ...]
 """The id of each code, then each line, innermost frame first."""
 
@@ -42,6 +43,22 @@ class ThreadStack:
             f"{code.co_filename}:{line or 0}:{code.co_qualname}"  # None: between two lines
             for code, line in script_lines or all_lines
         )
+
+
+class StackTexts:
+    """The texts of the stacks seen lately: most come again each second, and new ones for hours."""
+
+    def __init__(self) -> None:
+        self._known: dict[StackKey, tuple[ThreadStack, str]] = {}
+
+    def of(self, lines: ThreadStack) -> str:
+        """Return the text of a stack."""
+        known = self._known.get(lines.stack)
+        if known is None:
+            if len(self._known) >= _MAX_TEXTS:
+                self._known.clear()
+            known = self._known[lines.stack] = (lines, lines.text())
+        return known[1]
 
 
 def _frames_from(innermost: FrameType) -> list[FrameType]:
