@@ -219,15 +219,18 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=9000)
     parser.add_argument("--bucket", default="headrace")
     arguments = parser.parse_args()
+    ends = {signal.SIGINT, signal.SIGTERM}
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with (
         suppress(KeyboardInterrupt),
         s3_server(arguments.folder, bucket=arguments.bucket, port=arguments.port) as server,
     ):
+        # Before the first line, after which one may come: `pause` waits for ever after it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, ends)
         for name, value in server.environment().items():
             print(f"export {name}={value}", flush=True)
         print(f"# s3://{server.bucket} is ready; ctrl-C ends it", flush=True)
-        signal.pause()
+        signal.sigwait(ends)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from jobs import (
 # has a child in its process group, as a data worker would be; with the latter, rank 1 of the first
 # start has a daemon, too.
 RANK = """
-import os, pathlib, signal, subprocess, sys
+import os, pathlib, signal, subprocess, sys, time
 rank, start = os.environ.get("RANK", "0"), os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
 manners = sys.argv[1:] or ["plain"]
 manner = manners[int(rank) % len(manners)]
@@ -53,7 +53,7 @@ if manner in ("parent", "parents"):
         begin("daemon", start_new_session=True)
 pathlib.Path(f"pid-{start}-{rank}").write_text(f"{os.getpid()}\\n")
 while True:
-    signal.pause()
+    time.sleep(0.1)  # `pause` may wait for ever after a signal that came just before it
 """
 UNRECORDED = ("--profile", "off")
 TWO_RANKS = ("--nproc-per-node", "2")

@@ -56,14 +56,14 @@ if restart == "0":
     sys.exit(0 if rank != 1 else 7)
 """
 STAY = """
-import os, pathlib, signal
+import os, pathlib, signal, time
 rank, restart = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
 path = pathlib.Path(f"pid-{restart}-{rank}")
 new = path.with_name(f"new-{rank}")
 new.write_text(f"{os.getpid()}\\n")
 new.rename(path)
 while True:
-    signal.pause()
+    time.sleep(0.1)  # `pause` may wait for ever after a signal that came just before it
 """
 HEEDS_NO_TERM = """
 import os, pathlib, signal
