@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "exactness"))
 
 import psutil
-from audit import audit
+from audit import Audit, audit
 from kills import (
     Attempt,
     kill_as_planned,
@@ -51,6 +51,9 @@ BETWEEN_HARMS_S = (3.0, 15.0)
 ATTEMPT_MINUTES = (4.0, 7.0)
 SETTLING_S = 120.0  # a rank touches more of the 1 MiB for its records for some minutes
 FOR_EVER = 10**6
+MARKS_MINUTES = (2, 5, 10, 15, 20, 25)
+Memory = list[tuple[float, float, float]]
+"""Since the attempt's begin, s; resident memory of a rank, MB; of it what is no file's, MB."""
 
 
 @dataclass(slots=True)
@@ -62,7 +65,8 @@ class Soak:
     harms: Counter[str] = field(default_factory=Counter)
     slopes: list[float] = field(default_factory=list)  # MB a minute of a rank
     own_slopes: list[float] = field(default_factory=list)  # without pages of files
-    memory: list[tuple[float, float, float]] = field(default_factory=list)  # s, MB a rank, own MB
+    memory: Memory = field(default_factory=list)  # in the attempt that runs
+    longest: Memory = field(default_factory=list)  # in the longest one
 
 
 def main() -> None:
@@ -87,10 +91,19 @@ def main() -> None:
         folder.mkdir()
         found = run(soak, replace(server, endpoint=far.endpoint), folder, options.minutes * 60)
         requests = far.counts()["requests"]
+    publish(options, soak, found, requests)
+    is_well = found.finished and not found.lost and not found.duplicated
+    is_flat = not soak.slopes or statistics.median(soak.slopes) <= 1
+    sys.exit(0 if is_well and is_flat else 1)
+
+
+def publish(options: argparse.Namespace, soak: Soak, found: Audit, requests: int) -> None:
+    """Write the section of docs/faults.md, or one of its own for attempts of another length."""
     harms = ", ".join(f"{count} times {what}" for what, count in sorted(soak.harms.items()))
     description = (
         f"{found.attempts} attempts; {found.counted:,} samples counted; {requests:,} requests to "
-        f"object storage, 4.2 % of them with a fault; {harms}."
+        f"object storage, 4.2 % of them with a fault; {harms}. Memory of a rank of the longest "
+        f"attempt, MB (without pages of files): {curve_of(soak.longest)} minutes."
     )
     rows = [
         Row("samples lost", [float(len(found.lost))], "<= 0"),
@@ -98,16 +111,15 @@ def main() -> None:
         Row("memory of a rank, more MB a minute", soak.slopes, "<= 1"),
         Row("of it its own, without pages of files", soak.own_slopes, ""),
     ]
-    command = f"python {' '.join(sys.argv)}"
+    is_usual = tuple(options.attempt) == ATTEMPT_MINUTES
+    title = "Soak" if is_usual else f"Soak with attempts of {options.attempt[0]:g} minutes"
     write_section(
-        "Soak", command, [description], rows, page=ROOT / "docs" / "faults.md", dry=options.dry
-    )
-    is_well = found.finished and not found.lost and not found.duplicated
-    is_flat = not soak.slopes or statistics.median(soak.slopes) <= 1
-    sys.exit(0 if is_well and is_flat else 1)
+        title, f"python {' '.join(sys.argv)}", [description], rows,
+        page=ROOT / "docs" / "faults.md", dry=options.dry,
+    )  # fmt: skip
 
 
-def run(soak: Soak, server: S3Server, folder: Path, seconds: float):
+def run(soak: Soak, server: S3Server, folder: Path, seconds: float) -> Audit:
     """Run attempts until the time is over, then one that comes to an end; return the audit."""
     packed, keys = make_data(folder)
     data = in_bucket(packed, server)
@@ -157,9 +169,21 @@ def harm_for_a_while(soak: Soak, launcher: psutil.Process, until_s: float) -> No
     if len(soak.memory) > 30:
         soak.slopes.append(slope_of(soak.memory, 1))
         soak.own_slopes.append(slope_of(soak.memory, 2))
+        soak.longest = max(soak.longest, list(soak.memory), key=len)
 
 
-def slope_of(memory: list[tuple[float, float, float]], column: int) -> float:
+def curve_of(memory: Memory) -> str:
+    """Return what a rank had after so many minutes."""
+    found = []
+    for minutes in MARKS_MINUTES:
+        near = [(size, own) for at_s, size, own in memory if 0 <= at_s - 60 * minutes < 10]
+        if near:
+            size, own = min(near)
+            found.append(f"{size:.2f} ({own:.2f}) after {minutes}")
+    return ", ".join(found)
+
+
+def slope_of(memory: Memory, column: int) -> float:
     """Return how a column grows, MB a minute."""
     # The least of ten seconds: a save needs more for a moment.
     tens = [memory[at : at + 10] for at in range(0, len(memory), 10)]
