@@ -138,6 +138,19 @@ def test_one_that_is_killed_too_often_is_not_replaced(tmp_path: Path) -> None:
     assert sidecar.end(patience_s=DEADLINE_S) == -signal.SIGKILL
 
 
+def test_restarts_are_counted_anew_after_a_long_life(tmp_path: Path) -> None:
+    seen: list[tuple[int, bool]] = []
+    sidecar = RestartedSidecar(
+        "finishing", {"folder": str(tmp_path)}, restarts=1,
+        killed=lambda *each: seen.append(each), long_life_s=0.0,
+    )  # fmt: skip
+    for number in range(1, 4):
+        os.kill(sidecar.pid, signal.SIGKILL)
+        eventually(lambda number=number: len(seen) == number, "another one")
+    assert sidecar.end({"exit": 5}, patience_s=DEADLINE_S) == 5
+    assert seen == [(-signal.SIGKILL, True)] * 3
+
+
 def test_one_that_fails_is_replaced_where_that_is_asked_for_until_a_code_is_final(
     tmp_path: Path,
 ) -> None:

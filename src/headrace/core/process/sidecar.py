@@ -36,6 +36,7 @@ SILENCE_S = 120.0
 _LAST_WORDS_S = 10.0  # from the end of its output to its own end
 _HEARTBEAT_S, _ALIVE = 10.0, {"alive": True}
 _SHORT_LIFE_S, _LONGEST_PAUSE_S = 10.0, 60.0  # of a sidecar that fails by itself; between starts
+_LONG_LIFE_S = 600.0  # jobs last for weeks: after it an end has nothing to do with those before
 
 
 def sidecar_pids() -> set[int]:
@@ -216,11 +217,12 @@ class RestartedSidecar:
     Args:
         module: Its program, with the request, as for `Sidecar`.
         request: What it is asked.
-        restarts: How often it is started again.
+        restarts: How often it is started again, counted anew once one has lived for `long_life_s`.
         killed: Called with its code, and whether another one takes over.
         is_repeated: Whether it is started again after a code. By default that is where it was
             killed (out of memory, say): one that exits by itself has said why.
         finishes: It has work to do at its end; where it has ended before, another one does that.
+        long_life_s: See `restarts`.
     """
 
     def __init__(
@@ -232,6 +234,7 @@ class RestartedSidecar:
         killed: Callable[[int, bool], None],
         is_repeated: Callable[[int], bool] = lambda code: code < 0,
         finishes: bool = False,
+        long_life_s: float = _LONG_LIFE_S,
     ) -> None:
         # The environment of now: torchrun's process later changes its own for the ranks.
         environment = env.sidecar_environment()
@@ -243,7 +246,7 @@ class RestartedSidecar:
         self._is_over = threading.Event()
         self._current = self._start()
         threading.Thread(
-            target=self._watch, args=(restarts,), name="headrace-sidecar", daemon=True
+            target=self._watch, args=(restarts, long_life_s), name="headrace-sidecar", daemon=True
         ).start()
 
     @property
@@ -262,14 +265,15 @@ class RestartedSidecar:
                 self._start_another()
         return self._current.end(message, patience_s=patience_s, kills=kills)
 
-    def _watch(self, restarts: int) -> None:
-        pause_s = 0.0
-        for left in range(restarts, -1, -1):
+    def _watch(self, restarts: int, long_life_s: float) -> None:
+        pause_s, left = 0.0, restarts
+        while True:
             begun_s = time.monotonic()
             code = self._current.wait()
             assert code is not None
             lived_s = time.monotonic() - begun_s
             pause_s = 0.0 if lived_s > _SHORT_LIFE_S else min(2 * pause_s + 1.0, _LONGEST_PAUSE_S)
+            left = restarts if lived_s > long_life_s else left
             if code >= 0 and left and self._is_repeated(code):
                 self._is_over.wait(pause_s)
             with self._lock:  # nothing is printed under the lock: a terminal may block
@@ -279,6 +283,7 @@ class RestartedSidecar:
             self._killed(code, has_restarted)
             if not has_restarted:
                 return
+            left -= 1
 
     def _start_another(self) -> bool:
         try:
