@@ -62,6 +62,7 @@ class Soak:
 
     chance: random.Random
     attempt_s: tuple[float, float]  # the shortest and the longest attempt
+    between_s: tuple[float, ...]  # the same of the time between two small harms
     harms: Counter[str] = field(default_factory=Counter)
     slopes: list[float] = field(default_factory=list)  # MB a minute of a rank
     own_slopes: list[float] = field(default_factory=list)  # without pages of files
@@ -78,10 +79,18 @@ def main() -> None:
         "--attempt", type=float, nargs=2, default=ATTEMPT_MINUTES, metavar="MINUTES",
         help="the shortest and the longest attempt",
     )  # fmt: skip
+    parser.add_argument(
+        "--between", type=float, nargs=2, default=BETWEEN_HARMS_S, metavar="SECONDS",
+        help="the shortest and the longest time between two small harms",
+    )  # fmt: skip
     parser.add_argument("--dry", action="store_true", help="write nothing to docs/")
     options = parser.parse_args()
     shortest, longest = options.attempt
-    soak = Soak(random.Random(options.seed), attempt_s=(shortest * 60, longest * 60))
+    soak = Soak(
+        random.Random(options.seed),
+        attempt_s=(shortest * 60, longest * 60),
+        between_s=tuple(options.between),
+    )
     with (
         tempfile.TemporaryDirectory() as temporary,
         s3_server(Path(temporary) / "s3") as server,
@@ -158,13 +167,13 @@ def harm_for_a_while(soak: Soak, launcher: psutil.Process, until_s: float) -> No
     """Do small harm that a job survives, and watch the memory of its ranks."""
     began_s = time.monotonic()
     soak.memory.clear()
-    next_s = began_s + soak.chance.uniform(*BETWEEN_HARMS_S)
+    next_s = began_s + soak.chance.uniform(*soak.between_s)
     while (now_s := time.monotonic()) < until_s:
         if now_s > began_s + SETTLING_S:
             soak.memory.append((now_s - began_s, *memory_of(launcher)))
         if now_s > next_s:
             harm(soak, launcher)
-            next_s = now_s + soak.chance.uniform(*BETWEEN_HARMS_S)
+            next_s = now_s + soak.chance.uniform(*soak.between_s)
         time.sleep(1.0)
     if len(soak.memory) > 30:
         soak.slopes.append(slope_of(soak.memory, 1))
