@@ -246,8 +246,8 @@ def kill_as_planned(launcher: subprocess.Popen[bytes], folder: Path, attempt: At
     """Kill the process that is planned; where training survives that, the launcher after it."""
     wait_for_lines(launcher, folder, attempt, attempt.steps)
     time.sleep(attempt.wait_s)  # the random instant itself
-    processes = psutil.Process(launcher.pid).children(recursive=True)
-    victim(launcher, folder, attempt, processes).kill()
+    killed, processes = victim(launcher, folder, attempt)
+    killed.kill()
     if attempt.kind in SURVIVED:
         wait_for_lines(launcher, folder, attempt, lines_of(folder, attempt) + 6)
         processes += psutil.Process(launcher.pid).children(recursive=True)
@@ -261,18 +261,21 @@ def kill_as_planned(launcher: subprocess.Popen[bytes], folder: Path, attempt: At
 
 
 def victim(
-    launcher: subprocess.Popen[bytes],
-    folder: Path,
-    attempt: Attempt,
-    processes: list[psutil.Process],
-) -> psutil.Process:
-    """Return the process of the attempt's kind."""
-    if attempt.kind == "launcher":
-        return psutil.Process(launcher.pid)
-    found = of_kind(processes, attempt.kind)
-    if not found:
-        raise NotKilledError(f"{attempt}: it has no {attempt.kind}.\n{log_of(folder, attempt)}")
-    return found[-1]
+    launcher: subprocess.Popen[bytes], folder: Path, attempt: Attempt
+) -> tuple[psutil.Process, list[psutil.Process]]:
+    """Return the process of the attempt's kind, once there is one, and all below the launcher.
+
+    A rank's first line is of its restored step: its workers may not have been started by then.
+    """
+    until_s = time.monotonic() + NO_PROGRESS_S
+    while launcher.poll() is None and time.monotonic() < until_s:
+        whole = psutil.Process(launcher.pid)
+        processes = whole.children(recursive=True)
+        found = [whole] if attempt.kind == "launcher" else of_kind(processes, attempt.kind)
+        if found:
+            return found[-1], processes
+        time.sleep(0.005)
+    raise NotKilledError(f"{attempt}: it has no {attempt.kind}.\n{log_of(folder, attempt)}")
 
 
 def wait_for_lines(
