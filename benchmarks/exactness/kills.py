@@ -131,10 +131,7 @@ def publish(options: argparse.Namespace, found: list[Audit], kinds: Counter[str]
         Row("samples lost", [float(len(each.lost)) for each in found], "<= 0"),
         Row("samples duplicated", [float(len(each.duplicated)) for each in found], "<= 0"),
     ]
-    command = (
-        f"python benchmarks/exactness/kills.py --seeds {options.seeds} --kills {options.kills}"
-    )
-    write_section("Exactness", command, [description], rows)
+    write_section("Exactness", f"python {' '.join(sys.argv)}", [description], rows)
 
 
 def schedule(kills: int, seed: int, *, on_cluster: bool) -> Iterator[Attempt]:
