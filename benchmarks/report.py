@@ -6,8 +6,10 @@ import datetime as dt
 import os
 import platform
 import re
+import shlex
 import statistics
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,6 +81,12 @@ def write_section(
         else f"{text.rstrip()}\n\n{section}"
     )
     page.write_text(text.rstrip() + "\n")
+
+
+def command_line() -> str:
+    """Return the command that runs this benchmark, as from the repository's root."""
+    script = Path(sys.argv[0]).resolve().relative_to(ROOT)
+    return shlex.join(["python", str(script), *sys.argv[1:]])
 
 
 def machine() -> str:

@@ -37,7 +37,7 @@ import headrace
 from case_results import CaseResults
 from headrace.data.shards.pack import pack
 from headrace.data.shards.shard_packer import PackOptions
-from report import Row, write_section
+from report import Row, command_line, write_section
 
 HERE = Path(__file__).parent
 SAMPLES, EPOCHS = 203, 40  # 203 is divided by no batch size in use: every epoch has a tail
@@ -131,7 +131,7 @@ def publish(options: argparse.Namespace, found: list[Audit], kinds: Counter[str]
         Row("samples lost", [float(len(each.lost)) for each in found], "<= 0"),
         Row("samples duplicated", [float(len(each.duplicated)) for each in found], "<= 0"),
     ]
-    write_section("Exactness", f"python {' '.join(sys.argv)}", [description], rows)
+    write_section("Exactness", command_line(), [description], rows)
 
 
 def schedule(kills: int, seed: int, *, on_cluster: bool) -> Iterator[Attempt]:

@@ -44,16 +44,17 @@ from s3_server import S3Server, s3_server
 from slow_proxy import Faults, slow_proxy
 
 from headrace.data.storage import open_store
-from report import ROOT, Row, write_section
+from report import ROOT, Row, command_line, write_section
 
+PAGE = ROOT / "docs" / "faults.md"
 FAULTS = {"busy": 0.02, "reset": 0.01, "short_body": 0.005, "cut_range": 0.005, "stall": 0.002}
 BETWEEN_HARMS_S = (3.0, 15.0)
 ATTEMPT_MINUTES = (4.0, 7.0)
-SETTLING_S = 120.0  # a rank touches more of the 1 MiB for its records for some minutes
+SETTLING_S = 120.0  # until most pages of fixed size for records have been touched
 FOR_EVER = 10**6
 MARKS_MINUTES = (2, 5, 10, 15, 20, 25)
 Memory = list[tuple[float, float, float]]
-"""Since the attempt's begin, s; resident memory of a rank, MB; of it what is no file's, MB."""
+"""Each second: since the attempt's begin, s; a rank's memory, MB; without pages of files, MB."""
 
 
 @dataclass(slots=True)
@@ -111,9 +112,10 @@ def publish(options: argparse.Namespace, soak: Soak, found: Audit, requests: int
     harms = ", ".join(f"{count} times {what}" for what, count in sorted(soak.harms.items()))
     description = (
         f"{found.attempts} attempts; {found.counted:,} samples counted; {requests:,} requests to "
-        f"object storage, 4.2 % of them with a fault; {harms}. Memory of a rank of the longest "
-        f"attempt, MB (without pages of files): {curve_of(soak.longest)} minutes."
+        f"object storage, 4.2 % of them with a fault; {harms}."
     )
+    if curve := curve_of(soak.longest):
+        description += f" Memory of a rank, MB (without pages of files): {curve} minutes."
     rows = [
         Row("samples lost", [float(len(found.lost))], "<= 0"),
         Row("samples duplicated", [float(len(found.duplicated))], "<= 0"),
@@ -122,10 +124,7 @@ def publish(options: argparse.Namespace, soak: Soak, found: Audit, requests: int
     ]
     is_usual = tuple(options.attempt) == ATTEMPT_MINUTES
     title = "Soak" if is_usual else f"Soak with attempts of {options.attempt[0]:g} minutes"
-    write_section(
-        title, f"python {' '.join(sys.argv)}", [description], rows,
-        page=ROOT / "docs" / "faults.md", dry=options.dry,
-    )  # fmt: skip
+    write_section(title, command_line(), [description], rows, page=PAGE, dry=options.dry)
 
 
 def run(soak: Soak, server: S3Server, folder: Path, seconds: float) -> Audit:

@@ -44,7 +44,6 @@ def stop_after(loader: Loader, batches: int) -> tuple[list[list[int]], dict]:
     drop_last=st.booleans(),
 )
 @example(samples=145, stop=12, world_before=1, world_after=2, batch_after=12, drop_last=False)
-@pytest.mark.filterwarnings("ignore:The last .* samples of the epoch are left out")
 def test_each_sample_comes_once_across_a_change_of_world_and_batch(
     samples: int, stop: int, world_before: int, world_after: int, batch_after: int, drop_last: bool
 ):
@@ -53,7 +52,8 @@ def test_each_sample_comes_once_across_a_change_of_world_and_batch(
     assert all(state == states[0] for state in states)
     assert len(json.dumps(states[0])) < 1024
     seen = [i for taken, _ in before for batch in taken for i in batch]
-    rest, steps = samples - len(seen), set()
+    taken, steps = sorted(seen), set()
+    cannot_be_dealt = not drop_last and 0 < samples - len(taken) < world_after
     for rank in range(world_after):
         loader = make(samples, rank, world_after, batch_after, drop_last=drop_last)
         loader.load_state_dict(states[0])
@@ -65,8 +65,18 @@ def test_each_sample_comes_once_across_a_change_of_world_and_batch(
     assert len(set(seen)) == len(seen)
     if drop_last:
         assert samples - len(seen) < batch_after
-    else:  # what cannot be dealt to all ranks, and has no batch to join, is left out
-        assert samples - len(seen) == (rest if rest < world_after else 0)
+    else:  # fewer than the ranks, with no batch to join, are left out (docs/shuffle.md)
+        assert sorted(seen) == (taken if cannot_be_dealt else list(range(samples)))
+
+
+def test_fewer_samples_than_ranks_are_left_out_of_the_epoch_with_a_warning():
+    _, state = stop_after(make(145), 12)
+    for rank in range(2):
+        loader = make(145, rank, world=2)
+        loader.load_state_dict(state)
+        with pytest.warns(UserWarning, match="last 1 samples of the epoch are left out"):
+            assert list(loader) == []
+        assert loader.epoch == 1
 
 
 @settings(max_examples=30, deadline=None)

@@ -10,7 +10,7 @@ from types import CodeType, FrameType
 
 _PROBE_FOLDER = f"{Path(__file__).parent}/"
 _MAX_FRAMES = 48
-_MAX_TEXTS = 256  # each some 5 kB with what it is of
+_MAX_TEXTS = 256  # each some 2 kB with its stack
 StackKey = tuple[int | None, ...]
 """The id of each code, then each line, innermost frame first."""
 
