@@ -4,13 +4,15 @@
     python benchmarks/diagnosis/run.py --suite unseen
     python benchmarks/diagnosis/run.py --suite real
     python benchmarks/diagnosis/run.py --suite real --truth
+    python benchmarks/diagnosis/run.py --suite real --verdicts
 
 Each script runs through `headrace run`, which knows nothing of what is planted, and then
 `headrace doctor --json` is asked. Right is: the planted bottleneck's rule is ranked first, with
 the line or function at fault where there is one; and no finding is the headline of a healthy
 script. Where a case says how its bottleneck is removed, the script's own rate is measured with and
 without it, and compared with the prediction. Writes docs/diagnosis.md, unless only some scripts
-are run. `--truth` measures these rates alone and asks the doctor nothing.
+are run. `--truth` measures these rates alone and asks the doctor nothing; `--verdicts` asks the
+doctor alone, prints what it says and writes nothing.
 
 The scripts in `real` are in the styles that people publish, and some need libraries that Headrace
 is not developed with; where one is missing its scripts are not run, and listed as such. An
@@ -129,17 +131,18 @@ def main() -> None:
         for case in chosen:
             began = time.perf_counter()
             outcome = diagnosed(case, options.keep, number, data)
-            outcome = with_measurement(outcome, data)
-            if suite.predictions:
+            if not options.verdicts:
+                outcome = with_measurement(outcome, data)
+            if suite.predictions and not options.verdicts:
                 add_first_score(case.name, outcome.score())
             outcomes.append(outcome)
             print(outcome.row(), flush=True)
-            if outcome.case.removals:
+            if outcome.case.removals and not options.verdicts:
                 print(f"    {outcome.prediction_row()}", flush=True)
             print(f"    {time.perf_counter() - began:.0f} s. {outcome.sentence}", flush=True)
     right = sum(outcome.right for outcome in outcomes)
     print(f"{right} of {len(outcomes)} right")
-    if not options.only:
+    if not (options.only or options.verdicts):
         publish(options.suite, outcomes, left_out, options.rounds)
 
 
@@ -155,6 +158,9 @@ def parsed_options() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, default=DATA, help="what the scripts in real read")
     parser.add_argument(
         "--truth", action="store_true", help="measure what removing the bottleneck gives, alone"
+    )
+    parser.add_argument(
+        "--verdicts", action="store_true", help="ask the doctor alone; measure and write nothing"
     )
     options = parser.parse_args()
     suite = SUITES[options.suite]

@@ -217,6 +217,9 @@ def utilisations(*percents: float) -> dict[str, list[float]]:
         (2, (0.0, 97.0, 0.0, 91.0), 0.94),
         (4, (96.0, 97.0, 0.0, 91.0), 0.71),
         (1, (20.0, 97.0, 0.0, 0.0), None),  # another job's, perhaps
+        (1, (0.0, 0.0, 0.0, 0.0), None),  # none is the script's
+        (2, (0.2, 0.0, 0.0, 0.0), None),
+        (2, (8.0, 0.0, 0.0, 0.0), 0.04),
     ],
 )
 def test_one_gpu_a_rank_counts(ranks: int, percents: tuple[float, ...], used: float | None):

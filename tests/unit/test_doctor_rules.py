@@ -358,6 +358,48 @@ def test_batches_too_small_for_the_gpu(utilisation: float, fires: bool):
     assert (found(tables, "small-batch") is not None) == fires
 
 
+IN_MODEL = stack(
+    f"{SCRIPT}:50:<module>", "/venv/lib/python3.11/site-packages/torch/nn/modules/module.py:9:f"
+)
+MAKING = stack(f"{SCRIPT}:50:<module>", f"{SCRIPT}:21:CartPole.integrate")
+
+
+@pytest.mark.parametrize("utilisation", [0.0, 5.0])
+def test_a_script_that_makes_its_data_itself_is_not_told_of_small_batches_first(utilisation: float):
+    seen = [(MAKING, "forward", 0.6, 1.0), (IN_MODEL, "forward", 0.4, 1.0)]
+    tables = play(Run(loader=False, rank_stacks=seen, busy_cores=1))
+    tables.system["gpu_0_utilisation_percent"] = [utilisation] * len(tables.system["t_ns"])
+    assert diagnose(tables).findings[0].rule == "data-wait"
+    small = found(tables, "small-batch")
+    assert (small is not None) == (utilisation > 0)
+    if small is not None:  # gaps between kernels are in the model's time alone
+        whole = sum(row["wall_ns"] for row in tables.rows["steps"]) / 1e9
+        assert small.seconds_lost == pytest.approx(0.35 * whole, rel=0.1)
+
+
+def test_gpus_that_did_nothing_are_not_those_of_a_script_on_the_cores():
+    tables = play(healthy(rank_stacks=[(IN_MODEL, "forward", 1.0, 0.9)]))
+    alone = diagnose(tables)
+    tables.system["gpu_0_utilisation_percent"] = [0.0] * len(tables.system["t_ns"])
+    assert diagnose(tables).verdict == alone.verdict
+    assert diagnose(tables).findings == alone.findings
+
+
+def test_a_script_on_the_cores_computes_where_it_reads_a_value_whatever_gpus_are_there():
+    reads = stack(
+        f"{SCRIPT}:50:<module>",
+        f"{SCRIPT}:57:log",
+        "/venv/lib/python3.11/site-packages/torch/_tensor.py:1100:Tensor.__format__",
+    )
+    run = healthy(rank_stacks=[(reads, "other", 0.3, 0.9), (IN_MODEL, "forward", 0.7, 1.0)])
+    run.phases_ms |= {"copy": 0.0}
+    tables = play(run)
+    tables.system["gpu_0_utilisation_percent"] = [0.0] * len(tables.system["t_ns"])
+    assert found(tables, "device-sync") is None
+    tables.system["gpu_0_utilisation_percent"] = [30.0] * len(tables.system["t_ns"])
+    assert found(tables, "device-sync") is not None
+
+
 def test_short_steps_that_take_ready_batches_over_are_too_small_for_the_gpu_all_the_same():
     tables = short_steps(4.0, ready_ms=0.7)
     tables.system["gpu_0_utilisation_percent"] = [30.0] * len(tables.system["t_ns"])

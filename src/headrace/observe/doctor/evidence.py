@@ -545,13 +545,20 @@ def _making_rows(stacks: Columns, loader: TrainingLoader | None) -> Flags:
 
 _UTILISATION = re.compile(r"gpu_(\d+)_utilisation_percent")
 _IN_USE = 0.05
+_AT_WORK = 0.005  # NVML counts whole per cents
 
 
 def gpu_utilisation(evidence: Evidence) -> float | None:
-    """Return the mean utilisation of the run's GPUs while steps ran, 0 to 1; None if unknown."""
+    """Return the mean utilisation of the run's GPUs while steps ran, 0 to 1.
+
+    None if it is unknown, or if the run has no part in it: where no GPU did anything, and no events
+    were recorded on one, the script trains on the host's cores, and the GPUs beside them say
+    nothing about it.
+    """
     means = _mean_utilisation(evidence)
     used = [means[gpu] for gpu in gpus_of_run(evidence) or () if gpu in means]
-    return float(np.mean(used)) if used else None
+    at_work = evidence.steps.device is not None or max(used, default=0.0) >= _AT_WORK
+    return float(np.mean(used)) if used and at_work else None
 
 
 def gpus_of_run(evidence: Evidence) -> tuple[int, ...] | None:

@@ -134,11 +134,14 @@ def check_small_batch(evidence: Evidence) -> Finding | None:
 
     By the device's own clock, where that is recorded, only its time at the model can have gaps
     between kernels, so the GPU must be used less than 50 % of that; a bigger batch would not
-    fill its waits elsewhere, such as for a log or a copy.
+    fill its waits elsewhere, such as for a log or a copy. Without a loader neither clock knows
+    where forward begins; then only the time counts in which the ranks were sampled in the model's
+    code, not that in which the script makes its data. A GPU that did nothing at all is not the
+    script's.
     """
     used = gpu_utilisation(evidence)
     device = evidence.steps.device if evidence.loader is not None else None
-    at_model = device.model_share if device is not None else 1.0
+    at_model = _time_at_model(evidence, device)
     if not evidence.enough or used is None or used >= 0.5 * at_model:
         return None
     median = float(np.median(evidence.steps.wall_ns))
@@ -159,6 +162,13 @@ def check_small_batch(evidence: Evidence) -> Finding | None:
         remedies=(bigger_batch_remedy(evidence, at_model - used),),
         severity="warning",
     )
+
+
+def _time_at_model(evidence: Evidence, device: DeviceSteps | None) -> float:
+    """Return the share of step time in which gaps between kernels may be."""
+    if device is not None:
+        return device.model_share
+    return 1.0 if evidence.loader is not None else _model_share(evidence)
 
 
 @rule
