@@ -55,7 +55,8 @@ PURE = """
     jobs.options jobs.sagemaker_sdk.config jobs.sagemaker_sdk.debugger jobs.sagemaker_sdk.inputs
     jobs.spec jobs.sync.remote_copy observe.doctor.core_contention observe.doctor.debugger_rules
     observe.doctor.diagnosis observe.doctor.epoch_begins observe.doctor.evidence
-    observe.doctor.findings observe.doctor.leak_candidates observe.doctor.remedies
+    observe.doctor.findings observe.doctor.gpu_usage observe.doctor.leak_candidates
+    observe.doctor.remedies
     observe.doctor.rules observe.doctor.rules.batch_making observe.doctor.scaling_forecast
     observe.doctor.skip_statements
     observe.doctor.stack_frames observe.doctor.stack_samples observe.probe.batch_samples

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from headrace.observe.doctor.diagnosis import diagnose, rank_findings
-from headrace.observe.doctor.evidence import Evidence, gather_evidence, gpu_utilisation
+from headrace.observe.doctor.evidence import Evidence, gather_evidence
 from headrace.observe.doctor.findings import Diagnosis, Finding
+from headrace.observe.doctor.gpu_usage import gpu_utilisation
 from headrace.observe.whatif.measured_pipeline import measure, read_host_usage
 from headrace.observe.whatif.prediction import PipelineChange, Simulator
 from run_tables import AUGMENT, MS, WORKER_LOOP, Run, RunTables, play, stack

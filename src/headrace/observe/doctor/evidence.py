@@ -1,16 +1,12 @@
-"""The evidence that rules evaluate, derived once: loader, steps, cores, GPUs, stacks, transforms.
+"""The evidence that rules evaluate, derived once: loader, steps, cores, stacks, transforms.
 
 How many threads of the job want a core is estimated from its own processes: `/proc/loadavg` counts,
 in a container, the threads of all jobs on the machine.
-
-Which GPU of a host belongs to which job is not recorded. If no more GPUs are in use than the run
-has ranks on the host, the busiest are the run's, one for each rank; otherwise it is unknown.
 """
 
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -541,49 +537,6 @@ def _making_rows(stacks: Columns, loader: TrainingLoader | None) -> Flags:
         return np.asarray((stacks["worker"] < 0) & waits)
     of_workers = (stacks["worker"] >= 0) & (stacks["loader"] == loader.number)
     return np.asarray(of_workers & (phase == "work"))
-
-
-_UTILISATION = re.compile(r"gpu_(\d+)_utilisation_percent")
-_IN_USE = 0.05
-_AT_WORK = 0.005  # NVML counts whole per cents
-
-
-def gpu_utilisation(evidence: Evidence) -> float | None:
-    """Return the mean utilisation of the run's GPUs while steps ran, 0 to 1.
-
-    None if it is unknown, or if the run has no part in it: where no GPU did anything, and no events
-    were recorded on one, the script trains on the host's cores, and the GPUs beside them say
-    nothing about it.
-    """
-    means = _mean_utilisation(evidence)
-    used = [means[gpu] for gpu in gpus_of_run(evidence) or () if gpu in means]
-    at_work = evidence.steps.device is not None or max(used, default=0.0) >= _AT_WORK
-    return float(np.mean(used)) if used and at_work else None
-
-
-def gpus_of_run(evidence: Evidence) -> tuple[int, ...] | None:
-    """Return the numbers of the run's GPUs, as in the table `system`; None if unknown."""
-    means, ranks = _mean_utilisation(evidence), evidence.host.ranks
-    if sum(mean >= _IN_USE for mean in means.values()) > ranks:
-        return None
-    return tuple(sorted(means, key=lambda gpu: -means[gpu])[:ranks])
-
-
-def _mean_utilisation(evidence: Evidence) -> dict[int, float]:
-    """Return the mean utilisation of each of the host's GPUs while steps ran, if recorded."""
-    system, span = evidence.system, evidence.steps.span_ns
-    if span is None:
-        return {}
-    inside = (system["t_ns"] >= span[0]) & (system["t_ns"] <= span[1])
-    found = {}
-    for name in system:
-        match = _UTILISATION.fullmatch(name)
-        if match:
-            values = system[name][inside].astype(np.float64)
-            known = values[np.isfinite(values) & (values >= 0)]
-            if len(known):
-                found[int(match[1])] = float(known.mean()) / 100.0
-    return found
 
 
 RuleCheck = Callable[[Evidence], Finding | None]

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from headrace.observe.doctor.evidence import Evidence, gpu_utilisation
+from headrace.observe.doctor.evidence import Evidence
 from headrace.observe.doctor.findings import Cause
+from headrace.observe.doctor.gpu_usage import gpu_utilisation
 from headrace.observe.doctor.stack_frames import StackFrame
 from headrace.observe.doctor.stack_samples import StackSample
 from headrace.observe.whatif.tables import Floats, Ints

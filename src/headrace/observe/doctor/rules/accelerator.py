@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from headrace.observe.doctor.evidence import SERIOUS, WARNING, Evidence, gpu_utilisation, rule
+from headrace.observe.doctor.evidence import SERIOUS, WARNING, Evidence, rule
 from headrace.observe.doctor.findings import Cause, Finding
+from headrace.observe.doctor.gpu_usage import gpu_utilisation
 from headrace.observe.doctor.remedies import (
     bigger_batch_remedy,
     faster_copies,

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from headrace.observe.doctor.evidence import Evidence, gpus_of_run, rule
+from headrace.observe.doctor.evidence import Evidence, rule
 from headrace.observe.doctor.findings import Cause, Finding, Remedy
+from headrace.observe.doctor.gpu_usage import gpus_of_run
 from headrace.observe.doctor.leak_candidates import leak_candidates
 from headrace.observe.doctor.stack_frames import StackFrame
 from headrace.observe.doctor.stack_samples import (
