@@ -34,6 +34,7 @@ from kills import (
     Attempt,
     kill_as_planned,
     lines_of,
+    log_of,
     make_data,
     of_kind,
     replacements_in,
@@ -147,7 +148,10 @@ def run(soak: Soak, server: S3Server, folder: Path, seconds: float) -> Audit:
         soak.harms[f"kill -9 of a {attempt.kind}"] += 1
         number += 1
     epochs = last_epoch(folder) + 2
-    start(server, folder, data, Attempt(number=number, world=2), epochs).wait(timeout=1200)
+    last = Attempt(number=number, world=2)
+    code = start(server, folder, data, last, epochs).wait(timeout=1200)
+    if code:
+        sys.exit(f"the last attempt ended with {code}:\n{log_of(folder, last)}")
     return audit(folder, keys, epochs, replacements_in(folder))
 
 
