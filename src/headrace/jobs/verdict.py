@@ -11,8 +11,6 @@ from typing import TypeVar
 from headrace.core.console import print_status
 from headrace.core.errors import HeadraceError
 from headrace.core.files import write_text_atomically
-from headrace.jobs.sagemaker_sdk.debugger import checked_rules, read_rules
-from headrace.jobs.sagemaker_sdk.rule_configs import DEFAULTS, REPORT
 from headrace.observe.doctor.diagnosis import diagnose
 from headrace.records.reader import open_records
 from headrace.records.run_folder import RunFolder
@@ -81,10 +79,14 @@ def print_rules(folder: RunFolder, number: int) -> None:
 
 def _rule_lines(folder: RunFolder, number: int) -> list[str]:
     attempts = folder.attempts()
-    asked = attempts[number - 1].asked if len(attempts) >= number else {}
-    wanted = checked_rules(read_rules(asked.get("rules", []), ""))
-    if not wanted:
+    asked = attempts[number - 1].asked.get("rules") if len(attempts) >= number else None
+    if not asked:
         return []
+    # Most jobs were given none, and end without importing the Debugger's configurations.
+    from headrace.jobs.sagemaker_sdk.debugger import checked_rules, read_rules
+    from headrace.jobs.sagemaker_sdk.rule_configs import DEFAULTS, REPORT
+
+    wanted = checked_rules(read_rules(asked, ""))
     found = _rule_outcomes(folder, number, list(DEFAULTS) if REPORT in wanted else wanted)
     more = f"more: headrace doctor {folder.path} --rules sagemaker"
     return [*(f"rule {line}" for line in found), more]

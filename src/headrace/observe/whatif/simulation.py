@@ -109,10 +109,10 @@ def simulate(pipeline: Pipeline, costs: BatchCosts) -> SimulationResult:
         return _simulate_shared(pipeline, costs)
     # A shorter wait makes the cores busier, and so the wait longer: bisect.
     low, high = np.zeros((costs.service_ns.shape[0], 1)), np.ones((costs.service_ns.shape[0], 1))
-    left = high
+    left, demand = high, _Demand.of(costs)
     for _ in range(_HALVINGS):
         result = _simulate_shared(pipeline, _with_queues(costs, left))
-        busy = _demand_ns(costs, result) / (result.period_ns * pipeline.cores)
+        busy = demand.on_this_host(result) / (result.period_ns * pipeline.cores)
         longer = np.clip((busy - FREE) / (FULL - FREE), 0.0, 1.0)[:, None] >= left
         low, high = np.where(longer, left, low), np.where(longer, high, left)
         if np.all(low == high):
@@ -157,6 +157,17 @@ def _part(result: SimulationResult, drawings: slice) -> SimulationResult:
     return SimulationResult(**{name: getattr(result, name)[drawings] for name in names})
 
 
+def _twice(result: SimulationResult) -> SimulationResult:
+    """Return the drawings of a result, and after them the same once more."""
+    names = [each.name for each in fields(SimulationResult)]
+    return SimulationResult(**{name: np.tile(getattr(result, name), 2) for name in names})
+
+
+def _halves(drawings: int) -> tuple[slice, slice]:
+    """Return which drawings of `_twice` are the first ones, and which their repetition."""
+    return slice(0, drawings), slice(drawings, 2 * drawings)
+
+
 def _in_all(flags: Flags, groups: int) -> Flags:
     """Return for each drawing whether the flag is true of all drawings of its group."""
     each = flags.reshape(groups, -1).all(axis=1)
@@ -177,17 +188,23 @@ def _simulate_shared(pipeline: Pipeline, costs: BatchCosts, groups: int = 1) -> 
     Full cores slow everything down: to see who makes the batches and how fast, the workers' work
     alone is stretched; to see how long the consumer works, its contested part is stretched, too.
     """
+    demand = _Demand.of(costs)
     result = _simulate_stretched(pipeline, costs, np.ones(costs.service_ns.shape[0]), 0.0)
-    fits = _in_all(_excess(pipeline, costs, result) <= _FITS, groups)
+    fits = _in_all(_excess(pipeline, demand, result) <= _FITS, groups)
     if fits.all():
         return result
-    contested = _contested_share(pipeline, costs, result)
-    made = _least_stretched(pipeline, costs, result, 0.0, groups)
-    used = made
-    if contested.any():
-        used = _least_stretched(pipeline, costs, result, contested, groups)
+    contested = _contested_share(pipeline, demand, result)
+    if contested.any():  # both at once, as in `simulate_each`
+        two, shares = (
+            _stacked([costs, costs]),
+            np.concatenate([np.zeros_like(contested), contested]),
+        )
+        both = _least_stretched(pipeline, two, _twice(result), shares, 2 * groups)
+        made, used = (_part(both, part) for part in _halves(len(contested)))
+    else:
+        made = used = _least_stretched(pipeline, costs, result, contested, groups)
     # However it is stretched, the work takes at least this long.
-    bound = np.maximum(made.period_ns, _excess(pipeline, costs, made) * made.period_ns)
+    bound = np.maximum(made.period_ns, _excess(pipeline, demand, made) * made.period_ns)
     stretched = replace(made, period_ns=bound, consume_ns=np.minimum(used.consume_ns, bound))
     return _chosen(fits, result, stretched)
 
@@ -196,7 +213,7 @@ def _least_stretched(
     pipeline: Pipeline,
     costs: BatchCosts,
     result: SimulationResult,
-    contested: Floats | float,
+    contested: Floats,
     groups: int,
 ) -> SimulationResult:
     """Return the simulation with the least stretch for which the demand fits the cores.
@@ -204,14 +221,15 @@ def _least_stretched(
     `result` is the simulation without a stretch, which does not fit; `contested` is the share of
     the consumer's CPU work stretched with the workers', 0 to 1.
     """
-    excess = _excess(pipeline, costs, result)
+    demand = _Demand.of(costs)
+    excess = _excess(pipeline, demand, result)
     low = high = np.ones_like(excess)
     fits = np.zeros_like(excess, dtype=np.bool_)
     for _ in range(_MOST_ROUNDS):  # until it fits, by at least the excess
         low = np.where(~fits & (excess > _FITS), high, low)
         high = np.where(fits, high, high * np.maximum(excess, 1.0))
         result = _simulate_stretched(pipeline, costs, high, contested)
-        excess = _excess(pipeline, costs, result)
+        excess = _excess(pipeline, demand, result)
         fits = _in_all(excess <= _FITS, groups)
         if fits.all():
             break
@@ -219,29 +237,51 @@ def _least_stretched(
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         tried = _simulate_stretched(pipeline, costs, middle, contested)
-        fits = _excess(pipeline, costs, tried) <= _FITS
+        fits = _excess(pipeline, demand, tried) <= _FITS
         low, high = np.where(fits, low, middle), np.where(fits, middle, high)
         result = _chosen(fits, tried, result)
     return result
 
 
-def _excess(pipeline: Pipeline, costs: BatchCosts, result: SimulationResult) -> Floats:
+@dataclass(frozen=True, slots=True)
+class _Demand:
+    """Mean CPU times of a batch, one a drawing, however its work is stretched."""
+
+    made_ns: Floats
+    received_ns: float
+    used_ns: Floats
+
+    @classmethod
+    def of(cls, costs: BatchCosts) -> _Demand:
+        """Return the means of some costs."""
+        return cls(
+            costs.demand_ns.mean(axis=1), costs.receive_cpu_ns, costs.consume_cpu_ns.mean(axis=1)
+        )
+
+    def on_this_host(self, result: SimulationResult) -> Floats:
+        """Return the mean CPU time of a batch on this host."""
+        local, remote = result.local_share, 1.0 - result.local_share
+        demand: Floats = self.made_ns * local + self.received_ns * remote + self.used_ns
+        return demand
+
+
+def _excess(pipeline: Pipeline, demand: _Demand, result: SimulationResult) -> Floats:
     """Return the demand for CPU time over what the cores offer in a period, one a drawing."""
-    every = _demand_ns(costs, result) / pipeline.cores
-    of_workers = costs.demand_ns.mean(axis=1) * result.local_share / pipeline.worker_cores
+    every = demand.on_this_host(result) / pipeline.cores
+    of_workers = demand.made_ns * result.local_share / pipeline.worker_cores
     if pipeline.workers == 0:
         of_workers = np.zeros_like(every)
     return np.asarray(np.maximum(every, of_workers) / result.period_ns)
 
 
-def _contested_share(pipeline: Pipeline, costs: BatchCosts, result: SimulationResult) -> Floats:
+def _contested_share(pipeline: Pipeline, demand: _Demand, result: SimulationResult) -> Floats:
     """Return the share of the consumer's CPU work beyond its fair share of the cores, 0 to 1.
 
     It depends on the demand alone, not on how far the work is stretched already.
     """
-    own = costs.consume_cpu_ns.mean(axis=1)
+    own = demand.used_ns
     fair = pipeline.cores / (pipeline.workers + 1) if pipeline.workers else 0.0
-    least_ns = np.maximum(_demand_ns(costs, result) / pipeline.cores, result.period_ns)
+    least_ns = np.maximum(demand.on_this_host(result) / pipeline.cores, result.period_ns)
     return np.asarray(np.maximum(own - fair * least_ns, 0.0) / np.maximum(own, 1.0))
 
 
@@ -250,17 +290,6 @@ def _chosen(first: Flags, one: SimulationResult, other: SimulationResult) -> Sim
     names = [each.name for each in fields(SimulationResult)]
     chosen = {name: np.where(first, getattr(one, name), getattr(other, name)) for name in names}
     return SimulationResult(**chosen)
-
-
-def _demand_ns(costs: BatchCosts, result: SimulationResult) -> Floats:
-    """Return the mean CPU time of a batch on this host, one a drawing."""
-    local, remote = result.local_share, 1.0 - result.local_share
-    demand: Floats = (
-        costs.demand_ns.mean(axis=1) * local
-        + costs.receive_cpu_ns * remote
-        + costs.consume_cpu_ns.mean(axis=1)
-    )
-    return demand
 
 
 def _simulate_stretched(
@@ -314,9 +343,12 @@ def delivery_times(
     local = np.ones((batches, drawings), dtype=np.bool_)
     free = np.zeros((pipeline.workers, drawings))
     free_remote = np.zeros((pipeline.auxiliary, drawings))
+    turns = _turns(pipeline, batches)
+    if not (pipeline.takes_next or pipeline.auxiliary):
+        _deliver_in_turn(delivered, turns, free, service, consume, pipeline.depth)
+        return delivered.T, local.T
     rows, depth = np.arange(drawings), pipeline.depth
     ready = np.zeros(drawings)
-    turns = _turns(pipeline, batches)
     for batch in range(batches):
         taken_by = (free.argmin(axis=0), rows) if pipeline.takes_next else turns[batch]
         issued = delivered[batch - depth] if batch >= depth else 0.0
@@ -333,3 +365,23 @@ def delivery_times(
         delivered[batch] = np.maximum(finish, ready)
         ready = delivered[batch] + consume[batch]
     return delivered.T, local.T
+
+
+def _deliver_in_turn(
+    delivered: Floats, turns: list[int], free: Floats, service: Floats, consume: Floats, depth: int
+) -> None:
+    """Write when each batch is delivered, where it is known which worker makes it.
+
+    Nearly all simulations are of this kind, of a few drawings, for which calling numpy takes longer
+    than what it computes: so everything is computed in place, in as few calls as can be.
+    """
+    maximum, add = np.maximum, np.add
+    workers, rows, ready = list(free), list(delivered), np.zeros(delivered.shape[1])
+    batches = zip(turns, service, consume, rows, strict=True)
+    for batch, (turn, made, used, row) in enumerate(batches):
+        worker = workers[turn]
+        if batch >= depth:
+            maximum(worker, rows[batch - depth], out=worker)
+        add(worker, made, out=worker)
+        maximum(worker, ready, out=row)
+        add(row, used, out=ready)
