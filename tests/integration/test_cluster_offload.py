@@ -14,7 +14,7 @@ import pytest
 
 from headrace.cluster.ray_node import EmulatedCluster, RayNodeSpec
 from headrace.platforms.instance_groups import GroupSpec
-from jobs import DEADLINE_S, attempts_of, clean_environment, eventually, started
+from jobs import DEADLINE_S, attempts_of, clean_environment, eventually, run_here, started
 from jobs_here import run_job
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
@@ -100,6 +100,12 @@ def test_auto_uses_a_group_that_is_predicted_to_help_and_checks_that(
     assert checked["remedy"] == "auxiliary-hosts"
     assert checked["measured"] > 1
     assert checked["predicted"] > 1.05
+    rates = ("--price", "gpu=1", "--price", "cpu=0.5")
+    told = run_here(tmp_path, "cost", "show", "r", *rates, "--json")
+    cost = json.loads(told.stdout)
+    assert [(group["name"], group["hosts"]) for group in cost["groups"]] == [("gpu", 1), ("cpu", 1)]
+    assert cost["usd"] == pytest.approx(1.5 * cost["seconds"] / 3600)
+    assert all(0 < group["cpu_utilisation"] <= 1 for group in cost["groups"])
 
 
 def test_auto_leaves_a_group_alone_that_would_not_help(cluster: EmulatedCluster, tmp_path: Path):

@@ -49,7 +49,8 @@ PURE = """
     data.shards.index_writer data.shards.manifest data.shards.members data.shards.shard_index
     data.shards.shard_records data.shards.sources.sample_table data.shards.sources.source_kinds
     data.shards.sources.tables data.shards.tar data.storage data.storage.cache.block_file
-    data.storage.urls data.transforms data.transforms.augmentation jobs.cli_args
+    data.storage.urls data.transforms data.transforms.augmentation decide.cost.price_catalogue
+    jobs.cli_args
     jobs.hosts.host_commands jobs.hosts.offload_setup jobs.hosts.script_ray jobs.job_file
     jobs.job_request
     jobs.options jobs.sagemaker_sdk.config jobs.sagemaker_sdk.debugger jobs.sagemaker_sdk.inputs

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from headrace.core.errors import UsageError
-from headrace.platforms.instance_groups import GroupSpec, parse_groups
+from headrace.platforms.instance_groups import (
+    GroupSpec,
+    parse_groups,
+    recorded_groups,
+    this_host_type,
+)
 
 
 def test_groups_in_their_order_with_what_is_emulated():
@@ -73,3 +80,45 @@ def test_the_types_of_the_reference_cases_and_of_the_common_families_are_known()
     ]:  # fmt: skip
         (group,) = parse_groups([f"a=1x{name}"])
         assert (group.cpus, group.gpus) == (cores, devices), name
+
+
+def test_the_groups_of_a_job_are_recorded_with_what_they_do():
+    groups = parse_groups(["gpu=1xml.g5.xlarge", "cpu=2:cpus=8", "spare=1"])
+    assert recorded_groups(groups, "cpu") == [
+        {"name": "gpu", "hosts": 1, "instance_type": "ml.g5.xlarge", "role": "training"},
+        {"name": "cpu", "hosts": 2, "instance_type": "", "role": "auxiliary"},
+        {"name": "spare", "hosts": 1, "instance_type": "", "role": ""},
+    ]
+
+
+def test_a_group_that_only_offload_names_is_recorded_too():
+    training, auxiliary = recorded_groups(parse_groups(["gpu=1"]), "cpu")
+    assert training["role"] == "training"
+    assert auxiliary == {"name": "cpu", "hosts": 0, "instance_type": "", "role": "auxiliary"}
+
+
+@pytest.mark.parametrize(
+    ("vendor", "product", "expected"),
+    [
+        ("Amazon EC2", "g5.xlarge", "g5.xlarge"),
+        ("Xen", "HVM domU", ""),
+        ("Google", "Google Compute Engine", ""),
+        ("QEMU", "pc-q35.5", ""),
+    ],
+)
+def test_a_host_s_hardware_names_its_type_on_ec2(
+    tmp_path: Path, vendor: str, product: str, expected: str
+):
+    (tmp_path / "sys_vendor").write_text(f"{vendor}\n")
+    (tmp_path / "product_name").write_text(f"{product}\n")
+    assert this_host_type(tmp_path) == expected
+
+
+def test_a_host_s_type_is_sagemaker_s_word_or_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    assert this_host_type(tmp_path / "none") == ""
+    (tmp_path / "sys_vendor").write_bytes(b"\xff\xfe")
+    assert this_host_type(tmp_path) == ""
+    monkeypatch.setenv("SM_CURRENT_INSTANCE_TYPE", "ml.g5.xlarge")
+    assert this_host_type(tmp_path) == "ml.g5.xlarge"

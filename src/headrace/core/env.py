@@ -107,6 +107,9 @@ SM_CURRENT_HOST = Variable("SM_CURRENT_HOST", "this host among them (SageMaker)"
 SM_CURRENT_INSTANCE_GROUP = Variable(
     "SM_CURRENT_INSTANCE_GROUP", "this host's instance group (SageMaker)"
 )
+SM_CURRENT_INSTANCE_TYPE = Variable(
+    "SM_CURRENT_INSTANCE_TYPE", "this host's instance type (SageMaker)"
+)
 SM_INSTANCE_GROUPS_DICT = Variable(
     "SM_INSTANCE_GROUPS_DICT", "the instance groups with their hosts, JSON (SageMaker)"
 )
@@ -128,6 +131,7 @@ HOST_LIST_VARIABLES = (
 )  # fmt: skip
 """Variables that tell a host of a job which hosts there are."""
 CACHE_DIR = Variable("HEADRACE_CACHE_DIR", "where disk caches lie unless a call names a folder")
+PRICES = Variable("HEADRACE_PRICES", "CSV files of prices, before those that come with Headrace")
 
 XDG_CACHE_HOME = Variable("XDG_CACHE_HOME", "the user's cache folder")
 AWS_ENDPOINT_URL = Variable("AWS_ENDPOINT_URL", "S3 endpoint other than Amazon's")

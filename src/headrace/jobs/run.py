@@ -44,6 +44,7 @@ from headrace.jobs.job_file import with_job_file
 from headrace.jobs.output import run_script
 from headrace.jobs.spec import JobSpec, job_options
 from headrace.jobs.torchrun_process import discard_early, take_or_start
+from headrace.platforms.instance_groups import recorded_groups
 from headrace.records.redaction import HIDDEN
 from headrace.records.run_folder import Attempt, RunFolder, open_run_folder, runs_folder
 
@@ -210,7 +211,10 @@ def _start_attempt(
         run_dir=run_dir, name=job.run.name, script=script, runs_dir=job.run.runs_dir
     )
     attempt = folder.start_attempt(
-        command=command, argv=[job.script.path, *job.script.arguments], world_size=ranks
+        command=command,
+        argv=[job.script.path, *job.script.arguments],
+        world_size=ranks,
+        groups=recorded_groups(job.hosts.groups, offload=None),
     )
     print_status(f"run folder {folder.path}")
     return folder, attempt

@@ -70,6 +70,7 @@ from headrace.jobs.torchrun_args import (
     torchrun_job,
     use_local_rendezvous,
 )
+from headrace.platforms.instance_groups import recorded_groups
 from headrace.records.redaction import redact_text
 from headrace.records.run_folder import Attempt, RunFolder, open_run_folder
 
@@ -165,6 +166,9 @@ def _start_attempt(
         argv=_script_words(job),
         world_size=job.world_size,
         launcher=os.getppid(),
+        groups=recorded_groups(
+            job.spec.hosts.groups, None if job.cluster is None else job.cluster.offload
+        ),
     )
     announcement = {
         "run_dir": str(folder.path),

@@ -36,6 +36,10 @@ def print_verdict(folder: RunFolder, attempt: int) -> None:
     print_status(verdict.sentence)
     for gap in data.diagnosis.gaps:
         print_status(gap)
+    if data.cost is not None:
+        print_status(data.cost.sentence)
+    elif data.cost_fault:
+        print_status(f"no cost: {data.cost_fault}")
     if verdict.steps or data.diagnosis.findings:
         page = try_to_make("page", lambda: write_page(data, folder.path / REPORT_FILE))
         if page is not None:

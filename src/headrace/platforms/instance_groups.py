@@ -16,7 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
+from headrace.core import env
 from headrace.core.errors import UsageError
 
 LOCAL_TYPES = ("local", "local_gpu")
@@ -108,6 +110,55 @@ class GroupSpec:
     def host_names(self) -> list[str]:
         """Return the names of its emulated hosts: `gpu-0`, `gpu-1`, ..."""
         return [f"{self.name}-{number}" for number in range(self.hosts)]
+
+
+TRAINING, AUXILIARY = "training", "auxiliary"
+"""What the hosts of a group do: they have ranks, or make batches alone."""
+
+
+def recorded_groups(groups: Sequence[GroupSpec], offload: str | None) -> list[dict[str, Any]]:
+    """Return the groups of a job, for run.json: name, hosts, instance type, and what they do.
+
+    A job without groups has this host alone, with its type where the host says which it is. Of a
+    group that only `offload` names, the hosts that will make batches are not known: 0.
+    """
+    if not groups:
+        return [_as_recorded("", 1, this_host_type(), TRAINING)]
+    if offload not in (None, *(group.name for group in groups)):
+        groups = [*groups, GroupSpec(name=str(offload), hosts=0)]
+    roles = {group.name: AUXILIARY if group.name == offload else "" for group in groups}
+    roles[groups[0].name] = TRAINING
+    return [
+        _as_recorded(group.name, group.hosts, group.instance_type, roles[group.name])
+        for group in groups
+    ]
+
+
+def _as_recorded(name: str, hosts: int, instance_type: str, role: str) -> dict[str, Any]:
+    return {"name": name, "hosts": hosts, "instance_type": instance_type, "role": role}
+
+
+_DMI = Path("/sys/devices/virtual/dmi/id")
+_EC2 = "Amazon EC2"
+
+
+def this_host_type(dmi: Path = _DMI) -> str:
+    """Return the instance type of this host, as SageMaker or EC2 tells it; "": it is unknown.
+
+    DMI names the type of EC2's Nitro instances as the product, that of older ones on Xen not, nor
+    that of Google's machines: their metadata servers would have to be asked.
+    """
+    named = env.SM_CURRENT_INSTANCE_TYPE.get()
+    if named:
+        return named
+    try:
+        vendor, product = (
+            (dmi / name).read_text(encoding="utf-8").strip()
+            for name in ("sys_vendor", "product_name")
+        )
+    except (OSError, UnicodeDecodeError):
+        return ""
+    return product if vendor == _EC2 and "." in product else ""
 
 
 def parse_groups(texts: Sequence[str]) -> tuple[GroupSpec, ...]:

@@ -137,6 +137,7 @@ class Attempt:
     reason: str = ""  # why it was ended early, such as MaxRuntimeExceeded; "" if it was not
     folder: str = ""  # where the command was typed; "" in files of an older version
     hides_secrets: bool = False  # whether `command` differs from what was typed
+    groups: list[dict[str, Any]] = field(default_factory=list)  # as `recorded_groups` returns them
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +193,7 @@ class RunFolder:
         argv: Sequence[str],
         world_size: int,
         launcher: int | None = None,
+        groups: Sequence[Mapping[str, Any]] = (),
     ) -> Attempt:
         """Add a new attempt to run.json, make its logs folder, and return it.
 
@@ -222,6 +224,7 @@ class RunFolder:
                     launcher=process_identity(launcher or os.getpid()),
                     folder=current_folder,
                     hides_secrets=redact(command) != tuple(command),
+                    groups=[dict(group) for group in groups],
                 )
                 self._write((*before, attempt))
             self.logs(attempt.number).mkdir(parents=True, exist_ok=True)

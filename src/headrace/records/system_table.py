@@ -52,9 +52,7 @@ COLUMNS = (
     SystemColumn("net_received_bytes_per_s", "received from other hosts"),
     SystemColumn("net_sent_bytes_per_s", "sent to other hosts"),
     SystemColumn("gpu_{}_utilisation_percent", "time in which any kernel ran"),
-    SystemColumn(
-        "gpu_{}_sm_percent", "its multiprocessors that were busy; Hopper and newer, never tried"
-    ),
+    SystemColumn("gpu_{}_sm_percent", "its multiprocessors that were busy; Hopper and newer"),
     SystemColumn("gpu_{}_memory_bytes", "its memory in use", whole=True),
     SystemColumn("gpu_{}_memory_total_bytes", "its memory, used or not", whole=True),
     SystemColumn("gpu_{}_power_w", "power drawn"),

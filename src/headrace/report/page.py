@@ -14,11 +14,12 @@ from headrace.records.reader import open_records
 from headrace.report.formatting import format_time
 from headrace.report.markup import Html, Section, element, join_html
 from headrace.report.page_data import PageData, read_page_data
-from headrace.report.sections import diagnosis, tables
+from headrace.report.sections import cost, diagnosis, tables
 
 SECTIONS: tuple[Callable[[PageData], Section | None], ...] = (
     diagnosis.verdict_section,
     diagnosis.findings_section,
+    cost.cost_section,
     diagnosis.timeline_section,
     diagnosis.heatmap_section,
     diagnosis.waits_section,

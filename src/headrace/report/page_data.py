@@ -6,7 +6,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.core.errors import LaunchError
+from headrace.core.errors import HeadraceError, LaunchError
+from headrace.decide.cost.run_cost import RunCost, known_cost
 from headrace.observe.doctor.diagnosis import diagnose
 from headrace.observe.doctor.findings import Diagnosis
 from headrace.observe.whatif.tables import CachedTables, Tables
@@ -25,6 +26,8 @@ class PageData:
     live: bool  # whether it is being recorded at this moment
     tables: Tables  # the attempt's records
     diagnosis: Diagnosis
+    cost: RunCost | None  # None where a price of its hosts is not known, or cannot be read
+    cost_fault: str = ""  # why not, where something is wrong
     read_s: float  # in seconds since 1970
 
     @property
@@ -41,6 +44,7 @@ def read_page_data(records: Records) -> PageData:
         attempts = RunFolder(records.path).attempts()
     except LaunchError:  # half-written or damaged: the page does without
         attempts = ()
+    cost, cost_fault = _known_cost(records.path) if attempts else (None, "")
     return PageData(
         name=records.path.name,
         path=records.path,
@@ -49,5 +53,15 @@ def read_page_data(records: Records) -> PageData:
         live=live,
         tables=tables,
         diagnosis=diagnose(tables),
+        cost=cost,
+        cost_fault=cost_fault,
         read_s=time.time(),
     )
+
+
+def _known_cost(run: Path) -> tuple[RunCost | None, str]:
+    """Return a run's cost if it is known, and what is wrong: a page does without it."""
+    try:
+        return known_cost(run), ""
+    except HeadraceError as error:
+        return None, str(error)

@@ -1,0 +1,165 @@
+"""The `headrace cost` verbs: what a run cost and for what, and the prices that this comes from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.cli.parameters import Run, RunsDir
+from headrace.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from headrace.decide.cost.price_catalogue import PriceCatalogue
+    from headrace.decide.cost.run_cost import Pricing
+
+_SHOW_HELP = """Say what a run cost by group, what that went to, and what 1,000 samples cost.
+
+Instance types are those of --group, or what EC2 and SageMaker say of this host.
+
+Prices come from dated catalogues (headrace cost prices), on demand unless --spot is given.
+
+Example: headrace cost show base --instance-type g5.xlarge
+"""
+_PRICES_HELP = """List the prices of instance types with day and source, and warn of old ones.
+
+Example: headrace cost prices g5.xlarge g5.4xlarge
+"""
+_PRICE_HELP = (
+    "Dollars an hour of a host: USD of all, TYPE=USD of an instance type, GROUP=USD of a group's. "
+    "May be repeated."
+)
+_FILES_HELP = (
+    "A CSV file of prices, before the others. May be repeated; HEADRACE_PRICES names some."
+)
+_TYPE_HELP = "The instance type of all hosts, or GROUP=TYPE of a group's. May be repeated."
+_REGION_HELP = "Whose prices count; by default us-east-1 or us-central1."
+_DAYS = re.compile(r"(\d+)\s*d?")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group to the command line."""
+    group = typer.Typer(
+        no_args_is_help=True,
+        help="What a run cost and for what; the prices that this comes from.",
+        rich_markup_mode="rich",
+    )
+    group.callback()(lambda: None)
+    group.command(name="show", help=_SHOW_HELP)(_show)
+    group.command(name="prices", help=_PRICES_HELP)(_prices)
+    app.add_typer(group, name="cost")
+
+
+def _show(
+    run: Run = None,
+    *,
+    price: Annotated[list[str] | None, typer.Option(metavar="[NAME=]USD", help=_PRICE_HELP)] = None,
+    instance_type: Annotated[
+        list[str] | None, typer.Option(metavar="[GROUP=]TYPE", help=_TYPE_HELP)
+    ] = None,
+    region: Annotated[str, typer.Option(help=_REGION_HELP)] = "",
+    spot: Annotated[bool, typer.Option("--spot", help="The hosts are spot instances.")] = False,
+    prices: Annotated[list[Path] | None, typer.Option(metavar="FILE", help=_FILES_HELP)] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the cost as JSON.")] = False,
+    runs_dir: RunsDir = None,
+) -> None:
+    from headrace.decide.cost.run_cost import run_cost
+    from headrace.records.reader import find_run
+
+    found = find_run(run, runs_dir)
+    pricing = _pricing(price or (), instance_type or (), prices or (), region, spot=spot)
+    cost = run_cost(found, pricing)
+    if json:
+        from headrace.cli.data_report import print_json
+
+        print_json(cost.to_json())
+        return
+    from headrace.cli.cost_report import print_run_cost
+
+    print_run_cost(cost)
+
+
+def _prices(
+    types: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[TYPE]...", help="Instance types; all by default."),
+    ] = None,
+    *,
+    region: Annotated[str, typer.Option(help="Only prices of this region.")] = "",
+    max_age: Annotated[
+        str, typer.Option(help="Warn of prices that are older than so many days.")
+    ] = "180d",
+    prices: Annotated[list[Path] | None, typer.Option(metavar="FILE", help=_FILES_HELP)] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the prices as JSON.")] = False,
+) -> None:
+    from headrace.decide.cost.price_catalogue import old_prices
+
+    catalogue = _catalogue(prices or (), {})
+    shown = [catalogue.find(name, region) for name in types or ()] or [
+        each for each in catalogue.prices if region in ("", each.region)
+    ]
+    if not shown:
+        known = sorted({each.region for each in catalogue.prices if each.region})
+        raise UsageError(f"--region {region}: no price is known. There are: {', '.join(known)}.")
+    if json:
+        from headrace.cli.data_report import print_json
+        from headrace.decide.cost.run_cost import price_json
+
+        print_json({"prices": [price_json(each) for each in shown]})
+        return
+    from headrace.cli.cost_report import print_prices
+
+    days = _days(max_age)
+    today = datetime.now(UTC).date()
+    print_prices(shown, old_prices(shown, days, today), days)
+
+
+def _pricing(
+    prices: Sequence[str], types: Sequence[str], files: Sequence[Path], region: str, *, spot: bool
+) -> Pricing:
+    from headrace.decide.cost.run_cost import Pricing
+
+    rates = dict(_rate(text) for text in prices)
+    return Pricing(
+        catalogue=_catalogue(files, {name: usd for name, usd in rates.items() if name}),
+        rates=rates,
+        types=dict(_named(text) for text in types),
+        region=region,
+        spot=spot,
+    )
+
+
+def _catalogue(files: Sequence[Path], rates: dict[str, float]) -> PriceCatalogue:
+    from headrace.decide.cost.price_catalogue import PriceCatalogue, user_files
+
+    return PriceCatalogue([*files, *user_files()], rates)
+
+
+def _named(text: str) -> tuple[str, str]:
+    """Return the name and the value of `NAME=VALUE`; the name is "" where there is none."""
+    name, equals, value = text.rpartition("=")
+    if (equals and not name) or not value:
+        raise UsageError(f"{text!r}: write it as VALUE for all hosts, or NAME=VALUE.")
+    return name, value
+
+
+def _rate(text: str) -> tuple[str, float]:
+    name, value = _named(text)
+    try:
+        usd = float(value)
+    except ValueError:
+        usd = -1.0
+    if not 0 <= usd < float("inf"):
+        raise UsageError(f"--price {text}: {value} is no number of dollars an hour.")
+    return name, usd
+
+
+def _days(text: str) -> int:
+    match = _DAYS.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"--max-age {text}: write it in days, as 180d.")
+    return int(match[1])

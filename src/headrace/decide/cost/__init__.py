@@ -1,0 +1,1 @@
+"""What runs cost: dated prices of instance types, and the money that a run spent on what."""

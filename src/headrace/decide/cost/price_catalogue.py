@@ -1,0 +1,254 @@
+"""Dated prices of instance types: the catalogues that come with Headrace, and files of the user's.
+
+A catalogue is a CSV file with the columns of skypilot-catalog and two more: `PriceDate`, the day
+for which a price was valid, and `Source`, where it stands. A file of the user's may leave out all
+columns but `InstanceType` and `Price`, so that one of skypilot-catalog's can be used as it is; what
+it prices takes the place of the same in the catalogues. Prices of EC2 and of SageMaker's `ml.`
+types differ: each is looked up by its own name alone.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from pathlib import Path
+
+from headrace.core import env
+from headrace.core.errors import UsageError
+
+COLUMNS = (
+    "InstanceType", "vCPUs", "MemoryGiB", "AcceleratorName", "AcceleratorCount", "GpuInfo",
+    "Region", "AvailabilityZone", "Price", "SpotPrice", "PriceDate", "Source",
+)  # fmt: skip
+_NEEDED = ("InstanceType", "Price")
+_IGNORED = ("Arch", "DeviceMemoryGiB", "CapacityBlockPrice")  # of skypilot-catalog's
+_CATALOGUES = Path(__file__).with_name("catalogues")
+_OWN = "own rate"
+
+
+class UnknownPriceError(UsageError):
+    """The price of a host's type, or the type itself, is not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """What an instance of a type costs while it runs, in US dollars an hour."""
+
+    instance_type: str
+    usd_per_hour: float
+    spot_usd_per_hour: float | None = None  # None: unknown
+    region: str = ""  # "": any
+    cores: float | None = None  # virtual ones; None: unknown
+    memory_gib: float | None = None
+    accelerator: str = ""
+    accelerators: float = 0.0
+    day: date | None = None  # of the price; None: unknown
+    source: str = ""
+    catalogue: str = ""  # the file's name without its suffix, or where a rate was given
+
+    def age_days(self, today: date) -> int | None:
+        """Return how old the price is; None if its day is unknown."""
+        return None if self.day is None else (today - self.day).days
+
+    def rate(self, *, spot: bool) -> float | None:
+        """Return the dollars an hour on demand, or as a spot instance; None if that is unknown."""
+        return self.spot_usd_per_hour if spot else self.usd_per_hour
+
+
+class PriceCatalogue:
+    """The prices that are known, those of the user's files before those that come with Headrace.
+
+    Args:
+        files: CSV files of the user's; None: those that HEADRACE_PRICES names.
+        rates: Dollars an hour by instance type, before all others.
+
+    Raises:
+        UsageError: A file cannot be read, or says what is no price: with its name and line.
+    """
+
+    def __init__(
+        self, files: Sequence[Path] | None = None, rates: Mapping[str, float] | None = None
+    ) -> None:
+        own = user_files() if files is None else tuple(files)
+        layers = [
+            [_own_rate(name, usd) for name, usd in (rates or {}).items()],
+            *(list(_read_prices(file, needs_source=False)) for file in own),
+            [each for file in shipped_files() for each in _read_prices(file, needs_source=True)],
+        ]
+        self._layers = [_by_type(layer) for layer in layers]
+
+    @property
+    def prices(self) -> tuple[Price, ...]:
+        """All prices that count, by type and region."""
+        found: dict[tuple[str, str], Price] = {}
+        for layer in self._layers:
+            for name, regions in layer.items():
+                for region, price in regions.items():
+                    found.setdefault((name, region), price)
+        return tuple(found[key] for key in sorted(found))
+
+    def find(self, instance_type: str, region: str = "") -> Price:
+        """Return the price of a type in a region; "": in the only one, or the cloud's usual one.
+
+        UnknownPriceError: there is none; the message says what comes nearest, and what to do.
+        """
+        for layer in self._layers:
+            regions = layer.get(instance_type, {})
+            wanted = (region, "") if region else ("", *USUAL_REGIONS, *sorted(regions))
+            price = next((regions[each] for each in wanted if each in regions), None)
+            if price is not None:
+                return price
+        raise UnknownPriceError(self._unknown(instance_type, region))
+
+    def _unknown(self, instance_type: str, region: str) -> str:
+        regions = sorted(
+            {each.region for each in self.prices if each.instance_type == instance_type}
+        )
+        how = (
+            f"Give one with --price {instance_type}=USD_AN_HOUR, or in a CSV file with the columns "
+            "InstanceType and Price that HEADRACE_PRICES or --prices names."
+        )
+        if regions:
+            return (
+                f"No price of {instance_type} in {region} is known, but in {', '.join(regions)}. "
+                f"{how}"
+            )
+        return f"No price of {instance_type} is known.{self._nearest(instance_type)} {how}"
+
+    def _nearest(self, instance_type: str) -> str:
+        known = {each.instance_type for each in self.prices}
+        plain = instance_type.removeprefix("ml.")
+        if plain != instance_type and plain in known:
+            return f" That of {plain} is EC2's, and SageMaker asks for more."
+        near = difflib.get_close_matches(instance_type, known, n=1, cutoff=0.6)
+        return f" Did you mean {near[0]}?" if near else ""
+
+
+USUAL_REGIONS = ("us-east-1", "us-central1")
+"""Whose prices count where no region is given: the first regions of AWS and Google Cloud."""
+
+
+def user_files() -> tuple[Path, ...]:
+    """Return the files that HEADRACE_PRICES names, separated by colons."""
+    names = (env.PRICES.get() or "").split(":")
+    return tuple(Path(name).expanduser() for name in names if name)
+
+
+def shipped_files() -> list[Path]:
+    """Return the catalogues that come with Headrace."""
+    return sorted(_CATALOGUES.glob("*.csv"))
+
+
+def old_prices(prices: Iterable[Price], longest_days: int, today: date) -> list[Price]:
+    """Return the prices that are older than so many days, or whose day is unknown."""
+    ages = ((price, price.age_days(today)) for price in prices)
+    return [price for price, age in ages if age is None or age > longest_days]
+
+
+def _own_rate(instance_type: str, usd_per_hour: float) -> Price:
+    return Price(instance_type=instance_type, usd_per_hour=usd_per_hour, catalogue=_OWN)
+
+
+def _by_type(prices: Iterable[Price]) -> dict[str, dict[str, Price]]:
+    """Return the prices by type and region: of several zones the cheapest one."""
+    found: dict[str, dict[str, Price]] = {}
+    for price in prices:
+        regions = found.setdefault(price.instance_type, {})
+        other = regions.get(price.region)
+        regions[price.region] = price if other is None else _cheaper(other, price)
+    return found
+
+
+def _cheaper(one: Price, other: Price) -> Price:
+    """Return the cheaper one of two zones' prices, with the lower price as a spot instance."""
+    spots = [each.spot_usd_per_hour for each in (one, other) if each.spot_usd_per_hour is not None]
+    cheaper = min(one, other, key=lambda price: price.usd_per_hour)
+    return replace(cheaper, spot_usd_per_hour=min(spots, default=None))
+
+
+def _read_prices(file: Path, *, needs_source: bool) -> Iterator[Price]:
+    """Yield the prices of a catalogue.
+
+    Rows without an instance type are accelerators that are sold apart, in skypilot-catalog's files,
+    and no price of a host.
+    """
+    try:
+        with file.open(newline="", encoding="utf-8-sig") as opened:
+            rows = csv.DictReader(opened)
+            _check_columns(file, rows.fieldnames or ())
+            for row in rows:
+                if row["InstanceType"]:
+                    yield _Line(file, rows.line_num, row).price(needs_source=needs_source)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UsageError(f"{file}: the prices cannot be read: {error}.") from error
+
+
+def _check_columns(file: Path, names: Sequence[str]) -> None:
+    for name in _NEEDED:
+        if name not in names:
+            raise UsageError(
+                f"{file}: there is no column {name}. A catalogue has {', '.join(COLUMNS)}; "
+                f"{' and '.join(_NEEDED)} are needed."
+            )
+    for name in names:
+        if name not in COLUMNS and name not in _IGNORED:
+            near = difflib.get_close_matches(name, COLUMNS, n=1)
+            hint = f" Did you mean {near[0]}?" if near else f" Known are {', '.join(COLUMNS)}."
+            raise UsageError(f"{file}: there is no column {name!r} in a catalogue.{hint}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A line of a catalogue, and the errors about it."""
+
+    file: Path
+    number: int
+    cells: Mapping[str, str | None]
+
+    def price(self, *, needs_source: bool) -> Price:
+        """Return the line's price; raises UsageError with the line's number."""
+        usd = self._number("Price")
+        if usd is None:
+            raise self._error(f"the price of {self.cells['InstanceType']} is missing")
+        source, day = self.cells.get("Source") or "", self._day()
+        if needs_source and (not source or day is None):
+            raise self._error("a price needs its PriceDate and its Source")
+        return Price(
+            instance_type=self.cells["InstanceType"] or "",
+            usd_per_hour=usd,
+            spot_usd_per_hour=self._number("SpotPrice"),
+            region=self.cells.get("Region") or "",
+            cores=self._number("vCPUs"),
+            memory_gib=self._number("MemoryGiB"),
+            accelerator=self.cells.get("AcceleratorName") or "",
+            accelerators=self._number("AcceleratorCount") or 0.0,
+            day=day,
+            source=source,
+            catalogue=self.file.stem,
+        )
+
+    def _number(self, column: str) -> float | None:
+        text = self.cells.get(column) or ""
+        if not text:
+            return None
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not (math.isfinite(value) and value >= 0):
+            raise self._error(f"{column} is {text!r}, and no number from 0 on")
+        return value
+
+    def _day(self) -> date | None:
+        text = self.cells.get("PriceDate") or ""
+        try:
+            return date.fromisoformat(text) if text else None
+        except ValueError:
+            raise self._error(f"PriceDate is {text!r}: write it as 2026-07-20") from None
+
+    def _error(self, what: str) -> UsageError:
+        return UsageError(f"{self.file}, line {self.number}: {what}.")

@@ -1,0 +1,226 @@
+"""What a run cost: its hosts' rates over the time of its attempts, and what that money went to.
+
+    dollars = sum over groups of hosts x dollars an hour x hours of the attempts
+
+All hosts of a job are paid for from the begin of an attempt to its end, whatever they do. What is
+spent on data wait is the share of that time in which the accelerators waited for data, as the mean
+over the ranks. What failed attempts cost is told apart: some of their samples are trained again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from headrace.core.errors import RecordsError
+from headrace.decide.cost.price_catalogue import Price, PriceCatalogue, UnknownPriceError
+from headrace.decide.cost.run_use import (
+    Utilisation,
+    attempt_uses,
+    auxiliary_hosts,
+    utilisation_by_role,
+)
+from headrace.platforms.instance_groups import TRAINING
+from headrace.records.run_folder import Attempt
+
+_HOUR_S = 3600.0
+THIS_HOST = "this host"
+"""The only group of a job that named none."""
+
+
+def format_usd(usd: float) -> str:
+    """Return dollars: with cents, or with three digits that count where they are less than one."""
+    if usd >= 1 or usd <= 0:
+        return f"{usd:,.2f}"
+    return f"{usd:.{2 - math.floor(math.log10(usd))}f}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pricing:
+    """Where the rates of a run's hosts come from.
+
+    Attributes:
+        catalogue: The prices by instance type.
+        rates: Dollars an hour of a host by the name of its group, before the catalogue's; "" is
+            any group.
+        types: Instance types by the name of a group, before those of the run; "" is any group.
+        region: Of the prices; "": the usual one of each cloud.
+        spot: Whether the hosts are spot instances.
+    """
+
+    catalogue: PriceCatalogue
+    rates: Mapping[str, float] = field(default_factory=dict)
+    types: Mapping[str, str] = field(default_factory=dict)
+    region: str = ""
+    spot: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupCost:
+    """What the hosts of an instance group cost."""
+
+    name: str
+    hosts: int
+    instance_type: str  # "": unknown, as the rate was given
+    usd_per_hour: float  # of one host
+    usd: float
+    price: Price | None  # None: the rate was given
+    cpu_utilisation: float | None = None  # 0 to 1, while steps ran; None: not recorded
+    gpu_utilisation: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCost:
+    """What all attempts of a run cost together."""
+
+    run: str
+    groups: tuple[GroupCost, ...]
+    attempts: int
+    failed_attempts: int
+    running: bool  # the last attempt has not ended
+    seconds: float
+    usd: float
+    data_wait_usd: float
+    failed_usd: float  # of attempts that failed
+    samples: int  # that were trained on; 0: unknown
+    epochs: float  # that these are; 0: unknown
+
+    @property
+    def sentence(self) -> str:
+        """What it cost, and what of it went to waiting for data."""
+        so_far = " so far" if self.running else ""
+        waiting = self.data_wait_usd / self.usd if self.usd else 0.0
+        return (
+            f"The run {self.run} cost ${format_usd(self.usd)}{so_far}, "
+            f"${format_usd(self.data_wait_usd)} of it ({waiting:.0%}) waiting for data."
+        )
+
+    @property
+    def usd_per_1k_samples(self) -> float | None:
+        """Dollars for a thousand samples; None if it is unknown how many there were."""
+        return 1000 * self.usd / self.samples if self.samples else None
+
+    @property
+    def usd_per_epoch(self) -> float | None:
+        """Dollars for an epoch; None if none came to its end."""
+        return self.usd / self.epochs if self.epochs else None
+
+    @property
+    def samples_per_s(self) -> float | None:
+        """Samples a second over the whole time of the attempts; None if unknown."""
+        return self.samples / self.seconds if self.samples and self.seconds else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all of it as JSON."""
+        derived = ("usd_per_1k_samples", "usd_per_epoch", "samples_per_s")
+        groups = [_group_json(group) for group in self.groups]
+        return {
+            **asdict(replace(self, groups=())),
+            "groups": groups,
+            **{name: getattr(self, name) for name in derived},
+        }
+
+
+def _group_json(group: GroupCost) -> dict[str, Any]:
+    told = None if group.price is None else price_json(group.price)
+    return {**asdict(replace(group, price=None)), "price": told}
+
+
+def price_json(price: Price) -> dict[str, Any]:
+    """Return a price as JSON."""
+    return {**asdict(price), "day": None if price.day is None else price.day.isoformat()}
+
+
+def known_cost(run: Path) -> RunCost | None:
+    """Return what a run has cost so far, without utilisation; None where a price is not known.
+
+    UsageError: A file of prices that HEADRACE_PRICES names cannot be read.
+    """
+    try:
+        return run_cost(run, Pricing(catalogue=PriceCatalogue()), utilisation=False)
+    except UnknownPriceError:
+        return None
+
+
+def run_cost(run: Path, pricing: Pricing, *, utilisation: bool = True) -> RunCost:
+    """Return what a run has cost so far; how busy its hosts were only if that is wanted.
+
+    Raises:
+        UnknownPriceError: The type or price of a group's hosts is unknown; the message says which.
+        RecordsError: There is no attempt, or its records are broken.
+    """
+    uses = list(attempt_uses(run))
+    if not uses:
+        raise RecordsError(f"{run} has no attempt: nothing was started there.")
+    done, last = [use for _, use in uses], uses[-1][0]
+    seconds = sum(use.seconds for use in done)
+    busy = utilisation_by_role(run) if utilisation else {}
+    groups = tuple(
+        _group_cost(group, seconds, pricing, busy.get(group["role"], Utilisation()))
+        for group in _groups(run, last)
+    )
+    usd_per_s = sum(group.hosts * group.usd_per_hour for group in groups) / _HOUR_S
+    return RunCost(
+        run=run.name,
+        groups=groups,
+        attempts=len(uses),
+        failed_attempts=sum(use.failed for use in done),
+        running=done[-1].running,
+        seconds=seconds,
+        usd=usd_per_s * seconds,
+        data_wait_usd=usd_per_s * sum(use.data_wait_s for use in done),
+        failed_usd=usd_per_s * sum(use.seconds for use in done if use.failed),
+        samples=sum(use.samples for use in done),
+        epochs=sum(use.epochs for use in done),
+    )
+
+
+def _groups(run: Path, attempt: Attempt) -> list[dict[str, Any]]:
+    """Return the groups of an attempt, without those of no host; older files have none at all."""
+    alone = {"name": "", "hosts": 1, "instance_type": "", "role": TRAINING}
+    groups = list(attempt.groups) or [alone]
+    counted = [{**group, "hosts": group["hosts"] or auxiliary_hosts(run)} for group in groups]
+    return [group for group in counted if group["hosts"]]
+
+
+def _group_cost(
+    group: Mapping[str, Any], seconds: float, pricing: Pricing, busy: Utilisation
+) -> GroupCost:
+    name, hosts = str(group["name"]), int(group["hosts"])
+    kind = pricing.types.get(name) or pricing.types.get("") or str(group["instance_type"])
+    rate, price = pricing.rates.get(name, pricing.rates.get("")), None
+    if rate is None:
+        price = _price(name or THIS_HOST, kind, pricing)
+        rate = _rate(price, pricing)
+    return GroupCost(
+        name=name or THIS_HOST,
+        hosts=hosts,
+        instance_type=kind,
+        usd_per_hour=rate,
+        usd=hosts * rate * seconds / _HOUR_S,
+        price=price,
+        cpu_utilisation=busy.cpu,
+        gpu_utilisation=busy.gpu,
+    )
+
+
+def _price(name: str, instance_type: str, pricing: Pricing) -> Price:
+    if not instance_type:
+        raise UnknownPriceError(
+            f"The instance type of {name} is unknown, and so is its price: give it with "
+            "--instance-type g5.xlarge, or the rate itself with --price USD_AN_HOUR."
+        )
+    return pricing.catalogue.find(instance_type, pricing.region)
+
+
+def _rate(price: Price, pricing: Pricing) -> float:
+    rate = price.rate(spot=pricing.spot)
+    if rate is None:
+        raise UnknownPriceError(
+            f"No spot price of {price.instance_type} in {price.region or 'any region'} is known: "
+            f"leave out --spot, or give one with --price {price.instance_type}=USD_AN_HOUR."
+        )
+    return rate

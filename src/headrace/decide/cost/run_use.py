@@ -1,0 +1,125 @@
+"""What the attempts of a run did with their time: how long they lasted, waited, and trained on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headrace.observe.doctor.evidence import Evidence, gather_evidence
+from headrace.observe.doctor.gpu_usage import gpu_utilisation
+from headrace.observe.whatif.measured_pipeline import main_loader, read_offload_stats
+from headrace.observe.whatif.tables import Columns, Tables, columns
+from headrace.observe.whatif.train_steps import TrainSteps, read_steps
+from headrace.platforms.instance_groups import AUXILIARY, TRAINING
+from headrace.records.layout import attempts_with_records
+from headrace.records.reader import open_records
+from headrace.records.run_folder import Attempt, RunFolder, running_pid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptUse:
+    """What an attempt did in its time, as the mean over its ranks."""
+
+    seconds: float  # from its begin to its end, or until now
+    running: bool
+    failed: bool  # it ended with an error, or was killed
+    data_wait_s: float = 0.0  # for which the accelerators waited for data
+    samples: int = 0  # that all ranks trained on
+    epochs: float = 0.0  # parts of one too; 0 where none came to its end
+
+
+@dataclass(frozen=True, slots=True)
+class Utilisation:
+    """How busy the hosts of a group were while steps ran, 0 to 1; None: not recorded."""
+
+    cpu: float | None = None
+    gpu: float | None = None
+
+
+def attempt_uses(run: Path) -> Iterator[tuple[Attempt, AttemptUse]]:
+    """Yield the attempts of a run, oldest first, with what they did."""
+    recorded = attempts_with_records(run)
+    for attempt in RunFolder(run).attempts():
+        tables = open_records(run, attempt.number) if attempt.number in recorded else None
+        running = attempt.ended_s is None and running_pid(attempt.launcher) is not None
+        seconds = _seconds(attempt, tables, running=running)
+        failed = not running and attempt.exit_code != 0
+        trained = {} if tables is None else _trained(tables)
+        yield attempt, AttemptUse(seconds=seconds, running=running, failed=failed, **trained)
+
+
+def _seconds(attempt: Attempt, tables: Tables | None, *, running: bool) -> float:
+    """Return how long an attempt has lasted; that of a killed launcher until its last record."""
+    if attempt.ended_s is not None:
+        return attempt.ended_s - attempt.started_s
+    if running:
+        return time.time() - attempt.started_s
+    last_s = 0.0 if tables is None else _last_record_s(tables)
+    return max(last_s - attempt.started_s, 0.0)
+
+
+def _last_record_s(tables: Tables) -> float:
+    """Return when the last step or tick of the records ended, since 1970; 0 without any."""
+    offsets_ns = columns(tables, "hosts")["unix_offset_ns"]
+    steps, ticks_ns = columns(tables, "steps"), columns(tables, "system")["t_ns"]
+    ends_ns = [*(steps["start_ns"] + steps["wall_ns"]), *ticks_ns]
+    return (int(max(ends_ns)) + int(offsets_ns[0])) / 1e9 if ends_ns and len(offsets_ns) else 0.0
+
+
+def _trained(tables: Tables) -> dict[str, Any]:
+    """Return waits, samples and epochs of all training steps, those of the warm-up too."""
+    counted, steps = read_steps(tables), columns(tables, "steps").having(kind="train")
+    ranks = max(len(np.unique(steps["rank"])), 1)
+    return {
+        "data_wait_s": counted.data_wait_share * float(steps["wall_ns"].sum()) / ranks / 1e9,
+        "samples": int(steps["samples"].clip(0).sum()),
+        "epochs": _epochs(tables, counted, steps, ranks),
+    }
+
+
+def _epochs(tables: Tables, counted: TrainSteps, steps: Columns, ranks: int) -> float:
+    """Return the epochs that were trained: an epoch is the longest iteration that ended."""
+    loader = main_loader(counted)
+    ended = columns(tables, "fetches").having(loader=loader, ended=1)
+    of_an_epoch = float(ended["batch"].max()) if ended.count else 0.0
+    batches = float(steps.having(loader=loader)["batches"].sum()) / ranks
+    return batches / of_an_epoch if of_an_epoch else 0.0
+
+
+def auxiliary_hosts(run: Path) -> int:
+    """Return how many auxiliary hosts made batches in the last attempt that was recorded."""
+    recorded = attempts_with_records(run)
+    if not recorded:
+        return 0
+    made = columns(open_records(run, max(recorded)), "auxiliary_batches")
+    return len(set(made["host"]))
+
+
+def utilisation_by_role(run: Path) -> Mapping[str, Utilisation]:
+    """Return how busy the hosts that train, and those that only make batches, were at last."""
+    recorded = attempts_with_records(run)
+    if not recorded:
+        return {}
+    tables = open_records(run, max(recorded))
+    evidence = gather_evidence(tables)
+    busy, cores = evidence.host.busy_cores, evidence.host.cores
+    training = Utilisation(
+        cpu=None if busy is None else min(busy / cores, 1.0), gpu=gpu_utilisation(evidence)
+    )
+    return {TRAINING: training, AUXILIARY: Utilisation(cpu=_auxiliary_cpu(tables, evidence))}
+
+
+def _auxiliary_cpu(tables: Tables, evidence: Evidence) -> float | None:
+    span = evidence.steps.span_ns
+    offload = read_offload_stats(tables, main_loader(evidence.steps), span)
+    if span is None or offload is None or not offload.workers:
+        return None
+    made = columns(tables, "auxiliary_batches")
+    inside = made.where((made["start_ns"] >= span[0]) & (made["start_ns"] <= span[1]))
+    cores = offload.workers * len(evidence.steps.ranks)
+    return min(float(inside["process_cpu_ns"].sum()) / (cores * (span[1] - span[0])), 1.0)

@@ -1,0 +1,183 @@
+"""`headrace cost` of recorded runs: dollars by group, what they went to, and missing prices."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs import run, run_here
+
+RECORDED = Path(__file__).parents[1] / "goldens" / "artefacts" / "recorded"
+GROUPS = [
+    {"name": "gpu", "hosts": 1, "instance_type": "g5.xlarge", "role": "training"},
+    {"name": "cpu", "hosts": 2, "instance_type": "c5.4xlarge", "role": "auxiliary"},
+]
+
+
+def printed(folder: Path, *arguments: str, code: int = 0, **extra: str) -> str:
+    done = run_here(folder, "cost", *arguments, **extra)
+    output = " ".join((done.stdout + done.stderr).split())
+    assert done.returncode == code, output
+    return output
+
+
+def cost(folder: Path, *arguments: str) -> dict[str, Any]:
+    done = run_here(folder, "cost", "show", "--json", *arguments)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Path:
+    shutil.copytree(RECORDED / "ranks", tmp_path / "runs" / "ranks")
+    return tmp_path / "runs" / "ranks"
+
+
+def change(run_folder: Path, **fields: Any) -> None:
+    """Change fields of the run's last attempt."""
+    file = run_folder / "run.json"
+    content = json.loads(file.read_text())
+    content["attempts"][-1] |= fields
+    file.write_text(json.dumps(content))
+
+
+def test_a_runs_dollars_are_rates_times_hosts_times_hours(recorded: Path, tmp_path: Path):
+    change(recorded, groups=GROUPS, started_s=1000.0, ended_s=4600.0)
+    found = cost(tmp_path, "ranks", "--price", "gpu=1.5", "--price", "c5.4xlarge=0.5")
+    gpu, cpu = found["groups"]
+    assert (gpu["usd"], cpu["usd"]) == (1.5, 1.0)
+    assert gpu["price"] is None
+    assert cpu["price"]["catalogue"] == "own rate"
+    assert found["usd"] == 2.5
+    assert found["seconds"] == 3600.0
+    assert found["failed_usd"] == 0
+    assert 0 < found["data_wait_usd"] < 2.5
+    assert found["samples"] > 0
+    assert found["usd_per_1k_samples"] == pytest.approx(2500 / found["samples"])
+    assert found["usd_per_epoch"] == pytest.approx(2.5 / found["epochs"])
+    assert 0 < gpu["cpu_utilisation"] <= 1
+    assert cpu["cpu_utilisation"] is None
+
+
+def test_the_types_of_groups_have_dated_prices(recorded: Path, tmp_path: Path):
+    change(recorded, groups=GROUPS)
+    gpu, cpu = cost(tmp_path, "ranks", "--region", "us-east-1")["groups"]
+    assert (gpu["usd_per_hour"], cpu["usd_per_hour"]) == (1.006, 0.68)
+    assert gpu["price"]["source"].startswith("https://")
+    output = printed(tmp_path, "show", "ranks")
+    assert "g5.xlarge in us-east-1, 20" in output
+    assert "per 1,000" in output
+
+
+def test_a_failed_attempt_is_paid_for_too(recorded: Path, tmp_path: Path):
+    change(recorded, started_s=0.0, ended_s=3600.0)
+    alone = cost(tmp_path, "ranks", "--price", "1")
+    file = recorded / "run.json"
+    content = json.loads(file.read_text())
+    failed = {**content["attempts"][0], "exit_code": 1, "ended_s": 1800.0}
+    again = {**content["attempts"][0], "number": 2}
+    file.write_text(json.dumps({**content, "attempts": [failed, again]}))
+    found = cost(tmp_path, "ranks", "--price", "1")
+    assert (found["usd"], found["failed_usd"], found["failed_attempts"]) == (1.5, 0.5, 1)
+    assert found["samples"] == alone["samples"]
+    assert "failed attempts (1): $0.5" in printed(tmp_path, "show", "ranks", "--price", "1")
+
+
+def test_an_attempt_whose_launcher_was_killed_lasts_until_its_last_record(
+    recorded: Path, tmp_path: Path
+):
+    whole = cost(tmp_path, "ranks", "--price", "1")
+    change(recorded, ended_s=None, exit_code=None)
+    found = cost(tmp_path, "ranks", "--price", "1")
+    assert found["failed_attempts"] == 1
+    assert not found["running"]
+    assert found["seconds"] == pytest.approx(whole["seconds"], abs=3.0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "The instance type of this host is unknown"),
+        (("--instance-type", "g5.xlarg"), "Did you mean g5.xlarge?"),
+        (("--instance-type", "ml.g5.xlarge"), "That of g5.xlarge is EC2's"),
+        (("--instance-type", "g5.xlarge", "--spot"), "No spot price of g5.xlarge"),
+        (("--price", "cheap"), "--price cheap: cheap is no number of dollars"),
+        (("--price", "-1"), "is no number of dollars"),
+        (("--price", "gpu="), "write it as VALUE"),
+        (("--price", "1", "--prices", "none.csv"), "none.csv: the prices cannot be read"),
+    ],
+)
+def test_a_price_that_is_missing_is_one_sentence(
+    recorded: Path, tmp_path: Path, arguments: tuple[str, ...], message: str
+):
+    change(recorded, groups=[])
+    output = printed(tmp_path, "show", "ranks", *arguments, code=2)
+    assert message in output
+    assert "Traceback" not in output
+
+
+def test_where_prices_are_known_the_page_has_the_cost(recorded: Path, tmp_path: Path):
+    change(recorded, groups=GROUPS, started_s=1000.0, ended_s=4600.0)
+    assert run_here(tmp_path, "report", "ranks").returncode == 0
+    text = (recorded / "report.html").read_text()
+    assert "The run ranks cost $2.37, " in text  # 1.006 + 2 x 0.68 dollars
+    assert "c5.4xlarge" in text
+    change(recorded, groups=[])
+    assert run_here(tmp_path, "report", "ranks").returncode == 0
+    assert "ranks cost" not in (recorded / "report.html").read_text()
+
+
+def test_a_run_on_hosts_with_prices_says_what_it_cost(tmp_path: Path):
+    (tmp_path / "t.py").write_text(
+        "import torch\n"
+        "from torch.utils.data import DataLoader, TensorDataset\n"
+        "net = torch.nn.Linear(4, 4)\n"
+        "optimizer = torch.optim.SGD(net.parameters(), lr=0.1)\n"
+        "for (x,) in DataLoader(TensorDataset(torch.randn(320, 4)), 8):\n"
+        "    net(x).sum().backward()\n"
+        "    optimizer.step()\n"
+    )
+    done = run(tmp_path, "t.py", SM_CURRENT_INSTANCE_TYPE="g5.xlarge")
+    assert done.returncode == 0, done.stderr
+    assert re.search(
+        r"The run t-\d+-\d+ cost \$0\.0\d+, \$0[.\d]* of it \(\d+%\) waiting", done.stderr
+    )
+    broken = tmp_path / "broken.csv"
+    broken.write_text("InstanceType,Prise\n")
+    done = run(tmp_path, "t.py", SM_CURRENT_INSTANCE_TYPE="g5.xlarge", HEADRACE_PRICES=str(broken))
+    assert done.returncode == 0
+    assert "no cost: " in done.stderr
+    assert "broken.csv: there is no column Price" in done.stderr
+    assert "headrace doctor" in done.stderr  # the verdict and the page are there all the same
+
+
+def test_prices_are_listed_with_their_day_and_old_ones_are_told(tmp_path: Path):
+    listed = printed(
+        tmp_path, "prices", "g5.xlarge", "c5.4xlarge", "--max-age", "1d", COLUMNS="200"
+    )
+    assert "1.006" in listed
+    assert "2 of 2 prices are older than 1 days, or undated; the oldest is of 20" in listed
+    assert "older than" not in printed(tmp_path, "prices", "g5.xlarge", "--max-age", "99999d")
+    assert "no price is known" in printed(tmp_path, "prices", "--region", "mars-1", code=2)
+    assert "write it in days" in printed(tmp_path, "prices", "--max-age", "soon", code=2)
+
+
+def test_a_run_says_which_hosts_it_had(tmp_path: Path):
+    (tmp_path / "t.py").write_text("print('here')\n")
+    assert run(tmp_path, "t.py", SM_CURRENT_INSTANCE_TYPE="ml.c5.xlarge").returncode == 0
+    found = cost(tmp_path, "--price", "ml.c5.xlarge=0.3")
+    (group,) = found["groups"]
+    assert (group["name"], group["instance_type"], group["hosts"]) == (
+        "this host",
+        "ml.c5.xlarge",
+        1,
+    )
+    assert group["usd_per_hour"] == 0.3
+    assert "how many samples were trained on is not recorded" in printed(
+        tmp_path, "show", "--price", "1"
+    )

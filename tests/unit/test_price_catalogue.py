@@ -1,0 +1,125 @@
+"""Prices of instance types: catalogues, the user's files and rates, and what is wrong in them."""
+
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.core.errors import UsageError
+from headrace.decide.cost.price_catalogue import PriceCatalogue, old_prices, shipped_files
+from headrace.platforms.instance_groups import instance_type
+
+HEAD = "InstanceType,Price,SpotPrice,Region,AvailabilityZone,PriceDate,Source"
+
+
+def written(folder: Path, *lines: str, head: str = HEAD) -> Path:
+    file = folder / "prices.csv"
+    file.write_text("\n".join([head, *lines]) + "\n")
+    return file
+
+
+def test_every_shipped_price_has_a_day_a_source_and_a_known_type():
+    shipped = PriceCatalogue([]).prices
+    assert {each.stem for each in shipped_files()} == {each.catalogue for each in shipped}
+    assert len(shipped) > 100
+    for price in shipped:
+        assert price.day is not None
+        assert price.source.startswith("https://")
+        assert price.usd_per_hour > 0
+        assert price.region
+        known = instance_type(price.instance_type, "here")
+        assert (known.cores, known.devices) == (price.cores, price.accelerators)
+
+
+def test_the_users_files_go_before_the_shipped_ones_and_rates_before_both(tmp_path: Path):
+    shipped = PriceCatalogue([]).find("g5.xlarge")
+    own = written(tmp_path, "g5.xlarge,0.9,0.3,,,,")
+    assert PriceCatalogue([own]).find("g5.xlarge").usd_per_hour == 0.9 != shipped.usd_per_hour
+    # A price of the user's without a region is one of all regions.
+    assert PriceCatalogue([own]).find("g5.xlarge", "eu-west-1").spot_usd_per_hour == 0.3
+    assert PriceCatalogue([own], {"g5.xlarge": 0.5}).find("g5.xlarge").usd_per_hour == 0.5
+
+
+def test_files_named_by_the_environment_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HEADRACE_PRICES", str(written(tmp_path, "mine,2,,,,,")))
+    assert PriceCatalogue().find("mine").usd_per_hour == 2.0
+
+
+@given(prices=st.lists(st.floats(0.01, 100), min_size=1, max_size=5))
+def test_of_several_zones_the_cheapest_counts(
+    prices: list[float], tmp_path_factory: pytest.TempPathFactory
+):
+    lines = [f"t,{usd},{usd / 2},r,r-{zone},," for zone, usd in enumerate(prices)]
+    price = PriceCatalogue([written(tmp_path_factory.mktemp("zones"), *lines)]).find("t", "r")
+    assert price.usd_per_hour == min(prices)
+    assert price.spot_usd_per_hour == min(prices) / 2
+
+
+def test_accelerators_that_are_sold_apart_are_no_hosts(tmp_path: Path):
+    known = PriceCatalogue([written(tmp_path, ",4.2,1.1,r,,,", "t,1,,r,,,")])
+    assert known.find("t", "r").usd_per_hour == 1.0
+    assert "" not in {price.instance_type for price in known.prices}
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("t,,,,,,", "line 2: the price of t is missing"),
+        ("t,one,,,,,", "line 2: Price is 'one', and no number from 0 on"),
+        ("t,-1,,,,,", "line 2: Price is '-1'"),
+        ("t,nan,,,,,", "line 2: Price is 'nan'"),
+        ("t,inf,,,,,", "line 2: Price is 'inf'"),
+        ("t,1,cheap,,,,", "line 2: SpotPrice is 'cheap'"),
+        ("t,1,,,,July,", "line 2: PriceDate is 'July': write it as 2026-07-20"),
+    ],
+)
+def test_a_line_that_is_wrong_is_named(tmp_path: Path, line: str, message: str):
+    with pytest.raises(UsageError, match=message):
+        PriceCatalogue([written(tmp_path, line)])
+
+
+@pytest.mark.parametrize(
+    ("head", "message"),
+    [
+        ("InstanceType,Prise", "no column Price"),
+        ("Type,Price", "no column InstanceType"),
+        ("InstanceType,Price,SpotPrise", "'SpotPrise' in a catalogue. Did you mean SpotPrice"),
+        ("InstanceType,Price,Colour", "'Colour' in a catalogue. Known are InstanceType"),
+        ("", "no column InstanceType"),
+    ],
+)
+def test_a_column_that_is_wrong_is_named(tmp_path: Path, head: str, message: str):
+    with pytest.raises(UsageError, match=message):
+        PriceCatalogue([written(tmp_path, head=head)])
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path):
+    with pytest.raises(UsageError, match=r"none\.csv: the prices cannot be read"):
+        PriceCatalogue([tmp_path / "none.csv"])
+    (tmp_path / "picture.csv").write_bytes(b"\xff\xd8\xff\xe0")
+    with pytest.raises(UsageError, match=r"picture\.csv: the prices cannot be read"):
+        PriceCatalogue([tmp_path / "picture.csv"])
+
+
+def test_a_price_that_is_not_known_is_not_guessed():
+    known = PriceCatalogue([])
+    with pytest.raises(
+        UsageError, match=r"price of ml\.g5\.xlarge is known\. That of g5\.xlarge is EC2's"
+    ):
+        known.find("ml.g5.xlarge")
+    with pytest.raises(UsageError, match=r"Did you mean g5\.xlarge\? .*--price g5\.xlarg="):
+        known.find("g5.xlarg")
+    with pytest.raises(UsageError, match=r"of g5\.xlarge in mars-1 is known, but in us-east-1"):
+        known.find("g5.xlarge", "mars-1")
+
+
+def test_prices_grow_old(tmp_path: Path):
+    prices = PriceCatalogue([written(tmp_path, "a,1,,,,2026-01-01,", "b,1,,,,,")]).prices
+    own = [price for price in prices if price.catalogue == "prices"]
+    today = date(2026, 7, 1)
+    assert [price.instance_type for price in old_prices(own, 181, today)] == ["b"]
+    assert [price.instance_type for price in old_prices(own, 180, today)] == ["a", "b"]
