@@ -9,9 +9,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from headrace.core.console import print_status
-from headrace.core.units import format_seconds
+from headrace.core.units import format_seconds, format_usd
 from headrace.decide.cost.price_catalogue import Price
-from headrace.decide.cost.run_cost import GroupCost, RunCost, format_usd
+from headrace.decide.cost.run_cost import GroupCost, RunCost
 
 _NO_DAY = "undated"
 

@@ -1,7 +1,8 @@
-"""Sizes in bytes and durations in seconds: parsing and formatting."""
+"""Sizes in bytes, durations in seconds, and dollars: parsing and formatting."""
 
 from __future__ import annotations
 
+import math
 import re
 from numbers import Integral
 
@@ -59,3 +60,10 @@ def format_seconds(seconds: float) -> str:
         return f"{minutes} min {rest:02d} s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02d} min"
+
+
+def format_usd(usd: float) -> str:
+    """Return dollars: with cents, or with three digits that count where they are less than one."""
+    if usd >= 1 or usd <= 0:
+        return f"{usd:,.2f}"
+    return f"{usd:.{2 - math.floor(math.log10(usd))}f}"

@@ -104,7 +104,7 @@ def _asset(name: str) -> str:
 def _plotly() -> bytes:
     source = files("plotly").joinpath("package_data/plotly.min.js").read_bytes()
     # As browsers normalise it, or else its hash would differ.
-    return source.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    return source.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in source else source
 
 
 REPORT_FILE = "report.html"

@@ -5,14 +5,17 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headrace.core.errors import HeadraceError, LaunchError
-from headrace.decide.cost.run_cost import RunCost, known_cost
 from headrace.observe.doctor.diagnosis import diagnose
 from headrace.observe.doctor.findings import Diagnosis
 from headrace.observe.whatif.tables import CachedTables, Tables
 from headrace.records.reader import Records
 from headrace.records.run_folder import Attempt, RunFolder
+
+if TYPE_CHECKING:
+    from headrace.decide.cost.run_cost import RunCost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +47,7 @@ def read_page_data(records: Records) -> PageData:
         attempts = RunFolder(records.path).attempts()
     except LaunchError:  # half-written or damaged: the page does without
         attempts = ()
-    cost, cost_fault = _known_cost(records.path) if attempts else (None, "")
+    cost, cost_fault = _known_cost(records.path, attempts)
     return PageData(
         name=records.path.name,
         path=records.path,
@@ -59,8 +62,14 @@ def read_page_data(records: Records) -> PageData:
     )
 
 
-def _known_cost(run: Path) -> tuple[RunCost | None, str]:
+def _known_cost(run: Path, attempts: tuple[Attempt, ...]) -> tuple[RunCost | None, str]:
     """Return a run's cost if it is known, and what is wrong: a page does without it."""
+    groups = attempts[-1].groups if attempts else []
+    if not groups or not all(group["instance_type"] for group in groups):
+        return None, ""
+    # Most hosts do not say their type, and their runs need not read any prices at their end.
+    from headrace.decide.cost.run_cost import known_cost
+
     try:
         return known_cost(run), ""
     except HeadraceError as error:

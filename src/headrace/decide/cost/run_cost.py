@@ -9,13 +9,13 @@ over the ranks. What failed attempts cost is told apart: some of their samples a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from headrace.core.errors import RecordsError
+from headrace.core.units import format_usd
 from headrace.decide.cost.price_catalogue import Price, PriceCatalogue, UnknownPriceError
 from headrace.decide.cost.run_use import (
     Utilisation,
@@ -29,13 +29,6 @@ from headrace.records.run_folder import Attempt
 _HOUR_S = 3600.0
 THIS_HOST = "this host"
 """The only group of a job that named none."""
-
-
-def format_usd(usd: float) -> str:
-    """Return dollars: with cents, or with three digits that count where they are less than one."""
-    if usd >= 1 or usd <= 0:
-        return f"{usd:,.2f}"
-    return f"{usd:.{2 - math.floor(math.log10(usd))}f}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

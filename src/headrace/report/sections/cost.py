@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from headrace.core.units import format_seconds
-from headrace.decide.cost.run_cost import GroupCost, RunCost, format_usd
+from typing import TYPE_CHECKING
+
+from headrace.core.units import format_seconds, format_usd
 from headrace.report.formatting import UNKNOWN
 from headrace.report.markup import Section, definitions, explanation, note, section, table
 from headrace.report.page_data import PageData
+
+if TYPE_CHECKING:
+    from headrace.decide.cost.run_cost import GroupCost, RunCost
 
 _HEAD = ("Group", "Instance type", "Price", "Hosts", "$ an hour each", "$")
 
