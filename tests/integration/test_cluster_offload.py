@@ -101,8 +101,8 @@ def test_auto_uses_a_group_that_is_predicted_to_help_and_checks_that(
     assert checked["measured"] > 1
     assert checked["predicted"] > 1.05
     rates = ("--price", "gpu=1", "--price", "cpu=0.5")
-    told = run_here(tmp_path, "cost", "show", "r", *rates, "--json")
-    cost = json.loads(told.stdout)
+    ended = run_here(tmp_path, "cost", "show", "r", *rates, "--json")
+    cost = json.loads(ended.stdout)
     assert [(group["name"], group["hosts"]) for group in cost["groups"]] == [("gpu", 1), ("cpu", 1)]
     assert cost["usd"] == pytest.approx(1.5 * cost["seconds"] / 3600)
     assert all(0 < group["cpu_utilisation"] <= 1 for group in cost["groups"])

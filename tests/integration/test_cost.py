@@ -8,6 +8,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from jobs import run, run_here
@@ -97,11 +99,48 @@ def test_an_attempt_whose_launcher_was_killed_lasts_until_its_last_record(
     assert found["failed_attempts"] == 1
     assert not found["running"]
     assert found["seconds"] == pytest.approx(whole["seconds"], abs=3.0)
+    file = recorded / "records" / "attempt-1" / "hosts.parquet"
+    hosts = pq.read_table(file)
+    rows = [*hosts.to_pylist(), {**hosts.to_pylist()[0], "host": "another", "unix_offset_ns": 0}]
+    pq.write_table(pa.Table.from_pylist(rows, schema=hosts.schema), file)
+    # Several hosts have no clock in common: what counts is how long their ranks lasted.
+    assert 0 < cost(tmp_path, "ranks", "--price", "1")["seconds"] <= found["seconds"]
+
+
+def test_attempts_on_other_hosts_are_paid_for_as_they_were(recorded: Path, tmp_path: Path):
+    change(recorded, groups=GROUPS[:1], started_s=0.0, ended_s=3600.0)
+    file = recorded / "run.json"
+    content = json.loads(file.read_text())
+    again = {**content["attempts"][0], "number": 2, "groups": GROUPS}
+    file.write_text(json.dumps({**content, "attempts": [*content["attempts"], again]}))
+    found = cost(tmp_path, "ranks", "--price", "gpu=1", "--price", "cpu=0.5")
+    assert [(each["name"], each["usd"]) for each in found["groups"]] == [("gpu", 2), ("cpu", 1)]
+    assert found["usd"] == 3.0
+
+
+def test_what_was_not_recorded_is_not_called_nothing(recorded: Path, tmp_path: Path):
+    shutil.rmtree(recorded / "records")
+    found = cost(tmp_path, "ranks", "--price", "1")
+    assert found["data_wait_usd"] is None
+    assert "spent on waiting for data is not recorded" in printed(
+        tmp_path, "show", "ranks", "--price", "1"
+    )
+
+
+def test_a_rate_of_one_s_own_is_one_of_spot_instances_too(recorded: Path, tmp_path: Path):
+    change(recorded, groups=GROUPS)
+    rates = ("--price", "g5.xlarge=0.3", "--price", "c5.4xlarge=0.2", "--spot")
+    assert [each["usd_per_hour"] for each in cost(tmp_path, "ranks", *rates)["groups"]] == [
+        0.3,
+        0.2,
+    ]
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (("--price", "1", "--price", "gpuu=2"), "the run has no gpuu, but"),
+        (("--price", "1", "--instance-type", "gpuu=g5.xlarge"), "the run has no gpuu, but"),
         ((), "The instance type of this host is unknown"),
         (("--instance-type", "g5.xlarg"), "Did you mean g5.xlarge?"),
         (("--instance-type", "ml.g5.xlarge"), "That of g5.xlarge is EC2's"),
@@ -178,6 +217,4 @@ def test_a_run_says_which_hosts_it_had(tmp_path: Path):
         1,
     )
     assert group["usd_per_hour"] == 0.3
-    assert "how many samples were trained on is not recorded" in printed(
-        tmp_path, "show", "--price", "1"
-    )
+    assert "how many samples it took is not recorded" in printed(tmp_path, "show", "--price", "1")

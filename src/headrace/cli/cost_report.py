@@ -41,7 +41,7 @@ def _lines(cost: RunCost) -> list[str]:
     if cost.failed_attempts:
         lines.append(f"failed attempts ({cost.failed_attempts}): ${format_usd(cost.failed_usd)}")
     if cost.usd_per_1k_samples is None:
-        lines.append("how many samples were trained on is not recorded")
+        lines.append("how many samples it took is not recorded")
     else:
         lines.append(
             f"{cost.samples:,} samples, {cost.samples_per_s:,.1f} a second with start-up: "

@@ -150,7 +150,11 @@ def old_prices(prices: Iterable[Price], longest_days: int, today: date) -> list[
 
 
 def _own_rate(instance_type: str, usd_per_hour: float) -> Price:
-    return Price(instance_type=instance_type, usd_per_hour=usd_per_hour, catalogue=_OWN)
+    """Return a rate that was given: it is what is paid, as a spot instance, too."""
+    return Price(
+        instance_type=instance_type, usd_per_hour=usd_per_hour, spot_usd_per_hour=usd_per_hour,
+        catalogue=_OWN,
+    )  # fmt: skip
 
 
 def _by_type(prices: Iterable[Price]) -> dict[str, dict[str, Price]]:

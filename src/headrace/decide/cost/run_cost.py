@@ -2,22 +2,23 @@
 
     dollars = sum over groups of hosts x dollars an hour x hours of the attempts
 
-All hosts of a job are paid for from the begin of an attempt to its end, whatever they do. What is
+All hosts of an attempt are paid for from its begin to its end, whatever they do. What is
 spent on data wait is the share of that time in which the accelerators waited for data, as the mean
-over the ranks. What failed attempts cost is told apart: some of their samples are trained again.
+over the ranks. What failed attempts cost is a figure of its own: samples may be trained again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from headrace.core.errors import RecordsError
+from headrace.core.errors import RecordsError, UsageError
 from headrace.core.units import format_usd
 from headrace.decide.cost.price_catalogue import Price, PriceCatalogue, UnknownPriceError
 from headrace.decide.cost.run_use import (
+    AttemptUse,
     Utilisation,
     attempt_uses,
     auxiliary_hosts,
@@ -76,7 +77,7 @@ class RunCost:
     running: bool  # the last attempt has not ended
     seconds: float
     usd: float
-    data_wait_usd: float
+    data_wait_usd: float | None  # None: nothing was recorded
     failed_usd: float  # of attempts that failed
     samples: int  # that were trained on; 0: unknown
     epochs: float  # that these are; 0: unknown
@@ -84,12 +85,12 @@ class RunCost:
     @property
     def sentence(self) -> str:
         """What it cost, and what of it went to waiting for data."""
-        so_far = " so far" if self.running else ""
-        waiting = self.data_wait_usd / self.usd if self.usd else 0.0
-        return (
-            f"The run {self.run} cost ${format_usd(self.usd)}{so_far}, "
-            f"${format_usd(self.data_wait_usd)} of it ({waiting:.0%}) waiting for data."
-        )
+        cost = f"The run {self.run} cost ${format_usd(self.usd)}{' so far' if self.running else ''}"
+        if self.data_wait_usd is None:
+            return f"{cost}; what of it was spent on waiting for data is not recorded."
+        share = self.data_wait_usd / self.usd if self.usd else 0.0
+        waiting = f"${format_usd(self.data_wait_usd)} of it ({share:.0%}) waiting for data"
+        return f"{cost}, {waiting}."
 
     @property
     def usd_per_1k_samples(self) -> float | None:
@@ -118,8 +119,8 @@ class RunCost:
 
 
 def _group_json(group: GroupCost) -> dict[str, Any]:
-    told = None if group.price is None else price_json(group.price)
-    return {**asdict(replace(group, price=None)), "price": told}
+    price = None if group.price is None else price_json(group.price)
+    return {**asdict(replace(group, price=None)), "price": price}
 
 
 def price_json(price: Price) -> dict[str, Any]:
@@ -142,46 +143,80 @@ def run_cost(run: Path, pricing: Pricing, *, utilisation: bool = True) -> RunCos
     """Return what a run has cost so far; how busy its hosts were only if that is wanted.
 
     Raises:
+        UsageError: A rate or a type was given for a group that the run does not have.
         UnknownPriceError: The type or price of a group's hosts is unknown; the message says which.
         RecordsError: There is no attempt, or its records are broken.
     """
     uses = list(attempt_uses(run))
     if not uses:
         raise RecordsError(f"{run} has no attempt: nothing was started there.")
-    done, last = [use for _, use in uses], uses[-1][0]
-    seconds = sum(use.seconds for use in done)
     busy = utilisation_by_role(run) if utilisation else {}
-    groups = tuple(
-        _group_cost(group, seconds, pricing, busy.get(group["role"], Utilisation()))
-        for group in _groups(run, last)
-    )
-    usd_per_s = sum(group.hosts * group.usd_per_hour for group in groups) / _HOUR_S
+    paid = [
+        [_group_cost(group, use, pricing, busy) for group in _groups(run, attempt)]
+        for attempt, use in uses
+    ]
+    _check_names(pricing, [group for groups in paid for group in groups])
+    done = [
+        (use, sum(group.usd for group in groups))
+        for (_, use), groups in zip(uses, paid, strict=True)
+    ]
+    waits = [
+        usd * use.data_wait_s / use.seconds
+        for use, usd in done
+        if use.data_wait_s is not None and use.seconds > 0
+    ]
     return RunCost(
         run=run.name,
-        groups=groups,
-        attempts=len(uses),
-        failed_attempts=sum(use.failed for use in done),
-        running=done[-1].running,
-        seconds=seconds,
-        usd=usd_per_s * seconds,
-        data_wait_usd=usd_per_s * sum(use.data_wait_s for use in done),
-        failed_usd=usd_per_s * sum(use.seconds for use in done if use.failed),
-        samples=sum(use.samples for use in done),
-        epochs=sum(use.epochs for use in done),
+        groups=_added(paid),
+        attempts=len(done),
+        failed_attempts=sum(use.failed for use, _ in done),
+        running=done[-1][0].running,
+        seconds=sum(use.seconds for use, _ in done),
+        usd=sum(usd for _, usd in done),
+        data_wait_usd=sum(waits) if waits else None,
+        failed_usd=sum(usd for use, usd in done if use.failed),
+        samples=sum(use.samples for use, _ in done),
+        epochs=sum(use.epochs for use, _ in done),
     )
+
+
+def _added(paid: Sequence[Sequence[GroupCost]]) -> tuple[GroupCost, ...]:
+    """Return each group as it was in its last attempt, with the dollars of all attempts."""
+    found: dict[str, GroupCost] = {}
+    for group in (group for groups in paid for group in groups):
+        before = found.get(group.name)
+        found[group.name] = replace(group, usd=group.usd + (before.usd if before else 0.0))
+    return tuple(found.values())
+
+
+def _check_names(pricing: Pricing, groups: Sequence[GroupCost]) -> None:
+    """Raise UsageError where a rate or a type was given for what the run does not have."""
+    names = {"", *(group.name for group in groups)}
+    types = {group.instance_type for group in groups}
+    for flag, given, known in (
+        ("--price", pricing.rates, names | types), ("--instance-type", pricing.types, names)
+    ):  # fmt: skip
+        for name in given:
+            if name not in known:
+                there = ", ".join(sorted(known - {""}))
+                raise UsageError(f"{flag} {name}=...: the run has no {name}, but {there}.")
 
 
 def _groups(run: Path, attempt: Attempt) -> list[dict[str, Any]]:
     """Return the groups of an attempt, without those of no host; older files have none at all."""
     alone = {"name": "", "hosts": 1, "instance_type": "", "role": TRAINING}
     groups = list(attempt.groups) or [alone]
-    counted = [{**group, "hosts": group["hosts"] or auxiliary_hosts(run)} for group in groups]
+    counted = [
+        {**group, "hosts": group["hosts"] or auxiliary_hosts(run, attempt.number)}
+        for group in groups
+    ]
     return [group for group in counted if group["hosts"]]
 
 
 def _group_cost(
-    group: Mapping[str, Any], seconds: float, pricing: Pricing, busy: Utilisation
+    group: Mapping[str, Any], use: AttemptUse, pricing: Pricing, busy: Mapping[str, Utilisation]
 ) -> GroupCost:
+    utilisation = busy.get(group["role"], Utilisation())
     name, hosts = str(group["name"]), int(group["hosts"])
     kind = pricing.types.get(name) or pricing.types.get("") or str(group["instance_type"])
     rate, price = pricing.rates.get(name, pricing.rates.get("")), None
@@ -193,10 +228,10 @@ def _group_cost(
         hosts=hosts,
         instance_type=kind,
         usd_per_hour=rate,
-        usd=hosts * rate * seconds / _HOUR_S,
+        usd=hosts * rate * use.seconds / _HOUR_S,
         price=price,
-        cpu_utilisation=busy.cpu,
-        gpu_utilisation=busy.gpu,
+        cpu_utilisation=utilisation.cpu,
+        gpu_utilisation=utilisation.gpu,
     )
 
 

@@ -28,8 +28,8 @@ class AttemptUse:
     seconds: float  # from its begin to its end, or until now
     running: bool
     failed: bool  # it ended with an error, or was killed
-    data_wait_s: float = 0.0  # for which the accelerators waited for data
-    samples: int = 0  # that all ranks trained on
+    data_wait_s: float | None = None  # for which the accelerators waited for data; None: unknown
+    samples: int = 0  # that all ranks took
     epochs: float = 0.0  # parts of one too; 0 where none came to its end
 
 
@@ -59,21 +59,44 @@ def _seconds(attempt: Attempt, tables: Tables | None, *, running: bool) -> float
         return attempt.ended_s - attempt.started_s
     if running:
         return time.time() - attempt.started_s
-    last_s = 0.0 if tables is None else _last_record_s(tables)
-    return max(last_s - attempt.started_s, 0.0)
+    if tables is None:
+        return 0.0
+    hosts = columns(tables, "hosts")
+    if len(set(hosts["host"])) != 1:
+        return _longest_rank_s(tables)
+    return max(_last_record_s(tables, int(hosts["unix_offset_ns"][0])) - attempt.started_s, 0.0)
 
 
-def _last_record_s(tables: Tables) -> float:
-    """Return when the last step or tick of the records ended, since 1970; 0 without any."""
-    offsets_ns = columns(tables, "hosts")["unix_offset_ns"]
+def _last_record_s(tables: Tables, unix_offset_ns: int) -> float:
+    """Return when the last step or tick of a host's records ended, since 1970; 0 without any."""
     steps, ticks_ns = columns(tables, "steps"), columns(tables, "system")["t_ns"]
     ends_ns = [*(steps["start_ns"] + steps["wall_ns"]), *ticks_ns]
-    return (int(max(ends_ns)) + int(offsets_ns[0])) / 1e9 if ends_ns and len(offsets_ns) else 0.0
+    return (int(max(ends_ns)) + unix_offset_ns) / 1e9 if ends_ns else 0.0
+
+
+def _longest_rank_s(tables: Tables) -> float:
+    """Return the longest time from a rank's begin to the end of its last step.
+
+    Both are times of the rank's own host: those of several hosts have no clock in common.
+    """
+    steps, ranks = columns(tables, "steps"), columns(tables, "processes").having(role="rank")
+    ends_ns = steps["start_ns"] + steps["wall_ns"]
+    return max(
+        (
+            float(ends_ns[steps["rank"] == rank].max(initial=began_ns) - began_ns) / 1e9
+            for rank, began_ns in zip(ranks["rank"], ranks["started_ns"], strict=True)
+        ),
+        default=0.0,
+    )
 
 
 def _trained(tables: Tables) -> dict[str, Any]:
-    """Return waits, samples and epochs of all training steps, those of the warm-up too."""
-    counted, steps = read_steps(tables), columns(tables, "steps").having(kind="train")
+    """Return waits, samples and epochs of all steps, those of the warm-up too.
+
+    Without an optimizer, as in inference, a run's batches are its steps.
+    """
+    counted = read_steps(tables, any_kind=True)
+    steps = columns(tables, "steps").having(kind=counted.kind)
     ranks = max(len(np.unique(steps["rank"])), 1)
     return {
         "data_wait_s": counted.data_wait_share * float(steps["wall_ns"].sum()) / ranks / 1e9,
@@ -91,12 +114,11 @@ def _epochs(tables: Tables, counted: TrainSteps, steps: Columns, ranks: int) -> 
     return batches / of_an_epoch if of_an_epoch else 0.0
 
 
-def auxiliary_hosts(run: Path) -> int:
-    """Return how many auxiliary hosts made batches in the last attempt that was recorded."""
-    recorded = attempts_with_records(run)
-    if not recorded:
+def auxiliary_hosts(run: Path, attempt: int) -> int:
+    """Return how many auxiliary hosts made batches in an attempt."""
+    if attempt not in attempts_with_records(run):
         return 0
-    made = columns(open_records(run, max(recorded)), "auxiliary_batches")
+    made = columns(open_records(run, attempt), "auxiliary_batches")
     return len(set(made["host"]))
 
 

@@ -163,11 +163,6 @@ def _twice(result: SimulationResult) -> SimulationResult:
     return SimulationResult(**{name: np.tile(getattr(result, name), 2) for name in names})
 
 
-def _halves(drawings: int) -> tuple[slice, slice]:
-    """Return which drawings of `_twice` are the first ones, and which their repetition."""
-    return slice(0, drawings), slice(drawings, 2 * drawings)
-
-
 def _in_all(flags: Flags, groups: int) -> Flags:
     """Return for each drawing whether the flag is true of all drawings of its group."""
     each = flags.reshape(groups, -1).all(axis=1)
@@ -200,7 +195,8 @@ def _simulate_shared(pipeline: Pipeline, costs: BatchCosts, groups: int = 1) -> 
             np.concatenate([np.zeros_like(contested), contested]),
         )
         both = _least_stretched(pipeline, two, _twice(result), shares, 2 * groups)
-        made, used = (_part(both, part) for part in _halves(len(contested)))
+        drawings = len(contested)
+        made, used = _part(both, slice(drawings)), _part(both, slice(drawings, None))
     else:
         made = used = _least_stretched(pipeline, costs, result, contested, groups)
     # However it is stretched, the work takes at least this long.
