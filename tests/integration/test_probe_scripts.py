@@ -37,7 +37,7 @@ WORKERS = ("1", "1 keep", "0")  # of taken.py
 # until that is seen.
 FIRST_STYLES = ("threaded", "own_pool", "own_loader")
 PLAIN_STYLES = (
-    *("plain", "made_anew", "light", "accumulating"),
+    *("plain", "made_anew", "light", "accumulating", "one_loader"),
     *("mixed_precision", "compiled_step", "received", "loader_subclasses", "failing"),
 )
 ADVISED = ("plain", "made_anew")  # twice: as they are, and with other arguments for their loaders
@@ -145,6 +145,12 @@ def test_a_plain_loop_with_an_evaluation(part: Look):
     (getitem,) = {row["name"] for row in run.rows("transforms") if "getitem" in row["name"]}
     assert getitem == "Points.__getitem__"
     assert busy_functions(run, worker=True).most_common(1)[0][0] == "busy"
+
+
+def test_a_batch_of_the_training_loader_taken_without_gradients_is_evaluated(part: Look):
+    run = part("one_loader")
+    assert [row["samples"] for row in run.steps("train")] == [8] * 8
+    assert [row["samples"] for row in run.steps("eval")] == [8] * 4
 
 
 def test_loaders_that_are_made_anew_are_distinguished_from_several(part: Look):

@@ -121,3 +121,35 @@ def test_what_follows_a_loop_is_in_no_step(actions: list[str], then: str, after_
     before = [segment for _, _, segment in rows if segment.start_ns < worked_ns]
     assert sum(segment.wall_ns for segment in before) == worked_ns - 1  # the first look is at 1
     assert all(kind != "train" for kind, _, segment in rows if segment.start_ns >= worked_ns)
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.sampled_from([0, 1]), st.booleans(), st.booleans()),
+            st.sampled_from(["iterate 0", "iterate 1", "backward", "optimize 7", "optimize 8"]),
+        ),
+        max_size=60,
+    )
+)
+def test_gradients_may_be_asked_for_as_a_request_ends_if_it_follows_a_step_of_the_same_loader(
+    actions: list[str | tuple[int, bool, bool]],
+):
+    """As the recorder does, in which each fetch is a loader, whether it ends, and gradients."""
+    rows: dict[bool, list[tuple[RowKind, int, Segment]]] = {False: [], True: []}
+    for asks_late, emitted in rows.items():
+        clock, watch = StepClock(lambda *row, to=emitted: to.append(row)), Watch()
+        asked, stepped = -1, False
+        for action in actions:
+            if isinstance(action, str):
+                stepped |= action.startswith("optimize")
+                asked = -1 if action.startswith("iterate") else asked
+                ACTIONS[action](clock, watch)
+                continue
+            loader, ended, grad = action
+            late = asks_late and stepped and loader == asked
+            clock.fetch_began(loader, watch.look(), grad=late or grad)
+            clock.fetch_ended(watch.look(), 4, ended=ended, grad=not late or grad)
+            asked, stepped = loader, False
+        clock.close(watch.look())
+    assert rows[True] == rows[False]

@@ -128,7 +128,7 @@ FETCHES = Table(
         Field("batch", "number of the batch in the iteration, from 0"),
         Field("start_ns", "when the rank asked"),
         Field("wait_ns", "until it had the batch"),
-        Field("ready", "batches that were waiting when it asked; -1 where unknown"),
+        Field("ready", "batches that lay ready when it asked, at least; -1 where unknown"),
         Field("ended", "1: there was no further batch"),
         Field("receive_ns", "of wait_ns: taking what workers had sent; -1 where unknown"),
         Field("receive_cpu_ns", "of receive_ns: CPU time of the rank's thread; -1 where unknown"),

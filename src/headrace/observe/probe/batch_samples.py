@@ -24,20 +24,20 @@ def samples_in(batch: Any, asked_for: int = -1) -> int:
     `asked_for` samples were asked for, if known: then there are as many, or fewer at the end.
     """
     if asked_for >= 0:
-        # Where a batch of the usual kind begins with a tensor of so many samples, no other part can
+        # Where a batch of the usual kind begins with an array of so many samples, no other part can
         # say another number, and most batches of a stream are so.
-        kind, first = type(batch), batch
-        if (kind is list or kind is tuple) and 0 < len(batch) <= _FEW_COLUMNS:
-            first = batch[0]
-        elif kind is dict and batch:
-            first = next(iter(batch.values()))
-        if type(first).__name__ == "Tensor":
-            try:
-                is_as_asked = first.shape[0] == asked_for
-            except Exception:  # noqa: BLE001 - a scalar, or a nested tensor, which has no shape
-                is_as_asked = False
-            if is_as_asked:
-                return asked_for
+        try:
+            kind = type(batch)
+            if kind is list or kind is tuple:
+                is_as_asked = batch[0].shape[0] == asked_for and len(batch) <= _FEW_COLUMNS
+            elif kind is dict:
+                is_as_asked = next(iter(batch.values())).shape[0] == asked_for
+            else:
+                is_as_asked = batch.shape[0] == asked_for
+        except Exception:  # noqa: BLE001 - no array, a scalar, or a nested tensor, without a shape
+            is_as_asked = False
+        if is_as_asked:
+            return asked_for
     return samples_by_structure(batch, asked_for)
 
 

@@ -72,8 +72,8 @@ def state_of(iterator: Any) -> IteratorState:
 def ready_count(iterator: Any, new_poll: PollFactory) -> ReadyCount | None:
     """Return a function that counts the batches that wait in an iterator; None without workers.
 
-    Of its queue, which is polled by what `new_poll` makes, one stands for all. A poll is a system
-    call: it is made only where the queue's own count does not say whether a batch is there.
+    They are those in its queue, or where there is none, those that came before their turn. A poll
+    is a system call: it is made only where the queue's own count does not say whether one is there.
 
     The function is called at each step, with the iterator, to which it holds no reference.
     """
@@ -82,18 +82,26 @@ def ready_count(iterator: Any, new_poll: PollFactory) -> ReadyCount | None:
     poll, free, most = new_poll(iterator), *_queue_room(iterator)
     # Each worker may still be writing its last one.
     most_unwritten = getattr(iterator, "_num_workers", most)
+    surely = most - most_unwritten  # with less room than that, one is there
 
     def ready(iterator: Any) -> int:
-        tasks, ready = iterator._task_info, 0  # noqa: SLF001 - no public way
-        if len(tasks) != iterator._tasks_outstanding:  # noqa: SLF001 - else none has come
-            for task in tasks.values():
-                ready += len(task) == 2
-        if free is None:
-            return ready + (1 if poll(0) else 0)
-        put = most - free()
-        return ready + (put > most_unwritten or (put > 0 and bool(poll(0))))
+        if free is not None:
+            left = free()
+            if left < surely or (left < most and poll(0)):
+                return most - left
+        elif poll(0):
+            return 1
+        return _came_early(iterator)
 
     return ready
+
+
+def _came_early(iterator: Any) -> int:
+    """Return how many batches an iterator has taken from its queue before their turn."""
+    tasks = iterator._task_info  # noqa: SLF001 - no public way
+    if len(tasks) == iterator._tasks_outstanding:  # noqa: SLF001 - as above
+        return 0
+    return sum(len(task) == 2 for task in tasks.values())
 
 
 def _queue_room(iterator: Any) -> tuple[Callable[[], int] | None, int]:
@@ -119,20 +127,22 @@ def delivered(
     The time is in ns since the last call. -1 is what is unknown; `ended`: there is no batch.
     """
     reads = state.sampler
-    if reads is None:
+    if reads is not None:
+        spent_ns, reads.spent_ns = reads.spent_ns, 0
+    else:
         spent_ns = int(iterator.take_order_ns()) if state.is_own else -1
-        if ended:
-            return 0, spent_ns
-        return (int(iterator.batch_samples) if state.is_own else samples_in(batch)), spent_ns
-    spent_ns, reads.spent_ns = reads.spent_ns, 0
     if ended:
         return 0, spent_ns
+    if reads is None:
+        return (int(iterator.batch_samples) if state.is_own else samples_in(batch)), spent_ns
+    if reads.stream_batch is not None:
+        return samples_in(batch, reads.stream_batch), spent_ns
     number = getattr(iterator, "_rcvd_idx", 1) - 1
     asked_for = reads.sizes.pop(number, None)
     if asked_for is None:
         asked_for = reads.delivered(number)
-    if not reads.is_stream and asked_for >= 0:
+    if asked_for >= 0:
         return asked_for, spent_ns
-    if not reads.is_stream and not iterator._auto_collation:  # noqa: SLF001 - no public way
+    if not iterator._auto_collation:  # noqa: SLF001 - no public way
         return -1, spent_ns  # an index of a map-style dataset may be one sample or a whole batch
-    return samples_in(batch, asked_for), spent_ns
+    return samples_in(batch), spent_ns

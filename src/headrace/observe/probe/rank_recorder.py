@@ -45,8 +45,9 @@ from headrace.observe.probe.step_clock import (
 from headrace.observe.probe.transform_timer import TRANSFORM_TIMER
 from headrace.records.schema import FETCHES, STEPS
 
-FetchBegan = tuple[int, int, IteratorState]
-"""A request for a batch: its time, how many were ready, and what is kept of the iterator."""
+FetchBegan = tuple[int, int, IteratorState, bool]
+"""A request for a batch: its time, how many were ready, what is kept of the iterator, and whether
+it follows a training step on a batch of the same loader."""
 
 _BACKWARD_BEGAN, _BACKWARD_ENDED = StepClock.backward_began, StepClock.backward_ended
 _WITHIN_ENDED = StepClock.within_ended
@@ -72,7 +73,9 @@ class TrainingThread:
         self._copying = False
         self._was_off = False
         self._claimed: bool | None = None
-        self._asked: int | None = None  # as in the registry of loaders, which is further away
+        # The loader of the last batch, if no iterator was made since; the registry of loaders,
+        # which has it too, is further away.
+        self._asked: int | None = None
         self._thread: int | None = None  # that steps the optimizer; None before the first step
         self._seen_threads: set[int] = set()
         # The training thread, if it is sampled, and recording was on as the step began.
@@ -238,16 +241,18 @@ class RankRecorder(TrainingThread):
             PROFILER_TRACE.end()  # workers may be forked now, and would inherit the trace
         if self._is_off(asks=True, resumes=begins):
             return
-        self._under_way = True
+        self._under_way, self._asked = True, None
         if begins:
             self._report(_iterator_began, loader, self.grad_is_on())
         else:
             self._report(StepClock.iterator_ended)
 
     def fetch_began(self, iterator: Any) -> FetchBegan | None:
-        """Record a request for a batch; return (time, batches ready, state); None if nested."""
+        """Record a request for a batch; return what `fetch_ended` needs, None if it is nested."""
+        follows_step = False
         try:
             if self._live_thread == get_ident() and SESSION.switch_mode[0]:
+                follows_step = self._unfetched_steps > 0
                 self._unfetched_steps = 0
                 if self._fetching:
                     return None
@@ -266,7 +271,10 @@ class RankRecorder(TrainingThread):
             loader = state.loader
             if loader != self._asked:
                 self._asked = LOADER_REGISTRY.asked = loader
-            grad = self.grad_is_on()
+                follows_step = False
+            # After a step, whether gradients are on matters only if no other step follows:
+            # `fetch_ended` asks for it, since to call torch costs less once next() has.
+            grad = follows_step or self.grad_is_on()
             if self._has_more_to_do and not DEVICE_RECORDER.absent:
                 DEVICE_RECORDER.report(_fetch_began, loader, grad)
             at_ns = monotonic_ns()
@@ -275,7 +283,7 @@ class RankRecorder(TrainingThread):
         except Exception as error:  # noqa: BLE001 - the script must not feel the probe's faults
             SESSION.fault("fetch_began", error)
             return None
-        return at_ns, ready, state
+        return at_ns, ready, state, follows_step
 
     def _may_fetch(self) -> bool:
         """Return whether a request for a batch is recorded: not if it is off, or nested."""
@@ -293,19 +301,20 @@ class RankRecorder(TrainingThread):
             self._fetching = False
             if self._live_thread != get_ident() and self._is_off():
                 return
-            began_ns, ready, state = began
+            began_ns, ready, state, follows_step = began
             samples, sampler_ns = delivered(iterator, state, batch, ended=ended)
+            grad = not follows_step or self.grad_is_on()
             number, read_ns = state.fetches, state.read_ns
             self._queue((
-                _fetch_ended, now_ns, samples, ended, began_ns, state.loader, state.epoch, number,
-                ready, read_ns, state.read_cpu_ns, sampler_ns,
+                _fetch_ended, now_ns, samples, ended, grad, began_ns, state.loader, state.epoch,
+                number, ready, read_ns, state.read_cpu_ns, sampler_ns,
             ))  # fmt: skip
             if number >= 0:
                 state.fetches = number + 1
             if read_ns > 0:
                 state.read_ns = state.read_cpu_ns = 0
             if self._has_more_to_do and not DEVICE_RECORDER.absent:
-                DEVICE_RECORDER.report(_device_fetch_ended, samples, ended)
+                DEVICE_RECORDER.report(_device_fetch_ended, samples, ended, grad)
         except Exception as error:  # noqa: BLE001 - the script must not feel the probe's faults
             SESSION.fault("fetch_ended", error)
 
@@ -478,6 +487,7 @@ def _fetch_ended(
     at_ns: int,
     samples: int,
     ended: bool,  # noqa: FBT001 - as above
+    grad: bool,  # noqa: FBT001 - as above
     began_ns: int,
     *values: int,
 ) -> None:
@@ -487,12 +497,18 @@ def _fetch_ended(
         FETCHES, SESSION.rank, loader, epoch, number, began_ns, at_ns - began_ns, ready, int(ended),
         *reads_ns,
     )  # fmt: skip
-    clock.fetch_ended(at_ns, samples, ended=ended)
+    clock.fetch_ended(at_ns, samples, ended=ended, grad=grad)
 
 
-def _device_fetch_ended(clock: StepClock, at_ns: int, samples: int, ended: bool) -> None:  # noqa: FBT001 - as above
+def _device_fetch_ended(
+    clock: StepClock,
+    at_ns: int,
+    samples: int,
+    ended: bool,  # noqa: FBT001 - as above
+    grad: bool,  # noqa: FBT001 - as above
+) -> None:
     """Pass on that a request for a batch has ended."""
-    clock.fetch_ended(at_ns, samples, ended=ended)
+    clock.fetch_ended(at_ns, samples, ended=ended, grad=grad)
 
 
 def _optimizer_began(clock: StepClock, at_ns: int, number: int) -> None:

@@ -20,17 +20,24 @@ _MOST_PENDING = 4096  # batches whose sizes are held; more would be of batches t
 
 
 class SamplerReads:
-    """The reads of one iterator's sampler: time since it was last queried, sizes of the batches."""
+    """The reads of one iterator's sampler: time since it was last queried, sizes of the batches.
 
-    __slots__ = ("is_stream", "sizes", "spent_ns")
+    Attributes:
+        stream_batch: The samples that are asked for in each batch of an iterable dataset, which may
+            give fewer; -1 where it yields batches; None for a map-style dataset.
+        spent_ns: The time.
+        sizes: Of a map-style dataset's batches, by their number among those asked for.
+    """
 
-    def __init__(self, *, is_stream: bool) -> None:
-        self.is_stream = is_stream  # batches of an iterable dataset may be smaller than asked for
+    __slots__ = ("sizes", "spent_ns", "stream_batch")
+
+    def __init__(self, *, stream_batch: int | None = None) -> None:
+        self.stream_batch = stream_batch
         self.spent_ns = 0
-        self.sizes: dict[int, int] = {}  # by the number of the batch among those asked for
+        self.sizes: dict[int, int] = {}
 
     def add(self, number: int, index: object) -> None:
-        """Add the indices of a batch."""
+        """Add the indices of a map-style dataset's batch."""
         if number == 0 or len(self.sizes) > _MOST_PENDING:  # another epoch, or nobody takes them
             self.sizes.clear()
         self.sizes[number] = len(index) if type(index) is list else indices_in(index)
@@ -60,7 +67,8 @@ def hook_sampler_reads(module: ModuleType) -> None:
         index = original(iterator)
         reads = getattr(iterator, _READS_ATTRIBUTE, None)
         if reads is not None:
-            reads.add(getattr(iterator, "_send_idx", 0), index)
+            if reads.stream_batch is None:
+                reads.add(getattr(iterator, "_send_idx", 0), index)
             reads.spent_ns += monotonic_ns() - began_ns
         return index
 
@@ -79,7 +87,10 @@ def register_sampler_reads(iterator: Any, loader: Any) -> SamplerReads | None:
     """Record what the sampler of an iterator of torch's takes from now on; None for others."""
     known: SamplerReads | None = getattr(iterator, _READS_ATTRIBUTE, None)
     if known is None and hasattr(iterator, "_next_index"):
-        known = SamplerReads(is_stream=getattr(loader, "_dataset_kind", 0) != 0)
+        stream_batch = None
+        if getattr(loader, "_dataset_kind", 0) != 0:
+            stream_batch = -1 if loader.batch_size is None else loader.batch_size
+        known = SamplerReads(stream_batch=stream_batch)
         setattr(iterator, _READS_ATTRIBUTE, known)
     return known
 

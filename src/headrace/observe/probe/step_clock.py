@@ -202,12 +202,11 @@ class StepClock:
 
     def fetch_began(self, loader: int, at_ns: int, *, grad: bool) -> None:
         """Begin a data wait: the rank asks `loader` for a batch; `grad`: gradients are on."""
-        current = self._current
-        if self._only_iterator and current is not None and current.loader == loader:
+        same = self._current is not None and self._current.loader == loader
+        if self._only_iterator and same:
             self._spend(at_ns)  # the first batch and the wait for its iterator are one
             self._with_grad &= grad
         else:
-            same = self._current is not None and self._current.loader == loader
             self._next_segment(loader, at_ns, grad=grad, goes_on=grad or same)
         self._only_iterator = False
         self._enter("data_wait")
@@ -225,9 +224,10 @@ class StepClock:
         self._with_grad = grad
         self._enter("data_wait")
 
-    def fetch_ended(self, at_ns: int, samples: int, *, ended: bool) -> None:
-        """End the wait: the rank has its batch, or the loader has ended."""
+    def fetch_ended(self, at_ns: int, samples: int, *, ended: bool, grad: bool = True) -> None:
+        """End the wait, by a batch or the loader's end; `grad`: if not known as it began."""
         self._spend(at_ns)
+        self._with_grad &= grad
         segment = self._segment(at_ns)
         if not ended:
             segment.batches += 1
