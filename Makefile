@@ -12,6 +12,7 @@ help:  ## Show what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
 
 # Of sagemaker-train the tests run what its containers run; what else it needs excludes our releases.
+# Of mlflow they run the server and its page; it excludes our pyarrow, and what it needs is named in dev.
 setup: $(STAMP)  ## Make .venv with everything that development needs
 
 $(STAMP): pyproject.toml constraints.txt
@@ -19,7 +20,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[examples,dev]'
-	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps sagemaker-train
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps sagemaker-train mlflow mlflow-tracing
 	@touch $(STAMP)
 
 demo: $(STAMP)  ## Train scene segmentation from a real S3 server on two ranks (4 to 7 minutes)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from headrace.core.lazy import lazy_importer
 
 if TYPE_CHECKING:
+    from headrace import experiments as experiments
     from headrace import transforms as transforms
     from headrace.core.errors import HeadraceError as HeadraceError
     from headrace.data.loader.dataloader import DataLoader as DataLoader
@@ -28,6 +29,7 @@ _MODULES = {
     "PyTorch": "headrace.jobs.estimator",
     "ShardDataset": "headrace.data.loader.shard_dataset",
     "StorageConfig": "headrace.data.storage",
+    "experiments": "headrace.experiments",
     "open_run": "headrace.report.open_run",
     "prepare": "headrace.train",
     "transforms": "headrace.transforms",

@@ -13,7 +13,10 @@ from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
 SOURCE = TESTS.parent / "src"
-PUBLIC = {"headrace", "headrace.sagemaker", "headrace.train", "headrace.transforms"}
+PUBLIC = {
+    "headrace", "headrace.experiments", "headrace.sagemaker", "headrace.train",
+    "headrace.transforms",
+}  # fmt: skip
 FRONTS = """
     bootstrap.ray_hooks cli.main cluster.agent cluster.host_identity cluster.join_connections
     cluster.ray_cluster cluster.ray_node cluster.requirements_installer core.env core.files
@@ -28,7 +31,8 @@ FRONTS = """
     data.shards.shard_packer data.storage.cache.cached_store data.storage.client.credentials
     data.storage.client.fork_state data.storage.client.retries
     data.storage.client.subprocess_client data.storage.client.subprocess_protocol
-    data.storage.store data.transforms.decode data.transforms.resize
+    data.storage.store data.transforms.decode data.transforms.resize decide.experiments.run_target
+    decide.experiments.spool
     jobs.environment.script_command jobs.environment.script_environment jobs.failure
     jobs.host_run jobs.hosts.cluster_join jobs.output jobs.requirements jobs.sync.output_process
     jobs.sync.sync_process jobs.torchrun jobs.torchrun_args jobs.torchrun_process jobs.tune
@@ -50,6 +54,7 @@ PURE = """
     data.shards.shard_records data.shards.sources.sample_table data.shards.sources.source_kinds
     data.shards.sources.tables data.shards.tar data.storage data.storage.cache.block_file
     data.storage.urls data.transforms data.transforms.augmentation decide.cost.price_catalogue
+    decide.experiments.spool_sender
     jobs.cli_args
     jobs.hosts.host_commands jobs.hosts.offload_setup jobs.hosts.script_ray jobs.job_file
     jobs.job_request

@@ -69,7 +69,8 @@ def _is_open(descriptor: int) -> bool:
 
 
 VERBS = (
-    "run", "tune", "doctor", "report", "top", "profile", "compare", "cost", "data", "cluster",
+    "run", "tune", "doctor", "report", "top", "profile", "compare", "runs", "cost", "data",
+    "cluster",
 )  # fmt: skip
 """The modules of the verbs, in the order of the help."""
 

@@ -131,6 +131,14 @@ HOST_LIST_VARIABLES = (
 )  # fmt: skip
 """Variables that tell a host of a job which hosts there are."""
 CACHE_DIR = Variable("HEADRACE_CACHE_DIR", "where disk caches lie unless a call names a folder")
+TRACKING = Variable("HEADRACE_TRACKING_URI", "where `headrace run` tracks runs, or off")
+SPOOL = Variable("HEADRACE_SPOOL", "what of this run goes to MLflow, set by `headrace run`")
+MLFLOW_RUN_ID = Variable("MLFLOW_RUN_ID", "the run that a script goes on with (MLflow)")
+MLFLOW_LOGGING_LEVEL = Variable("MLFLOW_LOGGING_LEVEL", "what MLflow prints: INFO (MLflow)")
+MLFLOW_TRACKING_URI = Variable("MLFLOW_TRACKING_URI", "where runs are tracked (MLflow)")
+MLFLOW_EXPERIMENT_NAME = Variable("MLFLOW_EXPERIMENT_NAME", "the experiment of a run (MLflow)")
+MLFLOW_TIMEOUT = Variable("MLFLOW_HTTP_REQUEST_TIMEOUT", "s for a server's answer (MLflow)")
+MLFLOW_RETRIES = Variable("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "further tries of a request (MLflow)")
 PRICES = Variable("HEADRACE_PRICES", "CSV files of prices, before those that come with Headrace")
 
 XDG_CACHE_HOME = Variable("XDG_CACHE_HOME", "the user's cache folder")

@@ -50,6 +50,7 @@ from headrace.jobs.sync.host_sync import (
     finished_on_error,
     host_output_upload,
 )
+from headrace.jobs.tracking import mlflow_variables, spool_of
 from headrace.platforms.training_job import Distribution
 from headrace.records.layout import METRICS_FILE, RINGS
 from headrace.records.live_switch import create_live_switch
@@ -74,6 +75,7 @@ class Recording:
     def __init__(self, folder: RunFolder, attempt: Attempt, options: RecordingOptions) -> None:
         self._number = attempt.number
         self._records = folder.records(attempt.number)
+        self._spool = spool_of(folder)
         self._overrides = options.overrides
         self._applied = folder.path / APPLIED
         if self._overrides:
@@ -83,6 +85,7 @@ class Recording:
             request = {
                 "logs": str(folder.logs(attempt.number)), "file": str(folder.path / METRICS_FILE),
                 "attempt": attempt.number, "metrics": dict(options.metrics),
+                "spool": None if self._spool is None else str(self._spool),
             }  # fmt: skip
             self._scraper = Sidecar("headrace.jobs.metric_scraper", request)
         self._collector: RestartedSidecar | None = None
@@ -110,7 +113,10 @@ class Recording:
         threads = thread_count(self._overrides, RANK_THREADS)
         if threads is not None:
             found |= env.thread_variables(threads)
-        if self._collector is not None or self._overrides:
+        found[env.SPOOL.name] = None if self._spool is None else str(self._spool)
+        if self._spool is not None:
+            found |= mlflow_variables(self._spool)
+        if self._collector is not None or self._overrides or self._spool is not None:
             found[env.PYTHONPATH.name] = env.pythonpath_with(SITECUSTOMIZE_DIR)
         return found
 

@@ -16,10 +16,12 @@ from typing import Any
 
 from headrace.core.console import print_status
 from headrace.core.process.sidecar import SidecarParent, run_sidecar
+from headrace.decide.experiments.spool import SpoolWriter
 from headrace.records.layout import STEP_GROUP
 
 _POLL_S = 0.2
 _LONGEST_LINE = 64 * 1024
+_FIRST_RANK = "rank-0"  # what its logs are called
 _LINE = re.compile(rb"[^\r\n]*[\r\n]")  # \r ends the lines of progress bars
 
 
@@ -49,6 +51,7 @@ class _LogScanner:
         self._logs = Path(request["logs"])
         self._file = Path(request["file"])
         self._attempt = request["attempt"]
+        self._spool = SpoolWriter(Path(request["spool"])) if request["spool"] else None
         self._metrics = {name: re.compile(text) for name, text in request["metrics"].items()}
         self._logs_by_path: dict[Path, _Log] = {}
         self._counts: Counter[tuple[str, str]] = Counter()
@@ -63,6 +66,19 @@ class _LogScanner:
         if rows:
             with self._file.open("a", encoding="utf-8") as file:
                 file.writelines(json.dumps(row) + "\n" for row in rows)
+            self._track(rows)
+
+    def _track(self, rows: list[dict[str, Any]]) -> None:
+        """Have MLflow get the values too: those of rank 0 under their name, others beside it."""
+        if self._spool is None:
+            return
+        for row in rows:
+            name = row["name"] if row["source"] == _FIRST_RANK else f"{row['name']}/{row['source']}"
+            self._spool.add({
+                "kind": "metrics", "at_ms": round(row["time_s"] * 1000), "step": row["step"],
+                "values": {name: row["value"]},
+            })  # fmt: skip
+        self._spool.flush()
 
     def report_missing(self) -> None:
         seen = {name for name, _ in self._counts}

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace.core import env
 from headrace.core.console import print_status
@@ -44,9 +44,13 @@ from headrace.jobs.job_file import with_job_file
 from headrace.jobs.output import run_script
 from headrace.jobs.spec import JobSpec, job_options
 from headrace.jobs.torchrun_process import discard_early, take_or_start
+from headrace.jobs.tracking import RunSender, begin_tracking
 from headrace.platforms.instance_groups import recorded_groups
 from headrace.records.redaction import HIDDEN
 from headrace.records.run_folder import Attempt, RunFolder, open_run_folder, runs_folder
+
+if TYPE_CHECKING:
+    from headrace.report.page_data import PageData
 
 
 def record_end(folder: RunFolder, attempt: int, exit_code: int) -> None:
@@ -58,15 +62,19 @@ def record_end(folder: RunFolder, attempt: int, exit_code: int) -> None:
         print_status(f"that the run ended with {exit_code} cannot be written down: {error}")
 
 
-def print_outcome(folder: RunFolder, attempt: int) -> None:
-    """Print the verdict of an ended attempt, and the findings of the rules it was given."""
+def print_outcome(folder: RunFolder, attempt: int) -> PageData | None:
+    """Print the verdict of an ended attempt, and the findings of the rules it was given.
+
+    Returns the data of its page; None where nothing was recorded.
+    """
     if not _has_outcome(folder, attempt):
-        return
+        return None
     # Imported after the job has ended: NumPy starts threads (see `signals_blocked`).
     from headrace.jobs.verdict import print_rules, print_verdict
 
-    print_verdict(folder, attempt)
+    data = print_verdict(folder, attempt)
     print_rules(folder, attempt)
+    return data
 
 
 def _has_outcome(folder: RunFolder, number: int) -> bool:
@@ -130,6 +138,7 @@ class _LocalRun:
     def __post_init__(self) -> None:
         number = self.rank.world.rank if self.rank is not None else 0
         self._had_to_stop = False
+        self._sender = RunSender(self.folder)
         self._log = self.folder.logs(self.attempt.number) / f"rank-{number}.stderr"
         script = self.job.script
         self._command = script_command(
@@ -158,7 +167,7 @@ class _LocalRun:
         )
         if final != code:
             record_end(self.folder, number, ended or final)
-        print_outcome(self.folder, number)
+        self._sender.end(self.folder, ended or final, print_outcome(self.folder, number))
         return final
 
     def _run_script(
@@ -216,6 +225,7 @@ def _start_attempt(
         world_size=ranks,
         groups=recorded_groups(job.hosts.groups, offload=None),
     )
+    begin_tracking(folder, attempt, job.run)
     print_status(f"run folder {folder.path}")
     return folder, attempt
 
@@ -285,17 +295,21 @@ def _describe(argv: Sequence[str]) -> int | None:
 def _run_torchrun(argv: Sequence[str], run_dir: str | None) -> int:
     process = take_or_start()
     kills: list[float] = []  # when we killed it
+    senders: list[RunSender] = []
 
     def grace_s() -> float:
         announced = process.announced
         shutdown_s = _GRACE_S if announced is None else float(announced["shutdown_s"])
         return shutdown_s + _TORCHRUN_EXTRA_S
 
+    def at_begin(announced: Mapping[str, Any]) -> None:
+        senders.append(RunSender(RunFolder(Path(announced["run_dir"]))))
+
     def at_end(announced: Mapping[str, Any]) -> None:
         _import_verdict(RunFolder(Path(announced["run_dir"])), int(announced["attempt"]))
 
     with signals_blocked() as blocked:
-        process.begin(argv, run_dir, at_end)
+        process.begin(argv, run_dir, at_begin, at_end)
         returncode = wait_for(
             process.child, blocked, own_session=True, grace_s=grace_s,
             killing=lambda: kills.append(time.monotonic()),
@@ -309,7 +323,9 @@ def _run_torchrun(argv: Sequence[str], run_dir: str | None) -> int:
         how = describe_exit(returncode, had_to_stop=bool(kills))
         print_status(f"what ran the job was {how}")
     if announced is not None:
-        print_outcome(folder, attempt)
+        data = print_outcome(folder, attempt)
+        for sender in senders:
+            sender.end(folder, exit_code_of(returncode), data)
     return exit_code_of(returncode)
 
 

@@ -54,6 +54,8 @@ ENGINES = ("local", "ray")
 AUTO_OFFLOAD = "auto"
 """The value of --offload by which a group makes batches only where that is predicted to help."""
 Profile = Literal["on", "off", "deep"]
+NO_TRACKING = "off"
+"""The value of --tracking-uri by which MLflow hears nothing of a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +81,20 @@ class RunOptions(OptionGroup):
     )
     runs_dir: str | None = option(
         "runs_dir", TEXT, "Run", "Where runs lie; ./runs by default.", argument=None
+    )
+    experiment: str | None = option(
+        "experiment",
+        TEXT,
+        "Common",
+        "The run's experiment in MLflow: MLFLOW_EXPERIMENT_NAME, else the script's name.",
+        argument=None,
+    )
+    tracking_uri: str | None = option(
+        "tracking_uri",
+        TEXT,
+        "Run",
+        "MLflow's tracking URI, or off: MLFLOW_TRACKING_URI, else mlflow.db in --runs-dir.",
+        argument=None,
     )
 
 

@@ -70,6 +70,7 @@ from headrace.jobs.torchrun_args import (
     torchrun_job,
     use_local_rendezvous,
 )
+from headrace.jobs.tracking import begin_tracking
 from headrace.platforms.instance_groups import recorded_groups
 from headrace.records.redaction import redact_text
 from headrace.records.run_folder import Attempt, RunFolder, open_run_folder
@@ -170,6 +171,7 @@ def _start_attempt(
             job.spec.hosts.groups, None if job.cluster is None else job.cluster.offload
         ),
     )
+    begin_tracking(folder, attempt, run)
     announcement = {
         "run_dir": str(folder.path),
         "attempt": attempt.number,

@@ -54,18 +54,23 @@ class TorchrunProcess:
         self._reader: threading.Thread | None = None
 
     def begin(
-        self, argv: Sequence[str], run_dir: str | None, at_end: Callable[[dict[str, Any]], object]
+        self,
+        argv: Sequence[str],
+        run_dir: str | None,
+        at_begin: Callable[[dict[str, Any]], object],
+        at_end: Callable[[dict[str, Any]], object],
     ) -> None:
         """Have it run a job; call this with signals blocked, as its thread inherits that.
 
-        `argv` is what follows `headrace run`; a `run_dir` takes precedence over it. `at_end` is
-        called in that thread with what was announced first, once the ranks have ended.
+        `argv` is what follows `headrace run`; a `run_dir` takes precedence over it. In that thread
+        `at_begin` is called with what is announced first, and `at_end` with the same once the ranks
+        have ended.
         """
         request = json.dumps({"argv": list(argv), "run_dir": run_dir}).encode()
         with os.fdopen(self._request_fd, "wb") as pipe:
             pipe.write(request + b"\n")
         self._reader = threading.Thread(
-            target=self._read, args=[at_end], name="headrace-torchrun", daemon=True
+            target=self._read, args=[at_begin, at_end], name="headrace-torchrun", daemon=True
         )
         self._reader.start()
 
@@ -82,11 +87,17 @@ class TorchrunProcess:
         assert self._reader is not None  # `begin` has started it
         self._reader.join(_READ_S)  # no longer: a process that outlives it might hold the pipe
 
-    def _read(self, at_end: Callable[[dict[str, Any]], object]) -> None:
+    def _read(
+        self,
+        at_begin: Callable[[dict[str, Any]], object],
+        at_end: Callable[[dict[str, Any]], object],
+    ) -> None:
         with os.fdopen(self._announce_fd, "rb") as pipe:
             for line in pipe:
                 if self.announced is None:
-                    self.announced = json.loads(line)
+                    announced: dict[str, Any] = json.loads(line)
+                    self.announced = announced
+                    at_begin(announced)
                 else:
                     at_end(self.announced)
 

@@ -21,17 +21,18 @@ _Made = TypeVar("_Made")
 _CLOSE_S, _POLL_S = 15.0, 0.1
 
 
-def print_verdict(folder: RunFolder, attempt: int) -> None:
+def print_verdict(folder: RunFolder, attempt: int) -> PageData | None:
     """Diagnose an attempt that has ended, print the verdict, and write diagnosis and page.
 
-    Broken records do not change the run's exit code.
+    Returns the data of the page; None where nothing was recorded. Broken records do not change the
+    run's exit code.
     """
     if not folder.records(attempt).exists():
-        return
+        return None
     _wait_until_closed(folder, attempt)
     data = try_to_make("verdict", lambda: _diagnose(folder, attempt))
     if data is None:
-        return
+        return None
     verdict = data.diagnosis.verdict
     print_status(verdict.sentence)
     for gap in data.diagnosis.gaps:
@@ -44,6 +45,7 @@ def print_verdict(folder: RunFolder, attempt: int) -> None:
         page = try_to_make("page", lambda: write_page(data, folder.path / REPORT_FILE))
         if page is not None:
             print_status(f"more: headrace doctor {folder.path}, or open {page}")
+    return data
 
 
 def _wait_until_closed(folder: RunFolder, attempt: int) -> None:

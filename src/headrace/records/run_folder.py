@@ -302,7 +302,7 @@ def open_run_folder(
     """
     if run_dir is not None and name is not None:
         raise UsageError("--run-dir names the folder itself and --name one of the runs: give one.")
-    if name is not None and not _is_plain(name):
+    if name is not None and not is_plain_name(name):
         raise UsageError(f"--name {name!r}: a run's name is a plain folder name, such as 'base-2'.")
     try:
         if run_dir is None and name is None:
@@ -329,7 +329,7 @@ def open_run_folder(
     return RunFolder(path.resolve())
 
 
-def _is_plain(name: object) -> bool:
+def is_plain_name(name: object) -> bool:
     """Whether a run's name, which a notebook may give as anything, names a folder and no path."""
     if not isinstance(name, str) or not name or not name.isprintable():
         return False

@@ -125,9 +125,11 @@ def auxiliary_hosts(run: Path, attempt: int) -> int:
 def utilisation_by_role(run: Path) -> Mapping[str, Utilisation]:
     """Return how busy the hosts that train, and those that only make batches, were at last."""
     recorded = attempts_with_records(run)
-    if not recorded:
-        return {}
-    tables = open_records(run, max(recorded))
+    return utilisation_in(open_records(run, max(recorded))) if recorded else {}
+
+
+def utilisation_in(tables: Tables) -> Mapping[str, Utilisation]:
+    """Return the same of an attempt's records."""
     evidence = gather_evidence(tables)
     busy, cores = evidence.host.busy_cores, evidence.host.cores
     training = Utilisation(

@@ -148,7 +148,7 @@ def compare(
         RecordsError: One of them has too few steps.
     """
     one, other = _steps(before, "first"), _steps(after, "second")
-    rates = [_samples_per_s(steps) for steps in (one, other)]
+    rates = [steps.samples_per_s for steps in (one, other)]
     by_steps = float(one.wall_ns.mean() / other.wall_ns.mean())
     speedup = rates[1] / rates[0] if rates[0] and rates[1] else by_steps
     walls = _resampled(one, one.wall_ns, seed=1), _resampled(other, other.wall_ns, seed=2)
@@ -193,14 +193,6 @@ def _change(
         low_ms=float(low / 1e6),
         high_ms=float(high / 1e6),
     )
-
-
-def _samples_per_s(steps: TrainSteps) -> float | None:
-    """Return the samples a second of all ranks together; None where some were not counted."""
-    samples = steps.rows["samples"].astype(np.float64)
-    if np.any(samples < 0) or not samples.any():
-        return None
-    return float(samples.sum() / steps.wall_ns.sum() * 1e9 * len(steps.ranks))
 
 
 def _settings(tables: Tables, steps: TrainSteps) -> dict[str, str]:

@@ -160,6 +160,14 @@ class TrainSteps:
         """How many batches each step took, at least one."""
         return np.maximum(self.rows["batches"].astype(np.float64), 1.0)
 
+    @property
+    def samples_per_s(self) -> float | None:
+        """The samples a second of all ranks together; None where some were not counted."""
+        samples = self.rows["samples"].astype(np.float64)
+        if np.any(samples < 0) or not samples.any():
+            return None
+        return float(samples.sum() / self.wall_ns.sum() * 1e9 * len(self.ranks))
+
     def times_of(self, rank: int) -> tuple[Ints, Ints]:
         """Return when each step of a rank began and ended, in ns, ascending."""
         mine = self.rows["rank"] == rank

@@ -1,0 +1,1 @@
+"""Experiments: runs with parameters, metrics and time series, kept in MLflow, and their frames."""

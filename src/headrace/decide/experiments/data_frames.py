@@ -1,0 +1,167 @@
+"""Tracked runs as pandas data frames, in Vertex AI's columns."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from headrace.core.errors import UsageError, did_you_mean
+from headrace.core.files import write_atomically, write_text_atomically
+from headrace.decide.experiments.spool_sender import RUN_TYPE_TAG, SUMMARY_TAG
+from headrace.decide.experiments.tracking_store import TrackingStore, shown_uri
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from mlflow.entities import Run
+
+_FOREIGN_TYPE = "mlflow"  # of runs that others made
+OWN_METRICS = ("data_wait_share", "samples_per_s", "cost_usd", "usd_per_1k_samples")
+_SYSTEM = "system."  # the beginning of others with a column of their own
+FIRST_COLUMNS = ("experiment_name", "run_name", "run_type", "state")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackedRun:
+    """A run as MLflow has it.
+
+    Attributes:
+        metrics: Numbers of which only the last counts; of runs that others made, none.
+        time_series: Metrics that are time series, each with its last value.
+        tags: Its tags, MLflow's own among them.
+    """
+
+    experiment: str
+    name: str
+    run_type: str
+    state: str
+    run_id: str
+    started_ms: int
+    ended_ms: int | None
+    params: dict[str, str]
+    metrics: dict[str, float]
+    time_series: dict[str, float]
+    tags: dict[str, str]
+    store: TrackingStore = field(repr=False)
+
+    @classmethod
+    def of(cls, store: TrackingStore, experiment: str, run: Run) -> Self:
+        """Return a run of a store."""
+        tags = dict(run.data.tags)
+        summary = set(json.loads(tags.get(SUMMARY_TAG, "[]")))
+        metrics = dict(run.data.metrics)
+        return cls(
+            experiment=experiment,
+            name=str(run.info.run_name),
+            run_type=tags.get(RUN_TYPE_TAG, _FOREIGN_TYPE),
+            state=str(run.info.status),
+            run_id=str(run.info.run_id),
+            started_ms=int(run.info.start_time),
+            ended_ms=run.info.end_time,
+            params=dict(run.data.params),
+            metrics={name: value for name, value in metrics.items() if name in summary},
+            time_series={name: value for name, value in metrics.items() if name not in summary},
+            tags=tags,
+            store=store,
+        )
+
+    @classmethod
+    def named(cls, uri: str, experiment: str | None, name: str) -> Self:
+        """Return the latest run of a name, in any experiment if none is given.
+
+        Raises UsageError where there is none.
+        """
+        store = TrackingStore(uri)
+        found = [cls.of(store, *each) for each in store.runs(experiment)]
+        run = next((each for each in found if each.name == name), None)
+        if run is None:
+            where = (
+                f"experiment {experiment!r} of {shown_uri(uri)}" if experiment else shown_uri(uri)
+            )
+            names = [each.name for each in found]
+            raise UsageError(f"There is no run {name!r} in {where}.{did_you_mean(name, names)}")
+        return run
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all of it as JSON."""
+        names = [each.name for each in fields(self) if each.name != "store"]
+        return {name: getattr(self, name) for name in names}
+
+    def row(self, *, include_time_series: bool) -> dict[str, Any]:
+        """Return its row of `runs_frame`."""
+        first = (self.experiment, self.name, self.run_type, self.state)
+        row: dict[str, Any] = dict(zip(FIRST_COLUMNS, first, strict=True))
+        row |= {f"param.{name}": value for name, value in self.params.items()}
+        row |= {_column(name): value for name, value in self.metrics.items()}
+        if include_time_series:
+            series = self.time_series.items()
+            row |= {f"time_series_metric.{name}": value for name, value in series}
+        return row
+
+    def time_series_frame(self) -> pd.DataFrame:
+        """Return its time series: step, wall_time and a column for each, a row a step.
+
+        Of several values of a step the last counts. wall_time is a time in UTC.
+        """
+        import pandas as pd
+
+        columns, times = {}, pd.Series(dtype="int64")
+        for name in sorted(self.time_series):
+            points = pd.DataFrame(
+                self.store.history(self.run_id, name), columns=["step", "at_ms", name]
+            )
+            points = points.sort_values("at_ms", kind="stable").drop_duplicates("step", keep="last")
+            points = points.set_index("step")
+            columns[name] = points[name]
+            times = points["at_ms"].combine(times, max, fill_value=0)
+        frame = pd.DataFrame(columns).sort_index()
+        wall_time = pd.to_datetime(times.sort_index(), unit="ms", utc=True)
+        frame.insert(0, "wall_time", wall_time)
+        return frame.rename_axis("step").reset_index()
+
+
+def tracked_runs(uri: str, experiment: str | None = None) -> list[TrackedRun]:
+    """Return the runs of an experiment, or of all; the latest first."""
+    store = TrackingStore(uri)
+    return [TrackedRun.of(store, *each) for each in store.runs(experiment)]
+
+
+def runs_frame(
+    uri: str, experiment: str | None, *, include_time_series: bool = True
+) -> pd.DataFrame:
+    """Return runs, the latest first, a row each; see `headrace.experiments.get_experiment_df`."""
+    import pandas as pd
+
+    rows = [
+        run.row(include_time_series=include_time_series) for run in tracked_runs(uri, experiment)
+    ]
+    names = sorted({name for row in rows for name in row if name not in FIRST_COLUMNS}, key=_order)
+    return pd.DataFrame(rows, columns=[*FIRST_COLUMNS, *names])
+
+
+def export_runs(
+    uri: str, experiment: str | None, *, csv: Path | None, parquet: Path | None
+) -> pd.DataFrame:
+    """Write `runs_frame` to files, whole or not at all, and return it; raises UsageError."""
+    frame = runs_frame(uri, experiment)
+    try:
+        if csv is not None:
+            write_text_atomically(csv, frame.to_csv(index=False))
+        if parquet is not None:
+            write_atomically(parquet, [frame.to_parquet(index=False)])
+    except OSError as error:
+        raise UsageError(f"headrace runs export: {error}") from error
+    return frame
+
+
+def _column(metric: str) -> str:
+    """Return the column of a metric: of what `headrace run` measures, some have their own."""
+    is_own = metric in OWN_METRICS or metric.startswith(_SYSTEM)
+    return metric if is_own else f"metric.{metric}"
+
+
+def _order(column: str) -> tuple[int, str]:
+    kinds = ("param", "metric", "time_series_metric")
+    kind = column.partition(".")[0]
+    return (kinds.index(kind) if kind in kinds else len(kinds)), column

@@ -1,0 +1,177 @@
+"""A run that a script logs to: params, metrics, time series and artifacts, by its spool."""
+
+from __future__ import annotations
+
+import json
+import numbers
+import pickle
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from headrace.core import env
+from headrace.core.console import print_status
+from headrace.core.errors import UsageError
+from headrace.core.process.sidecar import Sidecar
+from headrace.decide.experiments.run_target import RunTarget
+from headrace.decide.experiments.spool import SPOOL, Entry, SpoolWriter, now_ms
+
+SENDER = "headrace.decide.experiments.sender_process"
+_SEND_S = 60.0  # for MLflow's import and a slow server
+_END_S = 30.0
+_MODELS_FOLDER = "models"
+
+
+class LoggedRun:
+    """A run that is under way, and to which any thread or forked process of the script may log.
+
+    Args:
+        folder: The run's folder, with its spool in it.
+        name: What it is called.
+        sends: Whether this process has the run's spool sent to MLflow; a job's launcher does so
+            for all of its ranks.
+        tracked: Whether it goes to MLflow at all; otherwise what is logged is checked and dropped.
+    """
+
+    def __init__(self, folder: Path, name: str, *, sends: bool, tracked: bool = True) -> None:
+        self.name = name
+        self.folder = folder
+        self._writer = SpoolWriter(folder / SPOOL) if tracked else None
+        self._sender: Sidecar | None = None
+        if sends:
+            self._sender = Sidecar(SENDER, {"spool": str(folder / SPOOL)})
+
+    def log_params(self, params: Mapping[str, Any]) -> None:
+        """Log parameters, which cannot change; values are logged as texts."""
+        values = {_checked_name(name): str(value) for name, value in _checked(params).items()}
+        self._add({"kind": "params", "at_ms": now_ms(), "values": values})
+
+    def log_metrics(self, metrics: Mapping[str, Any]) -> None:
+        """Log numbers that describe the run; a later value replaces an earlier one."""
+        values = {_checked_name(name): _number(name, value) for name, value in metrics.items()}
+        self._add({"kind": "summary", "at_ms": now_ms(), "values": values})
+
+    def log_time_series_metrics(
+        self, metrics: Mapping[str, Any], step: int | None = None, wall_time: float | None = None
+    ) -> None:
+        """Log a point of time series.
+
+        Args:
+            metrics: Numbers by name: Python's, NumPy's, or tensors of one element. One on a device
+                is copied there and read later, so that the device is not waited for.
+            step: Of all of them; None: one more than the last of each.
+            wall_time: In seconds since 1970; None: now.
+        """
+        at_ms = now_ms() if wall_time is None else round(wall_time * 1000)
+        values = {_checked_name(name): _number(name, value) for name, value in metrics.items()}
+        step = None if step is None else int(step)
+        self._add({"kind": "metrics", "at_ms": at_ms, "values": values, "step": step})
+
+    def log_artifact(self, path: str | Path, folder: str = "") -> None:
+        """Log a file, or a folder with all in it; it is read within seconds, or as the run ends.
+
+        Raises UsageError: it is not there.
+        """
+        found = Path(path).expanduser().absolute()
+        if not found.exists():
+            raise UsageError(f"log_artifact: {found} does not exist.")
+        entry: Entry = {"kind": "artifact", "at_ms": now_ms(), "path": str(found), "folder": folder}
+        self._add(entry)
+
+    def log_model(self, model: Any, name: str = "model") -> None:
+        """Log a model as the artifact `models/NAME`: a module's state_dict, saved by torch.save.
+
+        Any other object is pickled. Raises UsageError: it cannot be saved.
+        """
+        torch = sys.modules.get("torch")  # of the script that has the model
+        if torch is None:
+            raise UsageError(f"log_model: {name} is saved by torch, which is not imported.")
+        file = self.folder / _MODELS_FOLDER / f"{_checked_name(name)}.pt"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        state = model.state_dict() if hasattr(model, "state_dict") else model
+        try:
+            torch.save(state, file)
+        except (AttributeError, TypeError, pickle.PicklingError) as error:
+            raise UsageError(f"log_model: {name} cannot be saved: {error}") from error
+        self.log_artifact(file, _MODELS_FOLDER)
+
+    def _add(self, entry: Entry) -> None:
+        if self._writer is not None:
+            self._writer.add(entry)
+
+    def flush(self) -> bool:
+        """Have MLflow get all that was logged until now; return whether it has."""
+        if self._writer is not None:
+            self._writer.flush()
+        if self._sender is None:
+            return False
+        self._sender.send({"send": True})
+        try:
+            answer = self._sender.receive(_SEND_S)
+        except TimeoutError:
+            return False
+        return answer is not None and bool(answer["sent"])
+
+    def end(self, status: str = "FINISHED") -> None:
+        """End the run; it waits for MLflow, for half a minute at most."""
+        if self._writer is None:
+            return
+        if self._sender is None:  # a job's run ends with the job
+            self._writer.flush()
+            return
+        self._add({"kind": "status", "at_ms": now_ms(), "status": status})
+        self._writer.close()
+        self._sender.end({"end": True}, patience_s=_END_S)
+
+
+def job_run() -> LoggedRun | None:
+    """Return the run of the job that this process is part of; None outside of jobs."""
+    if env.RUN_DIR.get() is None:
+        return None
+    folder = Path(env.RUN_DIR.get() or "")
+    tracked = RunTarget.read(folder / SPOOL) is not None
+    if not tracked:
+        print_status("the job is not tracked: what the script logs is dropped")
+    return LoggedRun(folder, folder.name, sends=False, tracked=tracked)
+
+
+def _checked(params: Any) -> Mapping[str, Any]:
+    if not isinstance(params, Mapping):
+        raise UsageError(f"Give a dict of names and values, not {type(params).__name__}.")
+    return params
+
+
+def _checked_name(name: object) -> str:
+    if not isinstance(name, str) or not name:
+        raise UsageError(f"{name!r} names no param or metric: give a text that is not empty.")
+    return name
+
+
+def _number(name: object, value: Any) -> Any:
+    """Return a metric's value as a number, or a copy of a tensor on a device, which is one later.
+
+    Raises UsageError where it is none.
+    """
+    kind = type(value)
+    if kind is float or kind is int:
+        return value
+    device = getattr(getattr(value, "device", None), "type", "cpu")
+    try:
+        if device != "cpu" and value.numel() == 1:
+            return value.detach().clone()
+        number = value.item() if hasattr(value, "item") else value  # torch's, NumPy's
+        if isinstance(number, numbers.Real):
+            return float(number)
+    except (TypeError, ValueError, RuntimeError, AttributeError):
+        pass
+    raise UsageError(f"metric {name!r}: {_shown(value)} is no number.")
+
+
+def _shown(value: Any) -> str:
+    """Return a value as an error shows it."""
+    try:
+        text = json.dumps(value) if isinstance(value, (str, dict, list)) else str(value)
+    except (TypeError, ValueError):
+        text = repr(value)
+    return text if len(text) < 80 else f"{text[:77]}..."

@@ -1,0 +1,243 @@
+"""The functions by which a script logs to runs of an experiment, and reads them back.
+
+    from headrace import experiments
+    experiments.init(experiment="resnet")
+    with experiments.start_run("base"):
+        experiments.log_params({"lr": 0.1})
+        experiments.log_time_series_metrics({"loss": loss}, step=step)
+
+Signatures are those of Vertex AI's SDK. In a job of `headrace run` the job's own run is logged to,
+whatever rank calls, and it goes on after a restart.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+
+from headrace.core import env
+from headrace.core.console import print_status
+from headrace.core.errors import UsageError
+from headrace.decide.experiments.experiment_run import LoggedRun, job_run
+from headrace.decide.experiments.run_target import RunTarget
+from headrace.decide.experiments.run_target import tracking_uri as uri_of
+from headrace.decide.experiments.spool import SPOOL, now_ms
+from headrace.records.run_folder import is_plain_name, runs_folder
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = [
+    "ExperimentRun", "end_run", "get_experiment_df", "init", "log_artifact", "log_metrics",
+    "log_model", "log_params", "log_time_series_metrics", "start_run",
+]  # fmt: skip
+
+DEFAULT_EXPERIMENT = "Default"
+_RUN_TYPE = "headrace.experiments"
+
+
+@dataclass
+class _Session:
+    """What the script has chosen, and the run that it logs to."""
+
+    experiment: str | None = None
+    tracking_uri: str | None = None
+    run: LoggedRun | None = None
+
+    @property
+    def experiment_name(self) -> str:
+        return self.experiment or env.MLFLOW_EXPERIMENT_NAME.get() or DEFAULT_EXPERIMENT
+
+
+_SESSION = _Session()
+
+
+class RunContext:
+    """The run that was started; at the end of a `with` block it ends, as failed after an error."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if _SESSION.run is not None:
+            _end("FINISHED" if kind is None else "FAILED")
+
+
+def init(experiment: str | None = None, tracking_uri: str | None = None) -> None:
+    """Choose the experiment and where runs are tracked; a run that is under way stays as it is.
+
+    Args:
+        experiment: By default that of MLFLOW_EXPERIMENT_NAME, else "Default".
+        tracking_uri: Of MLflow; by default that of MLFLOW_TRACKING_URI, else the SQLite database of
+            the runs folder.
+    """
+    _SESSION.experiment, _SESSION.tracking_uri = experiment, tracking_uri
+
+
+def start_run(name: str, resume: bool = False) -> RunContext:  # noqa: FBT001, FBT002 - Vertex's signature
+    """Start a run, or with `resume` go on with the one of that name, and log to it from now on.
+
+    Raises UsageError: the name is taken or is none, or another run is under way.
+    """
+    if _SESSION.run is not None:
+        raise UsageError(f"Run {_SESSION.run.name!r} is under way: call end_run() first.")
+    _SESSION.run = job_run()
+    if _SESSION.run is None:
+        _SESSION.run = _new_run(name, resume=resume)
+        atexit.register(_end_at_exit, os.getpid(), _SESSION.run)
+    return RunContext(_SESSION.run.name)
+
+
+def _end_at_exit(pid: int, run: LoggedRun) -> None:
+    """End a run that its script has not ended, as failed if an error ended the script."""
+    if os.getpid() == pid and _SESSION.run is run:
+        _end("FAILED" if hasattr(sys, "last_value") else "FINISHED")
+
+
+def _new_run(name: str, *, resume: bool) -> LoggedRun:
+    if not is_plain_name(name):
+        raise UsageError(f"Run {name!r}: a run's name is a plain folder name, such as 'base-2'.")
+    folder = runs_folder().absolute() / name
+    target = RunTarget.read(folder / SPOOL)
+    if target is not None and not resume:
+        raise UsageError(
+            f"There is a run {name!r} already, in experiment {target.experiment!r} ({folder}). "
+            "Choose another name, or go on with it: start_run(name, resume=True)."
+        )
+    if target is None:
+        target = RunTarget(
+            key=uuid.uuid4().hex,
+            tracking_uri=uri_of(folder.parent, _SESSION.tracking_uri),
+            experiment=_SESSION.experiment_name,
+            run_name=name,
+            started_ms=now_ms(),
+            run_type=_RUN_TYPE,
+            resumes=resume,
+            git_folder=str(Path.cwd()),
+        )
+        target.write(folder / SPOOL)
+    elif target.experiment != _SESSION.experiment_name:
+        print_status(f"run {name} goes on in experiment {target.experiment!r}, where it began")
+    return LoggedRun(folder, name, sends=True)
+
+
+def _current() -> LoggedRun:
+    """Return the run under way: that of the script, else that of the job."""
+    if _SESSION.run is None:
+        _SESSION.run = job_run()
+    return _SESSION.run or _no_run()
+
+
+def _no_run() -> NoReturn:
+    raise UsageError("No run is under way: call headrace.experiments.start_run(NAME) first.")
+
+
+def log_params(params: Mapping[str, float | int | str]) -> None:
+    """Log parameters, which cannot change; see `LoggedRun.log_params`."""
+    _current().log_params(params)
+
+
+def log_metrics(metrics: Mapping[str, float]) -> None:
+    """Log numbers that describe the run; a later value replaces an earlier one."""
+    _current().log_metrics(metrics)
+
+
+def log_time_series_metrics(
+    metrics: Mapping[str, float], step: int | None = None, wall_time: float | None = None
+) -> None:
+    """Log a point of time series; see `LoggedRun.log_time_series_metrics`."""
+    _current().log_time_series_metrics(metrics, step, wall_time)
+
+
+def log_artifact(path: str | Path, folder: str = "") -> None:
+    """Log a file, or a folder with all in it; raises UsageError where it is not there."""
+    _current().log_artifact(path, folder)
+
+
+def log_model(model: Any, name: str = "model") -> None:
+    """Log a model as an artifact; see `LoggedRun.log_model`."""
+    _current().log_model(model, name)
+
+
+def end_run() -> None:
+    """End the run under way; raises UsageError if there is none."""
+    if _SESSION.run is None:
+        _no_run()
+    _end("FINISHED")
+
+
+def _end(status: str) -> None:
+    run, _SESSION.run = _SESSION.run, None
+    assert run is not None
+    run.end(status)
+
+
+def get_experiment_df(
+    experiment: str | None = None,
+    include_time_series: bool = True,  # noqa: FBT001, FBT002 - Vertex's signature
+) -> pd.DataFrame:
+    """Return the runs of an experiment, by default the one that `init` chose, a row each.
+
+    Columns: experiment_name, run_name, run_type, state, param.*, metric.*, and with
+    `include_time_series` the last values of time series, time_series_metric.*. Raises
+    StoreUnavailableError.
+    """
+    from headrace.decide.experiments.data_frames import runs_frame
+
+    if _SESSION.run is not None:
+        _SESSION.run.flush()
+    store = _SESSION.tracking_uri
+    return runs_frame(
+        uri_of(runs_folder(), store),
+        experiment or _SESSION.experiment_name,
+        include_time_series=include_time_series,
+    )
+
+
+class ExperimentRun:
+    """A run of an experiment, to read.
+
+    Args:
+        run_name: Its name; of several of one name the latest.
+        experiment: By default the one that `init` chose.
+
+    Raises UsageError (there is no such run), StoreUnavailableError.
+    """
+
+    def __init__(self, run_name: str, experiment: str | None = None) -> None:
+        from headrace.decide.experiments.data_frames import TrackedRun
+
+        if _SESSION.run is not None:
+            _SESSION.run.flush()
+        self._run = TrackedRun.named(
+            uri_of(runs_folder(), _SESSION.tracking_uri),
+            experiment or _SESSION.experiment_name,
+            run_name,
+        )
+        self.name = run_name
+
+    @property
+    def state(self) -> str:
+        """RUNNING, FINISHED, FAILED or KILLED."""
+        return self._run.state
+
+    def get_params(self) -> dict[str, str]:
+        """Return its parameters."""
+        return self._run.params
+
+    def get_metrics(self) -> dict[str, float]:
+        """Return the numbers that describe it; not its time series."""
+        return self._run.metrics
+
+    def get_time_series_data_frame(self) -> pd.DataFrame:
+        """Return its time series: step, wall_time and a column for each, a row a step."""
+        return self._run.time_series_frame()

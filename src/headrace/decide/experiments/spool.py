@@ -1,0 +1,191 @@
+"""The spool of a run: what was logged for it, as JSON lines, until MLflow has it.
+
+A call that logs appends to a queue, from which a thread of its process writes twice a second to a
+file of that process's own. The sender process (`sender_process.py`) reads these files and remembers
+beside them how much of each MLflow has. So neither a slow server nor a lost one costs a training
+step anything, and after kill -9 no more is missing than what the thread had not yet written.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from multiprocessing import util
+from pathlib import Path
+from typing import Any, Literal, TypedDict
+
+from headrace.core.console import print_status
+from headrace.core.files import write_all
+
+SPOOL = "experiment"
+"""The folder of a run's spool, within the run's."""
+_SUFFIX = ".jsonl"
+_WRITE_EVERY_S = 0.5
+_EXIT_PRIORITY = 10  # of the finalizer at a process's end
+_MOST_WAITING = 1_000_000  # entries, where the disk takes none
+
+Kind = Literal["params", "tags", "metrics", "summary", "artifact", "status"]
+
+
+class Entry(TypedDict, total=False):
+    """What one call logs; `kind` and `at_ms` are in each entry.
+
+    Attributes:
+        kind: `metrics` is a point of time series, `summary` metrics of which only the last counts.
+        at_ms: The time of the call, in ms since 1970.
+        values: By name: texts of params and tags, numbers of metrics and of a summary.
+        step: Of metrics; None: one more than the last step of each.
+        path: An artifact, a file or a folder.
+        folder: Where it goes among the run's artifacts; "": at the top.
+        status: FINISHED, FAILED or KILLED, as MLflow has it: the run has ended.
+    """
+
+    kind: Kind
+    at_ms: int
+    values: Mapping[str, Any]
+    step: int | None
+    path: str
+    folder: str
+    status: str
+
+
+def now_ms() -> int:
+    """Return the time in ms since 1970, as MLflow counts it."""
+    return time.time_ns() // 1_000_000
+
+
+class SpoolWriter:
+    """Writes what this process logs for a run to the run's spool.
+
+    In a forked child it goes on with a file of its own; what the parent had not yet written stays
+    the parent's.
+
+    Args:
+        folder: The spool, which is made at the first entry.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._queue: deque[Entry] = deque()
+        self._begin()
+        _WRITERS.append(self)
+
+    def _begin(self) -> None:
+        self._queue.clear()
+        self._lock = threading.Lock()  # of the file
+        self._descriptor: int | None = None
+        self._thread: threading.Thread | None = None
+        self._is_closed = threading.Event()
+        self._has_failed = False
+
+    def add(self, entry: Entry) -> None:
+        """Log an entry; it is on disk within half a second."""
+        self._queue.append(entry)
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._write_until_closed, name="headrace-spool", daemon=True
+            )
+            self._thread.start()
+            # Children of multiprocessing, which may train as ranks, do not run atexit.
+            util.Finalize(None, self.close, exitpriority=_EXIT_PRIORITY)
+
+    def flush(self) -> None:
+        """Write what is queued now; where that fails, it stays queued, and it is reported once."""
+        with self._lock:
+            count = len(self._queue)
+            if not count:
+                return
+            lines = [_line(self._queue[number]) for number in range(count)]
+            try:
+                self._write("".join(lines).encode())
+            except OSError as error:
+                self._failed(error)
+                return
+            for _ in range(count):
+                self._queue.popleft()
+
+    def close(self) -> None:
+        """Write what is queued, and end the thread."""
+        self._is_closed.set()
+        self.flush()
+        with self._lock:
+            if self._descriptor is not None:
+                os.close(self._descriptor)
+                self._descriptor = None
+        with suppress(ValueError):
+            _WRITERS.remove(self)
+
+    def _write_until_closed(self) -> None:
+        while not self._is_closed.wait(_WRITE_EVERY_S):
+            self.flush()
+
+    def _write(self, data: bytes) -> None:
+        if self._descriptor is None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            name = f"{time.time_ns()}-{os.getpid()}{_SUFFIX}"
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            self._descriptor = os.open(self.folder / name, flags, 0o600)
+        before = os.fstat(self._descriptor).st_size
+        try:
+            write_all(self._descriptor, data)
+        except OSError:
+            os.ftruncate(self._descriptor, before)  # a full disk took a part, which comes again
+            raise
+
+    def _failed(self, error: OSError) -> None:
+        if not self._has_failed:
+            self._has_failed = True
+            print_status(
+                f"what the script logs cannot be written to {self.folder} now: "
+                f"{error.strerror or error}; it is kept in memory until that works."
+            )
+        while len(self._queue) > _MOST_WAITING:
+            self._queue.popleft()
+
+
+_WRITERS: list[SpoolWriter] = []
+
+
+def _line(entry: Entry) -> str:
+    """Return an entry's line; "" where a device cannot tell the number of a tensor any more."""
+    values = entry.get("values")
+    if values is not None and entry["kind"] in {"metrics", "summary"}:
+        try:
+            entry = {**entry, "values": {name: float(value) for name, value in values.items()}}
+        except Exception as error:  # noqa: BLE001 - such as a device that has failed
+            print_status(f"{', '.join(values)}: not logged: {error}")
+            return ""
+    return json.dumps(entry) + "\n"
+
+
+def _begin_again() -> None:
+    for writer in _WRITERS:
+        writer._begin()  # noqa: SLF001 - of this module
+
+
+os.register_at_fork(after_in_child=_begin_again)
+
+
+def read_spool(
+    folder: Path, offsets: Mapping[str, int], most_bytes: int = 1 << 20
+) -> Iterator[tuple[list[Entry], dict[str, int]]]:
+    """Yield the entries beyond `offsets`, in pieces, each with the offsets after it.
+
+    Offsets are by file; an unfinished last line is left for later. Raises OSError.
+    """
+    offsets = dict(offsets)
+    for path in sorted(folder.glob(f"*{_SUFFIX}")):
+        with path.open("rb") as file:
+            file.seek(offsets.get(path.name, 0))
+            while lines := file.readlines(most_bytes):
+                if not lines[-1].endswith(b"\n"):
+                    lines.pop()
+                if not lines:
+                    break
+                offsets[path.name] = offsets.get(path.name, 0) + sum(map(len, lines))
+                yield [json.loads(line) for line in lines], dict(offsets)

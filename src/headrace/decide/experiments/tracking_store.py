@@ -1,0 +1,273 @@
+"""An MLflow tracking store, embedded SQLite or a server, as runs are written to it and read.
+
+Errors of MLflow, SQLAlchemy and the network become two of ours: the store cannot be had now, and
+the same may succeed later (`StoreUnavailableError`), or it refuses what it was given.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from headrace.core import env
+from headrace.core.errors import HeadraceError
+from headrace.core.file_lock import lock_within, open_lock_file
+from headrace.decide.experiments.run_target import database_file
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+ARTIFACTS_FOLDER = "artifacts"
+MOST_METRICS, MOST_PARAMS = 1000, 100
+"""In a batch, as MLflow limits them."""
+LONGEST_PARAM, LONGEST_NAME = 6000, 250
+"""Characters of a param's value, and of the name of a param or metric, as MLflow limits them."""
+_CREATE_S = 60.0  # for another process to create the tables
+_DEFAULTS = {env.MLFLOW_TIMEOUT: "10", env.MLFLOW_RETRIES: "1", env.MLFLOW_LOGGING_LEVEL: "WARNING"}
+"""Of MLflow's client, unless the user says otherwise: what cannot be sent stays in the spool, and
+of a new database it would print twenty lines."""
+_REFUSALS = {
+    "INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_DOES_NOT_EXIST", "INVALID_STATE",
+    "RESOURCE_ALREADY_EXISTS", "PERMISSION_DENIED", "NOT_FOUND",
+}  # fmt: skip
+"""Error codes of MLflow for which the same request fails again."""
+
+
+class StoreUnavailableError(HeadraceError):
+    """The store cannot be reached or written now; the same may succeed later."""
+
+
+class StoreRefusalError(HeadraceError):
+    """The store refuses what it was given, now and later."""
+
+
+@dataclass(slots=True)
+class Batch:
+    """What is logged at once: params and tags by name; metrics as (name, value, at_ms, step)."""
+
+    params: dict[str, str] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
+    metrics: list[tuple[str, float, int, int]] = field(default_factory=list)
+
+
+class TrackingStore:
+    """A tracking store, opened; a database is created if needed.
+
+    Args:
+        uri: Its tracking URI.
+
+    Raises StoreUnavailableError, StoreRefusalError.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        env.change({each.name: value for each, value in _DEFAULTS.items() if each.get() is None})
+        with self._errors(), _database_locked(uri):
+            self._client = _open(uri)
+
+    def experiment_id(self, name: str) -> str:
+        """Return the id of an experiment, which is created if needed."""
+        with self._errors():
+            found = self._client.get_experiment_by_name(name)
+            if found is not None and found.lifecycle_stage == "deleted":
+                raise StoreRefusalError(
+                    f"Experiment {name!r} was deleted from {shown_uri(self.uri)}. Restore it "
+                    "(mlflow experiments restore), or log to another."
+                )
+            if found is None:
+                return self._create_experiment(name)
+            return str(found.experiment_id)
+
+    def _create_experiment(self, name: str) -> str:
+        from mlflow.exceptions import MlflowException
+
+        folder = _artifacts_folder(self.uri)
+        try:
+            return str(self._client.create_experiment(name, folder))
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+            found = self._client.get_experiment_by_name(name)  # another process was faster
+            if found is None:
+                raise
+            return str(found.experiment_id)
+
+    def run_named(self, experiment_id: str, name: str) -> Run | None:
+        """Return the latest run of a name; None if there is none."""
+        return self._first_run(experiment_id, f"attributes.run_name = {_quoted(name)}")
+
+    def run_tagged(self, experiment_id: str, tag: str, value: str) -> Run | None:
+        """Return the latest run with a tag of a value; None if there is none."""
+        return self._first_run(experiment_id, f"tags.`{tag}` = {_quoted(value)}")
+
+    def _first_run(self, experiment_id: str, condition: str) -> Run | None:
+        with self._errors():
+            found = self._client.search_runs([experiment_id], condition, max_results=1)
+            return found[0] if found else None
+
+    def create_run(self, experiment_id: str, name: str, at_ms: int, tags: Mapping[str, str]) -> Run:
+        """Create a run."""
+        with self._errors():
+            return self._client.create_run(experiment_id, at_ms, dict(tags), name)
+
+    def run(self, run_id: str) -> Run:
+        """Return a run with its params, tags and last metrics."""
+        with self._errors():
+            return self._client.get_run(run_id)
+
+    def log(self, run_id: str, batch: Batch) -> None:
+        """Log a batch, of any length; what the store has already is left as it is."""
+        from mlflow.entities import Metric, Param, RunTag
+
+        with self._errors():
+            for piece in _pieces(batch.metrics, MOST_METRICS):
+                metrics = [Metric(*metric) for metric in piece]
+                self._client.log_batch(run_id, metrics=metrics, synchronous=True)
+            for params in _pieces(list(batch.params.items()), MOST_PARAMS):
+                self._client.log_batch(
+                    run_id, params=[Param(*each) for each in params], synchronous=True
+                )
+            for tags in _pieces(list(batch.tags.items()), MOST_PARAMS):
+                self._client.log_batch(
+                    run_id, tags=[RunTag(*each) for each in tags], synchronous=True
+                )
+
+    def log_artifact(self, run_id: str, path: Path, folder: str) -> None:
+        """Copy a file, or a folder with all in it, to the run's artifacts."""
+        with self._errors():
+            if path.is_dir():
+                self._client.log_artifacts(run_id, str(path), folder or None)
+            else:
+                self._client.log_artifact(run_id, str(path), folder or None)
+
+    def set_status(self, run_id: str, status: str, at_ms: int | None = None) -> None:
+        """Set a run's status; `at_ms`: it has ended then."""
+        with self._errors():
+            if at_ms is None:
+                self._client.update_run(run_id, status)
+            else:
+                self._client.set_terminated(run_id, status, at_ms)
+
+    def runs(self, experiment: str | None = None) -> Iterator[tuple[str, Run]]:
+        """Yield the runs of an experiment, or of all, with its name; the latest first."""
+        with self._errors():
+            experiments = {
+                str(each.experiment_id): str(each.name)
+                for each in _all_pages(lambda token: self._client.search_experiments(
+                    filter_string=f"name = {_quoted(experiment)}" if experiment else None,
+                    page_token=token,
+                ))
+            }  # fmt: skip
+            if not experiments:
+                return
+            runs = _all_pages(
+                lambda token: self._client.search_runs(list(experiments), page_token=token)
+            )
+            for run in runs:
+                yield experiments[run.info.experiment_id], run
+
+    def history(self, run_id: str, metric: str) -> list[tuple[int, int, float]]:
+        """Return (step, at_ms, value) of each point of a metric, as they were logged."""
+        with self._errors():
+            points = self._client.get_metric_history(run_id, metric)
+            return [(point.step, point.timestamp, point.value) for point in points]
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except HeadraceError:
+            raise
+        except Exception as error:
+            if _is_refusal(error):
+                raise StoreRefusalError(f"{shown_uri(self.uri)}: {_reason(error)}") from error
+            raise StoreUnavailableError(
+                f"{shown_uri(self.uri)} cannot be used now: {_reason(error)}"
+            ) from error
+
+
+def shown_uri(uri: str) -> str:
+    """Return a tracking URI without user and password."""
+    parts = urlsplit(uri)
+    if "@" not in parts.netloc:
+        return uri
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
+def _open(uri: str) -> MlflowClient:
+    from mlflow import MlflowClient
+
+    client = MlflowClient(uri)
+    client.search_experiments(max_results=1)  # creates the tables, or says that no server answers
+    return client
+
+
+@contextmanager
+def _database_locked(uri: str) -> Iterator[None]:
+    """Let one process at a time create the tables of a SQLite database."""
+    file = database_file(uri)
+    if file is None:
+        yield
+        return
+    file.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = open_lock_file(file.with_name(f".{file.name}.lock"))
+    try:
+        lock_within(descriptor, _CREATE_S, required=False)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _artifacts_folder(uri: str) -> str | None:
+    """Return where an experiment's artifacts go: beside its database; None: as the server says.
+
+    MLflow's own default is a folder of the current one, wherever that is.
+    """
+    file = database_file(uri)
+    return None if file is None else (file.parent / ARTIFACTS_FOLDER).absolute().as_uri()
+
+
+def _quoted(text: str) -> str:
+    """Return a text as MLflow's filters write it."""
+    return '"' + text.replace('"', '\\"') + '"' if "'" in text else f"'{text}'"
+
+
+def _pieces(values: Sequence[Any], most: int) -> Iterator[Sequence[Any]]:
+    return (values[at : at + most] for at in range(0, len(values), most))
+
+
+def _all_pages(page: Any) -> Iterator[Any]:
+    token: str | None = None
+    while True:
+        found = page(token)
+        yield from found
+        token = found.token
+        if not token:
+            return
+
+
+def _is_refusal(error: Exception) -> bool:
+    return getattr(error, "error_code", None) in _REFUSALS
+
+
+def _reason(error: BaseException) -> str:
+    """Return what went wrong in one line, of the error where it began."""
+    found, seen = "", set()
+    chain: list[BaseException | None] = [error]
+    while chain:
+        each = chain.pop()
+        if each is None or id(each) in seen:
+            continue
+        seen.add(id(each))
+        if isinstance(each, (sqlite3.Error, OSError)):
+            found = str(each)
+        chain += [getattr(each, "orig", None), each.__cause__ or each.__context__]
+    lines = (found or str(error)).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

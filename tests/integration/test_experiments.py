@@ -1,0 +1,359 @@
+"""Runs that scripts log to, read back by MLflow's own client: on SQLite and on its server."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import mlflow
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from mlflow import MlflowClient
+from mlflow.entities import Run
+
+from headrace import HeadraceError, experiments
+from headrace.decide.experiments.run_target import RunTarget, database_uri
+from headrace.decide.experiments.spool import Entry, SpoolWriter
+from headrace.decide.experiments.spool_sender import SpoolInUseError, SpoolSender
+from jobs import clean_environment, eventually, run_here
+from services.mlflow_server import free_port, mlflow_server
+
+EXPERIMENT = "resnet"
+
+
+@pytest.fixture(scope="module")
+def new_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty database: its tables take MLflow two seconds."""
+    folder = tmp_path_factory.mktemp("database")
+    MlflowClient(database_uri(folder)).search_experiments()
+    return folder / "mlflow.db"
+
+
+@pytest.fixture
+def runs(tmp_path: Path, new_database: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A runs folder with a database in it, that this process's runs go to."""
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    shutil.copy(new_database, folder)
+    monkeypatch.setenv("HEADRACE_RUNS_DIR", str(folder))
+    monkeypatch.delenv("HEADRACE_TRACKING_URI", raising=False)
+    experiments.init(experiment=EXPERIMENT)
+    yield folder
+    experiments.init()
+    monkeypatch.undo()
+
+
+def run_of(runs: Path, name: str, experiment: str = EXPERIMENT) -> tuple[MlflowClient, Run]:
+    client = MlflowClient(database_uri(runs))
+    found = client.get_experiment_by_name(experiment)
+    assert found is not None
+    (run,) = client.search_runs([found.experiment_id], f"attributes.run_name = '{name}'")
+    return client, run
+
+
+def history(client: MlflowClient, run: Run, metric: str) -> list[tuple[int, float]]:
+    points = client.get_metric_history(run.info.run_id, metric)
+    return [(point.step, point.value) for point in sorted(points, key=lambda each: each.step)]
+
+
+def test_what_a_script_logs_is_what_mlflow_and_pandas_read(runs: Path, tmp_path: Path):
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "a.txt").write_text("well")
+    with experiments.start_run("base"):
+        experiments.log_params({"lr": 0.1, "model": "resnet50", "amp": True})
+        for step in range(300):
+            loss = torch.tensor(1 / (step + 1), requires_grad=True)
+            experiments.log_time_series_metrics({"loss": loss, "acc": np.float32(step)}, step=step)
+        experiments.log_time_series_metrics({"loss": 7}, wall_time=1_700_000_000)  # step 300
+        experiments.log_metrics({"best": 3})
+        experiments.log_metrics({"best": 2})
+        experiments.log_artifact(tmp_path / "notes", "about")
+        experiments.log_model(torch.nn.Linear(2, 1))
+        running = experiments.get_experiment_df()
+        assert running["state"].tolist() == ["RUNNING"]
+        assert running["time_series_metric.acc"].tolist() == [299]
+
+    client, run = run_of(runs, "base")
+    assert run.info.status == "FINISHED"
+    assert run.data.params == {"lr": "0.1", "model": "resnet50", "amp": "True"}
+    expected = [(step, pytest.approx(1 / (step + 1))) for step in range(300)]
+    assert history(client, run, "loss") == [*expected, (300, 7.0)]
+    assert run.data.metrics["best"] == 2
+    paths = [each.path for each in client.list_artifacts(run.info.run_id)]
+    assert paths == ["about", "models"]
+    model = Path(mlflow.artifacts.download_artifacts(
+        run_id=run.info.run_id, artifact_path="models/model.pt", dst_path=str(tmp_path),
+        tracking_uri=database_uri(runs),
+    ))  # fmt: skip
+    assert torch.load(model).keys() == {"weight", "bias"}
+
+    frame = experiments.get_experiment_df()
+    row = frame.iloc[0]
+    assert (row["experiment_name"], row["run_name"], row["state"]) == (
+        EXPERIMENT, "base", "FINISHED",
+    )  # fmt: skip
+    assert (row["param.lr"], row["metric.best"], row["time_series_metric.loss"]) == ("0.1", 2, 7)
+    assert "time_series_metric.loss" not in experiments.get_experiment_df(include_time_series=False)
+    base = experiments.ExperimentRun("base")
+    assert (base.get_params()["model"], base.get_metrics()) == ("resnet50", {"best": 2})
+    series = base.get_time_series_data_frame()
+    assert series.columns.tolist() == ["step", "wall_time", "acc", "loss"]
+    assert series["step"].tolist() == list(range(301))
+    assert series["wall_time"].iloc[-1] == pd.Timestamp(1_700_000_000, unit="s", tz="UTC")
+    assert math.isnan(series["acc"].iloc[-1])
+
+
+def test_a_run_goes_on_where_it_ended_and_a_name_counts_once(runs: Path):
+    with experiments.start_run("base"):
+        experiments.log_time_series_metrics({"loss": 1.0})
+        with pytest.raises(HeadraceError, match="is under way: call end_run"):
+            experiments.start_run("other")
+    with pytest.raises(HeadraceError, match=r"There is a run 'base' already.*resume=True"):
+        experiments.start_run("base")
+    with pytest.raises(RuntimeError), experiments.start_run("base", resume=True):  # noqa: PT012
+        experiments.log_time_series_metrics({"loss": 0.5})
+        raise RuntimeError
+    client, run = run_of(runs, "base")
+    assert history(client, run, "loss") == [(0, 1.0), (1, 0.5)]
+    assert run.info.status == "FAILED"
+
+
+WRONG: list[tuple[Callable[[], object], str]] = [
+    (lambda: experiments.log_metrics({"loss": "low"}), "'loss': \"low\" is no number"),
+    (lambda: experiments.log_metrics({"loss": torch.zeros(2)}), "is no number"),
+    (lambda: experiments.log_time_series_metrics({3: 1.0}), "3 names no param or metric"),  # type: ignore[dict-item]
+    (lambda: experiments.log_params([("lr", 1)]), "Give a dict"),  # type: ignore[arg-type]
+    (lambda: experiments.log_artifact("nowhere.txt"), "nowhere.txt does not exist"),
+    (lambda: experiments.log_model(lambda: 1), "model cannot be saved"),
+]
+
+
+def test_what_cannot_be_logged_is_refused_where_it_is_called(runs: Path):
+    for call in (lambda: experiments.log_metrics({"a": 1}), experiments.end_run):
+        with pytest.raises(HeadraceError, match="No run is under way"):
+            call()
+    for name in ("", "a/b", "..", 3):
+        with pytest.raises(HeadraceError, match="plain folder name"):
+            experiments.start_run(name)  # type: ignore[arg-type]
+    with experiments.start_run("base"):
+        for call, message in WRONG:
+            with pytest.raises(HeadraceError, match=message):
+                call()
+    with pytest.raises(HeadraceError, match=r"no run 'bas'.*Did you mean base"):
+        experiments.ExperimentRun("bas")
+
+
+def sender(runs: Path, *entries: Entry, uri: str = "", name: str = "base") -> SpoolSender:
+    """Return what sends a spool that holds entries."""
+    spool = runs / name / "experiment"
+    if RunTarget.read(spool) is None:
+        RunTarget(
+            key=f"key of {name}", tracking_uri=uri or database_uri(runs), experiment=EXPERIMENT,
+            run_name=name, started_ms=1, run_type="test",
+        ).write(spool)  # fmt: skip
+    writer = SpoolWriter(spool)
+    for entry in entries:
+        writer.add(entry)
+    writer.close()
+    return SpoolSender(spool)
+
+
+def metrics(step: int | None, **values: float) -> Entry:
+    return {"kind": "metrics", "at_ms": 1000 + (step or 0), "values": values, "step": step}
+
+
+def params(**values: str) -> Entry:
+    return {"kind": "params", "at_ms": 1000, "values": values}
+
+
+def test_what_mlflow_would_refuse_is_said_and_the_rest_arrives(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+):
+    odd: Entry = {"kind": "metrics", "at_ms": 5, "values": {"acc@1 (%)": 1.0}, "step": 0}
+    sending = sender(
+        runs, params(lr="0.1", text="x" * 10_000), params(lr="0.2"), metrics(0, loss=math.nan),
+        metrics(1, loss=math.nan), metrics(2, loss=math.inf), odd,
+    )  # fmt: skip
+    sending.send()
+    said = capsys.readouterr().err
+    assert said.count("metric loss is NaN at step 0") == 1
+    assert said.count("NaN") == 1
+    assert "param lr stays '0.1'" in said
+    assert "param text has 10000 characters" in said
+    assert "'acc@1 (%)' is logged as 'acc_1 _'" in said
+    client, run = run_of(runs, "base")
+    assert run.data.params["lr"] == "0.1"
+    assert len(run.data.params["text"]) == 6000
+    assert [each.path for each in client.list_artifacts(run.info.run_id, "params")] == [
+        "params/text.txt"
+    ]
+    assert [step for step, _ in history(client, run, "loss")] == [0, 1, 2]
+    assert run.data.metrics["acc_1 _"] == 1
+
+
+@pytest.mark.parametrize("killed_at", ["before it is noted", "between two batches"])
+def test_what_a_killed_sender_had_sent_is_not_there_twice(runs: Path, killed_at: str):
+    first = sender(runs, *(metrics(step, loss=step) for step in range(50)))
+    first.send()
+    sent = runs / "base" / "experiment" / "sent.json"
+    if killed_at == "before it is noted":
+        sent.unlink()
+    first.close()
+    again = sender(runs, *(metrics(step, loss=step) for step in range(50, 60)))
+    again.send()
+    client, run = run_of(runs, "base")  # one run alone
+    assert history(client, run, "loss") == [(step, step) for step in range(60)]
+
+
+def test_a_locked_or_read_only_database_is_waited_for(runs: Path):
+    database = sqlite3.connect(runs / "mlflow.db", isolation_level=None)
+    database.execute("BEGIN EXCLUSIVE")
+    waiting = sender(runs, metrics(0, loss=1.0))
+    with pytest.raises(HeadraceError, match="database is locked"):
+        waiting.send()
+    database.execute("ROLLBACK")
+    waiting.send()
+    client, run = run_of(runs, "base")
+    assert history(client, run, "loss") == [(0, 1.0)]
+    with pytest.raises(SpoolInUseError):
+        SpoolSender(runs / "base" / "experiment", lock_s=0.0)
+
+
+LOGGER = """
+import os, sys, time
+from headrace import experiments
+experiments.init(experiment="resnet")
+experiments.start_run(sys.argv[1])
+for step in range(200):
+    experiments.log_time_series_metrics({"loss": step}, step=step)
+if sys.argv[2] == "wait":
+    print("logged", flush=True)
+    sys.stdin.read()
+if sys.argv[2] == "fail":
+    raise ValueError
+if sys.argv[2] == "end":
+    experiments.end_run()
+"""
+
+
+def logging_process(runs: Path, name: str, then: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", LOGGER, name, then],
+        env=clean_environment(HEADRACE_RUNS_DIR=str(runs)),
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def test_a_killed_script_has_lost_at_most_its_last_second_and_its_run_was_killed(runs: Path):
+    process = logging_process(runs, "base", "wait")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "logged\n"
+    spool = runs / "base" / "experiment"
+    eventually(lambda: any(spool.glob("*.jsonl")), "what was logged is on disk")
+    process.kill()
+    process.communicate()
+
+    def killed() -> bool:
+        found = MlflowClient(database_uri(runs)).get_experiment_by_name(EXPERIMENT)
+        return found is not None and run_of(runs, "base")[1].info.status == "KILLED"
+
+    eventually(killed, "MLflow knows that the run was killed")
+    client, run = run_of(runs, "base")
+    assert history(client, run, "loss") == [(step, step) for step in range(200)]
+
+
+def test_two_scripts_at_once_make_one_database_and_one_experiment(tmp_path: Path):
+    runs = tmp_path / "runs"
+    processes = [logging_process(runs, name, "end") for name in ("a", "b")]
+    for process in processes:
+        _, errors = process.communicate(timeout=180)
+        assert process.returncode == 0, errors
+        assert errors == ""
+    for name in ("a", "b"):
+        client, run = run_of(runs, name)
+        assert run.info.status == "FINISHED"
+        assert history(client, run, "loss") == [(step, step) for step in range(200)]
+
+
+@pytest.mark.parametrize(("then", "status"), [("stop", "FINISHED"), ("fail", "FAILED")])
+def test_a_script_that_only_ends_has_logged_all(runs: Path, then: str, status: str):
+    process = logging_process(runs, "base", then)
+    process.communicate(timeout=180)
+    client, run = run_of(runs, "base")
+    assert run.info.status == status
+    assert len(history(client, run, "loss")) == 200
+
+
+def test_a_server_that_is_down_gets_all_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    runs, port = tmp_path / "runs", free_port()
+    uri = f"http://127.0.0.1:{port}"
+    waiting = sender(runs, params(lr="0.1"), *(metrics(n, loss=n) for n in range(20)), uri=uri)
+    with pytest.raises(HeadraceError, match="Connection refused"):
+        waiting.send()
+    waiting.close()
+    down = run_here(tmp_path, "runs", "sync", "--runs-dir", str(runs))
+    assert (down.returncode, "cannot be used now" in down.stdout) == (1, True)
+    with mlflow_server(tmp_path, port):
+        sent = run_here(tmp_path, "runs", "sync", "--runs-dir", str(runs))
+        assert (sent.returncode, sent.stdout) == (0, "base: sent\n")
+        again = run_here(tmp_path, "runs", "sync", "--runs-dir", str(runs))
+        assert again.stdout == "MLflow has all runs already.\n"
+        listed = run_here(tmp_path, "runs", "ls", "--tracking-uri", uri)
+        assert "base" in listed.stdout
+        client = MlflowClient(uri)
+        found = client.get_experiment_by_name(EXPERIMENT)
+        assert found is not None
+        (run,) = client.search_runs([found.experiment_id])
+        assert run.data.params == {"lr": "0.1"}
+        assert history(client, run, "loss") == [(step, step) for step in range(20)]
+
+
+def test_runs_are_listed_shown_and_exported(runs: Path, tmp_path: Path):
+    for name in ("a", "b"):
+        sending = sender(
+            runs, params(lr=name), metrics(0, loss=1.5),
+            {"kind": "summary", "at_ms": 9, "values": {"step_ms": 12.5, "data_wait_share": 0.25}},
+            {"kind": "status", "at_ms": 61_001, "status": "FINISHED"},
+            name=name,
+        )  # fmt: skip
+        sending.send()
+        sending.close()
+    listed = run_here(tmp_path, "runs", "ls").stdout
+    assert [line.split()[0] for line in listed.splitlines()] == ["run", "b", "a"]
+    assert "25%" in listed
+    shown = run_here(tmp_path, "runs", "show", "a").stdout
+    assert "resnet / a: finished" in shown
+    assert "1 min 01 s" in shown
+    files = ["--csv", "a.csv", "--parquet", "a.parquet"]
+    assert run_here(tmp_path, "runs", "export", *files).returncode == 0
+    for frame in (pd.read_csv(tmp_path / "a.csv"), pd.read_parquet(tmp_path / "a.parquet")):
+        assert frame["run_name"].tolist() == ["b", "a"]
+        assert frame["data_wait_share"].tolist() == [0.25, 0.25]
+        assert frame["time_series_metric.loss"].tolist() == [1.5, 1.5]
+    assert run_here(tmp_path, "runs", "export").returncode == 2
+    assert run_here(tmp_path, "runs", "show", "c").returncode == 2
+
+
+def test_signals_do_not_reach_the_sender(runs: Path):
+    """Ctrl-C ends the script, and what it had logged arrives."""
+    process = logging_process(runs, "base", "wait")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "logged\n"
+    os.kill(process.pid, signal.SIGINT)
+    process.communicate()
+    eventually((runs / "base" / "experiment" / "sent.json").exists, "the run is begun")
+
+    def complete() -> bool:
+        client, run = run_of(runs, "base")
+        return run.info.status != "RUNNING" and len(history(client, run, "loss")) == 200
+
+    eventually(complete, "all is sent")

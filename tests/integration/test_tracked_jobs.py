@@ -1,0 +1,161 @@
+"""What MLflow has of jobs of `headrace run`, of unmodified scripts and of those that log."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+from mlflow.entities import Run
+
+from headrace import open_run
+from headrace.decide.experiments.run_target import database_uri
+from jobs import clean_environment, eventually, headrace, run
+
+SCRIPT = Path(__file__).parents[1] / "scripts" / "tracked.py"
+
+
+@pytest.fixture(scope="module")
+def new_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("database")
+    MlflowClient(database_uri(folder)).search_experiments()
+    return folder / "mlflow.db"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, new_database: Path) -> Path:
+    """A folder with a database for its runs."""
+    (tmp_path / "runs").mkdir()
+    shutil.copy(new_database, tmp_path / "runs")
+    shutil.copy(SCRIPT, tmp_path / "tracked.py")
+    return tmp_path
+
+
+def run_of(folder: Path, name: str, experiment: str = "tracked") -> tuple[MlflowClient, Run]:
+    client = MlflowClient(database_uri(folder / "runs"))
+    found = client.get_experiment_by_name(experiment)
+    assert found is not None
+    (tracked,) = client.search_runs([found.experiment_id], f"attributes.run_name = '{name}'")
+    return client, tracked
+
+
+def points(client: MlflowClient, tracked: Run, metric: str) -> list[tuple[int, float]]:
+    found = client.get_metric_history(tracked.info.run_id, metric)
+    return sorted((point.step, point.value) for point in found)
+
+
+def job(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return run(folder, *words, HEADRACE_TRACKING_URI="")
+
+
+def test_a_job_of_two_ranks_is_one_run_with_what_they_print_log_and_take(folder: Path):
+    subprocess.run(["git", "init", "-q", str(folder)], check=True)
+    commit = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "first"]
+    subprocess.run(["git", "add", "tracked.py"], cwd=folder, check=True)
+    subprocess.run(commit, cwd=folder, check=True)
+    flags = ["--nproc-per-node", "2", "--name", "base", "--metric", "loss=loss=([0-9]+)"]
+    ended = job(folder, *flags, "tracked.py", "--lr", "0.1", "--tags=a", "--mlflow")
+    assert ended.returncode == 0, ended.stderr
+    client, tracked = run_of(folder, "base")
+    assert tracked.info.status == "FINISHED"
+    params = tracked.data.params
+    assert params.items() >= {
+        "script": "tracked.py", "world_size": "2", "lr": "0.1", "tags": "a", "mlflow": "true",
+        "optimizer": "sgd",
+    }.items()  # fmt: skip
+    tags = tracked.data.tags
+    assert len(tags["mlflow.source.git.commit"]) == 40
+    assert tags["headrace.git_dirty"] == "true"  # runs and database are beside the script
+    assert tags["headrace.version.torch"]
+    assert tags["headrace.script_run_name"] == "mine"
+    assert tags["headrace.verdict"] in " ".join(ended.stderr.split())
+    for rank in range(2):
+        seen = points(client, tracked, f"seen.rank{rank}")
+        assert seen == [(step, step) for step in range(40)]
+    losses = [(number, 10.0 * number) for number in range(4)]
+    assert points(client, tracked, "loss") == points(client, tracked, "loss/rank-1") == losses
+    # Each rank's first run of MLflow's is the job's; the second is one of its own.
+    assert points(client, tracked, "accuracy")[0] == (3, 0.75)
+    other = client.get_experiment_by_name("another")
+    assert other is not None
+    names = [each.info.run_name for each in client.search_runs([other.experiment_id])]
+    assert names == ["second", "second"]
+    metrics = tracked.data.metrics
+    diagnosis = json.loads((folder / "runs" / "base" / "diagnosis.json").read_text())
+    assert metrics["step_ms"] == pytest.approx(diagnosis["verdict"]["step_ms"], abs=1e-4)
+    assert metrics["exit_code"] == 0
+    assert {each.path for each in client.list_artifacts(tracked.info.run_id)} == {
+        "diagnosis.json", "report.html",
+    }  # fmt: skip
+    steps = open_run(folder / "runs" / "base").steps
+    assert (steps["kind"] == "train").sum() == 80
+
+
+def test_a_restart_goes_on_with_the_run_of_the_attempt_before(folder: Path):
+    failed = job(folder, "--name", "base", "--profile", "off", "tracked.py", "--fail")
+    assert failed.returncode == 3
+    _, before = run_of(folder, "base")
+    assert (before.info.status, before.data.metrics["exit_code"]) == ("FAILED", 3)
+    again = job(folder, "--name", "base", "--profile", "off", "tracked.py", "--lr", "1")
+    assert again.returncode == 0, again.stderr
+    client, after = run_of(folder, "base")
+    assert after.info.run_id == before.info.run_id
+    assert (after.info.status, after.data.metrics["exit_code"]) == ("FINISHED", 0)
+    assert after.data.tags["headrace.attempt"] == "2"
+    assert after.data.params["lr"] == "1"
+    assert points(client, after, "seen.rank0") == [
+        (step, step) for step in range(40) for _ in range(2)
+    ]
+
+
+@pytest.mark.parametrize(("signum", "status"), [
+    (signal.SIGTERM, "KILLED"), (signal.SIGKILL, "KILLED"),
+])  # fmt: skip
+def test_a_stopped_or_killed_job_is_a_killed_run_with_all_that_was_logged(
+    folder: Path, signum: signal.Signals, status: str
+):
+    process = subprocess.Popen(
+        headrace("run", "--name", "base", "--profile", "off", "tracked.py", "--wait"),
+        cwd=folder, env=clean_environment(HEADRACE_TRACKING_URI=""),
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    eventually((folder / "trained").exists, "the script has trained")
+    spool = folder / "runs" / "base" / "experiment"
+    eventually(lambda: len(list(spool.glob("*.jsonl"))) > 1, "what the script logged is on disk")
+    os.kill(process.pid, signum)
+    process.wait()
+
+    def ended() -> bool:
+        found = MlflowClient(database_uri(folder / "runs")).get_experiment_by_name("tracked")
+        return found is not None and run_of(folder, "base")[1].info.status != "RUNNING"
+
+    eventually(ended, "MLflow knows of the end")
+    client, tracked = run_of(folder, "base")
+    assert tracked.info.status == status
+    assert len(points(client, tracked, "seen.rank0")) == 40
+
+
+def test_a_job_whose_server_is_down_runs_and_says_where_its_run_waits(tmp_path: Path):
+    shutil.copy(SCRIPT, tmp_path / "tracked.py")
+    uri = "http://127.0.0.1:9"
+    ended = job(tmp_path, "--name", "base", "--profile", "off", "--tracking-uri", uri, "tracked.py")
+    assert ended.returncode == 0
+    said = " ".join(ended.stderr.split())
+    assert said.count("not tracked now, but kept until it can be") == 1
+    assert "`headrace runs sync` sends" in said
+    assert any((tmp_path / "runs" / "base" / "experiment").glob("*.jsonl"))
+
+
+def test_a_job_that_is_not_tracked_leaves_no_trace_of_it(tmp_path: Path):
+    shutil.copy(SCRIPT, tmp_path / "tracked.py")
+    words = ["--name", "base", "--profile", "off", "--tracking-uri", "off", "tracked.py"]
+    ended = job(tmp_path, *words)
+    assert ended.returncode == 0
+    assert ended.stderr.count("what the script logs is dropped") == 1
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["base"]
+    assert not (tmp_path / "runs" / "base" / "experiment").exists()

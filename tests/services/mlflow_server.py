@@ -1,0 +1,54 @@
+"""MLflow's own server, with a database and artifacts of its own; and a port where none answers."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from jobs import clean_environment, eventually
+
+_START_S = 120.0  # it imports all of MLflow, beside other tests
+
+
+def free_port() -> int:
+    """Return a port at which nothing listens at this moment."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+@contextmanager
+def mlflow_server(folder: Path, port: int) -> Iterator[str]:
+    """Run a server on a port of this host for the block; yield its tracking URI."""
+    uri = f"http://127.0.0.1:{port}"
+    words = ["server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    words += ["--backend-store-uri", f"sqlite:///{folder / 'server.db'}"]
+    words += ["--artifacts-destination", str(folder / "server-artifacts")]
+    with (folder / "server.log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "mlflow", *words],
+            env=clean_environment(),
+            cwd=folder,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+        try:
+            eventually(lambda: _answers(uri), f"MLflow at {uri}", _START_S)
+            yield uri
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def _answers(uri: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{uri}/health", timeout=5) as answer:  # noqa: S310 - loopback
+            return bool(answer.status == 200)
+    except OSError:
+        return False

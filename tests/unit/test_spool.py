@@ -1,0 +1,135 @@
+"""The spool of a run: what is logged is read once, in order, whoever logs and however it ends."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.decide.experiments import spool as spool_module
+from headrace.decide.experiments.spool import Entry, SpoolWriter, read_spool
+
+
+def metrics(step: int, value: float = 0.0) -> Entry:
+    return {"kind": "metrics", "at_ms": step, "values": {"loss": value}, "step": step}
+
+
+def read_all(folder: Path, offsets: dict[str, int] | None = None) -> list[Entry]:
+    return [entry for entries, _ in read_spool(folder, offsets or {}) for entry in entries]
+
+
+def test_what_is_logged_is_on_disk_soon_without_a_flush(tmp_path: Path):
+    writer = SpoolWriter(tmp_path)
+    writer.add(metrics(1))
+    thread = writer._thread
+    assert thread is not None
+    writer._is_closed.set()  # its thread ends after a last look, as it would go on
+    thread.join(60)
+    writer.close()
+    assert [entry["step"] for entry in read_all(tmp_path)] == [1]
+
+
+def test_nothing_is_lost_or_doubled_among_threads(tmp_path: Path):
+    writer = SpoolWriter(tmp_path)
+
+    def log(first: int) -> None:
+        for step in range(first, first + 500):
+            writer.add(metrics(step))
+            if step % 50 == 0:
+                writer.flush()
+
+    threads = [threading.Thread(target=log, args=[1000 * number]) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    writer.close()
+    steps = [entry["step"] for entry in read_all(tmp_path)]
+    assert sorted(steps) == sorted(1000 * n + step for n in range(4) for step in range(500))
+    for number in range(4):  # in the order of each thread
+        mine = [step for step in steps if step // 1000 == number]
+        assert mine == sorted(mine)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e-300, 0.1])
+def test_a_number_comes_back_as_it_was(tmp_path: Path, value: float):
+    writer = SpoolWriter(tmp_path)
+    writer.add(metrics(0, value))
+    writer.close()
+    (entry,) = read_all(tmp_path)
+    assert entry["values"]["loss"] == pytest.approx(value, abs=0, nan_ok=True)
+
+
+def test_a_forked_child_logs_to_a_file_of_its_own(tmp_path: Path):
+    writer = SpoolWriter(tmp_path)
+    writer.add(metrics(1))
+    pid = os.fork()
+    if not pid:  # the child, with what the parent has not written yet
+        try:
+            writer.add(metrics(2))
+            writer.close()
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    writer.add(metrics(3))
+    writer.close()
+    assert sorted(entry["step"] for entry in read_all(tmp_path)) == [1, 2, 3]
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@given(
+    counts=st.lists(st.integers(0, 8), min_size=1, max_size=4),
+    cuts=st.lists(st.integers(0, 400), max_size=4),
+    piece=st.integers(1, 200),
+)
+def test_each_entry_is_read_once_wherever_reads_and_writes_were_cut(
+    tmp_path_factory: pytest.TempPathFactory, counts: list[int], cuts: list[int], piece: int
+):
+    folder = tmp_path_factory.mktemp("spool")
+    files = {
+        f"{number}-{number}.jsonl": b"".join(
+            json.dumps(metrics(100 * number + step)).encode() + b"\n" for step in range(count)
+        )
+        for number, count in enumerate(counts)
+    }
+    seen: list[Any] = []
+    offsets: dict[str, int] = {}
+    for cut in [*sorted(cuts), 10_000]:  # each file grows, its last line half-written at times
+        for name, data in files.items():
+            (folder / name).write_bytes(data[:cut])
+        for entries, after in read_spool(folder, offsets, piece):
+            seen += [entry["step"] for entry in entries]
+            offsets = after
+    assert sorted(seen) == sorted(
+        100 * number + step for number, count in enumerate(counts) for step in range(count)
+    )
+
+
+def test_a_full_disk_keeps_entries_until_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    writer = SpoolWriter(tmp_path)
+    writer.add(metrics(1))
+    writer.flush()
+    written = spool_module.write_all
+
+    def half(descriptor: int, data: bytes) -> None:
+        os.write(descriptor, data[: len(data) // 2])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(spool_module, "write_all", half)
+    writer.add(metrics(2))
+    for _ in range(3):
+        writer.flush()
+    assert capsys.readouterr().err.count("No space left") == 1
+    assert [entry["step"] for entry in read_all(tmp_path)] == [1]
+    monkeypatch.setattr(spool_module, "write_all", written)
+    writer.close()
+    assert [entry["step"] for entry in read_all(tmp_path)] == [1, 2]
