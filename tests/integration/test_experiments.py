@@ -10,7 +10,9 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import mlflow
 import numpy as np
@@ -21,7 +23,8 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from headrace import HeadraceError, experiments
-from headrace.decide.experiments.run_target import RunTarget, database_uri
+from headrace.decide.experiments import spool_sender as sender_module
+from headrace.decide.experiments.run_target import RunTarget, database_uri, shown_uri
 from headrace.decide.experiments.spool import Entry, SpoolWriter
 from headrace.decide.experiments.spool_sender import SpoolInUseError, SpoolSender
 from jobs import clean_environment, eventually, run_here
@@ -74,9 +77,9 @@ def test_what_a_script_logs_is_what_mlflow_and_pandas_read(runs: Path, tmp_path:
             loss = torch.tensor(1 / (step + 1), requires_grad=True)
             experiments.log_time_series_metrics({"loss": loss, "acc": np.float32(step)}, step=step)
         experiments.log_time_series_metrics({"loss": 7}, wall_time=1_700_000_000)  # step 300
-        experiments.log_metrics({"best": 3})
+        experiments.log_metrics({"best": Decimal(3)})  # type: ignore[dict-item]
         experiments.log_metrics({"best": 2})
-        experiments.log_artifact(tmp_path / "notes", "about")
+        experiments.log_artifact(tmp_path / "notes", Path("about"))  # type: ignore[arg-type]
         experiments.log_model(torch.nn.Linear(2, 1))
         running = experiments.get_experiment_df()
         assert running["state"].tolist() == ["RUNNING"]
@@ -128,6 +131,12 @@ def test_a_run_goes_on_where_it_ended_and_a_name_counts_once(runs: Path):
 
 
 WRONG: list[tuple[Callable[[], object], str]] = [
+    (lambda: experiments.log_metrics([1]), "Give a dict"),  # type: ignore[arg-type]
+    (lambda: experiments.log_metrics({"big": 10**400}), "'big': 1000+.* is no number"),
+    (lambda: experiments.log_metrics({"z": 1j}), "is no number"),
+    (lambda: experiments.log_time_series_metrics({"a": 1}, step="x"), "step 'x'"),  # type: ignore[arg-type]
+    (lambda: experiments.log_time_series_metrics({"a": 1}, step=2**64), "is too large"),
+    (lambda: experiments.log_time_series_metrics({"a": 1}, wall_time=math.inf), "wall_time inf"),
     (lambda: experiments.log_metrics({"loss": "low"}), "'loss': \"low\" is no number"),
     (lambda: experiments.log_metrics({"loss": torch.zeros(2)}), "is no number"),
     (lambda: experiments.log_time_series_metrics({3: 1.0}), "3 names no param or metric"),  # type: ignore[dict-item]
@@ -178,40 +187,152 @@ def params(**values: str) -> Entry:
 def test_what_mlflow_would_refuse_is_said_and_the_rest_arrives(
     runs: Path, capsys: pytest.CaptureFixture[str]
 ):
-    odd: Entry = {"kind": "metrics", "at_ms": 5, "values": {"acc@1 (%)": 1.0}, "step": 0}
+    names = {"acc@1": 1.0, "acc#1": 2.0, "a//b": 3.0, "../up": 4.0, "x" * 300: 5.0}
+    odd: Entry = {"kind": "metrics", "at_ms": 5, "values": names, "step": 0}
     sending = sender(
-        runs, params(lr="0.1", text="x" * 10_000), params(lr="0.2"), metrics(0, loss=math.nan),
-        metrics(1, loss=math.nan), metrics(2, loss=math.inf), odd,
+        runs, params(lr="0.1", text="x" * 10_000), params(lr="0.2", file="a\udcff"),
+        metrics(0, loss=math.nan), metrics(1, loss=math.nan), metrics(2, loss=math.inf), odd,
+        metrics(2**63, far=1.0), metrics(3, loss=1.0),
+        {"kind": "tags", "at_ms": 1, "values": {"groups": "g" * 20_000}},
     )  # fmt: skip
     sending.send()
+    assert sending.is_complete
     said = capsys.readouterr().err
     assert said.count("metric loss is NaN at step 0") == 1
     assert said.count("NaN") == 1
     assert "param lr stays '0.1'" in said
     assert "param text has 10000 characters" in said
-    assert "'acc@1 (%)' is logged as 'acc_1 _'" in said
+    assert "series 'acc@1' is called 'acc_1' in MLflow" in said
     client, run = run_of(runs, "base")
     assert run.data.params["lr"] == "0.1"
+    assert run.data.params["file"] == "a?"
     assert len(run.data.params["text"]) == 6000
     assert [each.path for each in client.list_artifacts(run.info.run_id, "params")] == [
         "params/text.txt"
     ]
-    assert [step for step, _ in history(client, run, "loss")] == [0, 1, 2]
-    assert run.data.metrics["acc_1 _"] == 1
+    assert [step for step, _ in history(client, run, "loss")] == [0, 1, 2, 3]
+    found = {
+        name: run.data.metrics[name] for name in ("acc_1", "acc_1_2", "a/b", "_/up", "x" * 250)
+    }
+    assert list(found.values()) == [1, 2, 3, 4, 5]
+    assert len(run.data.tags["groups"]) == 5000
 
 
-@pytest.mark.parametrize("killed_at", ["before it is noted", "between two batches"])
-def test_what_a_killed_sender_had_sent_is_not_there_twice(runs: Path, killed_at: str):
+def test_a_series_and_a_number_of_one_name_are_two_metrics(runs: Path):
+    best: Entry = {"kind": "summary", "at_ms": 9, "values": {"loss": 99.0, "best": 1.0}}
+    sending = sender(runs, *(metrics(n, loss=n) for n in range(5)), best, metrics(7, best=0.5))
+    sending.send()
+    client, run = run_of(runs, "base")
+    assert history(client, run, "loss") == [(step, step) for step in range(5)]
+    read = experiments.ExperimentRun("base")
+    assert read.get_metrics() == {"loss": 99.0, "best": 1.0}
+    frame = experiments.get_experiment_df()
+    assert frame["time_series_metric.loss"].tolist() == [4.0]
+    assert frame["metric.loss"].tolist() == [99.0]
+
+
+def test_many_numbers_of_a_run_leave_the_list_of_runs_readable(runs: Path):
+    values = {f"class/{number:04}/accuracy": number / 500 for number in range(500)}
+    sender(runs, {"kind": "summary", "at_ms": 9, "values": values}).send()
+    assert experiments.ExperimentRun("base").get_metrics() == values
+    assert experiments.get_experiment_df(include_time_series=False).shape == (1, 504)
+
+
+class LostAnswer(sender_module.TrackingStore):
+    """A store whose answers to some requests are lost: before it did anything, or after."""
+
+    lost: list[str]
+
+    def log(self, run_id: str, batch: Any) -> None:
+        when = self.lost.pop(0) if self.lost else "never"
+        if when != "before":
+            super().log(run_id, batch)
+        if when != "never":
+            raise sender_module.StoreUnavailableError("the answer is lost")
+
+
+@pytest.mark.parametrize("lost", [["before"], ["after"], ["after", "before", "after"]])
+def test_what_is_sent_again_is_not_there_twice(
+    runs: Path, lost: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(sender_module, "TrackingStore", LostAnswer)
+    monkeypatch.setattr(LostAnswer, "lost", list(lost), raising=False)
+    best: Entry = {"kind": "summary", "at_ms": 9, "values": {"best": 1.0}}
+    sending = sender(runs, *(metrics(None, loss=n) for n in range(5)), best)
+    for _ in lost:
+        with pytest.raises(HeadraceError, match="the answer is lost"):
+            sending.send()
+    sending.send()
+    client, run = run_of(runs, "base")
+    assert history(client, run, "loss") == [(step, step) for step in range(5)]
+    assert len(history(client, run, "best")) == 1
+    assert experiments.ExperimentRun("base").get_metrics() == {"best": 1.0}
+
+
+@pytest.mark.parametrize("lost", ["nothing", "the note of it", "a part of the note of it"])
+def test_what_a_killed_sender_had_sent_is_not_there_twice(runs: Path, lost: str):
     first = sender(runs, *(metrics(step, loss=step) for step in range(50)))
     first.send()
-    sent = runs / "base" / "experiment" / "sent.json"
-    if killed_at == "before it is noted":
-        sent.unlink()
     first.close()
-    again = sender(runs, *(metrics(step, loss=step) for step in range(50, 60)))
-    again.send()
+    sent = runs / "base" / "experiment" / "sent.json"
+    if lost == "the note of it":
+        sent.unlink()
+    elif lost != "nothing":
+        sent.write_text(sent.read_text()[:40])
+    sender(runs, *(metrics(step, loss=step) for step in range(50, 60))).send()
     client, run = run_of(runs, "base")  # one run alone
     assert history(client, run, "loss") == [(step, step) for step in range(60)]
+
+
+def test_a_run_that_was_deleted_in_mlflow_is_begun_anew_with_all_of_it(runs: Path):
+    first = sender(runs, metrics(0, loss=0.0))
+    first.send()
+    client, run = run_of(runs, "base")
+    client.delete_run(run.info.run_id)
+    first.close()
+    second = sender(runs, metrics(1, loss=1.0))
+    second.send()
+    client, run = run_of(runs, "base")
+    client.delete_run(run.info.run_id)  # while it is sent
+    third = SpoolWriter(runs / "base" / "experiment")
+    third.add(metrics(2, loss=2.0))
+    third.close()
+    with pytest.raises(HeadraceError, match="was deleted"):
+        second.send()
+    second.send()
+    client, run = run_of(runs, "base")
+    assert history(client, run, "loss") == [(0, 0.0), (1, 1.0), (2, 2.0)]
+
+
+def test_an_artifact_store_that_cannot_be_used_holds_up_nothing_else(runs: Path, tmp_path: Path):
+    (tmp_path / "a.txt").write_text("a")
+    client = MlflowClient(database_uri(runs))
+    client.create_experiment(EXPERIMENT, "mlflow-artifacts://127.0.0.1:9/nowhere")
+    sending = sender(
+        runs, {"kind": "artifact", "at_ms": 1, "path": str(tmp_path / "a.txt"), "folder": ""},
+        metrics(0, loss=1.0), {"kind": "status", "at_ms": 2, "status": "FINISHED"},
+    )  # fmt: skip
+    with pytest.raises(HeadraceError, match=r"artifact .*a.txt"):
+        sending.send()
+    client, run = run_of(runs, "base")
+    assert run.info.status == "FINISHED"
+    assert history(client, run, "loss") == [(0, 1.0)]
+    assert not sending.is_complete
+
+
+def test_a_damaged_line_is_left_out_and_other_runs_are_sent(runs: Path, tmp_path: Path):
+    sender(runs, metrics(0, loss=0.0), metrics(1, loss=1.0)).close()
+    (file,) = (runs / "base" / "experiment").glob("*.jsonl")
+    file.write_bytes(b"\0\0\0\n" + file.read_bytes())
+    sender(runs, metrics(0, loss=0.0), name="other").close()
+    (runs / "broken" / "experiment").mkdir(parents=True)
+    (runs / "broken" / "experiment" / "target.json").write_text("{")
+    synced = run_here(tmp_path, "runs", "sync").stdout.splitlines()
+    assert [synced[0], synced[2]] == ["base: sent", "other: sent"]
+    assert synced[1].startswith("broken: its spool cannot be read")
+    client, run = run_of(runs, "base")
+    assert history(client, run, "loss") == [(0, 0.0), (1, 1.0)]
+    assert run.info.status == "KILLED"  # nobody was left to say so
 
 
 def test_a_locked_or_read_only_database_is_waited_for(runs: Path):
@@ -221,11 +342,24 @@ def test_a_locked_or_read_only_database_is_waited_for(runs: Path):
     with pytest.raises(HeadraceError, match="database is locked"):
         waiting.send()
     database.execute("ROLLBACK")
+    database.execute(
+        "CREATE TRIGGER full BEFORE INSERT ON metrics BEGIN SELECT RAISE(ABORT, 'full'); END"
+    )
+    with pytest.raises(HeadraceError, match="full"):
+        waiting.send()
+    database.execute("DROP TRIGGER full")
     waiting.send()
     client, run = run_of(runs, "base")
     assert history(client, run, "loss") == [(0, 1.0)]
     with pytest.raises(SpoolInUseError):
         SpoolSender(runs / "base" / "experiment", lock_s=0.0)
+
+
+@pytest.mark.parametrize("uri", [
+    "http://user:p@ss@h:5000/a", "http://user:pa/ss@h:5000/a", "postgresql://h:5000/a?password=pass",
+])  # fmt: skip
+def test_no_password_of_a_tracking_uri_is_shown(uri: str):
+    assert shown_uri(uri).endswith("://h:5000/a")
 
 
 LOGGER = """
@@ -258,7 +392,8 @@ def test_a_killed_script_has_lost_at_most_its_last_second_and_its_run_was_killed
     assert process.stdout is not None
     assert process.stdout.readline() == "logged\n"
     spool = runs / "base" / "experiment"
-    eventually(lambda: any(spool.glob("*.jsonl")), "what was logged is on disk")
+    logged = lambda: any('"step": 199}' in file.read_text() for file in spool.glob("*.jsonl"))  # noqa: E731
+    eventually(logged, "what was logged is on disk")
     process.kill()
     process.communicate()
 

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Run
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from headrace import open_run
 from headrace.decide.experiments.run_target import database_uri
@@ -59,14 +61,14 @@ def test_a_job_of_two_ranks_is_one_run_with_what_they_print_log_and_take(folder:
     subprocess.run(["git", "add", "tracked.py"], cwd=folder, check=True)
     subprocess.run(commit, cwd=folder, check=True)
     flags = ["--nproc-per-node", "2", "--name", "base", "--metric", "loss=loss=([0-9]+)"]
-    ended = job(folder, *flags, "tracked.py", "--lr", "0.1", "--tags=a", "--mlflow")
+    ended = job(folder, *flags, "tracked.py", "--lr", "1e-3", "--tags=a", "--mlflow")
     assert ended.returncode == 0, ended.stderr
     client, tracked = run_of(folder, "base")
     assert tracked.info.status == "FINISHED"
     params = tracked.data.params
     assert params.items() >= {
-        "script": "tracked.py", "world_size": "2", "lr": "0.1", "tags": "a", "mlflow": "true",
-        "optimizer": "sgd",
+        "job.script": "tracked.py", "job.world_size": "2", "argument.lr": "1e-3",
+        "argument.tags": "a", "argument.mlflow": "true", "optimizer": "sgd", "lr": "0.001",
     }.items()  # fmt: skip
     tags = tracked.data.tags
     assert len(tags["mlflow.source.git.commit"]) == 40
@@ -96,6 +98,32 @@ def test_a_job_of_two_ranks_is_one_run_with_what_they_print_log_and_take(folder:
     assert (steps["kind"] == "train").sum() == 80
 
 
+def test_a_restart_may_log_other_params_and_a_run_that_was_deleted_is_begun_anew(folder: Path):
+    words = ["--name", "base", "--profile", "off", "tracked.py", "--mlflow"]
+    assert job(folder, *words, "--lr", "0.1").returncode == 0
+    changed = job(folder, *words, "--lr", "0.2")
+    assert changed.returncode == 0, changed.stderr
+    assert "param lr stays as an attempt before has logged it, not 0.2" in changed.stderr
+    client, tracked = run_of(folder, "base")
+    assert tracked.data.params["lr"] == "0.1"
+    client.delete_run(tracked.info.run_id)
+    again = job(folder, *words, "--lr", "0.3")
+    assert again.returncode == 0, again.stderr
+    _, after = run_of(folder, "base")
+    assert after.info.run_id != tracked.info.run_id
+    assert after.info.status == "FINISHED"
+    assert after.data.params["argument.lr"] == "0.1"  # of the first attempt, as all was sent again
+
+
+def test_the_users_own_experiment_is_the_runs(folder: Path):
+    client = MlflowClient(database_uri(folder / "runs"))
+    number = client.create_experiment("mine")
+    words = ["--name", "base", "--profile", "off", "tracked.py", "--mlflow"]
+    ended = run(folder, *words, HEADRACE_TRACKING_URI="", MLFLOW_EXPERIMENT_ID=number)
+    assert ended.returncode == 0, ended.stderr
+    assert run_of(folder, "base", "mine")[1].info.status == "FINISHED"
+
+
 def test_a_restart_goes_on_with_the_run_of_the_attempt_before(folder: Path):
     failed = job(folder, "--name", "base", "--profile", "off", "tracked.py", "--fail")
     assert failed.returncode == 3
@@ -107,7 +135,7 @@ def test_a_restart_goes_on_with_the_run_of_the_attempt_before(folder: Path):
     assert after.info.run_id == before.info.run_id
     assert (after.info.status, after.data.metrics["exit_code"]) == ("FINISHED", 0)
     assert after.data.tags["headrace.attempt"] == "2"
-    assert after.data.params["lr"] == "1"
+    assert after.data.params["argument.lr"] == "1"
     assert points(client, after, "seen.rank0") == [
         (step, step) for step in range(40) for _ in range(2)
     ]
@@ -126,7 +154,8 @@ def test_a_stopped_or_killed_job_is_a_killed_run_with_all_that_was_logged(
     )  # fmt: skip
     eventually((folder / "trained").exists, "the script has trained")
     spool = folder / "runs" / "base" / "experiment"
-    eventually(lambda: len(list(spool.glob("*.jsonl"))) > 1, "what the script logged is on disk")
+    logged = lambda: any('"step": 39}' in file.read_text() for file in spool.glob("*.jsonl"))  # noqa: E731
+    eventually(logged, "what the script logged is on disk")
     os.kill(process.pid, signum)
     process.wait()
 
@@ -159,3 +188,33 @@ def test_a_job_that_is_not_tracked_leaves_no_trace_of_it(tmp_path: Path):
     assert ended.stderr.count("what the script logs is dropped") == 1
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["base"]
     assert not (tmp_path / "runs" / "base" / "experiment").exists()
+
+
+def test_what_a_script_writes_for_tensorboard_is_in_mlflow_and_in_the_runs_event_file(folder: Path):
+    shutil.copy(SCRIPT.with_name("tensorboard_writer.py"), folder / "tracked.py")
+    assert job(folder, "--name", "base", "tracked.py", "--lr", "0.1").returncode == 0
+    assert job(folder, "--name", "base", "tracked.py", "--again").returncode == 0
+    client, tracked = run_of(folder, "base")
+    assert points(client, tracked, "loss") == [(step, step / 2) for step in range(40)]
+    assert points(client, tracked, "val/loss") == [(step, step) for step in (0, 10, 20, 30)]
+    assert points(client, tracked, "accuracy")[0][1] == 0.75
+    assert tracked.data.params.items() >= {
+        "momentum": "0.5", "amp": "1", "model": "linear", "argument.lr": "0.1",
+    }.items()  # fmt: skip
+
+    shown = EventAccumulator(str(folder / "runs" / "base" / "tensorboard"))
+    shown.Reload()
+    scalars = shown.Tags()["scalars"]
+    assert {"loss", "val/loss", "phase_ms/backward", "step_ms", "data_wait_share"} <= set(scalars)
+    losses = [(each.step, each.value) for each in shown.Scalars("loss")]
+    assert losses == [(step, step / 2) for step in range(40)]
+    phases = [name for name in scalars if name.startswith("phase_ms/") and name != "phase_ms/all"]
+    for whole in shown.Scalars("phase_ms/all"):
+        parts = [p.value for name in phases for p in shown.Scalars(name) if p.step == whole.step]
+        assert sum(parts) >= whole.value * 0.999  # both attempts have points of their steps
+    session = HParamsPluginData.FromString(
+        shown.summary_metadata["_hparams_/session_start_info"].plugin_data.content
+    ).session_start_info
+    assert session.hparams["argument.lr"].number_value == pytest.approx(0.1)
+    assert session.hparams["model"].string_value == "linear"
+    assert session.group_name == "base"

@@ -27,6 +27,8 @@ if "--mlflow" in sys.argv:
     mlflow.set_experiment("another")  # as published scripts do
     with mlflow.start_run(run_name="mine"):
         mlflow.log_param("optimizer", "sgd")
+        if "--lr" in sys.argv:
+            mlflow.log_param("lr", float(sys.argv[sys.argv.index("--lr") + 1]))
         mlflow.log_metric("accuracy", 0.75, step=3)
     with mlflow.start_run(run_name="second"):  # a run of its own
         mlflow.log_metric("accuracy", 0.5)

@@ -19,6 +19,7 @@ from headrace.decide.experiments.run_target import SENT_FILE, RunTarget
 
 _EXPERIMENT_ATTRIBUTE = "_active_experiment_id"  # of mlflow.tracking.fluent
 _NAME_TAG = "headrace.script_run_name"
+_CHANGED_PARAM = "Changing param values is not allowed"  # MLflow's refusal
 _RUN_S, _POLL_S = 30.0, 0.1  # for the sender to import MLflow, too, and create the run
 
 
@@ -36,21 +37,14 @@ def _hook(spool: Path, target: RunTarget, module: Any) -> None:
     @functools.wraps(original)
     def start_run(run_id: str | None = None, *args: Any, **kwargs: Any) -> Any:
         nonlocal is_first
-        if run_id is not None or kwargs.get("nested") or not is_first:
-            return original(run_id, *args, **kwargs)
-        is_first = False
-        job_run = _offered_run(spool, target, module)
-        if job_run is None:
-            return original(None, *args, **kwargs)
-        name = kwargs.pop("run_name", None)  # which would rename the job's
-        if name is not None:
-            kwargs["tags"] = {**(kwargs.get("tags") or {}), _NAME_TAG: name}
-        chosen = module._active_experiment_id  # noqa: SLF001 - MLflow refuses runs of others
-        module._active_experiment_id = None  # noqa: SLF001 - as above
-        try:
-            return original(job_run, *args, **kwargs)
-        finally:
-            module._active_experiment_id = chosen  # noqa: SLF001 - as above
+        if run_id is None and is_first and not kwargs.get("nested"):
+            is_first = False
+            job_run = _offered_run(spool, target, module)
+            if job_run is not None:
+                started = _started(module, original, job_run, kwargs)
+                if started is not None:
+                    return started
+        return original(run_id, *args, **kwargs)
 
     module.start_run = start_run
 
@@ -66,13 +60,64 @@ def _offered_run(spool: Path, target: RunTarget, module: Any) -> str | None:
             return None
         run_id = _run_id(spool)
     except Exception as error:  # noqa: BLE001 - the script must not feel faults of ours
-        print_status(f"the script's MLflow run is one of its own: {error}")
+        _report(error)
         return None
     if run_id is None:
-        print_status(
-            f"the script's MLflow run is one of its own: the job's was not there in {_RUN_S:.0f} s"
-        )
+        _report(f"the job's was not there in {_RUN_S:.0f} s")
     return run_id
+
+
+def _started(module: Any, start_run: Any, job_run: str, kwargs: dict[str, Any]) -> Any:
+    """Start the job's run in the script, under its own name; None where MLflow refuses that."""
+    kwargs = dict(kwargs)
+    name = kwargs.pop("run_name", None)  # which would rename the job's
+    if name is not None:
+        kwargs["tags"] = {**(kwargs.get("tags") or {}), _NAME_TAG: name}
+    chosen = getattr(module, _EXPERIMENT_ATTRIBUTE)  # MLflow refuses runs of others
+    setattr(module, _EXPERIMENT_ATTRIBUTE, None)
+    try:
+        _keep_first_params(job_run)
+        return start_run(job_run, **kwargs)
+    except Exception as error:  # noqa: BLE001 - such as that of a run that was deleted
+        _report(error)
+        return None
+    finally:
+        setattr(module, _EXPERIMENT_ATTRIBUTE, chosen)
+
+
+def _keep_first_params(job_run: str) -> None:
+    """Have params of the job's run stay as an attempt before has logged them.
+
+    MLflow raises where a param changes, and without us each attempt had a run of its own.
+    """
+    import mlflow
+
+    kind: Any = mlflow.MlflowClient
+    log_param, log_batch = kind.log_param, kind.log_batch
+
+    @functools.wraps(log_param)
+    def log_one(client: Any, run_id: str, key: str, value: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return log_param(client, run_id, key, value, *args, **kwargs)
+        except Exception as error:
+            if run_id != job_run or _CHANGED_PARAM not in str(error):
+                raise
+            print_status(f"param {key} stays as an attempt before has logged it, not {value!r}")
+            return value
+
+    @functools.wraps(log_batch)
+    def log_several(client: Any, run_id: str, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return log_batch(client, run_id, *args, **kwargs)
+        except Exception as error:
+            params = kwargs.get("params", ())
+            if run_id != job_run or not params or _CHANGED_PARAM not in str(error):
+                raise
+            kept = [each for each in params if each.key not in client.get_run(run_id).data.params]
+            print_status("params stay as an attempt before has logged them")
+            return log_batch(client, run_id, *args, **{**kwargs, "params": kept})
+
+    kind.log_param, kind.log_batch = log_one, log_several
 
 
 def _run_id(spool: Path) -> str | None:
@@ -82,7 +127,12 @@ def _run_id(spool: Path) -> str | None:
         try:
             run_id: str = json.loads((spool / SENT_FILE).read_text(encoding="utf-8"))["run_id"]
         except FileNotFoundError:
-            time.sleep(_POLL_S)
-            continue
-        return run_id or None
+            run_id = ""
+        if run_id:
+            return run_id
+        time.sleep(_POLL_S)
     return None
+
+
+def _report(why: object) -> None:
+    print_status(f"the script's MLflow run is one of its own: {why}")

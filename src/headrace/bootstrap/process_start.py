@@ -1,8 +1,8 @@
 """The start of a process of a job: what its environment asks for, before its script begins.
 
 Each part waits for the import that it hooks: loader overrides, Ray Train, offload, the probe,
-MLflow, or the step limit. A process that Ray has started on another machine than the run's records
-prints that it is not recorded.
+MLflow, TensorBoard, or the step limit. A process that Ray has started on another machine than the
+run's records prints that it is not recorded.
 """
 
 from __future__ import annotations
@@ -96,5 +96,8 @@ def prepare_process() -> None:
         from headrace.bootstrap.mlflow_hooks import prepare_mlflow
 
         prepare_mlflow(Path(spool))
+        from headrace.bootstrap.tensorboard_hooks import prepare_tensorboard
+
+        prepare_tensorboard(Path(spool))
     if env.STOP_AFTER.get():
         prepare_step_limit()

@@ -133,6 +133,10 @@ HOST_LIST_VARIABLES = (
 CACHE_DIR = Variable("HEADRACE_CACHE_DIR", "where disk caches lie unless a call names a folder")
 TRACKING = Variable("HEADRACE_TRACKING_URI", "where `headrace run` tracks runs, or off")
 SPOOL = Variable("HEADRACE_SPOOL", "what of this run goes to MLflow, set by `headrace run`")
+MLFLOW_QUIET = Variable(
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true: no links are printed (MLflow)"
+)
+MLFLOW_EXPERIMENT_ID = Variable("MLFLOW_EXPERIMENT_ID", "the experiment of a run (MLflow)")
 MLFLOW_RUN_ID = Variable("MLFLOW_RUN_ID", "the run that a script goes on with (MLflow)")
 MLFLOW_LOGGING_LEVEL = Variable("MLFLOW_LOGGING_LEVEL", "what MLflow prints: INFO (MLflow)")
 MLFLOW_TRACKING_URI = Variable("MLFLOW_TRACKING_URI", "where runs are tracked (MLflow)")

@@ -10,19 +10,25 @@ import getpass
 import json
 import signal
 import socket
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace.core import env
 from headrace.core.console import print_status
 from headrace.core.errors import HeadraceError
 from headrace.core.process.sidecar import RestartedSidecar
-from headrace.decide.experiments.experiment_run import SENDER
-from headrace.decide.experiments.run_target import TARGET_FILE, RunTarget, tracking_uri
-from headrace.decide.experiments.spool import SPOOL, Entry, SpoolWriter, now_ms
+from headrace.decide.experiments.experiment_run import SENDER, unsent_message
+from headrace.decide.experiments.run_target import (
+    JOB_PREFIXES,
+    TARGET_FILE,
+    RunTarget,
+    tracking_uri,
+)
+from headrace.decide.experiments.spool import RUNNING, SPOOL, Entry, SpoolWriter, now_ms
 from headrace.jobs.spec import NO_TRACKING, RunOptions
 from headrace.records.run_folder import Attempt, RunFolder, runs_folder
 
@@ -66,19 +72,24 @@ def mlflow_variables(spool: Path) -> dict[str, str | None]:
     target = RunTarget.read(spool)
     if target is None:
         return {}
-    return {
-        env.MLFLOW_TRACKING_URI.name: target.tracking_uri,
-        env.MLFLOW_EXPERIMENT_NAME.name: target.experiment,
-    }
+    found: dict[str, str | None] = {env.MLFLOW_TRACKING_URI.name: target.tracking_uri}
+    if not target.experiment_id:  # else the user has set it
+        found |= {
+            env.MLFLOW_EXPERIMENT_NAME.name: target.experiment,
+            env.MLFLOW_EXPERIMENT_ID.name: None,
+        }
+    return found
 
 
 def _target(folder: RunFolder, attempt: Attempt, options: RunOptions, uri: str | None) -> RunTarget:
     script = attempt.argv[0]
     experiment = options.experiment or env.MLFLOW_EXPERIMENT_NAME.get()
+    experiment_id = "" if experiment else env.MLFLOW_EXPERIMENT_ID.get("")
     return RunTarget(
         key=uuid.uuid4().hex,
         tracking_uri=tracking_uri(runs_folder(options.runs_dir), uri),
         experiment=experiment or Path(script).stem,
+        experiment_id=experiment_id or "",
         run_name=folder.path.name,
         started_ms=round(attempt.started_s * 1000),
         run_type=_RUN_TYPE,
@@ -88,8 +99,11 @@ def _target(folder: RunFolder, attempt: Attempt, options: RunOptions, uri: str |
 
 def _first_entries(folder: RunFolder, attempt: Attempt) -> Iterator[Entry]:
     at_ms = now_ms()
-    params = {"script": attempt.argv[0], "world_size": str(attempt.world_size)}
-    params |= script_params(attempt.argv[1:])
+    yield {"kind": "status", "at_ms": at_ms, "status": RUNNING}
+    of_arguments, of_job = JOB_PREFIXES
+    params = {f"{of_job}script": attempt.argv[0], f"{of_job}world_size": str(attempt.world_size)}
+    arguments = script_params(attempt.argv[1:])
+    params |= {f"{of_arguments}{name}": value for name, value in arguments.items()}
     yield {"kind": "params", "at_ms": at_ms, "values": params}
     tags = {
         "mlflow.source.name": attempt.argv[0],
@@ -121,7 +135,7 @@ def script_params(words: Sequence[str]) -> dict[str, str]:
         elif name:
             found[name] = word if found[name] == "true" else f"{found[name]} {word}"
         else:
-            found[f"argument_{place}"] = word
+            found[str(place)] = word
             place += 1
     return found
 
@@ -147,6 +161,7 @@ class RunSender:
 
     def __init__(self, folder: RunFolder) -> None:
         self._spool = spool_of(folder)
+        self._began_ms, self._began_s = now_ms(), time.monotonic()
         self._sidecar: RestartedSidecar | None = None
         if self._spool is not None:
             with suppress(OSError):  # no memory for another process: it can be sent later
@@ -154,7 +169,7 @@ class RunSender:
                     SENDER,
                     {"spool": str(self._spool)},
                     restarts=_SENDER_RESTARTS,
-                    killed=_print_killed,
+                    killed=_ignore_kill,  # said at the end, if another one could not make up for it
                     finishes=True,
                 )
 
@@ -164,38 +179,42 @@ class RunSender:
             return
         writer = SpoolWriter(self._spool)
         try:
-            for entry in _last_entries(folder, exit_code, data):
+            for entry in () if data is None else _measured(folder, data):
                 writer.add(entry)
-        except (HeadraceError, OSError) as error:
+        except (HeadraceError, OSError, ValueError) as error:
             print_status(f"what the run measured is not tracked: {error}")
+        for entry in _end(exit_code, self._now_ms()):
+            writer.add(entry)
         writer.close()
-        if self._sidecar is None or self._sidecar.end({"end": True}, patience_s=_END_S) is None:
-            print_status(
-                f"MLflow does not have all of the run yet: `headrace runs sync` sends what "
-                f"{self._spool} holds."
-            )
+        if self._sidecar is None or self._sidecar.end({"end": True}, patience_s=_END_S) != 0:
+            print_status(unsent_message(self._spool))
+
+    def _now_ms(self) -> int:
+        """Return the time of the end, which is after the begin though the clock may be set back."""
+        elapsed_ms = round((time.monotonic() - self._began_s) * 1000)
+        return max(now_ms(), self._began_ms + elapsed_ms)
 
 
-def _print_killed(_code: int, has_restarted: bool) -> None:  # noqa: FBT001 - a callback
-    if not has_restarted:
-        print_status(
-            "the process that sends to MLflow was killed; `headrace runs sync` sends it later"
-        )
+def _ignore_kill(_code: int, _has_restarted: bool) -> None:  # noqa: FBT001 - a callback
+    pass
 
 
-def _last_entries(folder: RunFolder, exit_code: int, data: PageData | None) -> Iterator[Entry]:
+def _measured(folder: RunFolder, data: PageData) -> Iterator[Entry]:
+    from headrace.report.run_metrics import phase_series, run_metrics
+
     at_ms = now_ms()
-    values: dict[str, Any] = {"exit_code": exit_code}
-    if data is not None:
-        from headrace.report.run_metrics import run_metrics
-
-        values |= run_metrics(data)
-        verdict = {"headrace.verdict": data.diagnosis.verdict.sentence}
-        yield {"kind": "tags", "at_ms": at_ms, "values": verdict}
-    yield {"kind": "summary", "at_ms": at_ms, "values": values}
+    verdict = {"headrace.verdict": data.diagnosis.verdict.sentence}
+    yield {"kind": "tags", "at_ms": at_ms, "values": verdict}
+    yield {"kind": "summary", "at_ms": at_ms, "values": run_metrics(data)}
+    for step, ended_ms, phases in phase_series(data):
+        yield {"kind": "metrics", "at_ms": ended_ms, "step": step, "values": phases}
     for name in ("diagnosis.json", "report.html"):
         file = folder.path / name
-        if data is not None and file.exists():
+        if file.exists():
             yield {"kind": "artifact", "at_ms": at_ms, "path": str(file), "folder": ""}
+
+
+def _end(exit_code: int, at_ms: int) -> Iterator[Entry]:
+    yield {"kind": "summary", "at_ms": at_ms, "values": {"exit_code": exit_code}}
     status = "FINISHED" if exit_code == 0 else "KILLED" if exit_code in _STOPPED else "FAILED"
     yield {"kind": "status", "at_ms": at_ms, "status": status}

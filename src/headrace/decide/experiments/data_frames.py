@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from headrace.core.errors import UsageError, did_you_mean
 from headrace.core.files import write_atomically, write_text_atomically
-from headrace.decide.experiments.spool_sender import RUN_TYPE_TAG, SUMMARY_TAG
-from headrace.decide.experiments.tracking_store import TrackingStore, shown_uri
+from headrace.decide.experiments.entry_batch import SUMMARY_TAG
+from headrace.decide.experiments.run_target import JOB_PREFIXES, shown_uri
+from headrace.decide.experiments.spool_sender import RUN_TYPE_TAG
+from headrace.decide.experiments.tracking_store import TrackingStore
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,7 +53,7 @@ class TrackedRun:
     def of(cls, store: TrackingStore, experiment: str, run: Run) -> Self:
         """Return a run of a store."""
         tags = dict(run.data.tags)
-        summary = set(json.loads(tags.get(SUMMARY_TAG, "[]")))
+        summary = _summary_names(tags)
         metrics = dict(run.data.metrics)
         return cls(
             experiment=experiment,
@@ -59,8 +63,8 @@ class TrackedRun:
             run_id=str(run.info.run_id),
             started_ms=int(run.info.start_time),
             ended_ms=run.info.end_time,
-            params=dict(run.data.params),
-            metrics={name: value for name, value in metrics.items() if name in summary},
+            params=_params(run.data.params),
+            metrics={n.removeprefix("summary/"): v for n, v in metrics.items() if n in summary},
             time_series={name: value for name, value in metrics.items() if name not in summary},
             tags=tags,
             store=store,
@@ -119,6 +123,25 @@ class TrackedRun:
         wall_time = pd.to_datetime(times.sort_index(), unit="ms", utc=True)
         frame.insert(0, "wall_time", wall_time)
         return frame.rename_axis("step").reset_index()
+
+
+def _summary_names(tags: Mapping[str, str]) -> set[str]:
+    """Return the metrics of which only the last value counts; those of a damaged tag are lost."""
+    found: set[str] = set()
+    for name, text in tags.items():
+        if name.startswith(SUMMARY_TAG):
+            with suppress(ValueError):
+                found.update(json.loads(text))
+    return found
+
+
+def _params(given: Mapping[str, str]) -> dict[str, str]:
+    """Return params, those that `headrace run` knows under their own names where these are free."""
+    found = {name: value for name, value in given.items() if not name.startswith(JOB_PREFIXES)}
+    for name, value in given.items():
+        if name.startswith(JOB_PREFIXES):
+            found.setdefault(name.partition(".")[2], value)
+    return found
 
 
 def tracked_runs(uri: str, experiment: str | None = None) -> list[TrackedRun]:

@@ -7,6 +7,7 @@ import numbers
 import pickle
 import sys
 from collections.abc import Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,13 @@ from headrace.core.console import print_status
 from headrace.core.errors import UsageError
 from headrace.core.process.sidecar import Sidecar
 from headrace.decide.experiments.run_target import RunTarget
-from headrace.decide.experiments.spool import SPOOL, Entry, SpoolWriter, now_ms
+from headrace.decide.experiments.spool import RUNNING, SPOOL, Entry, SpoolWriter, now_ms
 
 SENDER = "headrace.decide.experiments.sender_process"
 _SEND_S = 60.0  # for MLflow's import and a slow server
 _END_S = 30.0
 _MODELS_FOLDER = "models"
+_LARGEST_STEP = 2**63 - 1
 
 
 class LoggedRun:
@@ -40,6 +42,7 @@ class LoggedRun:
         self._writer = SpoolWriter(folder / SPOOL) if tracked else None
         self._sender: Sidecar | None = None
         if sends:
+            self._add({"kind": "status", "at_ms": now_ms(), "status": RUNNING})
             self._sender = Sidecar(SENDER, {"spool": str(folder / SPOOL)})
 
     def log_params(self, params: Mapping[str, Any]) -> None:
@@ -49,7 +52,7 @@ class LoggedRun:
 
     def log_metrics(self, metrics: Mapping[str, Any]) -> None:
         """Log numbers that describe the run; a later value replaces an earlier one."""
-        values = {_checked_name(name): _number(name, value) for name, value in metrics.items()}
+        values = {_checked_name(n): _number(n, value) for n, value in _checked(metrics).items()}
         self._add({"kind": "summary", "at_ms": now_ms(), "values": values})
 
     def log_time_series_metrics(
@@ -63,9 +66,14 @@ class LoggedRun:
             step: Of all of them; None: one more than the last of each.
             wall_time: In seconds since 1970; None: now.
         """
-        at_ms = now_ms() if wall_time is None else round(wall_time * 1000)
-        values = {_checked_name(name): _number(name, value) for name, value in metrics.items()}
-        step = None if step is None else int(step)
+        values = {_checked_name(n): _number(n, value) for n, value in _checked(metrics).items()}
+        try:
+            at_ms = now_ms() if wall_time is None else round(float(wall_time) * 1000)
+            step = None if step is None else int(step)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise UsageError(f"step {step!r}, wall_time {wall_time!r}: {error}.") from error
+        if step is not None and abs(step) > _LARGEST_STEP:
+            raise UsageError(f"step {step} is too large: MLflow's have 63 bits.")
         self._add({"kind": "metrics", "at_ms": at_ms, "values": values, "step": step})
 
     def log_artifact(self, path: str | Path, folder: str = "") -> None:
@@ -76,8 +84,8 @@ class LoggedRun:
         found = Path(path).expanduser().absolute()
         if not found.exists():
             raise UsageError(f"log_artifact: {found} does not exist.")
-        entry: Entry = {"kind": "artifact", "at_ms": now_ms(), "path": str(found), "folder": folder}
-        self._add(entry)
+        entry: Entry = {"kind": "artifact", "at_ms": now_ms(), "path": str(found)}
+        self._add({**entry, "folder": str(folder)})
 
     def log_model(self, model: Any, name: str = "model") -> None:
         """Log a model as the artifact `models/NAME`: a module's state_dict, saved by torch.save.
@@ -122,7 +130,8 @@ class LoggedRun:
             return
         self._add({"kind": "status", "at_ms": now_ms(), "status": status})
         self._writer.close()
-        self._sender.end({"end": True}, patience_s=_END_S)
+        if self._sender.end({"end": True}, patience_s=_END_S) != 0:
+            print_status(unsent_message(self.folder / SPOOL))
 
 
 def job_run() -> LoggedRun | None:
@@ -130,10 +139,20 @@ def job_run() -> LoggedRun | None:
     if env.RUN_DIR.get() is None:
         return None
     folder = Path(env.RUN_DIR.get() or "")
-    tracked = RunTarget.read(folder / SPOOL) is not None
+    try:
+        tracked = RunTarget.read(folder / SPOOL) is not None
+    except (OSError, ValueError, TypeError):  # not this user's, or damaged
+        tracked = False
     if not tracked:
         print_status("the job is not tracked: what the script logs is dropped")
     return LoggedRun(folder, folder.name, sends=False, tracked=tracked)
+
+
+def unsent_message(spool: Path) -> str:
+    """Return the sentence by which a run that MLflow does not have all of is reported."""
+    return (
+        f"MLflow does not have all of the run yet: `headrace runs sync` sends what {spool} holds."
+    )
 
 
 def _checked(params: Any) -> Mapping[str, Any]:
@@ -153,17 +172,16 @@ def _number(name: object, value: Any) -> Any:
 
     Raises UsageError where it is none.
     """
-    kind = type(value)
-    if kind is float or kind is int:
+    if type(value) is float:
         return value
     device = getattr(getattr(value, "device", None), "type", "cpu")
     try:
         if device != "cpu" and value.numel() == 1:
             return value.detach().clone()
         number = value.item() if hasattr(value, "item") else value  # torch's, NumPy's
-        if isinstance(number, numbers.Real):
+        if isinstance(number, (numbers.Real, Decimal)):
             return float(number)
-    except (TypeError, ValueError, RuntimeError, AttributeError):
+    except (TypeError, ValueError, OverflowError, RuntimeError, AttributeError):
         pass
     raise UsageError(f"metric {name!r}: {_shown(value)} is no number.")
 

@@ -14,17 +14,19 @@ def git_tags(folder: str) -> dict[str, str]:
     commit = _git(folder, "rev-parse", "HEAD")
     if not commit:
         return {}
-    return {
+    changed = _git(folder, "status", "--porcelain")
+    found = {
         "mlflow.source.git.commit": commit,
         "mlflow.source.git.branch": _git(folder, "rev-parse", "--abbrev-ref", "HEAD"),
-        "headrace.git_dirty": str(bool(_git(folder, "status", "--porcelain"))).lower(),
+        "headrace.git_dirty": None if changed is None else str(bool(changed)).lower(),
     }
+    return {name: value for name, value in found.items() if value is not None}
 
 
-def _git(folder: str, *words: str) -> str:
-    """Return what git prints; "" where it fails or is not there."""
+def _git(folder: str, *words: str) -> str | None:
+    """Return what git prints; None where it fails or is not there."""
     try:
-        ended = run_within(["git", "-C", folder, *words], _GIT_S)
+        ended = run_within(["git", "--no-optional-locks", "-C", folder, *words], _GIT_S)
     except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return ended.stdout.decode(errors="replace").strip() if ended.returncode == 0 else ""
+        return None
+    return ended.stdout.decode(errors="replace").strip() if ended.returncode == 0 else None

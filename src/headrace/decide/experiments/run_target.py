@@ -13,6 +13,8 @@ from headrace.core.files import write_text_atomically
 TARGET_FILE, SENT_FILE = "target.json", "sent.json"
 """Files of a spool: this, and how much of it MLflow has."""
 DATABASE_FILE = "mlflow.db"
+JOB_PREFIXES = ("argument.", "job.")
+"""Of params that `headrace run` knows: a script may log the same arguments, in its own way."""
 _SQLITE = "sqlite:///"
 
 
@@ -24,8 +26,10 @@ class RunTarget:
         key: Distinguishes it from all other runs.
         started_ms: Since 1970.
         run_type: What made it, such as `headrace.run`.
+        experiment_id: Of MLflow; "": the experiment's name counts.
         resumes: A run of this name is continued, if there is one.
         git_folder: Whose commit it has; "": none.
+        tensorboard: Whether it is written as an event file, too.
     """
 
     key: str
@@ -34,13 +38,17 @@ class RunTarget:
     run_name: str
     started_ms: int
     run_type: str
+    experiment_id: str = ""
     resumes: bool = False
     git_folder: str = ""
+    tensorboard: bool = True
 
     def write(self, spool: Path) -> None:
         """Write it to a spool, which is made if needed; raises OSError."""
         spool.mkdir(parents=True, exist_ok=True)
-        write_text_atomically(spool / TARGET_FILE, json.dumps(asdict(self), indent=2) + "\n")
+        file = spool / TARGET_FILE
+        write_text_atomically(file, json.dumps(asdict(self), indent=2) + "\n")
+        file.chmod(0o600)  # the tracking URI may hold a password
 
     @classmethod
     def read(cls, spool: Path) -> Self | None:
@@ -58,10 +66,22 @@ def database_uri(runs: Path) -> str:
 
 
 def tracking_uri(runs: Path, given: str | None = None) -> str:
-    """Return the tracking URI of runs: as given, else MLFLOW_TRACKING_URI, else their database."""
-    return given or env.MLFLOW_TRACKING_URI.get() or database_uri(runs)
+    """Return the tracking URI of runs: as given, else MLFLOW_TRACKING_URI, else their database.
+
+    A relative path of a database counts from the current folder, now and later.
+    """
+    uri = given or env.MLFLOW_TRACKING_URI.get() or database_uri(runs)
+    file = database_file(uri)
+    return uri if file is None or str(file) == ":memory:" else f"{_SQLITE}{file.absolute()}"
 
 
 def database_file(uri: str) -> Path | None:
     """Return the file of a SQLite database; None for other stores."""
     return Path(uri.removeprefix(_SQLITE)) if uri.startswith(_SQLITE) else None
+
+
+def shown_uri(uri: str) -> str:
+    """Return a tracking URI without user, password and query."""
+    scheme, separator, rest = uri.partition("://")
+    rest = rest.partition("?")[0]
+    return f"{scheme}{separator}{rest.rpartition('@')[2]}"

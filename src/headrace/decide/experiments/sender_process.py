@@ -15,19 +15,32 @@ from pathlib import Path
 from headrace.core.console import print_status
 from headrace.core.errors import HeadraceError
 from headrace.core.process.sidecar import SidecarParent, run_sidecar
-from headrace.decide.experiments.spool import now_ms
-from headrace.decide.experiments.spool_sender import SpoolSender
+from headrace.decide.experiments.event_file_importer import EventFileImporter
+from headrace.decide.experiments.git_state import git_tags
+from headrace.decide.experiments.run_target import RunTarget
+from headrace.decide.experiments.spool import SpoolWriter, now_ms
+from headrace.decide.experiments.spool_sender import SpoolInUseError, SpoolSender
+from headrace.decide.experiments.tensorboard_log import TensorBoardLog
 
+UNSENT = 3
+"""The exit code where MLflow does not have all of the run."""
 _NICENESS = 19
 _EVERY_S, _LONGEST_PAUSE_S = 1.0, 30.0
 _LAST_TRIES_S = 10.0  # at the end, for a server that is down; 1 s where it was down before
 
 
 class _Sender:
-    """Sends, and says once that it does not work, and that it does again."""
+    """Sends, and says once that it does not work, and that it does again.
+
+    Before that, what the script wrote for TensorBoard is copied to the spool; after it, TensorBoard
+    gets what the spool holds.
+    """
 
     def __init__(self, spool: Path) -> None:
         self._sender = SpoolSender(spool)
+        self._importer = EventFileImporter(spool)
+        self._log: TensorBoardLog | None = None
+        self._writes_log = self._sender.target.tensorboard
         self._spool = spool
         self._fault = ""  # why the last try failed
 
@@ -41,21 +54,34 @@ class _Sender:
 
     def send(self) -> bool:
         """Send what is new; return whether all of it was sent."""
-        return self._tried(self._sender.send)
+        try:
+            self._importer.copy()
+        except Exception as error:  # noqa: BLE001 - files of others, read by code of others
+            self._importer = EventFileImporter(self._spool, reads=False)
+            print_status(f"what the script writes for TensorBoard is not tracked: {error}")
+        is_sent = self._tried(self._sender.send)
+        if self._writes_log:
+            self._write_log()
+        return is_sent
+
+    def _write_log(self) -> None:
+        try:
+            if self._log is None:
+                target = self._sender.target
+                self._log = TensorBoardLog(self._spool, target.run_name, target.started_ms)
+            self._log.write()
+        except Exception as error:  # noqa: BLE001 - as above
+            self._writes_log = False
+            print_status(f"TensorBoard gets no event file of the run: {error}")
 
     def end_as_killed(self) -> None:
         if not self._sender.has_ended:
             self._tried(lambda: self._sender.end("KILLED", now_ms()))
 
-    def report_unsent(self) -> None:
-        print_status(
-            f"{self._spool} holds what MLflow does not have yet; `headrace runs sync` sends it."
-        )
-
     def _tried(self, send: Callable[[], None]) -> bool:
         try:
             send()
-        except (HeadraceError, OSError) as error:
+        except (HeadraceError, OSError, ValueError, TypeError) as error:
             if not self._fault:
                 print_status(f"not tracked now, but kept until it can be: {error}")
             self._fault = str(error)
@@ -66,11 +92,18 @@ class _Sender:
         return True
 
 
-def main(parent: SidecarParent) -> None:
-    """Send until the parent says that the run has ended, or has been killed."""
+def main(parent: SidecarParent) -> int:
+    """Send until the parent says that the run has ended, or has been killed.
+
+    Returns 0, or `UNSENT` where MLflow does not have all of the run.
+    """
     with suppress(OSError):
         os.nice(_NICENESS)
-    sender = _Sender(Path(parent.request["spool"]))
+    spool = Path(parent.request["spool"])
+    sender = _opened(parent, spool)
+    if sender is None:
+        return UNSENT
+    _note_git_state(spool)
     pause_s = 0.0
     while True:
         if parent.wait(pause_s):
@@ -78,22 +111,46 @@ def main(parent: SidecarParent) -> None:
             if message is None:
                 break
             if "end" in message:
-                _send_the_rest(sender)
-                return
+                return 0 if _sends_the_rest(sender) else UNSENT
             parent.send({"sent": sender.send(), "run_id": sender.run_id})
         is_sent = sender.send()
         pause_s = _EVERY_S if is_sent else min(2 * pause_s + 1, _LONGEST_PAUSE_S)
-    if sender.send():
-        sender.end_as_killed()
+    if not sender.send():
+        return UNSENT
+    sender.end_as_killed()
+    return 0
 
 
-def _send_the_rest(sender: _Sender) -> None:
+def _opened(parent: SidecarParent, spool: Path) -> _Sender | None:
+    """Return what sends a spool, once no other process does; None if the run ends before."""
+    while True:
+        try:
+            return _Sender(spool)
+        except SpoolInUseError:  # of the attempt before, say, whose server is slow
+            if parent.wait(_EVERY_S):
+                message = parent.read()
+                if message is None or "end" in message:
+                    return None
+                parent.send({"sent": False, "run_id": ""})
+
+
+def _note_git_state(spool: Path) -> None:
+    """Log the commit of now: the run may be sent much later."""
+    target = RunTarget.read(spool)
+    tags = git_tags(target.git_folder) if target is not None and target.git_folder else {}
+    if tags:
+        writer = SpoolWriter(spool)
+        writer.add({"kind": "tags", "at_ms": now_ms(), "values": tags})
+        writer.close()
+
+
+def _sends_the_rest(sender: _Sender) -> bool:
     deadline = time.monotonic() + (_LAST_TRIES_S if sender.works else 1.0)
     while not sender.send():
         if time.monotonic() > deadline:
-            sender.report_unsent()
-            return
+            return False
         time.sleep(_EVERY_S)
+    return True
 
 
 if __name__ == "__main__":

@@ -48,6 +48,7 @@ class _Session:
 
     experiment: str | None = None
     tracking_uri: str | None = None
+    tensorboard: bool = True
     run: LoggedRun | None = None
 
     @property
@@ -72,15 +73,21 @@ class RunContext:
             _end("FINISHED" if kind is None else "FAILED")
 
 
-def init(experiment: str | None = None, tracking_uri: str | None = None) -> None:
+def init(
+    experiment: str | None = None,
+    tracking_uri: str | None = None,
+    tensorboard: bool = True,  # noqa: FBT001, FBT002 - as Vertex's `start_run` has it
+) -> None:
     """Choose the experiment and where runs are tracked; a run that is under way stays as it is.
 
     Args:
         experiment: By default that of MLFLOW_EXPERIMENT_NAME, else "Default".
         tracking_uri: Of MLflow; by default that of MLFLOW_TRACKING_URI, else the SQLite database of
             the runs folder.
+        tensorboard: Whether runs are written as event files, too, in their folders.
     """
     _SESSION.experiment, _SESSION.tracking_uri = experiment, tracking_uri
+    _SESSION.tensorboard = tensorboard
 
 
 def start_run(name: str, resume: bool = False) -> RunContext:  # noqa: FBT001, FBT002 - Vertex's signature
@@ -123,6 +130,7 @@ def _new_run(name: str, *, resume: bool) -> LoggedRun:
             run_type=_RUN_TYPE,
             resumes=resume,
             git_folder=str(Path.cwd()),
+            tensorboard=_SESSION.tensorboard,
         )
         target.write(folder / SPOOL)
     elif target.experiment != _SESSION.experiment_name:

@@ -24,12 +24,14 @@ from headrace.core.files import write_all
 
 SPOOL = "experiment"
 """The folder of a run's spool, within the run's."""
+RUNNING = "RUNNING"
+"""The status of a run that has not ended."""
 _SUFFIX = ".jsonl"
 _WRITE_EVERY_S = 0.5
 _EXIT_PRIORITY = 10  # of the finalizer at a process's end
 _MOST_WAITING = 1_000_000  # entries, where the disk takes none
 
-Kind = Literal["params", "tags", "metrics", "summary", "artifact", "status"]
+Kind = Literal["params", "tags", "metrics", "summary", "artifact", "event_file", "status"]
 
 
 class Entry(TypedDict, total=False):
@@ -40,9 +42,11 @@ class Entry(TypedDict, total=False):
         at_ms: The time of the call, in ms since 1970.
         values: By name: texts of params and tags, numbers of metrics and of a summary.
         step: Of metrics; None: one more than the last step of each.
-        path: An artifact, a file or a folder.
+        path: An artifact, a file or a folder; or an event file, which the script goes on writing.
         folder: Where it goes among the run's artifacts; "": at the top.
-        status: FINISHED, FAILED or KILLED, as MLflow has it: the run has ended.
+        event_file: The event file that an entry was read from.
+        events: How many of its events were read then.
+        status: RUNNING, FINISHED, FAILED or KILLED, as MLflow has it: the run's from now on.
     """
 
     kind: Kind
@@ -51,6 +55,8 @@ class Entry(TypedDict, total=False):
     step: int | None
     path: str
     folder: str
+    event_file: str
+    events: int
     status: str
 
 
@@ -153,14 +159,14 @@ _WRITERS: list[SpoolWriter] = []
 
 def _line(entry: Entry) -> str:
     """Return an entry's line; "" where a device cannot tell the number of a tensor any more."""
-    values = entry.get("values")
-    if values is not None and entry["kind"] in {"metrics", "summary"}:
-        try:
+    values = entry.get("values", {})
+    try:
+        if entry["kind"] in {"metrics", "summary"}:
             entry = {**entry, "values": {name: float(value) for name, value in values.items()}}
-        except Exception as error:  # noqa: BLE001 - such as a device that has failed
-            print_status(f"{', '.join(values)}: not logged: {error}")
-            return ""
-    return json.dumps(entry) + "\n"
+        return json.dumps(entry) + "\n"
+    except Exception as error:  # noqa: BLE001 - such as a device that has failed
+        print_status(f"{', '.join(map(str, values)) or entry['kind']}: not logged: {error}")
+        return ""
 
 
 def _begin_again() -> None:
@@ -188,4 +194,13 @@ def read_spool(
                 if not lines:
                     break
                 offsets[path.name] = offsets.get(path.name, 0) + sum(map(len, lines))
-                yield [json.loads(line) for line in lines], dict(offsets)
+                yield list(_entries(path, lines)), dict(offsets)
+
+
+def _entries(path: Path, lines: list[bytes]) -> Iterator[Entry]:
+    for line in lines:
+        try:
+            entry: Entry = json.loads(line)
+            yield entry
+        except ValueError:  # a power cut may leave what was never written
+            print_status(f"{path}: a line of {len(line)} bytes is damaged, and left out")

@@ -6,58 +6,30 @@ stays in the spool. After kill -9 some may be sent again: MLflow keeps one of eq
 
 from __future__ import annotations
 
-import json
 import os
-import re
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from headrace.core.console import print_status
 from headrace.core.errors import HeadraceError
 from headrace.core.file_lock import lock_within, open_lock_file
-from headrace.core.files import write_text_atomically
-from headrace.decide.experiments.git_state import git_tags
-from headrace.decide.experiments.run_target import SENT_FILE, TARGET_FILE, RunTarget
-from headrace.decide.experiments.spool import Entry, read_spool
+from headrace.decide.experiments.entry_batch import EntryBatch
+from headrace.decide.experiments.run_target import TARGET_FILE, RunTarget
+from headrace.decide.experiments.sent_state import SentState
+from headrace.decide.experiments.spool import RUNNING, Entry, read_spool
 from headrace.decide.experiments.tracking_store import (
-    LONGEST_NAME,
-    LONGEST_PARAM,
     Batch,
     StoreRefusalError,
+    StoreUnavailableError,
     TrackingStore,
 )
 
-_LOCK_FILE, _LOCK_S = ".lock", 5.0  # one that was killed leaves it at once
 KEY_TAG = "headrace.key"
 RUN_TYPE_TAG = "headrace.run_type"
-SUMMARY_TAG = "headrace.summary_metrics"
-"""A JSON list of the metrics of which only the last value counts; others are time series."""
-_PARAMS_FOLDER = "params"
-_UNNAMEABLE = re.compile(r"[^\w./ :-]+")
-_RUNNING = "RUNNING"
+_LOCK_FILE, _LOCK_S = ".lock", 5.0  # one that was killed leaves it at once
 
 
 class SpoolInUseError(HeadraceError):
     """Another process sends the spool, such as that of its job."""
-
-
-@dataclass(slots=True)
-class _Sent:
-    """What of a spool MLflow has.
-
-    Attributes:
-        run_id: MLflow's; "": it has no run yet.
-        offsets: By file of the spool, the bytes that were sent.
-        steps: By metric, its last step.
-        summary: By metric of which only the last value counts, that value's time in ms.
-        status: The run's in MLflow.
-    """
-
-    run_id: str = ""
-    offsets: dict[str, int] = field(default_factory=dict)
-    steps: dict[str, int] = field(default_factory=dict)
-    summary: dict[str, int] = field(default_factory=dict)
-    status: str = _RUNNING
 
 
 class SpoolSender:
@@ -72,18 +44,13 @@ class SpoolSender:
 
     def __init__(self, spool: Path, *, lock_s: float = _LOCK_S) -> None:
         self._spool = spool
-        self._lock = open_lock_file(spool / _LOCK_FILE)  # until this process ends
-        if not lock_within(self._lock, lock_s, required=False):
+        self._lock = _locked(spool, lock_s)
+        try:
+            self.target = _target(spool)
+        except BaseException:
             self.close()
-            raise SpoolInUseError(f"{spool} is being sent by another process.")
-        target = RunTarget.read(spool)
-        if target is None:
-            raise FileNotFoundError(f"{spool / TARGET_FILE} is missing")
-        self.target = target
-        self._sent = _Sent()
-        file = spool / SENT_FILE
-        if file.exists():
-            self._sent = _Sent(**json.loads(file.read_text(encoding="utf-8")))
+            raise
+        self._sent = SentState.read(spool)
         self._store: TrackingStore | None = None
         self._params: dict[str, str] | None = None  # that MLflow has
         self._reported: set[str] = set()
@@ -95,155 +62,123 @@ class SpoolSender:
 
     @property
     def has_ended(self) -> bool:
-        """Whether MLflow knows how the run ended."""
-        return self._sent.status != _RUNNING
+        """Whether the spool says how the run ended."""
+        return self._sent.status != RUNNING
 
     @property
-    def unsent_bytes(self) -> int:
-        """How much of the spool MLflow does not have."""
+    def is_complete(self) -> bool:
+        """Whether MLflow has all of the spool."""
         sizes = {path.name: path.stat().st_size for path in self._spool.glob("*.jsonl")}
-        return sum(size - self._sent.offsets.get(name, 0) for name, size in sizes.items())
+        offsets = self._sent.offsets
+        is_sent = all(size <= offsets.get(name, 0) for name, size in sizes.items())
+        is_status_sent = self._sent.sent_status == self._sent.status
+        return bool(self._sent.run_id) and is_sent and is_status_sent and not self._sent.artifacts
 
     def send(self) -> None:
-        """Send what is new; raises StoreUnavailableError, StoreRefusalError, OSError."""
+        """Send what is new; raises StoreUnavailableError, OSError.
+
+        Artifacts come last, as they may go to another store, and one that fails is tried again.
+        """
         store = self._opened_store()
         if not self._sent.run_id:
-            self._sent.run_id = self._begun_run(store)
-            self._save()
+            self._begin_run(store)
         for entries, offsets in read_spool(self._spool, self._sent.offsets):
-            self._send_entries(store, entries)
-            self._sent.offsets = offsets
-            self._save()
+            self._send_entries(store, entries, offsets)
+        if self._sent.status != self._sent.sent_status:
+            self._send_status(store)
+        self._log_artifacts(store)
 
     def close(self) -> None:
         """Let another process send the spool."""
         os.close(self._lock)
 
     def end(self, status: str, at_ms: int) -> None:
-        """Tell MLflow that a run has ended which did not say so; raises as `send` does."""
-        self._set_status(self._opened_store(), status, at_ms)
-        self._save()
+        """Set the status of a run that ended without one; raises as `send` does."""
+        self._sent.status, self._sent.status_ms = status, at_ms
+        self._send_status(self._opened_store())
 
     def _opened_store(self) -> TrackingStore:
         if self._store is None:
-            self._store = TrackingStore(self.target.tracking_uri)
+            store = TrackingStore(self.target.tracking_uri, has_process=True)
+            if self._sent.run_id and not store.has_run(self._sent.run_id):
+                self._forget_run()
+            self._store = store
         return self._store
 
-    def _begun_run(self, store: TrackingStore) -> str:
+    def _forget_run(self) -> None:
+        """Send all again, to another run: somebody has deleted the run in MLflow."""
+        print_status(f"MLflow's run {self._sent.run_id} was deleted, and another one is begun")
+        self._sent, self._params = SentState(), None
+
+    def _begin_run(self, store: TrackingStore) -> None:
         target = self.target
-        experiment_id = store.experiment_id(target.experiment)
+        experiment_id = target.experiment_id or store.experiment_id(target.experiment)
         before = store.run_tagged(experiment_id, KEY_TAG, target.key)
         if before is None and target.resumes:
             before = store.run_named(experiment_id, target.run_name)
-        if before is not None:
-            store.set_status(before.info.run_id, _RUNNING)
-            return str(before.info.run_id)
-        tags = {KEY_TAG: target.key, RUN_TYPE_TAG: target.run_type}
-        tags |= git_tags(target.git_folder) if target.git_folder else {}
-        run = store.create_run(experiment_id, target.run_name, target.started_ms, tags)
-        return str(run.info.run_id)
-
-    def _send_entries(self, store: TrackingStore, entries: list[Entry]) -> None:
-        batch, artifacts = Batch(), []
-        ended: Entry | None = None
-        for entry in entries:
-            kind = entry["kind"]
-            if kind == "status":
-                ended = entry
-                continue
-            ended = None  # a run that goes on after its end has not ended
-            if kind == "artifact":
-                artifacts.append((Path(entry["path"]), entry["folder"]))
-            else:
-                self._add(store, batch, entry, artifacts)
-        if ended is None and self.has_ended:
-            self._set_status(store, _RUNNING, None)
-        self._log(store, batch)
-        for path, folder in artifacts:
-            self._log_artifact(store, path, folder)
-        if ended is not None:
-            self._set_status(store, ended["status"], ended["at_ms"])
-
-    def _add(
-        self, store: TrackingStore, batch: Batch, entry: Entry, artifacts: list[tuple[Path, str]]
-    ) -> None:
-        """Add an entry to a batch."""
-        at_ms = entry["at_ms"]
-        for given, value in entry["values"].items():
-            name = self._valid_name(given)
-            if entry["kind"] == "tags":
-                batch.tags[name] = str(value)
-            elif entry["kind"] == "params":
-                self._add_param(store, batch, name, str(value), artifacts)
-            elif entry["kind"] == "summary":
-                # MLflow takes the last by time: never two of one millisecond.
-                at_ms = max(at_ms, self._sent.summary.get(name, 0) + 1)
-                if name not in self._sent.summary:
-                    batch.tags[SUMMARY_TAG] = json.dumps(sorted([*self._sent.summary, name]))
-                self._sent.summary[name] = at_ms
-                batch.metrics.append((name, value, at_ms, 0))
-            else:
-                step = entry["step"]
-                step = self._sent.steps.get(name, -1) + 1 if step is None else step
-                self._sent.steps[name] = max(step, self._sent.steps.get(name, 0))
-                batch.metrics.append((name, value, at_ms, step))
-                if value != value:  # noqa: PLR0124 - NaN is not equal to itself
-                    self._report(f"metric {name} is NaN at step {step}")
-
-    def _add_param(
-        self, store: TrackingStore, batch: Batch, name: str, value: str,
-        artifacts: list[tuple[Path, str]],
-    ) -> None:  # fmt: skip
-        """Add a param to a batch: its beginning if it is too long, as its whole is an artifact."""
-        if self._params is None:
-            self._params = dict(store.run(self._sent.run_id).data.params)
-        if len(value) > LONGEST_PARAM:
-            file = self._spool / _PARAMS_FOLDER / f"{name.replace('/', '_')}.txt"
-            file.parent.mkdir(exist_ok=True)
-            file.write_text(value, encoding="utf-8")
-            artifacts.append((file, _PARAMS_FOLDER))
-            self._report(
-                f"param {name} has {len(value)} characters, and MLflow takes {LONGEST_PARAM}: its "
-                f"whole is the artifact {_PARAMS_FOLDER}/{file.name}"
-            )
-            value = f"{value[: LONGEST_PARAM - 1]}…"
-        known = self._params.setdefault(name, value)
-        if known == value:
-            batch.params[name] = value
+        if before is None:
+            tags = {KEY_TAG: target.key, RUN_TYPE_TAG: target.run_type}
+            before = store.create_run(experiment_id, target.run_name, target.started_ms, tags)
         else:
-            self._report(
-                f"param {name} stays {known!r}: MLflow's params cannot change, here to {value!r}"
-            )
+            store.set_status(before.info.run_id, RUNNING)
+        self._sent.run_id = str(before.info.run_id)
+        self._sent.write(self._spool)
+
+    def _send_entries(
+        self, store: TrackingStore, entries: list[Entry], offsets: dict[str, int]
+    ) -> None:
+        state = self._sent.copy()  # what is not sent does not count
+        if self._params is None:
+            self._params = dict(store.run(state.run_id).data.params)
+        params = dict(self._params)
+        made = EntryBatch(state, self._spool, params, self._report)
+        made.add(entries)
+        self._log(store, made.batch)
+        state.offsets = offsets
+        state.write(self._spool)
+        self._sent, self._params = state, params
 
     def _log(self, store: TrackingStore, batch: Batch) -> None:
+        run_id = self._sent.run_id
         try:
-            store.log(self._sent.run_id, batch)
-        except StoreRefusalError:  # of one of them: the others are to arrive
-            for single in _singles(batch):
+            store.log(run_id, batch)
+        except StoreRefusalError:
+            if not store.has_run(run_id):
+                self._forget_run()
+                raise StoreUnavailableError("the run was deleted in MLflow") from None
+            for single in _singles(batch):  # one of them is refused: the others are to arrive
                 try:
-                    store.log(self._sent.run_id, single)
+                    store.log(run_id, single)
                 except StoreRefusalError as error:
                     self._report(str(error))
 
-    def _log_artifact(self, store: TrackingStore, path: Path, folder: str) -> None:
-        if not path.exists():
-            self._report(f"artifact {path} is no longer there, and is not logged")
-            return
-        try:
-            store.log_artifact(self._sent.run_id, path, folder)
-        except StoreRefusalError as error:
-            self._report(f"artifact {path}: {error}")
+    def _log_artifacts(self, store: TrackingStore) -> None:
+        """Log artifacts; those of which the store cannot have one now are tried again later."""
+        fault: StoreUnavailableError | None = None
+        left: list[tuple[str, str]] = []
+        for path, folder in self._sent.artifacts:
+            if not Path(path).exists():
+                self._report(f"artifact {path} is no longer there, and is not logged")
+                continue
+            try:
+                store.log_artifact(self._sent.run_id, Path(path), folder)
+            except StoreRefusalError as error:
+                self._report(f"artifact {path}: {error}")
+            except StoreUnavailableError as error:
+                left.append((path, folder))
+                fault = StoreUnavailableError(f"artifact {path}: {error}")
+        if left != self._sent.artifacts:
+            self._sent.artifacts = left
+            self._sent.write(self._spool)
+        if fault is not None:
+            raise fault
 
-    def _set_status(self, store: TrackingStore, status: str, at_ms: int | None) -> None:
-        store.set_status(self._sent.run_id, status, at_ms)
-        self._sent.status = status
-
-    def _valid_name(self, given: str) -> str:
-        name = _UNNAMEABLE.sub("_", given)[:LONGEST_NAME].strip("/") or "_"
-        if name != given:
-            self._report(f"{given[:LONGEST_NAME]!r} is logged as {name!r}: MLflow's names have "
-                         f"letters, digits and _-.:/ alone, {LONGEST_NAME} of them")  # fmt: skip
-        return name
+    def _send_status(self, store: TrackingStore) -> None:
+        status = self._sent.status
+        ended_ms = None if status == RUNNING else self._sent.status_ms
+        store.set_status(self._sent.run_id, status, ended_ms)
+        self._sent.sent_status = status
+        self._sent.write(self._spool)
 
     def _report(self, line: str) -> None:
         """Print a line, once."""
@@ -252,8 +187,20 @@ class SpoolSender:
             self._reported.add(about)
             print_status(line)
 
-    def _save(self) -> None:
-        write_text_atomically(self._spool / SENT_FILE, json.dumps(asdict(self._sent)) + "\n")
+
+def _locked(spool: Path, wait_s: float) -> int:
+    descriptor = open_lock_file(spool / _LOCK_FILE)
+    if not lock_within(descriptor, wait_s, required=False):
+        os.close(descriptor)
+        raise SpoolInUseError(f"{spool} is being sent by another process.")
+    return descriptor
+
+
+def _target(spool: Path) -> RunTarget:
+    target = RunTarget.read(spool)
+    if target is None:
+        raise FileNotFoundError(f"{spool / TARGET_FILE} is missing")
+    return target
 
 
 def _singles(batch: Batch) -> list[Batch]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.core.errors import HeadraceError
 from headrace.decide.experiments.run_target import TARGET_FILE
-from headrace.decide.experiments.spool import SPOOL
+from headrace.decide.experiments.spool import SPOOL, now_ms
 from headrace.decide.experiments.spool_sender import SpoolInUseError, SpoolSender
+from headrace.records.run_folder import RunFolder, running_pid
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,43 +29,52 @@ class SyncedRun:
 
 
 def unsent_runs(runs: Path) -> list[Path]:
-    """Return the folders of the runs that MLflow does not have all of, or that go on now."""
+    """Return the folders of the runs that MLflow does not have all of; not of those that go on."""
     return [folder for folder in _tracked(runs) if _is_unsent(folder)]
 
 
 def sync_runs(runs: Path) -> list[SyncedRun]:
     """Send what MLflow does not have of the runs in a folder; those that go on do so themselves."""
-    return [_synced(folder) for folder in unsent_runs(runs)]
+    return [_synced(folder) for folder in _tracked(runs) if _is_unsent(folder)]
 
 
 def _tracked(runs: Path) -> list[Path]:
     return [target.parent.parent for target in sorted(runs.glob(f"*/{SPOOL}/{TARGET_FILE}"))]
 
 
-def _is_unsent(folder: Path) -> bool:
+@contextmanager
+def _sender(folder: Path) -> Iterator[SpoolSender]:
+    sender = SpoolSender(folder / SPOOL, lock_s=0.0)
     try:
-        sender = SpoolSender(folder / SPOOL, lock_s=0.0)
-    except SpoolInUseError:
-        return True
-    except (OSError, ValueError):  # reported as it is sent
-        return True
-    try:
-        return not sender.run_id or sender.unsent_bytes > 0
+        yield sender
     finally:
         sender.close()
+
+
+def _is_unsent(folder: Path) -> bool:
+    try:
+        with _sender(folder) as sender:
+            return not sender.is_complete or (not sender.has_ended and not _goes_on(folder))
+    except SpoolInUseError:  # its own process sends it
+        return False
+    except (HeadraceError, OSError, ValueError, TypeError):  # reported as it is sent
+        return True
+
+
+def _goes_on(folder: Path) -> bool:
+    """Return whether the job of a run runs at this moment, as far as can be seen on this host."""
+    attempts = RunFolder(folder).attempts()
+    return bool(attempts) and running_pid(attempts[-1].launcher) is not None
 
 
 def _synced(folder: Path) -> SyncedRun:
     try:
-        sender = SpoolSender(folder / SPOOL, lock_s=0.0)
-    except SpoolInUseError:
-        return SyncedRun(folder.name, sent=False, fault="it goes on, and its own process sends it")
-    except (OSError, ValueError) as error:
-        return SyncedRun(folder.name, sent=False, fault=f"its spool cannot be read: {error}")
-    try:
-        sender.send()
+        with _sender(folder) as sender:
+            sender.send()
+            if not sender.has_ended and not _goes_on(folder):  # nobody was left to say so
+                sender.end("KILLED", now_ms())
     except (HeadraceError, OSError) as error:
         return SyncedRun(folder.name, sent=False, fault=str(error))
-    finally:
-        sender.close()
+    except (ValueError, TypeError) as error:
+        return SyncedRun(folder.name, sent=False, fault=f"its spool cannot be read: {error}")
     return SyncedRun(folder.name, sent=True)

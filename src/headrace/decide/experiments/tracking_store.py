@@ -6,19 +6,20 @@ the same may succeed later (`StoreUnavailableError`), or it refuses what it was 
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from headrace.core import env
 from headrace.core.errors import HeadraceError
 from headrace.core.file_lock import lock_within, open_lock_file
-from headrace.decide.experiments.run_target import database_file
+from headrace.decide.experiments.run_target import database_file, shown_uri
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -27,17 +28,23 @@ if TYPE_CHECKING:
 ARTIFACTS_FOLDER = "artifacts"
 MOST_METRICS, MOST_PARAMS = 1000, 100
 """In a batch, as MLflow limits them."""
-LONGEST_PARAM, LONGEST_NAME = 6000, 250
-"""Characters of a param's value, and of the name of a param or metric, as MLflow limits them."""
+LONGEST_PARAM, LONGEST_NAME, LONGEST_TAG = 6000, 250, 5000
+"""Characters of a param's value, of the name of a param or metric, and of a tag, as MLflow limits
+them; its newer servers take longer tags."""
 _CREATE_S = 60.0  # for another process to create the tables
-_DEFAULTS = {env.MLFLOW_TIMEOUT: "10", env.MLFLOW_RETRIES: "1", env.MLFLOW_LOGGING_LEVEL: "WARNING"}
+_DEFAULTS = {
+    env.MLFLOW_TIMEOUT: "10",
+    env.MLFLOW_RETRIES: "1",
+    env.MLFLOW_LOGGING_LEVEL: "WARNING",
+    env.MLFLOW_QUIET: "true",
+}
 """Of MLflow's client, unless the user says otherwise: what cannot be sent stays in the spool, and
 of a new database it would print twenty lines."""
-_REFUSALS = {
-    "INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_DOES_NOT_EXIST", "INVALID_STATE",
-    "RESOURCE_ALREADY_EXISTS", "PERMISSION_DENIED", "NOT_FOUND",
-}  # fmt: skip
-"""Error codes of MLflow for which the same request fails again."""
+_REFUSAL_CODE = "INVALID_PARAMETER_VALUE"
+"""MLflow's of what it refuses now and later; a gateway's 400 or 403 may pass, such as a login's."""
+_UNWRITABLE = (OverflowError, UnicodeError)  # in an error of MLflow's
+_REFUSALS = (ValueError, TypeError, OverflowError, ImportError)
+"""Errors of what cannot be written, now and later, such as for want of the store's own library."""
 
 
 class StoreUnavailableError(HeadraceError):
@@ -62,13 +69,16 @@ class TrackingStore:
 
     Args:
         uri: Its tracking URI.
+        has_process: Whether this process is for the store alone: MLflow's client is given less
+            patience there than it has by itself.
 
     Raises StoreUnavailableError, StoreRefusalError.
     """
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, *, has_process: bool = False) -> None:
         self.uri = uri
-        env.change({each.name: value for each, value in _DEFAULTS.items() if each.get() is None})
+        if has_process:
+            env.change({each.name: value for each, value in _DEFAULTS.items() if not each.get()})
         with self._errors(), _database_locked(uri):
             self._client = _open(uri)
 
@@ -116,6 +126,18 @@ class TrackingStore:
         """Create a run."""
         with self._errors():
             return self._client.create_run(experiment_id, at_ms, dict(tags), name)
+
+    def has_run(self, run_id: str) -> bool:
+        """Whether it has a run, which is not deleted."""
+        from mlflow.exceptions import MlflowException
+
+        with self._errors():
+            try:
+                return bool(self._client.get_run(run_id).info.lifecycle_stage == "active")
+            except MlflowException as error:
+                if error.error_code == "RESOURCE_DOES_NOT_EXIST":
+                    return False
+                raise
 
     def run(self, run_id: str) -> Run:
         """Return a run with its params, tags and last metrics."""
@@ -193,14 +215,6 @@ class TrackingStore:
             ) from error
 
 
-def shown_uri(uri: str) -> str:
-    """Return a tracking URI without user and password."""
-    parts = urlsplit(uri)
-    if "@" not in parts.netloc:
-        return uri
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
-
-
 def _open(uri: str) -> MlflowClient:
     from mlflow import MlflowClient
 
@@ -254,20 +268,28 @@ def _all_pages(page: Any) -> Iterator[Any]:
 
 
 def _is_refusal(error: Exception) -> bool:
-    return getattr(error, "error_code", None) in _REFUSALS
+    code = getattr(error, "error_code", None)
+    if code is not None:
+        inner = any(isinstance(each, _UNWRITABLE) for each in _chain(error))
+        return bool(code == _REFUSAL_CODE) or inner
+    is_answer = isinstance(error, (OSError, json.JSONDecodeError))  # of a network, or no JSON
+    return isinstance(error, shutil.Error) or (isinstance(error, _REFUSALS) and not is_answer)
 
 
 def _reason(error: BaseException) -> str:
     """Return what went wrong in one line, of the error where it began."""
-    found, seen = "", set()
-    chain: list[BaseException | None] = [error]
-    while chain:
-        each = chain.pop()
-        if each is None or id(each) in seen:
-            continue
-        seen.add(id(each))
-        if isinstance(each, (sqlite3.Error, OSError)):
-            found = str(each)
-        chain += [getattr(each, "orig", None), each.__cause__ or each.__context__]
-    lines = (found or str(error)).strip().splitlines()
+    began = [each for each in _chain(error) if isinstance(each, (sqlite3.Error, OSError))]
+    lines = str(began[-1] if began else error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and those that it came of, the first of them last."""
+    seen: set[int] = set()
+    following: list[BaseException | None] = [error]
+    while following:
+        each = following.pop()
+        if each is not None and id(each) not in seen:
+            seen.add(id(each))
+            yield each
+            following += [getattr(each, "orig", None), each.__cause__ or each.__context__]
