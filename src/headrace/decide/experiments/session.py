@@ -163,7 +163,7 @@ def log_time_series_metrics(
     metrics: Mapping[str, float], step: int | None = None, wall_time: float | None = None
 ) -> None:
     """Log a point of time series; see `LoggedRun.log_time_series_metrics`."""
-    _current().log_time_series_metrics(metrics, step, wall_time)
+    (_SESSION.run or _current()).log_time_series_metrics(metrics, step, wall_time)
 
 
 def log_artifact(path: str | Path, folder: str = "") -> None:
