@@ -161,13 +161,32 @@ def test_what_cannot_be_logged_is_refused_where_it_is_called(runs: Path):
         experiments.ExperimentRun("bas")
 
 
+@pytest.mark.parametrize("variable", ["HEADRACE_RUN_DIR", "HEADRACE_RECORDS_DIR"])
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_process_of_a_job_logs_to_its_run_or_says_that_it_cannot(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, variable: str, is_there: bool,
+    capsys: pytest.CaptureFixture[str],
+):  # fmt: skip
+    """On another host there is no such folder: that must not fail a script."""
+    if is_there:
+        sender(runs).close()
+    in_folder = "records/attempt-1" if "RECORDS" in variable else ""
+    monkeypatch.setenv(variable, str(runs / "base" / in_folder))
+    for value in (1.0, 2.0):
+        experiments.log_time_series_metrics({"loss": value})
+    experiments.end_run()
+    assert capsys.readouterr().err.count("is dropped") == int(not is_there)
+    files = list((runs / "base" / "experiment").glob("*.jsonl"))
+    assert sum(file.read_text().count('"loss"') for file in files) == (2 if is_there else 0)
+
+
 def sender(runs: Path, *entries: Entry, uri: str = "", name: str = "base") -> SpoolSender:
     """Return what sends a spool that holds entries."""
     spool = runs / name / "experiment"
     if RunTarget.read(spool) is None:
         RunTarget(
             key=f"key of {name}", tracking_uri=uri or database_uri(runs), experiment=EXPERIMENT,
-            run_name=name, started_ms=1, run_type="test",
+            run_name=name, started_ms=1 + len(list(runs.glob("*/experiment"))), run_type="test",
         ).write(spool)  # fmt: skip
     writer = SpoolWriter(spool)
     for entry in entries:

@@ -98,21 +98,30 @@ def test_a_job_of_two_ranks_is_one_run_with_what_they_print_log_and_take(folder:
     assert (steps["kind"] == "train").sum() == 80
 
 
-def test_a_restart_may_log_other_params_and_a_run_that_was_deleted_is_begun_anew(folder: Path):
+def test_a_restart_goes_on_with_the_run_of_the_attempt_before_unless_it_was_deleted(folder: Path):
     words = ["--name", "base", "--profile", "off", "tracked.py", "--mlflow"]
-    assert job(folder, *words, "--lr", "0.1").returncode == 0
+    failed = job(folder, *words, "--lr", "0.1", "--fail")
+    assert failed.returncode == 3
+    _, before = run_of(folder, "base")
+    assert (before.info.status, before.data.metrics["exit_code"]) == ("FAILED", 3)
     changed = job(folder, *words, "--lr", "0.2")
     assert changed.returncode == 0, changed.stderr
     assert "param lr stays as an attempt before has logged it, not 0.2" in changed.stderr
-    client, tracked = run_of(folder, "base")
-    assert tracked.data.params["lr"] == "0.1"
-    client.delete_run(tracked.info.run_id)
+    client, after = run_of(folder, "base")
+    assert after.info.run_id == before.info.run_id
+    assert (after.info.status, after.data.metrics["exit_code"]) == ("FINISHED", 0)
+    assert after.data.tags["headrace.attempt"] == "2"
+    assert after.data.params["lr"] == "0.1"
+    assert points(client, after, "seen.rank0") == [
+        (step, step) for step in range(40) for _ in range(2)
+    ]
+    client.delete_run(after.info.run_id)
     again = job(folder, *words, "--lr", "0.3")
     assert again.returncode == 0, again.stderr
-    _, after = run_of(folder, "base")
-    assert after.info.run_id != tracked.info.run_id
-    assert after.info.status == "FINISHED"
-    assert after.data.params["argument.lr"] == "0.1"  # of the first attempt, as all was sent again
+    _, anew = run_of(folder, "base")
+    assert anew.info.run_id != before.info.run_id
+    assert anew.info.status == "FINISHED"
+    assert anew.data.params["argument.lr"] == "0.1"  # of the first attempt, as all was sent again
 
 
 def test_the_users_own_experiment_is_the_runs(folder: Path):
@@ -122,23 +131,6 @@ def test_the_users_own_experiment_is_the_runs(folder: Path):
     ended = run(folder, *words, HEADRACE_TRACKING_URI="", MLFLOW_EXPERIMENT_ID=number)
     assert ended.returncode == 0, ended.stderr
     assert run_of(folder, "base", "mine")[1].info.status == "FINISHED"
-
-
-def test_a_restart_goes_on_with_the_run_of_the_attempt_before(folder: Path):
-    failed = job(folder, "--name", "base", "--profile", "off", "tracked.py", "--fail")
-    assert failed.returncode == 3
-    _, before = run_of(folder, "base")
-    assert (before.info.status, before.data.metrics["exit_code"]) == ("FAILED", 3)
-    again = job(folder, "--name", "base", "--profile", "off", "tracked.py", "--lr", "1")
-    assert again.returncode == 0, again.stderr
-    client, after = run_of(folder, "base")
-    assert after.info.run_id == before.info.run_id
-    assert (after.info.status, after.data.metrics["exit_code"]) == ("FINISHED", 0)
-    assert after.data.tags["headrace.attempt"] == "2"
-    assert after.data.params["argument.lr"] == "1"
-    assert points(client, after, "seen.rank0") == [
-        (step, step) for step in range(40) for _ in range(2)
-    ]
 
 
 @pytest.mark.parametrize(("signum", "status"), [

@@ -55,6 +55,24 @@ def test_a_remedy_is_tried_and_its_prediction_checked(
     between = printed(tmp_path, "compare", f"{tuning.name}/as-it-is", f"{tuning.name}/{first.name}")
     assert "num_workers: 1 -> " in between
     assert "--apply: - -> num_workers" in between
+    check_several(tmp_path, [f"{tuning.name}/{name}" for name in ("as-it-is", first.name)])
+
+
+def check_several(folder: Path, names: list[str]) -> None:
+    """Compare three runs, of which the third is the first."""
+    three = [*names, names[0]]
+    text = printed(folder, "compare", *three)
+    assert f"{Path(names[1]).name} is the fastest" in " ".join(text.split())
+    assert "num_workers 1" in text
+    runs = json.loads(printed(folder, "compare", "--json", *three))["runs"]
+    pair = json.loads(printed(folder, "compare", "--json", *names))
+    assert [run["differs"] for run in runs] == [False, True, False]
+    assert [runs[1][name] for name in ("speedup", "low", "high")] == [
+        pair[name] for name in ("speedup", "low", "high")
+    ]
+    for run in runs:
+        assert sum(run["phases_ms"].values()) == pytest.approx(run["step_ms"])
+    assert runs[0]["settings"] == runs[2]["settings"] != runs[1]["settings"]
 
 
 FRAIL = """
@@ -118,3 +136,4 @@ def test_wrong_use_is_reported(tmp_path: Path):
     assert "write it first" in printed(tmp_path, "tune", *applied, "x.py", code=2)
     assert "fewer than 10" in printed(tmp_path, "tune", "--steps", "3", "x.py", code=2)
     assert "There is no run" in printed(tmp_path, "compare", "a", "b", code=2)
+    assert "name the run to compare it with" in printed(tmp_path, "compare", "a", code=2)

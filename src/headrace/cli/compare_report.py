@@ -1,11 +1,15 @@
-"""The comparison of two runs in the terminal."""
+"""Comparisons of runs in the terminal."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from headrace.core.units import format_usd
+from headrace.decide.experiments.compared_runs import ComparedRun
 from headrace.observe.whatif.comparison import Comparison
 
 
@@ -34,6 +38,56 @@ def print_comparison(comparison: Comparison, before: str, after: str) -> None:
         f"[dim]{comparison.before_steps:,} and {comparison.after_steps:,} steps; "
         f"90% intervals (of all phases together) by resampling blocks of steps[/dim]"
     )
+
+
+def print_compared_runs(runs: Sequence[ComparedRun]) -> None:
+    """Print a line a run, the first being what others are compared with, and their settings."""
+    console = Console(highlight=False)
+    console.print(f"[bold]{escape(_best_sentence(runs))}[/bold]")
+    phases = [name for name in runs[0].phases_ms if any(_is_long(run, name) for run in runs)]
+    table = Table(box=None, pad_edge=False, collapse_padding=True, header_style="dim")
+    table.add_column("run", overflow="fold")
+    for name in ("speed", "90% interval", "ms/step", "samples/s", "wait", "$/1k samples"):
+        table.add_column(name, justify="right", overflow="fold")
+    for run in runs:
+        interval = f"{run.low:.2f} to {run.high:.2f}" if run is not runs[0] else ""
+        table.add_row(
+            escape(run.name), f"{run.speedup:.2f}x",
+            interval if run.differs or not interval else f"[dim]noise: {interval}[/dim]",
+            f"{run.step_ms:,.2f}",
+            "-" if run.samples_per_s is None else f"{run.samples_per_s:,.0f}",
+            f"{run.data_wait_share:.0%}",
+            "-" if run.usd_per_1k_samples is None else format_usd(run.usd_per_1k_samples),
+        )  # fmt: skip
+    console.print(table)
+    console.print(_phase_table(runs, phases))
+    for run in runs if runs[0].settings else ():
+        settings = ", ".join(f"{name} {value}" for name, value in run.settings.items())
+        console.print(f"{escape(run.name)}: {escape(settings)}")
+
+
+def _best_sentence(runs: Sequence[ComparedRun]) -> str:
+    best = max(runs, key=lambda run: run.speedup)
+    if best is runs[0] or not best.differs:
+        return f"None is faster than {runs[0].name} beyond noise."
+    interval = f"({best.low:.2f} to {best.high:.2f})"
+    return f"{best.name} is the fastest: {best.speedup:.2f}x {runs[0].name} {interval}."
+
+
+def _phase_table(runs: Sequence[ComparedRun], phases: Sequence[str]) -> Table:
+    table = Table(box=None, pad_edge=False, collapse_padding=True, header_style="dim")
+    table.add_column("ms a step", overflow="fold")
+    for name in phases:
+        table.add_column(name.replace("_", " "), justify="right")
+    for run in runs:
+        spent = (f"{run.phases_ms.get(name, 0.0):,.2f}" for name in phases)
+        table.add_row(escape(run.name), *spent)
+    return table
+
+
+def _is_long(run: ComparedRun, phase: str) -> bool:
+    """Return whether a phase is worth a column: it takes a hundredth of a step."""
+    return run.phases_ms.get(phase, 0.0) > 0.01 * run.step_ms
 
 
 def _sentence(comparison: Comparison, after: str) -> str:

@@ -135,9 +135,9 @@ class LoggedRun:
 
 def job_run() -> LoggedRun | None:
     """Return the run of the job that this process is part of; None outside of jobs."""
-    if env.RUN_DIR.get() is None:
+    folder = _job_folder()
+    if folder is None:
         return None
-    folder = Path(env.RUN_DIR.get() or "")
     try:
         tracked = RunTarget.read(folder / SPOOL) is not None
     except (OSError, ValueError, TypeError):  # not this user's, or damaged
@@ -145,6 +145,17 @@ def job_run() -> LoggedRun | None:
     if not tracked:
         print_status("the job is not tracked: what the script logs is dropped")
     return LoggedRun(folder, folder.name, sends=False, tracked=tracked)
+
+
+def _job_folder() -> Path | None:
+    """Return the run's folder in a job's process; None outside of jobs.
+
+    Ray's workers that a script starts know of the records alone, which lie in that folder.
+    """
+    if (folder := env.RUN_DIR.get()) is not None:
+        return Path(folder)
+    records = env.RECORDS_DIR.get()
+    return None if records is None else Path(records).parents[1]
 
 
 def unsent_message(spool: Path) -> str:
