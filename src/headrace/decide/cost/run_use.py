@@ -10,9 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from headrace.observe.doctor.evidence import Evidence, gather_evidence
 from headrace.observe.doctor.gpu_usage import gpu_utilisation
-from headrace.observe.whatif.measured_pipeline import main_loader, read_offload_stats
+from headrace.observe.whatif.measured_pipeline import (
+    HostUsage,
+    main_loader,
+    read_host_usage,
+    read_offload_stats,
+)
 from headrace.observe.whatif.tables import Columns, Tables, columns
 from headrace.observe.whatif.train_steps import TrainSteps, read_steps
 from headrace.platforms.instance_groups import AUXILIARY, TRAINING
@@ -130,20 +134,31 @@ def utilisation_by_role(run: Path) -> Mapping[str, Utilisation]:
 
 def utilisation_in(tables: Tables) -> Mapping[str, Utilisation]:
     """Return the same of an attempt's records."""
-    evidence = gather_evidence(tables)
-    busy, cores = evidence.host.busy_cores, evidence.host.cores
+    steps = read_steps(tables, any_kind=True)
+    host = read_host_usage(tables, steps.span_ns)
+    records = _UsageRecords(system=columns(tables, "system"), steps=steps, host=host)
     training = Utilisation(
-        cpu=None if busy is None else min(busy / cores, 1.0), gpu=gpu_utilisation(evidence)
+        cpu=None if host.busy_cores is None else min(host.busy_cores / host.cores, 1.0),
+        gpu=gpu_utilisation(records),
     )
-    return {TRAINING: training, AUXILIARY: Utilisation(cpu=_auxiliary_cpu(tables, evidence))}
+    return {TRAINING: training, AUXILIARY: Utilisation(cpu=_auxiliary_cpu(tables, steps))}
 
 
-def _auxiliary_cpu(tables: Tables, evidence: Evidence) -> float | None:
-    span = evidence.steps.span_ns
-    offload = read_offload_stats(tables, main_loader(evidence.steps), span)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _UsageRecords:
+    """See `UsageRecords`; to gather all of the doctor's evidence takes a tenth of a second."""
+
+    system: Columns
+    steps: TrainSteps
+    host: HostUsage
+
+
+def _auxiliary_cpu(tables: Tables, steps: TrainSteps) -> float | None:
+    span = steps.span_ns
+    offload = read_offload_stats(tables, main_loader(steps), span)
     if span is None or offload is None or not offload.workers:
         return None
     made = columns(tables, "auxiliary_batches")
     inside = made.where((made["start_ns"] >= span[0]) & (made["start_ns"] <= span[1]))
-    cores = offload.workers * len(evidence.steps.ranks)
+    cores = offload.workers * len(steps.ranks)
     return min(float(inside["process_cpu_ns"].sum()) / (cores * (span[1] - span[0])), 1.0)

@@ -7,17 +7,36 @@ has ranks on the host, the busiest are the run's, one for each rank; otherwise i
 from __future__ import annotations
 
 import re
+from typing import Protocol
 
 import numpy as np
 
-from headrace.observe.doctor.evidence import Evidence
+from headrace.observe.whatif.measured_pipeline import HostUsage
+from headrace.observe.whatif.tables import Columns
+from headrace.observe.whatif.train_steps import TrainSteps
 
 _UTILISATION = re.compile(r"gpu_(\d+)_utilisation_percent")
 _IN_USE = 0.05
 _AT_WORK = 0.005  # NVML counts whole per cents
 
 
-def gpu_utilisation(evidence: Evidence) -> float | None:
+class UsageRecords(Protocol):
+    """What is recorded of a host's use; the doctor's evidence has it among others."""
+
+    @property
+    def system(self) -> Columns:
+        """The table `system`."""
+
+    @property
+    def steps(self) -> TrainSteps:
+        """The training steps."""
+
+    @property
+    def host(self) -> HostUsage:
+        """The host's cores."""
+
+
+def gpu_utilisation(evidence: UsageRecords) -> float | None:
     """Return the mean utilisation of the run's GPUs while steps ran, 0 to 1.
 
     None if it is unknown, or if the run has no part in it: where no GPU did anything, and no events
@@ -30,7 +49,7 @@ def gpu_utilisation(evidence: Evidence) -> float | None:
     return float(np.mean(used)) if used and at_work else None
 
 
-def gpus_of_run(evidence: Evidence) -> tuple[int, ...] | None:
+def gpus_of_run(evidence: UsageRecords) -> tuple[int, ...] | None:
     """Return the numbers of the run's GPUs, as in the table `system`; None if unknown."""
     means, ranks = _mean_utilisation(evidence), evidence.host.ranks
     if sum(mean >= _IN_USE for mean in means.values()) > ranks:
@@ -38,7 +57,7 @@ def gpus_of_run(evidence: Evidence) -> tuple[int, ...] | None:
     return tuple(sorted(means, key=lambda gpu: -means[gpu])[:ranks])
 
 
-def _mean_utilisation(evidence: Evidence) -> dict[int, float]:
+def _mean_utilisation(evidence: UsageRecords) -> dict[int, float]:
     """Return the mean utilisation of each of the host's GPUs while steps ran, if recorded."""
     system, span = evidence.system, evidence.steps.span_ns
     if span is None:
