@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Generator, Iterator
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -121,3 +122,13 @@ def s3_url(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
     for name, value in s3_server.environment().items():
         monkeypatch.setenv(name, value)
     return f"s3://{s3_server.bucket}/{uuid4().hex}"
+
+
+@pytest.fixture(scope="session")
+def new_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty database of MLflow's, to copy: its tables take MLflow two seconds."""
+    from mlflow import MlflowClient
+
+    folder = tmp_path_factory.mktemp("database")
+    MlflowClient(f"sqlite:///{folder / 'mlflow.db'}").search_experiments()
+    return folder / "mlflow.db"

@@ -28,17 +28,10 @@ from headrace.decide.experiments.run_target import RunTarget, database_uri, show
 from headrace.decide.experiments.spool import Entry, SpoolWriter
 from headrace.decide.experiments.spool_sender import SpoolInUseError, SpoolSender
 from jobs import clean_environment, eventually, run_here
-from services.mlflow_server import free_port, mlflow_server
+from services.mlflow_server import free_port, history, mlflow_server
+from services.mlflow_server import run_of as run_in
 
 EXPERIMENT = "resnet"
-
-
-@pytest.fixture(scope="module")
-def new_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty database: its tables take MLflow two seconds."""
-    folder = tmp_path_factory.mktemp("database")
-    MlflowClient(database_uri(folder)).search_experiments()
-    return folder / "mlflow.db"
 
 
 @pytest.fixture
@@ -55,17 +48,8 @@ def runs(tmp_path: Path, new_database: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.undo()
 
 
-def run_of(runs: Path, name: str, experiment: str = EXPERIMENT) -> tuple[MlflowClient, Run]:
-    client = MlflowClient(database_uri(runs))
-    found = client.get_experiment_by_name(experiment)
-    assert found is not None
-    (run,) = client.search_runs([found.experiment_id], f"attributes.run_name = '{name}'")
-    return client, run
-
-
-def history(client: MlflowClient, run: Run, metric: str) -> list[tuple[int, float]]:
-    points = client.get_metric_history(run.info.run_id, metric)
-    return [(point.step, point.value) for point in sorted(points, key=lambda each: each.step)]
+def run_of(runs: Path, name: str) -> tuple[MlflowClient, Run]:
+    return run_in(runs, name, EXPERIMENT)
 
 
 def test_what_a_script_logs_is_what_mlflow_and_pandas_read(runs: Path, tmp_path: Path):

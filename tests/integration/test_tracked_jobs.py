@@ -18,15 +18,10 @@ from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 from headrace import open_run
 from headrace.decide.experiments.run_target import database_uri
 from jobs import clean_environment, eventually, headrace, run
+from services.mlflow_server import history
+from services.mlflow_server import run_of as run_in
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "tracked.py"
-
-
-@pytest.fixture(scope="module")
-def new_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("database")
-    MlflowClient(database_uri(folder)).search_experiments()
-    return folder / "mlflow.db"
 
 
 @pytest.fixture
@@ -39,16 +34,7 @@ def folder(tmp_path: Path, new_database: Path) -> Path:
 
 
 def run_of(folder: Path, name: str, experiment: str = "tracked") -> tuple[MlflowClient, Run]:
-    client = MlflowClient(database_uri(folder / "runs"))
-    found = client.get_experiment_by_name(experiment)
-    assert found is not None
-    (tracked,) = client.search_runs([found.experiment_id], f"attributes.run_name = '{name}'")
-    return client, tracked
-
-
-def points(client: MlflowClient, tracked: Run, metric: str) -> list[tuple[int, float]]:
-    found = client.get_metric_history(tracked.info.run_id, metric)
-    return sorted((point.step, point.value) for point in found)
+    return run_in(folder / "runs", name, experiment)
 
 
 def job(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -77,12 +63,12 @@ def test_a_job_of_two_ranks_is_one_run_with_what_they_print_log_and_take(folder:
     assert tags["headrace.script_run_name"] == "mine"
     assert tags["headrace.verdict"] in " ".join(ended.stderr.split())
     for rank in range(2):
-        seen = points(client, tracked, f"seen.rank{rank}")
+        seen = history(client, tracked, f"seen.rank{rank}")
         assert seen == [(step, step) for step in range(40)]
     losses = [(number, 10.0 * number) for number in range(4)]
-    assert points(client, tracked, "loss") == points(client, tracked, "loss/rank-1") == losses
+    assert history(client, tracked, "loss") == history(client, tracked, "loss/rank-1") == losses
     # Each rank's first run of MLflow's is the job's; the second is one of its own.
-    assert points(client, tracked, "accuracy")[0] == (3, 0.75)
+    assert history(client, tracked, "accuracy")[0] == (3, 0.75)
     other = client.get_experiment_by_name("another")
     assert other is not None
     names = [each.info.run_name for each in client.search_runs([other.experiment_id])]
@@ -112,7 +98,7 @@ def test_a_restart_goes_on_with_the_run_of_the_attempt_before_unless_it_was_dele
     assert (after.info.status, after.data.metrics["exit_code"]) == ("FINISHED", 0)
     assert after.data.tags["headrace.attempt"] == "2"
     assert after.data.params["lr"] == "0.1"
-    assert points(client, after, "seen.rank0") == [
+    assert history(client, after, "seen.rank0") == [
         (step, step) for step in range(40) for _ in range(2)
     ]
     client.delete_run(after.info.run_id)
@@ -158,7 +144,7 @@ def test_a_stopped_or_killed_job_is_a_killed_run_with_all_that_was_logged(
     eventually(ended, "MLflow knows of the end")
     client, tracked = run_of(folder, "base")
     assert tracked.info.status == status
-    assert len(points(client, tracked, "seen.rank0")) == 40
+    assert len(history(client, tracked, "seen.rank0")) == 40
 
 
 def test_a_job_whose_server_is_down_runs_and_says_where_its_run_waits(tmp_path: Path):
@@ -187,9 +173,9 @@ def test_what_a_script_writes_for_tensorboard_is_in_mlflow_and_in_the_runs_event
     assert job(folder, "--name", "base", "tracked.py", "--lr", "0.1").returncode == 0
     assert job(folder, "--name", "base", "tracked.py", "--again").returncode == 0
     client, tracked = run_of(folder, "base")
-    assert points(client, tracked, "loss") == [(step, step / 2) for step in range(40)]
-    assert points(client, tracked, "val/loss") == [(step, step) for step in (0, 10, 20, 30)]
-    assert points(client, tracked, "accuracy")[0][1] == 0.75
+    assert history(client, tracked, "loss") == [(step, step / 2) for step in range(40)]
+    assert history(client, tracked, "val/loss") == [(step, step) for step in (0, 10, 20, 30)]
+    assert history(client, tracked, "accuracy")[0][1] == 0.75
     assert tracked.data.params.items() >= {
         "momentum": "0.5", "amp": "1", "model": "linear", "argument.lr": "0.1",
     }.items()  # fmt: skip

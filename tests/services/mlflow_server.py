@@ -1,4 +1,4 @@
-"""MLflow's own server, with a database and artifacts of its own; and a port where none answers."""
+"""MLflow's own server, and what MLflow's own client reads of runs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from mlflow import MlflowClient
+from mlflow.entities import Run
+
+from headrace.decide.experiments.run_target import database_uri
 from jobs import clean_environment, eventually
 
 _START_S = 120.0  # it imports all of MLflow, beside other tests
@@ -52,3 +56,18 @@ def _answers(uri: str) -> bool:
             return bool(answer.status == 200)
     except OSError:
         return False
+
+
+def run_of(runs: Path, name: str, experiment: str) -> tuple[MlflowClient, Run]:
+    """Return the only run of a name in the database of a runs folder, and the client."""
+    client = MlflowClient(database_uri(runs))
+    found = client.get_experiment_by_name(experiment)
+    assert found is not None
+    (run,) = client.search_runs([found.experiment_id], f"attributes.run_name = '{name}'")
+    return client, run
+
+
+def history(client: MlflowClient, run: Run, metric: str) -> list[tuple[int, float]]:
+    """Return the points of a metric as (step, value), by step."""
+    points = client.get_metric_history(run.info.run_id, metric)
+    return sorted((point.step, point.value) for point in points)

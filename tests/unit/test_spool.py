@@ -1,4 +1,4 @@
-"""The spool of a run: what is logged is read once, in order, whoever logs and however it ends."""
+"""The spool of a run: each entry is read once, in order, across threads, forks and full disks."""
 
 from __future__ import annotations
 

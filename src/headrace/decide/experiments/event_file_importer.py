@@ -12,15 +12,10 @@ class EventFileImporter:
     """Reads the event files that entries of a spool name, and logs their scalars to the spool.
 
     Each of these entries says how far the file was read, so that after a restart none comes again.
-
-    Args:
-        spool: The spool.
-        reads: Whether it does; False after a file that cannot be read.
     """
 
-    def __init__(self, spool: Path, *, reads: bool = True) -> None:
+    def __init__(self, spool: Path) -> None:
         self._spool = spool
-        self._reads = reads
         self._writer = SpoolWriter(spool)
         self._offsets: dict[str, int] = {}
         self._files: dict[str, EventFile] = {}
@@ -29,8 +24,6 @@ class EventFileImporter:
 
     def copy(self) -> None:
         """Log what was written since the last call; raises OSError, and what TensorBoard raises."""
-        if not self._reads:
-            return
         self._look_for_files()
         for path, file in self._files.items():
             for entry in file.read():

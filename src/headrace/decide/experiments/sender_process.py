@@ -38,7 +38,7 @@ class _Sender:
 
     def __init__(self, spool: Path) -> None:
         self._sender = SpoolSender(spool)
-        self._importer = EventFileImporter(spool)
+        self._importer: EventFileImporter | None = EventFileImporter(spool)
         self._log: TensorBoardLog | None = None
         self._writes_log = self._sender.target.tensorboard
         self._spool = spool
@@ -54,11 +54,12 @@ class _Sender:
 
     def send(self) -> bool:
         """Send what is new; return whether all of it was sent."""
-        try:
-            self._importer.copy()
-        except Exception as error:  # noqa: BLE001 - files of others, read by code of others
-            self._importer = EventFileImporter(self._spool, reads=False)
-            print_status(f"what the script writes for TensorBoard is not tracked: {error}")
+        if self._importer is not None:
+            try:
+                self._importer.copy()
+            except Exception as error:  # noqa: BLE001 - files of others, read by code of others
+                self._importer = None
+                print_status(f"what the script writes for TensorBoard is not tracked: {error}")
         is_sent = self._tried(self._sender.send)
         if self._writes_log:
             self._write_log()

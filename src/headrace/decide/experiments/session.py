@@ -7,7 +7,7 @@
         experiments.log_time_series_metrics({"loss": loss}, step=step)
 
 Signatures are those of Vertex AI's SDK. In a job of `headrace run` the job's own run is logged to,
-whatever rank calls, and it goes on after a restart.
+by all ranks of the host with the run's folder, and it goes on after a restart.
 """
 
 from __future__ import annotations
