@@ -31,7 +31,8 @@ FRONTS = """
     data.shards.shard_packer data.storage.cache.cached_store data.storage.client.credentials
     data.storage.client.fork_state data.storage.client.retries
     data.storage.client.subprocess_client data.storage.client.subprocess_protocol
-    data.storage.store data.transforms.decode data.transforms.resize decide.experiments.run_target
+    data.storage.store data.transforms.decode data.transforms.resize
+    decide.experiments.metric_curves decide.experiments.run_target decide.experiments.sent_state
     decide.experiments.spool
     jobs.environment.script_command jobs.environment.script_environment jobs.failure
     jobs.host_run jobs.hosts.cluster_join jobs.output jobs.requirements jobs.sync.output_process
@@ -59,7 +60,8 @@ PURE = """
     jobs.hosts.host_commands jobs.hosts.offload_setup jobs.hosts.script_ray jobs.job_file
     jobs.job_request
     jobs.options jobs.sagemaker_sdk.config jobs.sagemaker_sdk.debugger jobs.sagemaker_sdk.inputs
-    jobs.spec jobs.sync.remote_copy observe.doctor.core_contention observe.doctor.debugger_rules
+    jobs.spec jobs.sweep.sweep_file jobs.sync.remote_copy observe.doctor.core_contention
+    observe.doctor.debugger_rules
     observe.doctor.diagnosis observe.doctor.epoch_begins observe.doctor.evidence
     observe.doctor.findings observe.doctor.gpu_usage observe.doctor.leak_candidates
     observe.doctor.remedies

@@ -17,6 +17,10 @@ def compare(
         typer.Argument(metavar="RUN RUN...", help="Names or folders; the first is compared with."),
     ],
     *,
+    html: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Write a page: curves, phases, utilisation and cost."),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
     runs_dir: RunsDir = None,
 ) -> None:
@@ -29,10 +33,21 @@ def compare(
     from headrace.records.reader import find_run
 
     found = [find_run(run, runs_dir) for run in runs]
+    if html is not None:
+        typer.echo(str(_write_page(found, html)))
+        return
     if len(found) == 2:
         _compare_two(*found, json=json)
     else:
         _compare_several(found, json=json)
+
+
+def _write_page(found: list[Path], output: str) -> Path:
+    from headrace.decide.experiments.compared_runs import compared_runs
+    from headrace.report.comparison_page import read_comparison_data, write_comparison
+
+    name = " · ".join(run.name for run in found[:3]) + (" ..." if len(found) > 3 else "")
+    return write_comparison(read_comparison_data(compared_runs(found), name), output)
 
 
 def _compare_two(before: Path, after: Path, *, json: bool) -> None:

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from headrace.core.units import format_usd
-from headrace.decide.experiments.compared_runs import ComparedRun
+from headrace.decide.experiments.compared_runs import ComparedRun, fastest_sentence
 from headrace.observe.whatif.comparison import Comparison
 
 
@@ -43,7 +43,7 @@ def print_comparison(comparison: Comparison, before: str, after: str) -> None:
 def print_compared_runs(runs: Sequence[ComparedRun]) -> None:
     """Print a line a run, the first being what others are compared with, and their settings."""
     console = Console(highlight=False)
-    console.print(f"[bold]{escape(_best_sentence(runs))}[/bold]")
+    console.print(f"[bold]{escape(fastest_sentence(runs))}[/bold]")
     phases = [name for name in runs[0].phases_ms if any(_is_long(run, name) for run in runs)]
     table = Table(box=None, pad_edge=False, collapse_padding=True, header_style="dim")
     table.add_column("run", overflow="fold")
@@ -64,14 +64,6 @@ def print_compared_runs(runs: Sequence[ComparedRun]) -> None:
     for run in runs if runs[0].settings else ():
         settings = ", ".join(f"{name} {value}" for name, value in run.settings.items())
         console.print(f"{escape(run.name)}: {escape(settings)}")
-
-
-def _best_sentence(runs: Sequence[ComparedRun]) -> str:
-    best = max(runs, key=lambda run: run.speedup)
-    if best is runs[0] or not best.differs:
-        return f"None is faster than {runs[0].name} beyond noise."
-    interval = f"({best.low:.2f} to {best.high:.2f})"
-    return f"{best.name} is the fastest: {best.speedup:.2f}x {runs[0].name} {interval}."
 
 
 def _phase_table(runs: Sequence[ComparedRun], phases: Sequence[str]) -> Table:

@@ -29,6 +29,13 @@ _PRICES_HELP = """List the prices of instance types with day and source, and war
 
 Example: headrace cost prices g5.xlarge g5.4xlarge
 """
+_ADVISE_HELP = """Say on which hosts the run would be cheapest, or fast enough, as predicted of it.
+
+Compares the same accelerator with more cores, auxiliary CPU hosts, several accelerators or hosts,
+and what the doctor would change, by throughput and by dollars for 1,000 samples.
+
+Example: headrace cost advise base --instance-type g5.xlarge --target 500
+"""
 _PRICE_HELP = (
     "Dollars an hour of a host: USD of all, TYPE=USD of an instance type, GROUP=USD of a group's. "
     "May be repeated."
@@ -50,6 +57,7 @@ def register(app: typer.Typer) -> None:
     )
     group.callback()(lambda: None)
     group.command(name="show", help=_SHOW_HELP)(_show)
+    group.command(name="advise", help=_ADVISE_HELP)(_advise)
     group.command(name="prices", help=_PRICES_HELP)(_prices)
     app.add_typer(group, name="cost")
 
@@ -81,6 +89,58 @@ def _show(
     from headrace.cli.cost_report import print_run_cost
 
     print_run_cost(cost)
+
+
+def _advise(
+    run: Run = None,
+    *,
+    target: Annotated[
+        float | None, typer.Option(min=0, help="At least so many samples a second.")
+    ] = None,
+    deadline: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Train on all samples within it: 2h, 30min.")
+    ] = None,
+    budget: Annotated[
+        float | None, typer.Option(min=0, metavar="USD", help="Train on all samples for no more.")
+    ] = None,
+    samples: Annotated[
+        int, typer.Option(min=0, help="All samples; by default those that the run trained on.")
+    ] = 0,
+    cloud: Annotated[
+        str, typer.Option(help="aws, gcp or sagemaker; by default that of the run's hosts.")
+    ] = "",
+    price: Annotated[list[str] | None, typer.Option(metavar="[NAME=]USD", help=_PRICE_HELP)] = None,
+    instance_type: Annotated[
+        list[str] | None, typer.Option(metavar="[GROUP=]TYPE", help=_TYPE_HELP)
+    ] = None,
+    region: Annotated[str, typer.Option(help=_REGION_HELP)] = "",
+    spot: Annotated[bool, typer.Option("--spot", help="The hosts are spot instances.")] = False,
+    prices: Annotated[list[Path] | None, typer.Option(metavar="FILE", help=_FILES_HELP)] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the advice as JSON.")] = False,
+    runs_dir: RunsDir = None,
+) -> None:
+    from headrace.core.errors import check_choices
+    from headrace.core.units import parse_seconds
+    from headrace.decide.cost.advice import Goal, advise
+    from headrace.decide.cost.host_mixes import CLOUDS
+    from headrace.records.reader import find_run
+
+    if cloud:
+        check_choices([cloud], CLOUDS, "--cloud ")
+    goal = Goal(
+        samples_per_s=target, deadline_s=None if deadline is None else parse_seconds(deadline),
+        budget_usd=budget, samples=samples,
+    )  # fmt: skip
+    pricing = _pricing(price or (), instance_type or (), prices or (), region, spot=spot)
+    advice = advise(find_run(run, runs_dir), pricing, goal, cloud=cloud)
+    if json:
+        from headrace.cli.data_report import print_json
+
+        print_json(advice.to_json())
+        return
+    from headrace.cli.advice_report import print_advice
+
+    print_advice(advice)
 
 
 def _prices(

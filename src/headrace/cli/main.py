@@ -69,7 +69,7 @@ def _is_open(descriptor: int) -> bool:
 
 
 VERBS = (
-    "run", "tune", "doctor", "report", "top", "profile", "compare", "runs", "cost", "data",
+    "run", "sweep", "tune", "doctor", "report", "top", "profile", "compare", "runs", "cost", "data",
     "cluster",
 )  # fmt: skip
 """The modules of the verbs, in the order of the help."""

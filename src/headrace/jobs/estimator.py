@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import Parameter, Signature
@@ -21,20 +20,15 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 from headrace.core import env
 from headrace.core.console import print_status
 from headrace.core.errors import LaunchError, UsageError
-from headrace.core.process.parent_death import parent_bound_command
 from headrace.jobs.job_request import JobRequest, argument_names, as_json, request_job, run_stem
 from headrace.jobs.options import check_interval
 from headrace.jobs.run_handle import RunHandle
+from headrace.jobs.run_start import check_run, run_command, start_run
 from headrace.jobs.sagemaker_sdk.config import FrameworkProfile, read_profile
 from headrace.jobs.sagemaker_sdk.debugger import ProfilerRule, ignored_settings, read_rules
 from headrace.jobs.sagemaker_sdk.inputs import Input, named_inputs
-from headrace.records.redaction import HIDDEN, hide_secrets, redact
-from headrace.records.run_folder import (
-    LAUNCHER_LOG,
-    Attempt,
-    RunFolder,
-    open_run_folder,
-)
+from headrace.records.redaction import HIDDEN, hide_secrets
+from headrace.records.run_folder import Attempt, RunFolder
 
 _FIT_KEYS = ("inputs", "notes", "experiment_config", "profiler_updates")
 _DRY_RUN_S = 3600.0  # a listing of ten million objects takes a quarter of it
@@ -228,8 +222,8 @@ class Estimator:
         for note in request.notes:
             print_status(note)
         self.latest_run = None
-        self.latest_run = run = _start_run(
-            request, job_name or request.job_name, run_stem(self._given), tied=wait,
+        self.latest_run = run = start_run(
+            request, job_name or request.job_name, stem=run_stem(self._given), tied=wait,
             folder=self._folder(),
         )  # fmt: skip
         if not wait:
@@ -240,7 +234,7 @@ class Estimator:
             print_status(f"{run.name} is asked to stop")
             run.stop()
             raise
-        _check_run(run)
+        check_run(run)
 
     def dry_run(self, inputs: Input | Mapping[str, Input] | None = None) -> str:
         """Return what `fit` would start: hosts, ranks, variables, arguments, data to move.
@@ -249,7 +243,7 @@ class Estimator:
             UsageError: An invalid value.
         """
         request = self._request(inputs, None)
-        command, variables = _command(request, "--dry-run")
+        command, variables = run_command(request, "--dry-run")
         try:
             result = subprocess.run(
                 command, env=env.child_environment(variables), cwd=self._folder(),
@@ -275,7 +269,7 @@ class Estimator:
         """Wait for the end of the latest run; raises as `fit` does."""
         run = self._run()
         run.wait()
-        _check_run(run)
+        check_run(run)
 
     def stop(self, grace_s: float = 120.0) -> None:
         """Send SIGTERM to the latest run; kill it after the grace period, in seconds."""
@@ -365,53 +359,3 @@ def _signature() -> Signature:
 Estimator.__signature__ = _signature()  # type: ignore[attr-defined]
 PyTorch = Estimator
 """SageMaker's name for an Estimator of a PyTorch script."""
-_HEADRACE = (sys.executable, "-P", "-m", "headrace.cli.main")
-
-
-def _command(request: JobRequest, flag: str) -> tuple[list[str], dict[str, str]]:
-    """Return the command line that starts a job, without its secrets, and variables with those."""
-    words = ["run", flag, *request.flags(), request.script]
-    shown = redact(words)
-    return [*_HEADRACE, *shown], {**request.variables, **env.split_command_line(words, shown)}
-
-
-def _start_run(
-    request: JobRequest, name: str | None, stem: str, *, tied: bool, folder: Path | None
-) -> RunHandle:
-    run = open_run_folder(run_dir=None, name=name, script=stem)
-    before = len(run.attempts())
-    run.check_free()
-    command, variables = _command(request, f"--run-dir={run.path}")
-    with (run.path / LAUNCHER_LOG).open("ab") as log:
-        begin = log.tell()
-        process = subprocess.Popen(
-            parent_bound_command(sys.executable, command) if tied else command,
-            env=env.child_environment(
-                {**variables, env.JOB_REQUEST.name: request.arguments_json()}
-            ),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            cwd=folder,
-            start_new_session=True,  # ctrl-C in a notebook, or its end, does not signal the job
-        )
-    return RunHandle(path=run.path, number=before + 1, begin=begin, process=process)
-
-
-def _check_run(run: RunHandle) -> None:
-    try:
-        run.check()
-    finally:
-        _remove_refused(run)
-    if run.state == "Stopped":
-        attempt = run.attempt
-        why = f" ({attempt.reason})" if attempt is not None and attempt.reason else ""
-        print_status(f"{run.name} was stopped{why}: look whether it did what you expect")
-
-
-def _remove_refused(run: RunHandle) -> None:
-    """Remove the folder of a run that was refused before its first attempt."""
-    others = [path for path in run.path.iterdir() if path.name != LAUNCHER_LOG]
-    if not others and not RunFolder(run.path).attempts():
-        (run.path / LAUNCHER_LOG).unlink(missing_ok=True)
-        run.path.rmdir()

@@ -17,7 +17,8 @@ from headrace.jobs.sagemaker_sdk.inputs import named_inputs
 
 _TOML, _YAML = (".toml",), (".yaml", ".yml")
 _SUFFIXES = (*_TOML, *_YAML)
-_INPUTS = "inputs"
+INPUTS = "inputs"
+"""The key of a job's channels."""
 _DRY_RUN = "dry_run"
 _KEYS_HINT = "Write its keys as docs/estimator.md lists them, such as entry_point: train.py."
 
@@ -31,13 +32,15 @@ def with_job_file(argv: Sequence[str]) -> list[str]:
     value, which is named with its key; or a flag of ours follows the file).
     """
     own, rest = split_headrace_flags(argv)
-    if not rest or not rest[0].endswith(_SUFFIXES):
+    if not rest or not is_job_file(rest[0]):
         return list(argv)
     behind, arguments = _split_after_file(rest[0], rest[1:])
     file, where = Path(rest[0]), f"{rest[0]}: "
-    given = _read(file)
-    inputs = named_inputs(given.get(_INPUTS), where)
-    request = request_job(given, inputs, where, more=(_INPUTS,))
+    given = read_job_file(file)
+    if "sweep" in given:
+        raise UsageError(f"{file} is a sweep of several runs: headrace sweep {file}")
+    inputs = named_inputs(given.get(INPUTS), where)
+    request = request_job(given, inputs, where, more=(INPUTS,))
     env.change({**request.variables, env.JOB_REQUEST.name: request.arguments_json()})
     for note in request.notes:
         print_status(f"{where}{note}")
@@ -45,6 +48,11 @@ def with_job_file(argv: Sequence[str]) -> list[str]:
     if request.job_name is not None and not own.keys() & {"run_dir", "name"}:
         typed["name"] = [request.job_name]
     return [*request.flags(typed), request.script, *arguments]
+
+
+def is_job_file(name: str) -> bool:
+    """Whether a file is a job file, by its name."""
+    return name.endswith(_SUFFIXES)
 
 
 def _split_after_file(file: str, behind: Sequence[str]) -> tuple[Texts, list[str]]:
@@ -71,7 +79,8 @@ def _split_after_file(file: str, behind: Sequence[str]) -> tuple[Texts, list[str
     return ours, theirs
 
 
-def _read(file: Path) -> Mapping[str, Any]:
+def read_job_file(file: Path) -> Mapping[str, Any]:
+    """Return the keys of a TOML or YAML file; raises UsageError."""
     try:
         text = file.read_text(encoding="utf-8-sig")  # editors of Windows begin it with a BOM
     except FileNotFoundError:

@@ -12,7 +12,7 @@ import signal
 import socket
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +30,7 @@ from headrace.decide.experiments.run_target import (
 )
 from headrace.decide.experiments.spool import RUNNING, SPOOL, Entry, SpoolWriter, now_ms
 from headrace.jobs.spec import NO_TRACKING, RunOptions
+from headrace.records.job_settings import attempt_params, request_settings
 from headrace.records.run_folder import Attempt, RunFolder, runs_folder
 
 if TYPE_CHECKING:
@@ -102,8 +103,10 @@ def _first_entries(folder: RunFolder, attempt: Attempt) -> Iterator[Entry]:
     yield {"kind": "status", "at_ms": at_ms, "status": RUNNING}
     of_arguments, of_job = JOB_PREFIXES
     params = {f"{of_job}script": attempt.argv[0], f"{of_job}world_size": str(attempt.world_size)}
-    arguments = script_params(attempt.argv[1:])
+    arguments = attempt_params(attempt)
     params |= {f"{of_arguments}{name}": value for name, value in arguments.items()}
+    settings = request_settings(attempt.asked)
+    params |= {f"{of_job}{name}": value for name, value in settings.items()}
     yield {"kind": "params", "at_ms": at_ms, "values": params}
     tags = {
         "mlflow.source.name": attempt.argv[0],
@@ -118,34 +121,6 @@ def _first_entries(folder: RunFolder, attempt: Attempt) -> Iterator[Entry]:
     if attempt.groups:
         tags["headrace.groups"] = json.dumps(attempt.groups)
     yield {"kind": "tags", "at_ms": at_ms, "values": tags}
-
-
-def script_params(words: Sequence[str]) -> dict[str, str]:
-    """Return a script's arguments as params: `--lr 0.1` and `--lr=0.1` are lr; others by place.
-
-    A flag without a value is "true"; of values after one flag all count, with spaces between.
-    """
-    found: dict[str, str] = {}
-    name, place = "", 0
-    for word in words:
-        if word.startswith("-") and not _is_number(word) and word.strip("-"):
-            name, has_value, value = word.lstrip("-").partition("=")
-            found[name] = value if has_value else "true"
-            name = "" if has_value else name
-        elif name:
-            found[name] = word if found[name] == "true" else f"{found[name]} {word}"
-        else:
-            found[str(place)] = word
-            place += 1
-    return found
-
-
-def _is_number(word: str) -> bool:
-    try:
-        float(word)
-    except ValueError:
-        return False
-    return True
 
 
 def _user() -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import shlex
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
@@ -24,6 +23,12 @@ from headrace.core.file_lock import is_locked
 from headrace.core.units import format_seconds
 from headrace.records import ring, store, system_table
 from headrace.records.collector import dropped_row, fault_row
+from headrace.records.job_settings import (
+    attempt_flags,
+    attempt_params,
+    flag_values,
+    request_settings,
+)
 from headrace.records.layout import (
     LOCK,
     PARQUET,
@@ -332,21 +337,20 @@ _APPLY_FLAG = "--apply"
 
 
 def run_provenance(records: Records) -> dict[str, str]:
-    """Return script with arguments, overrides and versions by name; empty without run.json."""
+    """Return script, arguments, settings, overrides and versions; empty without run.json."""
     with suppress(LaunchError):
         for attempt in RunFolder(records.path).attempts():
             if attempt.number == records.attempt:
-                applied = _applied_overrides(attempt.command[: -len(attempt.argv) or None])
-                script = shlex.join(attempt.argv)
-                return {"script": script, _APPLY_FLAG: applied, **attempt.versions}
+                applied = ["-", *flag_values(attempt_flags(attempt), _APPLY_FLAG)][-1]
+                script = attempt.argv[0]
+                arguments = {_flag(name): each for name, each in attempt_params(attempt).items()}
+                asked = request_settings(attempt.asked)
+                asked.pop("apply", None)  # as the flag
+                versions = attempt.versions
+                return {"script": script, **arguments, **asked, _APPLY_FLAG: applied, **versions}
     return {}
 
 
-def _applied_overrides(flags: tuple[str, ...]) -> str:
-    """Return the value of `--apply`; "-" without it."""
-    found = "-"
-    for flag, following in zip(flags, (*flags[1:], ""), strict=True):
-        name, equals, value = flag.partition("=")
-        if name == _APPLY_FLAG:
-            found = value if equals else following
-    return found
+def _flag(name: str) -> str:
+    """Return a script's argument as it was typed; one without a flag by its place."""
+    return f"argument {int(name) + 1}" if name.isdecimal() else f"--{name}"

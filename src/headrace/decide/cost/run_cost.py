@@ -128,13 +128,13 @@ def price_json(price: Price) -> dict[str, Any]:
     return {**asdict(price), "day": None if price.day is None else price.day.isoformat()}
 
 
-def known_cost(run: Path) -> RunCost | None:
-    """Return what a run has cost so far, without utilisation; None where a price is not known.
+def known_cost(run: Path, *, utilisation: bool = False) -> RunCost | None:
+    """Return what a run has cost so far; None where a price is not known.
 
     UsageError: A file of prices that HEADRACE_PRICES names cannot be read.
     """
     try:
-        return run_cost(run, Pricing(catalogue=PriceCatalogue()), utilisation=False)
+        return run_cost(run, Pricing(catalogue=PriceCatalogue()), utilisation=utilisation)
     except UnknownPriceError:
         return None
 
@@ -178,6 +178,20 @@ def run_cost(run: Path, pricing: Pricing, *, utilisation: bool = True) -> RunCos
         samples=sum(use.samples for use, _ in done),
         epochs=sum(use.epochs for use, _ in done),
     )
+
+
+def last_groups(run: Path, pricing: Pricing) -> list[tuple[str, GroupCost]]:
+    """Return (role, group) of a run's last attempt; raises as `run_cost` does."""
+    uses = list(attempt_uses(run))
+    if not uses:
+        raise RecordsError(f"{run} has no attempt: nothing was started there.")
+    attempt, use = uses[-1]
+    found = [
+        (str(group["role"]), _group_cost(group, use, pricing, {}))
+        for group in _groups(run, attempt)
+    ]
+    _check_names(pricing, [group for _, group in found])
+    return found
 
 
 def _added(paid: Sequence[Sequence[GroupCost]]) -> tuple[GroupCost, ...]:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace.core.errors import HeadraceError
-from headrace.observe.whatif.comparison import Comparison, compare
+from headrace.decide.cost.run_use import Utilisation, utilisation_in
+from headrace.observe.whatif.comparison import Comparison, check_steps, compare
+from headrace.observe.whatif.tables import CachedTables
+from headrace.observe.whatif.train_steps import read_steps
 from headrace.records.reader import open_records, run_provenance
+
+if TYPE_CHECKING:
+    from headrace.decide.cost.run_cost import RunCost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +30,9 @@ class ComparedRun:
         high: Of the same.
         phases_ms: Of a mean step, by phase.
         settings: Those in which any of the runs differs from the first, by name.
-        usd_per_1k_samples: None where prices or samples are not known.
+        utilisation: How busy its hosts were, by their role.
+        cost: None where prices are not known.
+        folder: The run's.
     """
 
     name: str
@@ -35,7 +43,14 @@ class ComparedRun:
     high: float
     phases_ms: dict[str, float]
     settings: dict[str, str]
-    usd_per_1k_samples: float | None
+    utilisation: Mapping[str, Utilisation]
+    cost: RunCost | None
+    folder: Path = field(repr=False)
+
+    @property
+    def usd_per_1k_samples(self) -> float | None:
+        """Dollars for a thousand samples; None where prices or samples are not known."""
+        return None if self.cost is None else self.cost.usd_per_1k_samples
 
     @property
     def differs(self) -> bool:
@@ -49,9 +64,10 @@ class ComparedRun:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON's own types."""
-        return {
-            **asdict(self), "differs": self.differs, "data_wait_share": self.data_wait_share,
-        }  # fmt: skip
+        shown = ("name", "step_ms", "samples_per_s", "speedup", "low", "high", "phases_ms")
+        derived = ("settings", "usd_per_1k_samples", "differs", "data_wait_share")
+        use = {role: asdict(each) for role, each in self.utilisation.items()}
+        return {**{name: getattr(self, name) for name in (*shown, *derived)}, "utilisation": use}
 
 
 def compared_runs(folders: Sequence[Path]) -> list[ComparedRun]:
@@ -61,32 +77,51 @@ def compared_runs(folders: Sequence[Path]) -> list[ComparedRun]:
     """
     records = [open_records(folder) for folder in folders]
     made_with = [run_provenance(each) for each in records]
+    tables = [CachedTables(each) for each in records]
     comparisons = [
-        compare(records[0], each, made_with=(made_with[0], made))
-        for each, made in zip(records[1:], made_with[1:], strict=True)
+        compare(tables[0], each, made_with=(made_with[0], made))
+        for each, made in zip(tables[1:], made_with[1:], strict=True)
     ]
-    names = [folder.name for folder in folders]
-    costs = [_usd_per_1k_samples(folder) for folder in folders]
-    first = comparisons[0]
     settings = _settings(comparisons)
-    found = [
-        ComparedRun(
-            name=names[0], step_ms=first.before_ms, samples_per_s=first.before_samples_per_s,
-            speedup=1.0, low=1.0, high=1.0, settings=next(settings),
-            phases_ms={each.phase: each.before_ms for each in first.phases},
-            usd_per_1k_samples=costs[0],
-        )
-    ]  # fmt: skip
-    for name, each, cost in zip(names[1:], comparisons, costs[1:], strict=True):
+    found = []
+    for folder, each, speed in zip(folders, tables, _speeds(comparisons), strict=True):
         found.append(
             ComparedRun(
-                name=name, step_ms=each.after_ms, samples_per_s=each.after_samples_per_s,
-                speedup=each.speedup, low=each.low, high=each.high, settings=next(settings),
-                phases_ms={change.phase: change.after_ms for change in each.phases},
-                usd_per_1k_samples=cost,
+                name=folder.name, folder=folder, settings=next(settings),
+                utilisation=utilisation_in(each), cost=_known_cost(folder), **speed,
             )
         )  # fmt: skip
     return found
+
+
+def check_comparable(folder: Path) -> None:
+    """Raise RecordsError where a run has no records, or too few steps to be compared."""
+    check_steps(read_steps(open_records(folder)), folder.name)
+
+
+def fastest_sentence(runs: Sequence[ComparedRun]) -> str:
+    """Return which of compared runs is the fastest, and by how much."""
+    best = max(runs, key=lambda run: run.speedup)
+    if best is runs[0] or not best.differs:
+        return f"None is faster than {runs[0].name} beyond noise."
+    interval = f"({best.low:.2f} to {best.high:.2f})"
+    return f"{best.name} is the fastest: {best.speedup:.2f}x {runs[0].name} {interval}."
+
+
+def _speeds(comparisons: Sequence[Comparison]) -> Iterator[dict[str, Any]]:
+    """Yield the speed and phases of the first run, and of each that was compared with it."""
+    first = comparisons[0]
+    yield {
+        "step_ms": first.before_ms, "samples_per_s": first.before_samples_per_s,
+        "speedup": 1.0, "low": 1.0, "high": 1.0,
+        "phases_ms": {each.phase: each.before_ms for each in first.phases},
+    }  # fmt: skip
+    for found in comparisons:
+        yield {
+            "step_ms": found.after_ms, "samples_per_s": found.after_samples_per_s,
+            "speedup": found.speedup, "low": found.low, "high": found.high,
+            "phases_ms": {each.phase: each.after_ms for each in found.phases},
+        }  # fmt: skip
 
 
 def _settings(comparisons: Sequence[Comparison]) -> Iterator[dict[str, str]]:
@@ -97,12 +132,10 @@ def _settings(comparisons: Sequence[Comparison]) -> Iterator[dict[str, str]]:
         yield {**first, **{each.setting: each.after for each in found.settings}}
 
 
-def _usd_per_1k_samples(folder: Path) -> float | None:
-    """Return what a thousand samples cost; None where that is not known."""
+def _known_cost(folder: Path) -> RunCost | None:
     from headrace.decide.cost.run_cost import known_cost
 
     try:
-        cost = known_cost(folder)
+        return known_cost(folder, utilisation=True)
     except HeadraceError:  # said by `headrace cost show`
         return None
-    return None if cost is None else cost.usd_per_1k_samples

@@ -147,7 +147,7 @@ def compare(
     Raises:
         RecordsError: One of them has too few steps.
     """
-    one, other = _steps(before, "first"), _steps(after, "second")
+    one, other = _steps(before, "The first run"), _steps(after, "The second run")
     rates = [steps.samples_per_s for steps in (one, other)]
     by_steps = float(one.wall_ns.mean() / other.wall_ns.mean())
     speedup = rates[1] / rates[0] if rates[0] and rates[1] else by_steps
@@ -217,13 +217,18 @@ def _changed_settings(before: dict[str, str], after: dict[str, str]) -> tuple[Se
     )
 
 
-def _steps(tables: Tables, which: str) -> TrainSteps:
-    steps = read_steps(tables)
+def check_steps(steps: TrainSteps, run: str) -> None:
+    """Raise RecordsError where a run, as its message names it, has too few steps to be compared."""
     if len(steps) < FEWEST_STEPS:
         raise RecordsError(
-            f"The {which} run has {len(steps)} training steps after its warm-up; to compare runs "
-            f"takes {FEWEST_STEPS}. Let it train longer."
+            f"{run} has {len(steps)} training steps after its warm-up; to compare runs takes "
+            f"{FEWEST_STEPS}. Let it train longer."
         )
+
+
+def _steps(tables: Tables, run: str) -> TrainSteps:
+    steps = read_steps(tables)
+    check_steps(steps, run)
     return steps
 
 

@@ -240,36 +240,40 @@ def interval_width(speedup: float, calibration: float = 1.0) -> float:
     return float(np.hypot(doubt * (speedup - 1.0), _RUN_NOISE * speedup))
 
 
-def with_workers(simulator: Simulator, count: int) -> Prediction:
-    """Return the predicted effect of a number of workers, also of other loaders of the steps."""
+def with_workers(
+    simulator: Simulator, count: int, *, cores: float | None = None, ranks: int | None = None
+) -> Prediction:
+    """Return the predicted effect of a number of workers, also of other loaders of the steps.
+
+    On a host with other cores, or with other ranks, if these are given.
+    """
+    change = PipelineChange(workers=count, is_of_all_loaders=True, cores=cores, ranks=ranks)
     if simulator.measured.pipeline.workers:
-        return simulator.predict(PipelineChange(workers=count, is_of_all_loaders=True))
+        return simulator.predict(change)
     # Without workers so far, the cost of reading their batches is an assumption.
     least, most = (
-        PipelineChange(
-            workers=count,
-            is_of_all_loaders=True,
-            consume_saved_ns=-cost,
-            consume_cpu_added_ns=cost,
-        )
-        for cost in _HANDOFF_NS
+        replace(change, consume_saved_ns=-cost, consume_cpu_added_ns=cost) for cost in _HANDOFF_NS
     )
     return simulator.predict(least, most)
 
 
-def with_auxiliary(simulator: Simulator, cores: float) -> Prediction:
+def with_auxiliary(
+    simulator: Simulator, cores: float, speeds: tuple[float, float] | None = None
+) -> Prediction:
     """Return the predicted effect of auxiliary cores for each rank, in place of any measured.
 
     Hosts and network were not measured. Sending overlaps with making batches, so it costs a worker
-    nothing while the network keeps up. A core there is assumed to be 0.8 to 1.25 times as fast as
-    one here, or, if some hosts were measured, as fast as theirs within a tenth.
+    nothing while the network keeps up. A core there is assumed to be between two `speeds` of one
+    here: 0.8 to 1.25 by default, or, if some hosts were measured, as fast as theirs within a tenth.
     """
     is_used, measured = simulator.measured.pipeline.auxiliary > 0, simulator.costs.auxiliary_factor
+    if speeds is None or is_used:
+        speeds = _MEASURED_AUXILIARY_SPEED if is_used else _AUXILIARY_SPEED
     least, most = (
         PipelineChange(
             auxiliary_cores=cores, auxiliary_factor=measured / speed, receive_cpu_ns=_RECEIVE_NS
         )
-        for speed in (_MEASURED_AUXILIARY_SPEED if is_used else _AUXILIARY_SPEED)
+        for speed in speeds
     )
     return simulator.predict(least, most)
 

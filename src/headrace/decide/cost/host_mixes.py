@@ -1,0 +1,155 @@
+"""The hosts that a run could have: those of a price list that train as its own do, or help them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal, Self
+
+from headrace.core.errors import UsageError
+from headrace.decide.cost.price_catalogue import Price, PriceCatalogue
+
+MixKind = Literal["as it is", "bigger host", "auxiliary hosts", "more accelerators", "more hosts"]
+MOST_AUXILIARY_HOSTS = 8
+_TRAINING_HOSTS = (2, 4, 8)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricedHosts:
+    """Hosts of one type.
+
+    Attributes:
+        instance_type: "": this host, whose type is not known.
+        usd_per_hour: Of each.
+        cores: Of each, virtual ones; None: unknown.
+        accelerators: Of each.
+    """
+
+    instance_type: str
+    hosts: int
+    usd_per_hour: float
+    cores: float | None = None
+    accelerator: str = ""
+    accelerators: float = 0.0
+
+    @classmethod
+    def of(cls, price: Price, usd_per_hour: float, hosts: int = 1) -> Self:
+        """Return hosts of a priced type."""
+        return cls(
+            instance_type=price.instance_type, hosts=hosts, usd_per_hour=usd_per_hour,
+            cores=price.cores, accelerator=price.accelerator, accelerators=price.accelerators,
+        )  # fmt: skip
+
+    @property
+    def name(self) -> str:
+        """Its hosts in words: 2 x c5.4xlarge."""
+        kind = self.instance_type or "this host"
+        return kind if self.hosts == 1 else f"{self.hosts} x {kind}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostMix:
+    """Hosts that train, and those that make batches for them, if any."""
+
+    kind: MixKind
+    training: PricedHosts
+    auxiliary: PricedHosts | None = None
+
+    @property
+    def name(self) -> str:
+        """The hosts in words: g5.xlarge + 2 x c5.4xlarge."""
+        return " + ".join(group.name for group in (self.training, self.auxiliary) if group)
+
+    @property
+    def usd_per_hour(self) -> float:
+        """What all hosts cost."""
+        groups = [group for group in (self.training, self.auxiliary) if group is not None]
+        return sum(group.hosts * group.usd_per_hour for group in groups)
+
+
+CLOUDS = ("aws", "gcp", "sagemaker")
+
+
+def cloud_of(instance_type: str) -> str:
+    """Return who sells a type, by its name: ml.g5.xlarge, n1-standard-8, g5.xlarge; "": nobody."""
+    if instance_type.startswith("ml."):
+        return "sagemaker"
+    if "-" in instance_type and "." not in instance_type:
+        return "gcp"
+    return "aws" if "." in instance_type else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Market:
+    """The prices among which hosts are chosen.
+
+    Attributes:
+        catalogue: All prices.
+        cloud: One of `CLOUDS`; "": any.
+        region: "": the usual one of each cloud.
+        spot: Whether hosts are spot instances; types without a spot price are left out then.
+    """
+
+    catalogue: PriceCatalogue
+    cloud: str = ""
+    region: str = ""
+    spot: bool = False
+
+    def groups(self) -> list[PricedHosts]:
+        """Return all types with known cores that are sold there, cheapest first.
+
+        UsageError: There is none.
+        """
+        found = [
+            PricedHosts.of(price, usd)
+            for price in self.catalogue.prices
+            if price.cores
+            and (usd := price.rate(spot=self.spot)) is not None
+            and self.cloud in {"", cloud_of(price.instance_type)}
+            and self._is_here(price)
+        ]
+        if not found:
+            raise UsageError(
+                f"No {'spot ' if self.spot else ''}price of a type with known cores"
+                f"{f' of {self.cloud}' if self.cloud else ''}"
+                f"{f' in {self.region}' if self.region else ''} is known: headrace cost prices "
+                "lists those that are, and --prices FILE adds some."
+            )
+        return sorted(found, key=lambda group: (group.usd_per_hour, group.instance_type))
+
+    def _is_here(self, price: Price) -> bool:
+        if self.region:
+            return price.region in {"", self.region}
+        return price == self.catalogue.find(price.instance_type)
+
+
+def host_mixes(now: HostMix, market: Market) -> Iterator[HostMix]:
+    """Yield a run's hosts, then those of a market that could take their place.
+
+    Auxiliary hosts stay, unless they are what is changed. Raises UsageError (`Market.groups`).
+    """
+    yield now
+    groups = market.groups()
+    yield from _other_hosts(now, groups)
+    for group in groups:
+        if not group.accelerators:
+            for hosts in range(1, MOST_AUXILIARY_HOSTS + 1):
+                several = replace(group, hosts=hosts)
+                yield replace(now, kind="auxiliary hosts", auxiliary=several)
+    if now.training.accelerators:
+        for hosts in _TRAINING_HOSTS:
+            several = replace(now.training, hosts=now.training.hosts * hosts)
+            yield replace(now, kind="more hosts", training=several)
+
+
+def _other_hosts(now: HostMix, groups: list[PricedHosts]) -> Iterator[HostMix]:
+    """Yield hosts with the same accelerator: with more cores, or with several of them."""
+    training = now.training
+    for group in groups:
+        if group.accelerator != training.accelerator or training.hosts > 1 or not group.cores:
+            continue
+        if group.accelerators == training.accelerators:
+            if group.cores > (training.cores or 0):
+                yield replace(now, kind="bigger host", training=group)
+        elif group.accelerators > training.accelerators > 0:
+            yield replace(now, kind="more accelerators", training=group)

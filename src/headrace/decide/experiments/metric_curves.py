@@ -1,0 +1,142 @@
+"""The metrics of recorded runs as MLflow has them: last values, and time series thinned for charts.
+
+A SQLite database is read directly: MLflow's client makes an object of each of a run's 100,000
+points, at a tenth of a millisecond each, where a chart draws a few hundred.
+"""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from headrace.core.errors import HeadraceError, RecordsError
+from headrace.decide.experiments.run_target import RunTarget, database_file, shown_uri
+from headrace.decide.experiments.sent_state import SentState
+from headrace.decide.experiments.spool import SPOOL
+
+MOST_POINTS = 300
+"""Of a curve: about one for every two pixels of a chart."""
+_LOCKED_S = 10.0  # for a writer of the database to end
+_LAST = """
+    SELECT key, CASE WHEN is_nan THEN NULL ELSE value END
+    FROM latest_metrics WHERE run_uuid = ? ORDER BY key
+"""
+_FIRST_STEP = "SELECT MIN(step) FROM metrics WHERE run_uuid = ? AND key = ?"
+_LAST_STEP = "SELECT MAX(step) FROM metrics WHERE run_uuid = ? AND key = ?"
+_FROM_STEP = """
+    SELECT step, CASE WHEN is_nan THEN NULL ELSE value END
+    FROM metrics WHERE run_uuid = ? AND key = ? AND step >= ?
+    ORDER BY step, timestamp DESC LIMIT 1
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A time series, thinned out evenly by step; its first and last step are kept.
+
+    Attributes:
+        steps: Ascending.
+        values: One a step, the last that was logged there; NaN where that is no number.
+    """
+
+    steps: tuple[int, ...]
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunCurves:
+    """The metrics of a run.
+
+    Attributes:
+        last: By name, the last value of each, time series among them.
+        curves: By name, those with several steps.
+    """
+
+    last: dict[str, float] = field(default_factory=dict)
+    curves: dict[str, Curve] = field(default_factory=dict)
+
+
+def read_run_curves(run: Path) -> RunCurves:
+    """Return the metrics of a recorded run, given its folder; none of a run that is not tracked.
+
+    Raises RecordsError where they cannot be read now.
+    """
+    try:
+        target = RunTarget.read(run / SPOOL)
+    except (OSError, ValueError, TypeError) as error:
+        raise RecordsError(f"Where {run.name} is tracked cannot be read: {error}") from error
+    run_id = "" if target is None else SentState.read(run / SPOOL).run_id
+    if target is None or not run_id:
+        return RunCurves()
+    database = database_file(target.tracking_uri)
+    try:
+        if database is not None:
+            return _of_database(database, run_id)
+        return _of_server(target.tracking_uri, run_id)
+    except (sqlite3.Error, HeadraceError) as error:
+        uri = shown_uri(target.tracking_uri)
+        raise RecordsError(f"The metrics of {run.name} cannot be read of {uri}: {error}") from error
+
+
+def _of_database(database: Path, run_id: str) -> RunCurves:
+    address = f"{database.absolute().as_uri()}?mode=ro"
+    with closing(sqlite3.connect(address, uri=True, timeout=_LOCKED_S)) as connection:
+        last = {name: _number(value) for name, value in connection.execute(_LAST, [run_id])}
+        found = {name: _curve(connection, run_id, name) for name in last}
+    return RunCurves(last, {name: curve for name, curve in found.items() if len(curve.steps) > 1})
+
+
+def _curve(connection: sqlite3.Connection, run_id: str, name: str) -> Curve:
+    # Of both in one query SQLite would read all points; each by itself it finds in the index.
+    (first,) = connection.execute(_FIRST_STEP, [run_id, name]).fetchone()
+    (last,) = connection.execute(_LAST_STEP, [run_id, name]).fetchone()
+    points = list(_points(connection, run_id, name, range(first, last + 1)))
+    return Curve(tuple(step for step, _ in points), tuple(value for _, value in points))
+
+
+def _points(
+    connection: sqlite3.Connection, run_id: str, name: str, steps: range
+) -> Iterator[tuple[int, float]]:
+    """Yield (step, value): the first point at or after each of evenly spaced steps."""
+    wanted = _spaced(steps)
+    step = steps.start
+    for at in wanted:
+        if at < step:
+            continue  # the point before was that far
+        found = connection.execute(_FROM_STEP, [run_id, name, at]).fetchone()
+        if found is None:
+            return
+        yield found[0], _number(found[1])
+        step = found[0] + 1
+
+
+def _spaced(steps: range) -> Sequence[int]:
+    """Return at most `MOST_POINTS` of them, evenly spaced, the first and the last among them."""
+    if len(steps) <= MOST_POINTS:
+        return steps
+    between = (len(steps) - 1) / (MOST_POINTS - 1)
+    return [steps[round(place * between)] for place in range(MOST_POINTS)]
+
+
+def _of_server(uri: str, run_id: str) -> RunCurves:
+    from headrace.decide.experiments.tracking_store import TrackingStore
+
+    store = TrackingStore(uri)
+    last = dict(store.run(run_id).data.metrics)
+    curves = {}
+    for name in sorted(last):
+        points = sorted(store.history(run_id, name), key=lambda point: point[:2])
+        by_step = {step: value for step, _, value in points}
+        steps = tuple(by_step)
+        if len(steps) > 1:
+            kept = [steps[place] for place in _spaced(range(len(steps)))]
+            curves[name] = Curve(tuple(kept), tuple(by_step[step] for step in kept))
+    return RunCurves(last, curves)
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value

@@ -1,0 +1,1 @@
+"""A sweep: one job in many configurations, as one experiment."""

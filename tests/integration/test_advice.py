@@ -1,0 +1,182 @@
+"""`headrace cost advise` of recorded runs: which hosts, at what throughput and cost."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.observe.whatif.train_steps import read_steps
+from headrace.records.reader import open_records
+from jobs import run_here
+
+RECORDED = Path(__file__).parents[1] / "goldens" / "artefacts" / "recorded"
+GPU = {"name": "gpu", "hosts": 1, "instance_type": "g5.xlarge", "role": "training"}
+CPU = {"name": "cpu", "hosts": 1, "instance_type": "c5.4xlarge", "role": "auxiliary"}
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Path:
+    """A run of two ranks that waits for data, on a g5.xlarge."""
+    run = tmp_path / "runs" / "ranks"
+    shutil.copytree(RECORDED / "ranks", run)
+    set_groups(run, GPU)
+    return run
+
+
+def set_groups(run: Path, *groups: dict[str, Any]) -> None:
+    file = run / "run.json"
+    content = json.loads(file.read_text())
+    content["attempts"][-1] |= {"groups": groups}
+    file.write_text(json.dumps(content))
+
+
+def advise(folder: Path, *words: str) -> dict[str, Any]:
+    done = run_here(folder, "cost", "advise", "ranks", "--json", *words)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def refusal(folder: Path, *words: str) -> str:
+    done = run_here(folder, "cost", "advise", "ranks", *words)
+    assert done.returncode == 2, done.stdout + done.stderr
+    return " ".join(done.stderr.split())
+
+
+def test_every_mix_has_its_throughput_its_price_and_the_front_is_one(
+    recorded: Path, tmp_path: Path
+):
+    found = advise(tmp_path)
+    now, *others = found["mixes"]
+    measured = read_steps(open_records(recorded)).samples_per_s
+    assert measured is not None
+    assert (now["name"], now["kind"], now["usd_per_hour"]) == ("g5.xlarge", "as it is", 1.006)
+    assert now["samples_per_s"]["value"] == pytest.approx(measured)
+    kinds = {mix["kind"] for mix in others}
+    assert kinds >= {"bigger host", "auxiliary hosts", "more accelerators", "more hosts"}
+    names = [mix["name"] for mix in others]
+    assert len(names) == len(set(names))
+    assert "g5.xlarge + 2 x c5.4xlarge" in names
+    for mix in found["mixes"]:
+        rate, cost = mix["samples_per_s"], mix["usd_per_1k_samples"]
+        assert 0 < rate["low"] <= rate["value"] <= rate["high"], mix["name"]
+        for end, other in (("value", "value"), ("low", "high"), ("high", "low")):
+            assert cost[end] == pytest.approx(mix["usd_per_hour"] / 3.6 / rate[other])
+    check_front(found)
+    best = found["recommended"]
+    cheapest = min(mix["usd_per_1k_samples"]["value"]
+                   for mix in found["mixes"] if not mix["needs_code"])  # fmt: skip
+    assert cheapest <= best["usd_per_1k_samples"]["value"] <= 1.02 * cheapest
+
+
+def check_front(found: dict[str, Any]) -> None:
+    """A mix is on the front unless another is as fast and cheaper, or as cheap and faster."""
+    places = {
+        mix["name"]: (mix["samples_per_s"]["value"], -mix["usd_per_1k_samples"]["value"])
+        for mix in found["mixes"]
+    }
+    best = {
+        name for name, place in places.items()
+        if not any(other != place and other[0] >= place[0] and other[1] >= place[1]
+                   for other in places.values())
+    }  # fmt: skip
+    assert set(found["front"]) <= best
+    assert {places[name] for name in best} == {places[name] for name in found["front"]}
+    rates = [places[name][0] for name in found["front"]]
+    assert rates == sorted(rates)
+
+
+def test_more_hosts_never_make_it_slower(recorded: Path, tmp_path: Path):
+    assert recorded.exists()
+    rates = {mix["name"]: mix["samples_per_s"]["value"] for mix in advise(tmp_path)["mixes"]}
+    for kind in ("c5.xlarge", "c5.4xlarge"):
+        rising = [rates[f"g5.xlarge + {n} x {kind}"] for n in (2, 4, 8)]
+        assert rates["g5.xlarge"] * 0.99 <= rates[f"g5.xlarge + {kind}"] <= rising[0] * 1.01
+        assert rising == sorted(rising) or max(rising) < 1.01 * min(rising)
+    assert rates["2 x g5.xlarge"] < 2.0 * rates["g5.xlarge"] * 1.001
+
+
+def test_a_target_a_deadline_and_a_budget(recorded: Path, tmp_path: Path):
+    found = advise(tmp_path)
+    now = found["mixes"][0]["samples_per_s"]["value"]
+    fast = advise(tmp_path, "--target", f"{2.5 * now:.0f}")["recommended"]
+    assert fast["samples_per_s"]["value"] >= round(2.5 * now)
+    # 100,000 samples within a time that takes two and a half times its speed
+    seconds = int(100_000 / (2.5 * now))
+    words = ("--samples", "100000", "--deadline", f"{seconds}s")
+    assert advise(tmp_path, *words)["recommended"]["name"] == fast["name"]
+    dear = 100 * found["mixes"][0]["usd_per_1k_samples"]["value"] * 1.001
+    rich = advise(tmp_path, "--samples", "100000", "--budget", f"{dear:.9f}")["recommended"]
+    affordable = [
+        mix["samples_per_s"]["value"] for mix in found["mixes"]
+        if mix["usd_per_1k_samples"]["value"] * 100 <= dear and not mix["needs_code"]
+    ]  # fmt: skip
+    assert rich["samples_per_s"]["value"] == max(affordable)
+    most = max(mix["samples_per_s"]["value"] for mix in found["mixes"] if not mix["needs_code"])
+    unreached = refusal(tmp_path, "--target", "1e9")
+    assert "the most that can be had is" in unreached
+    assert f"{most:,.4g}" in unreached
+    assert "--budget 0: 100,000 samples cost $" in refusal(
+        tmp_path, "--samples", "100000", "--budget", "0"
+    )
+    assert recorded.exists()
+
+
+def test_what_is_printed_fits_a_terminal(recorded: Path, tmp_path: Path):
+    done = run_here(tmp_path, "cost", "advise", recorded.name, COLUMNS="80")
+    assert done.returncode == 0, done.stderr
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    text = " ".join(done.stdout.split())
+    assert text.startswith(("Take ", "Keep "))
+    assert "samples/s" in text
+    assert "none is both faster and cheaper by sample" in text
+
+
+def test_own_prices_regions_and_clouds(recorded: Path, tmp_path: Path):
+    (tmp_path / "own.csv").write_text(
+        "InstanceType,Price,SpotPrice,vCPUs,AcceleratorName,AcceleratorCount,Region\n"
+        "rack.gpu,2.0,1.0,4,A10G,1,here\nrack.big,3.0,1.5,32,A10G,1,here\n"
+        "rack.cpu,0.5,,16,,,here\n"
+    )
+    words = ("--prices", "own.csv", "--region", "here", "--instance-type", "rack.gpu")
+    found = advise(tmp_path, *words)
+    assert {
+        mix["name"].split(",")[0] for mix in found["mixes"] if mix["kind"] == "bigger host"
+    } == {"rack.big"}
+    assert "rack.gpu + 3 x rack.cpu" in {mix["name"] for mix in found["mixes"]}
+    spot = advise(tmp_path, *words, "--spot")
+    assert spot["mixes"][0]["usd_per_hour"] == 1.0
+    assert not [mix for mix in spot["mixes"] if "rack.cpu" in mix["name"]]  # it has no spot price
+    assert "No price of a type with known cores of gcp is known" in refusal(
+        tmp_path, "--cloud", "gcp"
+    )
+    assert "--cloud azure" in refusal(tmp_path, "--cloud", "azure")
+    assert "No price of g5.xlarge in nowhere is known" in refusal(tmp_path, "--region", "nowhere")
+    assert "No spot price of g5.xlarge" in refusal(tmp_path, "--spot")
+    assert recorded.exists()
+
+
+def test_auxiliary_hosts_of_the_run_are_paid_for_and_stay(recorded: Path, tmp_path: Path):
+    set_groups(recorded, GPU, CPU)
+    found = advise(tmp_path)
+    now = found["mixes"][0]
+    assert now["name"] == "g5.xlarge + c5.4xlarge"
+    assert now["usd_per_hour"] == pytest.approx(1.006 + 0.68)
+    bigger = [mix["name"] for mix in found["mixes"] if mix["kind"] == "bigger host"]
+    assert bigger
+    assert all("+ c5.4xlarge" in name for name in bigger)
+
+
+def test_a_run_without_a_type_or_without_records_is_said(recorded: Path, tmp_path: Path):
+    set_groups(recorded, {**GPU, "instance_type": ""})
+    assert "The instance type of gpu is unknown" in refusal(tmp_path)
+    found = advise(tmp_path, "--price", "2.5")
+    assert found["mixes"][0]["name"] == "this host"
+    shutil.rmtree(recorded / "records")
+    done = run_here(tmp_path, "cost", "advise", "ranks", "--price", "2.5")
+    assert done.returncode == 1
+    assert "headrace: " in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,161 @@
+"""`headrace sweep`: runs of real jobs, their failures and kills, and the page about them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import psutil
+import pytest
+
+from jobs import clean_environment, eventually, headrace, run_here
+from pages import Page, check_alone
+
+SCRIPT = Path(__file__).parents[1] / "scripts" / "swept.py"
+SWEEP = """
+entry_point = "swept.py"
+
+[sweep]
+name = "tried"
+[sweep.grid]
+hyperparameters.kind = ["plain", "odd"]
+hyperparameters.delay-ms = [0, 2]
+"""
+RUNS = ["tried-plain-delay-ms0", "tried-plain-delay-ms2", "tried-odd-delay-ms0",
+        "tried-odd-delay-ms2"]  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path, new_database: Path) -> Path:
+    (tmp_path / "runs").mkdir()
+    shutil.copy(new_database, tmp_path / "runs")
+    shutil.copy(SCRIPT, tmp_path)
+    (tmp_path / "sweep.toml").write_text(SWEEP)
+    return tmp_path
+
+
+def sweep(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        headrace("sweep", *words, "sweep.toml"), cwd=folder, capture_output=True, text=True,
+        env=clean_environment(HEADRACE_TRACKING_URI="", COLUMNS="80"), check=False, timeout=180,
+    )  # fmt: skip
+
+
+def attempts(folder: Path, run: str) -> list[int | None]:
+    """Return the exit codes of a run's attempts."""
+    found = json.loads((folder / "runs" / run / "run.json").read_text())["attempts"]
+    return [each["exit_code"] for each in found]
+
+
+def test_a_sweep_goes_on_after_failures_and_compares_its_runs(folder: Path):
+    listed = sweep(folder, "--dry-run")
+    assert listed.returncode == 0, listed.stderr
+    assert [line.split() for line in listed.stdout.splitlines()] == [
+        ["run", "hyperparameters.kind", "hyperparameters.delay-ms"],
+        *([run, run.split("-")[1], run[-1]] for run in RUNS),
+    ]
+    assert not list((folder / "runs").glob("tried*"))
+    (folder / "fail").touch()
+    failed = sweep(folder)
+    assert failed.returncode == 1, failed.stdout + failed.stderr
+    for run in RUNS:
+        assert attempts(folder, run) == [1 if "odd" in run else 0]
+        if "odd" in run:
+            assert f"{run} failed" in failed.stderr
+            assert f"{run} has not ended well, and is not compared." in " ".join(
+                failed.stdout.split()
+            )
+    assert "this kind is not there yet" in failed.stderr
+    assert "tried-plain-delay-ms2" in failed.stdout  # those two are compared
+    (folder / "fail").unlink()
+    ended = sweep(folder)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "4 runs, of which 2 ended well before" in ended.stderr
+    for run in RUNS:
+        assert attempts(folder, run) == ([1, 0] if "odd" in run else [0])
+    assert max(map(len, ended.stdout.splitlines()[:-1])) <= 80
+    check_page(folder, Path(ended.stdout.split()[-1]))
+    listed = run_here(folder, "runs", "ls", "--json", "--experiment", "tried")
+    tracked = json.loads(listed.stdout)["runs"]
+    assert {run["state"] for run in tracked} == {"FINISHED"}
+    assert {run["name"]: run["params"]["delay-ms"] for run in tracked} == {
+        run: run[-1] for run in RUNS
+    }
+    check_changes(folder)
+
+
+def check_page(folder: Path, path: Path) -> None:
+    """The page that compares the four runs."""
+    assert path == (folder / "runs" / "tried" / "comparison.html").resolve()
+    page = Page(path.read_text())
+    check_alone(page)
+    assert "--delay-ms" in page.text
+    assert "0.00x" not in page.text
+    shown = {trace["name"]: trace for trace in page.charts["curve-0"]["data"]}
+    assert list(shown) == RUNS
+    assert {trace["y"]["dtype"] for trace in shown.values()} == {"f8"}
+    bars = page.charts["phases"]["data"]
+    assert {trace["name"] for trace in bars} >= {"data wait", "forward", "backward"}
+    assert all(trace["y"] == RUNS for trace in bars)
+    assert {name for name in page.charts if name.startswith("heatmap")} == {
+        f"heatmap-{place}" for place in range(4)
+    }
+
+
+def check_changes(folder: Path) -> None:
+    """Nothing is left to do; other settings under the same names are refused."""
+    again = sweep(folder)
+    assert again.returncode == 0
+    assert "starts" not in again.stderr
+    (folder / "sweep.toml").write_text(SWEEP.replace("[sweep]", "max_run = 3000\n[sweep]"))
+    other = sweep(folder)
+    assert other.returncode == 2
+    assert "was made with other settings" in other.stderr
+    assert attempts(folder, RUNS[0]) == [0]
+
+
+def test_a_sweep_that_is_killed_goes_on_and_repeats_no_finished_run(folder: Path):
+    text = SWEEP.replace("delay-ms = [0, 2]", "delay-ms = [0]")
+    (folder / "sweep.toml").write_text(text)
+    (folder / "wait").touch()
+    command = headrace("sweep", "sweep.toml")
+    environment = clean_environment()
+    with (folder / "terminal").open("wb") as terminal:
+        process = subprocess.Popen(
+            command, cwd=folder, env=environment, stdout=terminal, stderr=terminal
+        )
+    try:
+        eventually((folder / "waiting").exists, "the second run trained")
+        other = sweep(folder)
+        assert other.returncode == 2
+        assert "Another headrace sweep runs tried" in other.stderr
+        below = psutil.Process(process.pid).children(recursive=True)
+    finally:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    eventually(lambda: not any(each.is_running() for each in below), "its run ended, too")
+    (folder / "wait").unlink()
+    ended = sweep(folder)
+    assert ended.returncode == 0, ended.stderr
+    assert attempts(folder, RUNS[0]) == [0]
+    assert attempts(folder, RUNS[2]) == [None, 0]
+
+
+def test_ctrl_c_stops_the_run_that_goes_on(folder: Path):
+    text = SWEEP.replace('["plain", "odd"]', '["odd"]').replace("[0, 2]", "[0]")
+    (folder / "sweep.toml").write_text(text)
+    (folder / "wait").touch()
+    environment = clean_environment()
+    with (folder / "terminal").open("wb") as terminal:
+        process = subprocess.Popen(
+            headrace("sweep", "sweep.toml"), cwd=folder, env=environment, stdout=terminal,
+            stderr=terminal,
+        )  # fmt: skip
+    eventually((folder / "waiting").exists, "the second run trained")
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130
+    assert attempts(folder, RUNS[2]) == [143]

@@ -1,0 +1,118 @@
+"""Curves of runs: what a chart gets of MLflow's time series."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+from mlflow.entities import Metric
+
+from headrace.core.errors import RecordsError
+from headrace.decide.experiments import metric_curves
+from headrace.decide.experiments.metric_curves import MOST_POINTS, read_run_curves
+from headrace.decide.experiments.run_target import RunTarget, database_uri
+from headrace.decide.experiments.sent_state import SentState
+
+Points = list[tuple[float, int, int]]  # value, time, step
+
+
+@pytest.fixture
+def client(tmp_path: Path, new_database: Path) -> MlflowClient:
+    shutil.copy(new_database, tmp_path / "mlflow.db")
+    return MlflowClient(database_uri(tmp_path))
+
+
+def tracked(folder: Path, client: MlflowClient, series: dict[str, Points], uri: str = "") -> Path:
+    """Return the folder of a run whose series MLflow has."""
+    run_id = client.create_run("0").info.run_id
+    for name, points in series.items():
+        metrics = [Metric(name, *point) for point in points]
+        for at in range(0, len(metrics), 1000):
+            client.log_batch(run_id, metrics=metrics[at : at + 1000])
+    run = folder / "run"
+    target = RunTarget(
+        key="k", tracking_uri=uri or database_uri(folder), experiment="Default", run_name="run",
+        started_ms=0, run_type="headrace.run",
+    )  # fmt: skip
+    target.write(run / "experiment")
+    SentState(run_id=run_id).write(run / "experiment")
+    return run
+
+
+def test_a_long_series_is_thinned_evenly_and_keeps_its_ends(tmp_path: Path, client: MlflowClient):
+    points = [(math.sin(step / 100), step, 7 * step) for step in range(5000)]
+    found = read_run_curves(tracked(tmp_path, client, {"loss": points}))
+    curve = found.curves["loss"]
+    known = {step: value for value, _, step in points}
+    assert (curve.steps[0], curve.steps[-1]) == (0, 7 * 4999)
+    assert len(curve.steps) == MOST_POINTS
+    assert list(curve.steps) == sorted(set(curve.steps))
+    gaps = [after - before for before, after in zip(curve.steps, curve.steps[1:], strict=False)]
+    assert max(gaps) - min(gaps) <= 14
+    assert curve.values == tuple(known[step] for step in curve.steps)
+    assert found.last["loss"] == points[-1][0]
+
+
+def test_of_a_step_the_last_point_counts_and_nan_stays(tmp_path: Path, client: MlflowClient):
+    points = [(0.5, 10, 0), (0.75, 20, 0), (math.nan, 30, 1), (math.inf, 40, 2), (0.25, 50, 3)]
+    series = {"loss": points, "once": [(4.0, 10, 5)], "odd name/x.y": points[:1] + points[-1:]}
+    found = read_run_curves(tracked(tmp_path, client, series))
+    assert set(found.curves) == {"loss", "odd name/x.y"}
+    assert found.curves["loss"].steps == (0, 1, 2, 3)
+    values = found.curves["loss"].values
+    assert values[0] == 0.75
+    assert math.isnan(values[1])
+    assert values[2] > 1e300  # as MLflow has it
+    assert found.last["once"] == 4.0
+
+
+def test_steps_far_apart_are_all_kept(tmp_path: Path, client: MlflowClient):
+    points = [(float(step), step + 20, step**3) for step in range(-20, 30)]
+    curve = read_run_curves(tracked(tmp_path, client, {"loss": points})).curves["loss"]
+    assert set(curve.steps) <= {step**3 for step in range(-20, 30)}
+    assert (curve.steps[0], curve.steps[-1]) == (-8000, 29**3)
+    assert len(curve.steps) > 40
+
+
+@pytest.mark.parametrize("count", [2, 299, 301, 2000])
+def test_the_client_gives_what_the_database_does(
+    tmp_path: Path, client: MlflowClient, monkeypatch: pytest.MonkeyPatch, count: int
+):
+    points = [(step / 3, step, step) for step in range(count)]
+    run = tracked(tmp_path, client, {"loss": points})
+    direct = read_run_curves(run)
+    monkeypatch.setattr(metric_curves, "database_file", lambda _: None)
+    assert read_run_curves(run) == direct
+
+
+def test_a_run_that_is_not_tracked_or_not_sent_has_none(tmp_path: Path):
+    (tmp_path / "run").mkdir()
+    assert read_run_curves(tmp_path / "run").last == {}
+    target = RunTarget(
+        key="k", tracking_uri=database_uri(tmp_path), experiment="e", run_name="run", started_ms=0,
+        run_type="headrace.run",
+    )  # fmt: skip
+    target.write(tmp_path / "run" / "experiment")
+    assert read_run_curves(tmp_path / "run").curves == {}
+
+
+def test_a_database_that_is_gone_or_damaged_is_said(tmp_path: Path, client: MlflowClient):
+    run = tracked(tmp_path, client, {"loss": [(1.0, 0, 0), (2.0, 1, 1)]})
+    (tmp_path / "mlflow.db").write_bytes(b"no database" * 100)
+    with pytest.raises(
+        RecordsError, match=r"metrics of run cannot be read of sqlite.*not a database"
+    ):
+        read_run_curves(run)
+    (tmp_path / "mlflow.db").unlink()
+    with pytest.raises(RecordsError, match="unable to open"):
+        read_run_curves(run)
+    assert not (tmp_path / "mlflow.db").exists()
+    target = json.loads((run / "experiment" / "target.json").read_text())
+    assert target["run_name"] == "run"
+    (run / "experiment" / "target.json").write_text("{")
+    with pytest.raises(RecordsError, match="Where run is tracked"):
+        read_run_curves(run)

@@ -1,0 +1,127 @@
+"""Sweep files: the runs that a grid or a list stands for, and what is wrong with others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace.core.errors import UsageError
+from headrace.jobs.sweep.sweep_file import Sweep, read_sweep
+
+JOB = 'entry_point = "train.py"\n[hyperparameters]\nepochs = 3\n'
+
+
+def read(folder: Path, text: str, name: str = "tried.toml") -> Sweep:
+    (folder / name).write_text(text)
+    return read_sweep(folder / name)
+
+
+def test_a_grid_is_every_combination_in_the_order_of_the_file(tmp_path: Path):
+    sweep = read(
+        tmp_path,
+        JOB + '[sweep.grid]\nhyperparameters.strategy = ["ddp", "fsdp"]\n'
+        "hyperparameters.workers = [2, 4]\n",
+    )
+    assert (sweep.name, sweep.experiment, sweep.max_concurrent) == ("tried", "tried", 1)
+    assert [run.name for run in sweep.runs] == [
+        "tried-ddp-workers2", "tried-ddp-workers4", "tried-fsdp-workers2", "tried-fsdp-workers4",
+    ]  # fmt: skip
+    assert [dict(run.changes) for run in sweep.runs][1] == {
+        "hyperparameters.strategy": "ddp", "hyperparameters.workers": "4",
+    }  # fmt: skip
+    values = [run.request.arguments["hyperparameters"] for run in sweep.runs]
+    assert values[3] == {"epochs": 3, "strategy": "fsdp", "workers": 4}
+    assert len({run.digest for run in sweep.runs}) == 4
+
+
+@pytest.mark.parametrize(
+    "grid",
+    [
+        "[sweep.grid]\nhyperparameters.lr = [0.1, 0.2]\n",
+        '[sweep.grid]\n"hyperparameters.lr" = [0.1, 0.2]\n',
+        "[sweep.grid.hyperparameters]\nlr = [0.1, 0.2]\n",
+    ],
+)
+def test_a_key_in_a_table_may_be_written_in_any_way(tmp_path: Path, grid: str):
+    sweep = read(tmp_path, JOB + grid)
+    lrs = [run.request.arguments["hyperparameters"]["lr"] for run in sweep.runs]
+    assert lrs == [0.1, 0.2]
+
+
+def test_a_hyperparameter_with_a_dot_keeps_it(tmp_path: Path):
+    sweep = read(tmp_path, JOB + '[sweep.grid.hyperparameters]\n"optimizer.lr" = [0.1]\n')
+    (run,) = sweep.runs
+    assert run.request.arguments["hyperparameters"] == {"epochs": 3, "optimizer.lr": 0.1}
+
+
+def test_a_list_has_names_and_whole_tables(tmp_path: Path):
+    sweep = read(
+        tmp_path,
+        "entry_point: train.py\nengine: ray\nsweep:\n  name: hosts\n  experiment: mix\n"
+        "  max_concurrent: 2\n  runs:\n"
+        "  - {name: small, instance_groups: [{name: gpu, type: g5.xlarge, count: 1}]}\n"
+        "  - {instance_groups: [{name: gpu, type: g5.4xlarge, count: 1}]}\n",
+        "any.yaml",
+    )
+    assert (sweep.name, sweep.experiment, sweep.max_concurrent) == ("hosts", "mix", 2)
+    assert [run.name for run in sweep.runs] == ["hosts-small", "hosts-2"]
+    assert [run.request.options["group"] for run in sweep.runs] == [
+        ["gpu=1xg5.xlarge"], ["gpu=1xg5.4xlarge"],
+    ]  # fmt: skip
+
+
+def test_a_table_in_a_run_replaces_a_text(tmp_path: Path):
+    sweep = read(
+        tmp_path,
+        'entry_point = "train.py"\n[inputs]\ntrain = "s3://b/a"\n[[sweep.runs]]\n'
+        '[[sweep.runs]]\ninputs.train = {s3_data = "s3://b/c", input_mode = "FastFile"}\n',
+    )
+    channels = [run.request.options["channel"] for run in sweep.runs]
+    assert channels == [["train=s3://b/a"], ["train=s3://b/c"]]
+
+
+def test_secrets_do_not_count_in_what_a_run_is_known_by(tmp_path: Path):
+    text = JOB + '[environment]\nAPI_TOKEN = "{}"\n[sweep.grid]\ninput_mode = ["File"]\n'
+    one, other = (read(tmp_path, text.format(secret)).runs[0] for secret in ("abc1", "abc2"))
+    assert one.digest == other.digest
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (JOB, r"it has no table \[sweep.grid\]"),
+        (JOB + "[sweep]\n", "sweep.grid is empty"),
+        (JOB + "[sweep]\ngird = {}\n", "gird.*grid"),
+        (JOB + "[sweep.grid]\n", "sweep.grid is empty"),
+        (JOB + "[sweep.grid]\ninput_mode = []\n", "sweep.grid.input_mode: .*give a list"),
+        (JOB + '[sweep.grid]\ninput_mode = "File"\n', "sweep.grid.input_mode: 'File': give a list"),
+        (JOB + '[sweep.grid]\ninput_mode = ["File", "File"]\n', "File is there twice"),
+        (JOB + '[sweep.grid]\ninput_mod = ["File"]\n', "no argument input_mod.*input_mode"),
+        (JOB + '[sweep.grid]\ninput_mode = ["Fiel"]\n', "run tried-Fiel: input_mode.*Fiel"),
+        (JOB + '[sweep]\nname = "a/b"\n[sweep.grid]\ninput_mode = ["File"]\n', "plain folder name"),
+        (JOB + "[sweep]\nmax_concurrent = 2\n[[sweep.runs]]\n", 'engine = "ray"'),
+        (JOB + "[sweep]\nmax_concurrent = true\n[[sweep.runs]]\n", "whole number, 1 or more"),
+        (JOB + "[sweep]\nruns = []\n", "give a table for each"),
+        (JOB + "[sweep]\nruns = [3]\n", "3 is no table"),
+        (JOB + "[[sweep.runs]]\nname = 3\n", "name 3 is no text"),
+        (JOB + "[[sweep.runs]]\njob_name = 'x'\n", "write it as name"),
+        (JOB + "[[sweep.runs]]\nname = 'x'\n[[sweep.runs]]\nname = 'x'\n", "two are called x"),
+        (JOB + "[[sweep.runs]]\n[sweep.grid]\ninput_mode = ['File']\n", "give one of them"),
+        ('job_name = "x"\n' + JOB + "[[sweep.runs]]\n", "a sweep names its runs itself"),
+        ("[sweep.grid]\ninput_mode = ['File']\n", "entry_point is missing"),
+        (JOB + f"[sweep.grid.hyperparameters]\na = {list(range(200))}\nb = {list(range(200))}\n",
+         "40,000 combinations"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named(tmp_path: Path, text: str, message: str):
+    with pytest.raises(UsageError, match=message):
+        read(tmp_path, text)
+
+
+def test_other_files_are_refused(tmp_path: Path):
+    (tmp_path / "train.py").touch()
+    with pytest.raises(UsageError, match="a sweep is a job file"):
+        read_sweep(tmp_path / "train.py")
+    with pytest.raises(UsageError, match="There is no job file"):
+        read_sweep(tmp_path / "none.toml")
