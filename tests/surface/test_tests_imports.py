@@ -32,8 +32,7 @@ FRONTS = """
     data.storage.client.fork_state data.storage.client.retries
     data.storage.client.subprocess_client data.storage.client.subprocess_protocol
     data.storage.store data.transforms.decode data.transforms.resize
-    decide.experiments.metric_curves decide.experiments.run_target decide.experiments.sent_state
-    decide.experiments.spool
+    decide.experiments.metric_curves decide.experiments.run_target decide.experiments.spool
     jobs.environment.script_command jobs.environment.script_environment jobs.failure
     jobs.host_run jobs.hosts.cluster_join jobs.output jobs.requirements jobs.sync.output_process
     jobs.sync.sync_process jobs.torchrun jobs.torchrun_args jobs.torchrun_process jobs.tune

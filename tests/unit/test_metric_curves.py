@@ -14,8 +14,7 @@ from mlflow.entities import Metric
 from headrace.core.errors import RecordsError
 from headrace.decide.experiments import metric_curves
 from headrace.decide.experiments.metric_curves import MOST_POINTS, read_run_curves
-from headrace.decide.experiments.run_target import RunTarget, database_uri
-from headrace.decide.experiments.sent_state import SentState
+from headrace.decide.experiments.run_target import SENT_FILE, RunTarget, database_uri
 
 Points = list[tuple[float, int, int]]  # value, time, step
 
@@ -39,7 +38,7 @@ def tracked(folder: Path, client: MlflowClient, series: dict[str, Points], uri: 
         started_ms=0, run_type="headrace.run",
     )  # fmt: skip
     target.write(run / "experiment")
-    SentState(run_id=run_id).write(run / "experiment")
+    (run / "experiment" / SENT_FILE).write_text(json.dumps({"run_id": run_id}))
     return run
 
 
