@@ -12,7 +12,7 @@ from __future__ import annotations
 import csv
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -132,6 +132,11 @@ def recorded_groups(groups: Sequence[GroupSpec], offload: str | None) -> list[di
         _as_recorded(group.name, group.hosts, group.instance_type, roles[group.name])
         for group in groups
     ]
+
+
+def has_types(groups: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the types of all recorded groups are known; most hosts do not say theirs."""
+    return bool(groups) and all(group["instance_type"] for group in groups)
 
 
 def _as_recorded(name: str, hosts: int, instance_type: str, role: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from headrace.core.errors import HeadraceError, LaunchError
 from headrace.observe.doctor.diagnosis import diagnose
 from headrace.observe.doctor.findings import Diagnosis
 from headrace.observe.whatif.tables import CachedTables, Tables
+from headrace.platforms.instance_groups import has_types
 from headrace.records.reader import Records
 from headrace.records.run_folder import Attempt, RunFolder
 
@@ -64,10 +65,8 @@ def read_page_data(records: Records) -> PageData:
 
 def _known_cost(run: Path, attempts: tuple[Attempt, ...]) -> tuple[RunCost | None, str]:
     """Return a run's cost if it is known, and what is wrong: a page does without it."""
-    groups = attempts[-1].groups if attempts else []
-    if not groups or not all(group["instance_type"] for group in groups):
-        return None, ""
-    # Most hosts do not say their type, and their runs need not read any prices at their end.
+    if not attempts or not has_types(attempts[-1].groups):
+        return None, ""  # as of most runs, which need not import and read prices at their end
     from headrace.decide.cost.run_cost import known_cost
 
     try:

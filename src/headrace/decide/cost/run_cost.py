@@ -24,8 +24,8 @@ from headrace.decide.cost.run_use import (
     auxiliary_hosts,
     utilisation_by_role,
 )
-from headrace.platforms.instance_groups import TRAINING
-from headrace.records.run_folder import Attempt
+from headrace.platforms.instance_groups import TRAINING, has_types
+from headrace.records.run_folder import Attempt, RunFolder
 
 _HOUR_S = 3600.0
 THIS_HOST = "this host"
@@ -133,6 +133,9 @@ def known_cost(run: Path, *, utilisation: bool = False) -> RunCost | None:
 
     UsageError: A file of prices that HEADRACE_PRICES names cannot be read.
     """
+    attempts = RunFolder(run).attempts()
+    if not attempts or not has_types(attempts[-1].groups):
+        return None
     try:
         return run_cost(run, Pricing(catalogue=PriceCatalogue()), utilisation=utilisation)
     except UnknownPriceError:

@@ -14,11 +14,11 @@ from headrace.core.files import write_atomically, write_text_atomically
 from headrace.decide.experiments.entry_batch import SUMMARY_TAG
 from headrace.decide.experiments.run_target import JOB_PREFIXES, shown_uri
 from headrace.decide.experiments.spool_sender import RUN_TYPE_TAG
+from headrace.decide.experiments.stored_runs import StoredRun, stored_runs
 from headrace.decide.experiments.tracking_store import TrackingStore
 
 if TYPE_CHECKING:
     import pandas as pd
-    from mlflow.entities import Run
 
 _FOREIGN_TYPE = "mlflow"  # of runs that others made
 OWN_METRICS = ("data_wait_share", "samples_per_s", "cost_usd", "usd_per_1k_samples")
@@ -47,27 +47,25 @@ class TrackedRun:
     metrics: dict[str, float]
     time_series: dict[str, float]
     tags: dict[str, str]
-    store: TrackingStore = field(repr=False)
+    uri: str = field(repr=False)
 
     @classmethod
-    def of(cls, store: TrackingStore, experiment: str, run: Run) -> Self:
-        """Return a run of a store."""
-        tags = dict(run.data.tags)
-        summary = _summary_names(tags)
-        metrics = dict(run.data.metrics)
+    def of(cls, uri: str, run: StoredRun) -> Self:
+        """Return a run of the store at a tracking URI."""
+        summary = _summary_names(run.tags)
         return cls(
-            experiment=experiment,
-            name=str(run.info.run_name),
-            run_type=tags.get(RUN_TYPE_TAG, _FOREIGN_TYPE),
-            state=str(run.info.status),
-            run_id=str(run.info.run_id),
-            started_ms=int(run.info.start_time),
-            ended_ms=run.info.end_time,
-            params=_params(run.data.params),
-            metrics={n.removeprefix("summary/"): v for n, v in metrics.items() if n in summary},
-            time_series={name: value for name, value in metrics.items() if name not in summary},
-            tags=tags,
-            store=store,
+            experiment=run.experiment,
+            name=run.name,
+            run_type=run.tags.get(RUN_TYPE_TAG, _FOREIGN_TYPE),
+            state=run.state,
+            run_id=run.run_id,
+            started_ms=run.started_ms,
+            ended_ms=run.ended_ms,
+            params=_params(run.params),
+            metrics={n.removeprefix("summary/"): v for n, v in run.metrics.items() if n in summary},
+            time_series={name: v for name, v in run.metrics.items() if name not in summary},
+            tags=run.tags,
+            uri=uri,
         )
 
     @classmethod
@@ -76,8 +74,7 @@ class TrackedRun:
 
         Raises UsageError where there is none.
         """
-        store = TrackingStore(uri)
-        found = [cls.of(store, *each) for each in store.runs(experiment)]
+        found = [cls.of(uri, each) for each in stored_runs(uri, experiment)]
         run = next((each for each in found if each.name == name), None)
         if run is None:
             where = (
@@ -89,7 +86,7 @@ class TrackedRun:
 
     def to_json(self) -> dict[str, Any]:
         """Return all of it as JSON."""
-        names = [each.name for each in fields(self) if each.name != "store"]
+        names = [each.name for each in fields(self) if each.name != "uri"]
         return {name: getattr(self, name) for name in names}
 
     def row(self, *, include_time_series: bool) -> dict[str, Any]:
@@ -110,11 +107,10 @@ class TrackedRun:
         """
         import pandas as pd
 
+        store = TrackingStore(self.uri)
         columns, times = {}, pd.Series(dtype="int64")
         for name in sorted(self.time_series):
-            points = pd.DataFrame(
-                self.store.history(self.run_id, name), columns=["step", "at_ms", name]
-            )
+            points = pd.DataFrame(store.history(self.run_id, name), columns=["step", "at_ms", name])
             points = points.sort_values("at_ms", kind="stable").drop_duplicates("step", keep="last")
             points = points.set_index("step")
             columns[name] = points[name]
@@ -146,8 +142,7 @@ def _params(given: Mapping[str, str]) -> dict[str, str]:
 
 def tracked_runs(uri: str, experiment: str | None = None) -> list[TrackedRun]:
     """Return the runs of an experiment, or of all; the latest first."""
-    store = TrackingStore(uri)
-    return [TrackedRun.of(store, *each) for each in store.runs(experiment)]
+    return [TrackedRun.of(uri, each) for each in stored_runs(uri, experiment)]
 
 
 def runs_frame(

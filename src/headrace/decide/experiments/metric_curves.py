@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,10 +16,10 @@ from headrace.core.errors import HeadraceError, RecordsError
 from headrace.decide.experiments.run_target import RunTarget, database_file, shown_uri
 from headrace.decide.experiments.sent_state import SentState
 from headrace.decide.experiments.spool import SPOOL
+from headrace.decide.experiments.stored_runs import open_database
 
 MOST_POINTS = 300
 """Of a curve: about one for every two pixels of a chart."""
-_LOCKED_S = 10.0  # for a writer of the database to end
 _LAST = """
     SELECT key, CASE WHEN is_nan THEN NULL ELSE value END
     FROM latest_metrics WHERE run_uuid = ? ORDER BY key
@@ -83,8 +82,7 @@ def read_run_curves(run: Path) -> RunCurves:
 
 
 def _of_database(database: Path, run_id: str) -> RunCurves:
-    address = f"{database.absolute().as_uri()}?mode=ro"
-    with closing(sqlite3.connect(address, uri=True, timeout=_LOCKED_S)) as connection:
+    with open_database(database) as connection:
         last = {name: _number(value) for name, value in connection.execute(_LAST, [run_id])}
         found = {name: _curve(connection, run_id, name) for name in last}
     return RunCurves(last, {name: curve for name, curve in found.items() if len(curve.steps) > 1})
