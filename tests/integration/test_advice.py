@@ -119,6 +119,10 @@ def test_a_target_a_deadline_and_a_budget(recorded: Path, tmp_path: Path):
     unreached = refusal(tmp_path, "--target", "1e9")
     assert "the most that can be had is" in unreached
     assert f"{most:,.4g}" in unreached
+    late = refusal(tmp_path, "--target", "10", "--samples", "100000000", "--deadline", "1s")
+    assert "--deadline 1 s for 100,000,000 samples: it takes" in late
+    assert "write it as 2h, 30min or 90s" in refusal(tmp_path, "--deadline", "0s")
+    assert advise(tmp_path, "--deadline", "2000h")["recommended"]
     assert "--budget 0: 100,000 samples cost $" in refusal(
         tmp_path, "--samples", "100000", "--budget", "0"
     )
@@ -168,6 +172,8 @@ def test_auxiliary_hosts_of_the_run_are_paid_for_and_stay(recorded: Path, tmp_pa
     bigger = [mix["name"] for mix in found["mixes"] if mix["kind"] == "bigger host"]
     assert bigger
     assert all("+ c5.4xlarge" in name for name in bigger)
+    doubled = next(mix for mix in found["mixes"] if mix["name"] == "2 x g5.xlarge + 2 x c5.4xlarge")
+    assert doubled["usd_per_hour"] == pytest.approx(2 * now["usd_per_hour"])
 
 
 def test_a_run_without_a_type_or_without_records_is_said(recorded: Path, tmp_path: Path):
@@ -175,6 +181,8 @@ def test_a_run_without_a_type_or_without_records_is_said(recorded: Path, tmp_pat
     assert "The instance type of gpu is unknown" in refusal(tmp_path)
     found = advise(tmp_path, "--price", "2.5")
     assert found["mixes"][0]["name"] == "this host"
+    # What such a host has is not known, so none is offered in its place.
+    assert {mix["kind"] for mix in found["mixes"]} == {"as it is", "auxiliary hosts", "remedy"}
     shutil.rmtree(recorded / "records")
     done = run_here(tmp_path, "cost", "advise", "ranks", "--price", "2.5")
     assert done.returncode == 1

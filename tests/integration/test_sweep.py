@@ -38,10 +38,11 @@ def folder(tmp_path: Path, new_database: Path) -> Path:
     return tmp_path
 
 
-def sweep(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def sweep(folder: Path, *words: str, **extra: str) -> subprocess.CompletedProcess[str]:
+    environment = clean_environment(**{"HEADRACE_TRACKING_URI": "", "COLUMNS": "80", **extra})
     return subprocess.run(
         headrace("sweep", *words, "sweep.toml"), cwd=folder, capture_output=True, text=True,
-        env=clean_environment(HEADRACE_TRACKING_URI="", COLUMNS="80"), check=False, timeout=180,
+        env=environment, check=False, timeout=180,
     )  # fmt: skip
 
 
@@ -85,7 +86,20 @@ def test_a_sweep_goes_on_after_failures_and_compares_its_runs(folder: Path):
     assert {run["name"]: run["params"]["delay-ms"] for run in tracked} == {
         run: run[-1] for run in RUNS
     }
+    check_equal_names(folder)
     check_changes(folder)
+
+
+def check_equal_names(folder: Path) -> None:
+    """Runs of one name in two folders, and a run compared with itself, stay apart on the page."""
+    (folder / "other").mkdir()
+    shutil.copytree(folder / "runs" / RUNS[1], folder / "other" / RUNS[0], symlinks=True)
+    places = [f"runs/{RUNS[0]}", f"other/{RUNS[0]}", f"runs/{RUNS[0]}"]
+    compared = run_here(folder, "compare", *places, "--html", "page.html")
+    assert compared.returncode == 0, compared.stderr
+    traces = Page((folder / "page.html").read_text()).charts["curve-0"]["data"]
+    assert [trace["name"] for trace in traces] == [places[0], places[1], f"{places[0]} (2)"]
+    assert traces[0]["y"] == traces[2]["y"] != traces[1]["y"]
 
 
 def check_page(folder: Path, path: Path) -> None:
@@ -143,6 +157,18 @@ def test_a_sweep_that_is_killed_goes_on_and_repeats_no_finished_run(folder: Path
     assert ended.returncode == 0, ended.stderr
     assert attempts(folder, RUNS[0]) == [0]
     assert attempts(folder, RUNS[2]) == [None, 0]
+
+
+def test_a_folder_that_is_removed_meanwhile_fails_its_run_alone(folder: Path):
+    (folder / "sweep.toml").write_text(SWEEP.replace("delay-ms = [0, 2]", "delay-ms = [0]"))
+    text = (folder / "swept.py").read_text()
+    remove = f"\nimport shutil\nif args.kind == 'plain': shutil.rmtree('runs/{RUNS[0]}')\n"
+    (folder / "swept.py").write_text(text + remove)
+    ended = sweep(folder, HEADRACE_TRACKING_URI="off")
+    assert ended.returncode == 1
+    assert f"{RUNS[0]} failed" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert attempts(folder, RUNS[2]) == [0]
 
 
 def test_ctrl_c_stops_the_run_that_goes_on(folder: Path):

@@ -11,7 +11,7 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Metric
 
-from headrace.core.errors import RecordsError
+from headrace.core.errors import RecordsError, UsageError
 from headrace.decide.experiments import metric_curves
 from headrace.decide.experiments.metric_curves import MOST_POINTS, read_run_curves
 from headrace.decide.experiments.run_target import SENT_FILE, RunTarget, database_uri
@@ -67,6 +67,20 @@ def test_of_a_step_the_last_point_counts_and_nan_stays(tmp_path: Path, client: M
     assert math.isnan(values[1])
     assert values[2] > 1e300  # as MLflow has it
     assert found.last["once"] == 4.0
+
+
+def test_steps_that_are_times_are_read(tmp_path: Path, client: MlflowClient):
+    points = [(1.0, 0, 0), (2.0, 1, 1_795_000_000_123_456_789)]
+    curve = read_run_curves(tracked(tmp_path, client, {"loss": points})).curves["loss"]
+    assert curve.steps == (0, 1_795_000_000_123_456_789)
+
+
+def test_options_of_the_databases_uri_are_no_part_of_its_name(tmp_path: Path, client: MlflowClient):
+    uri = f"{database_uri(tmp_path)}?timeout=30"
+    found = read_run_curves(tracked(tmp_path, client, {"loss": [(1.0, 0, 0), (2.0, 1, 1)]}, uri))
+    assert found.curves["loss"].values == (1.0, 2.0)
+    with pytest.raises(UsageError, match="MLflow's database cannot be in"):
+        database_uri(tmp_path / "what?")
 
 
 def test_steps_far_apart_are_all_kept(tmp_path: Path, client: MlflowClient):

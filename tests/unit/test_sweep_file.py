@@ -87,6 +87,55 @@ def test_secrets_do_not_count_in_what_a_run_is_known_by(tmp_path: Path):
     assert one.digest == other.digest
 
 
+def test_a_secret_is_in_no_name_and_is_not_shown(tmp_path: Path):
+    sweep = read(
+        tmp_path,
+        JOB
+        + '[sweep.grid]\nenvironment.HF_TOKEN = ["hf_abcdefgh12345678", "hf_zyxwvuts87654321"]\n'
+        'environment.DATABASE_URL = ["postgres://user:pa55word@db/x"]\ninput_mode = ["File"]\n',
+    )
+    assert [run.name for run in sweep.runs] == ["tried-File", "tried-File-2"]
+    shown = {value for run in sweep.runs for value in run.changes.values()}
+    assert shown == {"***", "File"}
+    tokens = {run.request.variables["HF_TOKEN"] for run in sweep.runs}
+    assert tokens == {"hf_abcdefgh12345678", "hf_zyxwvuts87654321"}
+
+
+def test_names_stay_distinct_and_short(tmp_path: Path):
+    near = read(tmp_path, JOB + '[sweep.grid]\nhyperparameters.x = ["a-3", "a", "a/", "a//"]\n')
+    names = [run.name for run in near.runs]
+    assert names == ["tried-a-3", "tried-a", "tried-a-3-3", "tried-a-4"]
+    long = [f"{'v' * 200}{number}" for number in range(3)]
+    sweep = read(tmp_path, JOB + f"[sweep.grid]\nhyperparameters.x = {long}\n".replace("'", '"'))
+    names = [run.name for run in sweep.runs]
+    assert len(set(names)) == 3
+    assert {len(name) for name in names} == {120}
+    odd = read(tmp_path, JOB + "[sweep.grid]\nhyperparameters.lr = [1e-05, -0.5, true, false]\n")
+    assert [run.name for run in odd.runs] == [
+        "tried-lr1e-05", "tried-lr-0.5", "tried-lr", "tried-no-lr",
+    ]  # fmt: skip
+
+
+def test_a_table_of_a_grid_is_not_shared_by_runs(tmp_path: Path):
+    text = 'entry_point = "train.py"\n[sweep.grid]\nhyperparameters = [{a = 1}, {a = 2}]\n'
+    sweep = read(tmp_path, text + '"hyperparameters.b" = [1, 2]\n')
+    given = [run.request.arguments["hyperparameters"] for run in sweep.runs]
+    assert given == [{"a": a, "b": b} for a in (1, 2) for b in (1, 2)]
+    assert len({run.digest for run in sweep.runs}) == 4
+
+
+def test_an_empty_table_clears_what_the_file_has(tmp_path: Path):
+    text = JOB + '[environment]\nFOO = "1"\n[[sweep.runs]]\nname = "bare"\nenvironment = {}\n'
+    assert read(tmp_path, text).runs[0].request.options["environment"] == []
+
+
+def test_a_dotted_key_reaches_into_a_channel(tmp_path: Path):
+    text = 'entry_point = "train.py"\n[inputs]\ntrain = {s3_data = "s3://b/a"}\n[sweep.grid]\n'
+    sweep = read(tmp_path, text + '"inputs.train.input_mode" = ["File", "FastFile"]\n')
+    modes = [run.request.options["input_mode"] for run in sweep.runs]
+    assert modes == [["train=File"], ["train=FastFile"]]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -106,7 +155,10 @@ def test_secrets_do_not_count_in_what_a_run_is_known_by(tmp_path: Path):
         (JOB + "[sweep]\nruns = [3]\n", "3 is no table"),
         (JOB + "[[sweep.runs]]\nname = 3\n", "name 3 is no text"),
         (JOB + "[[sweep.runs]]\njob_name = 'x'\n", "write it as name"),
-        (JOB + "[[sweep.runs]]\nname = 'x'\n[[sweep.runs]]\nname = 'x'\n", "two are called x"),
+        (JOB + "[[sweep.runs]]\nname = 'x'\n[[sweep.runs]]\nname = 'x'\n", "be called tried-x"),
+        (JOB + '[sweep.grid]\n"hyperparameters.a" = [1]\nhyperparameters.a = [2]\n', "there twice"),
+        ('entry_point = "train.py"\ninputs = "/a"\n[[sweep.runs]]\ninputs.other = "/b"\n',
+         "inputs is no table in this file"),
         (JOB + "[[sweep.runs]]\n[sweep.grid]\ninput_mode = ['File']\n", "give one of them"),
         ('job_name = "x"\n' + JOB + "[[sweep.runs]]\n", "a sweep names its runs itself"),
         ("[sweep.grid]\ninput_mode = ['File']\n", "entry_point is missing"),

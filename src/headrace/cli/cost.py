@@ -120,7 +120,6 @@ def _advise(
     runs_dir: RunsDir = None,
 ) -> None:
     from headrace.core.errors import check_choices
-    from headrace.core.units import parse_seconds
     from headrace.decide.cost.advice import Goal, advise
     from headrace.decide.cost.host_mixes import CLOUDS
     from headrace.records.reader import find_run
@@ -128,7 +127,7 @@ def _advise(
     if cloud:
         check_choices([cloud], CLOUDS, "--cloud ")
     goal = Goal(
-        samples_per_s=target, deadline_s=None if deadline is None else parse_seconds(deadline),
+        samples_per_s=target, deadline_s=None if deadline is None else _deadline_s(deadline),
         budget_usd=budget, samples=samples,
     )  # fmt: skip
     pricing = _pricing(price or (), instance_type or (), prices or (), region, spot=spot)
@@ -216,6 +215,18 @@ def _rate(text: str) -> tuple[str, float]:
     if not 0 <= usd < float("inf"):
         raise UsageError(f"--price {text}: {value} is no number of dollars an hour.")
     return name, usd
+
+
+def _deadline_s(text: str) -> float:
+    from headrace.jobs.options import parse_max_run
+
+    try:
+        found = parse_max_run(text)
+    except UsageError:
+        found = 0.0
+    if found <= 0:
+        raise UsageError(f"--deadline {text}: write it as 2h, 30min or 90s.")
+    return found
 
 
 def _days(text: str) -> int:

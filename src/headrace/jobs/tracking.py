@@ -58,7 +58,7 @@ def begin_tracking(folder: RunFolder, attempt: Attempt, options: RunOptions) -> 
         for entry in _first_entries(folder, attempt):
             writer.add(entry)
         writer.close()
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, HeadraceError) as error:
         print_status(f"the run is not tracked: {error}")
 
 

@@ -368,7 +368,7 @@ def _front(mixes: Sequence[PredictedMix]) -> Iterator[PredictedMix]:
     """Yield the mixes than which no other is both faster and cheaper, slowest first."""
     cheapest = float("inf")
     kept = []
-    for mix in sorted(mixes, key=lambda mix: -mix.samples_per_s.value):
+    for mix in sorted(mixes, key=lambda mix: (-mix.samples_per_s.value, _cost(mix))):
         if mix.usd_per_1k_samples.value < cheapest:
             cheapest = mix.usd_per_1k_samples.value
             kept.append(mix)
@@ -400,9 +400,10 @@ def _choose(mixes: Sequence[PredictedMix], goal: Goal) -> tuple[PredictedMix, st
 
 def _too_slow(mixes: Sequence[PredictedMix], goal: Goal) -> str:
     fastest = max(mixes, key=lambda mix: mix.samples_per_s.value)
+    is_target = goal.least_samples_per_s == goal.samples_per_s
     wanted = (
-        f"--target {goal.samples_per_s:g}" if goal.samples_per_s is not None
-        else f"--deadline {format_seconds(goal.deadline_s or 0.0)}"
+        f"--target {goal.samples_per_s:g}" if is_target
+        else f"--deadline {format_seconds(goal.deadline_s or 0.0)} for {goal.samples:,} samples"
     )  # fmt: skip
     return (
         f"{wanted}: it takes {goal.least_samples_per_s:,.4g} samples/s, and the most that can be "
@@ -412,15 +413,15 @@ def _too_slow(mixes: Sequence[PredictedMix], goal: Goal) -> str:
 
 def _reason(best: PredictedMix, now: PredictedMix, goal: Goal) -> str:
     rate, cost = best.samples_per_s, best.usd_per_1k_samples.value
-    if best is now:
-        return f"Keep {now.name}: ${format_usd(cost)} per 1,000 samples, and none is cheaper."
-    change = cost / now.usd_per_1k_samples.value - 1.0
-    than_now = f"{abs(change):.0%} {'less' if change < 0 else 'more'} than now"
     why = "the cheapest samples"
     if goal.budget_usd is not None:
         why = "the fastest within the budget"
     elif goal.least_samples_per_s:
         why = "the cheapest that is fast enough"
+    if best is now:
+        return f"Keep {now.name}, {why}: ${format_usd(cost)} per 1,000."
+    change = cost / now.usd_per_1k_samples.value - 1.0
+    than_now = f"{abs(change):.0%} {'less' if change < 0 else 'more'} than now"
     return (
         f"Take {best.name}, {why}: {rate.value:,.4g} samples/s predicted ({rate.low:,.4g} to "
         f"{rate.high:,.4g}), {best.speedup:.2f}x as now, ${format_usd(cost)} per 1,000, {than_now}."

@@ -138,18 +138,26 @@ def host_mixes(now: HostMix, market: Market) -> Iterator[HostMix]:
                 yield replace(now, kind="auxiliary hosts", auxiliary=several)
     if now.training.accelerators:
         for hosts in _TRAINING_HOSTS:
-            several = replace(now.training, hosts=now.training.hosts * hosts)
-            yield replace(now, kind="more hosts", training=several)
+            yield replace(
+                now, kind="more hosts", training=_times(now.training, hosts),
+                auxiliary=now.auxiliary and _times(now.auxiliary, hosts),
+            )  # fmt: skip
+
+
+def _times(group: PricedHosts, times: int) -> PricedHosts:
+    return replace(group, hosts=group.hosts * times)
 
 
 def _other_hosts(now: HostMix, groups: list[PricedHosts]) -> Iterator[HostMix]:
     """Yield hosts with the same accelerator: with more cores, or with several of them."""
     training = now.training
+    if training.cores is None or training.hosts > 1:  # what such a host has is not known
+        return
     for group in groups:
-        if group.accelerator != training.accelerator or training.hosts > 1 or not group.cores:
+        if group.accelerator != training.accelerator or not group.cores:
             continue
         if group.accelerators == training.accelerators:
-            if group.cores > (training.cores or 0):
+            if group.cores > training.cores:
                 yield replace(now, kind="bigger host", training=group)
         elif group.accelerators > training.accelerators > 0:
             yield replace(now, kind="more accelerators", training=group)

@@ -84,13 +84,28 @@ def compared_runs(folders: Sequence[Path]) -> list[ComparedRun]:
     ]
     settings = _settings(comparisons)
     found = []
-    for folder, each, speed in zip(folders, tables, _speeds(comparisons), strict=True):
+    speeds = _speeds(comparisons)
+    for name, folder, each, speed in zip(_names(folders), folders, tables, speeds, strict=True):
         found.append(
             ComparedRun(
-                name=folder.name, folder=folder, settings=next(settings),
+                name=name, folder=folder, settings=next(settings),
                 utilisation=utilisation_in(each), cost=_known_cost(folder), **speed,
             )
         )  # fmt: skip
+    return found
+
+
+def _names(folders: Sequence[Path]) -> list[str]:
+    """Return a name of each run: its folder's, with the one above where that is not distinct."""
+    found: list[str] = []
+    for folder in folders:
+        is_distinct = len({each for each in folders if each.name == folder.name}) == 1
+        name = base = folder.name if is_distinct else f"{folder.parent.name}/{folder.name}"
+        number = 1
+        while name in found:  # the same run once more
+            number += 1
+            name = f"{base} ({number})"
+        found.append(name)
     return found
 
 

@@ -116,8 +116,8 @@ def _spaced(steps: range) -> Sequence[int]:
     """Return at most `MOST_POINTS` of them, evenly spaced, the first and the last among them."""
     if len(steps) <= MOST_POINTS:
         return steps
-    between = (len(steps) - 1) / (MOST_POINTS - 1)
-    return [steps[round(place * between)] for place in range(MOST_POINTS)]
+    last = len(steps) - 1  # whole numbers: a step may be a time in ns
+    return [steps[place * last // (MOST_POINTS - 1)] for place in range(MOST_POINTS)]
 
 
 def _of_server(uri: str, run_id: str) -> RunCurves:

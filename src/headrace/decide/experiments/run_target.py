@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from headrace.core import env
+from headrace.core.errors import UsageError
 from headrace.core.files import write_text_atomically
 
 TARGET_FILE, SENT_FILE = "target.json", "sent.json"
@@ -61,7 +62,15 @@ class RunTarget:
 
 
 def database_uri(runs: Path) -> str:
-    """Return the tracking URI of the SQLite database of a runs folder."""
+    """Return the tracking URI of the SQLite database of a runs folder.
+
+    UsageError: Such a URI cannot name its path.
+    """
+    if "?" in str(runs.absolute()):
+        raise UsageError(
+            f"MLflow's database cannot be in {runs.absolute()}: what follows ? would be options of "
+            "its URI. Choose another folder, or a tracking URI (MLFLOW_TRACKING_URI)."
+        )
     return f"{_SQLITE}{runs.absolute() / DATABASE_FILE}"
 
 
@@ -77,7 +86,9 @@ def tracking_uri(runs: Path, given: str | None = None) -> str:
 
 def database_file(uri: str) -> Path | None:
     """Return the file of a SQLite database; None for other stores."""
-    return Path(uri.removeprefix(_SQLITE)) if uri.startswith(_SQLITE) else None
+    if not uri.startswith(_SQLITE):
+        return None
+    return Path(uri.removeprefix(_SQLITE).partition("?")[0])  # options follow
 
 
 def shown_uri(uri: str) -> str:

@@ -76,6 +76,7 @@ def open_database(file: Path) -> closing[sqlite3.Connection]:
 def _of_database(file: Path, experiment: str | None) -> Iterator[StoredRun]:
     chosen = (experiment, experiment)
     with open_database(file) as database:
+        database.execute("BEGIN")  # all of one moment: a run may begin meanwhile
         found = {
             run_id: StoredRun(
                 run_id=run_id, experiment=of_experiment, name=name or "", state=state,

@@ -30,13 +30,15 @@ from headrace.core.errors import UsageError, check_choices
 from headrace.jobs.job_file import INPUTS, is_job_file, read_job_file
 from headrace.jobs.job_request import JobRequest, as_json, request_job
 from headrace.jobs.sagemaker_sdk.inputs import named_inputs
-from headrace.records.redaction import hide_secrets
+from headrace.records.redaction import HIDDEN, hide_secrets, is_secret, redact_text
 from headrace.records.run_folder import is_plain_name
 
 _SWEEP, _GRID, _RUNS, _NAME = "sweep", "grid", "runs", "name"
 _KEYS = ("name", "experiment", "grid", "runs", "max_concurrent")
-_LONGEST_LABEL = 40  # characters of a value in a run's name
+_LONGEST_NAME = 120  # characters, where file systems allow 255 bytes
+_HASH_CHARS = 8
 _MOST_RUNS = 10_000
+_NAMES = ("hyperparameters", "environment")  # tables of names that may have dots
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +48,7 @@ class SweepRun:
     Attributes:
         name: The run's, which begins with the sweep's.
         request: Its job.
-        changes: What differs from the rest of the file, as texts by dotted name.
+        changes: What differs from the rest of the file, as texts by dotted name; secrets hidden.
     """
 
     name: str
@@ -138,7 +140,7 @@ def _changes(table: Mapping[str, Any], where: str) -> list[_Change]:
         raise UsageError(f"{where}{_SWEEP}: {_GRID} and {_RUNS}: give one of them.")
     if _RUNS in table:
         return list(_listed(table[_RUNS], where))
-    axes = dict(_leaves(table.get(_GRID, {})))
+    axes = _distinct(table.get(_GRID, {}), f"{where}{_SWEEP}.{_GRID}")
     if not axes:
         raise UsageError(
             f"{where}{_SWEEP}.{_GRID} is empty: give lists of values, such as input_mode = "
@@ -167,12 +169,25 @@ def _check_axis(values: object, where: str) -> None:
 
 def _leaves(table: object, path: _Path = ()) -> Iterator[tuple[_Path, Any]]:
     """Yield the values of a table and of those in it; a key may name both: "inputs.train"."""
-    if not isinstance(table, Mapping):
+    if not isinstance(table, Mapping) or (path and not table):
         yield path, table
         return
     for key, value in table.items():
-        parts = str(key).split(".", 1) if not path else [str(key)]
+        parts = [str(key)]
+        if not path:
+            has_names = str(key).partition(".")[0] in _NAMES
+            parts = str(key).split(".", 1 if has_names else -1)
         yield from _leaves(value, (*path, *parts))
+
+
+def _distinct(table: object, where: str) -> dict[_Path, Any]:
+    """Return the values of a table by their place; raises UsageError where one is there twice."""
+    found: dict[_Path, Any] = {}
+    for path, value in _leaves(table):
+        if path in found:
+            raise UsageError(f"{where}: {_dotted(path)} is there twice.")
+        found[path] = value
+    return found
 
 
 def _listed(runs: object, where: str) -> Iterator[_Change]:
@@ -184,7 +199,8 @@ def _listed(runs: object, where: str) -> Iterator[_Change]:
         name = run.get(_NAME, "")
         if not isinstance(name, str):
             raise UsageError(f"{where}{_SWEEP}.{_RUNS} {place}: name {name!r} is no text.")
-        changed = dict(_leaves({key: each for key, each in run.items() if key != _NAME}))
+        own = {key: each for key, each in run.items() if key != _NAME}
+        changed = _distinct(own, f"{where}{_SWEEP}.{_RUNS} {place}")
         if ("job_name",) in changed:
             raise UsageError(f"{where}{_SWEEP}.{_RUNS} {place}: job_name: write it as name.")
         yield name, changed
@@ -196,35 +212,46 @@ def _runs(
     """Yield the runs; raises UsageError where a job is invalid, or two have one name."""
     taken: set[str] = set()
     for place, (label, changed) in enumerate(changes, start=1):
-        name = f"{sweep}-{_plain(label) or _grid_label(changed) or place}"
-        if name in taken:
-            if label:
-                raise UsageError(f"{where}{_SWEEP}.{_RUNS}: two are called {label}.")
-            name = f"{name}-{place}"
+        name = _short(f"{sweep}-{_plain(label) or _grid_label(changed) or place}")
+        if name in taken and label:
+            raise UsageError(f"{where}{_SWEEP}.{_RUNS}: two runs would be called {name}.")
+        while name in taken:
+            name = _short(f"{name}-{place}")
         taken.add(name)
-        job = _with_changes(given, changed)
+        job = _with_changes(given, changed, where)
         inputs = named_inputs(job.get(INPUTS), where)
         request = request_job(job, inputs, f"{where}run {name}: ", more=(INPUTS,))
-        texts = {_dotted(path): _value_text(value) for path, value in changed.items()}
+        texts = {_dotted(path): _shown(path, value) for path, value in changed.items()}
         yield SweepRun(name=name, request=request, changes=texts)
 
 
-def _with_changes(given: Mapping[str, Any], changed: Mapping[_Path, Any]) -> dict[str, Any]:
+def _with_changes(
+    given: Mapping[str, Any], changed: Mapping[_Path, Any], where: str
+) -> dict[str, Any]:
     """Return the keys of a job with some of them changed."""
     job: dict[str, Any] = deepcopy(dict(given))
     for path, value in changed.items():
         at = job
+        if len(path) > 1 and not isinstance(job.get(path[0], {}), dict):
+            raise UsageError(
+                f"{where}{_SWEEP}: {_dotted(path)}: {path[0]} is no table in this file, so nothing "
+                "in it can be changed: write it as one there."
+            )
         for key in path[:-1]:
             if not isinstance(at.get(key), dict):
                 at[key] = {}  # a text that stands for the table's only value, such as a channel's
             at = at[key]
-        at[path[-1]] = value
+        at[path[-1]] = deepcopy(value)  # of a grid, it is of several runs
     return job
 
 
 def _grid_label(changed: Mapping[_Path, Any]) -> str:
     """Return a run's name of its values: a text is itself, a number follows its key."""
-    labels = (_plain(_label(path[-1], value)) for path, value in changed.items())
+    labels = (
+        _plain(_label(path[-1], value))
+        for path, value in changed.items()
+        if not _is_secret(path, value)
+    )
     return "-".join(filter(None, labels))
 
 
@@ -238,7 +265,25 @@ def _label(key: str, value: object) -> str:
 
 def _plain(text: str) -> str:
     """Return a text as a part of a folder's name."""
-    return re.sub(r"[^A-Za-z0-9._+=-]+", "-", text).strip("-.")[:_LONGEST_LABEL]
+    return re.sub(r"[^A-Za-z0-9._+=-]+", "-", text).strip("-.")
+
+
+def _short(name: str) -> str:
+    """Return a run's name, cut if it is too long for a folder's; a hash keeps it distinct."""
+    if len(name) <= _LONGEST_NAME:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:_HASH_CHARS]
+    return f"{name[: _LONGEST_NAME - _HASH_CHARS - 1]}-{digest}"
+
+
+def _shown(path: _Path, value: object) -> str:
+    """Return a value as it is shown, and kept on disk: without secrets."""
+    return HIDDEN if _is_secret(path, value) else _value_text(value)
+
+
+def _is_secret(path: _Path, value: object) -> bool:
+    text = _value_text(value)
+    return is_secret(path[-1], text) or redact_text(text) != text
 
 
 def _dotted(path: _Path) -> str:

@@ -88,7 +88,7 @@ class _Execution:
                 run.request, run.name, stem=run.name, tied=True, runs_dir=str(self._state.runs),
                 options=options,
             )  # fmt: skip
-        except HeadraceError as error:
+        except (HeadraceError, OSError) as error:
             return str(error)
         self._running[place] = run, handle, time.monotonic()
         return ""
@@ -99,7 +99,7 @@ class _Execution:
         try:
             check_run(handle)
             fault = "" if handle.exit_code == 0 else f"{run.name} was stopped."
-        except HeadraceError as error:
+        except (HeadraceError, OSError) as error:  # such as of a folder that was removed meanwhile
             fault = str(error)
         if not fault:
             self._lasted_s.append(seconds)

@@ -18,6 +18,7 @@ STATE_FILE = "sweep.json"
 _LOCK_FILE = "sweep.json.held"
 _LOCK_S = 5.0  # a killed process may take some time to end
 _FORMAT = 1
+_FOLDER_MODE = 0o700  # as of a run's folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,8 @@ class SweepState:
         if (folder / "run.json").exists():
             raise UsageError(f"{folder} is a run's folder: give the sweep another name.")
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            runs.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(_FOLDER_MODE, exist_ok=True)
             descriptor = open_lock_file(folder / _LOCK_FILE)  # closed as the process ends
         except OSError as error:
             raise UsageError(f"The sweep's folder cannot be made: {error}.") from error
