@@ -74,9 +74,12 @@ def main() -> None:
     """Predict, measure, and write it down."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--steps-ms", type=float, nargs="+", default=STEPS_MS)
     parser.add_argument("--dry", action="store_true", help="write nothing to docs/")
     options = parser.parse_args()
-    results = [result for step_ms in STEPS_MS for result in compare(step_ms, options.rounds)]
+    results = [
+        result for step_ms in options.steps_ms for result in compare(step_ms, options.rounds)
+    ]
     publish(results, dry=options.dry)
 
 
@@ -174,7 +177,7 @@ def publish(results: list[Result], *, dry: bool) -> None:
     ]
     errors = [abs(each.error) for each in others]
     choices = []
-    for step_ms in STEPS_MS:
+    for step_ms in dict.fromkeys(each.step_ms for each in results):
         own = [each for each in results if each.step_ms == step_ms]
         best = min(each.measured_usd for each in own)
         choices.append(advised_among(own).measured_usd / best)

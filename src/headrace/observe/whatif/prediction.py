@@ -187,7 +187,7 @@ class Simulator:
         return other
 
     def predict(self, *changes: PipelineChange) -> Prediction:
-        """Return the predicted effect of a change, or of one that lies between two."""
+        """Return the predicted effect of a change, or of one that lies between several."""
         if changes not in self._known:
             self._known[changes] = self._predicted(changes)
         return self._known[changes]
@@ -265,17 +265,20 @@ def with_auxiliary(
     Hosts and network were not measured. Sending overlaps with making batches, so it costs a worker
     nothing while the network keeps up. A core there is assumed to be between two `speeds` of one
     here: 0.8 to 1.25 by default, or, if some hosts were measured, as fast as theirs within a tenth.
+    Their geometric mean counts as likely as both: near the device's limit more speed gives less
+    than as much less takes.
     """
     is_used, measured = simulator.measured.pipeline.auxiliary > 0, simulator.costs.auxiliary_factor
     if speeds is None or is_used:
         speeds = _MEASURED_AUXILIARY_SPEED if is_used else _AUXILIARY_SPEED
-    least, most = (
+    slow, fast = speeds
+    changes = (
         PipelineChange(
             auxiliary_cores=cores, auxiliary_factor=measured / speed, receive_cpu_ns=_RECEIVE_NS
         )
-        for speed in speeds
+        for speed in (slow, (slow * fast) ** 0.5, fast)
     )
-    return simulator.predict(least, most)
+    return simulator.predict(*changes)
 
 
 def enough_workers(
