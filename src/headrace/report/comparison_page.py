@@ -74,7 +74,7 @@ def write_comparison(data: ComparisonData, output: str | Path) -> Path:
     sections = [built for build in SECTIONS if (built := build(data)) is not None]
     subtitle = f"{len(data.runs)} runs, compared with {data.runs[0].name}"
     document = html_document(data.name, "comparison", sections, subtitle=subtitle)
-    return write_document(document, output, COMPARISON_FILE)
+    return write_document(document, output, COMPARISON_FILE, flag="--html")
 
 
 def _runs_section(data: ComparisonData) -> Section:

@@ -47,11 +47,11 @@ def html_document(
     return [shown_bytes, *framed, b"</body></html>\n"]
 
 
-def write_document(document: Sequence[bytes], output: str | Path, name: str) -> Path:
+def write_document(document: Sequence[bytes], output: str | Path, name: str, *, flag: str) -> Path:
     """Write a document into a file, or into a folder under a name, and return its path.
 
     Raises:
-        UsageError: The file cannot be written.
+        UsageError: The file cannot be written; the message names the flag that gives another.
     """
     path = Path(output).expanduser()
     if path.is_dir():
@@ -60,7 +60,9 @@ def write_document(document: Sequence[bytes], output: str | Path, name: str) -> 
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, document, durable=False)  # a browser may be reading it
     except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error}. Give another file.") from error
+        raise UsageError(
+            f"{path} cannot be written: {error}. Give another file with {flag}."
+        ) from error
     return path.resolve()
 
 

@@ -70,4 +70,4 @@ def write_page(data: PageData, output: str | Path) -> Path:
     Raises:
         UsageError: The file cannot be written.
     """
-    return write_document(page_of(data), output, REPORT_FILE)
+    return write_document(page_of(data), output, REPORT_FILE, flag="--output")
