@@ -45,6 +45,11 @@ _FILES_HELP = (
 )
 _TYPE_HELP = "The instance type of all hosts, or GROUP=TYPE of a group's. May be repeated."
 _REGION_HELP = "Whose prices count; by default us-east-1 or us-central1."
+Prices = Annotated[list[str] | None, typer.Option(metavar="[NAME=]USD", help=_PRICE_HELP)]
+Types = Annotated[list[str] | None, typer.Option(metavar="[GROUP=]TYPE", help=_TYPE_HELP)]
+Region = Annotated[str, typer.Option(help=_REGION_HELP)]
+Spot = Annotated[bool, typer.Option("--spot", help="The hosts are spot instances.")]
+PriceFiles = Annotated[list[Path] | None, typer.Option(metavar="FILE", help=_FILES_HELP)]
 _DAYS = re.compile(r"(\d+)\s*d?")
 
 
@@ -65,13 +70,11 @@ def register(app: typer.Typer) -> None:
 def _show(
     run: Run = None,
     *,
-    price: Annotated[list[str] | None, typer.Option(metavar="[NAME=]USD", help=_PRICE_HELP)] = None,
-    instance_type: Annotated[
-        list[str] | None, typer.Option(metavar="[GROUP=]TYPE", help=_TYPE_HELP)
-    ] = None,
-    region: Annotated[str, typer.Option(help=_REGION_HELP)] = "",
-    spot: Annotated[bool, typer.Option("--spot", help="The hosts are spot instances.")] = False,
-    prices: Annotated[list[Path] | None, typer.Option(metavar="FILE", help=_FILES_HELP)] = None,
+    price: Prices = None,
+    instance_type: Types = None,
+    region: Region = "",
+    spot: Spot = False,
+    prices: PriceFiles = None,
     json: Annotated[bool, typer.Option("--json", help="Print the cost as JSON.")] = False,
     runs_dir: RunsDir = None,
 ) -> None:
@@ -109,13 +112,11 @@ def _advise(
     cloud: Annotated[
         str, typer.Option(help="aws, gcp or sagemaker; by default that of the run's hosts.")
     ] = "",
-    price: Annotated[list[str] | None, typer.Option(metavar="[NAME=]USD", help=_PRICE_HELP)] = None,
-    instance_type: Annotated[
-        list[str] | None, typer.Option(metavar="[GROUP=]TYPE", help=_TYPE_HELP)
-    ] = None,
-    region: Annotated[str, typer.Option(help=_REGION_HELP)] = "",
-    spot: Annotated[bool, typer.Option("--spot", help="The hosts are spot instances.")] = False,
-    prices: Annotated[list[Path] | None, typer.Option(metavar="FILE", help=_FILES_HELP)] = None,
+    price: Prices = None,
+    instance_type: Types = None,
+    region: Region = "",
+    spot: Spot = False,
+    prices: PriceFiles = None,
     json: Annotated[bool, typer.Option("--json", help="Print the advice as JSON.")] = False,
     runs_dir: RunsDir = None,
 ) -> None:
@@ -152,7 +153,7 @@ def _prices(
     max_age: Annotated[
         str, typer.Option(help="Warn of prices that are older than so many days.")
     ] = "180d",
-    prices: Annotated[list[Path] | None, typer.Option(metavar="FILE", help=_FILES_HELP)] = None,
+    prices: PriceFiles = None,
     json: Annotated[bool, typer.Option("--json", help="Print the prices as JSON.")] = False,
 ) -> None:
     from headrace.decide.cost.price_catalogue import old_prices

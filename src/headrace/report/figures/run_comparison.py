@@ -9,8 +9,8 @@ import numpy as np
 from headrace.decide.experiments.compared_runs import ComparedRun
 from headrace.decide.experiments.metric_curves import Curve
 from headrace.records.schema import PHASES
-from headrace.report.figures.base import PHASE_COLOURS, Figure, figure
-from headrace.report.formatting import phase_name
+from headrace.report.figures.base import Figure, figure
+from headrace.report.figures.step_phases import phase_traces
 
 _RUN_COLOURS = (
     "#3b7dd8", "#e8590c", "#2a9d8f", "#9c5fd6", "#e0a800", "#d6336c", "#7a8794", "#5c940d",
@@ -24,27 +24,9 @@ _MOST_IN_LEGEND = 8
 
 def phases_by_run(runs: Sequence[ComparedRun]) -> Figure:
     """Return the mean step of each run, split into phases."""
-    traces = []
-    names = [run.name for run in runs]
-    for phase in PHASES:
-        values_ms = [run.phases_ms.get(phase, 0.0) for run in runs]
-        if not any(values_ms):
-            continue
-        shares = [
-            value / run.step_ms if run.step_ms else 0.0
-            for value, run in zip(values_ms, runs, strict=True)
-        ]
-        traces.append(
-            {
-                "type": "bar", "orientation": "h", "name": phase_name(phase),
-                "x": np.round(values_ms, 3), "y": names,
-                "marker": {"color": PHASE_COLOURS[phase], "line": {"width": 0}},
-                "text": [f"{share:.0%}" if share >= 0.05 else "" for share in shares],
-                "textposition": "inside", "insidetextanchor": "middle", "textangle": 0,
-                "textfont": {"color": "#10151c"}, "constraintext": "none",
-                "hovertemplate": "%{y}: %{x:,.3~g} ms a step",
-            }
-        )  # fmt: skip
+    walls_ms = [max(run.step_ms, 1e-9) for run in runs]
+    spent_ms = {phase: [run.phases_ms.get(phase, 0.0) for run in runs] for phase in PHASES}
+    traces = phase_traces([run.name for run in runs], walls_ms, spent_ms)
     return figure(
         traces,
         {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -44,23 +45,11 @@ def phase_bars(tables: Tables) -> Figure | None:
         if own.device is not None:
             bars[f"rank {rank}, accelerator"] = own.device
     walls_ms = [max(float(bar.wall_ns.mean() / 1e6), 1e-9) for bar in bars.values()]
-    traces = []
-    for phase in PHASES:
-        values_ms = [float(bar.phase_ns(phase).mean() / 1e6) for bar in bars.values()]
-        if not any(values_ms):
-            continue
-        shares = [value / wall for value, wall in zip(values_ms, walls_ms, strict=True)]
-        traces.append(
-            {
-                "type": "bar", "orientation": "h", "name": phase_name(phase),
-                "x": np.round(values_ms, 3), "y": list(bars),
-                "marker": {"color": PHASE_COLOURS[phase], "line": {"width": 0}},
-                "text": [f"{share:.0%}" if share >= 0.05 else "" for share in shares],
-                "textposition": "inside", "insidetextanchor": "middle", "textangle": 0,
-                "textfont": {"color": "#10151c"}, "constraintext": "none",
-                "hovertemplate": "%{y}: %{x:,.3~g} ms a step",
-            }
-        )  # fmt: skip
+    spent_ms = {
+        phase: [float(bar.phase_ns(phase).mean() / 1e6) for bar in bars.values()]
+        for phase in PHASES
+    }
+    traces = phase_traces(list(bars), walls_ms, spent_ms)
     wide = {} if steps.device is None else {"margin": {"l": 132, "r": 32, "t": 8, "b": 44}}
     return figure(
         traces,
@@ -74,6 +63,30 @@ def phase_bars(tables: Tables) -> Figure | None:
             **wide,
         },
     )
+
+
+def phase_traces(
+    names: Sequence[str], walls_ms: Sequence[float], spent_ms: Mapping[str, Sequence[float]]
+) -> list[dict[str, Any]]:
+    """Return traces of stacked bars: the mean step of each name, split into phases that take time.
+
+    `walls_ms` has one of each name, `spent_ms` by phase one of each name.
+    """
+    traces = []
+    for phase in (phase for phase in PHASES if any(spent_ms[phase])):
+        shares = [value / wall for value, wall in zip(spent_ms[phase], walls_ms, strict=True)]
+        traces.append(
+            {
+                "type": "bar", "orientation": "h", "name": phase_name(phase),
+                "x": np.round(spent_ms[phase], 3), "y": list(names),
+                "marker": {"color": PHASE_COLOURS[phase], "line": {"width": 0}},
+                "text": [f"{share:.0%}" if share >= 0.05 else "" for share in shares],
+                "textposition": "inside", "insidetextanchor": "middle", "textangle": 0,
+                "textfont": {"color": "#10151c"}, "constraintext": "none",
+                "hovertemplate": "%{y}: %{x:,.3~g} ms a step",
+            }
+        )  # fmt: skip
+    return traces
 
 
 MAX_TIMELINE_COLUMNS = 2000
