@@ -28,7 +28,7 @@ demo: $(STAMP)  ## Train scene segmentation from a real S3 server on two ranks (
 
 # A worker that the timeout ended is not replaced: xdist 3.8 gives the new one no shutdown, and hangs.
 test: $(STAMP)  ## Run all tests
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 -m "not alone"
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 -m "not alone"
 	$(BIN)/python -m pytest -m alone $$(grep -rl mark.alone tests/*/)
 
 check: $(STAMP)  ## Lint, types, layers, documentation, written surfaces

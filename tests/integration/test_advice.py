@@ -9,6 +9,12 @@ from typing import Any
 
 import pytest
 
+from headrace.core.errors import UsageError
+from headrace.decide.cost.advice import Goal
+from headrace.decide.cost.advice import advise as choose
+from headrace.decide.cost.predicted_mixes import ComparedHosts, compare_hosts
+from headrace.decide.cost.price_catalogue import PriceCatalogue
+from headrace.decide.cost.run_cost import Pricing
 from headrace.observe.whatif.train_steps import read_steps
 from headrace.records.reader import open_records
 from jobs import run_here
@@ -25,6 +31,15 @@ def recorded(tmp_path: Path) -> Path:
     shutil.copytree(RECORDED / "ranks", run)
     set_groups(run, GPU)
     return run
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> ComparedHosts:
+    """The hosts that such a run could train on: it takes three seconds to predict them."""
+    run = tmp_path_factory.mktemp("compared") / "ranks"
+    shutil.copytree(RECORDED / "ranks", run)
+    set_groups(run, GPU)
+    return compare_hosts(run, Pricing(catalogue=PriceCatalogue()))
 
 
 def set_groups(run: Path, *groups: dict[str, Any]) -> None:
@@ -47,9 +62,10 @@ def refusal(folder: Path, *words: str) -> str:
 
 
 def test_every_mix_has_its_throughput_its_price_and_the_front_is_one(
-    recorded: Path, tmp_path: Path
+    recorded: Path, tmp_path: Path, compared: ComparedHosts
 ):
     found = advise(tmp_path)
+    assert found == json.loads(json.dumps(choose(compared, Goal()).to_json()))
     now, *others = found["mixes"]
     measured = read_steps(open_records(recorded)).samples_per_s
     assert measured is not None
@@ -89,9 +105,8 @@ def check_front(found: dict[str, Any]) -> None:
     assert rates == sorted(rates)
 
 
-def test_more_hosts_never_make_it_slower(recorded: Path, tmp_path: Path):
-    assert recorded.exists()
-    rates = {mix["name"]: mix["samples_per_s"]["value"] for mix in advise(tmp_path)["mixes"]}
+def test_more_hosts_never_make_it_slower(compared: ComparedHosts):
+    rates = {mix.name: mix.samples_per_s.value for mix in compared.mixes}
     for kind in ("c5.xlarge", "c5.4xlarge"):
         rising = [rates[f"g5.xlarge + {n} x {kind}"] for n in (2, 4, 8)]
         assert rates["g5.xlarge"] * 0.99 <= rates[f"g5.xlarge + {kind}"] <= rising[0] * 1.01
@@ -99,33 +114,36 @@ def test_more_hosts_never_make_it_slower(recorded: Path, tmp_path: Path):
     assert rates["2 x g5.xlarge"] < 2.0 * rates["g5.xlarge"] * 1.001
 
 
-def test_a_target_a_deadline_and_a_budget(recorded: Path, tmp_path: Path):
-    found = advise(tmp_path)
-    now = found["mixes"][0]["samples_per_s"]["value"]
-    fast = advise(tmp_path, "--target", f"{2.5 * now:.0f}")["recommended"]
-    assert fast["samples_per_s"]["value"] >= round(2.5 * now)
-    # 100,000 samples within a time that takes two and a half times its speed
-    seconds = int(100_000 / (2.5 * now))
-    words = ("--samples", "100000", "--deadline", f"{seconds}s")
-    assert advise(tmp_path, *words)["recommended"]["name"] == fast["name"]
-    dear = 100 * found["mixes"][0]["usd_per_1k_samples"]["value"] * 1.001
-    rich = advise(tmp_path, "--samples", "100000", "--budget", f"{dear:.9f}")["recommended"]
+def test_a_target_a_deadline_and_a_budget(compared: ComparedHosts):
+    now, *_ = compared.mixes
+    usable = [mix for mix in compared.mixes if not mix.needs_code]
+    wanted = 2.5 * now.samples_per_s.value
+    fast = choose(compared, Goal(samples_per_s=wanted)).recommended
+    assert fast.samples_per_s.value >= wanted
+    in_time = Goal(samples=100_000, deadline_s=100_000 / wanted)
+    assert choose(compared, in_time).recommended is fast
+    assert choose(compared, Goal(deadline_s=7e6)).recommended  # of the run's own samples
+    dear = 100 * now.usd_per_1k_samples.value * 1.001
+    rich = choose(compared, Goal(samples=100_000, budget_usd=dear)).recommended
     affordable = [
-        mix["samples_per_s"]["value"] for mix in found["mixes"]
-        if mix["usd_per_1k_samples"]["value"] * 100 <= dear and not mix["needs_code"]
-    ]  # fmt: skip
-    assert rich["samples_per_s"]["value"] == max(affordable)
-    most = max(mix["samples_per_s"]["value"] for mix in found["mixes"] if not mix["needs_code"])
-    unreached = refusal(tmp_path, "--target", "1e9")
-    assert "the most that can be had is" in unreached
-    assert f"{most:,.4g}" in unreached
-    late = refusal(tmp_path, "--target", "10", "--samples", "100000000", "--deadline", "1s")
+        mix.samples_per_s.value for mix in usable if mix.usd_per_1k_samples.value * 100 <= dear
+    ]
+    assert rich.samples_per_s.value == max(affordable)
+
+
+def test_goals_that_none_reaches_are_refused_with_what_can_be_had(
+    recorded: Path, tmp_path: Path, compared: ComparedHosts
+):
+    most = max(mix.samples_per_s.value for mix in compared.mixes if not mix.needs_code)
+    with pytest.raises(UsageError, match="the most that can be had is") as unreached:
+        choose(compared, Goal(samples_per_s=1e9))
+    assert f"{most:,.4g}" in str(unreached.value)
+    with pytest.raises(UsageError, match="--budget 0: 100,000 samples cost"):
+        choose(compared, Goal(samples=100_000, budget_usd=0))
+    words = ("--target", "10", "--samples", "100000000", "--deadline", "1s")
+    late = refusal(tmp_path, *words)
     assert "--deadline 1 s for 100,000,000 samples: it takes" in late
     assert "write it as 2h, 30min or 90s" in refusal(tmp_path, "--deadline", "0s")
-    assert advise(tmp_path, "--deadline", "2000h")["recommended"]
-    assert "--budget 0: 100,000 samples cost $" in refusal(
-        tmp_path, "--samples", "100000", "--budget", "0"
-    )
     assert recorded.exists()
 
 

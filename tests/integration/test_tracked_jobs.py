@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -85,15 +86,17 @@ def test_a_job_of_two_ranks_is_one_run_with_what_they_print_log_and_take(folder:
 
 
 def test_a_restart_goes_on_with_the_run_of_the_attempt_before_unless_it_was_deleted(folder: Path):
-    words = ["--name", "base", "--profile", "off", "tracked.py", "--mlflow"]
-    failed = job(folder, *words, "--lr", "0.1", "--fail")
+    number = MlflowClient(database_uri(folder / "runs")).create_experiment("mine")
+    words = ["--name", "base", "--profile", "off", "tracked.py"]
+    own = {"HEADRACE_TRACKING_URI": "", "MLFLOW_EXPERIMENT_ID": number}  # the user's experiment
+    failed = run(folder, *words, "--mlflow", "--lr", "0.1", "--fail", **own)
     assert failed.returncode == 3
-    _, before = run_of(folder, "base")
+    _, before = run_of(folder, "base", "mine")
     assert (before.info.status, before.data.metrics["exit_code"]) == ("FAILED", 3)
-    changed = job(folder, *words, "--lr", "0.2")
+    changed = run(folder, *words, "--mlflow", "--lr", "0.2", **own)
     assert changed.returncode == 0, changed.stderr
     assert "param lr stays as an attempt before has logged it, not 0.2" in changed.stderr
-    client, after = run_of(folder, "base")
+    client, after = run_of(folder, "base", "mine")
     assert after.info.run_id == before.info.run_id
     assert (after.info.status, after.data.metrics["exit_code"]) == ("FINISHED", 0)
     assert after.data.tags["headrace.attempt"] == "2"
@@ -102,21 +105,12 @@ def test_a_restart_goes_on_with_the_run_of_the_attempt_before_unless_it_was_dele
         (step, step) for step in range(40) for _ in range(2)
     ]
     client.delete_run(after.info.run_id)
-    again = job(folder, *words, "--lr", "0.3")
+    again = run(folder, *words, "--lr", "0.3", **own)
     assert again.returncode == 0, again.stderr
-    _, anew = run_of(folder, "base")
+    _, anew = run_of(folder, "base", "mine")
     assert anew.info.run_id != before.info.run_id
     assert anew.info.status == "FINISHED"
     assert anew.data.params["argument.lr"] == "0.1"  # of the first attempt, as all was sent again
-
-
-def test_the_users_own_experiment_is_the_runs(folder: Path):
-    client = MlflowClient(database_uri(folder / "runs"))
-    number = client.create_experiment("mine")
-    words = ["--name", "base", "--profile", "off", "tracked.py", "--mlflow"]
-    ended = run(folder, *words, HEADRACE_TRACKING_URI="", MLFLOW_EXPERIMENT_ID=number)
-    assert ended.returncode == 0, ended.stderr
-    assert run_of(folder, "base", "mine")[1].info.status == "FINISHED"
 
 
 @pytest.mark.parametrize(("signum", "status"), [
@@ -196,3 +190,27 @@ def test_what_a_script_writes_for_tensorboard_is_in_mlflow_and_in_the_runs_event
     assert session.hparams["argument.lr"].number_value == pytest.approx(0.1)
     assert session.hparams["model"].string_value == "linear"
     assert session.group_name == "base"
+
+
+@pytest.mark.parametrize("where", ["job", "script"])
+def test_mlflow_logs_what_lightning_trains_to_the_run(folder: Path, where: str):
+    shutil.copy(SCRIPT.with_name("autologged.py"), folder)
+    if where == "job":
+        words = ["--name", "base", "--profile", "off", "--experiment", "auto"]
+        flags = ["--environment", "HEADRACE_AUTOLOG=1"]
+        ended = job(folder, *words, *flags, "autologged.py")
+    else:
+        ended = subprocess.run(
+            [sys.executable, "autologged.py", "--autolog"], cwd=folder, capture_output=True,
+            text=True, env=clean_environment(HEADRACE_TRACKING_URI=""), check=False, timeout=120,
+        )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    client = MlflowClient(database_uri(folder / "runs"))
+    experiment = client.get_experiment_by_name("auto")
+    assert experiment is not None
+    (tracked,) = client.search_runs([experiment.experiment_id])
+    assert tracked.info.status == "FINISHED"
+    assert tracked.data.params.items() >= {"epochs": "2", "lr": "0.05"}.items()
+    losses = history(client, tracked, "train_loss")
+    assert len(losses) == 2  # one an epoch
+    assert len(client.search_experiments()) == 2  # and the default, without a run

@@ -27,6 +27,7 @@ REASONS = {
         jobs/estimator.py run.wait
         jobs/run_handle.py self.wait
         jobs/tune.py subprocess.run
+        jobs/vertex_sdk/vertex_job.py run.wait
     """,
     "A thread or process of ours that serves until its parent, or what it serves, has ended.": """
         cluster/join_connections.py self._listener.accept

@@ -15,7 +15,7 @@ TESTS = Path(__file__).parents[1]
 SOURCE = TESTS.parent / "src"
 PUBLIC = {
     "headrace", "headrace.experiments", "headrace.sagemaker", "headrace.train",
-    "headrace.transforms",
+    "headrace.transforms", "headrace.vertex",
 }  # fmt: skip
 FRONTS = """
     bootstrap.ray_hooks cli.main cluster.agent cluster.host_identity cluster.join_connections
@@ -32,6 +32,7 @@ FRONTS = """
     data.storage.client.fork_state data.storage.client.retries
     data.storage.client.subprocess_client data.storage.client.subprocess_protocol
     data.storage.store data.transforms.decode data.transforms.resize
+    decide.cost.advice decide.cost.predicted_mixes decide.cost.run_cost
     decide.experiments.metric_curves decide.experiments.run_target decide.experiments.spool
     jobs.environment.script_command jobs.environment.script_environment jobs.failure
     jobs.host_run jobs.hosts.cluster_join jobs.output jobs.requirements jobs.sync.output_process
@@ -59,7 +60,8 @@ PURE = """
     jobs.hosts.host_commands jobs.hosts.offload_setup jobs.hosts.script_ray jobs.job_file
     jobs.job_request
     jobs.options jobs.sagemaker_sdk.config jobs.sagemaker_sdk.debugger jobs.sagemaker_sdk.inputs
-    jobs.spec jobs.sweep.sweep_file jobs.sync.remote_copy observe.doctor.core_contention
+    jobs.spec jobs.sweep.sweep_file jobs.sync.remote_copy jobs.vertex_sdk.worker_pools
+    observe.doctor.core_contention
     observe.doctor.debugger_rules
     observe.doctor.diagnosis observe.doctor.epoch_begins observe.doctor.evidence
     observe.doctor.findings observe.doctor.gpu_usage observe.doctor.leak_candidates

@@ -69,6 +69,11 @@ def prepare_step_limit() -> None:
         )
 
 
+def _is_worker() -> bool:
+    """Whether multiprocessing has started this process by a new Python."""
+    return any("multiprocessing" in word for word in sys.orig_argv)
+
+
 def prepare_process() -> None:
     """Install all hooks that the environment asks for; each waits for the import it is about."""
     if env.SMDDP.get():
@@ -93,9 +98,13 @@ def prepare_process() -> None:
 
             install_hooks()
     if (spool := env.SPOOL.get()) is not None:
-        from headrace.bootstrap.mlflow_hooks import prepare_mlflow
+        from headrace.decide.experiments.mlflow_hooks import prepare_mlflow
 
         prepare_mlflow(Path(spool))
+        if env.AUTOLOG.get() and not _is_worker():
+            from headrace.decide.experiments.session import autolog
+
+            autolog()
         from headrace.bootstrap.tensorboard_hooks import prepare_tensorboard
 
         prepare_tensorboard(Path(spool))

@@ -7,7 +7,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from headrace.core.units import format_usd
-from headrace.decide.cost.advice import Advice, PredictedMix
+from headrace.decide.cost.advice import Advice
+from headrace.decide.cost.predicted_mixes import PredictedMix
 
 
 def print_advice(advice: Advice) -> None:

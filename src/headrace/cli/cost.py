@@ -123,6 +123,7 @@ def _advise(
     from headrace.core.errors import check_choices
     from headrace.decide.cost.advice import Goal, advise
     from headrace.decide.cost.host_mixes import CLOUDS
+    from headrace.decide.cost.predicted_mixes import compare_hosts
     from headrace.records.reader import find_run
 
     if cloud:
@@ -132,7 +133,7 @@ def _advise(
         budget_usd=budget, samples=samples,
     )  # fmt: skip
     pricing = _pricing(price or (), instance_type or (), prices or (), region, spot=spot)
-    advice = advise(find_run(run, runs_dir), pricing, goal, cloud=cloud)
+    advice = advise(compare_hosts(find_run(run, runs_dir), pricing, cloud=cloud), goal)
     if json:
         from headrace.cli.data_report import print_json
 

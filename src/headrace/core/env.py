@@ -133,6 +133,8 @@ HOST_LIST_VARIABLES = (
 CACHE_DIR = Variable("HEADRACE_CACHE_DIR", "where disk caches lie unless a call names a folder")
 TRACKING = Variable("HEADRACE_TRACKING_URI", "where `headrace run` tracks runs, or off")
 SPOOL = Variable("HEADRACE_SPOOL", "what of this run goes to MLflow, set by `headrace run`")
+AUTOLOG = Variable("HEADRACE_AUTOLOG", "1: MLflow logs a script's training by itself")
+MLFLOW_NO_TELEMETRY = Variable("MLFLOW_DISABLE_TELEMETRY", "true: it reports no use (MLflow)")
 MLFLOW_QUIET = Variable(
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true: no links are printed (MLflow)"
 )

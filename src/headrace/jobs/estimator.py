@@ -65,7 +65,7 @@ def recorded_job(run: RunHandle) -> RecordedJob:
     try:
         inputs = named_inputs(asked.get("inputs"), "")
         request = request_job(given, inputs, "")
-        words = {*request.flags(), request.script}
+        words = {*request.words()}
     except UsageError as error:
         return RecordedJob(given=script, lacks=f"what it was asked for cannot be read: {error}")
     return RecordedJob(

@@ -47,7 +47,7 @@ def with_job_file(argv: Sequence[str]) -> list[str]:
     typed = {**own, **behind}
     if request.job_name is not None and not own.keys() & {"run_dir", "name"}:
         typed["name"] = [request.job_name]
-    return [*request.flags(typed), request.script, *arguments]
+    return [*request.words(typed), *arguments]
 
 
 def is_job_file(name: str) -> bool:

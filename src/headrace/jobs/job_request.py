@@ -65,6 +65,8 @@ _UNSUPPORTED = {
     "the folder of the code in it: source_dir."
 }
 """SageMaker's arguments that cannot be ignored, and what to do instead."""
+_KINDS = {"module": "--module", "no_python": "--no-python"}
+"""Arguments that say what the entry point is, with torchrun's flags for that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +76,9 @@ class JobRequest:
     script: str
     options: Texts  # the texts of its options, by option name
     torchrun_flags: tuple[str, ...] = ()
+    script_arguments: tuple[str, ...] = ()  # besides its hyperparameters
     job_name: str | None = None  # the run's name; None: made of the script's name and the time
-    # Secrets of the script, which no command line should show
+    # Of the launcher: secrets of the script, which no command line should show, and others
     variables: Mapping[str, str] = field(default_factory=dict)
     arguments: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()  # where the job differs from what the arguments ask for
@@ -98,6 +101,10 @@ class JobRequest:
             for flag in each.flags([*self.options.get(name, ()), *typed.get(name, ())])
         ]
         return [*ours, *self.torchrun_flags]  # our flags are recognised only before torchrun's
+
+    def words(self, typed: Texts | None = None) -> list[str]:
+        """Return what follows `headrace run`; see `flags`."""
+        return [*self.flags(typed), self.script, *self.script_arguments]
 
 
 def request_job(
@@ -130,6 +137,7 @@ def request_job(
         torchrun_flags += [f"--nproc-per-node={ranks.per_host}"] if ranks.per_host else []
     if asked.get("max_restarts"):
         torchrun_flags.append(f"--max-restarts={asked['max_restarts']}")
+    torchrun_flags += _kind_flags(asked, where)
     variables = dict(asked.get("environment", {}))
     for name in variables:
         check_variable_name(name, f"{where}environment: {name!r}")
@@ -147,6 +155,7 @@ def request_job(
         script=asked["entry_point"],
         options=options,
         torchrun_flags=tuple(torchrun_flags),
+        script_arguments=tuple(map(str, asked.get("args", ()))),
         job_name=asked.get("job_name"),
         variables=secret,
         arguments={**recorded, "experiment_config": dict(config)} if config else recorded,
@@ -156,9 +165,18 @@ def request_job(
     return request
 
 
+def _kind_flags(asked: Mapping[str, Any], where: str) -> list[str]:
+    """Return torchrun's flag for an entry point that is no Python script."""
+    found = [flag for name, flag in _KINDS.items() if asked.get(name)]
+    if len(found) > 1:
+        raise UsageError(f"{where}{' and '.join(_KINDS)}: give one of them.")
+    return found
+
+
 def _check_passable(request: JobRequest, where: str) -> None:
     """Raise UsageError where a process could not get one of the job's texts."""
     texts = {"entry_point": [request.script], "job_name": [request.job_name or ""]}
+    texts["args"] = [*request.script_arguments]
     texts |= {
         job_options()[name].argument or name: [*each] for name, each in request.options.items()
     }
@@ -241,7 +259,8 @@ def _groups(asked: Mapping[str, Any], engine: str, where: str) -> list[InstanceG
 def _group(given: object, where: str) -> InstanceGroup:
     if isinstance(given, InstanceGroup):
         return given
-    known = ("name", "type", "count", "instance_group_name", "instance_type", "instance_count")
+    known = ("name", "type", "count", "devices", "instance_group_name", "instance_type",
+             "instance_count")  # fmt: skip
     if not isinstance(given, Mapping):
         raise UsageError(
             f"{where}instance_groups: {given!r} is no InstanceGroup: name, type and count."
@@ -414,8 +433,14 @@ _TEXTS: _Check = (
 )
 _LIST: _Check = (is_list, "a list")
 _TEXT = _instance_of((str,), "a text")
+_ARGS: _Check = (
+    lambda value: is_list(value) and all(_instance_of((str, int, float), "")[0](x) for x in value),
+    "a list of texts and numbers",
+)
 _OWN_FORM: dict[str, _Check] = {
     "entry_point": _TEXT,
+    **dict.fromkeys(_KINDS, _instance_of((bool,), "true or false")),
+    "args": _ARGS,
     "hyperparameters": _DICT,
     "instance_count": _whole(1),
     "instance_type": _TEXT,

@@ -25,7 +25,7 @@ def run_command(
 
     The texts of `options`, by option name, follow the request's own.
     """
-    words = ["run", flag, *request.flags(options), request.script]
+    words = ["run", flag, *request.words(options)]
     shown = redact(words)
     return [*_HEADRACE, *shown], {**request.variables, **env.split_command_line(words, shown)}
 

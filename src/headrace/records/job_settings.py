@@ -10,7 +10,7 @@ from headrace.records.run_folder import Attempt
 
 _HYPERPARAMETER_FLAG = "--hyperparameter"
 _ELSEWHERE = frozenset({
-    "entry_point", "hyperparameters",  # see `attempt_params`
+    "entry_point", "hyperparameters", "args",  # see `attempt_params`
     "job_name", "notes", "profiler_updates", "rules", "experiment_config",
 })  # fmt: skip
 """Of a job request, what is no setting, or is shown in another way."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
-    "ExperimentRun", "end_run", "get_experiment_df", "init", "log_artifact", "log_metrics",
-    "log_model", "log_params", "log_time_series_metrics", "start_run",
+    "ExperimentRun", "autolog", "end_run", "get_experiment_df", "init", "log_artifact",
+    "log_metrics", "log_model", "log_params", "log_time_series_metrics", "start_run",
 ]  # fmt: skip
 
 DEFAULT_EXPERIMENT = "Default"
@@ -136,6 +137,20 @@ def _new_run(name: str, *, resume: bool) -> LoggedRun:
     elif target.experiment != _SESSION.experiment_name:
         print_status(f"run {name} goes on in experiment {target.experiment!r}, where it began")
     return LoggedRun(folder, name, sends=True)
+
+
+def autolog(disable: bool = False) -> None:  # noqa: FBT001, FBT002 - Vertex's signature
+    """Have MLflow log what Lightning, scikit-learn, XGBoost and LightGBM train: params, metrics.
+
+    They go to the run under way; without one, a run named after the time is started. Models are not
+    saved. With `disable`, that ends.
+    """
+    from headrace.decide.experiments.mlflow_hooks import log_automatically
+
+    if _SESSION.run is None and not disable:
+        start_run(time.strftime("autolog-%Y%m%d-%H%M%S"))
+    if _SESSION.run is not None:
+        log_automatically(_SESSION.run.folder / SPOOL, disable=disable)
 
 
 def _current() -> LoggedRun:

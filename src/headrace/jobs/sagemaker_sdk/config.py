@@ -180,6 +180,7 @@ class InstanceGroup:
         type: The machine type: `local`, `local_gpu`, or a type of AWS, SageMaker or Google, such as
             `ml.g5.xlarge`, `g2-standard-8`, which is emulated.
         count: The number of hosts.
+        devices: Of each host; None: as many as its type has.
         instance_group_name: SageMaker's name for `name`.
         instance_type: SageMaker's name for `type`.
         instance_count: SageMaker's name for `count`.
@@ -191,11 +192,12 @@ class InstanceGroup:
     name: str
     type: str
     count: int
+    devices: int | None
 
     def __init__(
         self, name: str | None = None, type: str | None = None, count: int | None = None, *,  # noqa: A002
-        instance_group_name: str | None = None, instance_type: str | None = None,
-        instance_count: int | None = None,
+        devices: int | None = None, instance_group_name: str | None = None,
+        instance_type: str | None = None, instance_count: int | None = None,
     ) -> None:  # fmt: skip
         name = instance_group_name if name is None else name
         kind = instance_type if type is None else type
@@ -211,6 +213,9 @@ class InstanceGroup:
         object.__setattr__(self, "name", check_group_name(name, where))
         object.__setattr__(self, "type", kind)
         object.__setattr__(self, "count", hosts)
+        if devices is not None and not is_whole_number(devices, least=0):
+            raise UsageError(f"{where}: {devices!r} devices: give a whole number, 0 or more.")
+        object.__setattr__(self, "devices", devices)
         _ = self.machine  # raises where there is no such type
 
     @property
@@ -221,6 +226,8 @@ class InstanceGroup:
     @property
     def has_devices(self) -> bool:
         """Whether its hosts have devices, as far as their type is known."""
+        if self.devices is not None:
+            return self.devices > 0
         return self.type == "local_gpu" or bool(self.machine.devices)
 
     @property
@@ -240,13 +247,15 @@ class InstanceGroup:
 
     def flag(self) -> str:
         """Return the value of the `--group` flag."""
-        return f"{self.name}={self.count}x{self.type}"
+        shape = "" if self.devices is None else f":gpus={self.devices}"
+        return f"{self.name}={self.count}x{self.type}{shape}"
 
     def group(self) -> GroupSpec:
         """Return the group as the launcher's `GroupSpec`."""
         machine = self.machine
         return GroupSpec(
-            name=self.name, hosts=self.count, cpus=machine.cores, gpus=machine.devices,
+            name=self.name, hosts=self.count, cpus=machine.cores,
+            gpus=machine.devices if self.devices is None else self.devices,
             instance_type=self.type,
         )  # fmt: skip
 

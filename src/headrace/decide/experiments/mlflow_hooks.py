@@ -7,7 +7,9 @@ for all ranks and after restarts. Where the script tracks to another server, its
 from __future__ import annotations
 
 import functools
+import importlib
 import json
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -20,14 +22,54 @@ from headrace.decide.experiments.run_target import SENT_FILE, RunTarget
 _EXPERIMENT_ATTRIBUTE = "_active_experiment_id"  # of mlflow.tracking.fluent
 _NAME_TAG = "headrace.script_run_name"
 _CHANGED_PARAM = "Changing param values is not allowed"  # MLflow's refusal
+_AUTOLOGGED = {
+    "lightning": "pytorch", "pytorch_lightning": "pytorch", "sklearn": "sklearn",
+    "xgboost": "xgboost", "lightgbm": "lightgbm",
+}  # fmt: skip
+"""Libraries that train by themselves, and MLflow's names for them."""
+_BEGUN: set[str] = set()
+_PREPARED: set[Path] = set()
 _RUN_S, _POLL_S = 30.0, 0.1  # for the sender to import MLflow, too, and create the run
 
 
 def prepare_mlflow(spool: Path) -> None:
     """Have the script's first MLflow run be that of a spool, once it imports MLflow."""
     target = RunTarget.read(spool)
-    if target is not None:
+    if target is not None and spool not in _PREPARED:
+        _PREPARED.add(spool)
         after_import("mlflow.tracking.fluent", functools.partial(_hook, spool, target))
+
+
+def log_automatically(spool: Path, *, disable: bool) -> None:
+    """Have MLflow's autologging log to the run of a spool, or end it; models are not saved.
+
+    As soon as the script has imported one of the libraries that train by themselves: MLflow's own
+    hooks for that import some of them within others, which fails (3.17).
+    """
+    target = RunTarget.read(spool)
+    if target is None:
+        return
+    prepare_mlflow(spool)
+    for library, flavor in _AUTOLOGGED.items():
+        after_import(library, functools.partial(_autolog, flavor, target.tracking_uri, disable))
+
+
+def _autolog(flavor: str, tracking_uri: str, disable: bool, _: Any) -> None:  # noqa: FBT001
+    if flavor in _BEGUN:  # MLflow imports one of these libraries for another
+        return
+    _BEGUN.add(flavor)
+    # MLflow's thread for telemetry and hooks of imports may wait for each other for ever (3.17).
+    env.change({env.MLFLOW_NO_TELEMETRY.name: "true"})
+    try:
+        import mlflow
+
+        mlflow.set_tracking_uri(tracking_uri)
+        module = importlib.import_module(f"mlflow.{flavor}")
+        module.autolog(log_models=False, disable=disable, silent=True)
+    except Exception as error:  # noqa: BLE001 - the script must not feel faults of MLflow's
+        print_status(f"MLflow does not log {flavor}'s training by itself: {error}")
+    finally:
+        _BEGUN.discard(flavor)
 
 
 def _hook(spool: Path, target: RunTarget, module: Any) -> None:
@@ -47,6 +89,9 @@ def _hook(spool: Path, target: RunTarget, module: Any) -> None:
         return original(run_id, *args, **kwargs)
 
     module.start_run = start_run
+    package = sys.modules.get("mlflow")
+    if getattr(package, "start_run", None) is original:  # it was imported before
+        package.start_run = start_run  # type: ignore[union-attr]
 
 
 def _offered_run(spool: Path, target: RunTarget, module: Any) -> str | None:

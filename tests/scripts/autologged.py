@@ -1,0 +1,35 @@
+"""Trains by Lightning for two epochs; with --autolog, MLflow logs what it trains."""
+
+import sys
+
+import lightning
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Model(lightning.LightningModule):
+    """A linear model whose loss is logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = torch.nn.Linear(4, 1)
+
+    def training_step(self, batch: list[torch.Tensor], _: int) -> torch.Tensor:
+        loss = self.net(batch[0]).pow(2).mean()
+        self.log("train_loss", loss)
+        return loss
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.05)
+
+
+if "--autolog" in sys.argv:
+    from headrace import experiments
+
+    experiments.init(experiment="auto")
+    experiments.autolog()
+trainer = lightning.Trainer(
+    max_epochs=2, logger=False, enable_checkpointing=False, enable_progress_bar=False,
+    accelerator="cpu",
+)  # fmt: skip
+trainer.fit(Model(), DataLoader(TensorDataset(torch.randn(64, 4)), batch_size=8))

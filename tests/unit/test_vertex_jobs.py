@@ -1,0 +1,160 @@
+"""What jobs of Vertex AI's SDK ask for: worker pools, commands, packages; nothing is started."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import zipfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from headrace import vertex as aiplatform
+from headrace.core.errors import UsageError
+from headrace.jobs.vertex_sdk.worker_pools import pools_request
+
+IMAGE = "us-docker.pkg.dev/vertex-ai/training/pytorch-gpu.2-4.py310:latest"
+MACHINE = {
+    "machine_type": "n1-standard-8", "accelerator_type": "NVIDIA_TESLA_T4", "accelerator_count": 2,
+}  # fmt: skip
+
+
+def pool(*command: str, replicas: int = 1, **more: Any) -> dict[str, Any]:
+    container = {"image_uri": IMAGE, "command": list(command), **more}
+    return {"machine_spec": MACHINE, "replica_count": replicas, "container_spec": container}
+
+
+@pytest.mark.parametrize(
+    ("command", "asked"),
+    [
+        ("python train.py --lr 0.1", {"entry_point": "train.py", "args": ["--lr", "0.1"]}),
+        ("/usr/bin/python3.10 -u -m trainer.task", {"entry_point": "trainer.task", "module": True}),
+        ("torchrun train.py", {"entry_point": "torchrun", "no_python": True, "args": ["train.py"]}),
+        ("sh -c true", {"entry_point": "sh", "no_python": True, "args": ["-c", "true"]}),
+    ],
+)
+def test_a_containers_command_runs_here(command: str, asked: dict[str, Any]) -> None:
+    found = pools_request([pool(*command.split())], "")
+    assert {name: found[name] for name in asked} == asked
+    assert ("module" in found, "no_python" in found) == ("module" in asked, "no_python" in asked)
+
+
+def test_pools_that_train_are_one_group_and_reduction_servers_none() -> None:
+    worker = pool("python", "train.py", args=["--epochs", "3"], env=[{"name": "A", "value": "1"}])
+    reducer = {
+        "machine_spec": {"machine_type": "n1-highcpu-16"}, "replica_count": 4,
+        "container_spec": {"image_uri": "us-docker.pkg.dev/x/reductionserver:latest"},
+    }  # fmt: skip
+    found = pools_request([worker, {**worker, "replica_count": 3}, reducer], "")
+    assert [group.flag() for group in found["instance_groups"]] == ["worker=4xn1-standard-8:gpus=2"]
+    assert found["args"] == ["--epochs", "3"]
+    assert found["environment"] == {"A": "1"}
+    beside = {**worker, "machine_spec": {"machine_type": "n1-standard-4"}}
+    groups = pools_request([worker, worker, beside], "")["instance_groups"]
+    assert [group.flag() for group in groups] == [
+        "worker=2xn1-standard-8:gpus=2", "pool2=1xn1-standard-4",
+    ]  # fmt: skip
+
+
+class SdksMachine:
+    """An object as the SDK has them, of which a class method makes a dict."""
+
+    @staticmethod
+    def to_dict(_: SdksMachine) -> dict[str, Any]:
+        return {
+            **MACHINE,
+            "accelerator_type": SimpleNamespace(name="NVIDIA_L4"),
+            "tpu_topology": "",
+        }
+
+
+def test_objects_of_the_sdk_are_read_as_dicts() -> None:
+    spec = {**pool("python", "a.py"), "machine_spec": SdksMachine()}
+    assert pools_request([spec], "")["instance_groups"][0].devices == 2
+
+
+@pytest.mark.parametrize(
+    ("specs", "words"),
+    [
+        ([], "no pool"),
+        ([{}], "no pool"),
+        ([pool()], "no container is started"),
+        ([pool("python", "-m")], "names no script or module"),
+        ([pool("python", "-c", "1")], "names no script or module"),
+        ([{**pool("python", "a.py"), "replicas": 2}], "replica_count"),
+        ([{**pool("python", "a.py"), "replica_count": 0}], "replica_count"),
+        ([{**pool("python", "a.py"), "python_package_spec": {}}], "one of them"),
+        ([pool("python", "a.py"), pool("python", "b.py")], "different code"),
+        ([pool("python", "a.py"), {**pool("python", "a.py"), "machine_spec": {}}], "machine_spec"),
+        ([{**pool("python", "a.py"), "machine_spec": {"machine_type": "n1-standrd-4"}}],
+         "n1-standard-4"),
+        ([{**pool("python", "a.py"), "machine_spec": {"tpu_topology": "2x2"}}], "TPUs"),
+        ([3], "no dict"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_run_is_refused(specs: list[Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        pools_request(specs, "CustomJob: ")
+
+
+def sdist(place: Path, members: dict[str, str], root: str = "trainer-0.1/") -> str:
+    with tarfile.open(place, "w:gz") as archive:
+        for name, text in members.items():
+            info = tarfile.TarInfo(root + name)
+            info.size = len(text)
+            archive.addfile(info, io.BytesIO(text.encode()))
+    return str(place)
+
+
+@pytest.fixture(autouse=True)
+def _runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_RUNS_DIR", str(tmp_path / "runs"))
+
+
+def unpack(tmp_path: Path, *packages: str) -> set[Path]:
+    """Return the folders of unpacked packages once some have been."""
+    aiplatform.CustomPythonPackageTrainingJob("job", packages, "trainer.task")
+    return set((tmp_path / "runs" / ".packages").iterdir())
+
+
+@pytest.mark.parametrize("prefix", ["", "src/"])
+def test_packages_are_unpacked_once(tmp_path: Path, prefix: str) -> None:
+    members = {f"{prefix}trainer/__init__.py": "", f"{prefix}trainer/task.py": "x = 1",
+               "setup.py": "raise SystemExit", "PKG-INFO": "Requires-Dist: numpy>=1\n"}  # fmt: skip
+    first = sdist(tmp_path / "a.tar.gz", members)
+    wheel = tmp_path / "more-1-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("more/__init__.py", "y = 2")
+    both = unpack(tmp_path, first, str(wheel))
+    (folder,) = both
+    assert (folder / "trainer" / "task.py").read_text() == "x = 1"
+    assert (folder / "more" / "__init__.py").exists()
+    assert unpack(tmp_path, first, str(wheel)) == both
+    assert len(unpack(tmp_path, first)) == 2
+
+
+def test_packages_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
+    needs = (
+        "Requires-Dist: no-such-thing>=3; python_version > '3'\n"
+        "Requires-Dist: other; extra == 'all'\n"
+    )
+    needy = sdist(tmp_path / "a.tar.gz", {"PKG-INFO": needs})
+    with pytest.raises(UsageError, match="pip install 'no-such-thing>=3") as error:
+        unpack(tmp_path, needy)
+    assert "other" not in str(error.value)
+    outside = sdist(tmp_path / "b.tar.gz", {"../../evil.py": ""}, root="")
+    with pytest.raises(UsageError, match="outside of its folder"):
+        unpack(tmp_path, outside)
+    assert not (tmp_path / "evil.py").exists()
+    (tmp_path / "c.whl").write_text("no archive")
+    for place, words in (
+        ("c.whl", "is damaged"),
+        ("d.tar.gz", "cannot be had"),
+        ("e.py", "no package"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            unpack(tmp_path, str(tmp_path / place))
+    with pytest.raises(UsageError, match="name the package"):
+        unpack(tmp_path)
