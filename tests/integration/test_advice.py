@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,14 @@ import pytest
 from headrace.core.errors import UsageError
 from headrace.decide.cost.advice import Goal
 from headrace.decide.cost.advice import advise as choose
+from headrace.decide.cost.host_speeds import HostSpeeds, add_speed
 from headrace.decide.cost.predicted_mixes import ComparedHosts, compare_hosts
 from headrace.decide.cost.price_catalogue import PriceCatalogue
 from headrace.decide.cost.run_cost import Pricing
 from headrace.observe.whatif.train_steps import read_steps
 from headrace.records.reader import open_records
 from jobs import run_here
+from pages import Page, check_alone
 
 RECORDED = Path(__file__).parents[1] / "goldens" / "artefacts" / "recorded"
 GPU = {"name": "gpu", "hosts": 1, "instance_type": "g5.xlarge", "role": "training"}
@@ -26,9 +29,9 @@ CPU = {"name": "cpu", "hosts": 1, "instance_type": "c5.4xlarge", "role": "auxili
 
 @pytest.fixture
 def recorded(tmp_path: Path) -> Path:
-    """A run of two ranks that waits for data, on a g5.xlarge."""
+    """A run that waits for data, on a g5.xlarge."""
     run = tmp_path / "runs" / "ranks"
-    shutil.copytree(RECORDED / "ranks", run)
+    shutil.copytree(RECORDED / "alone", run)
     set_groups(run, GPU)
     return run
 
@@ -37,7 +40,7 @@ def recorded(tmp_path: Path) -> Path:
 def compared(tmp_path_factory: pytest.TempPathFactory) -> ComparedHosts:
     """The hosts that such a run could train on: it takes three seconds to predict them."""
     run = tmp_path_factory.mktemp("compared") / "ranks"
-    shutil.copytree(RECORDED / "ranks", run)
+    shutil.copytree(RECORDED / "alone", run)
     set_groups(run, GPU)
     return compare_hosts(run, Pricing(catalogue=PriceCatalogue()))
 
@@ -148,6 +151,9 @@ def test_goals_that_none_reaches_are_refused_with_what_can_be_had(
 
 
 def test_what_is_printed_fits_a_terminal(recorded: Path, tmp_path: Path):
+    page = run_here(tmp_path, "cost", "advise", recorded.name, "--html", str(tmp_path / "a.html"))
+    assert page.returncode == 0, page.stderr
+    check_page(Page(Path(page.stdout.strip()).read_text()))
     done = run_here(tmp_path, "cost", "advise", recorded.name, COLUMNS="80")
     assert done.returncode == 0, done.stderr
     assert max(map(len, done.stdout.splitlines())) <= 80
@@ -155,6 +161,17 @@ def test_what_is_printed_fits_a_terminal(recorded: Path, tmp_path: Path):
     assert text.startswith(("Take ", "Keep "))
     assert "samples/s" in text
     assert "none is both faster and cheaper by sample" in text
+
+
+def check_page(page: Page) -> None:
+    """The page has a point for each mix, and the front as a falling or rising line."""
+    check_alone(page)
+    front, *kinds, best = page.charts["mixes"]["data"]
+    assert {kind["name"] for kind in kinds} >= {"as it is", "auxiliary hosts", "bigger host"}
+    names = [name for kind in kinds for name in kind["text"]]
+    assert len(names) == len(set(names)) > 100
+    assert front["x"] == sorted(front["x"])
+    assert len(best["x"]) == 1
 
 
 def test_own_prices_regions_and_clouds(recorded: Path, tmp_path: Path):
@@ -206,3 +223,37 @@ def test_a_run_without_a_type_or_without_records_is_said(recorded: Path, tmp_pat
     assert done.returncode == 1
     assert "headrace: " in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_hosts_that_were_measured_narrow_what_is_predicted(tmp_path: Path, compared: ComparedHosts):
+    speeds = tmp_path / "speeds.csv"
+    measured = run_here(
+        tmp_path, "cost", "calibrate", "--instance-type", "g5.xlarge", "--seconds", "0.2",
+        "--output", str(speeds), "--json",
+    )  # fmt: skip
+    assert measured.returncode == 0, measured.stderr
+    here = json.loads(measured.stdout)
+    assert here["ImagesPerCore"] > 0
+    assert here["Cores"] == len(os.sched_getaffinity(0))
+    add_speed(speeds, {**here, "InstanceType": "c5.large", "ImagesPerCore": here["ImagesPerCore"]})
+    run = tmp_path / "ranks"
+    shutil.copytree(RECORDED / "alone", run)
+    set_groups(run, GPU)
+    found = compare_hosts(
+        run, Pricing(catalogue=PriceCatalogue()), speeds=HostSpeeds([speeds]), cloud="aws"
+    )
+    before, after = ({mix.name: mix for mix in each.mixes} for each in (compared, found))
+    name = "g5.xlarge + c5.large"
+    widths = [mix[name].samples_per_s.high - mix[name].samples_per_s.low for mix in (before, after)]
+    assert widths[1] < widths[0]
+    assert not after[name].assumptions
+    other = "g5.xlarge + c5.xlarge"  # which was not measured
+    assert after[other].samples_per_s == before[other].samples_per_s
+    assert "headrace cost calibrate" in after[other].assumptions[0]
+
+
+def test_a_measured_host_without_a_name_is_not_written(tmp_path: Path):
+    done = run_here(tmp_path, "cost", "calibrate", "--output", str(tmp_path / "speeds.csv"))
+    assert done.returncode == 2
+    assert "--instance-type" in done.stderr
+    assert not (tmp_path / "speeds.csv").exists()

@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -192,23 +191,12 @@ def test_what_a_script_writes_for_tensorboard_is_in_mlflow_and_in_the_runs_event
     assert session.group_name == "base"
 
 
-@pytest.mark.parametrize("where", ["job", "script"])
-def test_mlflow_logs_what_lightning_trains_to_the_run(folder: Path, where: str):
+def test_mlflow_logs_what_lightning_trains_to_the_run(folder: Path):
     shutil.copy(SCRIPT.with_name("autologged.py"), folder)
-    if where == "job":
-        words = ["--name", "base", "--profile", "off", "--experiment", "auto"]
-        flags = ["--environment", "HEADRACE_AUTOLOG=1"]
-        ended = job(folder, *words, *flags, "autologged.py")
-    else:
-        ended = subprocess.run(
-            [sys.executable, "autologged.py", "--autolog"], cwd=folder, capture_output=True,
-            text=True, env=clean_environment(HEADRACE_TRACKING_URI=""), check=False, timeout=120,
-        )  # fmt: skip
+    words = ["--name", "base", "--profile", "off", "--environment", "HEADRACE_AUTOLOG=1"]
+    ended = job(folder, *words, "autologged.py")
     assert ended.returncode == 0, ended.stderr
-    client = MlflowClient(database_uri(folder / "runs"))
-    experiment = client.get_experiment_by_name("auto")
-    assert experiment is not None
-    (tracked,) = client.search_runs([experiment.experiment_id])
+    client, tracked = run_of(folder, "base", "autologged")
     assert tracked.info.status == "FINISHED"
     assert tracked.data.params.items() >= {"epochs": "2", "lr": "0.05"}.items()
     losses = history(client, tracked, "train_loss")

@@ -225,7 +225,7 @@ def test_threads_take_more_cpu_time_only_where_they_outnumber_the_cores():
 def test_remedies_at_other_ranks_are_measured_against_those_ranks(name: str):
     simulator = simulator_of(name)
     crowded = with_ranks(simulator, 8)
-    there = PipelineChange(ranks=8, spin_factor=crowded.spin_factor)
+    there = PipelineChange(ranks=8, cpu_factor=crowded.spin_factor)
     speed = simulator.predict(there).speedup
     half = PipelineChange(service_factor=0.5)
     both = simulator.predict(replace(there, service_factor=0.5)).speedup

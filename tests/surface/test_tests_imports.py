@@ -32,7 +32,7 @@ FRONTS = """
     data.storage.client.fork_state data.storage.client.retries
     data.storage.client.subprocess_client data.storage.client.subprocess_protocol
     data.storage.store data.transforms.decode data.transforms.resize
-    decide.cost.advice decide.cost.predicted_mixes decide.cost.run_cost
+    decide.cost.advice decide.cost.host_speeds decide.cost.predicted_mixes decide.cost.run_cost
     decide.experiments.metric_curves decide.experiments.run_target decide.experiments.spool
     jobs.environment.script_command jobs.environment.script_environment jobs.failure
     jobs.host_run jobs.hosts.cluster_join jobs.output jobs.requirements jobs.sync.output_process

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.cli import calibrate
 from headrace.cli.parameters import Run, RunsDir
 from headrace.core.errors import UsageError
 
 if TYPE_CHECKING:
+    from headrace.decide.cost.advice import Advice
     from headrace.decide.cost.price_catalogue import PriceCatalogue
     from headrace.decide.cost.run_cost import Pricing
 
@@ -35,6 +37,12 @@ Compares the same accelerator with more cores, auxiliary CPU hosts, several acce
 and what the doctor would change, by throughput and by dollars for 1,000 samples.
 
 Example: headrace cost advise base --instance-type g5.xlarge --target 500
+"""
+_SIMULATE_HELP = """Simulate the run with many ranks: speed, efficiency, cost, demand on storage.
+
+Loaders, stragglers and gradient sync are simulated from what was recorded; nothing is measured.
+
+Example: headrace cost simulate base --ranks 64
 """
 _PRICE_HELP = (
     "Dollars an hour of a host: USD of all, TYPE=USD of an instance type, GROUP=USD of a group's. "
@@ -63,6 +71,8 @@ def register(app: typer.Typer) -> None:
     group.callback()(lambda: None)
     group.command(name="show", help=_SHOW_HELP)(_show)
     group.command(name="advise", help=_ADVISE_HELP)(_advise)
+    group.command(name="calibrate", help=calibrate.HELP)(calibrate.calibrate)
+    group.command(name="simulate", help=_SIMULATE_HELP)(_simulate)
     group.command(name="prices", help=_PRICES_HELP)(_prices)
     app.add_typer(group, name="cost")
 
@@ -117,12 +127,20 @@ def _advise(
     region: Region = "",
     spot: Spot = False,
     prices: PriceFiles = None,
+    speeds: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="How fast hosts are, by headrace cost calibrate."),
+    ] = None,
+    html: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write a page: cost against throughput.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the advice as JSON.")] = False,
     runs_dir: RunsDir = None,
 ) -> None:
     from headrace.core.errors import check_choices
     from headrace.decide.cost.advice import Goal, advise
     from headrace.decide.cost.host_mixes import CLOUDS
+    from headrace.decide.cost.host_speeds import HostSpeeds, user_speed_files
     from headrace.decide.cost.predicted_mixes import compare_hosts
     from headrace.records.reader import find_run
 
@@ -133,15 +151,70 @@ def _advise(
         budget_usd=budget, samples=samples,
     )  # fmt: skip
     pricing = _pricing(price or (), instance_type or (), prices or (), region, spot=spot)
-    advice = advise(compare_hosts(find_run(run, runs_dir), pricing, cloud=cloud), goal)
-    if json:
+    known = HostSpeeds([*(speeds or ()), *user_speed_files()])
+    found = compare_hosts(find_run(run, runs_dir), pricing, cloud=cloud, speeds=known)
+    advice = advise(found, goal)
+    _show_advice(advice, html=html, json=json)
+
+
+def _show_advice(advice: Advice, *, html: str | None, json: bool) -> None:
+    if html is not None:
+        from headrace.report.advice_page import write_advice
+
+        typer.echo(str(write_advice(advice, html)))
+    elif json:
         from headrace.cli.data_report import print_json
 
         print_json(advice.to_json())
-        return
-    from headrace.cli.advice_report import print_advice
+    else:
+        from headrace.cli.advice_report import print_advice
 
-    print_advice(advice)
+        print_advice(advice)
+
+
+def _simulate(
+    run: Run = None,
+    *,
+    ranks: Annotated[int, typer.Option(min=1, help="How many ranks, at most.")] = 64,
+    hosts: Annotated[
+        int | None,
+        typer.Option(min=1, help="On how many hosts; by default as many ranks on each as now."),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=0, help="Workers of each rank's loader; by default as now.")
+    ] = None,
+    auxiliary_cores: Annotated[
+        float, typer.Option(min=0, help="Cores of auxiliary hosts for each rank.")
+    ] = 0.0,
+    storage_limit: Annotated[
+        str | None, typer.Option(metavar="BYTES", help="What storage gives a second: 10GB.")
+    ] = None,
+    price: Prices = None,
+    instance_type: Types = None,
+    region: Region = "",
+    spot: Spot = False,
+    prices: PriceFiles = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the simulation as JSON.")] = False,
+    runs_dir: RunsDir = None,
+) -> None:
+    from headrace.core.units import parse_bytes
+    from headrace.decide.cost.rank_scaling import ScalingRequest, simulate_ranks
+    from headrace.records.reader import find_run
+
+    request = ScalingRequest(
+        ranks=ranks, hosts=hosts, workers=workers, auxiliary_cores=auxiliary_cores,
+        storage_bytes_per_s=None if storage_limit is None else parse_bytes(storage_limit),
+    )  # fmt: skip
+    pricing = _pricing(price or (), instance_type or (), prices or (), region, spot=spot)
+    scaling = simulate_ranks(find_run(run, runs_dir), request, pricing)
+    if json:
+        from headrace.cli.data_report import print_json
+
+        print_json(scaling.to_json())
+        return
+    from headrace.cli.scaling_report import print_scaling
+
+    print_scaling(scaling)
 
 
 def _prices(

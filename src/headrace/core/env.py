@@ -146,6 +146,7 @@ MLFLOW_EXPERIMENT_NAME = Variable("MLFLOW_EXPERIMENT_NAME", "the experiment of a
 MLFLOW_TIMEOUT = Variable("MLFLOW_HTTP_REQUEST_TIMEOUT", "s for a server's answer (MLflow)")
 MLFLOW_RETRIES = Variable("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "further tries of a request (MLflow)")
 PRICES = Variable("HEADRACE_PRICES", "CSV files of prices, before those that come with Headrace")
+SPEEDS = Variable("HEADRACE_SPEEDS", "CSV files of how fast a core of a host type is")
 
 XDG_CACHE_HOME = Variable("XDG_CACHE_HOME", "the user's cache folder")
 AWS_ENDPOINT_URL = Variable("AWS_ENDPOINT_URL", "S3 endpoint other than Amazon's")

@@ -4,20 +4,21 @@
 
 Throughput is the measured one times what the what-if model predicts of the change (see
 headrace/observe/whatif): more cores with as many workers each, auxiliary hosts, several ranks on a
-host or several hosts. Cores of other types are taken to be as fast as those of the run's host, in
-auxiliary hosts 0.8 to 1.25 times so. Where the run had one rank, gradient sync was not measured,
-and is assumed to take between nothing and a fifth of a rank's own time.
+host or several hosts. Cores of other types are as fast as host_speeds.py knows, else as those of
+the run's host, in auxiliary hosts 0.8 to 1.25 times so. Where the run had one rank, gradient sync
+was not measured, and is assumed to take between nothing and a fifth of a rank's own time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from headrace.core.errors import RecordsError, UsageError
 from headrace.decide.cost.host_mixes import HostMix, Market, PricedHosts, cloud_of, host_mixes
+from headrace.decide.cost.host_speeds import HostSpeeds
 from headrace.decide.cost.run_cost import GroupCost, Pricing, last_groups
 from headrace.observe.doctor.diagnosis import change_phrase, diagnose
 from headrace.observe.doctor.findings import Diagnosis
@@ -38,6 +39,12 @@ from headrace.records.reader import open_records
 _MOST_AUXILIARY_CORES = 128.0  # for each rank, as the model simulates no more
 _UNMEASURED_SYNC = 0.2  # of a rank's own time, at most
 _WORTH_MENTIONING = 1.05
+_ASSUMED_SPEED = (
+    "a core of an auxiliary host is 0.8 to 1.25 times as fast as one of the run's (headrace cost "
+    "calibrate measures it)"
+)
+_Speeds = tuple[float, float]
+"""At least and at most."""
 _UNCHANGED = Prediction(
     speedup=1.0, low=1.0 - interval_width(1.0), high=1.0 + interval_width(1.0), wait_share=0.0
 )
@@ -109,13 +116,16 @@ class ComparedHosts:
     samples: int
 
 
-def compare_hosts(run: Path, pricing: Pricing, *, cloud: str = "") -> ComparedHosts:
+def compare_hosts(
+    run: Path, pricing: Pricing, *, cloud: str = "", speeds: HostSpeeds | None = None
+) -> ComparedHosts:
     """Return what is predicted of a recorded run on each mix of hosts that has prices.
 
     Args:
         run: Its folder.
         pricing: Of its own hosts, and of others.
         cloud: Whose hosts are considered; "": those of the cloud that has the run's own.
+        speeds: Of their cores; None: those that come with Headrace and of HEADRACE_SPEEDS.
 
     Raises:
         RecordsError: Too little of the run was recorded, or it counted no samples.
@@ -129,8 +139,10 @@ def compare_hosts(run: Path, pricing: Pricing, *, cloud: str = "") -> ComparedHo
     if measured is None or rate is None:
         why = "it counted no samples" if measured is not None else "too few steps were recorded"
         raise RecordsError(f"Nothing can be predicted of {run.name}: {why}.")
-    model = _RunModel(Simulator(measured), steps, rate)
     own = _own_hosts(run, pricing)
+    model = _RunModel(
+        Simulator(measured), steps, rate, speeds or HostSpeeds(), own.training.instance_type
+    )
     market = Market(
         catalogue=pricing.catalogue, cloud=cloud or cloud_of(own.training.instance_type),
         region=pricing.region, spot=pricing.spot,
@@ -173,7 +185,10 @@ class _RunModel:
     simulator: Simulator
     steps: TrainSteps
     rate: float  # samples a second of all ranks
-    _by_auxiliary_cores: dict[float, Prediction] = field(default_factory=dict)  # for each rank
+    speeds: HostSpeeds
+    own_type: str
+    # By the speeds of such cores and their number for each rank
+    _by_auxiliary: dict[_Speeds | None, dict[float, Prediction]] = field(default_factory=dict)
 
     @property
     def ranks(self) -> int:
@@ -198,7 +213,11 @@ class _RunModel:
         ranks = round(self.ranks * times)
         workers = self.simulator.measured.pipeline.workers * self.ranks
         a_rank = max(round(workers * factor / ranks), int(cores / ranks), 1)
-        found = with_workers(self.simulator, a_rank, cores=cores, ranks=ranks)
+        speed = self._speeds_of(mix.training)
+        found = with_workers(
+            self.simulator, a_rank, cores=cores, ranks=ranks,
+            core_speed=1.0 if speed is None else (speed[0] * speed[1]) ** 0.5,
+        )  # fmt: skip
         if times == 1.0:
             return self._of(mix, found, workers=a_rank)
         return self._of(mix, *self._with_sync(found, ranks), times=times, workers=a_rank)
@@ -209,25 +228,22 @@ class _RunModel:
         found = replace(_UNCHANGED, wait_share=self.simulator.before.wait_share)
         return self._of(mix, *self._with_sync(found, round(world * times)), times=times)
 
-    def with_auxiliary(self, mix: HostMix, cores: float) -> PredictedMix:
+    def with_auxiliary(self, mix: HostMix, hosts: PricedHosts, cores: float) -> PredictedMix:
         """Return what is predicted of auxiliary cores for each rank.
 
         Those beyond what it can use are not simulated, which takes long.
         """
-        known = self._by_auxiliary_cores
-        enough = self._enough_cores()
+        speeds = self._speeds_of(hosts)
+        known = self._by_auxiliary.setdefault(speeds, {})
+        enough = _enough_cores(known)
         if cores not in known and cores < enough:
-            known[cores] = with_auxiliary(self.simulator, cores)
-        return self._of(mix, known[min(cores, enough)])
+            known[cores] = with_auxiliary(self.simulator, cores, speeds)
+        assumed = () if speeds is not None else (_ASSUMED_SPEED,)
+        return self._of(mix, known[min(cores, enough)], *assumed)
 
-    def _enough_cores(self) -> float:
-        """Return from how many auxiliary cores on more of them give nothing, as far as known."""
-        known = sorted(self._by_auxiliary_cores.items())
-        for place, (cores, found) in enumerate(known):
-            more = [each.speedup for other, each in known[place:] if other >= _MORE_CORES * cores]
-            if found.wait_share < _NO_WAIT or (more and max(more) < _NO_GAIN * found.speedup):
-                return cores
-        return float("inf")
+    def _speeds_of(self, hosts: PricedHosts) -> _Speeds | None:
+        """Return how fast a core there is over one of the run's host; None: not known."""
+        return self.speeds.relative(hosts.instance_type, self.own_type)
 
     def _with_sync(self, found: Prediction, world: int) -> tuple[Prediction, str]:
         """Return a prediction with gradient sync of a number of ranks, and what is assumed of it.
@@ -264,6 +280,16 @@ class _RunModel:
         )  # fmt: skip
 
 
+def _enough_cores(by_cores: Mapping[float, Prediction]) -> float:
+    """Return from how many auxiliary cores on more of them give nothing, as far as known."""
+    known = sorted(by_cores.items())
+    for place, (cores, found) in enumerate(known):
+        more = [each.speedup for other, each in known[place:] if other >= _MORE_CORES * cores]
+        if found.wait_share < _NO_WAIT or (more and max(more) < _NO_GAIN * found.speedup):
+            return cores
+    return float("inf")
+
+
 def _predicted(model: _RunModel, own: HostMix, market: Market) -> Iterator[PredictedMix]:
     """Yield what is predicted of each mix, the run's own first."""
     training = own.training
@@ -278,7 +304,7 @@ def _predicted(model: _RunModel, own: HostMix, market: Market) -> Iterator[Predi
             hosts = mix.auxiliary.hosts / training.hosts
             cores = hosts * (mix.auxiliary.cores or 0.0) / model.ranks
             if cores <= _MOST_AUXILIARY_CORES:
-                yield model.with_auxiliary(mix, cores)
+                yield model.with_auxiliary(mix, mix.auxiliary, cores)
 
 
 def _with_remedies(now: PredictedMix, diagnosis: Diagnosis) -> Iterator[PredictedMix]:

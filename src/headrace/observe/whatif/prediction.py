@@ -132,7 +132,7 @@ class PipelineChange:
     threads: int | None = None  # of each worker
     rank_threads: int | None = None  # of the rank, that keep a core busy
     useful_share: float = 1.0
-    spin_factor: float = 1.0  # on the CPU time of the workers, whose threads wait for each other
+    cpu_factor: float = 1.0  # on the CPU time of the workers: of threads that spin, other cores
     consume_saved_ns: float = 0.0  # a batch, in the consumer; negative: added
     consume_cpu_added_ns: float = 0.0  # CPU time a batch, in the consumer; negative: saved
     sending_saved: float = 0.0  # of the CPU time of the workers' other threads, which send: 0 to 1
@@ -162,7 +162,7 @@ class Simulator:
         calibration: Measured over simulated time a batch, before fitting.
         costs: The measured ones, resampled and fitted.
         before: The simulation without a change.
-        spin_factor: Of a changed pipeline, as in `PipelineChange`.
+        spin_factor: `cpu_factor` of a changed pipeline, as in `PipelineChange`.
     """
 
     def __init__(self, measured: MeasuredPipeline) -> None:
@@ -183,7 +183,7 @@ class Simulator:
         slower = other.before.period_ns.mean() / self.before.period_ns.mean()
         ranks, period_ns = change.ranks or now.ranks, now.period_ns * slower
         other.measured = replace(now, pipeline=pipeline, ranks=ranks, period_ns=period_ns)
-        other.spin_factor = self.spin_factor * change.spin_factor
+        other.spin_factor = self.spin_factor * change.cpu_factor
         return other
 
     def predict(self, *changes: PipelineChange) -> Prediction:
@@ -241,13 +241,16 @@ def interval_width(speedup: float, calibration: float = 1.0) -> float:
 
 
 def with_workers(
-    simulator: Simulator, count: int, *, cores: float | None = None, ranks: int | None = None
-) -> Prediction:
+    simulator: Simulator, count: int, *, cores: float | None = None, ranks: int | None = None,
+    core_speed: float = 1.0,
+) -> Prediction:  # fmt: skip
     """Return the predicted effect of a number of workers, also of other loaders of the steps.
 
-    On a host with other cores, or with other ranks, if these are given.
+    On a host with other cores, so many times as fast, or with other ranks, if these are given.
     """
-    change = PipelineChange(workers=count, is_of_all_loaders=True, cores=cores, ranks=ranks)
+    change = PipelineChange(
+        workers=count, is_of_all_loaders=True, cores=cores, ranks=ranks, cpu_factor=1.0 / core_speed
+    )
     if simulator.measured.pipeline.workers:
         return simulator.predict(change)
     # Without workers so far, the cost of reading their batches is an assumption.
@@ -324,7 +327,7 @@ def _changed_pipeline(
 
 def _changed_costs(costs: BatchCosts, change: PipelineChange) -> BatchCosts:
     auxiliary_factor = change.auxiliary_factor if change.auxiliary_cores else costs.auxiliary_factor
-    costs = _with_threads(_with_spinning(costs, change.spin_factor), change)
+    costs = _with_threads(_with_cpu(costs, change.cpu_factor), change)
     factor = change.service_factor * change.batch_factor
     waiting = costs.service_ns - costs.service_cpu_ns
     sending = costs.demand_ns - costs.service_cpu_ns  # CPU time of other threads
@@ -349,8 +352,8 @@ def _changed_costs(costs: BatchCosts, change: PipelineChange) -> BatchCosts:
     )
 
 
-def _with_spinning(costs: BatchCosts, factor: float) -> BatchCosts:
-    """Multiply the CPU time of the workers, whose threads spin while they wait for each other."""
+def _with_cpu(costs: BatchCosts, factor: float) -> BatchCosts:
+    """Multiply the CPU time of the workers: threads spin, or cores are slower or faster."""
     cpu = costs.service_cpu_ns * factor
     service = costs.service_ns - costs.service_cpu_ns + cpu
     return replace(
@@ -458,14 +461,14 @@ def _busy(simulator: Simulator) -> float:
 def with_ranks(simulator: Simulator, ranks: int) -> Simulator:
     """Return a simulator of the same pipeline with a number of ranks on the host."""
     spin = spin_estimate(simulator, ranks)
-    return simulator.changed(PipelineChange(ranks=ranks, spin_factor=spin.value))
+    return simulator.changed(PipelineChange(ranks=ranks, cpu_factor=spin.value))
 
 
 def scale_ranks(simulator: Simulator, ranks: int, wait_share: float) -> ScaledRun:
     """Return the predicted run with a number of ranks; for the measured one, what was measured."""
     spin = spin_estimate(simulator, ranks)
     predictions = [
-        simulator.predict(PipelineChange(ranks=ranks, spin_factor=factor))
+        simulator.predict(PipelineChange(ranks=ranks, cpu_factor=factor))
         for factor in sorted({spin.low, spin.value, spin.high})
     ]
     likely = predictions[len(predictions) // 2]

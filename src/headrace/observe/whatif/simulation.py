@@ -11,6 +11,9 @@ factor until it fits; of the consumer's CPU work, only what exceeds its fair sha
 because a scheduler runs processes at once that mostly wait. What the consumer had to wait for a
 core when it was measured shrinks as the cores become free.
 
+Ranks of one job may be coupled: then rows are ranks, as many for each drawing, and a rank asks for
+its next batch once the slowest has used its own and gradients are synchronised.
+
 Workers on auxiliary hosts have cores of their own. A batch goes to the worker that finishes it
 first, or to a local one on a tie: so local cores are filled, and the others take the surplus.
 """
@@ -46,6 +49,8 @@ class Pipeline:
     worker_cores: float = float("inf")  # of these, for the workers: they may be bound to fewer
     auxiliary: int = 0  # workers on other hosts, each with the cores it needs
     busiest_share: float = 0.0  # of the batches, made by one worker; 0: all make as many
+    coupled_ranks: int = 1  # rows that wait for each other after every step
+    batches_a_step: int = 1  # of each rank, where they are coupled
 
     @property
     def depth(self) -> int:
@@ -62,6 +67,7 @@ class BatchCosts:
     demand_ns: Floats  # CPU time of all the worker's threads; at least `service_cpu_ns`
     consume_ns: Floats  # the consumer's time with a batch until it asks for the next
     consume_cpu_ns: Floats  # CPU time meanwhile, of the consumer and other processes here
+    sync_ns: Floats | None = None  # gradient sync at the end of a step, where ranks are coupled
     queue_ns: Floats | None = None  # part of `consume_ns`: waits for a core, if cores were full
     auxiliary_factor: float = 1.0  # on `service_ns` on an auxiliary host
     receive_cpu_ns: float = 0.0  # CPU time of this host for receiving such a batch
@@ -96,11 +102,13 @@ class SimulationResult:
     period_ns: Floats  # mean time from one delivery to the next
     consume_ns: Floats  # part of it: the consumer's mean time with a batch
     local_share: Floats  # of the batches, made by local workers, 0 to 1
+    joined_ns: Floats  # part of the period: the mean wait for other ranks, and sync with them
 
     @property
     def wait_share(self) -> float:
         """The share of time that the consumer waits for batches, 0 to 1."""
-        return float(np.clip(1.0 - self.consume_ns / self.period_ns, 0.0, 1.0).mean())
+        own = self.consume_ns + self.joined_ns
+        return float(np.clip(1.0 - own / self.period_ns, 0.0, 1.0).mean())
 
 
 def simulate(pipeline: Pipeline, costs: BatchCosts) -> SimulationResult:
@@ -300,7 +308,7 @@ def _simulate_stretched(
         own_cpu = np.minimum(costs.consume_cpu_ns, costs.consume_ns)
         consume = costs.consume_ns + own_cpu * (own_stretch - 1.0)
     remote = costs.service_ns * costs.auxiliary_factor if pipeline.auxiliary else service
-    delivered, local = delivery_times(pipeline, service, remote, consume)
+    delivered, local = delivery_times(pipeline, service, remote, consume, costs.sync_ns)
     # The first batches find an empty pipeline, which is not the steady state.
     batches = delivered.shape[1]
     begin = min(max(pipeline.depth, batches // 5), batches // 2)
@@ -309,7 +317,28 @@ def _simulate_stretched(
         period_ns=span / (batches - 1 - begin),
         consume_ns=consume.mean(axis=1),
         local_share=local[:, begin:].mean(axis=1),
+        joined_ns=_joined_ns(pipeline, delivered + consume, costs.sync_ns)[:, begin:].mean(axis=1),
     )
+
+
+def _joined_ns(pipeline: Pipeline, used_ns: Floats, sync_ns: Floats | None) -> Floats:
+    """Return how long each rank waits for the others after each batch, and syncs with them."""
+    joined = np.zeros_like(used_ns)
+    if pipeline.coupled_ranks > 1:
+        for batch, used in enumerate(used_ns.T):
+            joined[:, batch] = _together(pipeline, batch, used, sync_ns) - used
+    return joined
+
+
+def _together(pipeline: Pipeline, batch: int, used_ns: Floats, sync_ns: Floats | None) -> Floats:
+    """Return when each rank goes on after a batch, which it has used at a time."""
+    ranks, steps = pipeline.coupled_ranks, pipeline.batches_a_step
+    if ranks == 1 or (batch + 1) % steps:
+        return used_ns
+    last = used_ns.reshape(-1, ranks).max(axis=1)
+    if sync_ns is not None:
+        last = last + sync_ns[::ranks, batch]
+    return np.repeat(last, ranks)
 
 
 def _turns(pipeline: Pipeline, batches: int) -> list[int]:
@@ -324,11 +353,12 @@ def _turns(pipeline: Pipeline, batches: int) -> list[int]:
 
 
 def delivery_times(
-    pipeline: Pipeline, service_ns: Floats, remote_ns: Floats, consume_ns: Floats
-) -> tuple[Floats, Flags]:
+    pipeline: Pipeline, service_ns: Floats, remote_ns: Floats, consume_ns: Floats,
+    sync_ns: Floats | None = None,
+) -> tuple[Floats, Flags]:  # fmt: skip
     """Return when each batch is delivered, ns from 0, and whether a local worker made it."""
     drawings, batches = service_ns.shape
-    if pipeline.workers == 0:
+    if pipeline.workers == 0 and pipeline.coupled_ranks == 1:
         delivered = np.cumsum(service_ns, axis=1)
         delivered[:, 1:] += np.cumsum(consume_ns, axis=1)[:, :-1]
         return delivered, np.ones((drawings, batches), dtype=np.bool_)
@@ -337,15 +367,19 @@ def delivery_times(
     remote = np.ascontiguousarray(remote_ns.T) if pipeline.auxiliary else service
     delivered = np.zeros((batches, drawings))
     local = np.ones((batches, drawings), dtype=np.bool_)
-    free = np.zeros((pipeline.workers, drawings))
+    free = np.zeros((pipeline.workers, drawings))  # when each worker is free
     free_remote = np.zeros((pipeline.auxiliary, drawings))
-    turns = _turns(pipeline, batches)
-    if not (pipeline.takes_next or pipeline.auxiliary):
+    turns = _turns(pipeline, batches) if pipeline.workers else []
+    if not (pipeline.takes_next or pipeline.auxiliary or pipeline.coupled_ranks > 1):
         _deliver_in_turn(delivered, turns, free, service, consume, pipeline.depth)
         return delivered.T, local.T
     rows, depth = np.arange(drawings), pipeline.depth
     ready = np.zeros(drawings)
     for batch in range(batches):
+        if pipeline.workers == 0:
+            delivered[batch] = ready + service[batch]
+            ready = _together(pipeline, batch, delivered[batch] + consume[batch], sync_ns)
+            continue
         taken_by = (free.argmin(axis=0), rows) if pipeline.takes_next else turns[batch]
         issued = delivered[batch - depth] if batch >= depth else 0.0
         finish = np.maximum(free[taken_by], issued) + service[batch]
@@ -359,7 +393,7 @@ def delivery_times(
         else:
             free[taken_by] = finish
         delivered[batch] = np.maximum(finish, ready)
-        ready = delivered[batch] + consume[batch]
+        ready = _together(pipeline, batch, delivered[batch] + consume[batch], sync_ns)
     return delivered.T, local.T
 
 

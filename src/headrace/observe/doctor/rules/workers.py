@@ -469,7 +469,7 @@ def _one_rank(evidence: Evidence, simulator: Simulator) -> PipelineChange:
     alone, work = PipelineChange(ranks=1), evidence.work
     if work is None or work.threads < THREADED_FACTOR:
         return alone
-    calm = PipelineChange(ranks=1, spin_factor=calm_share(work))
+    calm = PipelineChange(ranks=1, cpu_factor=calm_share(work))
     return alone if are_threads_crowded(simulator.changed(calm)) else calm
 
 

@@ -1,0 +1,76 @@
+"""A data-parallel training script whose preparation and whose device only wait.
+
+Preparation takes `--prepare-ms` a sample and no core. A step keeps the device of each rank busy for
+`--step-ms`, by up to `--jitter` of that longer, for each rank anew; every tenth step takes a fifth
+longer on all ranks, as those do that log. Gradients are synchronised by DDP over gloo.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+
+class Samples(Dataset):
+    """Samples that take a while, some of them twice as long as others."""
+
+    def __init__(self, count: int, prepare_s: float) -> None:
+        self.count, self.prepare_s = count, prepare_s
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(self.prepare_s * (2 / 3 + 2 / 3 * (index * 7919 % 101) / 101))
+        return torch.full((64,), index / self.count)
+
+
+def main() -> None:
+    """Train, and print each epoch's seconds and samples of all ranks."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, required=True, help="of an epoch")
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--prepare-ms", type=float, default=40.0)
+    parser.add_argument("--step-ms", type=float, default=100.0)
+    parser.add_argument("--jitter", type=float, default=0.2)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank, world = dist.get_rank(), dist.get_world_size()
+    model = DistributedDataParallel(nn.Linear(64, 64))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    data = Samples(options.steps * options.batch * world, options.prepare_ms / 1000)
+    loader = DataLoader(
+        data, options.batch, sampler=DistributedSampler(data), num_workers=options.workers,
+        persistent_workers=True,
+    )  # fmt: skip
+    own = random.Random(rank)
+    for epoch in range(options.epochs):
+        loader.sampler.set_epoch(epoch)
+        dist.barrier()
+        began_s = time.perf_counter()
+        for step, x in enumerate(loader):
+            factor = 1 + options.jitter * own.random() + 0.2 * (step % 10 == 0)
+            time.sleep(options.step_ms / 1000 * factor)
+            loss = model(x).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        if rank == 0:
+            seconds, samples = time.perf_counter() - began_s, len(data)
+            print(json.dumps({"epoch": epoch, "samples": samples, "seconds": seconds}), flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,278 @@
+"""What a recorded run would be with many ranks: speed, efficiency, cost, demand on storage.
+
+All of it is simulated (observe/whatif/rank_simulation.py); nothing of it was measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.core.errors import HeadraceError, RecordsError, UsageError
+from headrace.decide.cost.run_cost import Pricing, last_groups
+from headrace.observe.whatif.measured_pipeline import (
+    MeasuredPipeline,
+    main_loader,
+    measure,
+    read_batch_work,
+)
+from headrace.observe.whatif.prediction import Estimate, PipelineChange, Simulator
+from headrace.observe.whatif.rank_simulation import MOST_RANKS, RankSimulator, SimulatedRanks
+from headrace.observe.whatif.rank_times import RankTimes, rank_times
+from headrace.observe.whatif.tables import CachedTables
+from headrace.observe.whatif.train_steps import read_steps
+from headrace.platforms.instance_groups import TRAINING
+from headrace.records.reader import open_records
+
+S3_REQUESTS_PER_S = 5500.0
+"""GET requests a second that S3 answers for one prefix at least.
+Source: docs.aws.amazon.com/AmazonS3, "Best practices design patterns"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadPerSample:
+    """What a sample asks of storage; None: it was not recorded."""
+
+    read_bytes: float | None
+    reads: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaledJob:
+    """A number of ranks, with what is simulated of it.
+
+    Attributes:
+        ranks: Of the job.
+        hosts: Like that of the run.
+        samples_per_s: Of all ranks together.
+        efficiency: Speed a rank over that of one alone.
+        data_ready_samples_per_s: Where no rank waits for data.
+        data_ready_efficiency: The same, of that speed of one alone.
+        wait_share: Of step time, waiting for data.
+        straggler_share: Waiting for slower ranks.
+        sync_share: Sending gradients.
+        read_bytes_per_s: Of all ranks; None: not recorded.
+        reads_per_s: Read calls of all ranks; None: not recorded.
+        is_limited_by_storage: Whether storage gives no more bytes a second.
+        usd_per_1k_samples: None: no price is known.
+    """
+
+    ranks: int
+    hosts: int
+    samples_per_s: Estimate
+    efficiency: Estimate
+    data_ready_samples_per_s: float
+    data_ready_efficiency: float
+    wait_share: float
+    straggler_share: float
+    sync_share: float
+    read_bytes_per_s: float | None
+    reads_per_s: float | None
+    is_limited_by_storage: bool
+    usd_per_1k_samples: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON's own types."""
+        return {
+            "ranks": self.ranks, "hosts": self.hosts,
+            "samples_per_s": _json(self.samples_per_s), "efficiency": _json(self.efficiency),
+            "data_ready": {
+                "samples_per_s": self.data_ready_samples_per_s,
+                "efficiency": self.data_ready_efficiency,
+            },
+            "wait_share": self.wait_share, "straggler_share": self.straggler_share,
+            "sync_share": self.sync_share, "read_bytes_per_s": self.read_bytes_per_s,
+            "reads_per_s": self.reads_per_s, "is_limited_by_storage": self.is_limited_by_storage,
+            "usd_per_1k_samples": self.usd_per_1k_samples,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankScaling:
+    """Numbers of ranks, from few to many, with what is simulated of each.
+
+    Attributes:
+        run: Its name.
+        measured_ranks: Of the run.
+        jobs: From one rank on.
+        assumptions: What was not measured, a sentence each.
+    """
+
+    run: str
+    measured_ranks: int
+    jobs: tuple[ScaledJob, ...]
+    assumptions: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON's own types."""
+        return {
+            "run": self.run, "simulated": True, "measured_ranks": self.measured_ranks,
+            "jobs": [job.to_json() for job in self.jobs], "assumptions": list(self.assumptions),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingRequest:
+    """What is to be simulated.
+
+    Attributes:
+        ranks: The most.
+        hosts: For that many ranks; None: with as many ranks on each as in the run.
+        workers: Of each rank's loader; None: as in the run.
+        auxiliary_cores: For each rank.
+        storage_bytes_per_s: That storage gives at most; None: any.
+    """
+
+    ranks: int
+    hosts: int | None = None
+    workers: int | None = None
+    auxiliary_cores: float = 0.0
+    storage_bytes_per_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.ranks <= MOST_RANKS:
+            raise UsageError(f"--ranks {self.ranks}: it is 1 to {MOST_RANKS}.")
+        if self.storage_bytes_per_s is not None and self.storage_bytes_per_s <= 0:
+            raise UsageError("--storage-limit 0: storage that gives nothing feeds no rank.")
+        if self.hosts is not None and self.ranks % self.hosts:
+            raise UsageError(
+                f"--hosts {self.hosts}: {self.ranks} ranks are not shared among them evenly."
+            )
+
+
+def simulate_ranks(run: Path, request: ScalingRequest, pricing: Pricing) -> RankScaling:
+    """Return what is simulated of a recorded run with one rank, two, four and so on.
+
+    Raises:
+        RecordsError: Too little of the run was recorded, or it counted no samples.
+        UsageError: The host has no such number of ranks.
+    """
+    tables = CachedTables(open_records(run))
+    steps = read_steps(tables)
+    measured, times, rate = measure(tables), rank_times(steps), steps.samples_per_s
+    if measured is None or times is None or rate is None:
+        few = measured is None or times is None
+        why = "too few steps were recorded" if few else "it counted no samples"
+        raise RecordsError(f"Nothing can be simulated of {run.name}: {why}.")
+    work = read_batch_work(tables, main_loader(steps))
+    load = _load(work.rows) if work is not None else LoadPerSample(read_bytes=None, reads=None)
+    model = _ScalingModel(
+        measured=measured, times=times, request=request, load=load,
+        samples_a_step=rate * times.period_ns / 1e9 / times.ranks,
+        usd_per_hour=_host_price(run, pricing),
+    )  # fmt: skip
+    jobs = tuple(model.jobs())
+    return RankScaling(
+        run=run.name, measured_ranks=times.ranks, jobs=jobs,
+        assumptions=tuple(model.assumptions(jobs[-1])),
+    )  # fmt: skip
+
+
+def _load(batches: Any) -> LoadPerSample:
+    """Return what a sample's reads are, of the batches of a loader."""
+    samples = float(batches["samples"].astype(float).clip(min=0).sum())
+    found = {}
+    for name in ("read_bytes", "reads"):
+        values = batches[name].astype(float)
+        known = values >= 0
+        found[name] = float(values[known].sum()) / samples if known.any() and samples else None
+    return LoadPerSample(**found)
+
+
+def _host_price(run: Path, pricing: Pricing) -> float | None:
+    """Return the dollars an hour of a host that trains; None: no price is known."""
+    try:
+        groups = [group for role, group in last_groups(run, pricing) if role == TRAINING]
+    except HeadraceError:
+        return None
+    return groups[0].usd_per_hour if len(groups) == 1 else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ScalingModel:
+    """A measured run, and what is asked of it."""
+
+    measured: MeasuredPipeline
+    times: RankTimes
+    request: ScalingRequest
+    load: LoadPerSample
+    samples_a_step: float  # of a rank
+    usd_per_hour: float | None  # of a host
+
+    @property
+    def ranks_a_host(self) -> int:
+        hosts = self.request.hosts
+        return self.measured.ranks if hosts is None else self.request.ranks // hosts
+
+    def jobs(self) -> Iterator[ScaledJob]:
+        """Yield one rank, two, four and so on, up to the number that is asked for."""
+        simulator = Simulator(self.measured)
+        change = self._change()
+        changed = simulator if change is None else simulator.changed(change)
+        as_it_is = RankSimulator(simulator, self.times, changed=changed)
+        ready = RankSimulator(simulator, self.times, changed=changed, data_is_ready=True)
+        for ranks in _counts(self.request.ranks):
+            yield self._job(as_it_is.predict(ranks), ready.predict(ranks))
+
+    def _change(self) -> PipelineChange | None:
+        """Return by what the ranks' pipeline differs from the measured one."""
+        change = PipelineChange(
+            workers=self.request.workers, auxiliary_cores=self.request.auxiliary_cores,
+            ranks=None if self.request.hosts is None else self.ranks_a_host,
+        )  # fmt: skip
+        return None if change == PipelineChange() else change
+
+    def _job(self, found: SimulatedRanks, ready: SimulatedRanks) -> ScaledJob:
+        samples_a_step = self.samples_a_step * found.ranks
+        samples = found.steps_per_s.times(samples_a_step)
+        limit, reads = self.request.storage_bytes_per_s, self.load.read_bytes
+        most = limit / reads if limit is not None and reads else float("inf")
+        is_limited = samples.value > most
+        share = min(most / samples.value, 1.0)
+        waits = found.wait_share if not is_limited else 1.0 - share * (1.0 - found.wait_share)
+        samples = samples.within(0.0, most)
+        hosts = -(-found.ranks // self.ranks_a_host)
+        usd = None
+        if self.usd_per_hour is not None:
+            usd = hosts * self.usd_per_hour / 3.6 / samples.value
+        return ScaledJob(
+            ranks=found.ranks, hosts=hosts, samples_per_s=samples,
+            efficiency=found.efficiency.times(share),
+            data_ready_samples_per_s=min(ready.steps_per_s.value * samples_a_step, most),
+            data_ready_efficiency=ready.efficiency.value,
+            wait_share=waits, straggler_share=found.straggler_share * share,
+            sync_share=found.sync_share * share,
+            read_bytes_per_s=None if reads is None else reads * samples.value,
+            reads_per_s=None if self.load.reads is None else self.load.reads * samples.value,
+            is_limited_by_storage=is_limited, usd_per_1k_samples=usd,
+        )  # fmt: skip
+
+    def assumptions(self, largest: ScaledJob) -> Iterator[str]:
+        """Yield what was not measured."""
+        if self.times.ranks == 1:
+            yield "gradient sync, not measured, takes up to a fifth of a rank's own time"
+            yield "ranks differ by nothing to all that the steps of one differ by"
+        elif self.times.sync_ns is None:
+            yield "gradient sync was not timed in the run, and is left out"
+        elif largest.hosts > 1 and self.times.ranks <= self.measured.ranks:
+            yield "hosts exchange gradients as fast as the ranks of the run's one host do"
+        if self.request.storage_bytes_per_s is None:
+            yield "storage keeps up"
+        elif not self.load.read_bytes:
+            yield "storage keeps up: what the run read was not recorded, so no limit applies"
+        else:
+            yield "storage gives what it is said to give, however many requests there are"
+
+
+def _counts(most: int) -> Sequence[int]:
+    """Return 1, 2, 4 and so on, and the most."""
+    found = [1]
+    while found[-1] * 2 < most:
+        found.append(found[-1] * 2)
+    return [*found, most] if most > 1 else found
+
+
+def _json(estimate: Estimate) -> dict[str, float]:
+    return {"value": estimate.value, "low": estimate.low, "high": estimate.high}
