@@ -33,7 +33,9 @@ PAGE = HERE.parents[1] / "docs" / "cost.md"
 RANKS = (1, 2, 4, 8)
 MEASURED = (1, 2)
 FAR = 64
-STEPS = 120
+STEPS, STEP_MS, PREPARE_MS = 40, 400, 160
+"""So long that what ranks and workers do on the cores, which hosts of their own would have, is a small
+part of a step."""
 JOBS = {"waits for its device": 5, "waits for both": 3, "waits for its loader": 2}
 """What a job waits for, and the workers of each rank: three make a batch in a step's time."""
 
@@ -105,6 +107,7 @@ def compare(job: str, rounds: int, folder: Path) -> tuple[list[Result], list[dic
 def run(job: str, ranks: int, run_dir: Path) -> float:
     """Run a job with a number of ranks; return its samples a second after the first epoch."""
     arguments = ["--steps", str(STEPS), "--workers", str(JOBS[job])]
+    arguments += ["--step-ms", str(STEP_MS), "--prepare-ms", str(PREPARE_MS)]
     flags = ["--nproc-per-node", str(ranks), "--run-dir", str(run_dir)]
     return rate(headrace("scaled.py", arguments, *flags))
 

@@ -116,7 +116,10 @@ def main() -> None:
     """Train one epoch and print how long it took, from the first `iter` on."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--strategy", choices=["single", "dp", "ddp", "fsdp"], required=True)
-    parser.add_argument("--data", required=True, help="A folder of files, or a dataset's URL.")
+    parser.add_argument(
+        "--data", default=os.environ.get("SM_CHANNEL_TRAIN"),
+        help="A folder of files, or a dataset's URL; by default the channel train.",
+    )  # fmt: skip
     parser.add_argument("--shards", action="store_true")
     parser.add_argument("--devices", type=int, required=True)
     parser.add_argument("--batch", type=int, default=32, help="Of one device.")

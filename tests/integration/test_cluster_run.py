@@ -23,7 +23,7 @@ from headrace.data.storage import open_store
 from headrace.platforms.instance_groups import GroupSpec
 from headrace.records.reader import open_records
 from jobs import DEADLINE_S, alive, attempts_of, descendants, eventually, pids_in, run, started
-from jobs_here import run_job
+from jobs_here import run_job, run_verb
 from machine import skip_without
 
 POINTS = Path(__file__).parents[1] / "scripts" / "probed" / "points.py"
@@ -453,6 +453,40 @@ def test_devices_are_the_ranks_and_a_ray_of_their_own_has_those(
     assert "TorchTrainer asks Ray for devices, and all of this group's are" in ended.stderr
     assert "`--driver`" in ended.stderr
     eventually(lambda: nothing_is_left_of(tmp_path), "the end of its own Ray")
+
+
+MEETS = """
+import pathlib, sys, time
+mine = sys.argv[sys.argv.index("--kind") + 1]
+pathlib.Path(f"came-{mine}").touch()
+deadline = time.monotonic() + 100
+while len(list(pathlib.Path.cwd().glob("came-*"))) < 2:
+    if time.monotonic() > deadline:
+        sys.exit("the other run has not come")
+    time.sleep(0.02)
+"""
+SWEEP = """
+entry_point = "meets.py"
+contract = "torchrun"
+engine = "ray"
+disable_profiler = true
+instance_groups = [{ name = "gpu", type = "local", count = 1 }]
+[sweep]
+name = "met"
+max_concurrent = 2
+[sweep.grid]
+hyperparameters.kind = ["a", "b"]
+"""
+
+
+def test_runs_of_a_sweep_go_on_at_the_same_time(cluster: EmulatedCluster, tmp_path: Path):
+    (tmp_path / "meets.py").write_text(MEETS)
+    (tmp_path / "sweep.toml").write_text(f'address = "{cluster.address}"\n{SWEEP}')
+    ended = run_verb(tmp_path, "sweep", "sweep.toml")
+    assert "2 of 2" in ended.stderr, ended.stderr
+    for kind in ("a", "b"):
+        (attempt,) = attempts_of(tmp_path / "runs" / f"met-{kind}")
+        assert attempt["exit_code"] == 0
 
 
 def test_where_ray_is_missing_the_remedy_is_reported(tmp_path: Path):

@@ -191,14 +191,22 @@ def test_what_a_script_writes_for_tensorboard_is_in_mlflow_and_in_the_runs_event
     assert session.group_name == "base"
 
 
-def test_mlflow_logs_what_lightning_trains_to_the_run(folder: Path):
+@pytest.mark.parametrize("by", ["autologging", "its logger"])
+def test_what_lightning_trains_is_logged_to_the_run(folder: Path, by: str):
     shutil.copy(SCRIPT.with_name("autologged.py"), folder)
-    words = ["--name", "base", "--profile", "off", "--environment", "HEADRACE_AUTOLOG=1"]
-    ended = job(folder, *words, "autologged.py")
+    words = ["--name", "base", "--profile", "off"]
+    if by == "autologging":
+        ended = job(folder, *words, "--environment", "HEADRACE_AUTOLOG=1", "autologged.py")
+    else:
+        ended = job(folder, *words, "autologged.py", "--logger")
     assert ended.returncode == 0, ended.stderr
     client, tracked = run_of(folder, "base", "autologged")
     assert tracked.info.status == "FINISHED"
-    assert tracked.data.params.items() >= {"epochs": "2", "lr": "0.05"}.items()
     losses = history(client, tracked, "train_loss")
-    assert len(losses) == 2  # one an epoch
-    assert len(client.search_experiments()) == 2  # and the default, without a run
+    if by == "autologging":
+        assert tracked.data.params.items() >= {"epochs": "2", "lr": "0.05"}.items()
+        assert len(losses) == 2  # one an epoch
+    else:
+        assert [step for step, _ in losses] == [3, 7, 11, 15]
+    others = [each.experiment_id for each in client.search_experiments()]
+    assert len(client.search_runs(others)) == 1

@@ -1,4 +1,6 @@
-"""Trains by Lightning for two epochs, and logs nothing by itself."""
+"""Trains by Lightning for two epochs; with --logger, Lightning logs to MLflow by itself."""
+
+import sys
 
 import lightning
 import torch
@@ -21,8 +23,13 @@ class Model(lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.05)
 
 
+logger = False
+if "--logger" in sys.argv:
+    from lightning.pytorch.loggers import MLFlowLogger
+
+    logger = MLFlowLogger(experiment_name="lightning's")
 trainer = lightning.Trainer(
-    max_epochs=2, logger=False, enable_checkpointing=False, enable_progress_bar=False,
+    max_epochs=2, logger=logger, log_every_n_steps=4, enable_checkpointing=False, enable_progress_bar=False,
     accelerator="cpu",
 )  # fmt: skip
 trainer.fit(Model(), DataLoader(TensorDataset(torch.randn(64, 4)), batch_size=8))

@@ -9,6 +9,7 @@ import pytest
 from headrace.core.errors import UsageError
 from headrace.jobs.sweep.sweep_file import Sweep, read_sweep
 
+EXAMPLES = Path(__file__).parents[2] / "examples" / "sweeps"
 JOB = 'entry_point = "train.py"\n[hyperparameters]\nepochs = 3\n'
 
 
@@ -177,3 +178,11 @@ def test_other_files_are_refused(tmp_path: Path):
         read_sweep(tmp_path / "train.py")
     with pytest.raises(UsageError, match="There is no job file"):
         read_sweep(tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.toml")), ids=lambda file: file.name)
+def test_the_examples_are_sweeps(file: Path):
+    sweep = read_sweep(file)
+    assert len(sweep.runs) >= 3
+    assert (EXAMPLES.parents[1] / sweep.runs[0].request.script).is_file()
+    assert len({run.digest for run in sweep.runs}) == len(sweep.runs)

@@ -157,7 +157,7 @@ class RunHandle:
         log = self._log()
         ran = any(RunFolder(self.path).logs(self.number).rglob("*.std*"))
         if not ran and code is not None:
-            message = _failure_text(_tail(log, self.begin)).removeprefix("headrace: ")
+            message = _last_message(_failure_text(_tail(log, self.begin)))
             raise UsageError(message) if code == UsageError.exit_code else LaunchError(message)
         how = "was killed" if code is None else f"failed with exit code {code}"
         message = _failure_text(last_traceback(log))
@@ -231,6 +231,12 @@ class _LogPrinter:
 def _failure_text(text: str) -> str:
     """Return a failure's output without the lines that the launcher prints for every run."""
     return "\n".join(line for line in text.splitlines() if not line.startswith(_LAUNCHER_LINES))
+
+
+def _last_message(text: str) -> str:
+    """Return the launcher's last message, which is its error, without the notes before it."""
+    begin = f"\n{text}".rfind("\nheadrace: ")
+    return text[max(begin, 0) :].removeprefix("headrace: ")
 
 
 def _tail(log: Path, begin: int) -> str:

@@ -117,7 +117,7 @@ def test_bad_arguments_are_refused_before_anything_starts(notebook: Path) -> Non
         job("a", "task.py", "x").run(args="--epochs 3")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="there is no instance type"):
         job("a", "task.py", "x").run(machine_type="n1-standard-5")
-    with pytest.raises(UsageError, match=r"There is no script absent\.py"):
+    with pytest.raises(UsageError, match=r"^There is no script absent\.py"):
         job("a", "absent.py", "x").run()
     with pytest.raises(UsageError, match="There is no run"):
         aiplatform.CustomJob.get("projects/p/locations/l/customJobs/none")

@@ -1,7 +1,8 @@
 """MLflow in a job's script: the first run that the script starts is the job's own.
 
-So what it logs by `mlflow` itself, or has Trainer's callback log, is beside what Headrace measures,
-for all ranks and after restarts. Where the script tracks to another server, its runs stay its own.
+So what it logs by `mlflow` itself, or has Trainer's callback or Lightning's logger log, is beside
+what Headrace measures, for all ranks and after restarts. Where the script tracks to another server,
+its runs stay its own.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from headrace.decide.experiments.run_target import SENT_FILE, RunTarget
 _EXPERIMENT_ATTRIBUTE = "_active_experiment_id"  # of mlflow.tracking.fluent
 _NAME_TAG = "headrace.script_run_name"
 _CHANGED_PARAM = "Changing param values is not allowed"  # MLflow's refusal
+_LIGHTNINGS_LOGGERS = ("lightning.pytorch.loggers.mlflow", "pytorch_lightning.loggers.mlflow")
 _AUTOLOGGED = {
     "lightning": "pytorch", "pytorch_lightning": "pytorch", "sklearn": "sklearn",
     "xgboost": "xgboost", "lightgbm": "lightgbm",
@@ -37,7 +39,10 @@ def prepare_mlflow(spool: Path) -> None:
     target = RunTarget.read(spool)
     if target is not None and spool not in _PREPARED:
         _PREPARED.add(spool)
-        after_import("mlflow.tracking.fluent", functools.partial(_hook, spool, target))
+        offer = _Offer(spool, target)
+        after_import("mlflow.tracking.fluent", functools.partial(_hook, offer))
+        for module in _LIGHTNINGS_LOGGERS:
+            after_import(module, functools.partial(_hook_logger, offer))
 
 
 def log_automatically(spool: Path, *, disable: bool) -> None:
@@ -72,16 +77,31 @@ def _autolog(flavor: str, tracking_uri: str, disable: bool, _: Any) -> None:  # 
         _BEGUN.discard(flavor)
 
 
-def _hook(spool: Path, target: RunTarget, module: Any) -> None:
+class _Offer:
+    """The job's run, for the first run that the script starts at the place where it is tracked."""
+
+    def __init__(self, spool: Path, target: RunTarget) -> None:
+        self._spool, self._target = spool, target
+        self._is_taken = False
+
+    def take(self, tracking_uri: str) -> str | None:
+        """Return the id of the job's run, once; None where the script's has to be its own."""
+        if self._is_taken or tracking_uri != self._target.tracking_uri or env.MLFLOW_RUN_ID.get():
+            return None
+        self._is_taken = True
+        run_id = _run_id(self._spool)
+        if run_id is None:
+            _report(f"the job's was not there in {_RUN_S:.0f} s")
+        return run_id
+
+
+def _hook(offer: _Offer, module: Any) -> None:
     original = module.start_run
-    is_first = True
 
     @functools.wraps(original)
     def start_run(run_id: str | None = None, *args: Any, **kwargs: Any) -> Any:
-        nonlocal is_first
-        if run_id is None and is_first and not kwargs.get("nested"):
-            is_first = False
-            job_run = _offered_run(spool, target, module)
+        if run_id is None and not kwargs.get("nested"):
+            job_run = _offered_run(offer, module)
             if job_run is not None:
                 started = _started(module, original, job_run, kwargs)
                 if started is not None:
@@ -94,22 +114,36 @@ def _hook(spool: Path, target: RunTarget, module: Any) -> None:
         package.start_run = start_run  # type: ignore[union-attr]
 
 
-def _offered_run(spool: Path, target: RunTarget, module: Any) -> str | None:
+def _offered_run(offer: _Offer, module: Any) -> str | None:
     """Return the job's run for the script's first one; None where that has to be its own."""
     try:
         from mlflow.tracking import get_tracking_uri
 
-        if env.MLFLOW_RUN_ID.get() or module.active_run() is not None:
+        if module.active_run() is not None or not hasattr(module, _EXPERIMENT_ATTRIBUTE):
             return None
-        if get_tracking_uri() != target.tracking_uri or not hasattr(module, _EXPERIMENT_ATTRIBUTE):
-            return None
-        run_id = _run_id(spool)
+        return offer.take(get_tracking_uri())
     except Exception as error:  # noqa: BLE001 - the script must not feel faults of ours
         _report(error)
         return None
-    if run_id is None:
-        _report(f"the job's was not there in {_RUN_S:.0f} s")
-    return run_id
+
+
+def _hook_logger(offer: _Offer, module: Any) -> None:
+    """Have Lightning's logger, which does without `start_run`, log to the job's run."""
+    kind = module.MLFlowLogger
+    original = kind.__init__
+
+    @functools.wraps(original)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - replaces that method
+        original(self, *args, **kwargs)
+        try:
+            if self._run_id is None:
+                self._run_id = offer.take(self._tracking_uri)
+                if self._run_id is not None:
+                    _keep_first_params(self._run_id)
+        except Exception as error:  # noqa: BLE001 - such as those of another release
+            _report(error)
+
+    kind.__init__ = __init__
 
 
 def _started(module: Any, start_run: Any, job_run: str, kwargs: dict[str, Any]) -> Any:

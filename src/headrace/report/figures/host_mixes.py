@@ -9,7 +9,7 @@ from headrace.decide.cost.predicted_mixes import PredictedMix
 from headrace.report.figures.base import Figure, figure
 
 _COLOURS = {
-    "as it is": "#14181f", "bigger host": "#3b7dd8", "auxiliary hosts": "#2a9d8f",
+    "as it is": "#d6336c", "bigger host": "#3b7dd8", "auxiliary hosts": "#2a9d8f",
     "more accelerators": "#9c5fd6", "more hosts": "#e0a800", "remedy": "#e8590c",
 }  # fmt: skip
 _SYMBOLS = {
@@ -32,10 +32,11 @@ def cost_against_throughput(advice: Advice) -> Figure:
         traces,
         {
             "height": 460,
-            "xaxis": {"title": {"text": "samples a second"}, "type": "log", "dtick": "D1"},
+            "xaxis": {"title": {"text": "samples a second"}, "type": "log", "dtick": "D1",
+                      "tickformat": ",~g"},
             "yaxis": {
                 "title": {"text": "dollars per 1,000 samples"}, "type": "log", "dtick": "D1",
-                "automargin": True,
+                "tickformat": "~g", "automargin": True,
             },
             "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom"},
             "margin": {"l": 64, "r": 32, "t": 40, "b": 52},
@@ -62,7 +63,9 @@ def _points(advice: Advice, kind: str) -> Figure:
         "marker": {
             "color": _COLOURS[kind], "symbol": _SYMBOLS[kind],
             "size": [13 if kind == "as it is" else 9 for _ in mixes],
-            "opacity": [1.0 if id(mix) in on_front else 0.35 for mix in mixes],
+            "opacity": [
+                1.0 if id(mix) in on_front or kind == "as it is" else 0.35 for mix in mixes
+            ],
         },
         "hovertemplate": "%{text}: %{x:,.4~g} samples/s, $%{y:.3~g} per 1,000",
     }  # fmt: skip
