@@ -24,7 +24,7 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from launches import headrace, rate  # noqa: E402
+from launches import headrace  # noqa: E402
 
 from cpu_steal import run_undisturbed  # noqa: E402 - stands above this folder
 from report import Row, write_section  # noqa: E402
@@ -33,8 +33,8 @@ PAGE = HERE.parents[1] / "docs" / "cost.md"
 RANKS = (1, 2, 4, 8)
 MEASURED = (1, 2)
 FAR = 64
-STEPS, STEP_MS, PREPARE_MS = 40, 400, 160
-"""So long that what ranks and workers do on the cores, which hosts of their own would have, is a small
+STEPS, STEP_MS, PREPARE_MS = 80, 400, 160
+"""So long that what ranks and workers do on cores, which hosts of their own would have, is a small
 part of a step."""
 JOBS = {"waits for its device": 5, "waits for both": 3, "waits for its loader": 2}
 """What a job waits for, and the workers of each rank: three make a batch in a step's time."""
@@ -105,11 +105,12 @@ def compare(job: str, rounds: int, folder: Path) -> tuple[list[Result], list[dic
 
 
 def run(job: str, ranks: int, run_dir: Path) -> float:
-    """Run a job with a number of ranks; return its samples a second after the first epoch."""
+    """Run a job with a number of ranks; return its samples a second after the first steps."""
     arguments = ["--steps", str(STEPS), "--workers", str(JOBS[job])]
     arguments += ["--step-ms", str(STEP_MS), "--prepare-ms", str(PREPARE_MS)]
     flags = ["--nproc-per-node", str(ranks), "--run-dir", str(run_dir)]
-    return rate(headrace("scaled.py", arguments, *flags))
+    (found,) = headrace("scaled.py", arguments, *flags)
+    return float(found["samples"] / found["seconds"])
 
 
 def simulation_of(run_folder: Path) -> list[dict[str, Any]]:

@@ -29,7 +29,8 @@ if "--logger" in sys.argv:
 
     logger = MLFlowLogger(experiment_name="lightning's")
 trainer = lightning.Trainer(
-    max_epochs=2, logger=logger, log_every_n_steps=4, enable_checkpointing=False, enable_progress_bar=False,
+    max_epochs=2, logger=logger, log_every_n_steps=4, enable_checkpointing=False,
+    enable_progress_bar=False,
     accelerator="cpu",
 )  # fmt: skip
 trainer.fit(Model(), DataLoader(TensorDataset(torch.randn(64, 4)), batch_size=8))

@@ -34,10 +34,10 @@ class Samples(Dataset):
 
 
 def main() -> None:
-    """Train, and print each epoch's seconds and samples of all ranks."""
+    """Train, and print seconds and samples of all ranks from step `--warm-up` on."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, required=True, help="of an epoch")
-    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--warm-up", type=int, default=5)
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--prepare-ms", type=float, default=40.0)
@@ -50,25 +50,22 @@ def main() -> None:
     model = DistributedDataParallel(nn.Linear(64, 64))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     data = Samples(options.steps * options.batch * world, options.prepare_ms / 1000)
-    loader = DataLoader(
-        data, options.batch, sampler=DistributedSampler(data), num_workers=options.workers,
-        persistent_workers=True,
-    )  # fmt: skip
-    own = random.Random(rank)
-    for epoch in range(options.epochs):
-        loader.sampler.set_epoch(epoch)
-        dist.barrier()
-        began_s = time.perf_counter()
-        for step, x in enumerate(loader):
-            factor = 1 + options.jitter * own.random() + 0.2 * (step % 10 == 0)
-            time.sleep(options.step_ms / 1000 * factor)
-            loss = model(x).square().mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-        if rank == 0:
-            seconds, samples = time.perf_counter() - began_s, len(data)
-            print(json.dumps({"epoch": epoch, "samples": samples, "seconds": seconds}), flush=True)
+    sampler = DistributedSampler(data)
+    loader = DataLoader(data, options.batch, sampler=sampler, num_workers=options.workers)
+    own, began_s = random.Random(rank), 0.0
+    for step, x in enumerate(loader):
+        if step == options.warm_up:
+            began_s = time.perf_counter()
+        factor = 1 + options.jitter * own.random() + 0.2 * (step % 10 == 0)
+        time.sleep(options.step_ms / 1000 * factor)
+        loss = model(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    if rank == 0:
+        seconds = time.perf_counter() - began_s
+        samples = (options.steps - options.warm_up) * options.batch * world
+        print(json.dumps({"epoch": 0, "samples": samples, "seconds": seconds}), flush=True)
     dist.destroy_process_group()
 
 

@@ -1,7 +1,8 @@
 """The agent of a host in a cluster: the host's ranks, their output and their log files.
 
 An agent is a Ray actor owned by the job's driver, so it ends with the driver, and the kernel ends
-all processes that it started. Log files go to the driver as they grow.
+all processes that it started. Log files, and what ranks log for experiments, go to the driver as
+they grow.
 """
 
 from __future__ import annotations
@@ -80,6 +81,8 @@ def append_growths(folder: Path, growths: Sequence[FileGrowth]) -> None:
             file.write(growth.content)
 
 
+_LOGS, _SPOOL = ("logs", "**/*"), ("experiment", "*.jsonl")
+"""What of an agent's folder goes to the driver: what programs print, and log for experiments."""
 _WAIT_S = 1.0  # longest wait of `report`; the driver takes a host that does not answer for lost
 _MAX_QUEUED_LINES = 4096  # not fetched yet; beyond that the program's pipes fill up
 _OUTPUT_DRAIN_S = 5.0
@@ -123,6 +126,7 @@ class AgentReport:
     output: list[tuple[OutputStream, bytes]] = field(default_factory=list)  # by lines, in order
     announced: list[dict[str, Any]] = field(default_factory=list)
     logs: list[FileGrowth] = field(default_factory=list)  # of the files of `{logs}`
+    spool: list[FileGrowth] = field(default_factory=list)  # of what is logged for experiments
     returncode: int | None = None  # -n for signal n; None while it runs
     clock_s: float = 0.0  # the host's clock at the report, in seconds since 1970
 
@@ -144,7 +148,7 @@ class HostAgent:
         self._file_versions: dict[str, int] = {}
         self._returncode: int | None = None
         self._folder: Path | None = None
-        self._tail: FolderTail | None = None
+        self._tails: tuple[FolderTail, FolderTail] | None = None  # of logs and spool
 
     def inspect(self, marker: HostMarker, address: str) -> HostFacts:
         """Return what a driver has to know of this host."""
@@ -165,6 +169,7 @@ class HostAgent:
         Calls may arrive out of order: a version older than the present one is ignored.
         """
         path = self._own_folder() / name
+        path.parent.mkdir(exist_ok=True)
         with self._files_lock:
             if version < self._file_versions.get(name, version):
                 return
@@ -177,7 +182,11 @@ class HostAgent:
 
     def start(self, program: HostProgram) -> None:
         """Start a program, which `report` reports on; the next one only once it has ended."""
-        self._tail = self._tail or FolderTail(self._own_folder() / "logs", "**/*")
+        if self._tails is None:
+            logs, spool = (
+                FolderTail(self._own_folder() / name, pattern) for name, pattern in (_LOGS, _SPOOL)
+            )
+            self._tails = logs, spool
         with self._process_lock:
             self._process, self._returncode = None, None
         # In a thread that outlives it: the kernel ends a program with the thread that started it.
@@ -196,9 +205,9 @@ class HostAgent:
                 report.announced.append(json.loads(value))
             else:
                 report.output.append((kind, value))  # type: ignore[arg-type]  # an OutputStream
-        if self._tail is not None:
-            report.logs = self._tail.growth()
-        if not report.logs:  # else more of them may follow
+        if self._tails is not None:
+            report.logs, report.spool = (tail.growth() for tail in self._tails)
+        if not report.logs and not report.spool:  # else more of them may follow
             report.returncode = self._returncode
         report.clock_s = time.time()
         return report
@@ -261,7 +270,7 @@ class HostAgent:
             "announce": str(announce_write),
             "go": str(go_read),
             "folder": str(self._folder),
-            "logs": f"{self._folder}/logs",
+            "logs": f"{self._folder}/{_LOGS[0]}",
             "pythonpath": env.pythonpath_with(SITECUSTOMIZE_DIR),
             **{name: f"{self._folder}/{name}" for name in program.files},
         }

@@ -14,6 +14,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ from headrace.core.errors import HeadraceError
 from headrace.core.process.sidecar import RestartedSidecar
 from headrace.decide.experiments.experiment_run import SENDER, unsent_message
 from headrace.decide.experiments.run_target import (
+    ELSEWHERE,
     JOB_PREFIXES,
     TARGET_FILE,
     RunTarget,
@@ -66,6 +68,18 @@ def spool_of(folder: RunFolder) -> Path | None:
     """Return the spool of a run; None where it is not tracked."""
     spool = folder.path / SPOOL
     return spool if (spool / TARGET_FILE).exists() else None
+
+
+def target_elsewhere(folder: RunFolder) -> dict[str, bytes]:
+    """Return the file by which ranks on another machine know that the run is tracked, if it is.
+
+    What they log goes to the run's spool here: where that is sent to is no concern of theirs.
+    """
+    target = RunTarget.read(folder.path / SPOOL)
+    if target is None:
+        return {}
+    known = asdict(replace(target, tracking_uri=ELSEWHERE))
+    return {f"{SPOOL}/{TARGET_FILE}": json.dumps(known).encode()}
 
 
 def mlflow_variables(spool: Path) -> dict[str, str | None]:

@@ -15,7 +15,7 @@ from headrace.core import env
 from headrace.core.console import print_status
 from headrace.core.errors import UsageError
 from headrace.core.process.sidecar import Sidecar
-from headrace.decide.experiments.run_target import RunTarget
+from headrace.decide.experiments.run_target import ELSEWHERE, RunTarget
 from headrace.decide.experiments.spool import RUNNING, SPOOL, Entry, SpoolWriter, now_ms
 
 SENDER = "headrace.decide.experiments.sender_process"
@@ -36,13 +36,18 @@ class LoggedRun:
         sends: Whether this process has the run's spool sent to MLflow; a job's launcher does so
             for all of its ranks.
         tracked: Whether it goes to MLflow at all; otherwise what is logged is checked and dropped.
+        sends_files: Whether artifacts can be read where the spool is sent from.
     """
 
-    def __init__(self, folder: Path, name: str, *, sends: bool, tracked: bool = True) -> None:
+    def __init__(
+        self, folder: Path, name: str, *, sends: bool, tracked: bool = True,
+        sends_files: bool = True,
+    ) -> None:  # fmt: skip
         self.name = name
         self.folder = folder
         self._writer = SpoolWriter(folder / SPOOL) if tracked else None
         self._sender: Sidecar | None = None
+        self._sends_files = sends_files
         if sends:
             self._add({"kind": "status", "at_ms": now_ms(), "status": RUNNING})
             self._sender = Sidecar(SENDER, {"spool": str(folder / SPOOL)})
@@ -83,6 +88,9 @@ class LoggedRun:
         found = Path(path).expanduser().absolute()
         if not found.exists():
             raise UsageError(f"log_artifact: {found} does not exist.")
+        if not self._sends_files:
+            print_status(f"{found} is on another machine than the run, and is not logged")
+            return
         entry: Entry = {"kind": "artifact", "at_ms": now_ms(), "path": str(found)}
         self._add({**entry, "folder": str(folder)})
 
@@ -139,12 +147,14 @@ def job_run() -> LoggedRun | None:
     if folder is None:
         return None
     try:
-        tracked = RunTarget.read(folder / SPOOL) is not None
+        target = RunTarget.read(folder / SPOOL)
     except (OSError, ValueError, TypeError):  # not this user's, or damaged
-        tracked = False
-    if not tracked:
+        target = None
+    if target is None:
         print_status("the job is not tracked: what the script logs is dropped")
-    return LoggedRun(folder, folder.name, sends=False, tracked=tracked)
+        return LoggedRun(folder, folder.name, sends=False, tracked=False)
+    is_elsewhere = target.tracking_uri == ELSEWHERE
+    return LoggedRun(folder, target.run_name, sends=False, sends_files=not is_elsewhere)
 
 
 def _job_folder() -> Path | None:

@@ -16,6 +16,8 @@ TARGET_FILE, SENT_FILE = "target.json", "sent.json"
 DATABASE_FILE = "mlflow.db"
 JOB_PREFIXES = ("argument.", "job.")
 """Of params that `headrace run` knows: a script may log the same arguments, in its own way."""
+ELSEWHERE = ""
+"""The tracking URI of a run whose spool is on another machine."""
 _SQLITE = "sqlite:///"
 
 

@@ -29,6 +29,7 @@ from headrace.jobs.output import HostOutput
 from headrace.jobs.requirements import code_folder, find_requirements, install_requirements
 from headrace.jobs.sync.host_sync import UPLOAD_FAILED, OutputUpload, extra_grace_s
 from headrace.jobs.torchrun_args import ClusterOptions, TorchrunJob, print_emulated_types
+from headrace.jobs.tracking import spool_of
 from headrace.platforms.instance_groups import GroupSpec
 from headrace.records.run_folder import Attempt, RunFolder
 
@@ -126,6 +127,7 @@ class _ClusterJob:
             hosts=hosts,
             output=self._output,
             logs=self.folder.logs(self.attempt.number),
+            spool=spool_of(self.folder),
             grace_s=self.job.shutdown_s + extra_grace_s(self.job.spec.sync),
             restarts_left=int(self.job.args.max_restarts),
             preemptions_left=self.options.max_preemptions,

@@ -27,6 +27,7 @@ from headrace.jobs.hosts.rank_group import HostExit, RankGroupFactory, StopReque
 from headrace.jobs.requirements import MAX_INSTALL_S, SKIP_HINT, InstallProgress
 from headrace.jobs.spec import JobSpec
 from headrace.jobs.torchrun_args import TorchrunJob
+from headrace.jobs.tracking import target_elsewhere
 from headrace.platforms.instance_groups import GroupSpec
 from headrace.records.run_folder import Attempt, RunFolder
 
@@ -130,6 +131,8 @@ class HostCommands:
         )  # fmt: skip
         # In a file that only this user reads: the job's variables are in it, and others see argv.
         files = {**files, "assignment": assignment.to_json().encode()}
+        if not is_here:
+            files |= target_elsewhere(self.folder)
         elsewhere = {**env.portable_environment(), env.RUN_DIR.name: "{folder}", **variables}
         return HostProgram(
             command=command,

@@ -10,7 +10,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -94,6 +94,7 @@ class RankGroup:
     output: HostOutput  # prints the hosts' output
     on_poll: Callable[[], None]  # called often while the ranks run
     on_message: MessageHandler | None = None
+    spool: Path | None = None  # of the run, for what is logged on other machines; None: untracked
 
     def __post_init__(self) -> None:
         self._clocks: dict[str, ClockOffset] = {}
@@ -154,6 +155,10 @@ class RankGroup:
             self.output.show(source, text)
         with suppress(OSError):  # on a full disk the output is only shown
             append_growths(self.logs, report.logs)
+            if self.spool is not None:  # files of several hosts may have one name
+                own = agent.host.name
+                named = [replace(each, path=f"{own}-{each.path}") for each in report.spool]
+                append_growths(self.spool, named)
         for announced in report.announced:
             if self.on_message is not None:
                 self.on_message(agent.host.name, announced)
@@ -255,6 +260,7 @@ class RestartLoop:
     grace_s: float  # between stop signal and kill
     restarts_left: int  # after a failure
     preemptions_left: int  # restarts after the loss of a host; -1: any number
+    spool: Path | None = None  # of the run; see `RankGroup`
 
     def run(self, stop: StopRequest) -> int:
         """Run the job and return its exit code."""
@@ -299,6 +305,7 @@ class RestartLoop:
             output=self.output,
             on_poll=self.hosts.tend,
             on_message=on_message,
+            spool=self.spool,
         )
 
     def _may_restart(self, ends: Sequence[HostExit]) -> bool:
