@@ -483,7 +483,7 @@ def test_runs_of_a_sweep_go_on_at_the_same_time(cluster: EmulatedCluster, tmp_pa
     (tmp_path / "meets.py").write_text(MEETS)
     (tmp_path / "sweep.toml").write_text(f'address = "{cluster.address}"\n{SWEEP}')
     ended = run_verb(tmp_path, "sweep", "sweep.toml")
-    assert "2 of 2" in ended.stderr, ended.stderr
+    assert "1/2 met-a starts\nheadrace: 2/2 met-b starts\n" in ended.stderr, ended.stderr
     for kind in ("a", "b"):
         (attempt,) = attempts_of(tmp_path / "runs" / f"met-{kind}")
         assert attempt["exit_code"] == 0

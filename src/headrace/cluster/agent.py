@@ -174,7 +174,7 @@ class HostAgent:
             if version < self._file_versions.get(name, version):
                 return
             self._file_versions[name] = version
-            draft = path.with_name(f"{name}.draft")
+            draft = path.with_name(f"{path.name}.draft")
             descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(content)

@@ -79,6 +79,8 @@ def _settings(asked: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _text(value: object) -> str:
+    if isinstance(value, Mapping):  # what was not given says nothing
+        value = {name: each for name, each in value.items() if each is not None}
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 

@@ -73,47 +73,53 @@ class SpoolWriter:
 
     Args:
         folder: The spool, which is made at the first entry.
+
+    Attributes:
+        queue: Entries to be written; `add` appends to it.
+        is_writing: Whether a thread writes what is appended.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._queue: deque[Entry] = deque()
+        self.queue: deque[Entry] = deque()
         self._begin()
         _WRITERS.append(self)
 
     def _begin(self) -> None:
-        self._queue.clear()
+        self.queue.clear()
         self._lock = threading.Lock()  # of the file
         self._descriptor: int | None = None
         self._thread: threading.Thread | None = None
         self._is_closed = threading.Event()
         self._has_failed = False
+        self.is_writing = False
 
     def add(self, entry: Entry) -> None:
         """Log an entry; it is on disk within half a second."""
-        self._queue.append(entry)
+        self.queue.append(entry)
         if self._thread is None:
             self._thread = threading.Thread(
                 target=self._write_until_closed, name="headrace-spool", daemon=True
             )
             self._thread.start()
+            self.is_writing = True
             # Children of multiprocessing, which may train as ranks, do not run atexit.
             util.Finalize(None, self.close, exitpriority=_EXIT_PRIORITY)
 
     def flush(self) -> None:
         """Write what is queued now; where that fails, it stays queued, and it is reported once."""
         with self._lock:
-            count = len(self._queue)
+            count = len(self.queue)
             if not count:
                 return
-            lines = [_line(self._queue[number]) for number in range(count)]
+            lines = [_line(self.queue[number]) for number in range(count)]
             try:
                 self._write("".join(lines).encode())
             except OSError as error:
                 self._failed(error)
                 return
             for _ in range(count):
-                self._queue.popleft()
+                self.queue.popleft()
 
     def close(self) -> None:
         """Write what is queued, and end the thread."""
@@ -150,8 +156,8 @@ class SpoolWriter:
                 f"what the script logs cannot be written to {self.folder} now: "
                 f"{error.strerror or error}; it is kept in memory until that works."
             )
-        while len(self._queue) > _MOST_WAITING:
-            self._queue.popleft()
+        while len(self.queue) > _MOST_WAITING:
+            self.queue.popleft()
 
 
 _WRITERS: list[SpoolWriter] = []
