@@ -124,6 +124,12 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: experiments.log_metrics({"loss": "low"}), "'loss': \"low\" is no number"),
     (lambda: experiments.log_metrics({"loss": torch.zeros(2)}), "is no number"),
     (lambda: experiments.log_time_series_metrics({3: 1.0}), "3 names no param or metric"),  # type: ignore[dict-item]
+    (lambda: experiments.log_metrics({"a": 0.5, "note": "text"}), '"text" is no number'),
+    (
+        lambda: experiments.log_time_series_metrics({"a": 0.5, "b": "text"}, 1),
+        '"text" is no number',
+    ),
+    (lambda: experiments.log_time_series_metrics({"a": 0.5, 0.5: 1.0}, 1), "0.5 names no param"),  # type: ignore[dict-item]
     (lambda: experiments.log_params([("lr", 1)]), "Give a dict"),  # type: ignore[arg-type]
     (lambda: experiments.log_artifact("nowhere.txt"), "nowhere.txt does not exist"),
     (lambda: experiments.log_model(lambda: 1), "model cannot be saved"),

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -210,3 +211,21 @@ def test_what_lightning_trains_is_logged_to_the_run(folder: Path, by: str):
         assert [step for step, _ in losses] == [3, 7, 11, 15]
     others = [each.experiment_id for each in client.search_experiments()]
     assert len(client.search_runs(others)) == 1
+
+
+def test_autologging_goes_to_the_run_under_way_and_ends_with_it(folder: Path):
+    shutil.copy(SCRIPT.with_name("autologged.py"), folder)
+    ended = subprocess.run(
+        [sys.executable, "autologged.py", "--runs"], cwd=folder, capture_output=True, text=True,
+        env=clean_environment(HEADRACE_TRACKING_URI=""), check=False, timeout=200,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    client = MlflowClient(database_uri(folder / "runs"))
+    found = {
+        run.info.run_name: run
+        for run in client.search_runs([e.experiment_id for e in client.search_experiments()])
+    }
+    assert set(found) == {"a", "b"}  # none of MLflow's own
+    assert {run.info.status for run in found.values()} == {"FINISHED"}
+    lengths = {name: len(history(client, run, "train_loss")) for name, run in found.items()}
+    assert lengths == {"a": 4, "b": 2}  # two epochs of each training

@@ -1,4 +1,7 @@
-"""Trains by Lightning for two epochs; with --logger, Lightning logs to MLflow by itself."""
+"""Trains by Lightning for two epochs.
+
+With --logger Lightning logs to MLflow by itself; with --runs it trains in runs of the script's own.
+"""
 
 import sys
 
@@ -28,9 +31,24 @@ if "--logger" in sys.argv:
     from lightning.pytorch.loggers import MLFlowLogger
 
     logger = MLFlowLogger(experiment_name="lightning's")
-trainer = lightning.Trainer(
-    max_epochs=2, logger=logger, log_every_n_steps=4, enable_checkpointing=False,
-    enable_progress_bar=False,
-    accelerator="cpu",
-)  # fmt: skip
-trainer.fit(Model(), DataLoader(TensorDataset(torch.randn(64, 4)), batch_size=8))
+
+
+def fit() -> None:
+    trainer = lightning.Trainer(
+        max_epochs=2, logger=logger, log_every_n_steps=4, enable_checkpointing=False,
+        enable_progress_bar=False, accelerator="cpu",
+    )  # fmt: skip
+    trainer.fit(Model(), DataLoader(TensorDataset(torch.randn(64, 4)), batch_size=8))
+
+
+if "--runs" in sys.argv:
+    from headrace import experiments
+
+    experiments.init(experiment="auto")
+    with experiments.start_run("a"):
+        experiments.autolog()
+        fit()
+        fit()
+    with experiments.start_run("b"):
+        fit()
+fit()  # of no run, or of the job's

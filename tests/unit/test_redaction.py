@@ -292,3 +292,11 @@ def test_values_of_several_lines_in_yaml(text: str, shown: str):
 def test_programs_that_take_a_password_by_a_letter(typed: str, kept: str):
     assert list(redact(typed.split())) == kept.split()
     assert redact_text(f"subprocess: {typed}\n") == f"subprocess: {kept}\n"
+
+
+def test_numbers_among_the_words_of_a_command_line_hide_nothing():
+    words = ["--token", PLAIN, f"--api-key={PLAIN}", "--lr", 0.1, "--epochs", 3]
+    shown = hide_secrets({"args": words})
+    assert PLAIN not in json.dumps(shown)
+    assert shown["args"][3:] == words[3:]
+    assert hide_secrets({"betas": [0.9, 0.99, 1]}) == {"betas": [0.9, 0.99, 1]}

@@ -32,6 +32,10 @@ def pool(*command: str, replicas: int = 1, **more: Any) -> dict[str, Any]:
         ("python train.py --lr 0.1", {"entry_point": "train.py", "args": ["--lr", "0.1"]}),
         ("/usr/bin/python3.10 -u -m trainer.task", {"entry_point": "trainer.task", "module": True}),
         ("torchrun train.py", {"entry_point": "torchrun", "no_python": True, "args": ["train.py"]}),
+        (
+            "python -O train.py",
+            {"entry_point": "python", "no_python": True, "args": ["-O", "train.py"]},
+        ),
         ("sh -c true", {"entry_point": "sh", "no_python": True, "args": ["-c", "true"]}),
     ],
 )
@@ -52,10 +56,13 @@ def test_pools_that_train_are_one_group_and_reduction_servers_none() -> None:
     assert found["args"] == ["--epochs", "3"]
     assert found["environment"] == {"A": "1"}
     beside = {**worker, "machine_spec": {"machine_type": "n1-standard-4"}}
-    groups = pools_request([worker, worker, beside], "")["instance_groups"]
-    assert [group.flag() for group in groups] == [
-        "worker=2xn1-standard-8:gpus=2", "pool2=1xn1-standard-4",
-    ]  # fmt: skip
+    for second, hosts in ((worker, 2), ({}, 1)):  # {}: a role that nobody has
+        groups = pools_request([worker, second, {}, beside], "")["instance_groups"]
+        assert [group.flag() for group in groups] == [
+            f"worker={hosts}xn1-standard-8:gpus=2", "pool3=1xn1-standard-4",
+        ]  # fmt: skip
+    other_image = {**worker, "container_spec": {**worker["container_spec"], "image_uri": "other"}}
+    assert pools_request([worker, other_image], "")["instance_groups"][0].count == 2
 
 
 class SdksMachine:
@@ -78,8 +85,14 @@ def test_objects_of_the_sdk_are_read_as_dicts() -> None:
 @pytest.mark.parametrize(
     ("specs", "words"),
     [
-        ([], "no pool"),
-        ([{}], "no pool"),
+        ([], "first pool is empty"),
+        ([{}], "first pool is empty"),
+        (None, "not a list"),
+        ([pool("python", "a.py", args="--epochs=3")], "is not a list"),
+        ([{**pool(), "container_spec": {"command": "python a.py"}}], "is not a list"),
+        ([pool("python", "a.py", env=7)], "no list of names"),
+        ([pool("python", "a.py", env=[{"value": "b"}])], "has no name"),
+        ([{**pool("python", "a.py"), "machine_spec": {"accelerator_count": "2"}}], "whole number"),
         ([pool()], "no container is started"),
         ([pool("python", "-m")], "names no script or module"),
         ([pool("python", "-c", "1")], "names no script or module"),
@@ -158,3 +171,89 @@ def test_packages_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
             unpack(tmp_path, str(tmp_path / place))
     with pytest.raises(UsageError, match="name the package"):
         unpack(tmp_path)
+
+
+SETUP = {"setup.py": ""}
+TASK = {"trainer/__init__.py": "", "trainer/task.py": "x = 1"}
+
+
+@pytest.mark.parametrize(
+    ("members", "root"),
+    [
+        (TASK, ""),  # a folder, packed by tar
+        (TASK | SETUP, "./trainer-0.1/"),
+        ({"trainer/PKG-INFO": "Requires-Dist: not-there", **TASK} | SETUP, "trainer-0.1/"),
+        ({"__init__.py": "", **SETUP, "task.py": "x = 1"}, "trainer/"),  # the package's own setup
+    ],
+)
+def test_packages_in_other_forms_are_importable(tmp_path: Path, members: dict[str, str], root: str):
+    (folder,) = unpack(tmp_path, sdist(tmp_path / "a.tar.gz", members, root))
+    assert (folder / "trainer" / "task.py").read_text() == "x = 1"
+
+
+def test_links_in_a_package_are_files_and_others_packages_are_needed(tmp_path: Path):
+    first = tmp_path / "first.tar.gz"
+    with tarfile.open(first, "w:gz") as archive:
+        for name, text in {"setup.py": "", "trainer/__init__.py": "", "trainer/a.py": "a"}.items():
+            info = tarfile.TarInfo(f"trainer-1/{name}")
+            info.size = len(text)
+            archive.addfile(info, io.BytesIO(text.encode()))
+        for name, kind in (("hard", tarfile.LNKTYPE), ("soft", tarfile.SYMTYPE)):
+            info = tarfile.TarInfo(f"trainer-1/trainer/{name}.py")
+            info.type, info.linkname = kind, "trainer-1/trainer/a.py"
+            if name == "soft":
+                info.linkname = "a.py"
+            archive.addfile(info)
+    described = {
+        "PKG-INFO": "Name: Other_Thing\nRequires-Dist: trainer-lib\n",
+        "other/__init__.py": "",
+    }
+    lib = {"PKG-INFO": "Name: trainer.lib\n", "lib/__init__.py": ""}
+    (folder,) = unpack(
+        tmp_path, str(first), sdist(tmp_path / "b.tar.gz", described, "other-1/"),
+        sdist(tmp_path / "c.tar.gz", lib, "lib-1/"),
+    )  # fmt: skip
+    for name in ("hard", "soft"):
+        assert (folder / "trainer" / f"{name}.py").read_text() == "a"
+    assert (folder / "lib" / "__init__.py").exists()
+
+
+@pytest.mark.parametrize("what", ["both", "long", "encrypted", "outside"])
+def test_odd_packages_are_one_sentence(tmp_path: Path, what: str):
+    file = tmp_path / "a.tar.gz"
+    if what == "both":
+        sdist(file, {"a": "x", "a/b": "y"}, root="")
+    elif what == "long":
+        sdist(file, {"x" * 300: "y"}, root="")
+    elif what == "outside":
+        with tarfile.open(file, "w:gz") as archive:
+            info = tarfile.TarInfo("link.py")
+            info.type, info.linkname = tarfile.SYMTYPE, "/etc/passwd"
+            archive.addfile(info)
+    else:
+        file = tmp_path / "a.whl"
+        with zipfile.ZipFile(file, "w") as archive:
+            archive.writestr("a.py", "x = 1")
+        data = bytearray(file.read_bytes())
+        for mark, place in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+            data[data.index(mark) + place] |= 1
+        file.write_bytes(bytes(data))
+    with pytest.raises(UsageError, match=r"is damaged|cannot be unpacked"):
+        unpack(tmp_path, str(file))
+
+
+def test_what_a_job_asks_of_pip_is_for_its_user_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    for wrong in ("numpy", [None], 3):
+        with pytest.raises(UsageError, match="not a list of texts"):
+            aiplatform.CustomTrainingJob("a", "train.py", "", requirements=wrong)  # type: ignore[arg-type]
+    job = aiplatform.CustomTrainingJob("a", "train.py", "", requirements=["x @ https://u:p@host/x"])
+    assert not list(tmp_path.rglob("*.txt"))
+    with pytest.raises(UsageError, match="no script train"):
+        job.run(machine_type="local")
+    (file,) = (tmp_path / "runs" / ".requirements").iterdir()
+    assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    with pytest.raises(UsageError, match=r"environment_variables: .* is no dict"):
+        job.run(environment_variables=["a"])  # type: ignore[arg-type]

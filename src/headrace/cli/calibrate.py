@@ -36,7 +36,7 @@ def calibrate(
     json: Annotated[bool, typer.Option("--json", help="Print the measurement as JSON.")] = False,
 ) -> None:
     """Measure this host; see `HELP`."""
-    from headrace.decide.cost.host_speeds import CALIBRATED, add_speed
+    from headrace.decide.cost.host_speeds import CALIBRATED, add_speed, rows_to_keep
     from headrace.platforms.instance_groups import this_host_type
 
     name = instance_type or this_host_type()
@@ -45,6 +45,8 @@ def calibrate(
             "The type of this host is not known, and rows of --output are found by it: add "
             "--instance-type NAME."
         )
+    if output is not None:
+        rows_to_keep(output)  # raises before time is spent
     cores = len(os.sched_getaffinity(0))
     rates = _rates(cores, seconds)
     row = {

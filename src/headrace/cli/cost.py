@@ -161,12 +161,14 @@ def _show_advice(advice: Advice, *, html: str | None, json: bool) -> None:
     if html is not None:
         from headrace.report.advice_page import write_advice
 
-        typer.echo(str(write_advice(advice, html)))
-    elif json:
+        path = write_advice(advice, html)
+        if not json:
+            typer.echo(str(path))
+    if json:
         from headrace.cli.data_report import print_json
 
         print_json(advice.to_json())
-    else:
+    elif html is None:
         from headrace.cli.advice_report import print_advice
 
         print_advice(advice)

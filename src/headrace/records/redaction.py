@@ -233,8 +233,12 @@ def hide_secrets(value: Any, name: str = "") -> Any:
             for key, each in value.items()
         }
     if isinstance(value, list):
-        if not is_secret(name) and all(isinstance(each, str) for each in value):
-            return list(redact(value))  # it may be a command line
+        if not is_secret(name) and all(isinstance(each, str | int | float) for each in value):
+            shown = redact([str(each) for each in value])  # it may be a command line
+            if len(shown) == len(value):
+                pairs = zip(value, shown, strict=True)
+                return [each if str(each) == text else text for each, text in pairs]
+            return list(shown)
         return [hide_secrets(each, name) for each in value]
     if name and is_secret(name, None if value is None else str(value)):
         return value if value is None or isinstance(value, bool) else HIDDEN

@@ -7,12 +7,14 @@ with their sources. Rates are compared only where they were measured in the same
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.core import env
 from headrace.core.errors import UsageError, check_choices
+from headrace.core.files import write_text_atomically
 
 COLUMNS = ("InstanceType", "ImagesPerCore", "Cores", "Method", "Day", "Source")
 CALIBRATED = "headrace cost calibrate"
@@ -84,19 +86,24 @@ def add_speed(file: Path, row: Mapping[str, object]) -> None:
 
     UsageError: The file is none of speeds, or cannot be written.
     """
-    rows = [each for each in _rows(file) if each["InstanceType"] != row["InstanceType"]] if (
-        file.exists()
-    ) else []  # fmt: skip
+    others = [each for each in rows_to_keep(file) if each["InstanceType"] != row["InstanceType"]]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows([*others, row])
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("w", newline="", encoding="utf-8") as out:
-            writer = csv.DictWriter(out, COLUMNS, extrasaction="ignore")
-            writer.writeheader()
-            writer.writerows([*rows, row])
+        write_text_atomically(file, text.getvalue())
     except OSError as error:
         raise UsageError(
             f"{file} cannot be written: {error}. Name another with --output."
         ) from error
+
+
+def rows_to_keep(file: Path) -> list[dict[str, str]]:
+    """Return the rows of a file to which one is to be added; raises UsageError."""
+    is_new = not file.exists() or file.stat().st_size == 0
+    return [] if is_new else _rows(file)
 
 
 def _read_speeds(file: Path) -> Iterator[tuple[str, CoreSpeed]]:

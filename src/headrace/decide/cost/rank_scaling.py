@@ -207,47 +207,69 @@ class _ScalingModel:
         return self.measured.ranks if hosts is None else self.request.ranks // hosts
 
     def jobs(self) -> Iterator[ScaledJob]:
-        """Yield one rank, two, four and so on, up to the number that is asked for."""
-        simulator = Simulator(self.measured)
-        change = self._change()
-        changed = simulator if change is None else simulator.changed(change)
-        as_it_is = RankSimulator(simulator, self.times, changed=changed)
-        ready = RankSimulator(simulator, self.times, changed=changed, data_is_ready=True)
-        for ranks in _counts(self.request.ranks):
-            yield self._job(as_it_is.predict(ranks), ready.predict(ranks))
+        """Yield one rank, two, four and so on, up to the number that is asked for.
 
-    def _change(self) -> PipelineChange | None:
-        """Return by what the ranks' pipeline differs from the measured one."""
+        They fill hosts one after another, so few of them may have a host to themselves.
+        """
+        simulator = Simulator(self.measured)
+        alone = self._changed(simulator, 1)
+        of_hosts: dict[int, tuple[RankSimulator, RankSimulator]] = {}
+        first: tuple[SimulatedRanks, SimulatedRanks] | None = None
+        for ranks in _counts(self.request.ranks):
+            on_host = min(ranks, self.ranks_a_host)
+            if on_host not in of_hosts:
+                changed = self._changed(simulator, on_host)
+                of_hosts[on_host] = (
+                    RankSimulator(simulator, self.times, changed=changed, alone=alone),
+                    RankSimulator(
+                        simulator, self.times, changed=changed, alone=alone, data_is_ready=True
+                    ),
+                )
+            as_it_is, ready = (each.predict(ranks) for each in of_hosts[on_host])
+            first = first or (as_it_is, ready)
+            yield self._job(as_it_is, ready, first)
+
+    def _changed(self, simulator: Simulator, ranks_on_host: int) -> Simulator:
+        """Return the simulator of what the ranks of a host have."""
         change = PipelineChange(
             workers=self.request.workers, auxiliary_cores=self.request.auxiliary_cores,
-            ranks=None if self.request.hosts is None else self.ranks_a_host,
+            ranks=None if ranks_on_host == self.measured.ranks else ranks_on_host,
         )  # fmt: skip
-        return None if change == PipelineChange() else change
+        return simulator if change == PipelineChange() else simulator.changed(change)
 
-    def _job(self, found: SimulatedRanks, ready: SimulatedRanks) -> ScaledJob:
-        samples_a_step = self.samples_a_step * found.ranks
-        samples = found.steps_per_s.times(samples_a_step)
-        limit, reads = self.request.storage_bytes_per_s, self.load.read_bytes
-        most = limit / reads if limit is not None and reads else float("inf")
-        is_limited = samples.value > most
-        share = min(most / samples.value, 1.0)
-        waits = found.wait_share if not is_limited else 1.0 - share * (1.0 - found.wait_share)
-        samples = samples.within(0.0, most)
+    def _job(
+        self, found: SimulatedRanks, ready: SimulatedRanks,
+        first: tuple[SimulatedRanks, SimulatedRanks],
+    ) -> ScaledJob:  # fmt: skip
+        """Return a row; `first` is that of one rank, as it is and where data is ready."""
+        samples, share = self._limited(found)
+        ready_samples, ready_share = self._limited(ready)
+        of_one, of_one_ready = (self._limited(each)[1] for each in first)
+        reads = self.load.read_bytes
+        waits = found.wait_share if share == 1.0 else 1.0 - share * (1.0 - found.wait_share)
         hosts = -(-found.ranks // self.ranks_a_host)
         usd = None
         if self.usd_per_hour is not None:
             usd = hosts * self.usd_per_hour / 3.6 / samples.value
         return ScaledJob(
             ranks=found.ranks, hosts=hosts, samples_per_s=samples,
-            efficiency=found.efficiency.times(share),
-            data_ready_samples_per_s=min(ready.steps_per_s.value * samples_a_step, most),
-            data_ready_efficiency=ready.efficiency.value,
+            efficiency=found.efficiency.times(share / of_one).within(0.0, 1.0),
+            data_ready_samples_per_s=ready_samples.value,
+            data_ready_efficiency=min(ready.efficiency.value * ready_share / of_one_ready, 1.0),
             wait_share=waits, straggler_share=found.straggler_share * share,
             sync_share=found.sync_share * share,
             read_bytes_per_s=None if reads is None else reads * samples.value,
             reads_per_s=None if self.load.reads is None else self.load.reads * samples.value,
-            is_limited_by_storage=is_limited, usd_per_1k_samples=usd,
+            is_limited_by_storage=share < 1.0, usd_per_1k_samples=usd,
         )  # fmt: skip
+
+    def _limited(self, found: SimulatedRanks) -> tuple[Estimate, float]:
+        """Return samples a second as far as storage goes, and which part of the others that is."""
+        samples = found.steps_per_s.times(self.samples_a_step * found.ranks)
+        limit, reads = self.request.storage_bytes_per_s, self.load.read_bytes
+        if limit is None or not reads or samples.value <= limit / reads:
+            return samples, 1.0
+        return samples.within(0.0, limit / reads), limit / reads / samples.value
 
     def assumptions(self, largest: ScaledJob) -> Iterator[str]:
         """Yield what was not measured."""

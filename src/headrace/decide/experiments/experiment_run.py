@@ -23,7 +23,7 @@ SENDER = "headrace.decide.experiments.sender_process"
 _SEND_S = 60.0  # for MLflow's import and a slow server
 _END_S = 30.0
 _MODELS_FOLDER = "models"
-_PLAIN = {str, float}  # types of names and of values
+_NAMES, _VALUES = {str}, {float}  # the types that most calls have
 _NUMBERS = {float, int, bool}
 _LARGEST_STEP = 2**63 - 1
 
@@ -74,12 +74,12 @@ class LoggedRun:
             step: Of all of them; None: one more than the last of each.
             wall_time: In seconds since 1970; None: now.
         """
-        # What nearly all calls are, in as few functions of Python as can be: between steps their code
-        # is in no cache, and each takes microseconds.
+        # What nearly all calls are, in as few functions of Python as can be: between steps their
+        # code is in no cache, and each takes microseconds.
         if (
             type(metrics) is dict and type(step) is int and wall_time is None
             and self._writer is not None and self._writer.is_writing
-            and {*map(type, metrics), *map(type, metrics.values())} == _PLAIN
+            and {*map(type, metrics)} == _NAMES and {*map(type, metrics.values())} == _VALUES
             and -_LARGEST_STEP <= step <= _LARGEST_STEP and "" not in metrics
         ):  # fmt: skip
             self._writer.queue.append({
@@ -116,6 +116,9 @@ class LoggedRun:
         torch = sys.modules.get("torch")  # of the script that has the model
         if torch is None:
             raise UsageError(f"log_model: {name} is saved by torch, which is not imported.")
+        if not self._sends_files:
+            print_status(f"model {name} is on another machine than the run, and is not logged")
+            return
         file = self.folder / _MODELS_FOLDER / f"{_checked_name(name)}.pt"
         file.parent.mkdir(parents=True, exist_ok=True)
         state = model.state_dict() if hasattr(model, "state_dict") else model
@@ -204,8 +207,8 @@ def _checked_name(name: object) -> str:
 def _numbers(metrics: Any) -> dict[str, Any]:
     """Return metrics with their values as `_number` returns them; raises UsageError."""
     if type(metrics) is dict:  # what most calls have: of a hundred it takes a tenth of the time
-        kinds = {*map(type, metrics), *map(type, metrics.values())}
-        if kinds == _PLAIN and "" not in metrics:
+        names, values = {*map(type, metrics)}, {*map(type, metrics.values())}
+        if names == _NAMES and values == _VALUES and "" not in metrics:
             return metrics.copy()
     return {_checked_name(n): _number(n, value) for n, value in _checked(metrics).items()}
 

@@ -8,7 +8,6 @@ its runs stay its own.
 from __future__ import annotations
 
 import functools
-import importlib
 import json
 import sys
 import time
@@ -18,63 +17,27 @@ from typing import Any
 from headrace.core import env
 from headrace.core.console import print_status
 from headrace.core.import_hooks import after_import
-from headrace.decide.experiments.run_target import SENT_FILE, RunTarget
+from headrace.decide.experiments.run_target import ELSEWHERE, SENT_FILE, RunTarget
 
 _EXPERIMENT_ATTRIBUTE = "_active_experiment_id"  # of mlflow.tracking.fluent
 _NAME_TAG = "headrace.script_run_name"
 _CHANGED_PARAM = "Changing param values is not allowed"  # MLflow's refusal
 _LIGHTNINGS_LOGGERS = ("lightning.pytorch.loggers.mlflow", "pytorch_lightning.loggers.mlflow")
-_AUTOLOGGED = {
-    "lightning": "pytorch", "pytorch_lightning": "pytorch", "sklearn": "sklearn",
-    "xgboost": "xgboost", "lightgbm": "lightgbm",
-}  # fmt: skip
-"""Libraries that train by themselves, and MLflow's names for them."""
-_BEGUN: set[str] = set()
 _PREPARED: set[Path] = set()
+_FIRST_PARAMS_STAY: set[str] = set()
+"""Runs whose params cannot change, in this process."""
 _RUN_S, _POLL_S = 30.0, 0.1  # for the sender to import MLflow, too, and create the run
 
 
 def prepare_mlflow(spool: Path) -> None:
     """Have the script's first MLflow run be that of a spool, once it imports MLflow."""
     target = RunTarget.read(spool)
-    if target is not None and spool not in _PREPARED:
+    if target is not None and target.tracking_uri != ELSEWHERE and spool not in _PREPARED:
         _PREPARED.add(spool)
         offer = _Offer(spool, target)
         after_import("mlflow.tracking.fluent", functools.partial(_hook, offer))
         for module in _LIGHTNINGS_LOGGERS:
             after_import(module, functools.partial(_hook_logger, offer))
-
-
-def log_automatically(spool: Path, *, disable: bool) -> None:
-    """Have MLflow's autologging log to the run of a spool, or end it; models are not saved.
-
-    As soon as the script has imported one of the libraries that train by themselves: MLflow's own
-    hooks for that import some of them within others, which fails (3.17).
-    """
-    target = RunTarget.read(spool)
-    if target is None:
-        return
-    prepare_mlflow(spool)
-    for library, flavor in _AUTOLOGGED.items():
-        after_import(library, functools.partial(_autolog, flavor, target.tracking_uri, disable))
-
-
-def _autolog(flavor: str, tracking_uri: str, disable: bool, _: Any) -> None:  # noqa: FBT001
-    if flavor in _BEGUN:  # MLflow imports one of these libraries for another
-        return
-    _BEGUN.add(flavor)
-    # MLflow's thread for telemetry and hooks of imports may wait for each other for ever (3.17).
-    env.change({env.MLFLOW_NO_TELEMETRY.name: "true"})
-    try:
-        import mlflow
-
-        mlflow.set_tracking_uri(tracking_uri)
-        module = importlib.import_module(f"mlflow.{flavor}")
-        module.autolog(log_models=False, disable=disable, silent=True)
-    except Exception as error:  # noqa: BLE001 - the script must not feel faults of MLflow's
-        print_status(f"MLflow does not log {flavor}'s training by itself: {error}")
-    finally:
-        _BEGUN.discard(flavor)
 
 
 class _Offer:
@@ -89,7 +52,7 @@ class _Offer:
         if self._is_taken or tracking_uri != self._target.tracking_uri or env.MLFLOW_RUN_ID.get():
             return None
         self._is_taken = True
-        run_id = _run_id(self._spool)
+        run_id = run_id_of(self._spool)
         if run_id is None:
             _report(f"the job's was not there in {_RUN_S:.0f} s")
         return run_id
@@ -103,7 +66,7 @@ def _hook(offer: _Offer, module: Any) -> None:
         if run_id is None and not kwargs.get("nested"):
             job_run = _offered_run(offer, module)
             if job_run is not None:
-                started = _started(module, original, job_run, kwargs)
+                started = start_known_run(module, original, job_run, kwargs)
                 if started is not None:
                     return started
         return original(run_id, *args, **kwargs)
@@ -146,8 +109,8 @@ def _hook_logger(offer: _Offer, module: Any) -> None:
     kind.__init__ = __init__
 
 
-def _started(module: Any, start_run: Any, job_run: str, kwargs: dict[str, Any]) -> Any:
-    """Start the job's run in the script, under its own name; None where MLflow refuses that."""
+def start_known_run(module: Any, start_run: Any, job_run: str, kwargs: dict[str, Any]) -> Any:
+    """Start a run that is known in the script, under its own name; None: MLflow refuses that."""
     kwargs = dict(kwargs)
     name = kwargs.pop("run_name", None)  # which would rename the job's
     if name is not None:
@@ -169,6 +132,9 @@ def _keep_first_params(job_run: str) -> None:
 
     MLflow raises where a param changes, and without us each attempt had a run of its own.
     """
+    if job_run in _FIRST_PARAMS_STAY:
+        return
+    _FIRST_PARAMS_STAY.add(job_run)
     import mlflow
 
     kind: Any = mlflow.MlflowClient
@@ -199,8 +165,8 @@ def _keep_first_params(job_run: str) -> None:
     kind.log_param, kind.log_batch = log_one, log_several
 
 
-def _run_id(spool: Path) -> str | None:
-    """Wait until the job's run is in MLflow, and return its id; None where that takes too long."""
+def run_id_of(spool: Path) -> str | None:
+    """Wait until a spool's run is in MLflow, and return its id; None where that takes too long."""
     deadline = time.monotonic() + _RUN_S
     while time.monotonic() < deadline:
         try:

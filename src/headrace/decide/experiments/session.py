@@ -51,6 +51,7 @@ class _Session:
     tracking_uri: str | None = None
     tensorboard: bool = True
     run: LoggedRun | None = None
+    autologs: bool = False
 
     @property
     def experiment_name(self) -> str:
@@ -102,6 +103,8 @@ def start_run(name: str, resume: bool = False) -> RunContext:  # noqa: FBT001, F
     if _SESSION.run is None:
         _SESSION.run = _new_run(name, resume=resume)
         atexit.register(_end_at_exit, os.getpid(), _SESSION.run)
+    if _SESSION.autologs:
+        autolog()
     return RunContext(_SESSION.run.name)
 
 
@@ -142,15 +145,18 @@ def _new_run(name: str, *, resume: bool) -> LoggedRun:
 def autolog(disable: bool = False) -> None:  # noqa: FBT001, FBT002 - Vertex's signature
     """Have MLflow log what Lightning, scikit-learn, XGBoost and LightGBM train: params, metrics.
 
-    They go to the run under way; without one, a run named after the time is started. Models are not
-    saved. With `disable`, that ends.
+    They go to the run under way, and to later ones; without one, a run named after the time is
+    started. Models are not saved. With `disable`, that ends.
     """
-    from headrace.decide.experiments.mlflow_hooks import log_automatically
+    from headrace.decide.experiments.autologging import end_autologging, log_automatically
 
-    if _SESSION.run is None and not disable:
+    _SESSION.autologs = not disable
+    if disable:
+        end_autologging()
+    elif _SESSION.run is None:
         start_run(time.strftime("autolog-%Y%m%d-%H%M%S"))
-    if _SESSION.run is not None:
-        log_automatically(_SESSION.run.folder / SPOOL, disable=disable)
+    else:
+        log_automatically(_SESSION.run.folder / SPOOL)
 
 
 def _current() -> LoggedRun:
@@ -201,6 +207,10 @@ def end_run() -> None:
 def _end(status: str) -> None:
     run, _SESSION.run = _SESSION.run, None
     assert run is not None
+    if _SESSION.autologs:
+        from headrace.decide.experiments.autologging import end_autologging
+
+        end_autologging()
     run.end(status)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from headrace.cluster.agent import AgentReport, HostProgram, append_growths
+from headrace.cluster.agent import AgentReport, FileGrowth, HostProgram, append_growths
 from headrace.cluster.ray_cluster import PlacedAgent
 from headrace.core.console import print_status, write_status
 from headrace.core.errors import LaunchError, UsageError
@@ -107,6 +107,7 @@ class RankGroup:
         self._stop_s: float | None = None  # when the remaining ranks get the stop signal
         self._kill_s: float | None = None
         self._silent_s = _SILENT_S
+        self._unwritten: list[FileGrowth] = []
 
     def run(self, programs: Sequence[HostProgram], stop: StopRequest) -> list[HostExit]:
         """Run a program on each host until all have ended; return the ends in their order."""
@@ -155,10 +156,7 @@ class RankGroup:
             self.output.show(source, text)
         with suppress(OSError):  # on a full disk the output is only shown
             append_growths(self.logs, report.logs)
-            if self.spool is not None:  # files of several hosts may have one name
-                own = agent.host.name
-                named = [replace(each, path=f"{own}-{each.path}") for each in report.spool]
-                append_growths(self.spool, named)
+        self._write_spool(agent.host.name, report.spool)
         for announced in report.announced:
             if self.on_message is not None:
                 self.on_message(agent.host.name, announced)
@@ -183,6 +181,16 @@ class RankGroup:
             refusal=last.get(REFUSED, ""),
         )
         self._ends.append(end)
+
+    def _write_spool(self, host: str, growths: Sequence[FileGrowth]) -> None:
+        """Write what a host's ranks have logged; on a full disk it is tried again later."""
+        if self.spool is None:
+            return
+        # Files of several hosts may have one name.
+        self._unwritten += [replace(each, path=f"{host}-{each.path}") for each in growths]
+        with suppress(OSError):
+            append_growths(self.spool, self._unwritten)
+            self._unwritten.clear()
 
     def _stop_where_needed(self, stop: StopRequest) -> None:
         """Send running ranks the stop signal after a failure or a request; kill them at last."""

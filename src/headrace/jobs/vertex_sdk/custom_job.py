@@ -8,7 +8,13 @@ from typing import Any
 from headrace.core import env
 from headrace.jobs.vertex_sdk.job_states import JobState
 from headrace.jobs.vertex_sdk.settings import name_of, report_ignored
-from headrace.jobs.vertex_sdk.vertex_job import VertexJob, check_known, script_request
+from headrace.jobs.vertex_sdk.vertex_job import (
+    VertexJob,
+    check_known,
+    check_requirements,
+    check_variables,
+    script_request,
+)
 from headrace.jobs.vertex_sdk.worker_pools import Code, Machine, pools_request
 
 _IGNORED = (
@@ -106,10 +112,12 @@ class CustomJob(VertexJob[JobState]):
         ignored = {"container_uri": container_uri, **ignored}
         known = check_known(ignored, _IGNORED_SCRIPT, cls.from_local_script, cls._where())
         report_ignored(cls.__name__, **known)
-        code = Code(entry_point=script_path, environment=dict(environment_variables or {}))
+        variables = check_variables(environment_variables, cls._where())
+        code = Code(entry_point=str(script_path), environment=variables)
         machine = Machine(machine_type=machine_type, accelerator_type=accelerator_type,
                           accelerator_count=accelerator_count)  # fmt: skip
-        asked = script_request(code, machine, replica_count, requirements)
+        asked = script_request(code, machine, replica_count)
+        job._requirements = check_requirements(requirements, cls._where())  # noqa: SLF001
         if enable_autolog:
             asked["environment"] |= {env.AUTOLOG.name: "1"}
         given = {"args": args or [], "output_path": base_output_dir}

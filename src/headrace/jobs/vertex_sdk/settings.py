@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +61,12 @@ def name_of(resource: object) -> str:
 
 def report_ignored(where: str, **arguments: object) -> None:
     """Print which of the given arguments have no meaning here; those without a value were not."""
-    given = [name for name, value in arguments.items() if value not in (None, False, 0, "", {})]
+    empty = (None, False, 0, "")
+    given = [
+        name
+        for name, value in arguments.items()
+        if not (isinstance(value, bool | int | str | None) and value in empty)
+        and not (isinstance(value, Mapping) and not value)
+    ]
     if given:
         print_status(f"{where}: no meaning here, and ignored: {', '.join(given)}")

@@ -12,7 +12,13 @@ from headrace.core.console import print_status
 from headrace.core.errors import UsageError
 from headrace.jobs.vertex_sdk.job_states import PipelineState
 from headrace.jobs.vertex_sdk.settings import report_ignored
-from headrace.jobs.vertex_sdk.vertex_job import VertexJob, check_known, script_request
+from headrace.jobs.vertex_sdk.vertex_job import (
+    VertexJob,
+    check_known,
+    check_requirements,
+    check_variables,
+    script_request,
+)
 from headrace.jobs.vertex_sdk.worker_pools import Code, Machine, package_code
 
 _IGNORED = (
@@ -55,7 +61,8 @@ class _TrainingJob(VertexJob[PipelineState]):
         super().__init__(display_name)
         known = check_known(ignored, _IGNORED, type(self), self._where())
         report_ignored(type(self).__name__, **known)
-        self._code, self._requirements = code, requirements
+        self._code = code
+        self._requirements = check_requirements(requirements, self._where())
 
     def run(
         self,
@@ -105,8 +112,9 @@ class _TrainingJob(VertexJob[PipelineState]):
             machine_type=machine_type, accelerator_type=accelerator_type,
             accelerator_count=accelerator_count,
         )  # fmt: skip
-        asked = script_request(self._code, machine, replica_count, self._requirements)
-        asked |= {"args": args or [], "environment": dict(environment_variables or {}),
+        asked = script_request(self._code, machine, replica_count)
+        variables = check_variables(environment_variables, "run: ")
+        asked |= {"args": args or [], "environment": variables,
                   "output_path": base_output_dir, "max_run": timeout}  # fmt: skip
         self._start(asked, sync=sync)
         if any(ignored.get(name) for name in _SERVING):
@@ -139,7 +147,7 @@ class CustomTrainingJob(_TrainingJob):
         requirements: Sequence[str] | None = None, **ignored: Any,
     ) -> None:  # fmt: skip
         ignored = {"container_uri": container_uri, **ignored}
-        super().__init__(display_name, Code(entry_point=script_path), requirements, ignored)
+        super().__init__(display_name, Code(entry_point=str(script_path)), requirements, ignored)
 
 
 class CustomPythonPackageTrainingJob(_TrainingJob):

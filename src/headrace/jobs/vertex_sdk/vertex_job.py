@@ -13,7 +13,9 @@ from typing import Any, Generic, Self
 from headrace.core import env
 from headrace.core.console import print_status
 from headrace.core.errors import LaunchError, UsageError, did_you_mean
+from headrace.core.files import write_text_atomically
 from headrace.jobs.job_request import request_job
+from headrace.jobs.options import is_list
 from headrace.jobs.run_handle import RunHandle
 from headrace.jobs.run_start import check_run, start_run
 from headrace.jobs.vertex_sdk.job_states import VertexState, vertex_state
@@ -47,6 +49,7 @@ class VertexJob(Generic[VertexState]):
             raise UsageError(f"{self._where()}display_name: {display_name!r} is not a text.")
         self.display_name = display_name
         self.run_handle: RunHandle | None = None
+        self._requirements: Sequence[str] | None = None  # None: what a job file has by default
 
     @classmethod
     def get(cls, resource_name: str) -> Self:
@@ -151,6 +154,8 @@ class VertexJob(Generic[VertexState]):
             raise UsageError(f"{self._where()}{self.display_name} has run: make another job.")
         experiment = experiment or SETTINGS.experiment
         given = {**asked, **_usual_arguments()}
+        if self._requirements is not None:
+            given["requirements"] = _requirements_file(self._requirements)
         request = request_job(
             given, {}, self._where(),
             experiment_config=_experiment_config(experiment, run_name),
@@ -215,25 +220,36 @@ def check_known(
     return arguments
 
 
-def script_request(
-    code: Code, machine: Machine, replicas: int, requirements: Sequence[str] | None
-) -> dict[str, Any]:
+def script_request(code: Code, machine: Machine, replicas: int) -> dict[str, Any]:
     """Return the arguments of the job request of one kind of machines; raises UsageError."""
-    group = machine.group("worker", replicas)
-    file = None if requirements is None else requirements_file(requirements)
-    return {**code.arguments(), "instance_groups": [group], "requirements": file}
+    return {**code.arguments(), "instance_groups": [machine.group("worker", replicas)]}
 
 
-def requirements_file(requirements: Sequence[str]) -> str:
+def check_requirements(requirements: Sequence[str] | None, where: str) -> Sequence[str] | None:
+    """Return what pip is to install first; raises UsageError where that is no list of texts."""
+    if requirements is None:
+        return None
+    if not is_list(requirements) or not all(isinstance(each, str) for each in requirements):
+        raise UsageError(f"{where}requirements: {requirements!r} is not a list of texts.")
+    return requirements
+
+
+def check_variables(variables: Mapping[str, str] | None, where: str) -> dict[str, str]:
+    """Return variables; raises UsageError where they are none."""
+    if variables is not None and not isinstance(variables, Mapping):
+        raise UsageError(f"{where}environment_variables: {variables!r} is no dict.")
+    return dict(variables or {})
+
+
+def _requirements_file(requirements: Sequence[str]) -> str:
     """Return the file of what pip installs first, or `none` where all of it is installed."""
-    if not isinstance(requirements, Sequence) or isinstance(requirements, str):
-        raise UsageError(f"requirements: {requirements!r} is not a list of texts.")
     missing = [need for need in requirements if not is_installed(need)]
     if not missing:
         return "none"
     text = "".join(f"{need}\n" for need in missing)
     folder = runs_folder().absolute() / _REQUIREMENTS
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     file = folder / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.txt"
-    file.write_text(text, encoding="utf-8")
+    write_text_atomically(file, text)
+    file.chmod(0o600)  # a URL may hold a token
     return str(file)

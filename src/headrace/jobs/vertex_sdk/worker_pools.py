@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from headrace.core.errors import UsageError, check_choices
-from headrace.jobs.sagemaker_sdk.config import InstanceGroup
+from headrace.jobs.options import is_list
+from headrace.jobs.sagemaker_sdk.config import InstanceGroup, is_whole_number
 from headrace.jobs.vertex_sdk.python_package import unpack_packages
 
 _POOL_KEYS = ("machine_spec", "replica_count", "nfs_mounts", "disk_spec", "container_spec",
@@ -28,7 +29,7 @@ _TRAINING_POOLS = 2
 _REDUCTION_SERVER = "reductionserver"
 _NO_ACCELERATOR = "ACCELERATOR_TYPE_UNSPECIFIED"
 _PYTHON = re.compile(r"(.*/)?python[\d.]*")
-_PYTHON_SWITCHES = {"-u", "-B", "-E", "-s", "-O"}
+_PYTHON_SWITCHES, _OTHER_SWITCHES = {"-u", "-B"}, {"-O", "-OO", "-E", "-s", "-I", "-P", "-X", "-W"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,9 @@ class Machine:
 
     def group(self, name: str, replicas: int) -> InstanceGroup:
         """Return a group of such hosts; raises UsageError (there is no such type)."""
+        count = self.accelerator_count
+        if not is_whole_number(count, least=0):
+            raise UsageError(f"accelerator_count: {count!r} is not a whole number, 0 or more.")
         has_own = self.accelerator_type == _NO_ACCELERATOR and not self.accelerator_count
         devices = None if has_own else max(self.accelerator_count, 1)
         return InstanceGroup(name, self.machine_type, replicas, devices=devices)
@@ -62,7 +66,7 @@ class Code:
     folder: Path | None = None
     args: tuple[str | float, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
-    image: str = ""
+    image: str = field(default="", compare=False)
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of the job request."""
@@ -79,29 +83,32 @@ def pools_request(specs: Sequence[object], where: str) -> dict[str, Any]:
 
     Raises UsageError: an unknown key, no code, or pools that run different code.
     """
-    pools = [_pool(spec, f"{where}worker_pool_specs[{i}]") for i, spec in enumerate(specs) if spec]
-    pools = [pool for pool in pools if _REDUCTION_SERVER not in pool.code.image]
-    if not pools:
-        raise UsageError(f"{where}worker_pool_specs: there is no pool. Give one with a replica.")
-    first = pools[0]
-    training = pools[:_TRAINING_POOLS]
-    for pool in pools[1:]:
+    if not is_list(specs):
+        raise UsageError(f"{where}worker_pool_specs: {specs!r} is not a list of dicts.")
+    given = {i: spec for i, spec in enumerate(specs) if spec}  # {}: a role that nobody has
+    pools = {i: _pool(spec, f"{where}worker_pool_specs[{i}]") for i, spec in given.items()}
+    pools = {i: pool for i, pool in pools.items() if _REDUCTION_SERVER not in pool.code.image}
+    first = pools.get(0)
+    if first is None:
+        raise UsageError(f"{where}worker_pool_specs: the first pool is empty. Give it a replica.")
+    for pool in pools.values():
         if pool.code != first.code:
             raise UsageError(
                 f"{where}worker_pool_specs: pools that run different code are not supported: give "
                 "all of them the same command, args and env."
             )
-    for pool in training[1:]:
+    training = [pool for i, pool in pools.items() if i < _TRAINING_POOLS]
+    for pool in training:
         if pool.machine != first.machine:
             raise UsageError(
                 f"{where}worker_pool_specs: pools 0 and 1 train together here, on machines of one "
                 "type: give both the same machine_spec."
             )
-    hosts = sum(pool.replicas for pool in training)
-    groups = [first.machine.group("worker", hosts)]
+    groups = [first.machine.group("worker", sum(pool.replicas for pool in training))]
     groups += [
-        pool.machine.group(f"pool{number}", pool.replicas)
-        for number, pool in enumerate(pools[_TRAINING_POOLS:], _TRAINING_POOLS)
+        pool.machine.group(f"pool{i}", pool.replicas)
+        for i, pool in pools.items()
+        if i >= _TRAINING_POOLS
     ]
     return {**first.code.arguments(), "instance_groups": groups}
 
@@ -142,15 +149,16 @@ def _code(pool: Mapping[str, Any], where: str) -> Code:
         where = f"{where}.python_package_spec"
         spec = _mapping(package, _PACKAGE_KEYS, where)
         code = package_code(spec.get("package_uris", ()), spec.get("python_module", ""), where)
-        args, env, image = spec.get("args", ()), spec.get("env", ()), spec.get("executor_image_uri")
+        args, image = _words(spec, "args", where), spec.get("executor_image_uri")
     else:
         where = f"{where}.container_spec"
         spec = _mapping(container, _CONTAINER_KEYS, where)
-        code = _command_code([*spec.get("command", ()), *spec.get("args", ())], spec, where)
-        args, env, image = code.args, spec.get("env", ()), spec.get("image_uri")
+        words = [*_words(spec, "command", where), *_words(spec, "args", where)]
+        code = _command_code(words, spec, where)
+        args, image = list(code.args), spec.get("image_uri")
     return Code(
         entry_point=code.entry_point, kind=code.kind, folder=code.folder, args=tuple(args),
-        environment=_environment(env, where), image=str(image or ""),
+        environment=_environment(spec.get("env"), where), image=str(image or ""),
     )  # fmt: skip
 
 
@@ -180,6 +188,8 @@ def _command_code(words: Sequence[str], spec: Mapping[str, Any], where: str) -> 
         return Code(entry_point=str(program), kind="no_python", args=tuple(rest))
     while rest and rest[0] in _PYTHON_SWITCHES:
         rest.pop(0)
+    if rest and rest[0] in _OTHER_SWITCHES:  # of which the script may depend
+        return Code(entry_point=str(program), kind="no_python", args=tuple(words[1:]))
     is_module = bool(rest) and rest[0] == "-m"
     script = rest[1:] if is_module else rest
     if not script or str(script[0]).startswith("-"):
@@ -188,13 +198,30 @@ def _command_code(words: Sequence[str], spec: Mapping[str, Any], where: str) -> 
     return Code(entry_point=str(script[0]), kind=kind, args=tuple(script[1:]))
 
 
+def _words(spec: Mapping[str, Any], name: str, where: str) -> list[Any]:
+    """Return a list of texts and numbers; none was given: no words."""
+    found = spec.get(name)
+    if found is None:
+        return []
+    if not is_list(found):
+        raise UsageError(f"{where}.{name}: {found!r} is not a list: write it as ['a', 'b'].")
+    return list(found)
+
+
 def _environment(env: object, where: str) -> dict[str, str]:
+    """Return variables, given as {name: value} or as [{"name": ..., "value": ...}]."""
+    if env is None:
+        return {}
     if isinstance(env, Mapping):
         return {str(name): str(value) for name, value in env.items()}
+    if not isinstance(env, Sequence) or not is_list(env):
+        raise UsageError(f"{where}.env: {env!r} is no list of names and values.")
     found = {}
-    for each in env if isinstance(env, Sequence) else ():
+    for each in env:
         entry = _mapping(each, ("name", "value"), f"{where}.env")
-        found[str(entry.get("name"))] = str(entry.get("value", ""))
+        if not isinstance(entry.get("name"), str):
+            raise UsageError(f"{where}.env: {dict(entry)!r} has no name.")
+        found[entry["name"]] = str(entry.get("value", ""))
     return found
 
 

@@ -65,22 +65,24 @@ class RankSimulator:
         simulator: Of its pipeline.
         times: What its ranks take by themselves.
         changed: Of the pipeline that the ranks have; None: as it was measured.
+        alone: Of that of a rank which has a host to itself; None: as `changed`.
         data_is_ready: No rank waits for data: the most that remedies of loaders could give.
     """
 
     def __init__(
         self, simulator: Simulator, times: RankTimes, *, changed: Simulator | None = None,
-        data_is_ready: bool = False,
+        alone: Simulator | None = None, data_is_ready: bool = False,
     ) -> None:  # fmt: skip
         self._times = times
         self._simulator, self._changed = simulator, changed or simulator
         self._data_is_ready = data_is_ready
         self._base = [self._measured_run(variant) for variant in _VARIANTS]
-        self._alone = [self._run(1, variant) for variant in _VARIANTS]
+        of_one = alone or self._changed
+        self._alone = [self._run(1, variant, of_one) for variant in _VARIANTS]
 
     def predict(self, ranks: int) -> SimulatedRanks:
         """Return what is predicted of a number of ranks."""
-        runs = [self._run(ranks, variant) for variant in _VARIANTS]
+        runs = [self._run(ranks, variant, self._changed) for variant in _VARIANTS]
         speeds = [_ratios(base, run) for base, run in zip(self._base, runs, strict=True)]
         value, low, high = _spread(speeds)
         known = ranks == self._times.ranks and self._changed is self._simulator
@@ -113,12 +115,12 @@ class RankSimulator:
         simulator = self._simulator
         return self._simulated(self._times.ranks, variant, simulator, simulator.costs)
 
-    def _run(self, ranks: int, variant: int) -> SimulationResult:
-        costs = self._changed.costs
+    def _run(self, ranks: int, variant: int, simulator: Simulator) -> SimulationResult:
+        costs = simulator.costs
         if self._data_is_ready:
             nothing = np.zeros_like(costs.service_ns)
             costs = replace(costs, service_ns=nothing, service_cpu_ns=nothing, demand_ns=nothing)
-        return self._simulated(ranks, variant, self._changed, costs)
+        return self._simulated(ranks, variant, simulator, costs)
 
     def _simulated(
         self, ranks: int, variant: int, simulator: Simulator, costs: BatchCosts

@@ -32,10 +32,10 @@ def cost_against_throughput(advice: Advice) -> Figure:
         traces,
         {
             "height": 460,
-            "xaxis": {"title": {"text": "samples a second"}, "type": "log", "dtick": "D1",
+            "xaxis": {"title": {"text": "samples a second"}, "type": "log", "dtick": "D2",
                       "tickformat": ",~g"},
             "yaxis": {
-                "title": {"text": "dollars per 1,000 samples"}, "type": "log", "dtick": "D1",
+                "title": {"text": "dollars per 1,000 samples"}, "type": "log", "dtick": "D2",
                 "tickformat": "~g", "automargin": True,
             },
             "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom"},

@@ -1,0 +1,113 @@
+"""MLflow's autologging: what Lightning and others train goes to the run that is under way.
+
+Without a run under way it is off, so that MLflow makes no run of its own for a training.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+from headrace.core import env
+from headrace.core.console import print_status
+from headrace.core.import_hooks import after_import
+from headrace.decide.experiments.mlflow_hooks import prepare_mlflow, run_id_of, start_known_run
+from headrace.decide.experiments.run_target import ELSEWHERE, RunTarget
+
+_LIBRARIES = {
+    "lightning": "pytorch", "pytorch_lightning": "pytorch", "sklearn": "sklearn",
+    "xgboost": "xgboost", "lightgbm": "lightgbm",
+}  # fmt: skip
+"""Libraries that train by themselves, and MLflow's names for them."""
+_TAG = "mlflow.autologging"  # of the runs that MLflow's autologging starts
+
+
+class _Autologging:
+    """Where autologging goes in this process."""
+
+    def __init__(self) -> None:
+        self.spool: Path | None = None
+        self.tracking_uri = ""
+        self._flavors: set[str] = set()  # that are on
+        self._changing: set[str] = set()
+        self._is_prepared = False
+
+    def go_to(self, spool: Path, tracking_uri: str) -> None:
+        self.spool, self.tracking_uri = spool, tracking_uri
+        if not self._is_prepared:
+            self._is_prepared = True
+            after_import("mlflow.tracking.fluent", self._hook)
+        for library, flavor in _LIBRARIES.items():
+            # As soon as it is imported: MLflow's own hooks for that import some of them within
+            # others, which fails (3.17).
+            after_import(library, functools.partial(self._turn_on, flavor))
+
+    def end(self) -> None:
+        self.spool = None
+        for flavor in list(self._flavors):
+            self._flavors.discard(flavor)
+            self._set(flavor, disable=True)
+
+    def _turn_on(self, flavor: str, _: Any) -> None:
+        # MLflow imports one of these libraries for another.
+        if self.spool is None or flavor in self._changing or flavor in self._flavors:
+            return
+        self._changing.add(flavor)
+        if self._set(flavor, disable=False):
+            self._flavors.add(flavor)
+        self._changing.discard(flavor)
+
+    def _set(self, flavor: str, *, disable: bool) -> bool:
+        # MLflow's thread for telemetry and its hooks of imports may wait for each other for ever.
+        env.change({env.MLFLOW_NO_TELEMETRY.name: "true"})
+        try:
+            import mlflow
+
+            mlflow.set_tracking_uri(self.tracking_uri)
+            module = importlib.import_module(f"mlflow.{flavor}")
+            module.autolog(log_models=False, disable=disable, silent=True)
+        except Exception as error:  # noqa: BLE001 - the script must not feel faults of MLflow's
+            print_status(f"MLflow does not log {flavor}'s training by itself: {error}")
+            return False
+        return True
+
+    def _hook(self, module: Any) -> None:
+        """Have the runs that autologging starts be the run under way."""
+        original = module.start_run
+
+        @functools.wraps(original)
+        def start_run(run_id: str | None = None, *args: Any, **kwargs: Any) -> Any:
+            if run_id is None and self.spool is not None and _TAG in (kwargs.get("tags") or {}):
+                own = run_id_of(self.spool)
+                started = None if own is None else start_known_run(module, original, own, kwargs)
+                if started is not None:
+                    return started
+            return original(run_id, *args, **kwargs)
+
+        module.start_run = start_run
+        package = sys.modules.get("mlflow")
+        if getattr(package, "start_run", None) is original:  # it was imported before
+            package.start_run = start_run  # type: ignore[union-attr]
+
+
+_AUTOLOGGING = _Autologging()
+
+
+def log_automatically(spool: Path) -> None:
+    """Have MLflow's autologging log to the run of a spool from now on; models are not saved."""
+    target = RunTarget.read(spool)
+    if target is None:
+        return
+    if target.tracking_uri == ELSEWHERE:
+        print_status("nothing is logged by itself on another machine than that of the run's folder")
+        return
+    prepare_mlflow(spool)
+    _AUTOLOGGING.go_to(spool, target.tracking_uri)
+
+
+def end_autologging() -> None:
+    """Have it log nothing any more."""
+    _AUTOLOGGING.end()
