@@ -14,32 +14,37 @@ from hypothesis import settings
 from s3_server import S3Server
 from s3_server import s3_server as run_s3_server
 
-# Those that take longest: what is begun last ends last. Of three that are under way at first not
-# all start Ray, whose hosts wait more than they work.
+# Those that take longest: what is begun last ends last. Files that start Ray, whose hosts wait more
+# than they work, alternate with others, so that cores are busy from the first minute on.
 BEGUN_FIRST = (
     "test_cluster_run.py",
-    "test_offload.py",
-    "test_offload_iterable.py",
-    "test_cluster_offload.py",
-    "test_probe_scripts.py",
-    "test_ray_dataset.py",
+    "test_tracked_jobs.py",
     "test_ray_vit.py",
-    "test_estimator_cases.py",
-    "test_cluster_requirements.py",
+    "test_probe_scripts.py",
+    "test_offload.py",
+    "test_sweep.py",
+    "test_ray_dataset.py",
+    "test_experiments.py",
     "test_cluster_join.py",
-    "test_piped_channels.py",
-    "test_estimator.py",
-    "test_channels.py",
-    "test_network_host_sync.py",
+    "test_estimator_cases.py",
+    "test_cluster_offload.py",
+    "test_offload_iterable.py",
     "test_exactness.py",
-    "test_goldens.py",
+    "test_cluster_requirements.py",
+    "test_channels.py",
+    "test_piped_channels.py",
     "test_scripts_ray.py",
+    "test_estimator.py",
+    "test_examples.py",
+    "test_network_host_sync.py",
+    "test_train_ranks.py",
     "test_train_kills.py",
     "test_loader_processes.py",
+    "test_vertex_sdk.py",
+    "test_goldens.py",
     "test_probe_live.py",
     "test_run.py",
     "test_outer_jobs.py",
-    "test_examples.py",
     "test_on_several_hosts.py",
 )
 

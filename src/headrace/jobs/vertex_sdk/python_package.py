@@ -141,8 +141,9 @@ def _of_sdist(found: dict[str, bytes]) -> dict[str, bytes]:
     """Return the modules of a source distribution: its own folder, and `src`, are left out."""
     roots = {name.partition("/")[0] for name in found}
     root = next(iter(roots), "")
-    is_own = any(f"{root}/{name}" in found for name in _OF_DISTRIBUTIONS)
-    if len(roots) == 1 and is_own and f"{root}/__init__.py" not in found:  # NAME-VERSION
+    # NAME-VERSION, which is the name of no package, or another folder with a project in it.
+    is_own = not root.isidentifier() or any(f"{root}/{name}" in found for name in _OF_DISTRIBUTIONS)
+    if len(roots) == 1 and is_own and f"{root}/__init__.py" not in found:
         found = {name.partition("/")[2]: content for name, content in found.items()}
     has_src = any(name.startswith("src/") for name in found)
     return {(name.removeprefix("src/") if has_src else name): each for name, each in found.items()}
