@@ -14,23 +14,10 @@ import time
 
 import torch
 import torch.distributed as dist
+from advised import Samples  # beside this file
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, Dataset, DistributedSampler
-
-
-class Samples(Dataset):
-    """Samples that take a while, some of them twice as long as others."""
-
-    def __init__(self, count: int, prepare_s: float) -> None:
-        self.count, self.prepare_s = count, prepare_s
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        time.sleep(self.prepare_s * (2 / 3 + 2 / 3 * (index * 7919 % 101) / 101))
-        return torch.full((64,), index / self.count)
+from torch.utils.data import DataLoader, DistributedSampler
 
 
 def main() -> None:

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import functools
 import importlib
-import sys
 from pathlib import Path
 from typing import Any
 
 from headrace.core import env
 from headrace.core.console import print_status
 from headrace.core.import_hooks import after_import
-from headrace.decide.experiments.mlflow_hooks import prepare_mlflow, run_id_of, start_known_run
+from headrace.decide.experiments.mlflow_hooks import (
+    prepare_mlflow,
+    replace_start_run,
+    run_id_of,
+    start_known_run,
+)
 from headrace.decide.experiments.run_target import ELSEWHERE, RunTarget
 
 _LIBRARIES = {
@@ -87,10 +91,7 @@ class _Autologging:
                     return started
             return original(run_id, *args, **kwargs)
 
-        module.start_run = start_run
-        package = sys.modules.get("mlflow")
-        if getattr(package, "start_run", None) is original:  # it was imported before
-            package.start_run = start_run  # type: ignore[union-attr]
+        replace_start_run(module, start_run)
 
 
 _AUTOLOGGING = _Autologging()

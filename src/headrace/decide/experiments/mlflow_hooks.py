@@ -71,10 +71,15 @@ def _hook(offer: _Offer, module: Any) -> None:
                     return started
         return original(run_id, *args, **kwargs)
 
-    module.start_run = start_run
-    package = sys.modules.get("mlflow")
+    replace_start_run(module, start_run)
+
+
+def replace_start_run(module: Any, start_run: Any) -> None:
+    """Put a function in the place of `start_run` of mlflow.tracking.fluent, and of mlflow."""
+    original, module.start_run = module.start_run, start_run
+    package: Any = sys.modules.get("mlflow")
     if getattr(package, "start_run", None) is original:  # it was imported before
-        package.start_run = start_run  # type: ignore[union-attr]
+        package.start_run = start_run
 
 
 def _offered_run(offer: _Offer, module: Any) -> str | None:

@@ -12,7 +12,7 @@ from headrace.decide.experiments import session
 
 @dataclass
 class Settings:
-    """The defaults of jobs; project and location are told to scripts alone."""
+    """The defaults of jobs; project and location only set variables of scripts."""
 
     project: str | None = None
     location: str | None = None
@@ -34,7 +34,7 @@ def init(
     staging_bucket: str | None = None,
     **ignored: Any,
 ) -> None:
-    """Choose the experiment, and what scripts are told of the cloud; as `aiplatform.init`.
+    """Choose the experiment, and the variables of scripts about the cloud; as `aiplatform.init`.
 
     Args:
         project: CLOUD_ML_PROJECT_ID of scripts.
