@@ -6,10 +6,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench bench-cluster bench-strategies
+.PHONY: help setup demo test test-all check bench bench-cluster bench-strategies
 
 help:  ## Show what there is
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 10
 
 # Of sagemaker-train the tests run what its containers run; what else it needs excludes our releases.
 # Of mlflow they run the server and its page; it excludes our pyarrow, and what it needs is named in dev.
@@ -27,9 +27,16 @@ demo: $(STAMP)  ## Train scene segmentation from a real S3 server on two ranks (
 	$(BIN)/python examples/demo.py
 
 # A worker that the timeout ended is not replaced: xdist 3.8 gives the new one no shutdown, and hangs.
-test: $(STAMP)  ## Run all tests
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 -m "not alone"
-	$(BIN)/python -m pytest -m alone $$(grep -rl mark.alone tests/*/)
+PYTEST := $(BIN)/python -m pytest
+ABREAST := -n 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 -m "not alone"
+
+test: $(STAMP)  ## Run the tests, but for the long ones of whole clusters and sweeps
+	$(PYTEST) $(ABREAST)
+	$(PYTEST) -m alone $$(grep -rl mark.alone tests/*/)
+
+test-all: $(STAMP)  ## Run all tests, as CI does
+	$(PYTEST) $(ABREAST) --long
+	$(PYTEST) -m alone $$(grep -rl mark.alone tests/*/)
 
 check: $(STAMP)  ## Lint, types, layers, documentation, written surfaces
 	$(BIN)/ruff check

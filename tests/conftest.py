@@ -48,6 +48,25 @@ BEGUN_FIRST = (
     "test_on_several_hosts.py",
 )
 
+# Files of whole jobs on several hosts, with trackers and clusters, which take half of all the time:
+# `make test` leaves them out, to stay within its budget; `make test-all` and CI run them. What they
+# put together has shorter tests of its own.
+LONG = frozenset({
+    "test_cluster_join.py",
+    "test_cluster_requirements.py",
+    "test_cluster_run.py",
+    "test_estimator_cases.py",
+    "test_examples.py",
+    "test_network_host_sync.py",
+    "test_offload_iterable.py",
+    "test_piped_channels.py",
+    "test_ray_dataset.py",
+    "test_ray_vit.py",
+    "test_scripts_ray.py",
+    "test_sweep.py",
+    "test_tracked_jobs.py",
+})  # fmt: skip
+
 # What makes a process a rank, or a part of a run.
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
                   "MASTER_ADDR", "MASTER_PORT")  # fmt: skip
@@ -79,6 +98,24 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Threads of torch that have no work sleep, in every process that a test starts: several processes
 # share the cores, and threads that spin for others that wait for a core take thirty times the CPU.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="run the long files, too")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave long files out, without importing them, unless all are wanted or one is named."""
+    if collection_path.name not in LONG or config.getoption("--long"):
+        return None
+    named = {Path(argument.partition("::")[0]).name for argument in config.args}
+    return None if collection_path.name in named else True
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    if config.getoption("--long"):
+        return None
+    return f"left out: {len(LONG)} long files, which run with --long or by their names"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

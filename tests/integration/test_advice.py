@@ -166,12 +166,13 @@ def test_what_is_printed_fits_a_terminal(recorded: Path, tmp_path: Path):
 def check_page(page: Page) -> None:
     """The page has a point for each mix, and the front as a falling or rising line."""
     check_alone(page)
-    front, *kinds, best = page.charts["mixes"]["data"]
-    assert {kind["name"] for kind in kinds} >= {"as it is", "auxiliary hosts", "bigger host"}
-    names = [name for kind in kinds for name in kind["text"]]
-    assert len(names) == len(set(names)) > 100
-    assert front["x"] == sorted(front["x"])
-    assert len(best["x"]) == 1
+    drawn = page.charts["mixes"]
+    kinds = {group["name"] for group in drawn["groups"]}
+    assert kinds >= {"as it is", "auxiliary hosts", "bigger host"}
+    points = [point for group in drawn["groups"] for point in group["points"]]
+    assert len({point["text"] for point in points}) == len(points) > 100
+    assert drawn["front"] == sorted(drawn["front"])
+    assert drawn["chosen"] in [[point["x"], point["y"]] for point in points]
 
 
 def test_own_prices_regions_and_clouds(recorded: Path, tmp_path: Path):

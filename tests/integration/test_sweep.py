@@ -108,9 +108,9 @@ def check_equal_names(folder: Path) -> None:
     places = [f"runs/{RUNS[0]}", f"other/{RUNS[0]}", f"runs/{RUNS[0]}"]
     compared = run_here(folder, "compare", *places, "--html", "page.html")
     assert compared.returncode == 0, compared.stderr
-    traces = Page((folder / "page.html").read_text()).charts["curve-0"]["data"]
-    assert [trace["name"] for trace in traces] == [places[0], places[1], f"{places[0]} (2)"]
-    assert traces[0]["y"] == traces[2]["y"] != traces[1]["y"]
+    lines = Page((folder / "page.html").read_text()).charts["curve-0"]["series"]
+    assert [line["name"] for line in lines] == [places[0], places[1], f"{places[0]} (2)"]
+    assert lines[0]["y"] == lines[2]["y"] != lines[1]["y"]
 
 
 def check_page(folder: Path, path: Path) -> None:
@@ -120,12 +120,12 @@ def check_page(folder: Path, path: Path) -> None:
     check_alone(page)
     assert "--delay-ms" in page.text
     assert "0.00x" not in page.text
-    shown = {trace["name"]: trace for trace in page.charts["curve-0"]["data"]}
-    assert list(shown) == RUNS
-    assert {trace["y"]["dtype"] for trace in shown.values()} == {"f8"}
-    bars = page.charts["phases"]["data"]
-    assert {trace["name"] for trace in bars} >= {"data wait", "forward", "backward"}
-    assert all(trace["y"] == RUNS for trace in bars)
+    lines = page.charts["curve-0"]["series"]
+    assert [line["name"] for line in lines] == RUNS
+    assert all(len(line["x"]) == len(line["y"]) > 0 for line in lines)
+    bars = page.charts["phases"]
+    assert {part["name"] for part in bars["parts"]} >= {"data wait", "forward", "backward"}
+    assert bars["rows"] == RUNS
     assert {name for name in page.charts if name.startswith("heatmap")} == {
         f"heatmap-{place}" for place in range(3)
     }

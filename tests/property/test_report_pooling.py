@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.report.figures.base import busy_shares, group_offsets, pool_groups, pool_intervals
+from headrace.report.charts.base import busy_shares, group_offsets, pool_groups, pool_intervals
 
 VALUES = st.lists(st.floats(0, 1e9), min_size=1, max_size=300).map(np.array)
 MOST = st.integers(1, 60)

@@ -82,7 +82,8 @@ PURE = """
     observe.whatif.train_steps observe.whatif.worker_shares offload.capacity offload.frames
     offload.protocol offload.proxy_records offload.scheduler platforms.cluster_hosts
     platforms.training_job platforms.vertex records.data_frames records.redaction
-    report.figures.activity report.figures.base report.figures.step_phases report.formatting
+    report.charts.base report.charts.flame report.charts.heatmap report.charts.phases
+    report.charts.steps report.charts.waits report.formatting
     report.markup report.open_run report.top.state sampling sampling.lanes sampling.seeds
     train.checkpoint_commit train.state_dicts train.strategies
 """.split()  # noqa: SIM905 - names, as a paragraph

@@ -17,7 +17,7 @@ from headrace.observe.whatif.comparison import compare
 from headrace.observe.whatif.tables import columns
 from headrace.records.reader import Records
 from headrace.records.schema import STACKS, TRANSFORMS, RowLimits
-from headrace.report.figures.activity import read_calls
+from headrace.report.charts.flame import read_calls
 from records_folders import collector_of, kill
 from run_tables import AUGMENT, SCRIPT, WORKER_LOOP, Run, RunTables, play, stack
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
+from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from headrace.cli.doctor_report import print_diagnosis
 from headrace.observe.doctor.diagnosis import diagnose
 from headrace.observe.doctor.findings import RULE_SETS, Remedy, RuleSet
 from headrace.observe.doctor.rules import RULES
-from headrace.report.figures.activity import flame
+from headrace.report.charts.flame import FlameBox, flame_chart
 from json_schemas import check, read_schema
 from run_tables import AUGMENT, MS, SCRIPT, WORKER_LOOP, Run, RunTables, play, stack
 
@@ -128,11 +129,17 @@ def test_a_line_that_is_not_known_is_not_shown():
     assert "augment.py Noise.__call__" in text.getvalue()
     assert ":0" not in text.getvalue()
     assert "None" not in text.getvalue()
-    drawn = flame(play(run))
+    drawn = flame_chart(play(run))
     assert drawn is not None
-    trace = drawn["data"][0]
-    assert any(label.endswith("Noise.__call__  augment.py") for label in trace["labels"])
-    assert not any("None" in text or "line 0" in text for text in trace["hovertext"])
+    shown = list(boxes(drawn.root))
+    assert any(box.name.endswith("Noise.__call__  augment.py") for box in shown)
+    assert not any("None" in box.place or "line 0" in box.place for box in shown)
+
+
+def boxes(box: FlameBox) -> Iterator[FlameBox]:
+    yield box
+    for below in box.below:
+        yield from boxes(below)
 
 
 @pytest.mark.parametrize("line", ["None", "", "-1", "0"])

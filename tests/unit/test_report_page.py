@@ -5,22 +5,19 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import plotly.graph_objects as go
 import pytest
 
 from headrace.observe.doctor.diagnosis import diagnose
 from headrace.records.run_folder import Attempt
-from headrace.report.figures.activity import MAX_HEATMAP_COLUMNS as MOST_HEATMAP_COLUMNS
-from headrace.report.figures.activity import flame, heatmap, read_bands
-from headrace.report.figures.base import empty_figure, figure_json
-from headrace.report.figures.step_phases import (
-    MAX_TIMELINE_COLUMNS,
-    data_waits,
-    phase_bars,
-    timeline,
-)
+from headrace.report.charts.base import MAX_COLUMNS, ChartSpan, chart_json, time_axis
+from headrace.report.charts.flame import flame_chart
+from headrace.report.charts.heatmap import UNKNOWN_PERCENT, heatmap_chart
+from headrace.report.charts.phases import phases_chart
+from headrace.report.charts.steps import steps_chart
+from headrace.report.charts.waits import waits_chart
 from headrace.report.formatting import format_fact, format_share
 from headrace.report.markup import Html, element, table
 from headrace.report.page import SECTIONS, PageData, page_of
@@ -122,8 +119,11 @@ def test_hostile_names_are_text():
     page = page_about(known)
     check_alone(page)
     assert page.text.count(HOSTILE) > 5
-    # Plotly takes labels for HTML of its own kind.
-    assert all("<" not in label for label in page.charts["flame-workers"]["data"][0]["labels"])
+    assert any(HOSTILE in box["name"] for box in boxes(page.charts["flame-workers"]["root"]))
+
+
+def boxes(box: dict[str, Any]) -> list[dict[str, Any]]:
+    return [box, *(found for below in box["below"] for found in boxes(below))]
 
 
 def test_a_long_run_has_few_columns_and_still_shows_its_one_stall():
@@ -131,28 +131,53 @@ def test_a_long_run_has_few_columns_and_still_shows_its_one_stall():
     stalled = tables.rows["steps"][1777]
     stalled["data_wait_ns"] += 80 * MS
     stalled["wall_ns"] += 80 * MS
-    waits = next(trace for trace in timeline(tables)["data"] if trace["name"] == "data wait")
-    assert len(waits["x"]) <= 2 * MAX_TIMELINE_COLUMNS
-    assert max(waits["y"]) >= 80
-    rows = {name: shares for band in read_bands(tables) for name, shares in band.rows}
-    assert len(rows["rank 0"]) <= MOST_HEATMAP_COLUMNS
-    assert np.nanmin(rows["rank 0"]) < 0.2
+    drawn = steps_chart(tables)
+    waits_ms = drawn.rows[0].parts[[phase.name for phase in drawn.phases].index("data wait")]
+    assert len(waits_ms) <= MAX_COLUMNS
+    assert waits_ms.max() >= 80
+    assert drawn.rows[0].wall_ms.max() >= 80
+    assert drawn.rows[0].count.sum() == 3000
+    ranks = heatmap_chart(tables).bands[0]
+    assert ranks.rows == ("rank 0",)
+    assert ranks.values.shape[1] <= MAX_COLUMNS
+    assert ranks.values.min() < 20
 
 
 def test_timeline_phases_add_up_to_the_step():
     tables = play(Run(batches=40))
-    drawn = timeline(tables)["data"]
-    height = sum(np.asarray(trace["y"], np.float64) for trace in drawn)
-    walls = [row["wall_ns"] / 1e6 for row in tables.rows["steps"]]
-    np.testing.assert_allclose(sorted(height[height > 0]), sorted(walls), rtol=1e-3)
+    (row,) = steps_chart(tables).rows
+    np.testing.assert_allclose(sum(row.parts), row.wall_ms, rtol=1e-3)
+    walls = [each["wall_ns"] / 1e6 for each in tables.rows["steps"]]
+    np.testing.assert_allclose(sorted(row.wall_ms), sorted(walls), rtol=1e-3)
 
 
-def test_a_chart_is_written_as_plotly_itself_would():
+def test_a_span_shows_what_reaches_into_it_and_its_stall():
+    tables = play(Run(batches=3000, service_ms=1, workers=4))
+    stalled = tables.rows["steps"][1777]
+    stalled["data_wait_ns"] += 80 * MS
+    stalled["wall_ns"] += 80 * MS
+    axis = time_axis(tables)
+    begin_s = axis.seconds(stalled["start_ns"])
+    span = ChartSpan.of(axis, (begin_s + 0.01, begin_s + 0.02), 100)
+    (row,) = steps_chart(tables, span).rows
+    assert row.wall_ms.max() >= 80
+    assert row.count.sum() < 100
+    drawn = heatmap_chart(tables, span)
+    assert (drawn.span, drawn.columns) == (span.seconds, 100)
+    assert drawn.limits == axis.limits
+    known = drawn.bands[0].values[drawn.bands[0].values != UNKNOWN_PERCENT]
+    assert known.max() < 20
+
+
+def test_a_chart_is_plain_json_with_arrays_in_base64():
     tables = play(SLOW)
-    drawn = [draw(tables) for draw in (heatmap, timeline, phase_bars, data_waits, flame)]
-    for figure in (*drawn, empty_figure("Nothing.")):
-        assert figure is not None
-        assert json.loads(figure_json(figure)) == json.loads(go.Figure(figure).to_json())
+    for draw in (heatmap_chart, steps_chart, phases_chart, waits_chart, flame_chart):
+        chart = draw(tables)
+        found = json.loads(chart_json(chart))
+        assert found["kind"] == chart.kind
+        assert "<" not in chart.kind
+    (rank,) = json.loads(chart_json(steps_chart(tables)))["rows"]
+    assert rank["wall_ms"]["dtype"] == "float32"
 
 
 def test_elements_escape_text_and_keep_html():

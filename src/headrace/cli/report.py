@@ -1,12 +1,18 @@
-"""The `headrace report` verb: a run as one page."""
+"""The `headrace report` verb: a run as one page, written to a file or served live."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headrace.cli.parameters import Run, RunsDir
+from headrace.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from headrace.report.live.run_folders import RunFolders
+
+_BIND = "With --live: the address to listen on; any but a loopback address needs a token."
 
 
 def report(
@@ -18,15 +24,72 @@ def report(
         typer.Option(metavar="FILE", help="The page; report.html in the run's folder by default."),
     ] = None,
     open_it: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+    live: Annotated[
+        bool, typer.Option("--live", help="Serve all runs, as they go on, until ctrl-C.")
+    ] = False,
+    bind: Annotated[str, typer.Option(metavar="ADDRESS", help=_BIND)] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(help="With --live: the port; the next free one if it is in use.")
+    ] = 8600,
 ) -> None:
     """Write one self-contained HTML page about a run: verdict, findings, charts, facts.
 
-    Example: [bold]headrace report --open[/bold]
+    With --live the page is served and follows the run; without a run it begins with the list of
+    all runs.
+
+    Example: [bold]headrace report --live[/bold]
     """
     from headrace.records.reader import find_run
+
+    if live:
+        if output is not None:
+            raise UsageError("--output writes a file and --live serves the page: give one of them.")
+        _serve(run, runs_dir, bind, port, open_it=open_it)
+        return
     from headrace.report.page import write_report
 
     page = write_report(find_run(run, runs_dir), output=output)
     typer.echo(str(page))
     if open_it:
         typer.launch(page.as_uri())
+
+
+def _serve(run: str | None, runs_dir: str | None, bind: str, port: int, *, open_it: bool) -> None:
+    from headrace.jobs.run_control import resume_in_background, stop_run
+    from headrace.records.run_folder import runs_folder
+    from headrace.report.live.app import RunActions
+    from headrace.report.live.run_folders import RunFolders
+    from headrace.report.live.server import serve
+
+    folders = RunFolders(runs_folder(runs_dir))
+    name = None
+    if run is not None:
+        folders, name = _folders_of(run, runs_dir)
+
+    def say(url: str, taken: int) -> None:
+        if taken != port:
+            typer.echo(f"Port {port} is in use; {taken} is free and taken.", err=True)
+        typer.echo(f"Headrace shows {folders.folder} at {url}  (ctrl-C ends it)")
+        if open_it:
+            typer.launch(url)
+
+    serve(
+        folders,
+        RunActions(stop=stop_run, resume=resume_in_background),
+        address=bind,
+        port=port,
+        run=name,
+        ready=say,
+    )
+
+
+def _folders_of(run: str, runs_dir: str | None) -> tuple[RunFolders, str]:
+    """Return the runs among which a run is, and its name there."""
+    from headrace.records.reader import find_run
+    from headrace.records.run_folder import runs_folder
+    from headrace.report.live.run_folders import RunFolders
+
+    path = find_run(run, runs_dir)
+    runs = runs_folder(runs_dir).resolve()
+    folders = RunFolders(runs if path.is_relative_to(runs) else path.parent)
+    return folders, path.relative_to(folders.folder).as_posix()

@@ -93,6 +93,13 @@ def row_ends_ns(table: pa.Table, name: str) -> NDArray[np.int64]:
     return total
 
 
+def row_spans_ns(table: pa.Table, name: str) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+    """Return when what each row records began and ended, in ns; None: the table has no times."""
+    if name not in _END_COLUMNS:
+        return None
+    return column_values(table.column(_END_COLUMNS[name][0])), row_ends_ns(table, name)
+
+
 def _read_stores(
     records: Records, name: str, since_ns: int, fewest: int, most: int
 ) -> list[pa.Table]:

@@ -225,7 +225,7 @@ def find_run(run: str | None = None, runs_dir: str | None = None) -> Path:
     """
     runs = runs_folder(runs_dir)
     if run is None:
-        known = _runs_in(runs)
+        known = runs_in(runs)
         if not known:
             raise UsageError(
                 f"There is no run in {runs}. Start one with `headrace run`, or name a run's folder."
@@ -237,7 +237,7 @@ def find_run(run: str | None = None, runs_dir: str | None = None) -> Path:
     problem = f"There is no run {run!r}, neither at this path nor in {runs}."
     if Path(run).expanduser().exists():
         problem = f"{run} holds no run.json, so it is no run's folder."
-    names = [str(path.relative_to(runs)) for path in _runs_in(runs)]
+    names = [str(path.relative_to(runs)) for path in runs_in(runs)]
     near = difflib.get_close_matches(run, names, n=3, cutoff=0.4) or sorted(names)[-3:]
     raise UsageError(f"{problem} Near it: {', '.join(near)}." if near else problem)
 
@@ -254,7 +254,7 @@ def _has_open(folder: Path) -> bool:
     return any(folder.glob(f"*{STORE}")) or any(rings)
 
 
-def _runs_in(folder: Path) -> list[Path]:
+def runs_in(folder: Path) -> list[Path]:
     """Return the runs in a folder, and in the folders of tunings in it."""
     if not folder.is_dir():
         return []

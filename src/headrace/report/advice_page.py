@@ -7,10 +7,10 @@ from pathlib import Path
 from headrace.core.units import format_usd
 from headrace.decide.cost.advice import Advice
 from headrace.decide.cost.predicted_mixes import PredictedMix
+from headrace.report.charts.host_mixes import cost_against_throughput
 from headrace.report.document import html_document, write_document
-from headrace.report.figures.host_mixes import cost_against_throughput
 from headrace.report.formatting import format_share
-from headrace.report.markup import Section, chart, element, explanation, section, table
+from headrace.report.markup import Section, chart_place, element, explanation, section, table
 
 ADVICE_FILE = "advice.html"
 
@@ -28,10 +28,10 @@ def _advice_section(advice: Advice) -> Section:
         "advice",
         "Which hosts",
         element("p", advice.reason, class_="sentence info"),
-        chart(
+        chart_place(
             "mixes",
-            cost_against_throughput(advice),
             "Dollars per 1,000 samples against samples a second of each mix of hosts.",
+            cost_against_throughput(advice),
         ),
         explanation(
             "Both axes are logarithmic: to the right is faster, downwards is cheaper. Mixes on the "

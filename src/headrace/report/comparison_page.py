@@ -16,14 +16,14 @@ from headrace.observe.whatif.tables import CachedTables
 from headrace.platforms.instance_groups import AUXILIARY, TRAINING
 from headrace.records.reader import open_records
 from headrace.records.schema import PHASES
+from headrace.report.charts.heatmap import heatmap_chart
+from headrace.report.charts.run_curves import overlaid_curves, phases_by_run
 from headrace.report.document import html_document, write_document
-from headrace.report.figures.activity import heatmap
-from headrace.report.figures.run_comparison import overlaid_curves, phases_by_run
 from headrace.report.formatting import format_number, format_share, phase_name
 from headrace.report.markup import (
     Html,
     Section,
-    chart,
+    chart_place,
     element,
     explanation,
     join_html,
@@ -128,7 +128,9 @@ def _phases_section(data: ComparisonData) -> Section:
     return section(
         "phases",
         "Phases",
-        chart("phases", phases_by_run(data.runs), "The mean step of each run, split into phases."),
+        chart_place(
+            "phases", "The mean step of each run, split into phases.", phases_by_run(data.runs)
+        ),
         explanation("In ms of a mean step, warm-up left out:"),
         table(("Run", *map(phase_name, known)), rows, numbers=len(known)),
     )
@@ -182,7 +184,9 @@ def _curve_chart(place: int, name: str, curves: dict[str, Curve], order: Sequenc
     phase = name.removeprefix(_OF_STEP_TIME)
     title = "step" if phase == "all" else phase_name(phase)
     shown = f"{title}, ms a step" if phase != name else name
-    drawn = chart(f"curve-{place}", overlaid_curves(curves, order), f"{shown} of each run by step.")
+    drawn = chart_place(
+        f"curve-{place}", f"{shown} of each run by step.", overlaid_curves(curves, order)
+    )
     return element("div", element("h3", shown), drawn)
 
 
@@ -221,10 +225,11 @@ def _group_cells(group: GroupCost) -> tuple[str, ...]:
 def _heatmaps_section(data: ComparisonData) -> Section | None:
     drawn = []
     for place, run in enumerate(data.runs[:_MOST_HEATMAPS]):
-        found = heatmap(CachedTables(open_records(run.folder)))
+        found = heatmap_chart(CachedTables(open_records(run.folder)))
         if found is not None:
             text = f"How busy each rank, worker and core of {run.name} was over time."
-            drawn.append(join_html(element("h3", run.name), chart(f"heatmap-{place}", found, text)))
+            place_of = chart_place(f"heatmap-{place}", text, found)
+            drawn.append(join_html(element("h3", run.name), place_of))
     if not drawn:
         return None
     left_out = len(data.runs) - _MOST_HEATMAPS

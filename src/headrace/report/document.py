@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
+from urllib.parse import quote
 
 from headrace.core.errors import UsageError
 from headrace.core.files import write_atomically
@@ -20,18 +21,18 @@ from headrace.report.markup import Html, Section, element, join_html
 def html_document(
     name: str, kind: str, sections: Sequence[Section], *, subtitle: str = ""
 ) -> list[bytes]:
-    """Return a document as HTML in pieces: Plotly is five megabytes of it.
+    """Return a document as HTML in pieces.
 
     Its heading is the name, and the browser's title has what kind of document it is, too.
     """
-    scripts = (_plotly(), _asset("page.js").encode())
+    script = static_file("page.js").encode()
     head = join_html(
         element("meta", charset="utf-8"),
-        Html(f'<meta http-equiv="Content-Security-Policy" content="{_policy(scripts)}">'),
+        Html(f'<meta http-equiv="Content-Security-Policy" content="{_policy(script)}">'),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="color-scheme", content="light dark"),
         element("title", f"{name} · Headrace {kind}"),
-        element("style", Html(_asset("page.css"))),
+        element("style", Html(static_file("page.css"))),
     )
     shown = (
         element("section", element("h2", each.title), each.body, id=each.id) for each in sections
@@ -42,9 +43,49 @@ def html_document(
         element("footer", "Made by Headrace. The page loads nothing from anywhere."),
     )
     begin = f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head><body>{body}'
-    framed = (part for script in scripts for part in (b"<script>", script, b"</script>"))
     shown_bytes = begin.encode(errors="backslashreplace")  # names of files may be no text
-    return [shown_bytes, *framed, b"</body></html>\n"]
+    return [shown_bytes, b"<script>", script, b"</script></body></html>\n"]
+
+
+def live_document(name: str, kind: str, *, live: str = "") -> list[bytes]:
+    """Return a document whose sections come from its server.
+
+    Args:
+        name: Its heading.
+        kind: runs, run or compare.
+        live: The path below which the server has a run; empty for other documents.
+    """
+    head = join_html(
+        element("meta", charset="utf-8"),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="color-scheme", content="light dark"),
+        element("meta", name="headrace-live", content=quote(live)) if live else None,
+        element("title", f"{name} · Headrace"),
+        Html('<link rel="icon" href="data:,">'),
+        Html('<link rel="stylesheet" href="/static/page.css">'),
+        Html('<script src="/static/page.js" defer></script>'),
+    )
+    body = join_html(
+        element(
+            "header",
+            element("p", element("a", "All runs", href="/"), class_="small") if live else None,
+            element("h1", name),
+            element("p", "", class_="small", id="subtitle"),
+            element("nav", aria_label="Sections"),
+            element("noscript", element("p", "This page needs JavaScript.", class_="note")),
+            class_="top",
+        ),
+        element(
+            "main",
+            element("div", id="banner", role="status"),
+            element("div", id="run-list") if kind == "runs" else None,
+            element("div", id="controls") if live else None,
+            element("div", id="sections") if kind != "runs" else None,
+            element("div", id="logs") if live else None,
+        ),
+    )
+    page = f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head><body class="{kind}">{body}'
+    return [f"{page}</body></html>\n".encode(errors="backslashreplace")]
 
 
 def write_document(document: Sequence[bytes], output: str | Path, name: str, *, flag: str) -> Path:
@@ -82,23 +123,15 @@ def _header(name: str, subtitle: str, sections: Sequence[Section]) -> Html:
     )  # fmt: skip
 
 
-def _policy(scripts: tuple[bytes, ...]) -> str:
-    """Return the content policy: only these scripts, and styles in the page."""
-    hashes = " ".join(
-        f"'sha256-{base64.b64encode(hashlib.sha256(script).digest()).decode()}'"
-        for script in scripts
-    )
+def _policy(script: bytes) -> str:
+    """Return the content policy: only this script, and styles in the page."""
+    digest = base64.b64encode(hashlib.sha256(script).digest()).decode()
     return (
-        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; "
+        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
 
 
-def _asset(name: str) -> str:
-    return files("headrace.report").joinpath(name).read_text(encoding="utf-8")
-
-
-def _plotly() -> bytes:
-    source = files("plotly").joinpath("package_data/plotly.min.js").read_bytes()
-    # As browsers normalise it, or else its hash would differ.
-    return source.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in source else source
+def static_file(name: str) -> str:
+    """Return what `web/` was built into: page.js or page.css."""
+    return files("headrace.report").joinpath("static", name).read_text(encoding="utf-8")

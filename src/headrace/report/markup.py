@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from headrace.report.figures.base import Figure, figure_json
+from headrace.report.charts.base import Chart, chart_json
 
 
 class Html(str):
@@ -95,20 +95,17 @@ def note(*parts: Child) -> Html:
     return element("p", *parts, class_="note")
 
 
-def chart(name: str, figure: Figure, description: str) -> Html:
-    """Return the element of a chart, with a description for screen readers, and its data.
+def chart_place(name: str, description: str, model: Chart | None = None) -> Html:
+    """Return the element in which the page's script draws a chart, and the chart as data.
 
-    It is as high as the layout of the Plotly figure says.
+    The description is for screen readers. Without data the script asks the page's server for it.
     """
-    container = element(
-        "div",
-        class_="chart",
-        id=f"chart-{name}",
-        role="img",
-        aria_label=description,
-        style=f"height:{figure['layout']['height']}px",
-        data_figure=f"data-{name}",
-    )
+    place = {"class_": "chart", "id": f"chart-{name}", "role": "img", "aria_label": description}
+    if model is None:
+        return element("div", **place)
     # "<" in a script element could end it, so JSON's escape for it is used.
-    data = Html(figure_json(figure).replace("<", "\\u003c"))
-    return join_html(container, element("script", data, type="application/json", id=f"data-{name}"))
+    data = Html(chart_json(model).replace("<", "\\u003c"))
+    return join_html(
+        element("div", **place, data_chart=model.kind, data_model=f"model-{name}"),
+        element("script", data, type="application/json", id=f"model-{name}"),
+    )

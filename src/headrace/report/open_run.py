@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.observe.whatif.tables import CachedTables, Tables
 from headrace.records import data_frames as records
-from headrace.report.figures.activity import flame, heatmap
-from headrace.report.figures.base import Figure, empty_figure
-from headrace.report.figures.step_phases import data_waits, phase_bars, timeline
+from headrace.report.charts.flame import flame_chart
+from headrace.report.charts.heatmap import heatmap_chart
+from headrace.report.charts.phases import phases_chart
+from headrace.report.charts.steps import steps_chart
+from headrace.report.charts.waits import waits_chart
 
 if TYPE_CHECKING:
     from headrace.report.phase_table import PhaseTable
@@ -25,11 +26,17 @@ class ChartedRun(records.RunFrames):
 
     def heatmap(self) -> Any:
         """Return a figure: how busy every rank, GPU, worker and core was over time."""
-        return self._drawn(heatmap, "Nothing of this was recorded.")
+        from headrace.report import plotly_figures as plotly
+
+        chart = heatmap_chart(self._tables)
+        return plotly.heatmap_figure(chart) if chart else _nothing("Nothing of this was recorded.")
 
     def timeline(self) -> Any:
         """Return a figure: the phases of every step over time, one row a rank."""
-        return self._drawn(timeline, "No step was recorded.")
+        from headrace.report import plotly_figures as plotly
+
+        chart = steps_chart(self._tables)
+        return plotly.steps_figure(chart) if chart else _nothing("No step was recorded.")
 
     @cached_property
     def phases(self) -> PhaseTable:
@@ -39,28 +46,38 @@ class ChartedRun(records.RunFrames):
         """
         from headrace.report.phase_table import PhaseTable
 
-        missing = "No training step was recorded."
-        return PhaseTable.of(super().phases, lambda: self._drawn(phase_bars, missing))
+        return PhaseTable.of(super().phases, self._phases_figure)
+
+    def _phases_figure(self) -> Any:
+        from headrace.report import plotly_figures as plotly
+
+        chart = phases_chart(self._tables)
+        return plotly.bars_figure(chart) if chart else _nothing("No training step was recorded.")
 
     def data_waits(self) -> Any:
         """Return a figure: the histogram of waits for a batch."""
-        return self._drawn(data_waits, "No wait for a batch was recorded.")
+        from headrace.report import plotly_figures as plotly
+
+        chart = waits_chart(self._tables)
+        missing = "No wait for a batch was recorded."
+        return plotly.columns_figure(chart) if chart else _nothing(missing)
 
     def flame(self) -> Any:
         """Return a figure: the code that ran in the workers, or in the ranks without workers."""
-        return self._drawn(
-            lambda tables: flame(tables, "workers") or flame(tables, "ranks"),
-            "No code was sampled.",
-        )
+        from headrace.report import plotly_figures as plotly
+
+        chart = flame_chart(self._tables, "workers") or flame_chart(self._tables, "ranks")
+        return plotly.flame_figure(chart) if chart else _nothing("No code was sampled.")
 
     @cached_property
     def _tables(self) -> Tables:
         return CachedTables(self._records)
 
-    def _drawn(self, draw: Callable[[Tables], Figure | None], missing: str) -> Any:
-        import plotly.graph_objects as go  # slow to import
 
-        return go.Figure(draw(self._tables) or empty_figure(missing))
+def _nothing(why: str) -> Any:
+    from headrace.report.plotly_figures import empty_figure  # Plotly is slow to import
+
+    return empty_figure(why)
 
 
 def open_run(path: str | Path, attempt: int | None = None) -> ChartedRun:

@@ -33,10 +33,11 @@ REPORT_FILE = "report.html"
 def page_of(data: PageData) -> list[bytes]:
     """Return the page about a run, as HTML in pieces."""
     sections = [built for build in SECTIONS if (built := build(data)) is not None]
-    return html_document(data.name, "report", sections, subtitle=_subtitle(data))
+    return html_document(data.name, "report", sections, subtitle=page_subtitle(data))
 
 
-def _subtitle(data: PageData) -> str:
+def page_subtitle(data: PageData) -> str:
+    """Return when the run began and how it is doing."""
     attempt = data.attempt_entry
     began = f"began {format_time(attempt.started_s)}" if attempt is not None else ""
     state = "going on" if data.live else "ended"

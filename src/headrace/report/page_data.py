@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,8 @@ from headrace.observe.whatif.tables import CachedTables, Tables
 from headrace.platforms.instance_groups import has_types
 from headrace.records.reader import Records
 from headrace.records.run_folder import Attempt, RunFolder
+from headrace.report.charts.base import Chart
+from headrace.report.markup import Html, chart_place
 
 if TYPE_CHECKING:
     from headrace.decide.cost.run_cost import RunCost
@@ -33,11 +35,20 @@ class PageData:
     cost: RunCost | None  # None where a price of its hosts is not known, or cannot be read
     cost_fault: str = ""  # why not, where something is wrong
     read_s: float  # in seconds since 1970
+    charts_inside: bool = True  # whether charts stand in the page, or come from a server
 
     @property
     def attempt_entry(self) -> Attempt | None:
         """The attempt's entry in run.json; None if there is none."""
         return next((each for each in self.attempts if each.number == self.attempt), None)
+
+    def over(self, tables: Tables) -> PageData:
+        """Return the data as of other tables of this run, such as those of a span of time."""
+        return replace(self, tables=tables, diagnosis=diagnose(tables))
+
+    def chart_place(self, name: str, description: str, chart: Chart) -> Html:
+        """Return the place of a chart on the page."""
+        return chart_place(name, description, chart if self.charts_inside else None)
 
 
 def read_page_data(records: Records) -> PageData:

@@ -14,23 +14,12 @@ from headrace.observe.whatif.tables import Floats, columns
 from headrace.observe.whatif.train_steps import DeviceSteps, TrainSteps, read_steps
 from headrace.records.redaction import redact_text
 from headrace.records.schema import PHASES
-from headrace.report.figures.activity import (
-    LIBRARY_COLOUR,
-    USER_COLOUR,
-    ProcessKind,
-    flame,
-    heatmap,
-)
-from headrace.report.figures.base import time_axis
-from headrace.report.figures.step_phases import (
-    MAX_TIMELINE_RANKS,
-    data_waits,
-    phase_bars,
-    read_waits_ms,
-    steps_a_column,
-    steps_above,
-    timeline,
-)
+from headrace.report.charts.base import time_axis
+from headrace.report.charts.flame import LIBRARY_COLOUR, USER_COLOUR, ProcessKind, flame_chart
+from headrace.report.charts.heatmap import heatmap_chart
+from headrace.report.charts.phases import phases_chart
+from headrace.report.charts.steps import MAX_RANKS, steps_a_column, steps_above, steps_chart
+from headrace.report.charts.waits import read_waits_ms, waits_chart
 from headrace.report.formatting import (
     PHASE_MEANINGS,
     format_count,
@@ -43,7 +32,6 @@ from headrace.report.formatting import (
 from headrace.report.markup import (
     Html,
     Section,
-    chart,
     definitions,
     element,
     explanation,
@@ -191,8 +179,8 @@ _BATCH_AS_STEP = "No optimizer was seen, so a step is one batch: take it, and ru
 
 
 def _phases(data: PageData) -> Html | None:
-    figure = phase_bars(data.tables)
-    if figure is None:
+    drawn = phases_chart(data.tables)
+    if drawn is None:
         return None
     steps = read_steps(data.tables, any_kind=True)
     shares, by = data.diagnosis.verdict.phase_shares, "a bar for each rank"
@@ -214,7 +202,7 @@ def _phases(data: PageData) -> Html | None:
             f"{what} A rank is one process that runs the model. The bars show the mean of "
             f"{format_count(data.diagnosis.verdict.steps, 'step')}."
         ),
-        chart("phases", figure, f"Mean time of a step by phase, {by}"),
+        data.chart_place("phases", f"Mean time of a step by phase, {by}", drawn),
         details,
     )
 
@@ -394,15 +382,15 @@ def _speedup(remedy: Remedy, least: float, most: float) -> Html:
 
 def timeline_section(data: PageData) -> Section:
     """Return the section with every step over time."""
-    figure, title = timeline(data.tables), "Steps over time"
-    if figure is None:
+    drawn, title = steps_chart(data.tables), "Steps over time"
+    if drawn is None:
         why = "No step was recorded: a step is counted at each call of an optimizer's step()."
         return section("timeline", title, note(why))
     return section(
         "timeline",
         title,
         explanation(_timeline_explanation(data)),
-        chart("timeline", figure, "Phases of every step over time, a row for each rank"),
+        data.chart_place("timeline", "Phases of every step over time, a row for each rank", drawn),
     )
 
 
@@ -429,9 +417,9 @@ def _timeline_explanation(data: PageData) -> str:
             f"{format_number(longest_ms)} ms: double-click to see them whole."
         )
     ranks = len(np.unique(steps["rank"]))
-    if ranks > MAX_TIMELINE_RANKS:
+    if ranks > MAX_RANKS:
         sentences.append(
-            f"Shown are the {MAX_TIMELINE_RANKS} of {ranks} ranks that waited longest for data."
+            f"Shown are the {MAX_RANKS} of {ranks} ranks that waited longest for data."
         )
     return " ".join(sentences)
 
@@ -447,11 +435,11 @@ _HEATMAP_MEANINGS = {
 
 def heatmap_section(data: PageData) -> Section:
     """Return the section with the heatmap."""
-    figure = heatmap(data.tables)
+    drawn = heatmap_chart(data.tables)
     title = "How busy everything was"
-    if figure is None:
+    if drawn is None:
         return section("heatmap", title, note("Nothing of this was recorded."))
-    bands = [trace["name"] for trace in figure["data"]]
+    bands = [band.title for band in drawn.bands]
     meanings = "; ".join(_HEATMAP_MEANINGS[band] for band in bands)
     gpus = "" if "GPUs" in bands else " No GPU was recorded."
     return section(
@@ -462,17 +450,17 @@ def heatmap_section(data: PageData) -> Section:
             "workers or cores: data is made too slowly. "
             f"{meanings[:1].upper()}{meanings[1:]}.{gpus}"
         ),
-        chart(
-            "heatmap", figure, "Share of time busy of every rank, GPU, worker and core over time"
+        data.chart_place(
+            "heatmap", "Share of time busy of every rank, GPU, worker and core over time", drawn
         ),
     )
 
 
 def waits_section(data: PageData) -> Section:
     """Return the section with the waits for batches."""
-    waits_ms, figure = read_waits_ms(data.tables), data_waits(data.tables)
+    waits_ms, drawn = read_waits_ms(data.tables), waits_chart(data.tables)
     title = "Waits for data"
-    if waits_ms is None or figure is None:
+    if waits_ms is None or drawn is None:
         why = "the script uses no data loader that is known, or it took no batch."
         return section("waits", title, note(f"No wait for a batch was recorded: {why}"))
     return section(
@@ -485,7 +473,9 @@ def waits_section(data: PageData) -> Section:
             "time that they took together: a few long ones can matter more than many short "
             "ones. Each mark on the axis is ten times the one before it."
         ),
-        chart("waits", figure, "Waits by their length: their number, and the time they took"),
+        data.chart_place(
+            "waits", "Waits by their length: their number, and the time they took", drawn
+        ),
         element("p", _waits_summary(waits_ms)),
     )
 
@@ -530,13 +520,12 @@ def flame_section(data: PageData) -> Section:
 
 
 def _flame_chart(data: PageData, where: ProcessKind) -> Html | None:
-    figure = flame(data.tables, where)
-    if figure is None:
+    drawn = flame_chart(data.tables, where)
+    if drawn is None:
         return None
     title = _FLAME_TITLES[where]
-    return join_html(
-        element("h3", title), chart(f"flame-{where}", figure, f"{title}: functions by time")
-    )
+    place = data.chart_place(f"flame-{where}", f"{title}: functions by time", drawn)
+    return join_html(element("h3", title), place)
 
 
 def _swatch(colour: str) -> Html:

@@ -13,10 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 
-from headrace.core.arrow_arrays import column_values, numbers
+from headrace.core.arrow_arrays import column_values
 from headrace.core.errors import HeadraceError, LaunchError, RecordsError
 from headrace.observe.doctor.diagnosis import diagnose
 from headrace.observe.whatif.tables import CachedTables, Tables
@@ -26,6 +25,7 @@ from headrace.records.live_reader import StepTotals, recent_rows, row_ends_ns, r
 from headrace.records.live_switch import LiveSwitch
 from headrace.records.reader import Records, open_records
 from headrace.records.run_folder import Attempt, RunFolder
+from headrace.report.span_tables import begun_since
 from headrace.report.top.state import LiveVerdict, RunStatus, TimeWindow, TopState, read_state
 
 TableReader = Callable[[str, int, int], pa.Table]
@@ -74,12 +74,7 @@ class TruncatedTables:
     def table(self, name: str) -> pa.Table:
         """Return a table of `headrace.records.schema`, or `system`."""
         table = self.read(name, 0 if name in {"processes", "loaders"} else self.since_ns, 0)
-        if name != "processes":
-            return table
-        # Otherwise a rank's start would seem to have taken all the time since it began.
-        started = np.maximum(column_values(table.column("started_ns")), self.since_ns)
-        place = table.column_names.index("started_ns")
-        return table.set_column(place, table.schema.field(place), numbers(started, pa.int64()))
+        return begun_since(table, self.since_ns) if name == "processes" else table
 
 
 def newest_ns(read: TableReader, names: Sequence[str] = _CLOCKS) -> int:

@@ -24,7 +24,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.core.units import format_bytes, format_seconds
-from headrace.report.figures.base import PHASE_COLOURS
+from headrace.report.charts.base import PHASE_COLOURS
 from headrace.report.formatting import format_count, format_number, format_share, phase_name
 from headrace.report.top.run_watcher import RunWatcher
 from headrace.report.top.state import (

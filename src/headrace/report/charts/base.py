@@ -1,20 +1,20 @@
-"""The common parts of all charts: colours, the time axis, downsampling, and the figure itself.
+"""The common parts of all charts: colours, the span of time, pooling, and a chart as JSON.
 
-Charts set no colour of text, grid or background: page.js does, for a light and a dark page. Many
-values are pooled into few columns in a way that keeps short stalls visible.
+A chart is plain data: the page's script (`web/`) draws it, or `plotly_figures.py` in a notebook.
+Many values are pooled into few columns in a way that keeps short stalls visible.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
-from headrace.observe.whatif.tables import Floats, Ints, Tables, columns, covered_before
+from headrace.observe.whatif.tables import Flags, Floats, Ints, Tables, columns, covered_before
 
 PHASE_COLOURS = {
     "data_wait": "#e8590c",
@@ -26,10 +26,9 @@ PHASE_COLOURS = {
     "other": "#8d99a6",
 }
 """Warm colours for waits, cool ones for work."""
-TIME_MARGIN = {"l": 132, "r": 24, "t": 40, "b": 44}
-"""Margins of charts over time, equal so that a moment has the same position in all of them."""
+MAX_COLUMNS = 2000
+"""At most the pixels across a wide screen, so that drawing leaves out no column."""
 _SMALL_PART = 0.6
-Layout = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,16 +39,18 @@ class TimeAxis:
     ended_ns: int
     steps_ns: tuple[int, int] | None = None  # of the first step's begin and the last one's end
 
-    @property
-    def unit(self) -> str:
-        """The unit of the axis: s, min or h."""
-        span_s = (self.ended_ns - self.began_ns) / 1e9
-        return "s" if span_s < 600 else "min" if span_s < 5 * 3600 else "h"
+    def seconds(self, moment_ns: float) -> float:
+        """Return a moment as seconds since recording began."""
+        return round((moment_ns - self.began_ns) / 1e9, 6)
 
     def read(self, times_ns: Any) -> Floats:
-        """Return moments as positions on the axis, in its unit."""
-        per_unit = {"s": 1e9, "min": 60e9, "h": 3600e9}[self.unit]
-        return np.asarray((np.asarray(times_ns, np.int64) - self.began_ns) / per_unit, np.float64)
+        """Return moments as seconds since recording began."""
+        return np.asarray((np.asarray(times_ns, np.int64) - self.began_ns) / 1e9, np.float64)
+
+    @property
+    def limits(self) -> Span:
+        """All of the run's time, in seconds since recording began."""
+        return 0.0, self.seconds(self.ended_ns)
 
     @property
     def is_cut(self) -> bool:
@@ -58,20 +59,16 @@ class TimeAxis:
             return False
         return self.steps_ns[1] - self.steps_ns[0] < _SMALL_PART * (self.ended_ns - self.began_ns)
 
-    def axis(self) -> dict[str, Any]:
-        """Return the layout of the axis."""
-        shown = (self.began_ns, self.ended_ns)
-        if self.is_cut and self.steps_ns is not None:
-            around = (self.steps_ns[1] - self.steps_ns[0]) // 10
-            shown = (
-                max(self.steps_ns[0] - around, self.began_ns),
-                min(self.steps_ns[1] + around, self.ended_ns),
-            )
-        return {
-            "title": {"text": f"time since recording began ({self.unit})"},
-            "range": [float(moment) for moment in self.read(shown)],
-            "zeroline": False,
-        }
+    @property
+    def first_span(self) -> Span:
+        """What charts show at first: all, or the steps alone if they are a small part of it."""
+        if not self.is_cut or self.steps_ns is None:
+            return self.limits
+        around = (self.steps_ns[1] - self.steps_ns[0]) // 10
+        return (
+            self.seconds(max(self.steps_ns[0] - around, self.began_ns)),
+            self.seconds(min(self.steps_ns[1] + around, self.ended_ns)),
+        )
 
 
 def time_axis(tables: Tables) -> TimeAxis:
@@ -98,42 +95,63 @@ def time_axis(tables: Tables) -> TimeAxis:
     return TimeAxis(began_ns=began_ns, ended_ns=max(ends, default=began_ns) + 1, steps_ns=steps_ns)
 
 
-Figure: TypeAlias = dict[str, Any]
-"""The traces ("data") and the layout of a Plotly figure: what `plotly.graph_objects.Figure` takes.
-Making that takes longer than all else of the page, which needs only its JSON."""
+Span: TypeAlias = tuple[float, float]
+"""From and to, in seconds since recording began."""
 
 
-def figure(traces: Sequence[Mapping[str, Any]], layout: Layout) -> Figure:
-    """Return a Plotly figure; the layout is in addition to what all charts share."""
-    shared = {
-        "template": {"data": {"scatter": [{"type": "scatter"}]}},
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "font": {"family": "system-ui, sans-serif", "size": 12},
-        "margin": {"l": 64, "r": 32, "t": 8, "b": 44},
-        "hoverlabel": {"namelength": -1},
-    }
-    return {"data": [dict(trace) for trace in traces], "layout": {**shared, **layout}}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChartSpan:
+    """The part of a run's time that a chart is about, in so many columns."""
+
+    axis: TimeAxis
+    from_ns: int
+    to_ns: int
+    columns: int
+
+    @classmethod
+    def of(cls, axis: TimeAxis, span: Span | None = None, columns: int = MAX_COLUMNS) -> ChartSpan:
+        """Return a span within the axis; None: all of it."""
+        from_ns, to_ns = axis.began_ns, axis.ended_ns
+        if span is not None:
+            from_ns, to_ns = (
+                int(np.clip(axis.began_ns + moment_s * 1e9, axis.began_ns, axis.ended_ns))
+                for moment_s in span
+            )
+        return cls(axis=axis, from_ns=from_ns, to_ns=max(to_ns, from_ns + 1), columns=columns)
+
+    @property
+    def seconds(self) -> Span:
+        """The span in seconds since recording began."""
+        return self.axis.seconds(self.from_ns), self.axis.seconds(self.to_ns)
+
+    def edges(self) -> Floats:
+        """Return the edges of the columns, one more than there are columns."""
+        return np.linspace(self.from_ns, self.to_ns, self.columns + 1)
+
+    def overlaps(self, start_ns: Any, end_ns: Any) -> Flags:
+        """Return which of some intervals reach into the span."""
+        return np.asarray((end_ns > self.from_ns) & (start_ns < self.to_ns))
 
 
-def figure_json(drawn: Figure) -> str:
-    """Return a figure as JSON for Plotly's JavaScript, with arrays in its base64 format."""
-    return json.dumps(drawn, default=_typed_array, separators=(",", ":"))
+class Chart:
+    """A chart as data: its subclasses are frozen dataclasses, `kind` says how it is drawn."""
+
+    __slots__ = ()
+    kind: ClassVar[str]
 
 
-def _typed_array(values: Floats) -> Any:
-    if not values.size:
-        return []
-    data = base64.b64encode(values.tobytes()).decode()
-    shape = {"shape": str(values.shape)[1:-1]} if values.ndim > 1 else {}
-    return {"dtype": values.dtype.str.lstrip("<"), "bdata": data, **shape}
+def chart_json(chart: Chart) -> str:
+    """Return a chart as JSON: arrays of numbers in base64, unknown values of a list as null."""
+    return json.dumps(chart, default=_plain_data, separators=(",", ":"), allow_nan=False)
 
 
-def empty_figure(text: str) -> Figure:
-    """Return a figure that only says why there is nothing to show."""
-    note = {"text": text, "showarrow": False, "x": 0.5, "y": 0.5, "xref": "paper", "yref": "paper"}
-    hidden = {"visible": False}
-    return figure([], {"height": 120, "annotations": [note], "xaxis": hidden, "yaxis": hidden})
+def _plain_data(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        shape = {"shape": list(value.shape)} if value.ndim > 1 else {}
+        data = base64.b64encode(np.ascontiguousarray(value).tobytes()).decode()
+        return {"dtype": value.dtype.name, "data": data, **shape}
+    named = {"kind": value.kind} if isinstance(value, Chart) else {}
+    return named | {each.name: getattr(value, each.name) for each in fields(value)}
 
 
 Pooling = Literal["mean", "min", "max"]

@@ -1,0 +1,75 @@
+"""Charts of several runs: the phases of their mean steps, and their metrics' curves overlaid."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from headrace.decide.experiments.compared_runs import ComparedRun
+from headrace.decide.experiments.metric_curves import Curve
+from headrace.observe.whatif.tables import Floats
+from headrace.records.schema import PHASES
+from headrace.report.charts.base import Chart
+from headrace.report.charts.phases import BarsChart, phase_bars
+
+_RUN_COLOURS = (
+    "#3b7dd8", "#e8590c", "#2a9d8f", "#9c5fd6", "#e0a800", "#d6336c", "#7a8794", "#5c940d",
+)  # fmt: skip
+_DASHES: tuple[tuple[int, ...], ...] = ((), (8, 4), (2, 4), (8, 4, 2, 4))
+"""Lengths of dashes and gaps: of the second eight runs, the third and so on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A line of a chart."""
+
+    name: str
+    colour: str
+    dash: tuple[int, ...]  # lengths of dashes and gaps; empty: one line
+    x: Floats
+    y: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinesChart(Chart):
+    """Lines over each other."""
+
+    kind: ClassVar[str] = "lines"
+    x_title: str
+    y_title: str
+    unit: str
+    time: bool  # whether x is seconds since recording began
+    series: tuple[Line, ...]
+
+
+def phases_by_run(runs: Sequence[ComparedRun]) -> BarsChart:
+    """Return the mean step of each run, split into phases."""
+    return phase_bars(
+        [run.name for run in runs],
+        [run.step_ms for run in runs],
+        {phase: [run.phases_ms.get(phase, 0.0) for run in runs] for phase in PHASES},
+    )
+
+
+def overlaid_curves(curves: Mapping[str, Curve], order: Sequence[str]) -> LinesChart:
+    """Return a metric's curves, one a run by its name; runs keep the colours of their order."""
+    return LinesChart(
+        x_title="step",
+        y_title="",
+        unit="",
+        time=False,
+        series=tuple(
+            Line(
+                name=name,
+                colour=_RUN_COLOURS[place % len(_RUN_COLOURS)],
+                dash=_DASHES[place // len(_RUN_COLOURS) % len(_DASHES)],
+                x=np.array(curves[name].steps, np.float64),
+                y=np.array(curves[name].values, np.float64),
+            )
+            for place, name in enumerate(order)
+            if name in curves
+        ),
+    )

@@ -1,1 +1,0 @@
-"""The charts of a run: from recorded tables to Plotly figures."""

@@ -1,0 +1,1 @@
+"""The live page: runs that go on, in a browser."""

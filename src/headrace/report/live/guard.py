@@ -1,0 +1,119 @@
+"""What stands before every request of the live page: who may ask, and what browsers may do with it.
+
+- Host: a page of another site that has its name lead here (DNS rebinding) is refused.
+- Origin: only the page itself may ask, by any method.
+- Token: needed unless the server listens on this machine alone; given in the URL, it moves into a
+  cookie that browsers send for this site only.
+- Headers: nothing is loaded from elsewhere, nothing is framed, cached or guessed.
+"""
+
+from __future__ import annotations
+
+import hmac
+from dataclasses import dataclass
+from urllib.parse import urlencode, urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders, QueryParams
+from starlette.requests import Request, cookie_parser
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+_COOKIE = "headrace_token"
+_LOCAL_NAMES = frozenset({"127.0.0.1", "localhost", "::1"})
+CONTENT_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {
+    "content-security-policy": CONTENT_POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+_SAFE_METHODS = frozenset({"GET", "HEAD"})
+_REQUEST_HEADER = "x-headrace"
+"""Changes need it: a form of another site cannot send it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """Who may ask.
+
+    Attributes:
+        local: Whether the server listens on this machine alone.
+        token: The secret that a browser must have; empty: none is needed.
+    """
+
+    local: bool
+    token: str = ""
+
+
+class Guard:
+    """An ASGI application around another one; see the module."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app = app
+        self._access = access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or hand it on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers[name] = value
+            await send(message)
+
+        refusal = self._refusal(scope)
+        await (refusal or self._app)(scope, receive, send_with_headers)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        """Return the answer to a request that is not handed on; None for others."""
+        headers = Headers(scope=scope)
+        host = headers.get("host", "")
+        if self._access.local and _host_name(host) not in _LOCAL_NAMES:
+            return _refused(f"This server answers to 127.0.0.1 and localhost, not to {host!r}.")
+        origin = headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc != host:
+            return _refused(f"The page {origin!r} may not ask this server.")
+        changes = scope["method"] not in _SAFE_METHODS
+        if changes and (origin is None or headers.get(_REQUEST_HEADER) is None):
+            return _refused("Only Headrace's own page may change a run.")
+        return self._without_token(scope, headers) if self._access.token else None
+
+    def _without_token(self, scope: Scope, headers: Headers) -> Response | None:
+        known = cookie_parser(headers.get("cookie", "")).get(_COOKIE, "")
+        if _same(known, self._access.token):
+            return None
+        query = QueryParams(scope["query_string"])
+        if not _same(query.get("token", ""), self._access.token):
+            what = "is wrong" if "token" in query else "is missing"
+            return _refused(
+                f"The token {what}: open the URL that `headrace report --live` printed."
+            )
+        rest = urlencode([(name, value) for name, value in query.multi_items() if name != "token"])
+        path = Request(scope).url.path
+        answer = RedirectResponse(f"{path}?{rest}" if rest else path, status_code=303)
+        answer.set_cookie(_COOKIE, self._access.token, httponly=True, samesite="strict", path="/")
+        return answer
+
+
+def _same(one: str, other: str) -> bool:
+    return hmac.compare_digest(one.encode(), other.encode())
+
+
+def _host_name(host: str) -> str:
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _refused(why: str) -> Response:
+    return PlainTextResponse(f"{why}\n", status_code=403)

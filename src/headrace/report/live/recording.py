@@ -1,0 +1,70 @@
+"""How a running job is recorded, read and changed: on, off, deep for a while, the interval."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from headrace.core.errors import RecordsError, UsageError
+from headrace.records.live_switch import LiveSwitch
+from headrace.records.reader import Records, recorded_attempts
+
+_LONGEST_DEEP_S = 600.0
+_INTERVALS_S = (0.1, 60.0)
+
+
+def read_recording(path: Path) -> dict[str, Any]:
+    """Return how a run is recorded at this moment, as JSON's own types."""
+    switch = _switch(path)
+    if switch is None:
+        return {"recording": False, "deep": False, "interval_s": None, "stoppable": False}
+    return {
+        "recording": switch.on,
+        "deep": switch.deep,
+        "interval_s": switch.interval_s,
+        "stoppable": True,
+    }
+
+
+def change_recording(path: Path, change: dict[str, Any]) -> dict[str, Any]:
+    """Change how a running job is recorded, and return how it is then.
+
+    Raises:
+        UsageError: The change is none.
+        RecordsError: The job is not running on this host.
+    """
+    switch = _switch(path)
+    if switch is None:
+        raise RecordsError(f"{path.name} is not running on this host: there is nothing to switch.")
+    for name, value in change.items():
+        _change(switch, name, value)
+    return read_recording(path)
+
+
+def _change(switch: LiveSwitch, name: str, value: object) -> None:
+    number = float(value) if isinstance(value, int | float) else float("nan")
+    low_s, high_s = _INTERVALS_S
+    if name == "recording" and isinstance(value, bool):
+        switch.on = value
+    elif name == "deep_s" and 0 <= number <= _LONGEST_DEEP_S:
+        switch.on = True
+        switch.go_deep(number)
+    elif name == "interval_s" and low_s <= number <= high_s:
+        switch.interval_s = number
+    else:
+        raise UsageError(
+            f"{name!r} cannot be {value!r}: give recording (true or false), deep_s (0 to "
+            f"{_LONGEST_DEEP_S:g}) or interval_s ({low_s:g} to {high_s:g})."
+        )
+
+
+def _switch(path: Path) -> LiveSwitch | None:
+    """Return the switch of a run that is recorded on this host; None of others."""
+    recorded = recorded_attempts(path)
+    records = Records(path, recorded[-1]) if recorded else None
+    if records is None or not records.live:
+        return None
+    try:
+        return LiveSwitch(records.folder)
+    except RecordsError:  # it is ending
+        return None

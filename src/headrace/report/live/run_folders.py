@@ -1,0 +1,30 @@
+"""The runs below one folder, by name: what a request may reach, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from headrace.records.reader import runs_in
+
+
+class RunFolders:
+    """The runs of a folder.
+
+    A name is looked up among the runs that are there, so no part of a request becomes a path; runs
+    that a link leads out of the folder to are not among them.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder.resolve()
+
+    def by_name(self) -> dict[str, Path]:
+        """Return the folders of all runs by their names, such as base or sweep/3."""
+        found = {}
+        for path in runs_in(self.folder):
+            if path.resolve().is_relative_to(self.folder):
+                found[path.relative_to(self.folder).as_posix()] = path
+        return found
+
+    def find(self, name: str) -> Path | None:
+        """Return a run's folder; None: there is no such run."""
+        return self.by_name().get(name)

@@ -1,0 +1,128 @@
+"""The list of runs: what is known of each without reading its records."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from headrace.core.errors import LaunchError
+from headrace.records.reader import Records, recorded_attempts
+from headrace.records.run_folder import Attempt, RunFolder, running_pid
+from headrace.report.live.run_folders import RunFolders
+
+RunState = Literal["running", "done", "failed", "killed", "unknown"]
+_ENDED = frozenset({"done", "failed"})
+"""States that last: those of a new attempt change run.json."""
+_DIAGNOSIS = "diagnosis.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """A run in the list; None is unknown."""
+
+    name: str
+    state: RunState
+    began_unix_s: float | None
+    age_s: float | None  # since it began
+    script: str
+    ranks: int | None
+    attempts: int
+    samples_per_s: float | None
+    data_wait_share: float | None
+    cost: str | None
+    verdict: str
+    fault: str  # what cannot be read of it, and why
+
+
+def run_state(path: Path, attempt: Attempt | None) -> RunState:
+    """Return how a run is doing, by its last attempt, its launcher and who holds its records."""
+    if attempt is not None and attempt.exit_code is None and running_pid(attempt.launcher):
+        return "running"  # also before its first records
+    recorded = recorded_attempts(path)
+    if recorded and Records(path, recorded[-1]).live:
+        return "running"
+    if attempt is None:
+        return "unknown"
+    if attempt.exit_code is None:
+        return "killed"
+    return "failed" if attempt.exit_code else "done"
+
+
+class RunList:
+    """The runs of a folder, the latest first; what has not changed is not read again."""
+
+    def __init__(self, folders: RunFolders) -> None:
+        self._folders = folders
+        self._known: dict[Path, tuple[Any, RunSummary]] = {}
+
+    def read(self) -> dict[str, Any]:
+        """Return the list as JSON's own types."""
+        summaries = [self._summary(name, path) for name, path in self._folders.by_name().items()]
+        summaries.sort(key=lambda each: -(each.began_unix_s or 0.0))
+        now_s = time.time()
+        return {
+            "folder": str(self._folders.folder),
+            "runs": [
+                {**asdict(each), "age_s": _age_s(each.began_unix_s, now_s)} for each in summaries
+            ],
+        }
+
+    def _summary(self, name: str, path: Path) -> RunSummary:
+        stamp = _stamp(path)
+        known = self._known.get(path)
+        if known is None or known[0] != stamp or known[1].state not in _ENDED:
+            known = self._known[path] = stamp, _read_summary(name, path)
+        return known[1]
+
+
+def _stamp(path: Path) -> tuple[Any, ...]:
+    """Return what changes when a run's attempts, records or diagnosis do."""
+    found: list[tuple[int, int] | None] = []
+    for file in ("run.json", _DIAGNOSIS, "records"):
+        try:
+            status = (path / file).stat()
+        except OSError:
+            found.append(None)
+        else:
+            found.append((status.st_mtime_ns, status.st_size))
+    return tuple(found)
+
+
+def _age_s(began_unix_s: float | None, now_s: float) -> float | None:
+    return None if began_unix_s is None else max(now_s - began_unix_s, 0.0)
+
+
+def _read_summary(name: str, path: Path) -> RunSummary:
+    attempts: tuple[Attempt, ...] = ()
+    fault = ""
+    try:
+        attempts = RunFolder(path).attempts()
+    except LaunchError as error:
+        fault = str(error)
+    last = attempts[-1] if attempts else None
+    verdict = _read_verdict(path)
+    return RunSummary(
+        name=name,
+        state=run_state(path, last),
+        began_unix_s=attempts[0].started_s if attempts else None,
+        age_s=None,
+        script=Path(last.argv[0]).name if last is not None and last.argv else "",
+        ranks=last.world_size if last is not None else None,
+        attempts=len(attempts),
+        samples_per_s=None,
+        data_wait_share=verdict.get("data_wait_share"),
+        cost=None,
+        verdict=verdict.get("sentence", ""),
+        fault=fault,
+    )
+
+
+def _read_verdict(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads((path / _DIAGNOSIS).read_text(encoding="utf-8"))["verdict"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    return found if isinstance(found, dict) else {}

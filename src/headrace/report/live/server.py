@@ -1,0 +1,86 @@
+"""The live page's server: its address, and its life."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import secrets
+import socket
+from collections.abc import Callable
+from contextlib import closing
+from urllib.parse import quote
+
+import uvicorn
+
+from headrace.core.errors import UsageError
+from headrace.report.live.app import RunActions, live_app
+from headrace.report.live.guard import Access
+from headrace.report.live.run_folders import RunFolders
+
+DEFAULT_PORT = 8600
+_PORTS_TRIED = 100
+_IN_USE = frozenset({errno.EADDRINUSE, errno.EACCES})
+_GRACE_S = 1  # for answers under way when the server is ended
+
+
+def serve(
+    folders: RunFolders,
+    actions: RunActions,
+    *,
+    address: str,
+    port: int,
+    run: str | None,
+    ready: Callable[[str, int], None],
+) -> None:
+    """Serve the page until this process is interrupted.
+
+    Args:
+        folders: The runs.
+        actions: How runs are stopped and resumed.
+        address: The address to listen on; any but a loopback address needs a token, which is made.
+        port: The port; if it is in use, the next free one is taken.
+        run: The name of the run to open first; None: the list.
+        ready: Called with the URL and the port that was taken.
+
+    Raises:
+        UsageError: The address is none of this machine.
+    """
+    listener = _listen(address, port)
+    with closing(listener):
+        taken = listener.getsockname()[1]
+        local = ipaddress.ip_address(address).is_loopback
+        token = "" if local else secrets.token_urlsafe(24)
+        config = uvicorn.Config(
+            live_app(folders, actions, Access(local=local, token=token)),
+            log_level="warning",
+            access_log=False,
+            timeout_graceful_shutdown=_GRACE_S,
+            server_header=False,
+        )
+        shown = f"[{address}]" if ":" in address else address
+        path = f"/runs/{quote(run)}" if run else "/"
+        ready(f"http://{shown}:{taken}{path}{f'?token={token}' if token else ''}", taken)
+        uvicorn.Server(config).run(sockets=[listener])
+
+
+def _listen(address: str, port: int) -> socket.socket:
+    """Return a socket that listens on a port, or on the next free one; raises UsageError."""
+    try:
+        family = socket.AF_INET6 if ipaddress.ip_address(address).version == 6 else socket.AF_INET
+    except ValueError:
+        raise UsageError(
+            f"--bind {address}: give an IP address of this machine, such as 127.0.0.1."
+        ) from None
+    for tried in range(port, min(port + _PORTS_TRIED, 65536)):
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((address, tried))
+            listener.listen(128)
+        except OSError as error:
+            listener.close()
+            if error.errno not in _IN_USE:
+                raise UsageError(f"--bind {address}: {error.strerror}.") from error
+        else:
+            return listener
+    raise UsageError(f"All ports from {port} on are in use: give another one with --port.")

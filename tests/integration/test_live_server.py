@@ -1,0 +1,308 @@
+"""The live page's server: what it answers, to whom, and what it never shows."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jobs import eventually, headrace, run_here, started
+from pages import Page
+from recorded import SCRIPTS
+from services.live_server import LiveServer, live_server
+
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>"
+TRAIN = """
+import sys, time
+import torch
+from points import Descent
+from torch.utils.data import DataLoader, TensorDataset
+
+model = torch.nn.Linear(4, 1)
+optimizer = Descent(model.parameters())
+loader = DataLoader(TensorDataset(torch.randn(64, 4)), batch_size=4)
+deadline = time.monotonic() + float(sys.argv[1])
+print("the first line", sys.argv[-1], flush=True)
+epoch = 0
+while epoch < 1 or time.monotonic() < deadline:
+    for (batch,) in loader:
+        model(batch).mean().backward()
+        optimizer.step()
+    epoch += 1
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("live")
+    (folder / "train.py").write_text(TRAIN)
+    ended = run_here(
+        folder, "run", "--name", "base", "train.py", "0", HOSTILE, PYTHONPATH=str(SCRIPTS)
+    )
+    assert ended.returncode == 0, ended.stderr
+    (folder / "outside").mkdir()
+    shutil.copytree(folder / "runs" / "base", folder / "outside" / "secret")
+    (folder / "runs" / "linked").symlink_to(folder / "outside" / "secret")
+    (folder / "runs" / "base" / "logs" / "attempt-1" / "passwd").symlink_to("/etc/passwd")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[LiveServer]:
+    with live_server(folder, "--port", "0") as server:
+        yield server
+
+
+def test_documents_load_only_their_own_script_and_style(server: LiveServer):
+    for path in ("/", "/runs/base", "/compare?run=base&run=base"):
+        answer = server.ask(path)
+        assert answer.status == 200
+        page = Page(answer.body.decode())
+        loaded = [value for _, attributes in page.elements for value in (
+            attributes.get("src"), attributes.get("href")) if value]  # fmt: skip
+        assert all(value.startswith(("/", "#", "data:")) for value in loaded)
+        policy = answer.headers["content-security-policy"]
+        assert "script-src 'self'" in policy
+        assert "unsafe" not in policy
+        assert page.scripts == []
+    assert server.ask("/static/page.js").headers["content-type"].startswith("text/javascript")
+
+
+def test_the_list_has_every_run_but_those_a_link_leads_out_to(server: LiveServer):
+    found = server.ask("/api/runs").json
+    (run,) = found["runs"]
+    assert (run["name"], run["state"], run["script"], run["ranks"]) == (
+        "base",
+        "done",
+        "train.py",
+        1,
+    )
+    assert "step" in run["verdict"]
+    assert run["age_s"] > 0
+
+
+def test_sections_are_those_of_the_file_and_their_texts_are_escaped(server: LiveServer):
+    found = server.ask("/runs/base/sections").json
+    written = Page((server_folder(server) / "base" / "report.html").read_text())
+    sections = [attributes["id"] for tag, attributes in written.elements if tag == "section"]
+    assert [section["id"] for section in found["sections"]] == sections
+    shown = Page("".join(section["html"] for section in found["sections"]))
+    assert shown.scripts == []
+    assert "img" not in shown.tags
+    assert HOSTILE in shown.text
+    again = server.ask("/runs/base/sections").json
+    assert [each["stamp"] for each in again["sections"]] == [
+        each["stamp"] for each in found["sections"]
+    ]
+
+
+def server_folder(server: LiveServer) -> Path:
+    return Path(server.ask("/api/runs").json["folder"])
+
+
+def test_charts_are_those_of_the_file_and_follow_a_span(server: LiveServer):
+    written = Page((server_folder(server) / "base" / "report.html").read_text()).charts
+    assert written.keys() >= {"heatmap", "timeline", "phases"}
+    for name, chart in written.items():
+        found = server.ask(f"/runs/base/charts/{name}").json
+        assert (found["kind"], found.keys()) == (chart["kind"], chart.keys())
+    limits = written["timeline"]["limits"]
+    begin, end = written["timeline"]["first_span"]
+    middle = (begin + end) / 2
+    part = server.ask(f"/runs/base/charts/timeline?from={middle}&to={end}&columns=7").json
+    assert part["limits"] == limits
+    assert part["span"] == [pytest.approx(middle, abs=1e-5), pytest.approx(end, abs=1e-5)]
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "said"),
+    [
+        ("/runs/none", 404, "no run 'none'"),
+        ("/runs/none/events", 404, "no run 'none'"),
+        ("/runs/linked", 404, "no run 'linked'"),
+        ("/runs/..%2f..%2fetc", 404, "no run"),
+        ("/runs/base/../../outside/secret", 404, "no run"),
+        ("/runs/%2e%2e/outside/secret/sections", 404, "no run"),
+        ("/runs/base%00/sections", 404, "no run"),
+        ("/runs//etc/passwd", 404, "no run"),
+        ("/static/..%2fdocument.py", 404, ""),
+        ("/static/page.py", 404, "no such file"),
+        ("/runs/base/charts/none", 404, "no chart 'none'"),
+        ("/runs/base/charts/heatmap?from=3&to=1", 404, "`from` before `to`"),
+        ("/runs/base/charts/heatmap?from=nan&to=1", 404, "`from` before `to`"),
+        ("/runs/base/charts/heatmap?from=0&to=inf", 404, "`from` before `to`"),
+        ("/runs/base/charts/heatmap?columns=-1", 404, "whole number"),
+        ("/runs/base/charts/heatmap?columns=0", 404, "whole number"),
+        ("/runs/base/sections?from=x&to=", 404, "`from` before `to`"),
+        ("/runs/base/logs/attempt-1/passwd", 404, "no log"),
+        ("/runs/base/logs/..%2f..%2frun.json", 404, "no log"),
+        ("/runs/base/logs/%2fetc%2fpasswd", 404, "no log"),
+        ("/compare?run=base", 400, "two runs"),
+        ("/compare?run=base&run=none", 404, "no run 'none'"),
+    ],
+)
+def test_what_is_not_there_is_said_and_nothing_else_is_shown(
+    server: LiveServer, path: str, status: int, said: str
+):
+    answer = server.ask(path)
+    assert answer.status == status
+    assert said in answer.body.decode()
+    assert b"root:" not in answer.body
+    assert b"Traceback" not in answer.body
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Host": "evil.example"},
+        {"Host": "127.0.0.1.evil.example:80"},
+        {"Host": ""},
+        {"Host": "[::1"},
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+    ],
+)
+@pytest.mark.parametrize("path", ["/", "/api/runs", "/static/page.js", "/runs/base/events"])
+def test_other_sites_get_nothing_by_any_path(
+    server: LiveServer, path: str, headers: dict[str, str]
+):
+    answer = server.ask(path, **headers)
+    assert answer.status == 403
+    assert b"base" not in answer.body
+
+
+def test_changes_come_from_the_page_alone(server: LiveServer):
+    for headers in (
+        {},
+        {"X_Headrace": "1"},
+        {"Origin": server.origin},
+        {"Origin": "http://evil.example", "X_Headrace": "1"},
+    ):
+        for path in ("/runs/base/stop", "/runs/base/resume", "/runs/base/switch"):
+            assert server.ask(path, "POST", {}, **headers).status == 403
+    assert server.ask("/runs/base/stop").status == 404
+    refused = server.change("/runs/base/stop")
+    assert refused.status == 404
+    assert "not running on this host" in refused.json["error"]
+
+
+def test_the_page_answers_under_a_forwarded_port_of_localhost(server: LiveServer):
+    assert server.ask("/api/runs", Host="localhost:9999").status == 200
+
+
+def test_logs_are_listed_searched_and_cut(server: LiveServer):
+    names = [file["name"] for file in server.ask("/runs/base/logs").json["files"]]
+    assert "attempt-1/rank-0.stdout" in names
+    assert not [name for name in names if "passwd" in name]
+    found = server.ask("/runs/base/logs/attempt-1/rank-0.stdout?query=FIRST").json
+    assert found["matches"] == 1
+    assert found["lines"][0].startswith("the first line")
+    assert server.ask("/runs/base/logs/attempt-1/rank-0.stdout?query=none").json["lines"] == []
+
+
+def test_a_running_job_is_followed_switched_and_stopped(folder: Path, server: LiveServer):
+    arguments = ("--name", "going", "train.py", "600")
+    os.environ["PYTHONPATH"] = str(SCRIPTS)
+    try:
+        with started(folder, *arguments) as job:
+            eventually(lambda: state_of(server, "going") == "running", "the run in the list")
+            first = eventually(lambda: steps_shown(server), "its first steps")
+            eventually(lambda: steps_shown(server) > first, "more steps")
+            switch = server.ask("/runs/going/switch").json
+            assert switch["recording"]
+            changed = server.change("/runs/going/switch", {"interval_s": 2.0, "recording": False})
+            assert (changed.json["interval_s"], changed.json["recording"]) == (2.0, False)
+            assert server.change("/runs/going/switch", {"deep_s": 20}).json["deep"]
+            for wrong in ({"interval_s": 0}, {"deep_s": "x"}, {"recording": 1}, {"other": 1}):
+                answer = server.change("/runs/going/switch", wrong)
+                assert answer.status == 404
+                assert "cannot be" in answer.json["error"]
+            assert server.change("/runs/going/stop").json["done"] == "going was stopped."
+            job.wait(60)
+    finally:
+        del os.environ["PYTHONPATH"]
+    assert state_of(server, "going") == "failed"
+
+
+def state_of(server: LiveServer, name: str) -> str | None:
+    runs = {run["name"]: run for run in server.ask("/api/runs").json["runs"]}
+    return runs[name]["state"] if name in runs else None
+
+
+def steps_shown(server: LiveServer) -> float:
+    """Return the end of the last step that the chart has; 0 without any."""
+    answer = server.ask("/runs/going/charts/timeline?columns=2000")
+    if answer.status != 200:
+        return 0.0
+    ends = Page(f'<script type="application/json" id="model-x">{answer.body.decode()}</script>')
+    return max(ends.charts["x"]["rows"][0]["end_s"], default=0.0)
+
+
+def test_events_tell_of_records_and_of_a_run_that_is_gone(folder: Path, server: LiveServer):
+    shutil.copytree(folder / "runs" / "base", folder / "runs" / "copy", symlinks=True)
+    with socket.create_connection(tuple(server.netloc.split(":")), timeout=60) as connection:
+        connection.sendall(
+            f"GET /runs/copy/events HTTP/1.1\r\nHost: {server.netloc}\r\n\r\n".encode()
+        )
+        stream = connection.makefile("rb")
+        first = json.loads(next_event(stream, b"event: changed"))
+        assert first["state"] == "done"
+        assert first["now_s"] > 0
+
+
+def next_event(stream, name: bytes) -> bytes:
+    while (line := stream.readline()).strip() != name:
+        assert line, "the stream ended"
+    return stream.readline().removeprefix(b"data: ")
+
+
+def test_other_addresses_need_the_token_which_moves_into_a_cookie(folder: Path):
+    with live_server(folder, "--bind", "0.0.0.0", "--port", "0") as server:  # noqa: S104
+        port = server.netloc.rpartition(":")[2]
+        at_home = LiveServer(f"http://127.0.0.1:{port}", server.process)
+        token = server.url.partition("token=")[2]
+        assert len(token) >= 32
+        assert at_home.ask("/").status == 403
+        assert "is missing" in at_home.ask("/api/runs").body.decode()
+        assert "is wrong" in at_home.ask(f"/?token={token[:-1]}").body.decode()
+        moved = at_home.ask(f"/runs/base?token={token}&x=1")
+        assert (moved.status, moved.headers["location"]) == (303, "/runs/base?x=1")
+        cookie = moved.headers["set-cookie"]
+        assert re.search("httponly", cookie, re.IGNORECASE)
+        assert re.search("samesite=strict", cookie, re.IGNORECASE)
+        assert at_home.ask("/api/runs", Cookie=cookie.partition(";")[0]).status == 200
+        assert at_home.ask("/api/runs", Cookie="headrace_token=wrong").status == 403
+
+
+def test_a_port_in_use_is_replaced_by_the_next_free_one(folder: Path, server: LiveServer):
+    port = server.netloc.rpartition(":")[2]
+    with live_server(folder, "--port", port) as other:
+        assert other.netloc != server.netloc
+        assert other.ask("/api/runs").status == 200
+        assert f"Port {port} is in use" in (folder / "live.out").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nothing"], "There is no run 'nothing'"),
+        (["--bind", "example.com"], "give an IP address"),
+        (["--bind", "203.0.113.9"], "--bind 203.0.113.9"),
+        (["--output", "x.html"], "give one of them"),
+    ],
+)
+def test_wrong_arguments_are_one_sentence(folder: Path, arguments: list[str], said: str):
+    done = subprocess.run(
+        [*headrace("report", "--live"), *arguments],
+        cwd=folder, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr

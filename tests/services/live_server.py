@@ -1,0 +1,89 @@
+"""`headrace report --live` as a process of its own, and requests to it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from jobs import clean_environment, eventually
+
+_ANSWER_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+@dataclass(slots=True)
+class LiveServer:
+    url: str  # as it was printed, with the token if there is one
+    process: subprocess.Popen[bytes]
+
+    @property
+    def netloc(self) -> str:
+        return urlsplit(self.url).netloc
+
+    @property
+    def origin(self) -> str:
+        return f"http://{self.netloc}"
+
+    def ask(self, path: str, method: str = "GET", body: Any = None, **headers: str) -> Answer:
+        """Send a request; `_` in a header's name is `-`."""
+        connection = http.client.HTTPConnection(self.netloc, timeout=_ANSWER_S)
+        try:
+            shown = {name.replace("_", "-"): value for name, value in headers.items()}
+            data = None if body is None else json.dumps(body)
+            connection.request(method, path, data, shown)
+            answer = connection.getresponse()
+            return Answer(answer.status, dict(answer.getheaders()), answer.read())
+        finally:
+            connection.close()
+
+    def change(self, path: str, body: Any = None) -> Answer:
+        """Send a request as the page itself does."""
+        return self.ask(path, "POST", body, Origin=self.origin, X_Headrace="1")
+
+
+@contextmanager
+def live_server(folder: Path, *arguments: str) -> Iterator[LiveServer]:
+    """Serve the runs below a folder; it is ended with ctrl-C, and must end by that."""
+    printed = folder / "live.out"
+    with printed.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "headrace.cli.main", "report", "--live", *arguments],
+            cwd=folder, env=clean_environment(), stdin=subprocess.DEVNULL,
+            stdout=out, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+    try:
+        url = eventually(lambda: _printed_url(printed, process), "the server's URL")
+        yield LiveServer(url, process)
+        process.send_signal(signal.SIGINT)
+        process.wait(_ANSWER_S)
+        assert "Traceback" not in printed.read_text()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _printed_url(printed: Path, process: subprocess.Popen[bytes]) -> str | None:
+    text = printed.read_text()
+    assert process.poll() is None, text
+    found = re.search(r" at (http://\S+)  \(", text)
+    return found[1] if found else None

@@ -1,0 +1,172 @@
+// A chart's place in the page: gets its model, draws it, and says why where there is nothing to draw.
+import type { Chart } from "./charts/chart";
+import { Bars } from "./charts/bars";
+import { steerByKeys } from "./charts/brush";
+import { Columns } from "./charts/columns";
+import { Flame } from "./charts/flame";
+import { Heatmap } from "./charts/heatmap";
+import { Lines } from "./charts/lines";
+import { Scatter } from "./charts/scatter";
+import { Steps } from "./charts/steps";
+import { sourceOf, type ChartSource } from "./chart_source";
+import { make, oncePerFrame } from "./elements";
+import { ModelFault, readModel } from "./model_reader";
+import type { Model } from "./models";
+import { sentence, ServerFault, Unreachable } from "./server";
+import { timeSpan, type Reason } from "./time_span";
+
+const PAPER_PX = 680; // the width between the margins of a printed page
+
+function makeChart(place: HTMLElement, model: Model, width: number): Chart {
+  switch (model.kind) {
+    case "heatmap": return new Heatmap(place, model, width) as Chart;
+    case "steps": return new Steps(place, model, width) as Chart;
+    case "bars": return new Bars(place, model, width) as Chart;
+    case "columns": return new Columns(place, model, width) as Chart;
+    case "flame": return new Flame(place, model, width) as Chart;
+    case "lines": return new Lines(place, model, width) as Chart;
+    case "scatter": return new Scatter(place, model, width) as Chart;
+  }
+}
+
+/** Returns why a model leaves nothing to see, null if there is something. */
+function whyEmpty(model: Model): string | null {
+  const none = {
+    heatmap: () => model.kind === "heatmap" && model.bands.every(({ rows }) => rows.length === 0),
+    steps: () => model.kind === "steps" && model.rows.every(({ starts }) => starts.length === 0),
+    bars: () => model.kind === "bars" && model.rows.length === 0,
+    columns: () => model.kind === "columns" && model.series.every(({ values }) => values.length === 0),
+    flame: () => model.kind === "flame" && !(model.root.value > 0),
+    lines: () => model.kind === "lines" && model.series.every(({ x }) => x.length === 0),
+    scatter: () => model.kind === "scatter" && model.groups.every(({ points }) => points.length === 0),
+  }[model.kind]();
+  if (!none) return null;
+  return timeSpan.part
+    ? "Nothing was recorded in this span of time. Press Escape on a chart, or double-click one, to show all of it."
+    : "Nothing was recorded for this chart so far.";
+}
+
+export class ChartPlace {
+  private readonly source: ChartSource;
+  private readonly message = make("p", { className: "note", hidden: true });
+  private readonly size: ResizeObserver;
+  private readonly ask = oncePerFrame(() => void this.load());
+  private readonly drawSoon = oncePerFrame(() => this.attempt(() => this.chart?.redraw()));
+  private chart: Chart | null = null;
+  private kind: Model["kind"] | null = null;
+  private request: AbortController | null = null;
+  private followsTime = false;
+  private frozen = false;
+  private width = 0;
+
+  constructor(readonly place: HTMLElement) {
+    this.source = sourceOf(place);
+    place.replaceChildren(this.message);
+    this.size = new ResizeObserver(() => this.fit(place.clientWidth));
+    this.size.observe(place);
+  }
+
+  /** Whether a newer model may differ from the one shown. */
+  get isLive(): boolean {
+    return this.source.dependsOnSpan;
+  }
+
+  /** Asks for the newest model, at most once a frame; an older answer that comes later is dropped. */
+  refresh(): void {
+    if (this.width > 0 && !this.frozen) this.ask();
+  }
+
+  /** Keeps what is shown from now on: there is nobody left to ask. */
+  freeze(): void {
+    this.frozen = this.chart !== null;
+  }
+
+  followSpan(reason: Reason): void {
+    if (this.followsTime) this.drawSoon(); // what is at hand is stretched meanwhile
+    if (this.source.dependsOnSpan && reason === "chosen") this.refresh();
+  }
+
+  redraw(): void {
+    this.drawSoon();
+  }
+
+  /** Draws for paper at once, as the browser prints right after this; or for the screen again. */
+  print(on: boolean): void {
+    this.attempt(() => this.chart?.resize(on ? PAPER_PX : this.width));
+    this.attempt(() => this.chart?.redraw());
+  }
+
+  remove(): void {
+    this.size.disconnect();
+    this.request?.abort();
+    this.chart?.remove();
+  }
+
+  private fit(width: number): void {
+    if (width === this.width || width === 0) return; // 0: in a closed part of the page
+    this.width = width;
+    if (this.chart) this.attempt(() => this.chart?.resize(width));
+    else this.ask();
+  }
+
+  private async load(): Promise<void> {
+    this.request?.abort();
+    const request = (this.request = new AbortController());
+    try {
+      const raw = await this.source.load(this.width, request.signal);
+      if (!request.signal.aborted) this.show(readModel(raw));
+    } catch (error) {
+      const stays = this.chart !== null && error instanceof Unreachable;
+      if (!request.signal.aborted && !stays) this.fail(error);
+    }
+  }
+
+  private show(model: Model): void {
+    const limits = "limits" in model ? model.limits : null;
+    if (limits) timeSpan.learn(limits, "first" in model ? model.first : null);
+    const why = whyEmpty(model);
+    this.say(why);
+    if (why !== null) return this.clear();
+    if (this.chart && this.kind === model.kind) {
+      this.chart.show(model);
+      return;
+    }
+    this.clear();
+    this.followsTime = limits !== null;
+    // Children of an image are no elements for screen readers; those of a group are.
+    if (["flame", "steps", "lines", "columns"].includes(model.kind)) this.place.role = "group";
+    if (this.followsTime) steerByKeys(this.place);
+    this.kind = model.kind;
+    this.chart = makeChart(this.place, model, this.width);
+    this.place.dispatchEvent(new CustomEvent("headrace-drawn", { bubbles: true, detail: this.followsTime }));
+  }
+
+  private attempt(draw: () => void): void {
+    try {
+      draw();
+    } catch (error) {
+      this.fail(error);
+    }
+  }
+
+  private fail(error: unknown): void {
+    this.clear();
+    if (error instanceof ServerFault) return this.say(sentence(error));
+    if (!(error instanceof ModelFault)) console.error(error);
+    this.say(
+      `This chart cannot be drawn. ${sentence(error)} The page may be older than its data, or damaged: ` +
+      "reload it, or make the report again.",
+    );
+  }
+
+  private clear(): void {
+    this.chart?.remove();
+    this.chart = null;
+    this.kind = null;
+  }
+
+  private say(text: string | null): void {
+    this.message.textContent = text;
+    this.message.hidden = text === null;
+  }
+}

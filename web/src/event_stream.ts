@@ -1,0 +1,77 @@
+// The stream of a server's events, with a banner for as long as it is interrupted.
+import { showBanner } from "./banner";
+
+const SUBJECT = "connection";
+const RETRY_MS = 3000;
+
+type Listener = (data: unknown) => void;
+
+function parse(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return null;
+  }
+}
+
+export class EventStream {
+  private source: EventSource | null = null;
+  private isClosed = false;
+  private wasInterrupted = false;
+  private retry = 0; // the timer of the next try
+
+  /** `onReturn` is called when the stream is back after it was interrupted: events were missed. */
+  constructor(
+    private readonly address: string,
+    private readonly listeners: Record<string, Listener>,
+    private readonly onReturn: () => void,
+  ) {
+    this.open();
+    addEventListener("offline", () => this.interrupt("this computer is offline"));
+    addEventListener("online", () => this.open());
+    // A page that the browser keeps for its back button must not hold a connection, of which there are few.
+    addEventListener("pagehide", () => this.source?.close());
+    addEventListener("pageshow", (event) => {
+      if (!event.persisted) return;
+      this.wasInterrupted = true;
+      this.open();
+    });
+  }
+
+  /** Ends the stream for good: nothing will come any more. */
+  close(): void {
+    this.isClosed = true;
+    this.source?.close();
+    clearTimeout(this.retry);
+    showBanner(SUBJECT, null);
+  }
+
+  private open(): void {
+    if (this.isClosed) return;
+    this.source?.close();
+    clearTimeout(this.retry);
+    const source = (this.source = new EventSource(this.address));
+    source.addEventListener("open", () => {
+      showBanner(SUBJECT, null);
+      if (this.wasInterrupted) this.onReturn();
+      this.wasInterrupted = false;
+    });
+    source.addEventListener("error", () => {
+      this.interrupt("the server does not answer; it may have been stopped");
+      // After some errors, such as an answer with status 500, a browser does not try again by itself.
+      if (source.readyState === EventSource.CLOSED) this.retry = setTimeout(() => this.open(), RETRY_MS);
+    });
+    for (const [name, listener] of Object.entries(this.listeners)) {
+      source.addEventListener(name, (event) => {
+        const data = parse((event as MessageEvent<string>).data);
+        if (data !== null) listener(data);
+      });
+    }
+  }
+
+  private interrupt(why: string): void {
+    if (this.isClosed) return;
+    this.wasInterrupted = true;
+    showBanner(SUBJECT, `Not connected: ${why}. What is shown may be old. Trying again.`);
+  }
+}

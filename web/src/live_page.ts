@@ -1,0 +1,96 @@
+// A run's live page: follows the server's events, and keeps charts and sections at what they say.
+import { showBanner } from "./banner";
+import type { ChartsOfPage } from "./charts_of_page";
+import { Controls } from "./controls";
+import { oncePerFrame } from "./elements";
+import { EventStream } from "./event_stream";
+import { Logs } from "./logs";
+import { SectionUpdate, type NewSection } from "./section_update";
+import { askServer, sentence, Unreachable } from "./server";
+import { timeSpan } from "./time_span";
+
+interface Changed {
+  records: number;
+  sections: number;
+  state: string;
+}
+
+interface Answer {
+  subtitle: string;
+  state: string;
+  sections: NewSection[];
+}
+
+export class LivePage {
+  private readonly update: SectionUpdate;
+  private readonly stream: EventStream;
+  private readonly controls: Controls | null;
+  private readonly logs: Logs | null;
+  private readonly askSections = oncePerFrame(() => void this.loadSections());
+  private isGone = false;
+  private seen: Changed | null = null;
+  private request: AbortController | null = null;
+
+  constructor(private readonly address: string, private readonly charts: ChartsOfPage) {
+    this.update = new SectionUpdate(() => charts.update());
+    const controls = document.getElementById("controls");
+    const logs = document.getElementById("logs");
+    this.controls = controls && new Controls(controls, address);
+    this.logs = logs && new Logs(logs, address);
+    timeSpan.onChange((reason) => reason === "chosen" && this.askSections());
+    this.stream = new EventStream(
+      `${address}/events`,
+      { changed: (data) => this.take(data as Changed), gone: (data) => this.leave(data as { error?: string }) },
+      () => this.refresh(),
+    );
+  }
+
+  private take(now: Changed): void {
+    const last = this.seen;
+    this.seen = now;
+    if (!last) return this.askSections(); // the run may have changed since the page was made
+    if (now.records !== last.records) {
+      if (timeSpan.touchesEnd) this.charts.refresh();
+      this.logs?.refresh();
+    }
+    if (now.sections !== last.sections || now.state !== last.state) this.askSections();
+    if (now.state !== last.state) this.controls?.refresh();
+  }
+
+  private refresh(): void {
+    this.charts.refresh();
+    this.askSections();
+    this.controls?.refresh();
+    this.logs?.refresh();
+  }
+
+  private leave({ error }: { error?: string }): void {
+    this.isGone = true;
+    this.stream.close();
+    this.charts.freeze();
+    this.controls?.end();
+    showBanner("run", `${error ?? "The run is gone."} What is shown stays readable.`);
+  }
+
+  private async loadSections(): Promise<void> {
+    if (this.isGone) return;
+    this.request?.abort();
+    const request = (this.request = new AbortController());
+    const query = new URLSearchParams();
+    if (timeSpan.chosen) {
+      query.set("from", String(timeSpan.chosen[0]));
+      query.set("to", String(timeSpan.chosen[1]));
+    }
+    try {
+      const answer = await askServer<Answer>(`${this.address}/sections?${query}`, { signal: request.signal });
+      if (request.signal.aborted) return;
+      showBanner("sections", null);
+      const subtitle = document.getElementById("subtitle");
+      if (subtitle) subtitle.textContent = answer.subtitle;
+      this.update.apply(answer.sections);
+    } catch (error) {
+      if (request.signal.aborted || error instanceof Unreachable) return;
+      showBanner("sections", `The text could not be brought up to date. ${sentence(error)}`);
+    }
+  }
+}

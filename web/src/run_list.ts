@@ -1,0 +1,192 @@
+// The list of runs: filtered and sorted by the reader, with ticks that choose which to compare.
+import { button, make } from "./elements";
+import { EventStream } from "./event_stream";
+import { durationText, momentText, numberText } from "./number_text";
+import { askServer, runAddress, sentence } from "./server";
+
+interface Run {
+  name: string;
+  state: string;
+  began_unix_s: number;
+  age_s: number;
+  script: string;
+  ranks: number;
+  samples_per_s: number | null;
+  data_wait_share: number | null;
+  cost: string | null;
+  verdict: string;
+  fault: string;
+}
+
+interface Runs {
+  runs: Run[];
+  folder: string;
+}
+
+type Value = string | number | null;
+
+interface Column {
+  title: string;
+  isNumber?: boolean;
+  value(run: Run): Value; // to sort by
+  show?(run: Run): Node | string;
+}
+
+function firstNumber(text: string | null): number | null {
+  const found = /[\d.]+/.exec((text ?? "").replaceAll(",", ""));
+  return found ? Number(found[0]) : null;
+}
+
+const STATE_BADGES: Record<string, string> = { running: "info", failed: "critical", killed: "serious" };
+
+const COLUMNS: readonly Column[] = [
+  { title: "Run", value: (run) => run.name, show: (run) => make("a", { href: runAddress(run.name) }, run.name) },
+  {
+    title: "State", value: (run) => run.state,
+    show: (run) => make("span", { className: `badge ${STATE_BADGES[run.state] ?? ""}` }, run.state),
+  },
+  {
+    title: "Began", value: (run) => run.began_unix_s,
+    show: (run) => make("span", { title: momentText(run.began_unix_s) }, `${durationText(run.age_s)} ago`),
+  },
+  { title: "Script", value: (run) => run.script, show: (run) => make("code", { title: run.script }, run.script) },
+  { title: "Ranks", isNumber: true, value: (run) => run.ranks },
+  { title: "Samples/s", isNumber: true, value: (run) => run.samples_per_s },
+  {
+    title: "Data wait", isNumber: true, value: (run) => run.data_wait_share,
+    show: (run) => (run.data_wait_share === null ? "" : `${Math.round(run.data_wait_share * 100)}%`),
+  },
+  {
+    title: "Cost", isNumber: true, value: (run) => firstNumber(run.cost),
+    show: (run) => run.cost ?? "",
+  },
+  { title: "Verdict", value: (run) => run.fault || run.verdict },
+];
+const BEGAN = 2;
+
+function compare(a: Value, b: Value): number {
+  if (a === null || b === null) return a === b ? 0 : a === null ? 1 : -1; // unknown ones last
+  if (typeof a === "number" && typeof b === "number") return a - b;
+  return String(a).localeCompare(String(b), "en", { numeric: true });
+}
+
+export class RunList {
+  private readonly filter = make("input", {
+    type: "search", placeholder: "Filter by name, script, state or verdict", ariaLabel: "Filter the runs",
+  });
+  private readonly compare = button("Compare", () => this.goCompare());
+  private readonly status = make("span", { className: "small", role: "status" });
+  private readonly heads = COLUMNS.map(({ title }, place) => button(title, () => this.sortBy(place), "head"));
+  private readonly body = make("tbody");
+  private readonly table: HTMLElement;
+  private readonly ticked = new Set<string>();
+  private runs: Run[] = [];
+  private folder = "";
+  private order = { column: BEGAN, down: true };
+
+  constructor(place: HTMLElement) {
+    const heads = this.heads.map((head, i) => make("th", { className: COLUMNS[i]!.isNumber ? "number" : "" }, head));
+    const tick = make("th", {}, make("span", { className: "unseen" }, "Compare"));
+    const head = make("thead", {}, make("tr", {}, tick, ...heads));
+    this.table = make("div", { className: "wide" }, make("table", { className: "run-table" }, head, this.body));
+    place.replaceChildren(make("div", { className: "buttons" }, this.filter, this.compare, this.status), this.table);
+    this.filter.addEventListener("input", () => this.draw());
+    this.status.textContent = "Reading the runs …";
+    this.updateCompare();
+    void this.load();
+    new EventStream("/api/events", { runs: (data) => this.take(data as Runs) }, () => void this.load());
+  }
+
+  private async load(): Promise<void> {
+    try {
+      this.take(await askServer<Runs>("/api/runs"));
+    } catch (error) {
+      this.status.textContent = sentence(error);
+    }
+  }
+
+  private take({ runs, folder }: Runs): void {
+    this.runs = runs;
+    this.folder = folder;
+    const names = new Set(runs.map(({ name }) => name));
+    for (const name of this.ticked) if (!names.has(name)) this.ticked.delete(name);
+    this.draw();
+  }
+
+  private sortBy(column: number): void {
+    const isNumber = COLUMNS[column]!.isNumber || column === BEGAN;
+    this.order = { column, down: this.order.column === column ? !this.order.down : Boolean(isNumber) };
+    this.draw();
+  }
+
+  private shown(): Run[] {
+    const words = this.filter.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const { value } = COLUMNS[this.order.column]!;
+    const matches = this.runs.filter((run) => {
+      const text = [run.name, run.script, run.state, run.verdict, run.fault].join(" ").toLowerCase();
+      return words.every((word) => text.includes(word));
+    });
+    const way = this.order.down ? -1 : 1;
+    return matches.sort((a, b) => {
+      const [one, other] = [value(a), value(b)];
+      return one === null || other === null ? compare(one, other) : way * compare(one, other);
+    });
+  }
+
+  private draw(): void {
+    const focused = (document.activeElement as HTMLElement | null)?.dataset.run;
+    const shown = this.shown();
+    this.body.replaceChildren(...shown.map((run) => this.row(run)));
+    if (focused !== undefined) {
+      const ticks = [...this.body.querySelectorAll<HTMLElement>("[data-run]")];
+      ticks.find(({ dataset }) => dataset.run === focused)?.focus();
+    }
+    this.heads.forEach((head, i) => {
+      const isOrder = i === this.order.column;
+      head.parentElement!.ariaSort = isOrder ? (this.order.down ? "descending" : "ascending") : "none";
+    });
+    this.table.hidden = shown.length === 0;
+    this.status.textContent = this.statusText(shown.length);
+    this.updateCompare();
+  }
+
+  private statusText(shown: number): string {
+    if (this.runs.length === 0) {
+      return `No run is recorded in ${this.folder} yet. Start one with: headrace run train.py`;
+    }
+    if (shown === 0) return "No run matches the filter. Clear it to see all.";
+    const count = numberText(shown);
+    if (shown < this.runs.length) return `${count} of ${numberText(this.runs.length)} runs`;
+    return `${count} ${shown === 1 ? "run" : "runs"} in ${this.folder}`;
+  }
+
+  private row(run: Run): HTMLElement {
+    const checked = this.ticked.has(run.name);
+    const tick = make("input", { type: "checkbox", checked, ariaLabel: `Compare ${run.name}` });
+    tick.dataset.run = run.name;
+    tick.addEventListener("change", () => {
+      if (tick.checked) this.ticked.add(run.name);
+      else this.ticked.delete(run.name);
+      this.updateCompare();
+    });
+    const cells = COLUMNS.map(({ isNumber, value, show }) => {
+      const raw = value(run);
+      const text = show ? show(run) : typeof raw === "number" ? numberText(raw) : (raw ?? "");
+      return make("td", { className: isNumber ? "number" : "" }, text);
+    });
+    if (run.fault) cells.at(-1)!.classList.add("fault");
+    return make("tr", {}, make("td", {}, tick), ...cells);
+  }
+
+  private updateCompare(): void {
+    const count = this.ticked.size;
+    this.compare.disabled = count < 2;
+    this.compare.textContent = count < 2 ? "Compare" : `Compare ${count} runs`;
+    this.compare.title = count < 2 ? "Tick two or more runs" : "";
+  }
+
+  private goCompare(): void {
+    const query = new URLSearchParams([...this.ticked].map((name) => ["run", name]));
+    location.href = `/compare?${query}`;
+  }
+}

@@ -1,0 +1,52 @@
+// Requests to the server behind a live page, with its errors as sentences.
+
+/** The address of the page's run, such as /runs/NAME; null in a file and on pages of no single run. */
+export function liveAddress(): string | null {
+  return document.querySelector<HTMLMetaElement>('meta[name="headrace-live"]')?.content || null;
+}
+
+export function runAddress(run: string): string {
+  return `/runs/${encodeURIComponent(run)}`;
+}
+
+/** Returns a chart's address; in a comparison its name is RUN/CHART. */
+export function chartAddress(name: string): string {
+  const slash = name.lastIndexOf("/");
+  const run = slash < 0 ? (liveAddress() ?? "") : runAddress(name.slice(0, slash));
+  return `${run}/charts/${encodeURIComponent(name.slice(slash + 1))}`;
+}
+
+/** A request that failed; its message says why, for people. */
+export class ServerFault extends Error {}
+
+/** There was no answer at all, which the page's banner tells already. */
+export class Unreachable extends ServerFault {}
+
+/** Returns the server's answer. Throws a ServerFault if there is none. */
+export async function askServer<T>(address: string, options: RequestInit = {}): Promise<T> {
+  let answer: Response;
+  try {
+    answer = await fetch(address, { cache: "no-store", ...options });
+  } catch (error) {
+    if (options.signal?.aborted) throw error;
+    throw new Unreachable("the server does not answer; it may have been stopped");
+  }
+  const json: unknown = await answer.json().catch(() => null);
+  const error = (json as { error?: unknown } | null)?.error;
+  if (typeof error === "string") throw new ServerFault(error);
+  if (!answer.ok || json === null) throw new ServerFault(`the server answered with status ${answer.status}`);
+  return json as T;
+}
+
+/** Asks the server to do something; the header keeps other sites' forms from doing so. */
+export function tellServer<T>(address: string, order: unknown = {}): Promise<T> {
+  const headers = { "Content-Type": "application/json", "X-Headrace": "1" };
+  return askServer(address, { method: "POST", headers, body: JSON.stringify(order) });
+}
+
+/** Returns a failure in words, as a sentence. */
+export function sentence(error: unknown): string {
+  const text = error instanceof Error ? error.message : String(error);
+  const full = text.charAt(0).toUpperCase() + text.slice(1);
+  return /[.!?]$/.test(full) ? full : `${full}.`;
+}

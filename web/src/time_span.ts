@@ -1,0 +1,122 @@
+// The one span of time that all charts and sections of a page show; it stands in the address.
+
+export type Span = readonly [number, number]; // seconds since recording began
+/** What the reader chose: a span, all that was recorded, or (null) nothing yet. */
+type Choice = Span | "all" | null;
+/** Why listeners are called: the reader chose a span, or charts learned of more time. */
+export type Reason = "chosen" | "learned";
+
+const NUMBER = String.raw`(-?[\d.]+(?:e-?\d+)?)`;
+const HASH = new RegExp(`^#span=(?:(all)|${NUMBER}-${NUMBER})$`);
+const SHORTEST_S = 1e-3;
+
+function readHash(hash: string): Choice {
+  const found = HASH.exec(hash);
+  if (!found) return null;
+  if (found[1]) return "all";
+  const span: Span = [Number(found[2]), Number(found[3])];
+  return span[0] < span[1] ? span : null;
+}
+
+function writeHash(choice: Choice): string {
+  if (choice === null) return location.pathname + location.search;
+  if (choice === "all") return "#span=all";
+  const digits = choice[1] - choice[0] < 1 ? 6 : 3;
+  return `#span=${choice.map((time) => String(Number(time.toFixed(digits)))).join("-")}`;
+}
+
+function around(a: Span | null, b: Span): Span {
+  return a ? [Math.min(a[0], b[0]), Math.max(a[1], b[1])] : b;
+}
+
+function areEqual(a: Choice, b: Choice): boolean {
+  return a === b || (Array.isArray(a) && Array.isArray(b) && a[0] === b[0] && a[1] === b[1]);
+}
+
+export class TimeSpan {
+  private choice: Choice = readHash(location.hash);
+  private known: Span | null = null;
+  private first: Span | null = null; // shown before the reader chooses, if only a part
+  private readonly listeners: ((reason: Reason) => void)[] = [];
+
+  constructor() {
+    addEventListener("popstate", () => this.followAddress());
+  }
+
+  /** The span that the reader chose, null for all. */
+  get chosen(): Span | null {
+    return typeof this.choice === "string" ? null : this.choice;
+  }
+
+  /** The part of the time that is shown, null for all of it. */
+  get part(): Span | null {
+    return typeof this.choice === "string" ? null : (this.choice ?? this.first);
+  }
+
+  get shown(): Span {
+    const [from, to] = this.part ?? this.known ?? [0, 1];
+    return to > from ? [from, to] : [from, from + 1]; // a recording that has just begun has no length yet
+  }
+
+  /** Whether more records may change what is shown. */
+  get touchesEnd(): boolean {
+    return this.chosen === null || !this.known || this.chosen[1] >= this.known[1] - 1e-6;
+  }
+
+  onChange(listener: (reason: Reason) => void): void {
+    this.listeners.push(listener);
+  }
+
+  /** Takes note of a chart's limits, and of what to show at first. Charts of several runs share the widest. */
+  learn(limits: Span, first: Span | null): void {
+    const known = around(this.known, limits);
+    const isPart = first !== null && (first[0] > limits[0] || first[1] < limits[1]);
+    const shownFirst = isPart ? around(this.first, first) : this.first;
+    if (areEqual(known, this.known) && areEqual(shownFirst, this.first)) return;
+    // The first time it is as if the reader had chosen this part, which needs finer data.
+    const reason = this.first === null && shownFirst !== null && this.choice === null ? "chosen" : "learned";
+    this.known = known;
+    this.first = shownFirst;
+    this.tell(reason);
+  }
+
+  /** Shows a span; `step` makes it one step of the browser's history, else it takes the last one's place. */
+  choose(span: Span, step = true): void {
+    const [low, high] = this.known ?? span;
+    const length = Math.max(span[1] - span[0], SHORTEST_S);
+    if (length >= high - low) return this.showAll(step);
+    const begin = Math.min(Math.max(span[0], low), high - length);
+    this.set([begin, begin + length], step);
+  }
+
+  showAll(step = true): void {
+    this.set(this.first ? "all" : null, step);
+  }
+
+  private set(choice: Choice, step: boolean): void {
+    if (areEqual(choice, this.choice)) return;
+    this.choice = choice;
+    try {
+      if (step) history.pushState({ choice }, "", writeHash(choice));
+      else history.replaceState({ choice }, "", writeHash(choice));
+    } catch {
+      // A browser may refuse it, for a file or when it happens too often; the page works without.
+    }
+    this.tell("chosen");
+  }
+
+  private followAddress(): void {
+    const state = history.state as { choice?: Choice } | null;
+    // A link to a section changes the hash, too; it leaves the span as it is.
+    const isElsewhere = location.hash.length > 1 && readHash(location.hash) === null;
+    if (state?.choice === undefined && isElsewhere) return;
+    this.choice = state?.choice === undefined ? readHash(location.hash) : state.choice;
+    this.tell("chosen");
+  }
+
+  private tell(reason: Reason): void {
+    for (const listener of this.listeners) listener(reason);
+  }
+}
+
+export const timeSpan = new TimeSpan();
