@@ -28,7 +28,8 @@ demo: $(STAMP)  ## Train scene segmentation from a real S3 server on two ranks (
 
 # A worker that the timeout ended is not replaced: xdist 3.8 gives the new one no shutdown, and hangs.
 PYTEST := $(BIN)/python -m pytest
-ABREAST := -n 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 -m "not alone"
+# Those of surface are in `make check`.
+ABREAST := --ignore tests/surface -n 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 -m "not alone"
 
 test: $(STAMP)  ## Run the tests, but for the long ones of whole clusters and sweeps
 	$(PYTEST) $(ABREAST)

@@ -26,6 +26,7 @@ BEGUN_FIRST = (
     "test_ray_dataset.py",
     "test_experiments.py",
     "test_cluster_join.py",
+    "test_cluster_offload.py",
     "test_estimator_cases.py",
     "test_cluster_offload.py",
     "test_offload_iterable.py",
@@ -36,6 +37,7 @@ BEGUN_FIRST = (
     "test_scripts_ray.py",
     "test_estimator.py",
     "test_examples.py",
+    "test_experiments.py",
     "test_network_host_sync.py",
     "test_train_ranks.py",
     "test_train_kills.py",
@@ -53,10 +55,12 @@ BEGUN_FIRST = (
 # put together has shorter tests of its own.
 LONG = frozenset({
     "test_cluster_join.py",
+    "test_cluster_offload.py",
     "test_cluster_requirements.py",
     "test_cluster_run.py",
     "test_estimator_cases.py",
     "test_examples.py",
+    "test_experiments.py",
     "test_network_host_sync.py",
     "test_offload_iterable.py",
     "test_piped_channels.py",

@@ -2,7 +2,7 @@
 
 `.ci/run` names what its machine can do in HEADRACE_TESTS_REQUIRE, as it found out by other means
 than the tests' own; then a test that finds it missing fails. Elsewhere, and for what CI does not
-have (a CUDA device, Chromium), such tests are skipped.
+have (a CUDA device), such tests are skipped.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ ABILITIES = {
     "networks": "network namespaces, which need root and iproute2",
     "processes": "PID namespaces",
     "git": "git",
+    "chromium": "Chromium",
+    "node": "Node and a registry of its packages",
     "no-opt-ml": "no /opt/ml of the machine's own",
 }
 """What may be required, and what it is."""
@@ -71,6 +73,8 @@ def _why_missing(ability: str) -> str | None:
         "disks": lambda: os.geteuid() == 0,
         "processes": lambda: _runs("unshare", "--pid", "--fork", "--mount-proc", "true"),
         "git": lambda: shutil.which("git") is not None,
+        "chromium": lambda: shutil.which("chromium") is not None,
+        "node": lambda: _runs("npm", "view", "vite", "version", "--fetch-retries=0"),
         "no-opt-ml": lambda: not Path("/opt/ml").exists(),
     }[ability]()
     return None if is_there else f"needs {ABILITIES[ability]}"

@@ -1,5 +1,25 @@
 // How the page's one script and one stylesheet are built into the Python package.
+import { createHash } from "node:crypto";
+import { readdirSync, readFileSync } from "node:fs";
 import { defineConfig } from "vite";
+
+/** Files beside `src` that decide what is built. */
+const SETTINGS = ["package-lock.json", "package.json", "tsconfig.json", "vite.config.ts"];
+
+/** Returns a checksum of all sources, by which a test sees whether the built files are theirs. */
+function sourceChecksum(): string {
+  const sources = readdirSync("src", { recursive: true, withFileTypes: true })
+    .filter((entry) => entry.isFile())
+    .map((entry) => `${entry.parentPath}/${entry.name}`);
+  const sum = createHash("sha256");
+  for (const file of [...SETTINGS, ...sources].sort()) sum.update(`${file}\0`).update(readFileSync(file)).update("\0");
+  return sum.digest("hex");
+}
+
+function banner(): string {
+  const license = readFileSync("node_modules/uplot/LICENSE", "utf8").trim();
+  return `/*! Built by web/ of Headrace from sources with checksum ${sourceChecksum()}.\nContains uPlot:\n${license}\n*/`;
+}
 
 export default defineConfig({
   publicDir: false,
@@ -17,10 +37,6 @@ export default defineConfig({
       fileName: () => "page.js",
       cssFileName: "page",
     },
-    rolldownOptions: {
-      output: {
-        postBanner: "/*! Contains uPlot 1.6.32, Copyright (c) Leon Sorokin, MIT License, https://github.com/leeoniya/uPlot */",
-      },
-    },
+    rolldownOptions: { output: { postBanner: banner() } },
   },
 });

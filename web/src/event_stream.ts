@@ -59,7 +59,7 @@ export class EventStream {
     source.addEventListener("error", () => {
       this.interrupt("the server does not answer; it may have been stopped");
       // After some errors, such as an answer with status 500, a browser does not try again by itself.
-      if (source.readyState === EventSource.CLOSED) this.retry = setTimeout(() => this.open(), RETRY_MS);
+      if (source.readyState === EventSource.CLOSED) this.retry = window.setTimeout(() => this.open(), RETRY_MS);
     });
     for (const [name, listener] of Object.entries(this.listeners)) {
       source.addEventListener(name, (event) => {

@@ -13,6 +13,7 @@ interface Changed {
   records: number;
   sections: number;
   state: string;
+  fault: string; // why the run cannot be read at this moment
 }
 
 interface Answer {
@@ -48,6 +49,7 @@ export class LivePage {
   private take(now: Changed): void {
     const last = this.seen;
     this.seen = now;
+    showBanner("run", now.fault || null);
     if (!last) return this.askSections(); // the run may have changed since the page was made
     if (now.records !== last.records) {
       if (timeSpan.touchesEnd) this.charts.refresh();

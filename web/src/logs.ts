@@ -44,7 +44,7 @@ export class Logs {
     this.file.addEventListener("change", () => void this.load());
     this.query.addEventListener("input", () => {
       clearTimeout(this.typing);
-      this.typing = setTimeout(() => void this.load(), TYPING_MS);
+      this.typing = window.setTimeout(() => void this.load(), TYPING_MS);
     });
     this.refresh();
   }

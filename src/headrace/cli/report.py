@@ -34,8 +34,8 @@ def report(
 ) -> None:
     """Write one self-contained HTML page about a run: verdict, findings, charts, facts.
 
-    With --live the page is served and follows the run; without a run it begins with the list of
-    all runs.
+    With --live the page is served and follows the run; without a run it has a
+    list of all.
 
     Example: [bold]headrace report --live[/bold]
     """
@@ -66,7 +66,7 @@ def _serve(run: str | None, runs_dir: str | None, bind: str, port: int, *, open_
     if run is not None:
         folders, name = _folders_of(run, runs_dir)
 
-    def say(url: str, taken: int) -> None:
+    def print_url(url: str, taken: int) -> None:
         if taken != port:
             typer.echo(f"Port {port} is in use; {taken} is free and taken.", err=True)
         typer.echo(f"Headrace shows {folders.folder} at {url}  (ctrl-C ends it)")
@@ -79,7 +79,7 @@ def _serve(run: str | None, runs_dir: str | None, bind: str, port: int, *, open_
         address=bind,
         port=port,
         run=name,
-        ready=say,
+        ready=print_url,
     )
 
 

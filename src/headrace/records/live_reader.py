@@ -148,7 +148,7 @@ def _latest_end_ns(connection: sqlite3.Connection, name: str, before: int) -> in
 _ROWS_PER_READ = 200_000
 # CROSS JOIN keeps SQLite from scanning all texts for each step.
 _SUMS = """
-SELECT COUNT(*), TOTAL(t.wall_ns), TOTAL(t.data_wait_ns)
+SELECT COUNT(*), TOTAL(t.wall_ns), TOTAL(t.data_wait_ns), TOTAL(t.samples), TOTAL(t.samples < 0)
 FROM steps AS t CROSS JOIN texts ON texts.id = t.kind
 WHERE t.rowid > ? AND t.rowid <= ? AND t.step >= ? AND texts.text = 'train'
 """
@@ -162,12 +162,20 @@ class StepTotals:
     steps: int = 0
     wall_ns: float = 0.0
     data_wait_ns: float = 0.0
+    samples: float = 0.0
+    uncounted: int = 0  # steps whose samples are unknown
     _read: dict[str, int] = field(default_factory=dict)
 
     @property
     def data_wait_share(self) -> float | None:
         """The data-wait share, 0 to 1; None without a step."""
         return self.data_wait_ns / self.wall_ns if self.wall_ns > 0 else None
+
+    def samples_per_s(self, ranks: int) -> float | None:
+        """Return samples a second of all ranks together; None where some were not counted."""
+        if self.uncounted or not self.samples or not self.wall_ns:
+            return None
+        return self.samples / self.wall_ns * 1e9 * ranks
 
     def add_new(self, records: Records) -> None:
         """Add the steps stored since the last call, if live; raises RecordsError, sqlite3.Error."""
@@ -194,6 +202,8 @@ class StepTotals:
             counts.sum(),
             column_values(table["wall_ns"])[counts].sum(),
             column_values(table["data_wait_ns"])[counts].sum(),
+            (samples := column_values(table["samples"])[counts]).sum(),
+            (samples < 0).sum(),
         )
 
     def _add(self, connection: sqlite3.Connection, name: str) -> None:
@@ -203,7 +213,11 @@ class StepTotals:
             self._add_sums(*connection.execute(_SUMS, (read, until, self.skipped)).fetchone())
             self._read[name] = until
 
-    def _add_sums(self, steps: float, wall_ns: float, data_wait_ns: float) -> None:
+    def _add_sums(
+        self, steps: float, wall_ns: float, data_wait_ns: float, samples: float, uncounted: float
+    ) -> None:
         self.steps += int(steps)
         self.wall_ns += float(wall_ns)
         self.data_wait_ns += float(data_wait_ns)
+        self.samples += float(samples)
+        self.uncounted += int(uncounted)

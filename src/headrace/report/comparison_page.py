@@ -71,10 +71,16 @@ def read_comparison_data(
 
 def write_comparison(data: ComparisonData, output: str | Path) -> Path:
     """Write the page into a file or folder, and return its path; raises UsageError."""
-    sections = [built for build in SECTIONS if (built := build(data)) is not None]
+    sections = comparison_sections(data)
     subtitle = f"{len(data.runs)} runs, compared with {data.runs[0].name}"
     document = html_document(data.name, "comparison", sections, subtitle=subtitle)
     return write_document(document, output, COMPARISON_FILE, flag="--html")
+
+
+def comparison_sections(data: ComparisonData, *, heatmaps: bool = True) -> list[Section]:
+    """Return the page's sections, with or without the runs' heatmaps."""
+    makers = SECTIONS if heatmaps else SECTIONS[:-1]
+    return [built for make in makers if (built := make(data)) is not None]
 
 
 def _runs_section(data: ComparisonData) -> Section:

@@ -34,12 +34,9 @@ def html_document(
         element("title", f"{name} · Headrace {kind}"),
         element("style", Html(static_file("page.css"))),
     )
-    shown = (
-        element("section", element("h2", each.title), each.body, id=each.id) for each in sections
-    )
     body = join_html(
         _header(name, subtitle, sections),
-        element("main", *shown),
+        element("main", *map(_shown, sections)),
         element("footer", "Made by Headrace. The page loads nothing from anywhere."),
     )
     begin = f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head><body>{body}'
@@ -47,13 +44,16 @@ def html_document(
     return [shown_bytes, b"<script>", script, b"</script></body></html>\n"]
 
 
-def live_document(name: str, kind: str, *, live: str = "") -> list[bytes]:
-    """Return a document whose sections come from its server.
+def live_document(
+    name: str, kind: str, *, live: str = "", sections: Sequence[Section] = ()
+) -> list[bytes]:
+    """Return a document that its server keeps up to date.
 
     Args:
         name: Its heading.
         kind: runs, run or compare.
         live: The path below which the server has a run; empty for other documents.
+        sections: What stands in it from the start.
     """
     head = join_html(
         element("meta", charset="utf-8"),
@@ -65,27 +65,41 @@ def live_document(name: str, kind: str, *, live: str = "") -> list[bytes]:
         Html('<link rel="stylesheet" href="/static/page.css">'),
         Html('<script src="/static/page.js" defer></script>'),
     )
+    all_runs = element("p", element("a", "All runs", href="/"), class_="small")
     body = join_html(
         element(
             "header",
-            element("p", element("a", "All runs", href="/"), class_="small") if live else None,
+            all_runs if kind != "runs" else None,
             element("h1", name),
             element("p", "", class_="small", id="subtitle"),
-            element("nav", aria_label="Sections"),
+            element("div", id="controls") if live else None,
+            element("nav", *_links(sections), aria_label="Sections"),
             element("noscript", element("p", "This page needs JavaScript.", class_="note")),
             class_="top",
         ),
+        element("div", id="banner", role="status"),
         element(
             "main",
-            element("div", id="banner", role="status"),
             element("div", id="run-list") if kind == "runs" else None,
-            element("div", id="controls") if live else None,
-            element("div", id="sections") if kind != "runs" else None,
-            element("div", id="logs") if live else None,
+            *map(_shown, sections),
+            _output() if live else None,
         ),
     )
     page = f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head><body class="{kind}">{body}'
     return [f"{page}</body></html>\n".encode(errors="backslashreplace")]
+
+
+def _output() -> Html:
+    """Return the section of the ranks' output, which the page's script fills."""
+    return element("section", element("h2", "Output"), element("div", id="logs"))
+
+
+def _shown(section: Section) -> Html:
+    return element("section", element("h2", section.title), section.body, id=section.id)
+
+
+def _links(sections: Sequence[Section]) -> list[Html]:
+    return [element("a", each.title, href=f"#{each.id}") for each in sections]
 
 
 def write_document(document: Sequence[bytes], output: str | Path, name: str, *, flag: str) -> Path:
@@ -108,12 +122,11 @@ def write_document(document: Sequence[bytes], output: str | Path, name: str, *, 
 
 
 def _header(name: str, subtitle: str, sections: Sequence[Section]) -> Html:
-    links = (element("a", each.title, href=f"#{each.id}") for each in sections)
     return element(
         "header",
         element("h1", name),
         element("p", subtitle, class_="small"),
-        element("nav", *links, aria_label="Sections"),
+        element("nav", *_links(sections), aria_label="Sections"),
         element(
             "noscript",
             element("p", "The charts need JavaScript; everything else is readable without.",

@@ -323,6 +323,7 @@ def make_verdict(evidence: Evidence, findings: Sequence[Finding]) -> Verdict:
         time_shares=_time_shares(evidence),
         start_seconds=evidence.other_time.wall.start_seconds,
         run_seconds=evidence.other_time.wall.run_seconds,
+        samples_per_s=steps.samples_per_s if len(steps) else None,
     )
 
 

@@ -124,6 +124,7 @@ class Verdict:
     """The shares of `wall_time.TIME_PARTS` in run_seconds; empty if steps are nearly all of it."""
     start_seconds: float = 0.0  # before a rank asks for its first batch, or trains without any
     run_seconds: float = 0.0  # after that, until its records end
+    samples_per_s: float | None = None  # of all ranks together; None where not all were counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +145,9 @@ class Diagnosis:
 
 _NOT_WRITTEN = {"overrides", "library", "loader", "share_lost"}  # fields
 _KEYS = {"forecast": "foretold"}  # of fields with other names
-_LEFT_OUT_IF_EMPTY = {"device_phase_shares", "time_shares", "start_seconds", "run_seconds"}
+_LEFT_OUT_IF_EMPTY = {
+    "device_phase_shares", "time_shares", "start_seconds", "run_seconds", "samples_per_s",
+}  # fmt: skip
 
 
 def as_json(value: Any) -> Any:

@@ -37,6 +37,7 @@ class HeatmapBand:
     title: str
     rows: tuple[str, ...]
     values: NDArray[np.uint8]  # in percent; UNKNOWN_PERCENT where unknown; [rows, columns]
+    pooled: Pooling  # how columns are merged where there are more of them than pixels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,23 +73,26 @@ def heatmap_chart(tables: Tables, span: ChartSpan | None = None) -> HeatmapChart
 def _bands(tables: Tables, edges: Floats) -> tuple[HeatmapBand, ...]:
     """Return the rows of the heatmap, with the kinds in the order shown."""
     system = columns(tables, "system")
-    kinds = (
-        ("ranks", _ranks(columns(tables, "steps"), edges)),
-        ("GPUs", _ticks(system, edges, _GPU, "GPU")),
-        ("workers", _workers(columns(tables, "batches"), edges)),
-        ("cores", _ticks(system, edges, _CORE, "core")),
+    kinds: tuple[tuple[str, Pooling, Iterable[tuple[str, Floats]]], ...] = (
+        ("ranks", "min", _ranks(columns(tables, "steps"), edges)),
+        ("GPUs", "min", _ticks(system, edges, _GPU, "GPU")),
+        ("workers", "mean", _workers(columns(tables, "batches"), edges)),
+        ("cores", "mean", _ticks(system, edges, _CORE, "core")),
     )
-    return tuple(band for title, rows in kinds if (band := _band(title, rows)) is not None)
+    return tuple(band for kind in kinds if (band := _band(*kind)) is not None)
 
 
-def _band(title: str, rows: Iterable[tuple[str, Floats]]) -> HeatmapBand | None:
+def _band(title: str, pooled: Pooling, rows: Iterable[tuple[str, Floats]]) -> HeatmapBand | None:
     shown = list(islice(rows, _MAX_ROWS))
     if not shown:
         return None
     shares = np.array([values for _, values in shown])
     percent = np.where(np.isnan(shares), UNKNOWN_PERCENT, np.rint(shares * 100.0))
     return HeatmapBand(
-        title=title, rows=tuple(name for name, _ in shown), values=percent.astype(np.uint8)
+        title=title,
+        rows=tuple(name for name, _ in shown),
+        values=percent.astype(np.uint8),
+        pooled=pooled,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from starlette.routing import Route
 from headrace.core.errors import HeadraceError, UsageError
 from headrace.report.charts.base import MAX_COLUMNS, Span
 from headrace.report.document import live_document, static_file
+from headrace.report.live.comparison import live_comparison
 from headrace.report.live.guard import Access, Guard
 from headrace.report.live.log_files import LogFiles
 from headrace.report.live.recording import change_recording, read_recording
@@ -26,8 +28,10 @@ from headrace.report.live.run_folders import RunFolders
 from headrace.report.live.run_list import RunList
 
 _POLL_S = 0.25
-_LIST_PAUSE_S = 2.0
+_LIST_PAUSE_S = 1.0
 _KEEP_ALIVE_S = 10.0
+_NOTHING = ": nothing new\n\n"
+"""A comment of the event stream."""
 _TYPES = {"page.js": "text/javascript", "page.css": "text/css"}
 _MOST_LOG_LINES = 2000
 
@@ -43,9 +47,12 @@ class RunActions:
 class LivePages:
     """The pages of all runs in a folder; one instance serves all viewers."""
 
-    def __init__(self, folders: RunFolders, actions: RunActions) -> None:
+    def __init__(
+        self, folders: RunFolders, actions: RunActions, is_ending: Callable[[], bool]
+    ) -> None:
         self._folders = folders
         self._actions = actions
+        self._is_ending = is_ending
         self._list = RunList(folders)
         self._feeds: dict[str, RunFeed] = {}
 
@@ -93,12 +100,14 @@ class LivePages:
         return _html(live_document("Runs", "runs"))
 
     async def _comparison_document(self, request: Request) -> Response:
-        names = request.query_params.getlist("run")
-        missing = [name for name in names if self._folders.find(name) is None]
+        names = list(dict.fromkeys(request.query_params.getlist("run")))
+        known = self._folders.by_name()
+        missing = [name for name in names if name not in known]
         if missing or len(names) < 2:
             what = f"There is no run {missing[0]!r}." if missing else "Name two runs or more."
             return _problem(what, 404 if missing else 400)
-        return _html(live_document(" and ".join(names), "compare"))
+        sections = await run_in_threadpool(live_comparison, {name: known[name] for name in names})
+        return _html(live_document(" and ".join(names), "compare", sections=sections))
 
     async def _run_document(self, request: Request) -> Response:
         self._run_path(request)
@@ -111,20 +120,19 @@ class LivePages:
     async def _run_events(self, request: Request) -> Response:
         async def events() -> AsyncIterator[str]:
             shown = ""
-            waited_s = 0.0
-            while not await request.is_disconnected():
+            async for _ in self._looks(request, _LIST_PAUSE_S):
                 found = await run_in_threadpool(self._list.read)
                 stable = json.dumps([{**run, "age_s": None} for run in found["runs"]])
-                if stable != shown:
-                    shown, waited_s = stable, 0.0
-                    yield _event("runs", found)
-                elif waited_s >= _KEEP_ALIVE_S:
-                    waited_s = 0.0
-                    yield ": waiting\n\n"
-                await asyncio.sleep(_LIST_PAUSE_S)
-                waited_s += _LIST_PAUSE_S
+                yield _event("runs", found) if stable != shown else _NOTHING
+                shown = stable
 
         return _stream(events())
+
+    async def _looks(self, request: Request, pause_s: float) -> AsyncIterator[None]:
+        """Yield again and again, until the viewer has left or the server is ended."""
+        while not (self._is_ending() or await request.is_disconnected()):
+            yield
+            await asyncio.sleep(pause_s)
 
     async def _sections(self, request: Request) -> Response:
         feed, span = self._feed(request), _span(request)
@@ -145,22 +153,13 @@ class LivePages:
 
         async def events() -> AsyncIterator[str]:
             shown = None
-            waited_s = 0.0
-            while not await request.is_disconnected():
+            async for _ in self._looks(request, _POLL_S):
                 state = await run_in_threadpool(feed.want)
-                if state != shown:
-                    shown, waited_s = state, 0.0
-                    told = asdict(state)
-                    yield (
-                        _event("gone", {"error": state.fault})
-                        if state.fault
-                        else _event("changed", told)
-                    )
-                elif waited_s >= _KEEP_ALIVE_S:
-                    waited_s = 0.0
-                    yield ": waiting\n\n"
-                await asyncio.sleep(_POLL_S)
-                waited_s += _POLL_S
+                if state.gone:
+                    yield _event("gone", {"error": state.fault})
+                    return
+                yield _event("changed", asdict(state)) if state != shown else _NOTHING
+                shown = state
 
         return _stream(events())
 
@@ -189,12 +188,16 @@ class LivePages:
         return _json(await run_in_threadpool(files.tail, name, query, lines))
 
 
-def live_app(folders: RunFolders, actions: RunActions, access: Access) -> Guard:
-    """Return the application: the pages of the runs of a folder, behind their guard."""
+def live_app(
+    folders: RunFolders, actions: RunActions, access: Access, is_ending: Callable[[], bool]
+) -> Guard:
+    """Return the application: the pages of the runs of a folder, behind their guard.
+
+    `is_ending` says whether the server is to end, which streams of events then do.
+    """
     handlers: dict[Any, Any] = {HeadraceError: _answer_error}
-    return Guard(
-        Starlette(routes=LivePages(folders, actions).routes(), exception_handlers=handlers), access
-    )
+    pages = LivePages(folders, actions, is_ending)
+    return Guard(Starlette(routes=pages.routes(), exception_handlers=handlers), access)
 
 
 async def _answer_error(_: Request, error: Exception) -> Response:
@@ -214,7 +217,16 @@ def _html(parts: list[bytes]) -> Response:
 
 
 def _stream(events: AsyncIterator[str]) -> Response:
-    return StreamingResponse(events, media_type="text/event-stream")
+    return StreamingResponse(_with_signs_of_life(events), media_type="text/event-stream")
+
+
+async def _with_signs_of_life(events: AsyncIterator[str]) -> AsyncIterator[str]:
+    """Leave out where nothing happened, but for a comment every ten seconds."""
+    sent_s = time.monotonic()
+    async for event in events:
+        if event != _NOTHING or time.monotonic() - sent_s > _KEEP_ALIVE_S:
+            sent_s = time.monotonic()
+            yield event
 
 
 def _event(name: str, data: Any) -> str:

@@ -41,11 +41,15 @@ class LogFiles:
         }
 
     def _by_name(self) -> dict[str, Path]:
-        """Return the files; what a link leads out of the folder to is not among them."""
+        """Return the files, standard output first; links out of the folder are not followed."""
         files = sorted(
-            path for path in self._folder.rglob("*")
-            if path.is_file() and path.resolve().is_relative_to(self._folder)
-        )  # fmt: skip
+            (
+                path
+                for path in self._folder.rglob("*")
+                if path.is_file() and path.resolve().is_relative_to(self._folder)
+            ),
+            key=lambda path: (path.suffix == ".stderr", path),
+        )
         attempts = sorted({path.relative_to(self._folder).parts[0] for path in files}, reverse=True)
         return {
             path.relative_to(self._folder).as_posix(): path

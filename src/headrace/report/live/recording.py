@@ -8,21 +8,24 @@ from typing import Any
 from headrace.core.errors import RecordsError, UsageError
 from headrace.records.live_switch import LiveSwitch
 from headrace.records.reader import Records, recorded_attempts
+from headrace.report.live.run_list import last_attempt, run_state
 
 _LONGEST_DEEP_S = 600.0
+_NO_INTERVAL_S = 0.0  # nothing is recorded
 _INTERVALS_S = (0.1, 60.0)
 
 
 def read_recording(path: Path) -> dict[str, Any]:
     """Return how a run is recorded at this moment, as JSON's own types."""
     switch = _switch(path)
-    if switch is None:
-        return {"recording": False, "deep": False, "interval_s": None, "stoppable": False}
+    attempt = last_attempt(path)
+    running = run_state(path, attempt) == "running"
     return {
-        "recording": switch.on,
-        "deep": switch.deep,
-        "interval_s": switch.interval_s,
-        "stoppable": True,
+        "recording": switch is not None and switch.on,
+        "deep": switch is not None and switch.deep,
+        "interval_s": _NO_INTERVAL_S if switch is None else switch.interval_s,
+        "stoppable": running,
+        "resumable": attempt is not None and not running,
     }
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.core.errors import HeadraceError
-from headrace.observe.whatif.tables import CachedTables
+from headrace.observe.whatif.tables import CachedTables, Tables
 from headrace.records.reader import Records, open_records
 from headrace.report.charts.base import Chart, ChartSpan, Span, TimeAxis, chart_json, time_axis
 from headrace.report.charts.flame import flame_chart
@@ -20,19 +20,20 @@ from headrace.report.charts.heatmap import heatmap_chart
 from headrace.report.charts.phases import phases_chart
 from headrace.report.charts.steps import steps_chart
 from headrace.report.charts.waits import waits_chart
-from headrace.report.live.run_list import RunState, run_state
+from headrace.report.live.run_list import RunState, last_attempt, run_state
 from headrace.report.page import SECTIONS, page_subtitle
 from headrace.report.page_data import PageData, read_page_data
 from headrace.report.span_tables import SpanTables
-from headrace.report.top.run_watcher import closed_reader, live_reader, newest_ns
+from headrace.report.top.run_watcher import live_reader, newest_ns
 
 _PAUSE_S = 1.0
-_REST_FACTOR = 19.0
-"""Rest after a look, over its duration: looking takes a twentieth of a core at most."""
+_REST_FACTOR, _VERDICT_REST_FACTOR = 9.0, 19.0
+"""Rest after a look at the records, or after a diagnosis, over its duration: together they take
+a seventh of a core at most."""
 _IDLE_S = 30.0
 """Without viewers for so long, a run is no longer read."""
 _MOST_CHARTS = 64
-CHARTS: dict[str, Callable[[CachedTables, ChartSpan], Chart | None]] = {
+CHARTS: dict[str, Callable[[Tables, ChartSpan], Chart | None]] = {
     "heatmap": heatmap_chart,
     "timeline": steps_chart,
     "phases": lambda tables, span: phases_chart(_cut(tables, span)),
@@ -43,7 +44,7 @@ CHARTS: dict[str, Callable[[CachedTables, ChartSpan], Chart | None]] = {
 """The charts of a run by name; None where nothing of it was recorded."""
 
 
-def _cut(tables: CachedTables, span: ChartSpan) -> CachedTables:
+def _cut(tables: Tables, span: ChartSpan) -> Tables:
     axis = span.axis
     if (span.from_ns, span.to_ns) == (axis.began_ns, axis.ended_ns):
         return tables
@@ -59,6 +60,7 @@ class FeedState:
     state: RunState = "unknown"
     now_s: float = 0.0  # the end of the records, in seconds since recording began
     fault: str = ""  # why the run cannot be read
+    gone: bool = False  # whether its folder was removed
 
 
 class RunFeed:
@@ -66,65 +68,90 @@ class RunFeed:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.state = FeedState()
         self._lock = threading.RLock()
+        self._state = FeedState()
         self._tables: CachedTables | None = None
         self._axis = TimeAxis(began_ns=0, ended_ns=1)
         self._page: PageData | None = None
         self._charts: OrderedDict[tuple[Any, ...], str | None] = OrderedDict()
-        self._seen: tuple[int, bool, int] | None = None
+        self._seen: tuple[Any, ...] | None = None
+        self._diagnosed: tuple[Any, ...] | None = None
         self._wanted_s = 0.0
-        self._thread: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
 
     def want(self) -> FeedState:
         """Return the state, and have the run read as long as this is called now and then."""
         with self._lock:
             self._wanted_s = time.monotonic()
-            if self._thread is None:
-                if self._tables is None:
-                    self._look()
-                self._thread = threading.Thread(target=self._watch, daemon=True, name="run feed")
-                self._thread.start()
-            return self.state
+            if not self._threads:
+                self._try(self._look)
+                self._try(self._diagnose)
+                self._threads = [
+                    threading.Thread(target=self._repeat, args=each, daemon=True, name="run feed")
+                    for each in (
+                        (self._look, _REST_FACTOR), (self._diagnose, _VERDICT_REST_FACTOR)
+                    )
+                ]  # fmt: skip
+                for thread in self._threads:
+                    thread.start()
+            return self._state
 
-    def _watch(self) -> None:
+    def _repeat(self, act: Callable[[], None], rest_factor: float) -> None:
+        took_s = 0.0
         while True:
-            began_s = time.monotonic()
-            self._look()
-            now_s = time.monotonic()
-            time.sleep(max(_PAUSE_S, _REST_FACTOR * (now_s - began_s)))
+            time.sleep(max(_PAUSE_S, rest_factor * took_s))
             with self._lock:
                 if time.monotonic() - self._wanted_s > _IDLE_S:
-                    self._thread = None
+                    self._forget()
+                if threading.current_thread() not in self._threads:
                     return
+            began_s = time.monotonic()
+            self._try(act)
+            took_s = time.monotonic() - began_s
+
+    def _forget(self) -> None:
+        """Let go of the records until someone looks again."""
+        self._threads = []
+        self._tables = self._page = self._seen = self._diagnosed = None
+        self._charts.clear()
+
+    def _try(self, act: Callable[[], None]) -> None:
+        """Do something; where the run cannot be read, say why."""
+        try:
+            act()
+        except (HeadraceError, OSError) as error:
+            is_gone = not self.path.exists()
+            fault = f"The folder {self.path} was removed." if is_gone else str(error)
+            with self._lock:
+                self._state = replace(self._state, gone=is_gone, fault=fault)
 
     def _look(self) -> None:
         """Read the run again if there is more of it."""
-        try:
-            records = open_records(self.path)
-            live = records.live
-            seen = (records.attempt, live, _newest_ns(records, live=live))
-            if seen == self._seen:
-                return
-            self._read(records)
-            self._seen = seen
-        except (HeadraceError, OSError) as error:
-            with self._lock:
-                self.state = replace(self.state, fault=str(error))
-
-    def _read(self, records: Records) -> None:
-        page = read_page_data(records)
-        assert isinstance(page.tables, CachedTables)
-        axis = time_axis(page.tables)
+        records = open_records(self.path)
+        seen = _stamp(records)
+        if seen == self._seen:
+            return
+        tables = CachedTables(records)
+        axis = time_axis(tables)
+        state = run_state(self.path, last_attempt(self.path))
         with self._lock:
-            self._tables, self._axis, self._page = page.tables, axis, page
+            self._tables, self._axis, self._seen = tables, axis, seen
             self._charts.clear()
-            self.state = FeedState(
-                records=self.state.records + 1,
-                sections=self.state.sections + 1,
-                state=run_state(self.path, page.attempts[-1] if page.attempts else None),
-                now_s=axis.limits[1],
-            )
+            self._state = replace(
+                self._state, records=self._state.records + 1, state=state, now_s=axis.limits[1],
+                fault="", gone=False,
+            )  # fmt: skip
+
+    def _diagnose(self) -> None:
+        """Make the verdict anew if the run was read again since the last one."""
+        with self._lock:
+            seen = self._seen
+        if seen is None or seen == self._diagnosed:
+            return
+        page = read_page_data(open_records(self.path))
+        with self._lock:
+            self._page, self._diagnosed = page, seen
+            self._state = replace(self._state, sections=self._state.sections + 1)
 
     def chart(self, name: str, span: Span | None, columns: int) -> str | None:
         """Return a chart over a span as JSON; None: nothing of it was recorded.
@@ -151,15 +178,14 @@ class RunFeed:
         with self._lock:
             page, axis = self._page, self._axis
             if page is None:
-                return {"subtitle": "", "state": self.state.state, "sections": []}
+                return {"subtitle": "", "state": self._state.state, "sections": []}
             if span is not None:
-                cut = _cut(page.tables, ChartSpan.of(axis, span))  # type: ignore[arg-type]
-                page = page.over(cut)
+                page = page.over(_cut(page.tables, ChartSpan.of(axis, span)))
             page = replace(page, charts_inside=False)
             built = [section for make in SECTIONS if (section := make(page)) is not None]
         return {
             "subtitle": page_subtitle(page),
-            "state": self.state.state,
+            "state": self._state.state,
             "sections": [
                 {
                     "id": each.id,
@@ -172,5 +198,9 @@ class RunFeed:
         }
 
 
-def _newest_ns(records: Records, *, live: bool) -> int:
-    return newest_ns(live_reader(records) if live else closed_reader(CachedTables(records)))
+def _stamp(records: Records) -> tuple[Any, ...]:
+    """Return what changes as there is more of a run."""
+    if records.live:
+        return records.attempt, newest_ns(live_reader(records))
+    files = (records.path / "run.json", records.folder)
+    return records.attempt, *(file.stat().st_mtime_ns for file in files if file.exists())

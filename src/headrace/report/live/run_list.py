@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import time
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from headrace.core.errors import LaunchError
+from headrace.core.errors import HeadraceError, LaunchError, RecordsError
+from headrace.core.units import format_usd
+from headrace.observe.whatif.train_steps import WARM_UP_STEPS
+from headrace.platforms.instance_groups import has_types
+from headrace.records.live_reader import StepTotals
 from headrace.records.reader import Records, recorded_attempts
 from headrace.records.run_folder import Attempt, RunFolder, running_pid
 from headrace.report.live.run_folders import RunFolders
@@ -51,12 +57,22 @@ def run_state(path: Path, attempt: Attempt | None) -> RunState:
     return "failed" if attempt.exit_code else "done"
 
 
+def last_attempt(path: Path) -> Attempt | None:
+    """Return a run's last attempt; None where none is recorded, or run.json cannot be read."""
+    try:
+        attempts = RunFolder(path).attempts()
+    except LaunchError:
+        return None
+    return attempts[-1] if attempts else None
+
+
 class RunList:
     """The runs of a folder, the latest first; what has not changed is not read again."""
 
     def __init__(self, folders: RunFolders) -> None:
         self._folders = folders
         self._known: dict[Path, tuple[Any, RunSummary]] = {}
+        self._totals: dict[Path, tuple[int, StepTotals]] = {}
 
     def read(self) -> dict[str, Any]:
         """Return the list as JSON's own types."""
@@ -75,7 +91,41 @@ class RunList:
         known = self._known.get(path)
         if known is None or known[0] != stamp or known[1].state not in _ENDED:
             known = self._known[path] = stamp, _read_summary(name, path)
-        return known[1]
+        if known[1].state != "running":
+            self._totals.pop(path, None)
+            return known[1]
+        return self._with_rates(known[1], path)
+
+    def _with_rates(self, summary: RunSummary, path: Path) -> RunSummary:
+        """Return a running run with its rates so far, of the training steps after warm-up."""
+        recorded = recorded_attempts(path)
+        if not recorded:
+            return replace(summary, samples_per_s=None, data_wait_share=None, verdict="")
+        attempt, totals = self._totals.get(path, (0, StepTotals()))
+        if attempt != recorded[-1]:
+            attempt, totals = recorded[-1], StepTotals(skipped=WARM_UP_STEPS)
+            self._totals[path] = attempt, totals
+        with suppress(RecordsError, sqlite3.Error, OSError):  # it ends at this moment
+            totals.add_new(Records(path, attempt))
+        return replace(
+            summary,
+            samples_per_s=totals.samples_per_s(summary.ranks or 1),
+            data_wait_share=totals.data_wait_share,
+            verdict="",  # an earlier attempt's
+        )
+
+
+def _cost_text(path: Path, last: Attempt | None) -> str | None:
+    """Return what a run has cost so far; None where the prices of its hosts are not known."""
+    if last is None or not has_types(last.groups):
+        return None
+    from headrace.decide.cost.run_cost import known_cost
+
+    try:
+        cost = known_cost(path)
+    except HeadraceError:  # its own page says why
+        return None
+    return None if cost is None else f"${format_usd(cost.usd)}"
 
 
 def _stamp(path: Path) -> tuple[Any, ...]:
@@ -112,9 +162,9 @@ def _read_summary(name: str, path: Path) -> RunSummary:
         script=Path(last.argv[0]).name if last is not None and last.argv else "",
         ranks=last.world_size if last is not None else None,
         attempts=len(attempts),
-        samples_per_s=None,
+        samples_per_s=verdict.get("samples_per_s"),
         data_wait_share=verdict.get("data_wait_share"),
-        cost=None,
+        cost=_cost_text(path, last),
         verdict=verdict.get("sentence", ""),
         fault=fault,
     )

@@ -20,7 +20,7 @@ from headrace.report.live.run_folders import RunFolders
 DEFAULT_PORT = 8600
 _PORTS_TRIED = 100
 _IN_USE = frozenset({errno.EADDRINUSE, errno.EACCES})
-_GRACE_S = 1  # for answers under way when the server is ended
+_GRACE_S = 5  # for answers under way when the server is ended
 
 
 def serve(
@@ -50,17 +50,22 @@ def serve(
         taken = listener.getsockname()[1]
         local = ipaddress.ip_address(address).is_loopback
         token = "" if local else secrets.token_urlsafe(24)
-        config = uvicorn.Config(
-            live_app(folders, actions, Access(local=local, token=token)),
-            log_level="warning",
-            access_log=False,
-            timeout_graceful_shutdown=_GRACE_S,
-            server_header=False,
+        app = live_app(
+            folders, actions, Access(local=local, token=token), lambda: server.should_exit
+        )
+        server = uvicorn.Server(
+            uvicorn.Config(
+                app,
+                log_level="warning",
+                access_log=False,
+                timeout_graceful_shutdown=_GRACE_S,
+                server_header=False,
+            )
         )
         shown = f"[{address}]" if ":" in address else address
         path = f"/runs/{quote(run)}" if run else "/"
         ready(f"http://{shown}:{taken}{path}{f'?token={token}' if token else ''}", taken)
-        uvicorn.Server(config).run(sockets=[listener])
+        server.run(sockets=[listener])
 
 
 def _listen(address: str, port: int) -> socket.socket:

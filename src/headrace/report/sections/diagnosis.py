@@ -13,9 +13,10 @@ from headrace.observe.doctor.findings import SEVERITIES, Cause, Finding, Remedy
 from headrace.observe.whatif.tables import Floats, columns
 from headrace.observe.whatif.train_steps import DeviceSteps, TrainSteps, read_steps
 from headrace.records.redaction import redact_text
+from headrace.records.run_folder import Attempt
 from headrace.records.schema import PHASES
 from headrace.report.charts.base import time_axis
-from headrace.report.charts.flame import LIBRARY_COLOUR, USER_COLOUR, ProcessKind, flame_chart
+from headrace.report.charts.flame import CallRole, ProcessKind, flame_chart
 from headrace.report.charts.heatmap import heatmap_chart
 from headrace.report.charts.phases import phases_chart
 from headrace.report.charts.steps import MAX_RANKS, steps_a_column, steps_above, steps_chart
@@ -41,6 +42,7 @@ from headrace.report.markup import (
     table,
 )
 from headrace.report.page_data import PageData
+from headrace.report.run_command import command_with
 
 _BOTH_CLOCKS_HEAD = (
     "Phase",
@@ -262,8 +264,6 @@ def findings_section(data: PageData) -> Section:
         if not columns(data.tables, "steps").count:
             why = "No step was recorded, so there is nothing to find fault with."
         return section("findings", "Findings", note(why))
-    attempt = data.attempt_entry
-    began_s = attempt.started_s if attempt is not None else None
     return section(
         "findings",
         "Findings",
@@ -272,11 +272,12 @@ def findings_section(data: PageData) -> Section:
             "and what would help. Speed-ups are predicted by simulating this run with the change; "
             "nine times in ten the true value should lie within the interval."
         ),
-        *(_finding(place, finding, began_s) for place, finding in enumerate(found, start=1)),
+        *(_finding(place, finding, data.attempt_entry) for place, finding in enumerate(found, 1)),
     )
 
 
-def _finding(place: int, finding: Finding, began_s: float | None) -> Html:
+def _finding(place: int, finding: Finding, attempt: Attempt | None) -> Html:
+    began_s = attempt.started_s if attempt is not None else None
     lost = f" · {format_seconds(finding.seconds_lost)} of each rank's time lost"
     head = element(
         "header",
@@ -291,7 +292,7 @@ def _finding(place: int, finding: Finding, began_s: float | None) -> Html:
         small,
         _cause(finding.cause, began_s),
         _evidence(finding),
-        _remedies(finding),
+        _remedies(finding, attempt),
         class_=f"finding {finding.severity}",
     )
 
@@ -340,7 +341,7 @@ def _evidence(finding: Finding) -> Html | None:
     return join_html(element("p", element("b", "Evidence")), element("dl", rows, class_="evidence"))
 
 
-def _remedies(finding: Finding) -> Html | None:
+def _remedies(finding: Finding, attempt: Attempt | None) -> Html | None:
     remedies = finding.remedies
     if not remedies:
         return None
@@ -350,12 +351,21 @@ def _remedies(finding: Finding) -> Html | None:
     rows = []
     for remedy in remedies:
         how = element("div", remedy.how, class_="how")
-        change = join_html(element("b", remedy.change or remedy.name), how)
+        command = _command(command_with(attempt, remedy.overrides))
+        change = join_html(element("b", remedy.change or remedy.name), how, command)
         rows.append((change, _speedup(remedy, least, most)))
     return join_html(
         element("p", element("b", "What would help")),
         table(("Change, and how to make it", f"Predicted speed, {times}"), rows),
     )
+
+
+def _command(command: str | None) -> Html | None:
+    """Return a command line with a button that copies it."""
+    if command is None:
+        return None
+    button = element("button", "Copy", type="button", class_="copy", data_copy=command)
+    return element("div", element("code", command), " ", button, class_="command")
 
 
 def _speedup(remedy: Remedy, least: float, most: float) -> Html:
@@ -510,9 +520,9 @@ def flame_section(data: PageData) -> Section:
         explanation(
             "Every process was looked at many times a second. The wider a box, the longer that "
             "function and what it calls was seen; each box is called by the one above it. ",
-            _swatch(USER_COLOUR),
+            _swatch("user"),
             " your code, with its busiest line; ",
-            _swatch(LIBRARY_COLOUR),
+            _swatch("library"),
             " libraries and Python itself. Click a box to look closer, and the top one to go back.",
         ),
         *parts,
@@ -528,5 +538,5 @@ def _flame_chart(data: PageData, where: ProcessKind) -> Html | None:
     return join_html(element("h3", title), place)
 
 
-def _swatch(colour: str) -> Html:
-    return element("span", class_="swatch", style=f"background:{colour}")
+def _swatch(role: CallRole) -> Html:
+    return element("span", class_=f"swatch {role}")

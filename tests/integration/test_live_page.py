@@ -1,0 +1,230 @@
+"""The live page in a browser: what readers do, and what they see where something breaks."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from jobs import run_here, started
+from machine import needs
+from recorded import SCRIPTS
+from services.live_server import LiveServer, live_server
+
+pytestmark = needs("chromium")
+
+HOSTILE = "</script><script>document.title=0</script><img src=x onerror=document.title=0>"
+
+TRAIN = """
+import sys, time
+import torch
+from points import Descent
+from torch.utils.data import DataLoader, Dataset
+
+class Slow(Dataset):
+    def __len__(self):
+        return 160
+
+    def __getitem__(self, index):
+        time.sleep(0.004)
+        return torch.randn(4)
+
+model = torch.nn.Linear(4, 1)
+optimizer = Descent(model.parameters())
+deadline = time.monotonic() + float(sys.argv[1])
+print("the first line", flush=True)
+epoch = 0
+while epoch < 1 or time.monotonic() < deadline:
+    for batch in DataLoader(Slow(), batch_size=4):
+        model(batch).mean().backward()
+        optimizer.step()
+    epoch += 1
+"""
+WAIT_MS = 60_000
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("page")
+    (folder / "train.py").write_text(TRAIN)
+    variables = {"PYTHONPATH": str(SCRIPTS)}
+    ended = run_here(folder, "run", "--name", "base", "train.py", "0", HOSTILE, **variables)
+    assert ended.returncode == 0, ended.stderr
+    shutil.copytree(folder / "runs" / "base", folder / "runs" / "second")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[LiveServer]:
+    with live_server(folder, "--port", "0") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    expect.set_options(timeout=WAIT_MS)
+    with sync_playwright() as playwright:
+        path = shutil.which("chromium")
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """A page that must not be told off by the browser, and whose title no record may change."""
+    context = browser.new_context(viewport={"width": 1280, "height": 1000})
+    page = context.new_page()
+    page.set_default_timeout(WAIT_MS)
+    faults: list[str] = []
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    page.on("console", lambda message: faults.append(message.text) if "Policy" in message.text
+            else None)  # fmt: skip
+    yield page
+    assert page.title() != "0"
+    assert faults == []
+    context.close()
+
+
+def open_run_page(page: Page, server: LiveServer, name: str = "base") -> None:
+    page.goto(f"{server.origin}/runs/{name}")
+    expect(page.locator("#verdict h2")).to_have_text("Verdict")
+    expect(page.locator("#chart-heatmap canvas").first).to_be_visible()
+
+
+def drag(page: Page, chart: str, begin: float, end: float) -> None:
+    """Drag over a chart, from one share of its width to another."""
+    place = page.locator(f"#{chart} .u-over").first
+    place.scroll_into_view_if_needed()
+    box = place.bounding_box()
+    assert box is not None
+    y = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + begin * box["width"], y)
+    page.mouse.down()
+    page.mouse.move(box["x"] + end * box["width"], y, steps=5)
+    page.mouse.up()
+
+
+def span_of(page: Page) -> tuple[float, float]:
+    found = re.search(r"#span=([\d.]+)-([\d.]+)", page.url)
+    assert found is not None, page.url
+    return float(found[1]), float(found[2])
+
+
+def test_runs_are_filtered_sorted_and_two_are_compared(page: Page, server: LiveServer):
+    page.goto(server.origin)
+    rows = page.locator("#run-list tbody tr")
+    expect(rows).to_have_count(2)
+    page.get_by_label("Filter the runs").fill("sec")
+    expect(rows).to_have_count(1)
+    page.get_by_label("Filter the runs").fill("")
+    page.get_by_role("button", name="Run", exact=True).click()
+    expect(rows.first).to_contain_text("base")
+    page.get_by_role("button", name="Run", exact=True).click()
+    expect(rows.first).to_contain_text("second")
+    expect(page.get_by_role("button", name="Compare")).to_be_disabled()
+    page.get_by_label("Compare base").check()
+    page.get_by_label("Compare second").check()
+    page.get_by_role("button", name="Compare").click()
+    expect(page.locator("h1")).to_contain_text("base and second")
+    for name in ("base", "second"):
+        for chart in ("heatmap", "timeline"):
+            expect(page.locator(f'[id="chart-{name}/{chart}"] canvas').first).to_be_visible()
+    expect(page.locator("#runs table")).to_contain_text("1.00x")
+
+
+def test_a_span_is_dragged_carried_by_the_address_and_left_again(page: Page, server: LiveServer):
+    open_run_page(page, server)
+    steps = page.locator("#verdict .tile", has_text="steps looked at")
+    before = steps.text_content() or ""
+    with (
+        page.expect_response(re.compile(r"/sections\?from=")),
+        page.expect_response(re.compile(r"/charts/flame-ranks\?.*from=")),
+    ):
+        drag(page, "chart-timeline", 0.4, 0.7)
+    begin, end = span_of(page)
+    assert 0 < begin < end
+    expect(steps).not_to_have_text(before)
+    page.goto(f"{server.origin}/runs")
+    page.goto(f"{server.origin}/runs/base#span={begin}-{end}")
+    expect(page.locator("#chart-heatmap canvas").first).to_be_visible()
+    expect(page.locator("#heatmap .span-note")).to_contain_text("s to")
+    page.locator("#chart-heatmap").focus()
+    page.keyboard.press("Escape")
+    expect(page.locator("#verdict .tile", has_text="steps looked at")).to_have_text(before)
+
+
+def test_the_file_is_the_same_page_without_a_server(page: Page, folder: Path):
+    page.goto((folder / "runs" / "base" / "report.html").as_uri())
+    for chart in ("heatmap", "timeline", "waits"):
+        expect(page.locator(f"#chart-{chart} canvas").first).to_be_visible()
+    drag(page, "chart-heatmap", 0.2, 0.4)
+    begin, end = span_of(page)
+    assert 0 <= begin < end
+
+
+def test_a_running_job_is_seen_switched_and_stopped(
+    page: Page, folder: Path, server: LiveServer, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("PYTHONPATH", str(SCRIPTS))
+    with started(folder, "--name", "going", "train.py", "600") as job:
+        page.goto(server.origin)
+        page.get_by_role("link", name="going").click()
+        steps = page.locator("#verdict .tile", has_text="steps looked at")
+        expect(steps).to_be_visible()
+        before = steps.text_content() or ""
+        expect(steps).not_to_have_text(before)  # without a reload
+        page.get_by_role("button", name="Pause recording").click()
+        expect(page.get_by_role("button", name="Record again")).to_be_visible()
+        page.get_by_role("button", name="Record again").click()
+        page.get_by_role("button", name=re.compile("Record deeply")).click()
+        expect(page.locator("#controls")).to_contain_text("Recording deeply")
+        expect(page.locator("#logs")).to_contain_text("the first line")
+        page.get_by_role("button", name="Stop the run").click()
+        dialog = page.get_by_role("dialog")
+        dialog.get_by_role("button", name="Cancel").click()
+        expect(dialog).to_have_count(0)
+        assert job.poll() is None
+        page.get_by_role("button", name="Stop the run").click()
+        dialog.get_by_role("button", name="Stop the run").click()
+        expect(page.get_by_role("button", name="Resume the run")).to_be_visible()
+        job.wait(60)
+        expect(page.locator("#subtitle")).to_contain_text("ended")
+
+
+def test_a_run_that_is_removed_stays_readable(page: Page, folder: Path, server: LiveServer):
+    shutil.copytree(folder / "runs" / "base", folder / "runs" / "removed")
+    open_run_page(page, server, "removed")
+    shutil.rmtree(folder / "runs" / "removed")
+    expect(page.locator("#banner")).to_contain_text("removed")
+    expect(page.locator("#verdict h2")).to_be_visible()
+
+
+def test_a_server_that_is_gone_and_back_is_said(page: Page, folder: Path):
+    with live_server(folder, "--port", "0") as first:
+        open_run_page(page, first)
+        port = first.netloc.rpartition(":")[2]
+        first.process.kill()
+        first.process.wait(60)
+        expect(page.locator("#banner")).to_contain_text("Not connected")
+        with live_server(folder, "--port", port) as second:
+            assert second.netloc == first.netloc
+            expect(page.locator("#banner")).not_to_contain_text("Not connected")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [400, 1280])
+def test_no_page_scrolls_sideways(browser: Browser, server: LiveServer, scheme: str, width: int):
+    page = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 800})
+    for path in ("/", "/runs/base", "/compare?run=base&run=second"):
+        page.goto(server.origin + path)
+        expect(page.locator("main").first).not_to_be_empty()
+        if path != "/":
+            expect(page.locator(".chart canvas").first).to_be_visible()
+        wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        assert wide <= 0, path
+    page.close()
