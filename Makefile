@@ -29,14 +29,13 @@ demo: $(STAMP)  ## Train scene segmentation from a real S3 server on two ranks (
 # A worker that the timeout ended is not replaced: xdist 3.8 gives the new one no shutdown, and hangs.
 PYTEST := $(BIN)/python -m pytest
 # Those of surface are in `make check`.
-ABREAST := --ignore tests/surface -n 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 -m "not alone"
+ABREAST := --ignore tests/surface -n 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 test: $(STAMP)  ## Run the tests, but for the long ones of whole clusters and sweeps
-	$(PYTEST) $(ABREAST)
-	$(PYTEST) -m alone $$(grep -rl mark.alone tests/*/)
+	$(PYTEST) $(ABREAST) -m "not alone and not long"
 
 test-all: $(STAMP)  ## Run all tests, as CI does
-	$(PYTEST) $(ABREAST) --long
+	$(PYTEST) $(ABREAST) -m "not alone" --long
 	$(PYTEST) -m alone $$(grep -rl mark.alone tests/*/)
 
 check: $(STAMP)  ## Lint, types, layers, documentation, written surfaces

@@ -29,7 +29,10 @@ BEGUN_FIRST = (
     "test_cluster_offload.py",
     "test_estimator_cases.py",
     "test_cluster_offload.py",
+    "test_offload.py",
     "test_offload_iterable.py",
+    "test_on_several_hosts.py",
+    "test_outer_jobs.py",
     "test_exactness.py",
     "test_cluster_requirements.py",
     "test_channels.py",
@@ -69,6 +72,7 @@ LONG = frozenset({
     "test_scripts_ray.py",
     "test_sweep.py",
     "test_tracked_jobs.py",
+    "test_vertex_sdk.py",
 })  # fmt: skip
 
 # What makes a process a rank, or a part of a run.

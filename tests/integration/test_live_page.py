@@ -90,8 +90,16 @@ def page(browser: Browser) -> Iterator[Page]:
     context.close()
 
 
+def visit(page: Page, server: LiveServer, path: str = "/") -> None:
+    """Open a page as its reader does: by the printed URL first, which has the token."""
+    page.goto(server.url)
+    page.wait_for_url(f"{server.origin}/")
+    if path != "/":
+        page.goto(server.origin + path)
+
+
 def open_run_page(page: Page, server: LiveServer, name: str = "base") -> None:
-    page.goto(f"{server.origin}/runs/{name}")
+    visit(page, server, f"/runs/{name}")
     expect(page.locator("#verdict h2")).to_have_text("Verdict")
     expect(page.locator("#chart-heatmap canvas").first).to_be_visible()
 
@@ -116,7 +124,7 @@ def span_of(page: Page) -> tuple[float, float]:
 
 
 def test_runs_are_filtered_sorted_and_two_are_compared(page: Page, server: LiveServer):
-    page.goto(server.origin)
+    visit(page, server)
     rows = page.locator("#run-list tbody tr")
     expect(rows).to_have_count(2)
     page.get_by_label("Filter the runs").fill("sec")
@@ -172,7 +180,7 @@ def test_a_running_job_is_seen_switched_and_stopped(
 ):
     monkeypatch.setenv("PYTHONPATH", str(SCRIPTS))
     with started(folder, "--name", "going", "train.py", "600") as job:
-        page.goto(server.origin)
+        visit(page, server)
         page.get_by_role("link", name="going").click()
         steps = page.locator("#verdict .tile", has_text="steps looked at")
         expect(steps).to_be_visible()
@@ -204,7 +212,7 @@ def test_a_run_that_is_removed_stays_readable(page: Page, folder: Path, server: 
     expect(page.locator("#verdict h2")).to_be_visible()
 
 
-def test_a_server_that_is_gone_and_back_is_said(page: Page, folder: Path):
+def test_a_server_that_is_gone_and_another_in_its_place_are_said(page: Page, folder: Path):
     with live_server(folder, "--port", "0") as first:
         open_run_page(page, first)
         port = first.netloc.rpartition(":")[2]
@@ -213,7 +221,10 @@ def test_a_server_that_is_gone_and_back_is_said(page: Page, folder: Path):
         expect(page.locator("#banner")).to_contain_text("Not connected")
         with live_server(folder, "--port", port) as second:
             assert second.netloc == first.netloc
-            expect(page.locator("#banner")).not_to_contain_text("Not connected")
+            expect(page.locator("#banner")).to_contain_text("The token is wrong")
+            expect(page.locator("#verdict h2")).to_be_visible()
+            open_run_page(page, second)
+            expect(page.locator("#banner")).to_be_empty()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -221,7 +232,7 @@ def test_a_server_that_is_gone_and_back_is_said(page: Page, folder: Path):
 def test_no_page_scrolls_sideways(browser: Browser, server: LiveServer, scheme: str, width: int):
     page = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 800})
     for path in ("/", "/runs/base", "/compare?run=base&run=second"):
-        page.goto(server.origin + path)
+        visit(page, server, path)
         expect(page.locator("main").first).not_to_be_empty()
         if path != "/":
             expect(page.locator(".chart canvas").first).to_be_visible()

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from jobs import clean_environment, eventually
 
@@ -33,7 +33,7 @@ class Answer:
 
 @dataclass(slots=True)
 class LiveServer:
-    url: str  # as it was printed, with the token if there is one
+    url: str  # as it was printed, with the token
     process: subprocess.Popen[bytes]
 
     @property
@@ -44,11 +44,21 @@ class LiveServer:
     def origin(self) -> str:
         return f"http://{self.netloc}"
 
+    @property
+    def token(self) -> str:
+        return parse_qs(urlsplit(self.url).query)["token"][0]
+
+    @property
+    def cookie(self) -> str:
+        return f"headrace_token_{urlsplit(self.url).port}={self.token}"
+
     def ask(self, path: str, method: str = "GET", body: Any = None, **headers: str) -> Answer:
-        """Send a request; `_` in a header's name is `-`."""
+        """Send a request with the token's cookie; `_` in a header's name is `-`."""
         connection = http.client.HTTPConnection(self.netloc, timeout=_ANSWER_S)
         try:
-            shown = {name.replace("_", "-"): value for name, value in headers.items()}
+            shown = {"Cookie": self.cookie} | {
+                name.replace("_", "-"): value for name, value in headers.items()
+            }
             data = None if body is None else json.dumps(body)
             connection.request(method, path, data, shown)
             answer = connection.getresponse()

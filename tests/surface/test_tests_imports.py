@@ -82,9 +82,10 @@ PURE = """
     observe.whatif.train_steps observe.whatif.worker_shares offload.capacity offload.frames
     offload.protocol offload.proxy_records offload.scheduler platforms.cluster_hosts
     platforms.training_job platforms.vertex records.data_frames records.redaction
-    report.charts.base report.charts.flame report.charts.heatmap report.charts.phases
-    report.charts.steps report.charts.waits report.formatting
-    report.markup report.open_run report.top.state sampling sampling.lanes sampling.seeds
+    report.charts.base report.charts.flame report.charts.heatmap report.charts.lines
+    report.charts.phases report.charts.steps report.charts.waits report.formatting
+    report.markup report.open_run report.run_command report.top.state sampling sampling.lanes
+    sampling.seeds
     train.checkpoint_commit train.state_dicts train.strategies
 """.split()  # noqa: SIM905 - names, as a paragraph
 """No process, thread, socket or file at import or in a signature; `IMPURE` is checked."""

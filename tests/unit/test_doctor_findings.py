@@ -198,7 +198,7 @@ def remedies(tables: RunTables, name: str) -> list:
     return [remedy for remedy in worst.remedies if remedy.name == name]
 
 
-@pytest.mark.parametrize("steps", [200, 25_000])
+@pytest.mark.parametrize("steps", [200, pytest.param(25_000, marks=pytest.mark.long)])
 def test_what_goes_at_least_and_at_most_is_the_same_share_in_long_runs(steps: int):
     evidence = gather_evidence(play(Run(workers=4, service_ms=1, batches=steps, busy_cores=3)))
     wall = evidence.steps.wall_ns

@@ -126,6 +126,7 @@ def test_outliers_late_in_a_long_run_are_reported_by_rolled_up_stacks(tmp_path: 
     assert worst.cause.line == 80
 
 
+@pytest.mark.long
 def test_a_remedy_of_very_many_steps_is_drawn_in_bounded_memory():
     evidence = gather_evidence(play(Run(workers=2, service_ms=20, batches=25_000, busy_cores=2)))
     wall = evidence.steps.wall_ns

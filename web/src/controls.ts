@@ -83,6 +83,7 @@ export class Controls {
       ...choices.map((seconds) =>
         make("option", { value: String(seconds), selected: seconds === state.interval_s }, `${seconds} s`)),
     );
+    this.stop.disabled = this.resume.disabled = false;
     this.stop.hidden = !state.stoppable;
     this.resume.hidden = !state.resumable;
     this.say(!goesOn ? "" : state.deep ? "Recording deeply." : state.recording ? "Recording." : PAUSED);
@@ -103,6 +104,8 @@ export class Controls {
   }
 
   private change(what: "stop" | "resume"): Promise<void> {
+    this.stop.disabled = this.resume.disabled = true;
+    this.say(what === "stop" ? "Stopping: it may take up to two minutes." : "Resuming.");
     return this.attempt(async () => {
       const answer = await tellServer<{ done: string }>(`${this.address}/${what}`);
       this.show(await askServer<Switch>(`${this.address}/switch`));

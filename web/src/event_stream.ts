@@ -31,6 +31,13 @@ export class EventStream {
     addEventListener("online", () => this.open());
     // A page that the browser keeps for its back button must not hold a connection, of which there are few.
     addEventListener("pagehide", () => this.source?.close());
+    document.addEventListener("visibilitychange", () => {
+      if (document.hidden) this.source?.close();
+      else if (this.source?.readyState === EventSource.CLOSED) {
+        this.wasInterrupted = true;
+        this.open();
+      }
+    });
     addEventListener("pageshow", (event) => {
       if (!event.persisted) return;
       this.wasInterrupted = true;
@@ -59,13 +66,27 @@ export class EventStream {
     source.addEventListener("error", () => {
       this.interrupt("the server does not answer; it may have been stopped");
       // After some errors, such as an answer with status 500, a browser does not try again by itself.
-      if (source.readyState === EventSource.CLOSED) this.retry = window.setTimeout(() => this.open(), RETRY_MS);
+      if (source.readyState !== EventSource.CLOSED) return;
+      this.retry = window.setTimeout(() => this.open(), RETRY_MS);
+      void this.askWhy();
     });
     for (const [name, listener] of Object.entries(this.listeners)) {
       source.addEventListener(name, (event) => {
         const data = parse((event as MessageEvent<string>).data);
         if (data !== null) listener(data);
       });
+    }
+  }
+
+  /** Shows what the server says where it refuses the stream, as after it was started anew. */
+  private async askWhy(): Promise<void> {
+    const request = new AbortController();
+    try {
+      const answer = await fetch(this.address, { signal: request.signal });
+      if (!answer.ok) this.interrupt((await answer.text()).trim().replace(/\.$/, ""));
+      request.abort();
+    } catch {
+      // It does not answer, which is shown already.
     }
   }
 

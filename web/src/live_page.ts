@@ -10,6 +10,7 @@ import { askServer, sentence, Unreachable } from "./server";
 import { timeSpan } from "./time_span";
 
 interface Changed {
+  attempt: number;
   records: number;
   sections: number;
   state: string;
@@ -51,6 +52,10 @@ export class LivePage {
     this.seen = now;
     showBanner("run", now.fault || null);
     if (!last) return this.askSections(); // the run may have changed since the page was made
+    if (now.attempt !== last.attempt && last.attempt > 0) {
+      timeSpan.reset();
+      return this.refresh();
+    }
     if (now.records !== last.records) {
       if (timeSpan.touchesEnd) this.charts.refresh();
       this.logs?.refresh();

@@ -7,8 +7,8 @@ import { askServer, runAddress, sentence } from "./server";
 interface Run {
   name: string;
   state: string;
-  began_unix_s: number;
-  age_s: number;
+  began_unix_s: number | null;
+  age_s: number | null;
   script: string;
   ranks: number;
   samples_per_s: number | null;
@@ -47,7 +47,10 @@ const COLUMNS: readonly Column[] = [
   },
   {
     title: "Began", value: (run) => run.began_unix_s,
-    show: (run) => make("span", { title: momentText(run.began_unix_s) }, `${durationText(run.age_s)} ago`),
+    show: (run) =>
+      run.began_unix_s === null || run.age_s === null
+        ? "unknown"
+        : make("span", { title: momentText(run.began_unix_s) }, `${durationText(run.age_s)} ago`),
   },
   { title: "Script", value: (run) => run.script, show: (run) => make("code", { title: run.script }, run.script) },
   { title: "Ranks", isNumber: true, value: (run) => run.ranks },

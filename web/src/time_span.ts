@@ -71,13 +71,27 @@ export class TimeSpan {
   learn(limits: Span, first: Span | null): void {
     const known = around(this.known, limits);
     const isPart = first !== null && (first[0] > limits[0] || first[1] < limits[1]);
-    const shownFirst = isPart ? around(this.first, first) : this.first;
+    // A chart of all of the time widens what is shown at first; one that names no part says nothing.
+    const named = isPart ? first : first && this.first && limits;
+    const shownFirst = named ? around(this.first, named) : this.first;
     if (areEqual(known, this.known) && areEqual(shownFirst, this.first)) return;
     // The first time it is as if the reader had chosen this part, which needs finer data.
     const reason = this.first === null && shownFirst !== null && this.choice === null ? "chosen" : "learned";
     this.known = known;
     this.first = shownFirst;
     this.tell(reason);
+  }
+
+  /** Forgets all of it: times of another attempt begin anew. */
+  reset(): void {
+    this.known = null;
+    this.first = null;
+    this.choice = null;
+    try {
+      history.replaceState(null, "", location.pathname + location.search);
+    } catch {
+      // As in `set`.
+    }
   }
 
   /** Shows a span; `step` makes it one step of the browser's history, else it takes the last one's place. */

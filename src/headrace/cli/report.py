@@ -12,7 +12,7 @@ from headrace.core.errors import UsageError
 if TYPE_CHECKING:
     from headrace.report.live.run_folders import RunFolders
 
-_BIND = "With --live: the address to listen on; any but a loopback address needs a token."
+_BIND = "With --live: the address to listen on, to be seen from other machines."
 
 
 def report(
@@ -29,7 +29,8 @@ def report(
     ] = False,
     bind: Annotated[str, typer.Option(metavar="ADDRESS", help=_BIND)] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option(help="With --live: the port; the next free one if it is in use.")
+        int,
+        typer.Option(min=0, max=65535, help="With --live: the port; the next free one if in use."),
     ] = 8600,
 ) -> None:
     """Write one self-contained HTML page about a run: verdict, findings, charts, facts.
@@ -67,7 +68,7 @@ def _serve(run: str | None, runs_dir: str | None, bind: str, port: int, *, open_
         folders, name = _folders_of(run, runs_dir)
 
     def print_url(url: str, taken: int) -> None:
-        if taken != port:
+        if port not in {0, taken}:
             typer.echo(f"Port {port} is in use; {taken} is free and taken.", err=True)
         typer.echo(f"Headrace shows {folders.folder} at {url}  (ctrl-C ends it)")
         if open_it:
@@ -90,6 +91,9 @@ def _folders_of(run: str, runs_dir: str | None) -> tuple[RunFolders, str]:
     from headrace.report.live.run_folders import RunFolders
 
     path = find_run(run, runs_dir)
-    runs = runs_folder(runs_dir).resolve()
-    folders = RunFolders(runs if path.is_relative_to(runs) else path.parent)
-    return folders, path.relative_to(folders.folder).as_posix()
+    for folder in (runs_folder(runs_dir), path.parent):
+        folders = RunFolders(folder)
+        for name, found in folders.by_name().items():
+            if found.resolve() == path:
+                return folders, name
+    raise UsageError(f"{path} cannot be shown: a link leads to it.")

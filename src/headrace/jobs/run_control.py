@@ -50,7 +50,9 @@ def resume_in_background(path: Path) -> str:
         )  # fmt: skip
     deadline = time.monotonic() + _START_S
     while len(folder.attempts()) == before:
-        if process.poll() is not None or time.monotonic() > deadline:
+        if time.monotonic() > deadline:
+            return f"{path.name} was asked to go on, and has not begun yet: see {log}."
+        if process.poll() is not None:
             said = log.read_bytes()[begin:].decode("utf-8", errors="replace").strip()
             raise LaunchError(f"{path.name} was not resumed: {said or 'nothing was said why.'}")
         time.sleep(_POLL_S)

@@ -264,7 +264,10 @@ def runs_in(folder: Path) -> list[Path]:
 
 
 def _is_run(path: Path) -> bool:
-    return (path / "run.json").is_file() or (path / RECORDS).is_dir()
+    try:
+        return (path / "run.json").is_file() or (path / RECORDS).is_dir()
+    except OSError:  # a folder of somebody else
+        return False
 
 
 def _start_s(run: Path) -> float:

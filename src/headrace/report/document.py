@@ -59,7 +59,9 @@ def live_document(
         element("meta", charset="utf-8"),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="color-scheme", content="light dark"),
-        element("meta", name="headrace-live", content=quote(live)) if live else None,
+        element("meta", name="headrace-live", content=quote(live, errors="replace"))
+        if live
+        else None,
         element("title", f"{name} · Headrace"),
         Html('<link rel="icon" href="data:,">'),
         Html('<link rel="stylesheet" href="/static/page.css">'),

@@ -10,7 +10,7 @@ from headrace.report.document import html_document, write_document
 from headrace.report.formatting import format_time
 from headrace.report.markup import Section
 from headrace.report.page_data import PageData, read_page_data
-from headrace.report.sections import cost, diagnosis, tables
+from headrace.report.sections import cost, curves, diagnosis, tables
 
 SECTIONS: tuple[Callable[[PageData], Section | None], ...] = (
     diagnosis.verdict_section,
@@ -18,6 +18,7 @@ SECTIONS: tuple[Callable[[PageData], Section | None], ...] = (
     cost.cost_section,
     diagnosis.timeline_section,
     diagnosis.heatmap_section,
+    curves.curves_section,
     diagnosis.waits_section,
     tables.transforms_section,
     tables.workers_section,

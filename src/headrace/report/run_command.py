@@ -5,12 +5,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
-from headrace.core.overrides import Override
+from headrace.core.errors import UsageError
+from headrace.core.overrides import Override, parse_overrides
 from headrace.records.run_folder import Attempt
 
 _VERB = ("headrace", "run")
 _OF_THE_OLD_RUN = ("--name", "--run-dir", "--apply")
-"""Flags that the new run does not take over: its name is its own, and the remedy is applied."""
+"""Flags that the new run does not take over as they are: its name is its own, and what was applied
+is applied together with the remedy."""
 
 
 def command_with(attempt: Attempt | None, overrides: Sequence[Override]) -> str | None:
@@ -23,16 +25,30 @@ def command_with(attempt: Attempt | None, overrides: Sequence[Override]) -> str 
     command, argv = attempt.command, attempt.argv
     if command[:2] != _VERB or not argv or command[-len(argv) :] != argv:
         return None
-    flags = _without_old(command[2 : -len(argv)])
-    applied = ",".join(map(str, overrides))
+    flags, old = _split(command[2 : -len(argv)])
+    try:
+        both = {(each.name, each.place): each for each in (*_parsed(old), *overrides)}
+    except UsageError:
+        return None
+    applied = ",".join(map(str, both.values()))
     return shlex.join([*_VERB, *flags, "--apply", applied, *argv])
 
 
-def _without_old(flags: Sequence[str]) -> Iterator[str]:
+def _split(flags: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the flags that the new run takes over, and what was applied so far."""
+    taken, applied = [], []
     words = iter(flags)
     for word in words:
-        name, has_value, _ = word.partition("=")
+        name, has_value, value = word.partition("=")
         if name not in _OF_THE_OLD_RUN:
-            yield word
-        elif not has_value:
-            next(words, None)
+            taken.append(word)
+            continue
+        value = value if has_value else next(words, "")
+        if name == "--apply":
+            applied.append(value)
+    return taken, applied
+
+
+def _parsed(texts: Sequence[str]) -> Iterator[Override]:
+    for text in texts:
+        yield from parse_overrides(text)

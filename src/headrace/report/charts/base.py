@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
@@ -123,6 +123,10 @@ class ChartSpan:
     def seconds(self) -> Span:
         """The span in seconds since recording began."""
         return self.axis.seconds(self.from_ns), self.axis.seconds(self.to_ns)
+
+    def in_columns(self, columns: int) -> ChartSpan:
+        """Return the same span in another number of columns."""
+        return replace(self, columns=columns)
 
     def edges(self) -> Floats:
         """Return the edges of the columns, one more than there are columns."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import ClassVar
 
@@ -57,7 +57,7 @@ def heatmap_chart(tables: Tables, span: ChartSpan | None = None) -> HeatmapChart
     span = span if span is not None else ChartSpan.of(time_axis(tables))
     length_s = (span.to_ns - span.from_ns) / 1e9
     count = min(max(int(length_s / _COLUMN_S), _FEWEST_COLUMNS), span.columns)
-    span = replace(span, columns=count)
+    span = span.in_columns(count)
     bands = _bands(tables, span.edges())
     if not bands:
         return None

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from headrace.decide.experiments.compared_runs import ComparedRun
 from headrace.decide.experiments.metric_curves import Curve
-from headrace.observe.whatif.tables import Floats
 from headrace.records.schema import PHASES
-from headrace.report.charts.base import Chart
+from headrace.report.charts.lines import Line, LinesChart
 from headrace.report.charts.phases import BarsChart, phase_bars
 
 _RUN_COLOURS = (
@@ -20,29 +17,6 @@ _RUN_COLOURS = (
 )  # fmt: skip
 _DASHES: tuple[tuple[int, ...], ...] = ((), (8, 4), (2, 4), (8, 4, 2, 4))
 """Lengths of dashes and gaps: of the second eight runs, the third and so on."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """A line of a chart."""
-
-    name: str
-    colour: str
-    dash: tuple[int, ...]  # lengths of dashes and gaps; empty: one line
-    x: Floats
-    y: Floats
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinesChart(Chart):
-    """Lines over each other."""
-
-    kind: ClassVar[str] = "lines"
-    x_title: str
-    y_title: str
-    unit: str
-    time: bool  # whether x is seconds since recording began
-    series: tuple[Line, ...]
 
 
 def phases_by_run(runs: Sequence[ComparedRun]) -> BarsChart:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from headrace.core.errors import HeadraceError, UsageError
@@ -34,6 +35,8 @@ _NOTHING = ": nothing new\n\n"
 """A comment of the event stream."""
 _TYPES = {"page.js": "text/javascript", "page.css": "text/css"}
 _MOST_LOG_LINES = 2000
+_MOST_COMPARED = 12
+_LONGEST_BODY = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +45,20 @@ class RunActions:
 
     stop: Callable[[Path], str]
     resume: Callable[[Path], str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedRun:
+    """A request about a run."""
+
+    name: str
+    path: Path
+    detail: str  # which chart or log
+    request: Request
+
+
+Answer = Callable[[AskedRun], Awaitable[Response]]
+_WITH_DETAIL = frozenset({"charts", "logs"})
 
 
 class LivePages:
@@ -58,36 +75,46 @@ class LivePages:
 
     def routes(self) -> list[Route]:
         """Return what the server answers to."""
-        run = "/runs/{name:path}"
         return [
             Route("/", self._runs_document),
             Route("/static/{file}", self._static),
             Route("/api/runs", self._runs),
             Route("/api/events", self._run_events),
             Route("/compare", self._comparison_document),
-            Route(f"{run}/sections", self._sections),
-            Route(f"{run}/charts/{{chart}}", self._chart),
-            Route(f"{run}/events", self._events),
-            Route(f"{run}/switch", self._switch, methods=["GET", "POST"]),
-            Route(f"{run}/stop", self._stop, methods=["POST"]),
-            Route(f"{run}/resume", self._resume, methods=["POST"]),
-            Route(f"{run}/logs", self._logs),
-            Route(f"{run}/logs/{{file:path}}", self._log),
-            Route(run, self._run_document),
+            Route("/runs/{rest:path}", self._of_run, methods=["GET", "POST"]),
         ]
 
-    def _run_path(self, request: Request) -> Path:
-        name = request.path_params["name"]
-        path = self._folders.find(name)
-        if path is None:
-            raise UsageError(f"There is no run {name!r} in {self._folders.folder}.")
-        return path
+    async def _of_run(self, request: Request) -> Response:
+        """Answer what is asked of one run: `/runs/NAME`, and what may follow the name."""
+        rest = request.path_params["rest"]
+        found = await run_in_threadpool(self._folders.split, rest)
+        if found is None:
+            raise UsageError(f"There is no run {rest!r} in {self._folders.folder}.")
+        name, path, asked = found
+        what, _, detail = asked.partition("/")
+        run = AskedRun(name=name, path=path, detail=detail, request=request)
+        answers = self._changes() if request.method == "POST" else self._views()
+        if what not in answers or (detail and what not in _WITH_DETAIL):
+            raise UsageError(f"There is no {what or 'change'} of the run {name!r}.")
+        return await answers[what](run)
 
-    def _feed(self, request: Request) -> RunFeed:
-        name = request.path_params["name"]
-        feed = self._feeds.get(name)
+    def _views(self) -> dict[str, Answer]:
+        return {
+            "": self._run_document,
+            "sections": self._sections,
+            "charts": self._chart,
+            "events": self._events,
+            "switch": self._recording,
+            "logs": self._logs,
+        }
+
+    def _changes(self) -> dict[str, Answer]:
+        return {"switch": self._switch, "stop": self._stop, "resume": self._resume}
+
+    def _feed(self, run: AskedRun) -> RunFeed:
+        feed = self._feeds.get(run.name)
         if feed is None:
-            feed = self._feeds[name] = RunFeed(self._run_path(request))
+            feed = self._feeds[run.name] = RunFeed(run.path)
         return feed
 
     async def _static(self, request: Request) -> Response:
@@ -103,16 +130,15 @@ class LivePages:
         names = list(dict.fromkeys(request.query_params.getlist("run")))
         known = self._folders.by_name()
         missing = [name for name in names if name not in known]
-        if missing or len(names) < 2:
-            what = f"There is no run {missing[0]!r}." if missing else "Name two runs or more."
-            return _problem(what, 404 if missing else 400)
+        if missing:
+            return _problem(f"There is no run {missing[0]!r}.", 404)
+        if not 2 <= len(names) <= _MOST_COMPARED:
+            return _problem(f"Name two to {_MOST_COMPARED} runs.", 400)
         sections = await run_in_threadpool(live_comparison, {name: known[name] for name in names})
         return _html(live_document(" and ".join(names), "compare", sections=sections))
 
-    async def _run_document(self, request: Request) -> Response:
-        self._run_path(request)
-        name = request.path_params["name"]
-        return _html(live_document(name, "run", live=f"/runs/{name}"))
+    async def _run_document(self, run: AskedRun) -> Response:
+        return _html(live_document(run.name, "run", live=f"/runs/{run.name}"))
 
     async def _runs(self, _: Request) -> Response:
         return _json(await run_in_threadpool(self._list.read))
@@ -134,27 +160,26 @@ class LivePages:
             yield
             await asyncio.sleep(pause_s)
 
-    async def _sections(self, request: Request) -> Response:
-        feed, span = self._feed(request), _span(request)
-        return _json(await run_in_threadpool(feed.sections, span))
+    async def _sections(self, run: AskedRun) -> Response:
+        return _json(await run_in_threadpool(self._feed(run).sections, _span(run.request)))
 
-    async def _chart(self, request: Request) -> Response:
-        feed, span, name = self._feed(request), _span(request), request.path_params["chart"]
-        if name not in CHARTS:
-            return _problem(f"There is no chart {name!r}: {', '.join(CHARTS)}.", 404)
-        columns = _whole_number(request, "columns", MAX_COLUMNS, most=MAX_COLUMNS)
-        chart = await run_in_threadpool(feed.chart, name, span, columns)
+    async def _chart(self, run: AskedRun) -> Response:
+        span = _span(run.request)
+        if run.detail not in CHARTS:
+            return _problem(f"There is no chart {run.detail!r}: {', '.join(CHARTS)}.", 404)
+        columns = _whole_number(run.request, "columns", MAX_COLUMNS, most=MAX_COLUMNS)
+        chart = await run_in_threadpool(self._feed(run).chart, run.detail, span, columns)
         if chart is None:
             return _problem("Nothing of this was recorded in this time.", 404)
         return Response(chart, media_type="application/json")
 
-    async def _events(self, request: Request) -> Response:
-        feed = self._feed(request)
+    async def _events(self, run: AskedRun) -> Response:
+        feed = self._feed(run)
 
         async def events() -> AsyncIterator[str]:
             shown = None
-            async for _ in self._looks(request, _POLL_S):
-                state = await run_in_threadpool(feed.want)
+            async for _ in self._looks(run.request, _POLL_S):
+                state = feed.want()
                 if state.gone:
                     yield _event("gone", {"error": state.fault})
                     return
@@ -163,29 +188,26 @@ class LivePages:
 
         return _stream(events())
 
-    async def _switch(self, request: Request) -> Response:
-        path = self._run_path(request)
-        if request.method == "POST":
-            return _json(await run_in_threadpool(change_recording, path, await _body(request)))
-        return _json(await run_in_threadpool(read_recording, path))
+    async def _recording(self, run: AskedRun) -> Response:
+        return _json(await run_in_threadpool(read_recording, run.path))
 
-    async def _stop(self, request: Request) -> Response:
-        path = self._run_path(request)
-        return _json({"done": await run_in_threadpool(self._actions.stop, path)})
+    async def _switch(self, run: AskedRun) -> Response:
+        change = await _body(run.request)
+        return _json(await run_in_threadpool(change_recording, run.path, change))
 
-    async def _resume(self, request: Request) -> Response:
-        path = self._run_path(request)
-        return _json({"done": await run_in_threadpool(self._actions.resume, path)})
+    async def _stop(self, run: AskedRun) -> Response:
+        return _json({"done": await run_in_threadpool(self._actions.stop, run.path)})
 
-    async def _logs(self, request: Request) -> Response:
-        files = LogFiles(self._run_path(request))
-        return _json({"files": await run_in_threadpool(files.listed)})
+    async def _resume(self, run: AskedRun) -> Response:
+        return _json({"done": await run_in_threadpool(self._actions.resume, run.path)})
 
-    async def _log(self, request: Request) -> Response:
-        files, name = LogFiles(self._run_path(request)), request.path_params["file"]
-        lines = _whole_number(request, "lines", 200, most=_MOST_LOG_LINES)
-        query = request.query_params.get("query", "")
-        return _json(await run_in_threadpool(files.tail, name, query, lines))
+    async def _logs(self, run: AskedRun) -> Response:
+        files = LogFiles(run.path)
+        if not run.detail:
+            return _json({"files": await run_in_threadpool(files.listed)})
+        lines = _whole_number(run.request, "lines", 200, most=_MOST_LOG_LINES)
+        query = run.request.query_params.get("query", "")
+        return _json(await run_in_threadpool(files.tail, run.detail, query, lines))
 
 
 def live_app(
@@ -195,7 +217,7 @@ def live_app(
 
     `is_ending` says whether the server is to end, which streams of events then do.
     """
-    handlers: dict[Any, Any] = {HeadraceError: _answer_error}
+    handlers: dict[Any, Any] = {HeadraceError: _answer_error, OSError: _answer_error}
     pages = LivePages(folders, actions, is_ending)
     return Guard(Starlette(routes=pages.routes(), exception_handlers=handlers), access)
 
@@ -205,11 +227,27 @@ async def _answer_error(_: Request, error: Exception) -> Response:
 
 
 def _problem(text: str, status: int) -> Response:
-    return JSONResponse({"error": text}, status_code=status)
+    return Response(_dumped({"error": text}), status, media_type="application/json")
 
 
 def _json(value: Any) -> Response:
-    return JSONResponse(value)
+    return Response(_dumped(value), media_type="application/json")
+
+
+def _dumped(value: Any) -> str:
+    """Return JSON that any browser takes: numbers that it does not know are null."""
+    try:
+        return json.dumps(value, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(value))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: _finite(part) for name, part in value.items()}
+    return [_finite(part) for part in value] if isinstance(value, list) else value
 
 
 def _html(parts: list[bytes]) -> Response:
@@ -230,7 +268,7 @@ async def _with_signs_of_life(events: AsyncIterator[str]) -> AsyncIterator[str]:
 
 
 def _event(name: str, data: Any) -> str:
-    return f"event: {name}\ndata: {json.dumps(data)}\n\n"
+    return f"event: {name}\ndata: {_dumped(data)}\n\n"
 
 
 def _span(request: Request) -> Span | None:
@@ -255,9 +293,14 @@ def _whole_number(request: Request, name: str, otherwise: int, *, most: int) -> 
 
 
 async def _body(request: Request) -> dict[str, Any]:
-    """Return the JSON object of a request; UsageError: it is none."""
+    """Return the JSON object of a request; UsageError: it is none, or too long."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > _LONGEST_BODY:
+            raise UsageError(f"The body is longer than {_LONGEST_BODY} bytes.")
     try:
-        found = json.loads(await request.body())
+        found = json.loads(body)
     except ValueError:
         found = None
     if not isinstance(found, dict):

@@ -16,7 +16,8 @@ class LogFiles:
     """The log files of a run, by their paths below its `logs` folder."""
 
     def __init__(self, run: Path) -> None:
-        self._folder = (run / "logs").resolve()
+        folder = (run / "logs").resolve()
+        self._folder = folder if folder.is_relative_to(run.resolve()) else None
 
     def listed(self) -> list[dict[str, Any]]:
         """Return names and sizes, the latest attempt's first, as JSON's own types."""
@@ -42,18 +43,18 @@ class LogFiles:
 
     def _by_name(self) -> dict[str, Path]:
         """Return the files, standard output first; links out of the folder are not followed."""
-        files = sorted(
-            (
-                path
-                for path in self._folder.rglob("*")
-                if path.is_file() and path.resolve().is_relative_to(self._folder)
-            ),
-            key=lambda path: (path.suffix == ".stderr", path),
-        )
-        attempts = sorted({path.relative_to(self._folder).parts[0] for path in files}, reverse=True)
-        return {
-            path.relative_to(self._folder).as_posix(): path
-            for attempt in attempts
-            for path in files
-            if path.relative_to(self._folder).parts[0] == attempt
-        }
+        if self._folder is None:
+            return {}
+        files = [
+            (path, path.relative_to(self._folder).as_posix())
+            for path in self._folder.rglob("*")
+            if path.is_file() and path.resolve().is_relative_to(self._folder)
+        ]
+        return {name: path for path, name in sorted(files, key=lambda each: _place(each[1]))}
+
+
+def _place(name: str) -> tuple[Any, ...]:
+    """Return a log's place: the latest attempt's before others, standard output before errors."""
+    attempt, _, rest = name.partition("/")
+    number = attempt.rpartition("-")[2]
+    return -int(number) if number.isdecimal() else 0, name.endswith(".stderr"), rest

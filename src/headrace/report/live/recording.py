@@ -8,6 +8,7 @@ from typing import Any
 from headrace.core.errors import RecordsError, UsageError
 from headrace.records.live_switch import LiveSwitch
 from headrace.records.reader import Records, recorded_attempts
+from headrace.records.run_folder import running_pid
 from headrace.report.live.run_list import last_attempt, run_state
 
 _LONGEST_DEEP_S = 600.0
@@ -45,7 +46,7 @@ def change_recording(path: Path, change: dict[str, Any]) -> dict[str, Any]:
 
 
 def _change(switch: LiveSwitch, name: str, value: object) -> None:
-    number = float(value) if isinstance(value, int | float) else float("nan")
+    number = _number(value)
     low_s, high_s = _INTERVALS_S
     if name == "recording" and isinstance(value, bool):
         switch.on = value
@@ -61,11 +62,22 @@ def _change(switch: LiveSwitch, name: str, value: object) -> None:
         )
 
 
+def _number(value: object) -> float:
+    """Return a number of a request as a float; NaN for anything else."""
+    try:
+        return float(value) if isinstance(value, int | float) else float("nan")
+    except OverflowError:
+        return float("nan")
+
+
 def _switch(path: Path) -> LiveSwitch | None:
     """Return the switch of a run that is recorded on this host; None of others."""
-    recorded = recorded_attempts(path)
-    records = Records(path, recorded[-1]) if recorded else None
-    if records is None or not records.live:
+    attempt, recorded = last_attempt(path), recorded_attempts(path)
+    # A shared file system shows its lock to other hosts, too, but its times are those of its own.
+    if attempt is None or not recorded or running_pid(attempt.launcher) is None:
+        return None
+    records = Records(path, recorded[-1])
+    if not records.live:
         return None
     try:
         return LiveSwitch(records.folder)

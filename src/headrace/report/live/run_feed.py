@@ -1,4 +1,4 @@
-"""One run for all its viewers: read again while it goes on, in one background thread."""
+"""One run for all its viewers: read again while it goes on, in the background."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from headrace.core.errors import HeadraceError
+from headrace.core.errors import HeadraceError, RecordsError
 from headrace.observe.whatif.tables import CachedTables, Tables
-from headrace.records.reader import Records, open_records
+from headrace.records.reader import Records, open_records, recorded_attempts
 from headrace.report.charts.base import Chart, ChartSpan, Span, TimeAxis, chart_json, time_axis
 from headrace.report.charts.flame import flame_chart
 from headrace.report.charts.heatmap import heatmap_chart
@@ -23,21 +23,24 @@ from headrace.report.charts.waits import waits_chart
 from headrace.report.live.run_list import RunState, last_attempt, run_state
 from headrace.report.page import SECTIONS, page_subtitle
 from headrace.report.page_data import PageData, read_page_data
+from headrace.report.sections.curves import CURVES
 from headrace.report.span_tables import SpanTables
 from headrace.report.top.run_watcher import live_reader, newest_ns
 
 _PAUSE_S = 1.0
 _REST_FACTOR, _VERDICT_REST_FACTOR = 9.0, 19.0
-"""Rest after a look at the records, or after a diagnosis, over its duration: together they take
-a seventh of a core at most."""
+"""Rest after a look at the records, and after a diagnosis, over its duration."""
+_FIRST_LOOK_S = 120.0
+_UNREAD = "The run could not be read in time."
 _IDLE_S = 30.0
 """Without viewers for so long, a run is no longer read."""
-_MOST_CHARTS = 64
+_MOST_MADE = 64
 CHARTS: dict[str, Callable[[Tables, ChartSpan], Chart | None]] = {
     "heatmap": heatmap_chart,
     "timeline": steps_chart,
     "phases": lambda tables, span: phases_chart(_cut(tables, span)),
     "waits": lambda tables, span: waits_chart(_cut(tables, span)),
+    **{name: draw for name, (_, draw) in CURVES.items()},
     "flame-workers": lambda tables, span: flame_chart(tables, "workers", span),
     "flame-ranks": lambda tables, span: flame_chart(tables, "ranks", span),
 }
@@ -57,6 +60,7 @@ class FeedState:
 
     records: int = 0  # how often new records were seen
     sections: int = 0  # how often the verdict was made anew
+    attempt: int = 0  # whose records they are; times begin anew with each
     state: RunState = "unknown"
     now_s: float = 0.0  # the end of the records, in seconds since recording began
     fault: str = ""  # why the run cannot be read
@@ -68,134 +72,185 @@ class RunFeed:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()  # of what follows; nothing slow is done with it
         self._state = FeedState()
         self._tables: CachedTables | None = None
         self._axis = TimeAxis(began_ns=0, ended_ns=1)
         self._page: PageData | None = None
-        self._charts: OrderedDict[tuple[Any, ...], str | None] = OrderedDict()
+        self._made: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
         self._seen: tuple[Any, ...] | None = None
         self._diagnosed: tuple[Any, ...] | None = None
         self._wanted_s = 0.0
         self._threads: list[threading.Thread] = []
+        self._looked, self._verdict_tried = threading.Event(), threading.Event()
+        self._verdict_due = threading.Event()
+        self._making = threading.Lock()  # one viewer's chart or sections at a time
 
     def want(self) -> FeedState:
         """Return the state, and have the run read as long as this is called now and then."""
         with self._lock:
             self._wanted_s = time.monotonic()
             if not self._threads:
-                self._try(self._look)
-                self._try(self._diagnose)
                 self._threads = [
-                    threading.Thread(target=self._repeat, args=each, daemon=True, name="run feed")
-                    for each in (
-                        (self._look, _REST_FACTOR), (self._diagnose, _VERDICT_REST_FACTOR)
-                    )
-                ]  # fmt: skip
+                    threading.Thread(target=each, daemon=True, name="run feed")
+                    for each in (self._keep_looking, self._keep_diagnosing)
+                ]
                 for thread in self._threads:
                     thread.start()
             return self._state
 
-    def _repeat(self, act: Callable[[], None], rest_factor: float) -> None:
-        took_s = 0.0
-        while True:
-            time.sleep(max(_PAUSE_S, rest_factor * took_s))
-            with self._lock:
-                if time.monotonic() - self._wanted_s > _IDLE_S:
-                    self._forget()
-                if threading.current_thread() not in self._threads:
-                    return
+    def _keep_looking(self) -> None:
+        while self._is_wanted():
             began_s = time.monotonic()
-            self._try(act)
-            took_s = time.monotonic() - began_s
+            self._try(self._look)
+            self._looked.set()
+            time.sleep(max(_PAUSE_S, _REST_FACTOR * (time.monotonic() - began_s)))
 
-    def _forget(self) -> None:
-        """Let go of the records until someone looks again."""
-        self._threads = []
-        self._tables = self._page = self._seen = self._diagnosed = None
-        self._charts.clear()
+    def _keep_diagnosing(self) -> None:
+        self._looked.wait(_FIRST_LOOK_S)
+        while self._is_wanted():
+            began_s = time.monotonic()
+            self._try(self._diagnose)
+            self._verdict_tried.set()
+            rest_s = max(_PAUSE_S, _VERDICT_REST_FACTOR * (time.monotonic() - began_s))
+            self._verdict_due.wait(rest_s)  # at once when the run ends
+            self._verdict_due.clear()
+
+    def _is_wanted(self) -> bool:
+        """Whether this thread goes on; without viewers the records are let go of."""
+        with self._lock:
+            if time.monotonic() - self._wanted_s > _IDLE_S:
+                self._threads = []
+                self._tables = self._page = self._seen = self._diagnosed = None
+                self._made.clear()
+                self._looked.clear()
+                self._verdict_tried.clear()
+            return threading.current_thread() in self._threads
 
     def _try(self, act: Callable[[], None]) -> None:
-        """Do something; where the run cannot be read, say why."""
+        """Do something; where that fails, say why, and go on."""
         try:
             act()
-        except (HeadraceError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - a fault of the doctor must not end the page
+            is_ours = isinstance(error, HeadraceError | OSError)
             is_gone = not self.path.exists()
-            fault = f"The folder {self.path} was removed." if is_gone else str(error)
-            with self._lock:
-                self._state = replace(self._state, gone=is_gone, fault=fault)
+            fault = str(error) if is_ours else f"{type(error).__name__}: {error}"
+            if is_gone:
+                fault = f"The folder {self.path} was removed."
+            self._change(gone=is_gone, fault=fault)
+
+    def _change(self, **changes: Any) -> None:
+        with self._lock:
+            self._state = replace(self._state, **changes)
 
     def _look(self) -> None:
         """Read the run again if there is more of it."""
+        state = run_state(self.path, last_attempt(self.path))
+        if state != self._state.state:
+            self._change(state=state)
+            self._verdict_due.set()
+        if not recorded_attempts(self.path) and state == "running":
+            self._change(fault="Nothing is recorded of this run so far.", gone=False)
+            return
         records = open_records(self.path)
         seen = _stamp(records)
-        if seen == self._seen:
-            return
-        tables = CachedTables(records)
-        axis = time_axis(tables)
-        state = run_state(self.path, last_attempt(self.path))
+        if seen != self._seen:
+            tables = CachedTables(records)
+            self._take(tables, time_axis(tables), seen)
+        elif self._state.fault:
+            self._change(fault="", gone=False)
+
+    def _take(self, tables: CachedTables, axis: TimeAxis, seen: tuple[Any, ...]) -> None:
         with self._lock:
+            if threading.current_thread() not in self._threads:
+                return  # nobody looks any more
             self._tables, self._axis, self._seen = tables, axis, seen
-            self._charts.clear()
             self._state = replace(
-                self._state, records=self._state.records + 1, state=state, now_s=axis.limits[1],
-                fault="", gone=False,
+                self._state, records=self._state.records + 1, attempt=seen[0],
+                now_s=axis.limits[1], fault="", gone=False,
             )  # fmt: skip
 
     def _diagnose(self) -> None:
         """Make the verdict anew if the run was read again since the last one."""
-        with self._lock:
-            seen = self._seen
+        seen = self._seen
         if seen is None or seen == self._diagnosed:
             return
         page = read_page_data(open_records(self.path))
         with self._lock:
+            if threading.current_thread() not in self._threads:
+                return
             self._page, self._diagnosed = page, seen
             self._state = replace(self._state, sections=self._state.sections + 1)
 
     def chart(self, name: str, span: Span | None, columns: int) -> str | None:
         """Return a chart over a span as JSON; None: nothing of it was recorded.
 
-        Raises KeyError if there is no such chart.
+        Raises:
+            KeyError: There is no such chart.
+            RecordsError: The run cannot be read.
         """
         draw = CHARTS[name]
         self.want()
+        self._looked.wait(_FIRST_LOOK_S)
         with self._lock:
-            tables, axis = self._tables, self._axis
-            key = (name, span, columns)
-            if tables is None:
-                return None
-            if key not in self._charts:
-                chart = draw(tables, ChartSpan.of(axis, span, columns))
-                self._charts[key] = None if chart is None else chart_json(chart)
-                while len(self._charts) > _MOST_CHARTS:
-                    self._charts.popitem(last=False)
-            return self._charts[key]
+            tables, axis, seen = self._tables, self._axis, self._seen
+        if tables is None:
+            raise RecordsError(self._state.fault or _UNREAD)
+
+        def make() -> str | None:
+            chart = draw(tables, ChartSpan.of(axis, span, columns))
+            return None if chart is None else chart_json(chart)
+
+        made: str | None = self._once((seen, name, span, columns), make)
+        return made
 
     def sections(self, span: Span | None) -> dict[str, Any]:
-        """Return the page's sections over a span as JSON's own types."""
+        """Return the page's sections over a span as JSON's own types.
+
+        Raises:
+            RecordsError: The run cannot be read.
+        """
         self.want()
+        self._verdict_tried.wait(_FIRST_LOOK_S)
         with self._lock:
-            page, axis = self._page, self._axis
-            if page is None:
-                return {"subtitle": "", "state": self._state.state, "sections": []}
-            if span is not None:
-                page = page.over(_cut(page.tables, ChartSpan.of(axis, span)))
-            page = replace(page, charts_inside=False)
-            built = [section for make in SECTIONS if (section := make(page)) is not None]
-        return {
-            "subtitle": page_subtitle(page),
-            "state": self._state.state,
-            "sections": [
-                {
-                    "id": each.id,
-                    "title": each.title,
-                    "html": each.body,
-                    "stamp": hashlib.sha256(each.body.encode(errors="replace")).hexdigest()[:16],
-                }
-                for each in built
-            ],
-        }
+            page, axis, seen = self._page, self._axis, self._diagnosed
+        if page is None:
+            raise RecordsError(self._state.fault or _UNREAD)
+        made: dict[str, Any] = self._once((seen, span), lambda: _sections(page, axis, span))
+        return made | {"state": self._state.state}
+
+    def _once(self, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+        """Return what was made for a key, which is made for one viewer at a time."""
+        with self._making:
+            with self._lock:
+                if key in self._made:
+                    self._made.move_to_end(key)
+                    return self._made[key]
+            made = make()
+            with self._lock:
+                self._made[key] = made
+                while len(self._made) > _MOST_MADE:
+                    self._made.popitem(last=False)
+            return made
+
+
+def _sections(page: PageData, axis: TimeAxis, span: Span | None) -> dict[str, Any]:
+    if span is not None:
+        page = page.over(_cut(page.tables, ChartSpan.of(axis, span)))
+    page = replace(page, charts_inside=False)
+    built = [section for make in SECTIONS if (section := make(page)) is not None]
+    return {
+        "subtitle": page_subtitle(page),
+        "sections": [
+            {
+                "id": each.id,
+                "title": each.title,
+                "html": each.body,
+                "stamp": hashlib.sha256(each.body.encode(errors="replace")).hexdigest()[:16],
+            }
+            for each in built
+        ],
+    }
 
 
 def _stamp(records: Records) -> tuple[Any, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import threading
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -19,10 +20,12 @@ from headrace.records.reader import Records, recorded_attempts
 from headrace.records.run_folder import Attempt, RunFolder, running_pid
 from headrace.report.live.run_folders import RunFolders
 
-RunState = Literal["running", "done", "failed", "killed", "unknown"]
-_ENDED = frozenset({"done", "failed"})
+RunState = Literal["running", "done", "failed", "stopped", "killed", "unknown"]
+_ENDED = frozenset({"done", "failed", "stopped"})
 """States that last: those of a new attempt change run.json."""
+_STOP_CODES = frozenset({128 + 15, 128 + 2, 128 + 1})
 _DIAGNOSIS = "diagnosis.json"
+_FRESH_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,17 +33,17 @@ class RunSummary:
     """A run in the list; None is unknown."""
 
     name: str
-    state: RunState
-    began_unix_s: float | None
-    age_s: float | None  # since it began
-    script: str
-    ranks: int | None
-    attempts: int
-    samples_per_s: float | None
-    data_wait_share: float | None
-    cost: str | None
-    verdict: str
-    fault: str  # what cannot be read of it, and why
+    state: RunState = "unknown"
+    began_unix_s: float | None = None
+    age_s: float | None = None  # since it began
+    script: str = ""
+    ranks: int | None = None
+    attempts: int = 0
+    samples_per_s: float | None = None
+    data_wait_share: float | None = None
+    cost: str | None = None
+    verdict: str = ""
+    fault: str = ""  # what cannot be read of it, and why
 
 
 def run_state(path: Path, attempt: Attempt | None) -> RunState:
@@ -54,6 +57,8 @@ def run_state(path: Path, attempt: Attempt | None) -> RunState:
         return "unknown"
     if attempt.exit_code is None:
         return "killed"
+    if attempt.reason or attempt.exit_code in _STOP_CODES:
+        return "stopped"
     return "failed" if attempt.exit_code else "done"
 
 
@@ -72,11 +77,25 @@ class RunList:
     def __init__(self, folders: RunFolders) -> None:
         self._folders = folders
         self._known: dict[Path, tuple[Any, RunSummary]] = {}
-        self._totals: dict[Path, tuple[int, StepTotals]] = {}
+        self._totals: dict[Path, tuple[tuple[int, float | None], StepTotals]] = {}
+        self._lock = threading.Lock()
+        self._made: dict[str, Any] | None = None
+        self._made_s = 0.0
 
     def read(self) -> dict[str, Any]:
-        """Return the list as JSON's own types."""
-        summaries = [self._summary(name, path) for name, path in self._folders.by_name().items()]
+        """Return the list as JSON's own types; it is made once for viewers of the same second."""
+        with self._lock:
+            if self._made is None or time.monotonic() - self._made_s > _FRESH_S:
+                self._made = self._make()
+                self._made_s = time.monotonic()
+            return self._made
+
+    def _make(self) -> dict[str, Any]:
+        found = self._folders.by_name()
+        for known in (self._known, self._totals):
+            for path in known.keys() - set(found.values()):
+                del known[path]
+        summaries = [self._safe_summary(name, path) for name, path in found.items()]
         summaries.sort(key=lambda each: -(each.began_unix_s or 0.0))
         now_s = time.time()
         return {
@@ -85,6 +104,15 @@ class RunList:
                 {**asdict(each), "age_s": _age_s(each.began_unix_s, now_s)} for each in summaries
             ],
         }
+
+    def _safe_summary(self, name: str, path: Path) -> RunSummary:
+        """Return a run's summary; one that is damaged says so, and the others are listed."""
+        try:
+            return self._summary(name, path)
+        except Exception as error:  # noqa: BLE001 - whatever stands in its files
+            return RunSummary(
+                name=name, fault=f"It cannot be read: {type(error).__name__}: {error}"
+            )
 
     def _summary(self, name: str, path: Path) -> RunSummary:
         stamp = _stamp(path)
@@ -101,10 +129,11 @@ class RunList:
         recorded = recorded_attempts(path)
         if not recorded:
             return replace(summary, samples_per_s=None, data_wait_share=None, verdict="")
-        attempt, totals = self._totals.get(path, (0, StepTotals()))
-        if attempt != recorded[-1]:
-            attempt, totals = recorded[-1], StepTotals(skipped=WARM_UP_STEPS)
-            self._totals[path] = attempt, totals
+        attempt = recorded[-1]
+        key, totals = self._totals.get(path, ((0, None), StepTotals()))
+        if key != (attempt, summary.began_unix_s):  # another attempt, or another run of this name
+            totals = StepTotals(skipped=WARM_UP_STEPS)
+            self._totals[path] = (attempt, summary.began_unix_s), totals
         with suppress(RecordsError, sqlite3.Error, OSError):  # it ends at this moment
             totals.add_new(Records(path, attempt))
         return replace(
@@ -157,8 +186,7 @@ def _read_summary(name: str, path: Path) -> RunSummary:
     return RunSummary(
         name=name,
         state=run_state(path, last),
-        began_unix_s=attempts[0].started_s if attempts else None,
-        age_s=None,
+        began_unix_s=float(attempts[0].started_s) if attempts else None,
         script=Path(last.argv[0]).name if last is not None and last.argv else "",
         ranks=last.world_size if last is not None else None,
         attempts=len(attempts),

@@ -37,10 +37,10 @@ def serve(
     Args:
         folders: The runs.
         actions: How runs are stopped and resumed.
-        address: The address to listen on; any but a loopback address needs a token, which is made.
+        address: The address to listen on.
         port: The port; if it is in use, the next free one is taken.
         run: The name of the run to open first; None: the list.
-        ready: Called with the URL and the port that was taken.
+        ready: Called with the URL, which has a token, and the port that was taken.
 
     Raises:
         UsageError: The address is none of this machine.
@@ -48,11 +48,11 @@ def serve(
     listener = _listen(address, port)
     with closing(listener):
         taken = listener.getsockname()[1]
-        local = ipaddress.ip_address(address).is_loopback
-        token = "" if local else secrets.token_urlsafe(24)
-        app = live_app(
-            folders, actions, Access(local=local, token=token), lambda: server.should_exit
+        found = ipaddress.ip_address(address)
+        access = Access(
+            token=secrets.token_urlsafe(24), address=address, port=taken, local=found.is_loopback
         )
+        app = live_app(folders, actions, access, lambda: server.should_exit)
         server = uvicorn.Server(
             uvicorn.Config(
                 app,
@@ -62,9 +62,10 @@ def serve(
                 server_header=False,
             )
         )
-        shown = f"[{address}]" if ":" in address else address
+        host = socket.gethostname() if found.is_unspecified else address
+        shown = f"[{host}]" if ":" in host else host
         path = f"/runs/{quote(run)}" if run else "/"
-        ready(f"http://{shown}:{taken}{path}{f'?token={token}' if token else ''}", taken)
+        ready(f"http://{shown}:{taken}{path}?token={access.token}", taken)
         server.run(sockets=[listener])
 
 
