@@ -48,7 +48,7 @@ class RunActions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskedRun:
+class RunRequest:
     """A request about a run."""
 
     name: str
@@ -57,7 +57,7 @@ class AskedRun:
     request: Request
 
 
-Answer = Callable[[AskedRun], Awaitable[Response]]
+Answer = Callable[[RunRequest], Awaitable[Response]]
 _WITH_DETAIL = frozenset({"charts", "logs"})
 
 
@@ -92,7 +92,7 @@ class LivePages:
             raise UsageError(f"There is no run {rest!r} in {self._folders.folder}.")
         name, path, asked = found
         what, _, detail = asked.partition("/")
-        run = AskedRun(name=name, path=path, detail=detail, request=request)
+        run = RunRequest(name=name, path=path, detail=detail, request=request)
         answers = self._changes() if request.method == "POST" else self._views()
         if what not in answers or (detail and what not in _WITH_DETAIL):
             raise UsageError(f"There is no {what or 'change'} of the run {name!r}.")
@@ -111,7 +111,7 @@ class LivePages:
     def _changes(self) -> dict[str, Answer]:
         return {"switch": self._switch, "stop": self._stop, "resume": self._resume}
 
-    def _feed(self, run: AskedRun) -> RunFeed:
+    def _feed(self, run: RunRequest) -> RunFeed:
         feed = self._feeds.get(run.name)
         if feed is None:
             feed = self._feeds[run.name] = RunFeed(run.path)
@@ -137,7 +137,7 @@ class LivePages:
         sections = await run_in_threadpool(live_comparison, {name: known[name] for name in names})
         return _html(live_document(" and ".join(names), "compare", sections=sections))
 
-    async def _run_document(self, run: AskedRun) -> Response:
+    async def _run_document(self, run: RunRequest) -> Response:
         return _html(live_document(run.name, "run", live=f"/runs/{run.name}"))
 
     async def _runs(self, _: Request) -> Response:
@@ -160,10 +160,10 @@ class LivePages:
             yield
             await asyncio.sleep(pause_s)
 
-    async def _sections(self, run: AskedRun) -> Response:
+    async def _sections(self, run: RunRequest) -> Response:
         return _json(await run_in_threadpool(self._feed(run).sections, _span(run.request)))
 
-    async def _chart(self, run: AskedRun) -> Response:
+    async def _chart(self, run: RunRequest) -> Response:
         span = _span(run.request)
         if run.detail not in CHARTS:
             return _problem(f"There is no chart {run.detail!r}: {', '.join(CHARTS)}.", 404)
@@ -173,7 +173,7 @@ class LivePages:
             return _problem("Nothing of this was recorded in this time.", 404)
         return Response(chart, media_type="application/json")
 
-    async def _events(self, run: AskedRun) -> Response:
+    async def _events(self, run: RunRequest) -> Response:
         feed = self._feed(run)
 
         async def events() -> AsyncIterator[str]:
@@ -188,20 +188,20 @@ class LivePages:
 
         return _stream(events())
 
-    async def _recording(self, run: AskedRun) -> Response:
+    async def _recording(self, run: RunRequest) -> Response:
         return _json(await run_in_threadpool(read_recording, run.path))
 
-    async def _switch(self, run: AskedRun) -> Response:
+    async def _switch(self, run: RunRequest) -> Response:
         change = await _body(run.request)
         return _json(await run_in_threadpool(change_recording, run.path, change))
 
-    async def _stop(self, run: AskedRun) -> Response:
+    async def _stop(self, run: RunRequest) -> Response:
         return _json({"done": await run_in_threadpool(self._actions.stop, run.path)})
 
-    async def _resume(self, run: AskedRun) -> Response:
+    async def _resume(self, run: RunRequest) -> Response:
         return _json({"done": await run_in_threadpool(self._actions.resume, run.path)})
 
-    async def _logs(self, run: AskedRun) -> Response:
+    async def _logs(self, run: RunRequest) -> Response:
         files = LogFiles(run.path)
         if not run.detail:
             return _json({"files": await run_in_threadpool(files.listed)})

@@ -201,7 +201,7 @@ class RunFeed:
             chart = draw(tables, ChartSpan.of(axis, span, columns))
             return None if chart is None else chart_json(chart)
 
-        made: str | None = self._once((seen, name, span, columns), make)
+        made: str | None = self._cached((seen, name, span, columns), make)
         return made
 
     def sections(self, span: Span | None) -> dict[str, Any]:
@@ -216,10 +216,10 @@ class RunFeed:
             page, axis, seen = self._page, self._axis, self._diagnosed
         if page is None:
             raise RecordsError(self._state.fault or _UNREAD)
-        made: dict[str, Any] = self._once((seen, span), lambda: _sections(page, axis, span))
+        made: dict[str, Any] = self._cached((seen, span), lambda: _sections(page, axis, span))
         return made | {"state": self._state.state}
 
-    def _once(self, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+    def _cached(self, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
         """Return what was made for a key, which is made for one viewer at a time."""
         with self._making:
             with self._lock:
