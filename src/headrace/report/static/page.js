@@ -1,4 +1,4 @@
-/*! Built by web/ of Headrace from sources with checksum 95b26a13e0bfa29696239a7be35e1cdb5b600effa5dc5663fa97823e75998f87.
+/*! Built by web/ of Headrace from sources with checksum 4871c7fd69eeda2b848283a9f3641a2a1f27bea98b57d2c5373cf49d25a13c33.
 Contains uPlot:
 The MIT License (MIT)
 
