@@ -118,6 +118,7 @@ def drag(page: Page, chart: str, begin: float, end: float) -> None:
 
 
 def span_of(page: Page) -> tuple[float, float]:
+    page.wait_for_url(re.compile("#span=[0-9]"))  # the browser tells of it a little later
     found = re.search(r"#span=([\d.]+)-([\d.]+)", page.url)
     assert found is not None, page.url
     return float(found[1]), float(found[2])
