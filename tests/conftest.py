@@ -41,6 +41,7 @@ BEGUN_FIRST = (
     "test_estimator.py",
     "test_examples.py",
     "test_experiments.py",
+    "test_live_page.py",
     "test_network_host_sync.py",
     "test_train_ranks.py",
     "test_train_kills.py",
