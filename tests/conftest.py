@@ -25,14 +25,11 @@ BEGUN_FIRST = (
     "test_sweep.py",
     "test_ray_dataset.py",
     "test_experiments.py",
+    "test_live_page.py",
     "test_cluster_join.py",
-    "test_cluster_offload.py",
     "test_estimator_cases.py",
     "test_cluster_offload.py",
-    "test_offload.py",
     "test_offload_iterable.py",
-    "test_on_several_hosts.py",
-    "test_outer_jobs.py",
     "test_exactness.py",
     "test_cluster_requirements.py",
     "test_channels.py",
@@ -40,8 +37,6 @@ BEGUN_FIRST = (
     "test_scripts_ray.py",
     "test_estimator.py",
     "test_examples.py",
-    "test_experiments.py",
-    "test_live_page.py",
     "test_network_host_sync.py",
     "test_train_ranks.py",
     "test_train_kills.py",
@@ -54,9 +49,9 @@ BEGUN_FIRST = (
     "test_on_several_hosts.py",
 )
 
-# Files of whole jobs on several hosts, with trackers and clusters, which take half of all the time:
-# `make test` leaves them out, to stay within its budget; `make test-all` and CI run them. What they
-# put together has shorter tests of its own.
+# Files below `integration` of whole jobs on several hosts, with trackers and clusters, which take half
+# of all the time: `make test` leaves them out, to stay within its budget; `make test-all` and CI run
+# them. What they put together has shorter tests of its own.
 LONG = frozenset({
     "test_cluster_join.py",
     "test_cluster_offload.py",
@@ -65,8 +60,12 @@ LONG = frozenset({
     "test_estimator_cases.py",
     "test_examples.py",
     "test_experiments.py",
+    "test_live_page.py",
     "test_network_host_sync.py",
+    "test_offload.py",
     "test_offload_iterable.py",
+    "test_on_several_hosts.py",
+    "test_outer_jobs.py",
     "test_piped_channels.py",
     "test_ray_dataset.py",
     "test_ray_vit.py",
@@ -115,7 +114,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave long files out, without importing them, unless all are wanted or one is named."""
-    if collection_path.name not in LONG or config.getoption("--long"):
+    is_long = collection_path.name in LONG and "integration" in collection_path.parts
+    if not is_long or config.getoption("--long"):
         return None
     named = {Path(argument.partition("::")[0]).name for argument in config.args}
     return None if collection_path.name in named else True
