@@ -49,9 +49,9 @@ BEGUN_FIRST = (
     "test_on_several_hosts.py",
 )
 
-# Files below `integration` of whole jobs on several hosts, with trackers and clusters, which take half
-# of all the time: `make test` leaves them out, to stay within its budget; `make test-all` and CI run
-# them. What they put together has shorter tests of its own.
+# Files below `integration` of whole jobs on several hosts, with trackers and clusters, which take
+# half of all the time: `make test` leaves them out, to stay within its budget; `make test-all` and
+# CI run them. What they put together has shorter tests of its own.
 LONG = frozenset({
     "test_cluster_join.py",
     "test_cluster_offload.py",
