@@ -76,7 +76,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
-    """A page that must not be told off by the browser, and whose title no record may change."""
+    """A page without errors or violations of its policy, and whose title no record may change."""
     context = browser.new_context(viewport={"width": 1280, "height": 1000})
     page = context.new_page()
     page.set_default_timeout(WAIT_MS)

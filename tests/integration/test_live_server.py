@@ -254,7 +254,7 @@ def steps_shown(server: LiveServer) -> float:
     return max(ends.charts["x"]["rows"][0]["end_s"], default=0.0)
 
 
-def test_events_tell_of_records_and_of_a_run_that_is_gone(folder: Path, server: LiveServer):
+def test_events_have_new_records_and_the_removal_of_a_run(folder: Path, server: LiveServer):
     copy = folder / "runs" / "copy"
     shutil.copytree(folder / "runs" / "base", copy, symlinks=True)
     with socket.create_connection(tuple(server.netloc.split(":")), timeout=60) as connection:
@@ -263,10 +263,10 @@ def test_events_tell_of_records_and_of_a_run_that_is_gone(folder: Path, server: 
             f"Cookie: {server.cookie}\r\n\r\n".encode()
         )
         stream = connection.makefile("rb")
-        while not (told := json.loads(next_event(stream, b"event: changed")))["sections"]:
+        while not (state := json.loads(next_event(stream, b"event: changed")))["sections"]:
             pass
-        assert (told["state"], told["attempt"], told["fault"]) == ("done", 1, "")
-        assert told["now_s"] > 0
+        assert (state["state"], state["attempt"], state["fault"]) == ("done", 1, "")
+        assert state["now_s"] > 0
         shutil.rmtree(copy)
         assert "was removed" in json.loads(next_event(stream, b"event: gone"))["error"]
         assert stream.read().strip() in {b"", b"0"}  # it ends

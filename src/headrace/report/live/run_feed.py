@@ -56,7 +56,7 @@ def _cut(tables: Tables, span: ChartSpan) -> Tables:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedState:
-    """What viewers are told of a run; a number that grows says that something changed."""
+    """What the event stream sends about a run; a number that grows means that something changed."""
 
     records: int = 0  # how often new records were seen
     sections: int = 0  # how often the verdict was made anew
