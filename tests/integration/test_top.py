@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,6 +49,7 @@ class Terminal:
         self._master, self.slave = os.openpty()
         fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         self.before = termios.tcgetattr(self.slave)
+        self.after: list[Any] | None = None  # once the view has ended
         self.output = ""
         environment = clean_environment(TERM="xterm-256color")
         for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"):
@@ -61,7 +63,7 @@ class Terminal:
 
     def text(self) -> str:
         """All that was written, without what steers the terminal."""
-        while select.select([self._master], [], [], 0)[0]:
+        while self.after is None and select.select([self._master], [], [], 0)[0]:
             self.output += os.read(self._master, 65_536).decode(errors="replace")
         return STEERING.sub("", self.output)
 
@@ -74,12 +76,21 @@ class Terminal:
     def ended(self) -> int:
         """Wait for the end, while what is written is read, and return the exit code."""
         eventually(lambda: self.text() and self.process.poll() is not None, "the view's end")
-        self.text()
+        self._close_slave()
+        with suppress(OSError):  # the terminal's end, after all that was written
+            while read := os.read(self._master, 65_536):
+                self.output += read.decode(errors="replace")
         return self.process.returncode
+
+    def _close_slave(self) -> None:
+        """Close this end, without which the other may get the last lines only later."""
+        if self.after is None:
+            self.after = termios.tcgetattr(self.slave)
+            os.close(self.slave)
 
     def is_as_before(self) -> bool:
         return (
-            termios.tcgetattr(self.slave) == self.before
+            self.after == self.before
             and self.output.rindex(ALONE_OUT) > self.output.rindex(ALONE_IN)
             and CURSOR_ON in self.output
         )
@@ -88,8 +99,8 @@ class Terminal:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
+        self._close_slave()
         os.close(self._master)
-        os.close(self.slave)
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """A job's run in MLflow: begun with each attempt, ended with what the launcher says of it last.
 
-The launcher writes to the run's spool; a sidecar with the least priority sends that on, and imports
+The launcher writes to the run's spool; a sidecar with a lower priority sends that on, and imports
 MLflow in the launcher's place.
 """
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _RUN_TYPE = "headrace.run"
 _SENDER_RESTARTS = 3
-_END_S = 30.0  # for MLflow's import, if the job was short, and the last entries
+_END_S = 60.0  # for MLflow's import, if the job was short, and the last entries
 _STOPPED = {128 + each for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)}
 
 

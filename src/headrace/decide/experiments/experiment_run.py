@@ -21,7 +21,7 @@ from headrace.decide.experiments.spool import RUNNING, SPOOL, Entry, SpoolWriter
 
 SENDER = "headrace.decide.experiments.sender_process"
 _SEND_S = 60.0  # for MLflow's import and a slow server
-_END_S = 30.0
+_END_S = 60.0
 _MODELS_FOLDER = "models"
 _NAMES, _VALUES = {str}, {float}  # the types that most calls have
 _NUMBERS = {float, int, bool}

@@ -26,7 +26,7 @@ _LIGHTNINGS_LOGGERS = ("lightning.pytorch.loggers.mlflow", "pytorch_lightning.lo
 _PREPARED: set[Path] = set()
 _FIRST_PARAMS_STAY: set[str] = set()
 """Runs whose params cannot change, in this process."""
-_RUN_S, _POLL_S = 30.0, 0.1  # for the sender to import MLflow, too, and create the run
+_RUN_S, _POLL_S = 60.0, 0.1  # for the sender to import MLflow, too, and create the run
 
 
 def prepare_mlflow(spool: Path) -> None:

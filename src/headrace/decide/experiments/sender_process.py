@@ -1,6 +1,6 @@
 """The sidecar that sends a run's spool to MLflow while the run goes on, and the rest at its end.
 
-It imports MLflow, which takes a second of a core, with the least priority. Where its input ends
+It imports MLflow, which takes a second of a core, with a lower priority. Where its input ends
 without a last message, the process that logged was killed, and so was the run.
 """
 
@@ -24,7 +24,7 @@ from headrace.decide.experiments.tensorboard_log import TensorBoardLog
 
 UNSENT = 3
 """The exit code where MLflow does not have all of the run."""
-_NICENESS = 19
+_NICENESS = 5  # with the least priority, importing MLflow takes minutes on busy cores
 _EVERY_S, _LONGEST_PAUSE_S = 1.0, 30.0
 _LAST_TRIES_S = 10.0  # at the end, for a server that is down; 1 s where it was down before
 

@@ -29,7 +29,8 @@ from headrace.report.top.run_watcher import live_reader, newest_ns
 
 _PAUSE_S = 1.0
 _REST_FACTOR, _VERDICT_REST_FACTOR = 9.0, 19.0
-"""Rest after a look at the records, and after a diagnosis, over its duration."""
+"""Rest after a look at the records, and after a diagnosis, over the CPU time that it took: a busy
+machine makes them take longer, and cost no more."""
 _FIRST_LOOK_S = 120.0
 _UNREAD = "The run could not be read in time."
 _IDLE_S = 30.0
@@ -101,18 +102,18 @@ class RunFeed:
 
     def _keep_looking(self) -> None:
         while self._is_wanted():
-            began_s = time.monotonic()
+            began_s = time.thread_time()
             self._try(self._look)
             self._looked.set()
-            time.sleep(max(_PAUSE_S, _REST_FACTOR * (time.monotonic() - began_s)))
+            time.sleep(max(_PAUSE_S, _REST_FACTOR * (time.thread_time() - began_s)))
 
     def _keep_diagnosing(self) -> None:
         self._looked.wait(_FIRST_LOOK_S)
         while self._is_wanted():
-            began_s = time.monotonic()
+            began_s = time.thread_time()
             self._try(self._diagnose)
             self._verdict_tried.set()
-            rest_s = max(_PAUSE_S, _VERDICT_REST_FACTOR * (time.monotonic() - began_s))
+            rest_s = max(_PAUSE_S, _VERDICT_REST_FACTOR * (time.thread_time() - began_s))
             self._verdict_due.wait(rest_s)  # at once when the run ends
             self._verdict_due.clear()
 
