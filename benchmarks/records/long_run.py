@@ -115,7 +115,7 @@ class Training:
         for place, ring in enumerate(self.rings):
             role, worker = ("rank", -1) if place == 0 else ("worker", place - 1)
             loader = -1 if place == 0 else 0
-            ring.write(PROCESSES, place, 1, role, 0, loader, worker, 1, self.now_ns, 1)
+            ring.write(PROCESSES, place, 1, role, 0, loader, worker, 1, self.now_ns, 1, 0)
         self.rings[0].write(
             LOADERS, 0, 0, "torch", "Faces", "map", self.workers, 2, 32, 0, 1, 1, "fork",
             "/home/ann/train.py", 40, self.now_ns,
@@ -241,7 +241,7 @@ def play(path: Path, hours: float, options: argparse.Namespace) -> None:
     collector = Collector(folder, "host")
     system = ["t_ns", *(f"core_{core}_percent" for core in range(CORES)), "memory_used_bytes"]
     collector.store.declare_system(system)
-    collector.add(HOSTS, [("host", float(CORES), 2**37, 0, attempt.number)])
+    collector.add(HOSTS, [("host", float(CORES), 2**37, 0, attempt.number, 0, "")])
     rings = [
         RingWriter(folder / "rings" / f"{place}{SUFFIX}") for place in range(1 + options.workers)
     ]

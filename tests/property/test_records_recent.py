@@ -89,7 +89,7 @@ def long(tmp_path: Path) -> tuple[Records, Collector]:
     records, collector = made(tmp_path / "run")
     ms = S // 1000
     steps = [step(rank, 2 * ms * i, 2 * ms, number=i) for i in range(40_000) for rank in (0, 1)]
-    store(collector, (STEPS, drained(steps)), (HOSTS, [("one", 2.0, 2**30, 0, 1)]))
+    store(collector, (STEPS, drained(steps)), (HOSTS, [("one", 2.0, 2**30, 0, 1, 0, "")]))
     return records, collector
 
 

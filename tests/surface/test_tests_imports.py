@@ -40,8 +40,8 @@ FRONTS = """
     observe.whatif.measured_pipeline offload.connection offload.proxy offload.server
     offload.unauthenticated platforms.instance_groups platforms.sagemaker records.collector
     records.layout records.live_reader records.live_switch records.reader records.ring
-    records.run_folder records.schema records.system_table report.page report.sections.diagnosis
-    report.top.run_watcher report.top.screen
+    records.run_folder records.schema records.span_reader records.system_table report.page
+    report.sections.diagnosis report.top.run_watcher report.top.screen
 """.split()  # noqa: SIM905 - names, as a paragraph
 """What other packages import, or run: checked below."""
 PURE = """
@@ -83,9 +83,9 @@ PURE = """
     offload.protocol offload.proxy_records offload.scheduler platforms.cluster_hosts
     platforms.training_job platforms.vertex records.data_frames records.redaction
     report.charts.base report.charts.flame report.charts.heatmap report.charts.lines
-    report.charts.phases report.charts.steps report.charts.waits report.formatting
-    report.markup report.open_run report.run_command report.top.state sampling sampling.lanes
-    sampling.seeds
+    report.charts.long_runs report.charts.phases report.charts.steps report.charts.waits
+    report.formatting report.markup report.open_run report.run_command report.top.state sampling
+    sampling.lanes sampling.seeds
     train.checkpoint_commit train.state_dicts train.strategies
 """.split()  # noqa: SIM905 - names, as a paragraph
 """No process, thread, socket or file at import or in a signature; `IMPURE` is checked."""

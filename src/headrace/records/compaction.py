@@ -12,6 +12,7 @@ and a row takes a third of the space in Parquet. So the oldest are moved to file
 a part at a time, which also shortens the close after a run of days. A part is valid once the store
 names it, in the transaction that deletes its rows: if the collector is killed before, it is
 rewritten.
+The same transaction adds them up by periods (see `row_totals.py`).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from headrace.records.schema import (
     STEPS,
     TABLES,
     TABLES_BY_NAME,
+    TOTALS,
     Aggregation,
     RowLimits,
 )
@@ -41,7 +43,7 @@ ROLLUP_STATE = """CREATE TABLE IF NOT EXISTS rolled (
     name TEXT PRIMARY KEY, period_ns INTEGER, most INTEGER
 ) WITHOUT ROWID"""
 
-_SQL: dict[Aggregation, str] = {
+AGGREGATION_SQL: dict[Aggregation, str] = {
     "": "{0}",
     "sum": "SUM({0})",
     "known-sum": "CASE WHEN MAX({0}) < 0 THEN -1 ELSE SUM(MAX({0}, 0)) END",
@@ -49,6 +51,8 @@ _SQL: dict[Aggregation, str] = {
     "whole-mean": "CAST(ROUND(AVG({0})) AS INTEGER)",
     "first": "MIN({0})",
     "last": "MAX({0})",
+    "most": "MAX({0})",
+    "least": "MIN({0})",
 }
 
 
@@ -114,7 +118,9 @@ class RollUp:
         time_column = next(
             name for name, aggregation in columns.items() if aggregation in {"first", "last"}
         )
-        merged = [_SQL[aggregation].format(name) for name, aggregation in columns.items()]
+        merged = [
+            AGGREGATION_SQL[aggregation].format(name) for name, aggregation in columns.items()
+        ]
         # Merged rows are appended in order of time, above `top`: readers of new rows skip them.
         merged_rows = self._connection.execute(
             f"INSERT INTO {self._name} ({', '.join(columns)})"  # noqa: S608
@@ -140,7 +146,9 @@ class RollUp:
     def _row_limits(self, columns: Mapping[str, Aggregation]) -> tuple[int, int]:
         """Return how many first rows are never merged, and the limit above which others are."""
         if {"mean", "whole-mean"} & set(columns.values()):
-            return 0, self._limits.means
+            return 0, min(self._limits.means, self._limits.values // len(columns))
+        if self._name in TOTALS:
+            return 0, self._limits.totals
         return self._limits.unchanged, self._limits.sums
 
     def _value(self, statement: str) -> int:
@@ -161,6 +169,8 @@ def _rollup_columns(connection: sqlite3.Connection, name: str) -> dict[str, Aggr
     for column in system_table.stored_columns(connection):
         is_whole = system_table.column_description(column).whole
         columns[column] = "whole-mean" if is_whole else "mean"
+    if system_table.HOST_COLUMN in columns:
+        columns[system_table.HOST_COLUMN] = ""
     return {**columns, system_table.TIME_COLUMN: "last"}
 
 

@@ -22,7 +22,7 @@ from headrace.records.schema import STEPS
 
 MAX_ROWS = 20_000
 """Most rows of one read, some 50 ms."""
-_END_COLUMNS = {
+END_COLUMNS = {
     "processes": ("started_ns",),
     "loaders": ("created_ns",),
     "fetches": ("start_ns", "wait_ns"),
@@ -37,8 +37,18 @@ _END_COLUMNS = {
     "auxiliary_transforms": ("start_ns",),
     "arrivals": ("start_ns", "wall_ns"),
     "slow_step_stacks": ("start_ns",),
+    "step_totals": ("end_ns",),
+    "fetch_totals": ("end_ns",),
+    "batch_totals": ("end_ns",),
 }
 """Columns of each table whose sum is the time at which what a row records had ended."""
+BEGIN_COLUMNS = {
+    **{name: ends[0] for name, ends in END_COLUMNS.items()},
+    "step_totals": "start_ns",
+    "fetch_totals": "start_ns",
+    "batch_totals": "start_ns",
+}
+"""The column of each table with the time at which it had begun."""
 # Rows are written up to 0.3 s late; rings are drained twice a second, in turn.
 _DRAIN_NS = 1_000_000_000
 _LATE_NS = 2_000_000_000  # rows of a second are written after it
@@ -78,7 +88,7 @@ def recent_rows(
 
 def rows_since(table: pa.Table, name: str, since_ns: int, *, fewest: int = 0) -> pa.Table:
     """Return the rows of a whole table that ended at a time or later: see `recent_rows`."""
-    if name not in _END_COLUMNS:
+    if name not in END_COLUMNS:
         return table
     is_recent = row_ends_ns(table, name) >= since_ns
     is_recent[max(len(is_recent) - fewest, 0) :] = True
@@ -88,16 +98,16 @@ def rows_since(table: pa.Table, name: str, since_ns: int, *, fewest: int = 0) ->
 def row_ends_ns(table: pa.Table, name: str) -> NDArray[np.int64]:
     """Return when what each row records had ended, in ns; KeyError: the table has no times."""
     total = np.zeros(table.num_rows, dtype=np.int64)
-    for column in _END_COLUMNS[name]:
+    for column in END_COLUMNS[name]:
         total += column_values(table.column(column))
     return total
 
 
 def row_spans_ns(table: pa.Table, name: str) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
     """Return when what each row records began and ended, in ns; None: the table has no times."""
-    if name not in _END_COLUMNS:
+    if name not in END_COLUMNS:
         return None
-    return column_values(table.column(_END_COLUMNS[name][0])), row_ends_ns(table, name)
+    return column_values(table.column(BEGIN_COLUMNS[name])), row_ends_ns(table, name)
 
 
 def _read_stores(
@@ -119,9 +129,9 @@ def _row_condition(
 ) -> str:
     """Return the SQL condition for rows, with rowid first, so that SQLite reads no others."""
     (rows,) = connection.execute(f"SELECT COALESCE(MAX(rowid), 0) FROM {name}").fetchone()  # noqa: S608
-    if name not in _END_COLUMNS:
+    if name not in END_COLUMNS:
         return f"t.rowid > {rows - most}"
-    ended = " + ".join(f"t.{column}" for column in _END_COLUMNS[name])
+    ended = " + ".join(f"t.{column}" for column in END_COLUMNS[name])
     count = min(max(fewest, _FIRST_READ_ROWS), most)
     while count < min(rows, most) and _latest_end_ns(connection, name, rows - count) >= since_ns:
         count = min(2 * count, most)
@@ -135,7 +145,7 @@ def _row_condition(
 
 def _latest_end_ns(connection: sqlite3.Connection, name: str, before: int) -> int:
     """Return about when a row was stored: what rows before it record had ended by then."""
-    ended = " + ".join(f"t.{column}" for column in _END_COLUMNS[name])
+    ended = " + ".join(f"t.{column}" for column in END_COLUMNS[name])
     (latest,) = connection.execute(
         f"SELECT MAX(ended) FROM (SELECT {ended} AS ended FROM {name} AS t "  # noqa: S608
         "WHERE t.rowid > ? ORDER BY t.rowid LIMIT ?)",

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
-from headrace.core.arrow_arrays import dictionary_strings, numbers
+from headrace.core.arrow_arrays import column_values, dictionary_strings, numbers
 from headrace.core.errors import RecordsError
 from headrace.core.files import sync_folder
 from headrace.records import system_table
@@ -121,10 +122,10 @@ class ParquetTable(Mapping[str, "pa.ChunkedArray[Any]"]):
     version lacks are null. RecordsError: a newer version wrote it, or it is broken or lost.
     """
 
-    def __init__(self, path: Path, name: str) -> None:
+    def __init__(self, path: Path, name: str, *, is_mapped: bool = True) -> None:
         self._path = path
         with self._naming_the_file(), _utf8_path(path) as opened:
-            self._file = pq.ParquetFile(opened, memory_map=True)
+            self._file = pq.ParquetFile(opened, memory_map=is_mapped)
         stored = self._file.schema_arrow
         check_version(int((stored.metadata or {}).get(FORMAT_KEY, 0)), path)
         self._present = frozenset(stored.names)
@@ -155,6 +156,44 @@ class ParquetTable(Mapping[str, "pa.ChunkedArray[Any]"]):
         """Return the whole table."""
         return pa.Table.from_arrays([self[name] for name in self], schema=self.schema)
 
+    @property
+    def group_rows(self) -> list[int]:
+        """How many rows each row group has, which lie together in the file."""
+        found = self._file.metadata
+        return [found.row_group(number).num_rows for number in range(found.num_row_groups)]
+
+    def extremes(self, number: int, column: str) -> tuple[int, int]:
+        """Return the least and the greatest value of a column of whole numbers in a row group."""
+        group = self._file.metadata.row_group(number)
+        place = self._file.schema_arrow.names.index(column)
+        statistics = group.column(place).statistics
+        if statistics is None or not statistics.has_min_max:
+            values = self.numbers(number, column)
+            return int(values.min()), int(values.max())
+        least, most = statistics.min, statistics.max
+        assert isinstance(least, int)
+        assert isinstance(most, int)
+        return least, most
+
+    def numbers(self, number: int, column: str) -> NDArray[Any]:
+        """Return a column of numbers, none of them unknown, of a row group."""
+        with self._naming_the_file():
+            return column_values(self._file.read_row_group(number, columns=[column]).column(0))
+
+    def group(self, number: int) -> pa.Table:
+        """Return the rows of a row group, in one or several chunks, with the schema's columns."""
+        with self._naming_the_file():
+            # In one thread: each thread of a pool would hold memory of its own.
+            read = self._file.read_row_group(number, use_threads=False)
+        columns = []
+        for field in self.schema:
+            if field.name not in self._present:
+                columns.append(pa.nulls(read.num_rows, field.type))
+            else:
+                column = read.column(field.name)
+                columns.append(column if column.type == field.type else column.cast(field.type))
+        return pa.Table.from_arrays(columns, schema=self.schema)
+
     @contextmanager
     def _naming_the_file(self) -> Iterator[None]:
         try:
@@ -177,7 +216,8 @@ def _utf8_path(path: Path) -> Iterator[str]:
             yield f"/proc/self/fd/{file.fileno()}"
 
 
-_GROUP_ROWS = 1 << 18
+_GROUP_VALUES = 1 << 19
+"""So many values lie together: what is read for a short span of a long run."""
 _MAX_TEXT_BYTES = 1 << 30
 """Above this size a row group's texts are written row by row; the default of 1 MiB is less than the
 stacks of a long run."""
@@ -188,15 +228,24 @@ def close_store(store: RecordStore, folder: Path) -> None:
 
     Until the last file is written, readers use the store. After an error it stays as it is.
     """
-    for name in system_table.TABLE_NAMES:
-        schema = stored_schema(store.connection, name)
-        pieces = stored_tables(store.connection, store.path, name)
-        _write_table(folder / f"{name}{PARQUET}", schema, pieces)
+    store.connection.execute("BEGIN IMMEDIATE")  # rolled back in any case
+    try:
+        store.complete_totals()
+        _write_tables(store, folder)
+    finally:
+        store.connection.execute("ROLLBACK")
     sync_folder(folder)
     store.close()
     for suffix in ("", "-wal", "-shm"):
         store.path.with_name(store.path.name + suffix).unlink(missing_ok=True)
     shutil.rmtree(store.path.with_name(store.path.name + PARTS_FOLDER), ignore_errors=True)
+
+
+def _write_tables(store: RecordStore, folder: Path) -> None:
+    for name in system_table.TABLE_NAMES:
+        schema = stored_schema(store.connection, name)
+        pieces = stored_tables(store.connection, store.path, name)
+        _write_table(folder / f"{name}{PARQUET}", schema, pieces)
 
 
 def stored_tables(connection: sqlite3.Connection, path: Path, name: str) -> Iterator[pa.Table]:
@@ -226,8 +275,9 @@ def _write_table(path: Path, schema: pa.Schema, pieces: Iterable[pa.Table]) -> N
             with pq.ParquetWriter(
                 file, schema, compression="zstd", dictionary_pagesize_limit=_MAX_TEXT_BYTES
             ) as writer:
-                for group in _row_groups(pieces):
-                    writer.write_table(group, row_group_size=2 * _GROUP_ROWS)
+                rows = max(_GROUP_VALUES // len(schema), 1)
+                for group in _row_groups(pieces, rows):
+                    writer.write_table(group, row_group_size=rows)
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
@@ -236,12 +286,12 @@ def _write_table(path: Path, schema: pa.Schema, pieces: Iterable[pa.Table]) -> N
         raise
 
 
-def _row_groups(pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Yield row groups of concatenated pieces, each with its own dictionaries."""
+def _row_groups(pieces: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:
+    """Yield so many rows or more of concatenated pieces, with dictionaries of their own."""
     waiting: list[pa.Table] = []
     for piece in pieces:
         waiting.append(piece)
-        if sum(each.num_rows for each in waiting) >= _GROUP_ROWS:
+        if sum(each.num_rows for each in waiting) >= rows:
             yield combined_table(pa.concat_tables(waiting))
             waiting = []
     if waiting:

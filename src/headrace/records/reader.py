@@ -122,7 +122,7 @@ class Records:
             )
             tables = []
             for path, connection in stores.items():
-                tables.append(stored_schema(connection, name).empty_table())
+                tables.append(pa.Table.from_batches([], stored_schema(connection, name)))
                 try:
                     tables += stored_tables(connection, path, name)
                 except RecordsError:
@@ -136,7 +136,7 @@ class Records:
                 tables.append(pa.Table.from_batches([record_batch(arrow_schema(name), rows)]))
         # Concatenating a table without rows would copy the others' columns.
         non_empty = [table for table in tables if table.num_rows] or tables[:1]
-        non_empty = non_empty or [arrow_schema(name).empty_table()]
+        non_empty = non_empty or [pa.Table.from_batches([], arrow_schema(name))]
         return combined_table(pa.concat_tables(non_empty, promote_options="default"))
 
 

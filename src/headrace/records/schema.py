@@ -18,7 +18,9 @@ from typing import Literal
 from headrace.core.errors import RecordsError
 
 Kind = Literal["int", "float", "text"]
-Aggregation = Literal["", "sum", "known-sum", "mean", "whole-mean", "first", "last"]
+Aggregation = Literal[
+    "", "sum", "known-sum", "mean", "whole-mean", "first", "last", "most", "least"
+]
 _CODES: dict[Kind, str] = {"int": "q", "float": "d", "text": "q"}
 
 
@@ -31,7 +33,8 @@ class Field:
     kind: Kind = "int"  # 64 bits, as a float
     aggregation: Aggregation = ""
     """How rows of a long run are merged (see `compaction.py`): "" for columns in which they agree,
-    first and last for the times that bound them; known-sum leaves out -1, whole-mean is rounded."""
+    first and last for the times that bound them; known-sum leaves out -1, whole-mean is rounded,
+    most and least are the extremes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +43,9 @@ class RowLimits:
 
     unchanged: int = 60_000  # first rows of sums, never merged: six minutes of eight workers
     sums: int = 200_000  # above which a table of sums is merged
+    totals: int = 64_000  # above which a table of totals is merged, all of whose rows may be
     means: int = 100_000  # above which a table of means is merged
+    values: int = 1_600_000  # of a table of means: on hosts of many cores, fewer rows are kept
     part: int = 65_536  # of a part: written in tenths of a second, as rings must not fill up
 
 
@@ -93,6 +98,7 @@ PROCESSES = Table(
         Field("world_size", "ranks of the job"),
         Field("started_ns", "when its recording began"),
         Field("attempt", "number of the attempt in run.json"),
+        Field("host", "number of its host in `hosts`"),
     ),
 )
 LOADERS = Table(
@@ -287,8 +293,12 @@ HOSTS = Table(
         Field("memory_bytes", "memory that the job may use: cgroup limit respected"),
         Field("unix_offset_ns", "add to a time of this host to get nanoseconds since 1970"),
         Field("attempt", "number of the attempt in run.json"),
+        Field("number", "its number in the run; 0: that of the launcher"),
+        Field("instance_group", "the instance group it belongs to; empty without groups", "text"),
     ),
 )
+LAUNCHER_HOST = 0
+"""The number in `hosts` of the launcher's host, the only one whose processes record."""
 PROCESS_USAGE = Table(
     10,
     "process_usage",
@@ -446,6 +456,72 @@ DEVICE_COPIES = Table(
     later=True,
 )
 
+_TOTAL_START = Field("start_ns", "when the first of them began", aggregation="first")
+_TOTAL_END = Field("end_ns", "when the last of them ended", aggregation="last")
+_OF_LONG_RUNS = "; of long runs alone, without the rows that are still in the store"
+STEP_TOTALS = Table(
+    26,
+    "step_totals",
+    f"steps of a rank over some seconds or minutes, from the rows of `steps`{_OF_LONG_RUNS}",
+    (
+        _RANK,
+        Field("kind", "train, eval or between, as there", "text"),
+        _TOTAL_START,
+        _TOTAL_END,
+        Field("steps", "how many", aggregation="sum"),
+        Field("samples", "samples in them; -1 where unknown", aggregation="known-sum"),
+        Field("wall_ns", "how long they took", aggregation="sum"),
+        Field("data_wait_ns", "phase: see `steps`", aggregation="sum"),
+        Field("copy_ns", "phase", aggregation="sum"),
+        Field("forward_ns", "phase", aggregation="sum"),
+        Field("backward_ns", "phase", aggregation="sum"),
+        Field("sync_ns", "phase", aggregation="sum"),
+        Field("optimizer_ns", "phase", aggregation="sum"),
+        Field("other_ns", "phase", aggregation="sum"),
+        Field("longest_ns", "wall time of the longest", aggregation="most"),
+        Field("longest_data_wait_ns", "longest of the phase", aggregation="most"),
+        Field("longest_sync_ns", "longest of the phase", aggregation="most"),
+        Field("longest_other_ns", "longest of the phase", aggregation="most"),
+        Field(
+            "data_wait_share", "largest share of a step that it waited, 0 to 1", "float",
+            aggregation="most",
+        ),
+    ),
+    later=True,
+)  # fmt: skip
+FETCH_TOTALS = Table(
+    27,
+    "fetch_totals",
+    f"waits of a rank for batches, from the rows of `fetches`{_OF_LONG_RUNS}",
+    (
+        _RANK,
+        _LOADER,
+        _TOTAL_START,
+        _TOTAL_END,
+        Field("fetches", "how many brought a batch", aggregation="sum"),
+        Field("wait_ns", "time until the rank had the batches", aggregation="sum"),
+        Field("known", "of them, those with a known number of ready batches", aggregation="sum"),
+        Field("ready", "ready batches of these together", aggregation="sum"),
+        Field("fewest_ready", "fewest that were ready; large where unknown", aggregation="least"),
+    ),
+    later=True,
+)
+BATCH_TOTALS = Table(
+    28,
+    "batch_totals",
+    f"batches of a worker, or of the rank itself, from the rows of `batches`{_OF_LONG_RUNS}",
+    (
+        _RANK,
+        _LOADER,
+        _MADE_BY,
+        _TOTAL_START,
+        _TOTAL_END,
+        Field("batches", "how many", aggregation="sum"),
+        Field("wall_ns", "time in which they were made", aggregation="sum"),
+    ),
+    later=True,
+)
+
 TABLES = (
     PROCESSES,
     LOADERS,
@@ -467,6 +543,9 @@ TABLES = (
     SLOW_STEP_STACKS,
     STARTUP_STACKS,
     DEVICE_COPIES,
+    STEP_TOTALS,
+    FETCH_TOTALS,
+    BATCH_TOTALS,
 )
 """All tables but `system`, whose columns depend on the host: see `system_table.py`."""
 
@@ -476,6 +555,8 @@ OPTIONAL_TABLES = frozenset(table.name for table in TABLES if table.later)
 """Tables that records of an older version may lack."""
 PHASES = ("data_wait", "copy", "forward", "backward", "sync", "optimizer", "other")
 """The phases of a step, in order; the column of a phase has the suffix `_ns`."""
+TOTALS = frozenset({STEP_TOTALS.name, FETCH_TOTALS.name, BATCH_TOTALS.name})
+"""Tables of totals, which stand for rows of other tables."""
 FORMAT_VERSION = 1
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headrace.records import compaction, system_table
+from headrace.records import compaction, row_totals, system_table
 from headrace.records.ring import RingReader
 from headrace.records.schema import FORMAT_VERSION, TABLES, RowLimits, Table, check_version
 
@@ -137,7 +137,13 @@ class RecordStore:
         if name is not None:
             number, last = self._parts.write(name)
             with self.transaction():
+                if (totals := row_totals.totals_table(name)) is not None:
+                    self._rolled[totals].added(row_totals.add_totals(self.connection, name, last))
                 self._parts.take_out(name, number, last)
+
+    def complete_totals(self) -> None:
+        """Add up the rows of tables with totals that are in no part yet."""
+        row_totals.complete_totals(self.connection)
 
     def move(self, name: str, reader: RingReader, dropped: int) -> None:
         """Store the position of a ring's reader, with the texts read since the last one."""
@@ -200,6 +206,12 @@ def open_read_only(path: Path) -> sqlite3.Connection:
 def has_tables(connection: sqlite3.Connection) -> bool:
     """Return whether a store has its tables, which are created after the file."""
     return connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is not None
+
+
+def has_table(connection: sqlite3.Connection, name: str) -> bool:
+    """Return whether a store has a table: one of an older version may lack it."""
+    found = connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)).fetchone()
+    return found is not None
 
 
 def ring_position(connection: sqlite3.Connection, name: str, made_ns: int) -> RingPosition:

@@ -1,6 +1,7 @@
-"""The columns of the table `system`: one row a tick, columns for each core and GPU of a host.
+"""The columns of the table `system`: one row a tick of a host, columns for each core and GPU.
 
-The columns that a host has are determined when its recording starts.
+The columns that a host has are determined when its recording starts; those that other hosts have
+are empty in its rows.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from headrace.records.schema import TABLES_BY_NAME
 
 NAME = "system"
+HOST_COLUMN = "host"
 TABLE_NAMES = (*TABLES_BY_NAME, NAME)
 TIME_COLUMN = "t_ns"
 MEANING = (
@@ -32,6 +34,7 @@ class SystemColumn:
 
 COLUMNS = (
     SystemColumn("t_ns", "when, by the host's monotonic clock", whole=True),
+    SystemColumn("host", "number of the host in `hosts`; older records lack it", whole=True),
     SystemColumn("cpu_user_percent", "of the job's cores together: running programs"),
     SystemColumn("cpu_system_percent", "of the same cores: in the kernel"),
     SystemColumn("io_wait_percent", "of the same cores: idle with a disk read or write under way"),

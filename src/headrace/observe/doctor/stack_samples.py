@@ -10,7 +10,7 @@ from __future__ import annotations
 import linecache
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -141,6 +141,28 @@ def read_stack_samples(
                 )
             )
     return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class StackTime:
+    """The time of a stack in all processes that were seen in it."""
+
+    frames: tuple[StackFrame, ...]  # from the outermost in
+    wall_ns: float
+    cpu_ns: float
+
+
+def read_stack_times(
+    stacks: Columns, where: Flags, folders: CodeFolders = UNKNOWN_FOLDERS
+) -> Iterator[StackTime]:
+    """Yield every stack of some rows of `stacks` once, if readable; see `read_stack_samples`."""
+    rows = stacks.where(where)
+    for places in rows.group("stack"):
+        same = rows.where(places)
+        parsed = (_frame(line, folders) for line in str(same["stack"][0]).split("\n"))
+        frames = tuple(frame for frame in parsed if frame)
+        if frames:
+            yield StackTime(frames, *_sums(same))
 
 
 def making_part(samples: Iterable[StackSample]) -> tuple[StackSample, ...]:

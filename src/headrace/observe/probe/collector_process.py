@@ -16,6 +16,7 @@ import sqlite3
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from headrace.core.errors import HeadraceError
 from headrace.core.files import raise_open_file_limit
@@ -25,9 +26,16 @@ from headrace.observe.probe.process_usage import ProcessUsage, with_children
 from headrace.observe.probe.system_metrics import SystemSampler
 from headrace.records.collector import EXIT_CODE, LEAVES_STORE, Collector, fault_row
 from headrace.records.live_switch import LiveSwitch
-from headrace.records.schema import EVENTS, HOSTS, PROCESS_CORES, PROCESS_USAGE, SCRIPT_ENDED
+from headrace.records.schema import (
+    EVENTS,
+    HOSTS,
+    LAUNCHER_HOST,
+    PROCESS_CORES,
+    PROCESS_USAGE,
+    SCRIPT_ENDED,
+)
 
-_DRAIN_S = 0.5  # `records.recent` counts on it
+_DRAIN_S = 0.5  # `live_reader.py` counts on it
 
 
 class CollectorProcess:
@@ -97,10 +105,12 @@ class CollectorProcess:
         self._collector.close(leaves_store=leaves_store)
         self._switch.remove()
 
-    def _row(self, attempt: int) -> tuple[str, float, int, int, int]:
+    def _row(self, attempt: int) -> tuple[Any, ...]:
         limits = self._sampler.limits
         offset_ns = time.time_ns() - time.monotonic_ns()
-        return (self._host, limits.cores, limits.memory_bytes, offset_ns, attempt)
+        return (
+            self._host, limits.cores, limits.memory_bytes, offset_ns, attempt, LAUNCHER_HOST, "",
+        )  # fmt: skip
 
     def _sample(self) -> None:
         """Take a sample of the host; a failure costs only this sample."""

@@ -37,6 +37,7 @@ from headrace.records.ring import SUFFIX, RingWriter
 from headrace.records.schema import (
     CODE_FOLDERS,
     EVENTS,
+    LAUNCHER_HOST,
     LIBRARY_LOADERS,
     LOADERS,
     PROCESSES,
@@ -298,6 +299,7 @@ class RecordingSession:
                 self._writer.write(
                     PROCESSES, os.getpid(), os.getppid(), self.role, self.rank, self.loader,
                     self.worker, env.WORLD_SIZE.get_int(1) or 1, now_ns, self._attempt,
+                    LAUNCHER_HOST,
                 )  # fmt: skip
                 self._report_failed_hooks(self._writer)
             return self._writer

@@ -19,6 +19,7 @@ from headrace.observe.probe.host_resources import (
 )
 from headrace.observe.probe.process_usage import read_proc_file
 from headrace.records import system_table
+from headrace.records.schema import LAUNCHER_HOST
 
 _CPU_FIELD_INDEXES = {"user": (0, 1), "system": (2, 5, 6), "io_wait": (4,), "steal": (7,)}
 _IDLE_FIELD_INDEXES = (3, 4)  # in /proc/stat: user nice system idle iowait irq softirq steal
@@ -64,7 +65,7 @@ class SystemSampler:
         before, now = self._before, self._counters()
         self._before = now
         elapsed_s = max(now.t_ns - before.t_ns, 1) / 1e9
-        values: dict[str, float | None] = {"t_ns": now.t_ns}
+        values: dict[str, float | None] = {"t_ns": now.t_ns, "host": LAUNCHER_HOST}
         values |= self._cpu(before, now)
         values |= self._memory()
         disk = _rates(now.disk, before.disk, elapsed_s)

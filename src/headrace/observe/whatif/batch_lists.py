@@ -53,13 +53,15 @@ def find_batch_lists(
         steps = np.flatnonzero(trains & mine)
         begins = np.union1d([0], np.flatnonzero(rows["batches"][steps]))
         for begin, end in zip(begins, [*begins[1:], len(steps)], strict=True):
+            if end - begin <= _FEWEST_STEPS:
+                continue
             before = mine & (rows["kind"] == "eval")
             before[steps[begin] :] = False
             before &= begin == 0
             part = _fetched_within(rows, int(steps[begin]), fetches)
             count = int(rows["batches"][before].sum()) + (0 if part is None else part[2])
             is_whole = len(begins) == 1
-            if end - begin <= _FEWEST_STEPS or not (is_whole or count >= _FEWEST_AT_A_TIME):
+            if not (is_whole or count >= _FEWEST_AT_A_TIME):
                 continue
             if not count or _uses(rows.where(before)):
                 continue

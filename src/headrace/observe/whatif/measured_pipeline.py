@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from headrace.observe.whatif.allowed_cores import AllowedCores, read_allowed_cores
+from headrace.observe.whatif.hosts import of_host
 from headrace.observe.whatif.sampler_time import sampler_ns_of_fetches, sampler_ns_of_steps
 from headrace.observe.whatif.simulation import FULL, Pipeline
 from headrace.observe.whatif.tables import (
@@ -70,7 +71,7 @@ def read_host_usage(tables: Tables, span_ns: tuple[int, int] | None = None) -> H
     allowed = read_allowed_cores(columns(tables, "process_cores"), processes)
     ranks = len(np.unique(processes.having(role="rank")["rank"]))
     distinct = max(len(np.unique(hosts["host"])), 1)
-    system = columns(tables, "system")
+    system = of_host(columns(tables, "system"))
     listed = _listed_cores(system, allowed)
     busy = _busy_cores(system, listed, span_ns)
     usage = columns(tables, "process_usage")

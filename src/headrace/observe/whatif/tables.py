@@ -8,7 +8,7 @@ and rows are selected column by column.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -91,6 +91,20 @@ class Columns(Mapping[str, NDArray[Any]]):
         order = np.argsort(group_of, kind="stable")
         return np.split(order, ends[:-1]) if numbers else []
 
+    def split(self, *by: str) -> dict[tuple[int, ...], Columns]:
+        """Return the rows by the values of some columns of numbers, in the order of these."""
+        if not self.count:
+            return {}
+        keys = np.column_stack([self[name] for name in by])
+        order = np.lexsort(keys.T[::-1])
+        keys = keys[order]
+        begins = np.flatnonzero(np.append(True, (keys[1:] != keys[:-1]).any(axis=1)))
+        ends = np.append(begins[1:], len(keys))
+        return {
+            tuple(keys[begin].tolist()): self.where(order[begin:end])
+            for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)
+        }
+
     def summed(self, *, by: Sequence[str], sums: Sequence[str]) -> Columns:
         """Return a row for each group with equal values in some columns, with sums of others."""
         groups = self.group(*by)
@@ -131,6 +145,11 @@ class CachedTables:
         self._known: dict[str, Columns] = {}
         self._recent: OrderedDict[tuple[str, str], NDArray[Any]] = OrderedDict()
 
+    @property
+    def source(self) -> Tables:
+        """Where the tables come from."""
+        return self._source
+
     def table(self, name: str) -> pa.Table:
         """Return a table of `headrace.records.schema`, or `system`, as it is now."""
         return self._source.table(name)
@@ -145,6 +164,10 @@ class CachedTables:
             else:
                 self._known[name] = Columns(_StoredColumns(name, stored, self._recent))
         return self._known[name]
+
+    def forget(self, but: Collection[str]) -> None:
+        """Let go of the memory of all tables but some, which are read again when needed."""
+        self._known = {name: found for name, found in self._known.items() if name in but}
 
 
 class _StoredColumns(Mapping[str, NDArray[Any]]):
@@ -208,9 +231,36 @@ def _as_slice(places: Ints) -> Ints | slice:
     return slice(first, last + 1)
 
 
+class _ReadColumns(Mapping[str, NDArray[Any]]):
+    """Columns of a table in memory, each converted on first access: hosts have hundreds of them."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+        self._known: dict[str, NDArray[Any]] = {}
+
+    def __getitem__(self, column: str) -> NDArray[Any]:
+        found = self._known.get(column)
+        if found is None:
+            if column not in self._table.column_names:
+                raise KeyError(column)
+            stored = self._table.column(column)
+            found = _as_array(stored)
+            if not pa.types.is_floating(stored.type):  # those of hosts would take twice their room
+                self._known[column] = found
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._table.column_names)
+
+    def __len__(self) -> int:
+        return self._table.num_columns
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._table.column_names
+
+
 def _all_columns(tables: Tables, name: str) -> Columns:
-    table = tables.table(name)
-    return Columns({name: _as_array(table.column(name)) for name in table.column_names})
+    return Columns(_ReadColumns(tables.table(name)))
 
 
 def _as_array(values: Any) -> NDArray[Any]:
@@ -222,7 +272,7 @@ def _as_array(values: Any) -> NDArray[Any]:
             values = values.fill_null(-1)
         return np.asarray(column_values(values), dtype=np.int64)
     if pa.types.is_floating(kind):
-        known = values.to_numpy() if values.null_count else column_values(values)
+        known = column_values(values.fill_null(float("nan")) if values.null_count else values)
         return np.asarray(known, dtype=np.float64)
     return np.array([value if value is not None else "" for value in values.to_pylist()], object)
 
