@@ -43,7 +43,7 @@ class Page(HTMLParser):
     def handle_data(self, data: str) -> None:
         tag, attributes = self.inside
         if tag == "script" and attributes.get("type") == "application/json":
-            model = json.loads(data, object_hook=_with_numbers)
+            model = json.loads(data, object_hook=with_numbers)
             self.charts[attributes["id"].removeprefix("model-")] = model
         elif tag == "script":
             self.scripts.append(data)
@@ -74,7 +74,7 @@ def check_alone(page: Page) -> None:
     assert f"script-src 'sha256-{digest}';" in policy
 
 
-def _with_numbers(value: dict[str, Any]) -> Any:
+def with_numbers(value: dict[str, Any]) -> Any:
     """Return an array of numbers of a chart as a list; other values as they are."""
     if value.keys() - {"shape"} != {"dtype", "data"}:
         return value

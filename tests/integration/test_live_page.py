@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Iterator
@@ -150,11 +151,10 @@ def test_a_span_is_dragged_carried_by_the_address_and_left_again(page: Page, ser
     open_run_page(page, server)
     steps = page.locator("#verdict .tile", has_text="steps looked at")
     before = steps.text_content() or ""
-    with (
-        page.expect_response(re.compile(r"/sections\?from=")),
-        page.expect_response(re.compile(r"/charts/flame-ranks\?.*from=")),
-    ):
-        drag(page, "chart-timeline", 0.4, 0.7)
+    with page.expect_response(re.compile(r"/charts/waits\?.*from=")):
+        with page.expect_response(re.compile(r"/sections\?from=")):
+            drag(page, "chart-timeline", 0.4, 0.7)
+        page.locator("#chart-waits").scroll_into_view_if_needed()  # asks once it is seen
     begin, end = span_of(page)
     assert 0 < begin < end
     expect(steps).not_to_have_text(before)
@@ -174,6 +174,27 @@ def test_the_file_is_the_same_page_without_a_server(page: Page, folder: Path):
     drag(page, "chart-heatmap", 0.2, 0.4)
     begin, end = span_of(page)
     assert 0 <= begin < end
+
+
+def test_the_metrics_of_a_tracked_run_and_its_cost_are_shown(
+    page: Page, folder: Path, server: LiveServer
+):
+    printing = TRAIN.replace("optimizer.step()", "optimizer.step(); print('loss', epoch + 0.5)")
+    (folder / "printing.py").write_text(printing)
+    words = ("run", "--name", "tracked", "--metric", "loss=loss ([0-9.]+)", "printing.py", "0")
+    variables = {"PYTHONPATH": str(SCRIPTS), "HEADRACE_TRACKING_URI": ""}
+    ended = run_here(folder, *words, **variables)
+    assert ended.returncode == 0, ended.stderr
+    run_file = folder / "runs" / "tracked" / "run.json"
+    written = json.loads(run_file.read_text())
+    group = {"name": "train", "hosts": 1, "instance_type": "g5.xlarge", "role": "training"}
+    written["attempts"][0] |= {"groups": [group]}
+    run_file.write_text(json.dumps(written))
+    open_run_page(page, server, "tracked")
+    expect(page.locator("#metrics h3").first).to_contain_text("loss")
+    page.locator("#metrics").scroll_into_view_if_needed()
+    expect(page.locator("#metrics canvas").first).to_be_visible()
+    expect(page.locator("#cost-so-far")).to_contain_text("cost $0.0")
 
 
 def test_a_running_job_is_seen_switched_and_stopped(

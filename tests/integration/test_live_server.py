@@ -8,16 +8,19 @@ import re
 import shutil
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from jobs import eventually, headrace, run_here, started
-from pages import Page
+from pages import Page, with_numbers
 from recorded import SCRIPTS
 from services.live_server import LiveServer, live_server
 
+GENERATE = Path(__file__).parents[2] / "benchmarks" / "live_page" / "generate.py"
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>"
 TRAIN = """
 import sys, time
@@ -119,6 +122,84 @@ def test_charts_are_those_of_the_file_and_follow_a_span(server: LiveServer):
     part = server.ask(f"/runs/base/charts/timeline?from={middle}&to={end}&columns=7").json
     assert part["limits"] == limits
     assert part["span"] == [pytest.approx(middle, abs=1e-5), pytest.approx(end, abs=1e-5)]
+
+
+def changed_copy(folder: Path, name: str, *attempts: dict[str, Any]) -> Path:
+    """Copy the run `base`, with its attempt replaced by several that differ from it."""
+    run = folder / "runs" / name
+    shutil.copytree(folder / "runs" / "base", run)
+    written = json.loads((run / "run.json").read_text())
+    (base,) = written["attempts"]
+    written["attempts"] = [
+        base | {"number": place + 1} | each for place, each in enumerate(attempts)
+    ]
+    (run / "run.json").write_text(json.dumps(written))
+    if len(attempts) > 1:
+        shutil.copytree(run / "records" / "attempt-1", run / "records" / f"attempt-{len(attempts)}")
+    return run
+
+
+def section_texts(server: LiveServer, run: str) -> dict[str, str]:
+    found = server.ask(f"/runs/{run}/sections").json["sections"]
+    return {each["id"]: Page(each["html"]).text for each in found}
+
+
+def read_chart(server: LiveServer, path: str) -> dict[str, Any]:
+    return json.loads(server.ask(path).body, object_hook=with_numbers)
+
+
+def test_attempts_are_shown_with_how_they_ended(folder: Path, server: LiveServer):
+    assert "attempts" not in section_texts(server, "base")
+    changed_copy(
+        folder,
+        "tried",
+        {"started_s": 1000.0, "ended_s": 1060.0, "exit_code": 3},
+        {"started_s": 1070.0, "ended_s": None, "exit_code": None},
+        {"started_s": 1100.0, "ended_s": 1300.0, "exit_code": 1, "reason": "MaxRuntimeExceeded"},
+        {"started_s": 1400.0, "ended_s": 1500.0, "exit_code": 0},
+    )
+    shown = section_texts(server, "tried")["attempts"]
+    for words in ("attempt 4", "failed: exit code 3", "killed", "stopped: MaxRuntimeExceeded"):
+        assert words in shown
+    chart = read_chart(server, "/runs/tried/charts/attempts")
+    assert chart["rows"] == [f"attempt {number}" for number in (1, 2, 3, 4)]
+    named = {part["name"]: part["values"] for part in chart["parts"]}
+    assert named == {
+        "": [0, 70, 100, 400],
+        "failed": [60, 0, 0, 0],
+        "killed": [0, 30, 0, 0],
+        "stopped": [0, 0, 200, 0],
+        "succeeded": [0, 0, 0, 100],
+    }
+
+
+def test_the_cost_counts_on_while_a_run_goes_on(folder: Path, server: LiveServer):
+    assert server.ask("/runs/base/sections").json["cost"] is None
+    group = {"name": "train", "hosts": 2, "instance_type": "g5.xlarge", "role": "training"}
+    changed_copy(folder, "paid", {"groups": [group]})
+    cost = server.ask("/runs/paid/sections").json["cost"]
+    assert cost["usd"] > 0
+    assert cost["usd_per_s"] == 0  # it has ended
+
+
+def test_a_long_run_is_shown_by_its_totals_and_hosts(folder: Path, server: LiveServer):
+    """16 ranks on two hosts for 45 minutes: too many rows to read all of them."""
+    path = folder / "runs" / "long"
+    sizes = ("--hours", "0.75", "--ranks", "16", "--hosts", "2", "--cores", "4")
+    subprocess.run([sys.executable, str(GENERATE), str(path), *sizes], check=True, timeout=240)
+    shown = section_texts(server, "long")["verdict"]
+    assert "The run is long" in shown
+    assert "Of the whole run, made when it ended: GPUs wait" in shown
+    heatmap = read_chart(server, "/runs/long/charts/heatmap")
+    assert [(band["host"], band["title"], len(band["rows"])) for band in heatmap["bands"]] == [
+        (f"train · node-{host}", kind, rows)
+        for host in (0, 1)
+        for kind, rows in (("ranks", 8), ("GPUs", 8), ("workers", 32), ("cores", 4))
+    ]
+    whole = read_chart(server, "/runs/long/charts/timeline")
+    assert sum(whole["rows"][0]["count"]) == 0.75 * 3600 * 2
+    part = read_chart(server, "/runs/long/charts/timeline?from=1200&to=1210")
+    assert sum(part["rows"][0]["count"]) in range(20, 23)  # row by row
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def test_the_most_memory_of_a_moment_is_seen_and_what_is_not_recorded_is_left_ou
     tables.system["memory_used_bytes"] = used
     chart = memory_chart(tables)
     (line,) = chart.series
-    assert (line.name, np.nanmax(line.y)) == ("used by the host", 9)
+    assert (line.name, np.nanmax(line.y)) == ("used by all processes", 9)
 
 
 def test_nothing_recorded_draws_nothing():

@@ -16,6 +16,8 @@ import { sentence, ServerFault, Unreachable } from "./server";
 import { timeSpan, type Reason } from "./time_span";
 
 const PAPER_PX = 680; // the width between the margins of a printed page
+const NEAR = "300px"; // so far from the screen a chart counts as seen
+const UNSEEN_MS = 800; // charts on the screen come first
 
 function makeChart(place: HTMLElement, model: Model, width: number): Chart {
   switch (model.kind) {
@@ -50,20 +52,30 @@ export class ChartPlace {
   private readonly source: ChartSource;
   private readonly message = make("p", { className: "note", hidden: true });
   private readonly size: ResizeObserver;
+  private readonly sight: IntersectionObserver;
   private readonly ask = oncePerFrame(() => void this.load());
-  private readonly drawSoon = oncePerFrame(() => this.attempt(() => this.chart?.redraw()));
+  private readonly drawSoon = oncePerFrame(() => {
+    this.isOutdated = false;
+    this.attempt(() => this.chart?.redraw());
+  });
   private chart: Chart | null = null;
   private kind: Model["kind"] | null = null;
   private request: AbortController | null = null;
   private followsTime = false;
   private frozen = false;
   private width = 0;
+  // Charts that nobody sees are neither asked for again nor drawn again until somebody does.
+  private isSeen = false;
+  private isStale = false;
+  private isOutdated = false; // what is drawn, with the model at hand
 
   constructor(readonly place: HTMLElement) {
     this.source = sourceOf(place);
     place.replaceChildren(this.message);
     this.size = new ResizeObserver(() => this.fit(place.clientWidth));
     this.size.observe(place);
+    this.sight = new IntersectionObserver((entries) => this.see(entries.at(-1)!.isIntersecting), { rootMargin: NEAR });
+    this.sight.observe(place);
   }
 
   /** Whether a newer model may differ from the one shown. */
@@ -73,7 +85,9 @@ export class ChartPlace {
 
   /** Asks for the newest model, at most once a frame; an older answer that comes later is dropped. */
   refresh(): void {
-    if (this.width > 0 && !this.frozen) this.ask();
+    if (this.width === 0 || this.frozen) return;
+    if (this.isSeen) this.ask();
+    else this.isStale = true;
   }
 
   /** Keeps what is shown from now on: there is nobody left to ask. */
@@ -82,12 +96,13 @@ export class ChartPlace {
   }
 
   followSpan(reason: Reason): void {
-    if (this.followsTime) this.drawSoon(); // what is at hand is stretched meanwhile
+    if (this.followsTime) this.redraw(); // what is at hand is stretched meanwhile
     if (this.source.dependsOnSpan && reason === "chosen") this.refresh();
   }
 
   redraw(): void {
-    this.drawSoon();
+    if (this.isSeen) this.drawSoon();
+    else this.isOutdated = true;
   }
 
   /** Draws for paper at once, as the browser prints right after this; or for the screen again. */
@@ -98,6 +113,7 @@ export class ChartPlace {
 
   remove(): void {
     this.size.disconnect();
+    this.sight.disconnect();
     this.request?.abort();
     this.chart?.remove();
   }
@@ -105,13 +121,23 @@ export class ChartPlace {
   private fit(width: number): void {
     if (width === this.width || width === 0) return; // 0: in a closed part of the page
     this.width = width;
-    if (this.chart) this.attempt(() => this.chart?.resize(width));
-    else this.ask();
+    if (this.chart) return this.attempt(() => this.chart?.resize(width));
+    this.isStale = true;
+    if (this.isSeen) this.ask();
+    else setTimeout(() => this.isStale && this.ask(), UNSEEN_MS);
+  }
+
+  private see(isSeen: boolean): void {
+    this.isSeen = isSeen;
+    if (!isSeen || this.width === 0) return;
+    if (this.isStale && !this.frozen) this.ask();
+    else if (this.isOutdated) this.drawSoon();
   }
 
   private async load(): Promise<void> {
     this.request?.abort();
     const request = (this.request = new AbortController());
+    this.isStale = false;
     try {
       const raw = await this.source.load(this.width, request.signal);
       if (!request.signal.aborted) this.show(readModel(raw));

@@ -2,6 +2,7 @@
 import { showBanner } from "./banner";
 import type { ChartsOfPage } from "./charts_of_page";
 import { Controls } from "./controls";
+import { CostTicker, type Cost } from "./cost";
 import { oncePerFrame } from "./elements";
 import { EventStream } from "./event_stream";
 import { Logs } from "./logs";
@@ -19,6 +20,7 @@ interface Changed {
 
 interface Answer {
   subtitle: string;
+  cost: Cost | null; // null: a price of its hosts is not known
   state: string;
   sections: NewSection[];
 }
@@ -28,6 +30,7 @@ export class LivePage {
   private readonly stream: EventStream;
   private readonly controls: Controls | null;
   private readonly logs: Logs | null;
+  private readonly cost: CostTicker | null;
   private readonly askSections = oncePerFrame(() => void this.loadSections());
   private isGone = false;
   private seen: Changed | null = null;
@@ -37,8 +40,10 @@ export class LivePage {
     this.update = new SectionUpdate(() => charts.update());
     const controls = document.getElementById("controls");
     const logs = document.getElementById("logs");
+    const cost = document.getElementById("cost-so-far");
     this.controls = controls && new Controls(controls, address);
     this.logs = logs && new Logs(logs, address);
+    this.cost = cost && new CostTicker(cost);
     timeSpan.onChange((reason) => reason === "chosen" && this.askSections());
     this.stream = new EventStream(
       `${address}/events`,
@@ -76,6 +81,7 @@ export class LivePage {
     this.stream.close();
     this.charts.freeze();
     this.controls?.end();
+    this.cost?.freeze();
     showBanner("run", `${error ?? "The run is gone."} What is shown stays readable.`);
   }
 
@@ -94,6 +100,7 @@ export class LivePage {
       showBanner("sections", null);
       const subtitle = document.getElementById("subtitle");
       if (subtitle) subtitle.textContent = answer.subtitle;
+      this.cost?.show(answer.cost);
       this.update.apply(answer.sections);
     } catch (error) {
       if (request.signal.aborted || error instanceof Unreachable) return;

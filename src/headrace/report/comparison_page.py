@@ -11,7 +11,12 @@ from headrace.core.units import format_seconds, format_usd
 from headrace.decide.cost.run_cost import GroupCost, RunCost
 from headrace.decide.cost.run_use import Utilisation
 from headrace.decide.experiments.compared_runs import ComparedRun, fastest_sentence
-from headrace.decide.experiments.metric_curves import Curve, RunCurves, read_run_curves
+from headrace.decide.experiments.metric_curves import (
+    STEP_TIME_PREFIX,
+    Curve,
+    RunCurves,
+    read_run_curves,
+)
 from headrace.observe.whatif.tables import CachedTables
 from headrace.platforms.instance_groups import AUXILIARY, TRAINING
 from headrace.records.reader import open_records
@@ -34,7 +39,6 @@ from headrace.report.markup import (
 
 COMPARISON_FILE = "comparison.html"
 _UNKNOWN = "-"
-_OF_STEP_TIME = "phase_ms/"  # the beginning of series that `headrace run` makes of each run
 _MOST_CURVES, _MOST_HEATMAPS = 40, 12
 
 
@@ -162,13 +166,13 @@ def _curves_section(data: ComparisonData) -> Section | None:
     by_metric: dict[str, dict[str, Curve]] = {}
     for run, each in zip(data.runs, data.curves, strict=True):
         for name, curve in each.curves.items():
-            if any(curve.values) or not name.startswith(_OF_STEP_TIME):
+            if any(curve.values) or not name.startswith(STEP_TIME_PREFIX):
                 by_metric.setdefault(name, {})[run.name] = curve
     if not by_metric:
         return None
     order = [run.name for run in data.runs]
     # The script's own first.
-    names = sorted(by_metric, key=lambda name: (name.startswith(_OF_STEP_TIME), name))
+    names = sorted(by_metric, key=lambda name: (name.startswith(STEP_TIME_PREFIX), name))
     left_out = len(names) - _MOST_CURVES
     drawn = (
         _curve_chart(place, name, by_metric[name], order)
@@ -187,7 +191,7 @@ def _curves_section(data: ComparisonData) -> Section | None:
 
 
 def _curve_chart(place: int, name: str, curves: dict[str, Curve], order: Sequence[str]) -> Html:
-    phase = name.removeprefix(_OF_STEP_TIME)
+    phase = name.removeprefix(STEP_TIME_PREFIX)
     title = "step" if phase == "all" else phase_name(phase)
     shown = f"{title}, ms a step" if phase != name else name
     drawn = chart_place(

@@ -10,15 +10,17 @@ from headrace.report.document import html_document, write_document
 from headrace.report.formatting import format_time
 from headrace.report.markup import Section
 from headrace.report.page_data import PageData, read_page_data
-from headrace.report.sections import cost, curves, diagnosis, tables
+from headrace.report.sections import attempts, cost, curves, diagnosis, metrics, tables
 
 SECTIONS: tuple[Callable[[PageData], Section | None], ...] = (
     diagnosis.verdict_section,
     diagnosis.findings_section,
+    attempts.attempts_section,
     cost.cost_section,
     diagnosis.timeline_section,
     diagnosis.heatmap_section,
     curves.curves_section,
+    metrics.metrics_section,
     diagnosis.waits_section,
     tables.transforms_section,
     tables.workers_section,

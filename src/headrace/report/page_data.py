@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.core.errors import HeadraceError, LaunchError
 from headrace.observe.doctor.diagnosis import diagnose
@@ -19,6 +21,8 @@ from headrace.report.markup import Html, chart_place
 
 if TYPE_CHECKING:
     from headrace.decide.cost.run_cost import RunCost
+
+DIAGNOSIS_FILE = "diagnosis.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +39,7 @@ class PageData:
     cost: RunCost | None  # None where a price of its hosts is not known, or cannot be read
     cost_fault: str = ""  # why not, where something is wrong
     read_s: float  # in seconds since 1970
+    part: str = ""  # which part of the time the tables are about, where they are not about all
     charts_inside: bool = True  # whether charts stand in the page, or come from a server
 
     @property
@@ -42,19 +47,27 @@ class PageData:
         """The attempt's entry in run.json; None if there is none."""
         return next((each for each in self.attempts if each.number == self.attempt), None)
 
-    def over(self, tables: Tables) -> PageData:
-        """Return the data as of other tables of this run, such as those of a span of time."""
-        return replace(self, tables=tables, diagnosis=diagnose(tables))
-
-    def chart_place(self, name: str, description: str, chart: Chart) -> Html:
+    def chart_place(self, name: str, description: str, chart: Chart | None) -> Html:
         """Return the place of a chart on the page."""
         return chart_place(name, description, chart if self.charts_inside else None)
 
+    def place_of(self, name: str, description: str, draw: Callable[[Tables], Chart | None]) -> Html:
+        """Return the place of a chart, which is drawn only if it stands in the page."""
+        return self.chart_place(
+            name, description, draw(self.tables) if self.charts_inside else None
+        )
 
-def read_page_data(records: Records) -> PageData:
-    """Return the data of a run at this moment; raises RecordsError."""
+
+def read_page_data(records: Records, tables: Tables | None = None, *, part: str = "") -> PageData:
+    """Return the data of a run at this moment; raises RecordsError.
+
+    Args:
+        records: The attempt's records.
+        tables: What the page is about; None: all of the records.
+        part: Which part of the time that is, in a sentence; empty: all of it.
+    """
     live = records.live
-    tables = CachedTables(records)
+    tables = tables if tables is not None else CachedTables(records)
     try:
         attempts = RunFolder(records.path).attempts()
     except LaunchError:  # half-written or damaged: the page does without
@@ -71,7 +84,17 @@ def read_page_data(records: Records) -> PageData:
         cost=cost,
         cost_fault=cost_fault,
         read_s=time.time(),
+        part=part,
     )
+
+
+def recorded_verdict(run: Path) -> dict[str, Any]:
+    """Return the verdict that was made at a run's end; empty if there is none to be read."""
+    try:
+        found = json.loads((run / DIAGNOSIS_FILE).read_text(encoding="utf-8"))["verdict"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _known_cost(run: Path, attempts: tuple[Attempt, ...]) -> tuple[RunCost | None, str]:

@@ -11,7 +11,7 @@ from headrace.core.arrow_arrays import column_values, numbers
 from headrace.observe.whatif.tables import Tables
 from headrace.records.live_reader import row_spans_ns
 
-_WHOLE = frozenset({"processes", "loaders"})
+WHOLE_TABLES = frozenset({"processes", "loaders"})
 """What the rows of other tables belong to, whenever it began."""
 
 
@@ -29,14 +29,16 @@ class SpanTables:
     def table(self, name: str) -> pa.Table:
         """Return a table of `headrace.records.schema`, or `system`."""
         table = self.tables.table(name)
-        if name in _WHOLE:
+        if name in WHOLE_TABLES:
             return begun_since(table, self.from_ns) if name == "processes" else table
         spans = row_spans_ns(table, name)
         if spans is None:
             return table
         begins, ends = spans
-        inside = np.flatnonzero((ends >= self.from_ns) & (begins < self.to_ns))
-        return table.take(numbers(inside.astype(np.int64), pa.int64()))
+        is_inside = (ends >= self.from_ns) & (begins < self.to_ns)
+        if is_inside.all():
+            return table
+        return table.take(numbers(np.flatnonzero(is_inside).astype(np.int64), pa.int64()))
 
 
 def begun_since(processes: pa.Table, since_ns: int) -> pa.Table:

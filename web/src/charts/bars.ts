@@ -31,7 +31,8 @@ export class Bars implements Chart<BarsModel> {
     const { rows, parts, xTitle } = this.model;
     const totals = rows.map((_, row) => parts.reduce((sum, { values }) => sum + (values[row]! || 0), 0));
     const longest = Math.max(...totals, 0) || 1;
-    const used = parts.filter(({ values }) => values.some((value) => value > 0));
+    // A part without a name is the room before others.
+    const used = parts.filter(({ name, values }) => name && values.some((value) => value > 0));
     this.body.replaceChildren(
       legend(used),
       ...rows.map((name, row) => this.bar(name, row, totals[row]!, longest)),

@@ -18,6 +18,8 @@ from headrace.decide.experiments.sent_state import SentState
 from headrace.decide.experiments.spool import SPOOL
 from headrace.decide.experiments.stored_runs import open_database
 
+STEP_TIME_PREFIX = "phase_ms/"
+"""The beginning of the names of series that `headrace run` makes of each run."""
 MOST_POINTS = 300
 """Of a curve: about one for every two pixels of a chart."""
 _LAST = """
@@ -59,10 +61,11 @@ class RunCurves:
     curves: dict[str, Curve] = field(default_factory=dict)
 
 
-def read_run_curves(run: Path) -> RunCurves:
+def read_run_curves(run: Path, *, only_local: bool = False) -> RunCurves:
     """Return the metrics of a recorded run, given its folder; none of a run that is not tracked.
 
-    Raises RecordsError where they cannot be read now.
+    With `only_local` no server is asked: of a run that is tracked on one there are none. Raises
+    RecordsError where they cannot be read now.
     """
     try:
         target = RunTarget.read(run / SPOOL)
@@ -75,6 +78,8 @@ def read_run_curves(run: Path) -> RunCurves:
     try:
         if database is not None:
             return _of_database(database, run_id)
+        if only_local:
+            return RunCurves()
         return _of_server(target.tracking_uri, run_id)
     except (sqlite3.Error, HeadraceError) as error:
         uri = shown_uri(target.tracking_uri)

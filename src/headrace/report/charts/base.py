@@ -187,25 +187,46 @@ def pool_intervals(
     `edges` are the columns', ascending. "mean" weighs by time; "min" and "max" take the worst value
     at any moment of the column, however short. Unknown values are NaN, as are columns without any.
     """
-    columns = len(edges) - 1
-    inside = (end > edges[0]) & (start < edges[-1]) & (end > start) & np.isfinite(values)
-    start, end, values = start[inside], end[inside], values[inside]
-    first = np.clip(np.searchsorted(edges, start, side="right") - 1, 0, columns - 1)
-    last = np.clip(np.searchsorted(edges, end, side="left") - 1, first, columns - 1)
-    spans = last - first + 1
-    offsets = np.arange(spans.sum()) - np.repeat(np.cumsum(spans) - spans, spans)
-    column = np.repeat(first, spans) + offsets
-    value = np.repeat(values, spans)
-    if how == "mean":
-        overlap = np.minimum(np.repeat(end, spans), edges[column + 1]) - np.maximum(
-            np.repeat(start, spans), edges[column]
-        )
-        weight = np.bincount(column, overlap, columns)
-        total = np.bincount(column, overlap * value, columns)
-        return np.where(weight > 0, total / np.where(weight > 0, weight, 1.0), np.nan)
-    pooled = np.full(columns, np.inf if how == "min" else -np.inf)
-    (np.minimum if how == "min" else np.maximum).at(pooled, column, value)
-    return np.where(np.isfinite(pooled), pooled, np.nan)
+    return IntervalColumns(start, end, edges).pooled(values, how)
+
+
+class IntervalColumns:
+    """Which columns of time some intervals reach into, for one or several series of their values.
+
+    Args:
+        start: When each interval begins.
+        end: When it ends.
+        edges: The edges of the columns, ascending.
+    """
+
+    def __init__(self, start: Floats, end: Floats, edges: Floats) -> None:
+        self._count = count = len(edges) - 1
+        self._inside = np.flatnonzero((end > edges[0]) & (start < edges[-1]) & (end > start))
+        start, end = start[self._inside], end[self._inside]
+        first = np.clip(np.searchsorted(edges, start, side="right") - 1, 0, count - 1)
+        last = np.clip(np.searchsorted(edges, end, side="left") - 1, first, count - 1)
+        self._spans = spans = last - first + 1
+        offsets = np.arange(spans.sum()) - np.repeat(np.cumsum(spans) - spans, spans)
+        self._column = column = np.repeat(first, spans) + offsets
+        begins = np.maximum(np.repeat(start, spans), edges[column])
+        self._overlap = np.minimum(np.repeat(end, spans), edges[column + 1]) - begins
+
+    def pooled(self, values: Floats, how: Pooling) -> Floats:
+        """Return a series, one value for each interval, as one for each column."""
+        value = np.repeat(values[self._inside], self._spans)
+        is_known = np.isfinite(value)
+        if is_known.all():
+            column, overlap = self._column, self._overlap
+        else:
+            value, column = value[is_known], self._column[is_known]
+            overlap = self._overlap[is_known]
+        if how == "mean":
+            weight = np.bincount(column, overlap, self._count)
+            total = np.bincount(column, overlap * value, self._count)
+            return np.where(weight > 0, total / np.where(weight > 0, weight, 1.0), np.nan)
+        pooled = np.full(self._count, np.inf if how == "min" else -np.inf)
+        (np.minimum if how == "min" else np.maximum).at(pooled, column, value)
+        return np.where(np.isfinite(pooled), pooled, np.nan)
 
 
 def busy_shares(start: Floats, end: Floats, edges: Floats) -> Floats:

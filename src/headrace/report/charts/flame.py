@@ -11,11 +11,11 @@ import numpy as np
 
 from headrace.observe.doctor.stack_frames import StackFrame
 from headrace.observe.doctor.stack_samples import (
-    StackSample,
+    StackTime,
     read_code_folders,
-    read_stack_samples,
+    read_stack_times,
 )
-from headrace.observe.whatif.tables import Columns, Ints, Tables, columns
+from headrace.observe.whatif.tables import Columns, Flags, Ints, Tables, columns
 from headrace.report.charts.base import Chart, ChartSpan, Span, time_axis
 
 USER_COLOUR, LIBRARY_COLOUR, ROOT_COLOUR = "#f2a65a", "#b4c2d6", "#d5dbe3"
@@ -39,7 +39,7 @@ class CallNode:
     below: dict[tuple[str, str], CallNode] = field(default_factory=dict)  # what it calls
     lines: dict[int, float] = field(default_factory=dict)  # time by line of the function
 
-    def add(self, sample: StackSample) -> None:
+    def add(self, sample: StackTime) -> None:
         """Add a sample's time."""
         self.wall_ns += sample.wall_ns
         self.cpu_ns += sample.cpu_ns
@@ -121,18 +121,30 @@ def _label(call: CallNode, name: str) -> str:
     return short if len(short) <= _LONGEST_NAME else short.rsplit(".", 1)[-1]
 
 
+def has_samples(tables: Tables, where: ProcessKind) -> bool:
+    """Return whether there is anything for a flame view to show."""
+    stacks = columns(tables, "stacks")
+    return bool((_is_of(stacks, where) & (stacks["wall_ns"] > 0)).any())
+
+
+def _is_of(stacks: Columns, where: ProcessKind) -> Flags:
+    """Return which samples are of workers that make batches, or of ranks."""
+    in_worker = stacks["worker"] >= 0
+    is_wanted = in_worker & (stacks["phase"] == "work") if where == "workers" else ~in_worker
+    return np.asarray(is_wanted, np.bool_)
+
+
 def read_calls(
     tables: Tables, where: ProcessKind, span: ChartSpan | None = None
 ) -> CallNode | None:
     """Return the calls sampled in a span of time, or in all, as a tree; None if there are none."""
     stacks = columns(tables, "stacks")
-    in_worker = stacks["worker"] >= 0
-    wanted = in_worker & (stacks["phase"] == "work") if where == "workers" else ~in_worker
+    wanted = _is_of(stacks, where)
     if span is not None:
         wanted = wanted & span.overlaps(stacks["start_ns"], _ends_ns(stacks))
     tree = CallNode(None)
     folders = read_code_folders(columns(tables, "code_folders"))
-    for sample in read_stack_samples(stacks, wanted, folders=folders):
+    for sample in read_stack_times(stacks, wanted, folders):
         tree.add(sample)
         call = tree
         for frame in _shown_frames(sample.frames)[:_MAX_DEPTH]:

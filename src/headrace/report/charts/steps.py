@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.observe.whatif.tables import Columns, Floats, Tables, columns
+from headrace.observe.whatif.tables import Columns, Floats, Ints, Tables, columns
 from headrace.records.schema import PHASES
 from headrace.report.charts.base import (
     MAX_COLUMNS,
@@ -22,6 +23,7 @@ from headrace.report.charts.base import (
     pool_groups,
     time_axis,
 )
+from headrace.report.charts.long_runs import totals_of
 from headrace.report.formatting import phase_name
 
 MAX_RANKS = 8
@@ -69,14 +71,17 @@ class StepsChart(Chart):
 
 def steps_chart(tables: Tables, span: ChartSpan | None = None) -> StepsChart | None:
     """Return the phases of the steps in a span of time; None if there are none in the run."""
-    steps = columns(tables, "steps")
-    if steps.count == 0:
+    steps, totals = columns(tables, "steps"), totals_of(tables, "steps")
+    if steps.count == 0 and totals is None:
         return None
     span = span if span is not None else ChartSpan.of(time_axis(tables))
-    ranks, top_ms = shown_ranks(steps), axis_top_ms(steps)
+    ranks, top_ms = shown_ranks(steps, totals), axis_top_ms(steps, totals)
     steps = steps.where(span.overlaps(steps["start_ns"], steps["start_ns"] + steps["wall_ns"]))
-    phases = [phase for phase in PHASES if (steps[f"{phase}_ns"] > 0).any()]
-    of_ranks = [_in_order(steps.having(rank=rank)) for rank in ranks]
+    if totals is not None:
+        totals = totals.where(span.overlaps(totals["start_ns"], totals["end_ns"]))
+    parts = [each for each in (steps, totals) if each is not None]
+    phases = [phase for phase in PHASES if any((each[f"{phase}_ns"] > 0).any() for each in parts)]
+    first = _in_order(steps.having(rank=ranks[0]))
     return StepsChart(
         span=span.seconds,
         limits=span.axis.limits,
@@ -85,11 +90,11 @@ def steps_chart(tables: Tables, span: ChartSpan | None = None) -> StepsChart | N
             PhaseOfSteps(name=phase_name(phase), colour=PHASE_COLOURS[phase]) for phase in phases
         ),
         rows=tuple(
-            _row(f"rank {rank}", of_rank, phases, span)
-            for rank, of_rank in zip(ranks, of_ranks, strict=True)
+            _row(f"rank {rank}", [_pieces(each.having(rank=rank), phases) for each in parts], span)
+            for rank in ranks
         ),
         top_ms=round(top_ms, 6),
-        shades=_evaluations(of_ranks[0], span.axis),
+        shades=_evaluations(first, span.axis),
     )
 
 
@@ -97,46 +102,100 @@ def _in_order(steps: Columns) -> Columns:
     return steps.where(np.argsort(steps["start_ns"], kind="stable"))
 
 
-def _row(name: str, steps: Columns, phases: list[str], span: ChartSpan) -> StepRow:
-    groups = group_offsets(steps.count, span.columns)
-    counts = np.diff(np.append(groups, steps.count))
-    last = groups + counts - 1
-    wall_ms = steps["wall_ns"].astype(np.float64) / 1e6
-    return StepRow(
-        name=name,
-        start_s=span.axis.read(steps["start_ns"][groups]).round(6),
-        end_s=span.axis.read((steps["start_ns"] + steps["wall_ns"])[last]).round(6),
-        count=counts.astype(np.int32),
-        wall_ms=pool_groups(wall_ms, groups, "max").astype(np.float32).round(3),
-        parts=tuple(
-            pool_groups(
-                np.maximum(steps[f"{phase}_ns"].astype(np.float64), 0.0) / 1e6,
-                groups,
-                _POOLED.get(phase, "mean"),
-            )
-            .astype(np.float32)
-            .round(3)
+@dataclass(frozen=True, slots=True)
+class _Pieces:
+    """Steps of a rank, or several steps as one."""
+
+    start_ns: Ints
+    end_ns: Ints
+    count: Ints  # steps of a piece
+    wall_ns: Floats  # of its longest
+    phases_ns: dict[str, Floats]  # as the chart shows them: see `_POOLED`
+
+
+def _pieces(rows: Columns, phases: list[str]) -> _Pieces:
+    """Return rows of `steps`, or of their totals, as pieces."""
+    if "steps" not in rows:
+        return _Pieces(
+            rows["start_ns"],
+            rows["start_ns"] + rows["wall_ns"],
+            np.ones(rows.count, np.int64),
+            rows["wall_ns"].astype(np.float64),
+            {phase: np.maximum(rows[f"{phase}_ns"].astype(np.float64), 0.0) for phase in phases},
+        )
+    counts = rows["steps"]
+    return _Pieces(
+        rows["start_ns"],
+        rows["end_ns"],
+        counts,
+        rows["longest_ns"].astype(np.float64),
+        {
+            phase: rows[f"longest_{phase}_ns"].astype(np.float64)
+            if phase in _POOLED
+            else rows[f"{phase}_ns"] / np.maximum(counts, 1)
             for phase in phases
-        ),
+        },
     )
 
 
-def shown_ranks(steps: Columns) -> list[int]:
+def _row(name: str, parts: list[_Pieces], span: ChartSpan) -> StepRow:
+    start_ns = np.concatenate([each.start_ns for each in parts])
+    order = np.argsort(start_ns, kind="stable")
+    groups = group_offsets(len(order), span.columns)
+
+    def joined(values: list[Any]) -> Any:
+        return np.concatenate(values)[order]
+
+    count = joined([each.count for each in parts])
+    counts = np.add.reduceat(count, groups) if len(groups) else count
+
+    def pooled(phase: str) -> Floats:
+        values = joined([each.phases_ns[phase] for each in parts]) / 1e6
+        if phase in _POOLED:
+            return pool_groups(values, groups, _POOLED[phase])
+        summed = np.add.reduceat(values * count, groups) if len(groups) else values
+        return np.asarray(summed / np.maximum(counts, 1))
+
+    last = np.append(groups[1:], len(order)) - 1
+    walls_ms = pool_groups(joined([each.wall_ns for each in parts]) / 1e6, groups, "max")
+    return StepRow(
+        name=name,
+        start_s=span.axis.read(start_ns[order][groups]).round(6),
+        end_s=span.axis.read(joined([each.end_ns for each in parts])[last]).round(6),
+        count=counts.astype(np.int32),
+        wall_ms=walls_ms.astype(np.float32).round(3),
+        parts=tuple(pooled(phase).astype(np.float32).round(3) for phase in parts[0].phases_ns),
+    )
+
+
+def shown_ranks(steps: Columns, totals: Columns | None = None) -> list[int]:
     """Return the ranks that a timeline shows, in order."""
-    waits = {
-        int(rank): float(steps["data_wait_ns"][steps["rank"] == rank].sum())
-        for rank in np.unique(steps["rank"])
-    }
+    waits: Counter[int] = Counter()
+    for rows in (steps,) if totals is None else (steps, totals):
+        for rank in np.unique(rows["rank"]).tolist():
+            waits[rank] += int(rows["data_wait_ns"][rows["rank"] == rank].sum())
     return sorted(sorted(waits, key=lambda rank: -waits[rank])[:MAX_RANKS])
 
 
-def axis_top_ms(steps: Columns) -> float:
+def axis_top_ms(steps: Columns, totals: Columns | None = None) -> float:
     """Return the top of the axis: the longest step, or a multiple of an ordinary one."""
-    wall_ms = steps["wall_ns"][steps["kind"] == "train"].astype(np.float64) / 1e6
-    if len(wall_ms) == 0:
-        wall_ms = steps["wall_ns"].astype(np.float64) / 1e6
-    ordinary = float(np.percentile(wall_ms, 90))
-    return 1.05 * max(min(float(wall_ms.max()), _TALL * ordinary), 1e-3)
+    longest_ns, ordinary_ns = [], []
+    for kind in ("train", None):
+        for rows in (steps, totals):
+            if rows is None:
+                continue
+            chosen = rows if kind is None else rows.where(rows["kind"] == kind)
+            if "steps" in rows:
+                longest_ns.append(chosen["longest_ns"])
+                ordinary_ns.append(chosen["wall_ns"] / np.maximum(chosen["steps"], 1))
+            else:
+                longest_ns.append(chosen["wall_ns"])
+                ordinary_ns.append(chosen["wall_ns"])
+        if any(len(each) for each in longest_ns):
+            break
+    wall_ms = np.concatenate(ordinary_ns).astype(np.float64) / 1e6
+    longest_ms = float(np.concatenate(longest_ns).max()) / 1e6
+    return 1.05 * max(min(longest_ms, _TALL * float(np.percentile(wall_ms, 90))), 1e-3)
 
 
 def steps_above(steps: Columns) -> int:

@@ -24,9 +24,11 @@ from headrace.report.live.comparison import live_comparison
 from headrace.report.live.guard import Access, Guard
 from headrace.report.live.log_files import LogFiles
 from headrace.report.live.recording import change_recording, read_recording
-from headrace.report.live.run_feed import CHARTS, RunFeed
+from headrace.report.live.run_feed import CHARTS, RunFeed, is_chart
 from headrace.report.live.run_folders import RunFolders
 from headrace.report.live.run_list import RunList
+from headrace.report.markup import chart_place, section
+from headrace.report.sections.diagnosis import HEATMAP_TITLE, TIMELINE_TITLE
 
 _POLL_S = 0.25
 _LIST_PAUSE_S = 1.0
@@ -34,6 +36,10 @@ _KEEP_ALIVE_S = 10.0
 _NOTHING = ": nothing new\n\n"
 """A comment of the event stream."""
 _TYPES = {"page.js": "text/javascript", "page.css": "text/css"}
+_FIRST_CHARTS = (
+    ("timeline", TIMELINE_TITLE, chart_place("timeline", TIMELINE_TITLE)),
+    ("heatmap", HEATMAP_TITLE, chart_place("heatmap", HEATMAP_TITLE)),
+)
 _MOST_LOG_LINES = 2000
 _MOST_COMPARED = 12
 _LONGEST_BODY = 10_000
@@ -111,11 +117,15 @@ class LivePages:
     def _changes(self) -> dict[str, Answer]:
         return {"switch": self._switch, "stop": self._stop, "resume": self._resume}
 
-    def _feed(self, run: RunRequest) -> RunFeed:
-        feed = self._feeds.get(run.name)
+    def feed(self, name: str, path: Path) -> RunFeed:
+        """Return what reads a run for all its viewers."""
+        feed = self._feeds.get(name)
         if feed is None:
-            feed = self._feeds[run.name] = RunFeed(run.path)
+            feed = self._feeds[name] = RunFeed(path)
         return feed
+
+    def _feed(self, run: RunRequest) -> RunFeed:
+        return self.feed(run.name, run.path)
 
     async def _static(self, request: Request) -> Response:
         name = request.path_params["file"]
@@ -138,7 +148,9 @@ class LivePages:
         return _html(live_document(" and ".join(names), "compare", sections=sections))
 
     async def _run_document(self, run: RunRequest) -> Response:
-        return _html(live_document(run.name, "run", live=f"/runs/{run.name}"))
+        # The first charts are asked for at once, while the verdict is made.
+        first = [section(*each) for each in _FIRST_CHARTS]
+        return _html(live_document(run.name, "run", live=f"/runs/{run.name}", sections=first))
 
     async def _runs(self, _: Request) -> Response:
         return _json(await run_in_threadpool(self._list.read))
@@ -165,8 +177,8 @@ class LivePages:
 
     async def _chart(self, run: RunRequest) -> Response:
         span = _span(run.request)
-        if run.detail not in CHARTS:
-            return _problem(f"There is no chart {run.detail!r}: {', '.join(CHARTS)}.", 404)
+        if not is_chart(run.detail):
+            return _problem(f"There is no chart {run.detail!r}: {', '.join(sorted(CHARTS))}.", 404)
         columns = _whole_number(run.request, "columns", MAX_COLUMNS, most=MAX_COLUMNS)
         chart = await run_in_threadpool(self._feed(run).chart, run.detail, span, columns)
         if chart is None:
@@ -178,6 +190,7 @@ class LivePages:
 
         async def events() -> AsyncIterator[str]:
             shown = None
+            await run_in_threadpool(feed.first_state)
             async for _ in self._looks(run.request, _POLL_S):
                 state = feed.want()
                 if state.gone:
@@ -211,14 +224,18 @@ class LivePages:
 
 
 def live_app(
-    folders: RunFolders, actions: RunActions, access: Access, is_ending: Callable[[], bool]
-) -> Guard:
+    folders: RunFolders, actions: RunActions, access: Access, is_ending: Callable[[], bool],
+    first: str | None = None,
+) -> Guard:  # fmt: skip
     """Return the application: the pages of the runs of a folder, behind their guard.
 
-    `is_ending` says whether the server is to end, which streams of events then do.
+    `is_ending` says whether the server is to end, which streams of events then do. The run `first`
+    is read at once, while its first viewer's browser starts.
     """
     handlers: dict[Any, Any] = {HeadraceError: _answer_error, OSError: _answer_error}
     pages = LivePages(folders, actions, is_ending)
+    if first is not None and (path := folders.by_name().get(first)) is not None:
+        pages.feed(first, path).want()
     return Guard(Starlette(routes=pages.routes(), exception_handlers=handlers), access)
 
 

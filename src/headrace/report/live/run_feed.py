@@ -7,25 +7,35 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace.core.errors import HeadraceError, RecordsError
-from headrace.observe.whatif.tables import CachedTables, Tables
+from headrace.core.free_memory import release_free_memory
+from headrace.observe.whatif.tables import Tables
 from headrace.records.reader import Records, open_records, recorded_attempts
-from headrace.report.charts.base import Chart, ChartSpan, Span, TimeAxis, chart_json, time_axis
+from headrace.records.run_folder import RunFolder
+from headrace.records.span_reader import SpanReader
+from headrace.report.charts.attempts import attempts_chart
+from headrace.report.charts.base import Chart, ChartSpan, Span, chart_json
 from headrace.report.charts.flame import flame_chart
 from headrace.report.charts.heatmap import heatmap_chart
 from headrace.report.charts.phases import phases_chart
 from headrace.report.charts.steps import steps_chart
 from headrace.report.charts.waits import waits_chart
 from headrace.report.live.run_list import RunState, last_attempt, run_state
+from headrace.report.live.run_tables import RunTables
 from headrace.report.page import SECTIONS, page_subtitle
-from headrace.report.page_data import PageData, read_page_data
+from headrace.report.page_data import read_page_data
 from headrace.report.sections.curves import CURVES
-from headrace.report.span_tables import SpanTables
+from headrace.report.sections.metrics import PREFIX as METRIC
+from headrace.report.sections.metrics import metric_charts
 from headrace.report.top.run_watcher import live_reader, newest_ns
+
+if TYPE_CHECKING:
+    from headrace.decide.cost.run_cost import RunCost
 
 _PAUSE_S = 1.0
 _REST_FACTOR, _VERDICT_REST_FACTOR = 9.0, 19.0
@@ -35,24 +45,37 @@ _FIRST_LOOK_S = 120.0
 _UNREAD = "The run could not be read in time."
 _IDLE_S = 30.0
 """Without viewers for so long, a run is no longer read."""
-_MOST_MADE = 64
-CHARTS: dict[str, Callable[[Tables, ChartSpan], Chart | None]] = {
+_MOST_MADE_BYTES, _SECTIONS_BYTES = 8 << 20, 200_000
+_OVER_TIME: dict[str, Callable[[Tables, ChartSpan], Chart | None]] = {
     "heatmap": heatmap_chart,
     "timeline": steps_chart,
-    "phases": lambda tables, span: phases_chart(_cut(tables, span)),
-    "waits": lambda tables, span: waits_chart(_cut(tables, span)),
     **{name: draw for name, (_, draw) in CURVES.items()},
     "flame-workers": lambda tables, span: flame_chart(tables, "workers", span),
     "flame-ranks": lambda tables, span: flame_chart(tables, "ranks", span),
 }
-"""The charts of a run by name; None where nothing of it was recorded."""
+_PHASES, _WAITS, _ATTEMPTS = "phases", "waits", "attempts"
+CHARTS = frozenset({*_OVER_TIME, _PHASES, _WAITS, _ATTEMPTS})
+"""The names of a run's charts, without those of its metrics."""
 
 
-def _cut(tables: Tables, span: ChartSpan) -> Tables:
-    axis = span.axis
-    if (span.from_ns, span.to_ns) == (axis.began_ns, axis.ended_ns):
-        return tables
-    return CachedTables(SpanTables(tables, span.from_ns, span.to_ns))
+def is_chart(name: str) -> bool:
+    """Return whether there may be a chart of a name: those of metrics depend on the run."""
+    return name in CHARTS or name.startswith(METRIC)
+
+
+def _draw(run: RunTables, name: str, span: ChartSpan) -> Chart | None:
+    """Return a chart; None where nothing of it was recorded."""
+    if name.startswith(METRIC):
+        _, chart = metric_charts(run.records.path).get(name, ("", None))
+        return chart
+    if name == _ATTEMPTS:
+        attempts = RunFolder(run.records.path).attempts()
+        return attempts_chart(attempts, time.time(), live=run.records.live) if attempts else None
+    if name == _PHASES:
+        return phases_chart(run.cut(span))
+    if name == _WAITS:
+        return waits_chart(run.latest(span)[0])
+    return _OVER_TIME[name](run.over(span), span)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,9 +98,9 @@ class RunFeed:
         self.path = path
         self._lock = threading.Lock()  # of what follows; nothing slow is done with it
         self._state = FeedState()
-        self._tables: CachedTables | None = None
-        self._axis = TimeAxis(began_ns=0, ended_ns=1)
-        self._page: PageData | None = None
+        self._tables: RunTables | None = None
+        self._reader: tuple[int, SpanReader] | None = None  # of an attempt
+        self._page: tuple[RunTables, dict[str, Any]] | None = None  # and its sections
         self._made: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
         self._seen: tuple[Any, ...] | None = None
         self._diagnosed: tuple[Any, ...] | None = None
@@ -100,11 +123,18 @@ class RunFeed:
                     thread.start()
             return self._state
 
+    def first_state(self) -> FeedState:
+        """Return the state once the records were looked at, or could not be in time."""
+        self.want()
+        self._looked.wait(_FIRST_LOOK_S)
+        return self.want()
+
     def _keep_looking(self) -> None:
         while self._is_wanted():
             began_s = time.thread_time()
             self._try(self._look)
             self._looked.set()
+            release_free_memory()  # of earlier charts, too
             time.sleep(max(_PAUSE_S, _REST_FACTOR * (time.thread_time() - began_s)))
 
     def _keep_diagnosing(self) -> None:
@@ -113,6 +143,7 @@ class RunFeed:
             began_s = time.thread_time()
             self._try(self._diagnose)
             self._verdict_tried.set()
+            release_free_memory(collects=True)
             rest_s = max(_PAUSE_S, _VERDICT_REST_FACTOR * (time.thread_time() - began_s))
             self._verdict_due.wait(rest_s)  # at once when the run ends
             self._verdict_due.clear()
@@ -156,31 +187,35 @@ class RunFeed:
         records = open_records(self.path)
         seen = _stamp(records)
         if seen != self._seen:
-            tables = CachedTables(records)
-            self._take(tables, time_axis(tables), seen)
+            if self._reader is None or self._reader[0] != records.attempt:
+                self._reader = records.attempt, SpanReader(records)
+            self._take(RunTables(records, self._reader[1]), seen)
         elif self._state.fault:
             self._change(fault="", gone=False)
 
-    def _take(self, tables: CachedTables, axis: TimeAxis, seen: tuple[Any, ...]) -> None:
+    def _take(self, tables: RunTables, seen: tuple[Any, ...]) -> None:
         with self._lock:
             if threading.current_thread() not in self._threads:
                 return  # nobody looks any more
-            self._tables, self._axis, self._seen = tables, axis, seen
+            self._tables, self._seen = tables, seen
             self._state = replace(
                 self._state, records=self._state.records + 1, attempt=seen[0],
-                now_s=axis.limits[1], fault="", gone=False,
+                now_s=tables.axis.limits[1], fault="", gone=False,
             )  # fmt: skip
 
     def _diagnose(self) -> None:
         """Make the verdict anew if the run was read again since the last one."""
-        seen = self._seen
-        if seen is None or seen == self._diagnosed:
+        with self._lock:
+            run, seen = self._tables, self._seen
+        if run is None or seen == self._diagnosed:
             return
-        page = read_page_data(open_records(self.path))
+        # Of a long run charts wait meanwhile: both at once would take twice the memory.
+        with self._making if run.is_long else nullcontext():
+            made = _sections(run, None)
         with self._lock:
             if threading.current_thread() not in self._threads:
                 return
-            self._page, self._diagnosed = page, seen
+            self._page, self._diagnosed = (run, made), seen
             self._state = replace(self._state, sections=self._state.sections + 1)
 
     def chart(self, name: str, span: Span | None, columns: int) -> str | None:
@@ -190,16 +225,18 @@ class RunFeed:
             KeyError: There is no such chart.
             RecordsError: The run cannot be read.
         """
-        draw = CHARTS[name]
+        if not is_chart(name):
+            raise KeyError(name)
         self.want()
         self._looked.wait(_FIRST_LOOK_S)
         with self._lock:
-            tables, axis, seen = self._tables, self._axis, self._seen
-        if tables is None:
+            run, seen = self._tables, self._seen
+        if run is None:
             raise RecordsError(self._state.fault or _UNREAD)
 
         def make() -> str | None:
-            chart = draw(tables, ChartSpan.of(axis, span, columns))
+            chart = _draw(run, name, ChartSpan.of(run.axis, span, columns))
+            run.let_go()
             return None if chart is None else chart_json(chart)
 
         made: str | None = self._cached((seen, name, span, columns), make)
@@ -214,10 +251,11 @@ class RunFeed:
         self.want()
         self._verdict_tried.wait(_FIRST_LOOK_S)
         with self._lock:
-            page, axis, seen = self._page, self._axis, self._diagnosed
+            page, seen = self._page, self._diagnosed
         if page is None:
             raise RecordsError(self._state.fault or _UNREAD)
-        made: dict[str, Any] = self._cached((seen, span), lambda: _sections(page, axis, span))
+        run, whole = page
+        made = whole if span is None else self._cached((seen, span), lambda: _sections(run, span))
         return made | {"state": self._state.state}
 
     def _cached(self, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
@@ -230,18 +268,32 @@ class RunFeed:
             made = make()
             with self._lock:
                 self._made[key] = made
-                while len(self._made) > _MOST_MADE:
-                    self._made.popitem(last=False)
+                held = sum(map(_size, self._made.values()))
+                while held > _MOST_MADE_BYTES and len(self._made) > 1:
+                    held -= _size(self._made.popitem(last=False)[1])
             return made
 
 
-def _sections(page: PageData, axis: TimeAxis, span: Span | None) -> dict[str, Any]:
-    if span is not None:
-        page = page.over(_cut(page.tables, ChartSpan.of(axis, span)))
+def _ticking_cost(cost: RunCost) -> dict[str, float]:
+    """Return what the run has cost, and what a second more costs: nothing once it has ended."""
+    rate = sum(group.hosts * group.usd_per_hour for group in cost.groups) / 3600
+    return {"usd": cost.usd, "usd_per_s": rate if cost.running else 0.0}
+
+
+def _size(made: Any) -> int:
+    """Return about how many bytes a chart, or a page's sections, take."""
+    return len(made) if isinstance(made, str) else _SECTIONS_BYTES
+
+
+def _sections(run: RunTables, span: Span | None) -> dict[str, Any]:
+    """Return a page's sections over a span of time, or all of it, as JSON's own types."""
+    tables, part = run.latest(ChartSpan.of(run.axis, span))
+    page = read_page_data(run.records, tables, part=part)
     page = replace(page, charts_inside=False)
     built = [section for make in SECTIONS if (section := make(page)) is not None]
     return {
         "subtitle": page_subtitle(page),
+        "cost": None if page.cost is None else _ticking_cost(page.cost),
         "sections": [
             {
                 "id": each.id,

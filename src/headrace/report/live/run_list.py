@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import threading
 import time
@@ -18,13 +17,20 @@ from headrace.platforms.instance_groups import has_types
 from headrace.records.live_reader import StepTotals
 from headrace.records.reader import Records, recorded_attempts
 from headrace.records.run_folder import Attempt, RunFolder, running_pid
+from headrace.report.charts.attempts import Outcome, attempt_outcome
 from headrace.report.live.run_folders import RunFolders
+from headrace.report.page_data import DIAGNOSIS_FILE, recorded_verdict
 
 RunState = Literal["running", "done", "failed", "stopped", "killed", "unknown"]
+_STATES: dict[Outcome, RunState] = {
+    "succeeded": "done",
+    "failed": "failed",
+    "stopped": "stopped",
+    "killed": "killed",
+    "going on": "running",
+}
 _ENDED = frozenset({"done", "failed", "stopped"})
 """States that last: those of a new attempt change run.json."""
-_STOP_CODES = frozenset({128 + 15, 128 + 2, 128 + 1})
-_DIAGNOSIS = "diagnosis.json"
 _FRESH_S = 1.0
 
 
@@ -55,11 +61,7 @@ def run_state(path: Path, attempt: Attempt | None) -> RunState:
         return "running"
     if attempt is None:
         return "unknown"
-    if attempt.exit_code is None:
-        return "killed"
-    if attempt.reason or attempt.exit_code in _STOP_CODES:
-        return "stopped"
-    return "failed" if attempt.exit_code else "done"
+    return _STATES[attempt_outcome(attempt, live=False)]
 
 
 def last_attempt(path: Path) -> Attempt | None:
@@ -160,7 +162,7 @@ def _cost_text(path: Path, last: Attempt | None) -> str | None:
 def _stamp(path: Path) -> tuple[Any, ...]:
     """Return what changes when a run's attempts, records or diagnosis do."""
     found: list[tuple[int, int] | None] = []
-    for file in ("run.json", _DIAGNOSIS, "records"):
+    for file in ("run.json", DIAGNOSIS_FILE, "records"):
         try:
             status = (path / file).stat()
         except OSError:
@@ -182,7 +184,7 @@ def _read_summary(name: str, path: Path) -> RunSummary:
     except LaunchError as error:
         fault = str(error)
     last = attempts[-1] if attempts else None
-    verdict = _read_verdict(path)
+    verdict = recorded_verdict(path)
     return RunSummary(
         name=name,
         state=run_state(path, last),
@@ -196,11 +198,3 @@ def _read_summary(name: str, path: Path) -> RunSummary:
         verdict=verdict.get("sentence", ""),
         fault=fault,
     )
-
-
-def _read_verdict(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads((path / _DIAGNOSIS).read_text(encoding="utf-8"))["verdict"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -21,8 +21,8 @@ CURVES: dict[str, tuple[str, Callable[[Tables, ChartSpan | None], LinesChart | N
     "samples": ("Samples a second, all ranks together", samples_chart),
     "data-wait": ("Step time that waits for data, all ranks together", data_wait_chart),
     "ready": ("Batches that lay ready when a rank asked for one", ready_chart),
-    "memory": ("Memory of the host", memory_chart),
-    "traffic": ("Disks and network of the host", traffic_chart),
+    "memory": ("Memory in use", memory_chart),
+    "traffic": ("Traffic of disks and network", traffic_chart),
 }
 """The charts by name: what each shows, and how it is made."""
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +18,8 @@ from headrace.records.redaction import redact_text
 from headrace.records.run_folder import Attempt
 from headrace.records.schema import PHASES
 from headrace.report.charts.base import time_axis
-from headrace.report.charts.flame import CallRole, ProcessKind, flame_chart
-from headrace.report.charts.heatmap import heatmap_chart
+from headrace.report.charts.flame import CallRole, ProcessKind, flame_chart, has_samples
+from headrace.report.charts.heatmap import heatmap_chart, heatmap_kinds
 from headrace.report.charts.phases import phases_chart
 from headrace.report.charts.steps import MAX_RANKS, steps_a_column, steps_above, steps_chart
 from headrace.report.charts.waits import read_waits_ms, waits_chart
@@ -41,9 +43,10 @@ from headrace.report.markup import (
     section,
     table,
 )
-from headrace.report.page_data import PageData
+from headrace.report.page_data import PageData, recorded_verdict
 from headrace.report.run_command import command_with
 
+TIMELINE_TITLE, HEATMAP_TITLE = "Steps over time", "How busy everything was"
 _BOTH_CLOCKS_HEAD = (
     "Phase",
     "",
@@ -98,6 +101,7 @@ def verdict_section(data: PageData) -> Section:
         "Verdict",
         element("p", verdict.sentence, class_=f"sentence {worst}"),
         _state_note(data),
+        *map(note, _part_notes(data)),
         *map(note, data.diagnosis.gaps),
         _tiles(data),
         _time(data),
@@ -117,6 +121,15 @@ def _state_note(data: PageData) -> Html | None:
     if attempt is not None and attempt.exit_code:
         return note(f"The run failed: it ended with exit code {attempt.exit_code}.")
     return None
+
+
+def _part_notes(data: PageData) -> Iterator[str]:
+    """Yield what a page says that is about the last part of a long run."""
+    if not data.part:
+        return
+    yield data.part
+    if not data.live and (sentence := recorded_verdict(data.path).get("sentence")):
+        yield f"Of the whole run, made when it ended: {sentence}"
 
 
 def _tiles(data: PageData) -> Html | None:
@@ -392,15 +405,17 @@ def _speedup(remedy: Remedy, least: float, most: float) -> Html:
 
 def timeline_section(data: PageData) -> Section:
     """Return the section with every step over time."""
-    drawn, title = steps_chart(data.tables), "Steps over time"
-    if drawn is None:
+    title = TIMELINE_TITLE
+    if not columns(data.tables, "steps").count:
         why = "No step was recorded: a step is counted at each call of an optimizer's step()."
         return section("timeline", title, note(why))
     return section(
         "timeline",
         title,
         explanation(_timeline_explanation(data)),
-        data.chart_place("timeline", "Phases of every step over time, a row for each rank", drawn),
+        data.place_of(
+            "timeline", "Phases of every step over time, a row for each rank", steps_chart
+        ),
     )
 
 
@@ -445,11 +460,9 @@ _HEATMAP_MEANINGS = {
 
 def heatmap_section(data: PageData) -> Section:
     """Return the section with the heatmap."""
-    drawn = heatmap_chart(data.tables)
-    title = "How busy everything was"
-    if drawn is None:
+    bands, title = heatmap_kinds(data.tables), HEATMAP_TITLE
+    if not bands:
         return section("heatmap", title, note("Nothing of this was recorded."))
-    bands = [band.title for band in drawn.bands]
     meanings = "; ".join(_HEATMAP_MEANINGS[band] for band in bands)
     gpus = "" if "GPUs" in bands else " No GPU was recorded."
     return section(
@@ -460,17 +473,18 @@ def heatmap_section(data: PageData) -> Section:
             "workers or cores: data is made too slowly. "
             f"{meanings[:1].upper()}{meanings[1:]}.{gpus}"
         ),
-        data.chart_place(
-            "heatmap", "Share of time busy of every rank, GPU, worker and core over time", drawn
+        data.place_of(
+            "heatmap",
+            "Share of time busy of every rank, GPU, worker and core over time",
+            heatmap_chart,
         ),
     )
 
 
 def waits_section(data: PageData) -> Section:
     """Return the section with the waits for batches."""
-    waits_ms, drawn = read_waits_ms(data.tables), waits_chart(data.tables)
-    title = "Waits for data"
-    if waits_ms is None or drawn is None:
+    waits_ms, title = read_waits_ms(data.tables), "Waits for data"
+    if waits_ms is None:
         why = "the script uses no data loader that is known, or it took no batch."
         return section("waits", title, note(f"No wait for a batch was recorded: {why}"))
     return section(
@@ -483,8 +497,8 @@ def waits_section(data: PageData) -> Section:
             "time that they took together: a few long ones can matter more than many short "
             "ones. Each mark on the axis is ten times the one before it."
         ),
-        data.chart_place(
-            "waits", "Waits by their length: their number, and the time they took", drawn
+        data.place_of(
+            "waits", "Waits by their length: their number, and the time they took", waits_chart
         ),
         element("p", _waits_summary(waits_ms)),
     )
@@ -530,11 +544,10 @@ def flame_section(data: PageData) -> Section:
 
 
 def _flame_chart(data: PageData, where: ProcessKind) -> Html | None:
-    drawn = flame_chart(data.tables, where)
-    if drawn is None:
+    if not has_samples(data.tables, where):
         return None
-    title = _FLAME_TITLES[where]
-    place = data.chart_place(f"flame-{where}", f"{title}: functions by time", drawn)
+    title, draw = _FLAME_TITLES[where], partial(flame_chart, where=where)
+    place = data.place_of(f"flame-{where}", f"{title}: functions by time", draw)
     return join_html(element("h3", title), place)
 
 

@@ -16,6 +16,7 @@ from headrace.observe.doctor.stack_samples import (
     read_code_folders,
     read_stack_samples,
 )
+from headrace.observe.whatif.hosts import of_host
 from headrace.observe.whatif.tables import Columns, Flags, Floats, Tables, columns
 from headrace.observe.whatif.train_steps import phase_time_ns
 from headrace.observe.whatif.wall_time import OpenTime, read_open_times
@@ -416,7 +417,7 @@ class HostMetrics:
 
 def read_host_metrics(tables: Tables, window: TimeWindow) -> HostMetrics:
     """Return the metrics of the host from the window's last two seconds, or its last sample."""
-    rows, hosts = columns(tables, "system"), columns(tables, "hosts")
+    rows, hosts = of_host(columns(tables, "system")), columns(tables, "hosts")
     rows = rows.where(rows["t_ns"] <= window.until_ns)
     if rows.count == 0:
         return HostMetrics()

@@ -1,0 +1,74 @@
+"""A run's attempts on one axis of time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from headrace.core.units import format_seconds
+from headrace.records.run_folder import Attempt
+from headrace.report.charts.phases import BarPart, BarsChart
+
+Outcome = Literal["succeeded", "failed", "stopped", "killed", "going on"]
+_COLOURS: dict[Outcome, str] = {
+    "succeeded": "#2a9d8f",
+    "failed": "#d6336c",
+    "stopped": "#e0a800",
+    "killed": "#9c5fd6",
+    "going on": "#3b7dd8",
+}
+_NOTHING = "#00000000"
+_STOPPED_CODES = frozenset({128 + 15, 128 + 2, 128 + 1})
+
+
+def attempt_outcome(attempt: Attempt, *, live: bool) -> Outcome:
+    """Return how an attempt ended; without an end it goes on, if the run is `live`."""
+    if attempt.exit_code is None:
+        return "going on" if live else "killed"
+    if attempt.exit_code == 0:
+        return "succeeded"
+    return "stopped" if attempt.reason or attempt.exit_code in _STOPPED_CODES else "failed"
+
+
+def attempts_chart(attempts: Sequence[Attempt], now_s: float, *, live: bool) -> BarsChart:
+    """Return a bar for each attempt, from its begin to its end, or to now while it goes on."""
+    first_s = attempts[0].started_s
+    began_s = np.array([each.started_s - first_s for each in attempts])
+    ends_s = [
+        each.ended_s
+        if each.ended_s is not None
+        else now_s
+        if live
+        else _next_began_s(attempts, place)
+        for place, each in enumerate(attempts)
+    ]
+    lasted_s = np.maximum(np.array(ends_s) - first_s - began_s, 0.0)
+    outcomes = [attempt_outcome(each, live=live) for each in attempts]
+    parts = [BarPart(name="", colour=_NOTHING, values=began_s, labels=("",) * len(attempts))]
+    for outcome, colour in _COLOURS.items():
+        if outcome in outcomes:
+            is_so = np.array([each == outcome for each in outcomes])
+            parts.append(
+                BarPart(
+                    name=outcome,
+                    colour=colour,
+                    values=np.where(is_so, lasted_s, 0.0),
+                    labels=tuple(
+                        format_seconds(lasted) if so else ""
+                        for lasted, so in zip(lasted_s.tolist(), is_so, strict=True)
+                    ),
+                )
+            )
+    return BarsChart(
+        x_title="time since the first attempt began (s)",
+        unit="s",
+        rows=tuple(f"attempt {each.number}" for each in attempts),
+        parts=tuple(parts),
+    )
+
+
+def _next_began_s(attempts: Sequence[Attempt], place: int) -> float:
+    """Return when the next attempt began: one that was killed has no other end."""
+    return attempts[min(place + 1, len(attempts) - 1)].started_s
