@@ -124,7 +124,7 @@ class Cluster:
             worker = number % WORKERS
             batches.append((
                 rank, 0, worker, number // WORKERS, at, made[place], made[place], made[place], 32,
-                3_000_000, 64, 0, 0, 10_000, 100_000, 200_000,
+                3_000_000, 64, 0, 0, 10_000, WORKERS * STEP_NS - made[place], 0,
             ))  # fmt: skip
         self.store.add(STEPS, steps)
         self.store.add(FETCHES, fetches)

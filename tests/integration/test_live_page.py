@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from jobs import run_here, started
+from jobs import descendants, eventually, run_here, started
 from machine import needs
 from recorded import SCRIPTS
 from services.live_server import LiveServer, live_server
 
 pytestmark = needs("chromium")
 
+COLLECTOR = "headrace.observe.probe.collector_process"
 HOSTILE = "</script><script>document.title=0</script><img src=x onerror=document.title=0>"
 
 TRAIN = """
@@ -224,6 +228,35 @@ def test_a_running_job_is_seen_switched_and_stopped(
         expect(page.get_by_role("button", name="Resume the run")).to_be_visible()
         job.wait(60)
         expect(page.locator("#subtitle")).to_contain_text("ended")
+
+
+def collector_of(job: int) -> int:
+    """The process that collects the records of a job."""
+    (found,) = (pid for pid in descendants(job) if COLLECTOR in psutil.Process(pid).cmdline())
+    return found
+
+
+def test_silent_records_are_said_and_a_resumed_run_shows_its_new_attempt(
+    page: Page, folder: Path, server: LiveServer, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("PYTHONPATH", str(SCRIPTS))
+    banner = page.locator("#banner")
+    with started(folder, "--name", "silent", "train.py", "20") as job:
+        eventually((folder / "runs" / "silent" / "run.json").exists, "the run", 120)
+        open_run_page(page, server, "silent")
+        collector = collector_of(job.pid)
+        os.kill(collector, signal.SIGSTOP)
+        expect(banner).to_contain_text("Nothing was recorded since")
+        os.kill(collector, signal.SIGCONT)
+        expect(banner).to_be_empty()
+        page.get_by_role("button", name="Stop the run").click()
+        page.get_by_role("dialog").get_by_role("button", name="Stop the run").click()
+        job.wait(60)
+    page.get_by_role("button", name="Resume the run").click()
+    page.get_by_role("dialog").get_by_role("button", name="Resume the run").click()
+    expect(page.locator("#subtitle")).to_contain_text("attempt 2")
+    expect(page.locator("#attempts")).to_contain_text("stopped")
+    expect(page.locator("#subtitle")).to_contain_text("ended")
 
 
 def test_a_run_that_is_removed_stays_readable(page: Page, folder: Path, server: LiveServer):

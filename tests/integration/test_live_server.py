@@ -173,6 +173,26 @@ def test_attempts_are_shown_with_how_they_ended(folder: Path, server: LiveServer
     }
 
 
+@pytest.mark.long
+def test_a_clock_that_was_set_back_and_a_thousand_runs_are_listed(tmp_path: Path, folder: Path):
+    base = json.loads((folder / "runs" / "base" / "run.json").read_text())
+    (attempt,) = base["attempts"]
+    for number in range(1000):
+        run = tmp_path / "runs" / f"run-{number:03}"
+        run.mkdir(parents=True)
+        began = 4e9 if number == 0 else 1e9 + number  # in a year's time; and before this one
+        attempts = [attempt | {"started_s": began, "ended_s": began - 5.0, "exit_code": 1}]
+        (run / "run.json").write_text(json.dumps(base | {"attempts": attempts}))
+    shutil.copytree(folder / "runs" / "base" / "records", tmp_path / "runs" / "run-000" / "records")
+    with live_server(tmp_path, "--port", "0") as server:
+        found = server.ask("/api/runs").json["runs"]
+        assert len(found) == 1000
+        assert found[0]["name"] == "run-000"
+        assert found[0]["age_s"] == 0
+        assert {run["state"] for run in found} == {"failed"}
+        assert "failed" in section_texts(server, "run-000")["attempts"]
+
+
 def test_the_cost_counts_on_while_a_run_goes_on(folder: Path, server: LiveServer):
     assert server.ask("/runs/base/sections").json["cost"] is None
     group = {"name": "train", "hosts": 2, "instance_type": "g5.xlarge", "role": "training"}
@@ -182,6 +202,7 @@ def test_the_cost_counts_on_while_a_run_goes_on(folder: Path, server: LiveServer
     assert cost["usd_per_s"] == 0  # it has ended
 
 
+@pytest.mark.long
 def test_a_long_run_is_shown_by_its_totals_and_hosts(folder: Path, server: LiveServer):
     """16 ranks on two hosts for 45 minutes: too many rows to read all of them."""
     path = folder / "runs" / "long"

@@ -65,7 +65,10 @@ export class LivePage {
       if (timeSpan.touchesEnd) this.charts.refresh();
       this.logs?.refresh();
     }
-    if (now.sections !== last.sections || now.state !== last.state) this.askSections();
+    if (now.sections !== last.sections || now.state !== last.state) {
+      this.askSections();
+      this.charts.refresh(); // some have the numbers of the texts
+    }
     if (now.state !== last.state) this.controls?.refresh();
   }
 

@@ -36,22 +36,25 @@ _TOTALS = {
         STEP_TOTALS.name,
         "rank, kind",
         _STEP_SUMS,
+        "start_ns",
         "start_ns + wall_ns",
     ),
     FETCHES.name: (
         FETCH_TOTALS.name,
         "rank, loader",
         _FETCH_SUMS,
+        "start_ns",
         "start_ns + wait_ns",
     ),
     BATCHES.name: (
         BATCH_TOTALS.name,
         "rank, loader, worker",
         "COUNT(*), SUM(wall_ns)",
+        "start_ns - MAX(idle_ns, 0) - MAX(send_ns, 0)",  # the worker was idle before
         "start_ns + wall_ns",
     ),
 }
-"""By table: the table of its totals, what is added up apart, the sums, and when a row ended."""
+"""By table: the table of its totals, what is added up apart, the sums, a row's begin and end."""
 
 
 def totals_table(name: str) -> str | None:
@@ -64,10 +67,10 @@ def add_totals(connection: sqlite3.Connection, name: str, last: int | None = Non
     """Add up the rows of a table, up to one, by periods; return how many totals that gave."""
     if name not in _TOTALS:
         return 0
-    target, keys, sums, ended = _TOTALS[name]
+    target, keys, sums, began, ended = _TOTALS[name]
     until = "" if last is None else f"WHERE rowid <= {int(last)}"
     return connection.execute(
-        f"INSERT INTO {target} SELECT {keys}, MIN(start_ns), MAX({ended}), {sums} "  # noqa: S608
+        f"INSERT INTO {target} SELECT {keys}, MIN({began}), MAX({ended}), {sums} "  # noqa: S608
         f"FROM {name} {until} GROUP BY {keys}, start_ns / {_PERIOD_NS} ORDER BY MIN(rowid)"
     ).rowcount
 

@@ -514,7 +514,11 @@ BATCH_TOTALS = Table(
         _RANK,
         _LOADER,
         _MADE_BY,
-        _TOTAL_START,
+        Field(
+            "start_ns",
+            "when the worker began to wait for, or to hand over, what was before the first of them",
+            aggregation="first",
+        ),
         _TOTAL_END,
         Field("batches", "how many", aggregation="sum"),
         Field("wall_ns", "time in which they were made", aggregation="sum"),

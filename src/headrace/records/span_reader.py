@@ -38,9 +38,12 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class _RowGroup:
-    """Some rows of a Parquet file that lie together, and the time that they are about."""
+    """Some rows of a Parquet file that lie together, and the time that they are about.
 
-    file: ParquetTable
+    The file is opened again to read them: what describes many groups takes megabytes.
+    """
+
+    path: Path
     number: int
     rows: int
     first_ns: int
@@ -66,8 +69,8 @@ class _Source:
 class SpanReader:
     """Reads the rows of a span from an attempt's records, closed or live.
 
-    Of live records it reads what the collector has stored, up to half a second ago. Files are
-    opened once; a reader is for one thread at a time. All raise RecordsError.
+    Of live records it reads what the collector has stored, up to half a second ago. When the rows
+    of a file are is looked up once; a reader is for one thread at a time. All raise RecordsError.
     """
 
     def __init__(self, records: Records) -> None:
@@ -168,16 +171,19 @@ class SpanReader:
         self, source: _Source, name: str, from_ns: int, to_ns: int
     ) -> Iterator[pa.Table]:
         for path in source.files:
-            for each in self._row_groups(path, name):
-                if each.overlaps(from_ns, to_ns):
-                    table = each.file.group(each.number)
-                    spans = row_spans_ns(table, name)
-                    assert spans is not None
-                    is_inside = (spans[1] >= from_ns) & (spans[0] < to_ns)
-                    if not is_inside.all():
-                        inside = np.flatnonzero(is_inside).astype(np.int64)
-                        table = table.take(numbers(inside, pa.int64()))
-                    yield table
+            groups = self._row_groups(path, name)
+            wanted = [each.number for each in groups if each.overlaps(from_ns, to_ns)]
+            file = _opened(path, name) if wanted else None
+            for number in wanted:
+                assert file is not None
+                table = file.group(number)
+                spans = row_spans_ns(table, name)
+                assert spans is not None
+                is_inside = (spans[1] >= from_ns) & (spans[0] < to_ns)
+                if not is_inside.all():
+                    inside = np.flatnonzero(is_inside).astype(np.int64)
+                    table = table.take(numbers(inside, pa.int64()))
+                yield table
 
     def _has_totals(self, source: _Source, totals: str) -> bool:
         """Whether the rows in files are added up: those of parts are, of a closed run's perhaps."""
@@ -217,13 +223,17 @@ class SpanReader:
     def _row_groups(self, path: Path, name: str) -> list[_RowGroup]:
         known = self._groups.get(path)
         if known is None:
-            file = ParquetTable(path, name, is_mapped=False)
+            file = _opened(path, name)
             known = self._groups[path] = [
-                _RowGroup(file, number, rows, *_group_span(file, number, name))
+                _RowGroup(path, number, rows, *_group_span(file, number, name))
                 for number, rows in enumerate(file.group_rows)
                 if rows
             ]
         return known
+
+
+def _opened(path: Path, name: str) -> ParquetTable:
+    return ParquetTable(path, name, is_mapped=False)
 
 
 def _group_span(file: ParquetTable, number: int, name: str) -> tuple[int, int]:
@@ -238,7 +248,8 @@ def _last_ns(groups: list[_RowGroup], name: str) -> int:
     for group in sorted(groups, key=lambda each: -each.last_ns):
         if group.last_ns <= last_ns:
             break
-        ends = sum(group.file.numbers(group.number, column) for column in END_COLUMNS[name])
+        file = _opened(group.path, name)
+        ends = sum(file.numbers(group.number, column) for column in END_COLUMNS[name])
         last_ns = max(last_ns, int(np.max(ends)))
     return last_ns
 

@@ -35,7 +35,8 @@ def attempt_outcome(attempt: Attempt, *, live: bool) -> Outcome:
 def attempts_chart(attempts: Sequence[Attempt], now_s: float, *, live: bool) -> BarsChart:
     """Return a bar for each attempt, from its begin to its end, or to now while it goes on."""
     first_s = attempts[0].started_s
-    began_s = np.array([each.started_s - first_s for each in attempts])
+    # A clock that was set back would have an attempt begin before the first.
+    began_s = np.maximum([each.started_s - first_s for each in attempts], 0.0)
     ends_s = [
         each.ended_s
         if each.ended_s is not None

@@ -8,11 +8,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from headrace.observe.whatif.tables import Columns, Floats, Tables, columns
+from headrace.observe.whatif.tables import Floats, Tables
 from headrace.observe.whatif.train_steps import DeviceSteps, TrainSteps, read_steps
 from headrace.records.schema import PHASES
 from headrace.report.charts.base import PHASE_COLOURS, Chart
-from headrace.report.charts.long_runs import totals_of
 from headrace.report.formatting import phase_name
 
 _MAX_RANKS = 64
@@ -44,12 +43,8 @@ def phases_chart(tables: Tables) -> BarsChart | None:
     """Return the mean training step of each rank, split into phases; None without such steps.
 
     Without an optimizer, batches are steps. Warm-up steps do not count. If phases by the
-    accelerator's own clock were recorded, a rank has a second bar with these, but not where totals
-    of a long run are added up.
+    accelerator's own clock were recorded, a rank has a second bar with these.
     """
-    totals = totals_of(tables, "steps")
-    if totals is not None:
-        return _phases_of_totals(columns(tables, "steps"), totals)
     steps = read_steps(tables, any_kind=True)
     if not steps.ranks:
         return None
@@ -66,25 +61,6 @@ def phases_chart(tables: Tables) -> BarsChart | None:
             for phase in PHASES
         },
     )
-
-
-def _phases_of_totals(steps: Columns, totals: Columns) -> BarsChart | None:
-    kind = "train" if (totals["kind"] == "train").any() else "eval"
-    steps, totals = steps.having(kind=kind), totals.having(kind=kind)
-    names, walls_ms = [], []
-    spent_ms: dict[str, list[float]] = {phase: [] for phase in PHASES}
-    for rank in np.unique(totals["rank"])[:_MAX_RANKS].tolist():
-        rows, added = steps.having(rank=rank), totals.having(rank=rank)
-        count = rows.count + int(added["steps"].sum())
-        names.append(f"rank {rank}")
-        walls_ms.append(_mean_ms(rows, added, "wall_ns", count))
-        for phase in PHASES:
-            spent_ms[phase].append(_mean_ms(rows, added, f"{phase}_ns", count))
-    return phase_bars(names, walls_ms, spent_ms) if names else None
-
-
-def _mean_ms(rows: Columns, added: Columns, name: str, count: int) -> float:
-    return float((rows[name].sum() + added[name].sum()) / max(count, 1) / 1e6)
 
 
 def phase_bars(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ from headrace.report.charts.heatmap import heatmap_chart
 from headrace.report.charts.phases import phases_chart
 from headrace.report.charts.steps import steps_chart
 from headrace.report.charts.waits import waits_chart
+from headrace.report.formatting import format_time
 from headrace.report.live.run_list import RunState, last_attempt, run_state
 from headrace.report.live.run_tables import RunTables
 from headrace.report.page import SECTIONS, page_subtitle
@@ -32,17 +34,21 @@ from headrace.report.page_data import read_page_data
 from headrace.report.sections.curves import CURVES
 from headrace.report.sections.metrics import PREFIX as METRIC
 from headrace.report.sections.metrics import metric_charts
-from headrace.report.top.run_watcher import live_reader, newest_ns
+from headrace.report.top.run_watcher import live_reader, newest_ns, recording_now
 
 if TYPE_CHECKING:
     from headrace.decide.cost.run_cost import RunCost
 
 _PAUSE_S = 1.0
-_REST_FACTOR, _VERDICT_REST_FACTOR = 9.0, 19.0
-"""Rest after a look at the records, and after a diagnosis, over the CPU time that it took: a busy
-machine makes them take longer, and cost no more."""
+_REST_FACTOR = 19.0
+"""Rest after a look at the records, with the charts that viewers then ask for, and after a
+diagnosis, over the CPU time that they took: a busy machine makes them take longer, and cost no
+more."""
+_LONGEST_REST_S = 20.0  # of looks; what viewers choose by themselves costs what it costs
 _FIRST_LOOK_S = 120.0
 _UNREAD = "The run could not be read in time."
+_NICENESS = 5
+_SILENT = "Nothing was recorded"
 _IDLE_S = 30.0
 """Without viewers for so long, a run is no longer read."""
 _MOST_MADE_BYTES, _SECTIONS_BYTES = 8 << 20, 200_000
@@ -53,8 +59,12 @@ _OVER_TIME: dict[str, Callable[[Tables, ChartSpan], Chart | None]] = {
     "flame-workers": lambda tables, span: flame_chart(tables, "workers", span),
     "flame-ranks": lambda tables, span: flame_chart(tables, "ranks", span),
 }
-_PHASES, _WAITS, _ATTEMPTS = "phases", "waits", "attempts"
-CHARTS = frozenset({*_OVER_TIME, _PHASES, _WAITS, _ATTEMPTS})
+_OF_ROWS: dict[str, Callable[[Tables], Chart | None]] = {
+    "phases": phases_chart,
+    "waits": waits_chart,
+}
+_ATTEMPTS = "attempts"
+CHARTS = frozenset({*_OVER_TIME, *_OF_ROWS, _ATTEMPTS})
 """The names of a run's charts, without those of its metrics."""
 
 
@@ -71,10 +81,8 @@ def _draw(run: RunTables, name: str, span: ChartSpan) -> Chart | None:
     if name == _ATTEMPTS:
         attempts = RunFolder(run.records.path).attempts()
         return attempts_chart(attempts, time.time(), live=run.records.live) if attempts else None
-    if name == _PHASES:
-        return phases_chart(run.cut(span))
-    if name == _WAITS:
-        return waits_chart(run.latest(span)[0])
+    if name in _OF_ROWS:
+        return _OF_ROWS[name](run.latest(span)[0])
     return _OVER_TIME[name](run.over(span), span)
 
 
@@ -102,6 +110,7 @@ class RunFeed:
         self._reader: tuple[int, SpanReader] | None = None  # of an attempt
         self._page: tuple[RunTables, dict[str, Any]] | None = None  # and its sections
         self._made: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
+        self._made_s = 0.0  # CPU time of charts and texts since the last look
         self._seen: tuple[Any, ...] | None = None
         self._diagnosed: tuple[Any, ...] | None = None
         self._wanted_s = 0.0
@@ -130,21 +139,26 @@ class RunFeed:
         return self.want()
 
     def _keep_looking(self) -> None:
+        _give_way()
         while self._is_wanted():
             began_s = time.thread_time()
             self._try(self._look)
             self._looked.set()
             release_free_memory()  # of earlier charts, too
-            time.sleep(max(_PAUSE_S, _REST_FACTOR * (time.thread_time() - began_s)))
+            with self._lock:
+                used_s = self._made_s + time.thread_time() - began_s
+                self._made_s = 0.0
+            time.sleep(max(_PAUSE_S, min(_REST_FACTOR * used_s, _LONGEST_REST_S)))
 
     def _keep_diagnosing(self) -> None:
+        _give_way()
         self._looked.wait(_FIRST_LOOK_S)
         while self._is_wanted():
             began_s = time.thread_time()
             self._try(self._diagnose)
             self._verdict_tried.set()
             release_free_memory(collects=True)
-            rest_s = max(_PAUSE_S, _VERDICT_REST_FACTOR * (time.thread_time() - began_s))
+            rest_s = max(_PAUSE_S, _REST_FACTOR * (time.thread_time() - began_s))
             self._verdict_due.wait(rest_s)  # at once when the run ends
             self._verdict_due.clear()
 
@@ -190,8 +204,10 @@ class RunFeed:
             if self._reader is None or self._reader[0] != records.attempt:
                 self._reader = records.attempt, SpanReader(records)
             self._take(RunTables(records, self._reader[1]), seen)
-        elif self._state.fault:
-            self._change(fault="", gone=False)
+        else:
+            fault = _silence(records, seen[1], self._state.fault) if records.live else ""
+            if fault != self._state.fault:
+                self._change(fault=fault, gone=False)
 
     def _take(self, tables: RunTables, seen: tuple[Any, ...]) -> None:
         with self._lock:
@@ -231,6 +247,8 @@ class RunFeed:
         self._looked.wait(_FIRST_LOOK_S)
         with self._lock:
             run, seen = self._tables, self._seen
+            if name in _OF_ROWS and self._page is not None:  # its numbers are those of the text
+                run, seen = self._page[0], self._diagnosed
         if run is None:
             raise RecordsError(self._state.fault or _UNREAD)
 
@@ -265,13 +283,21 @@ class RunFeed:
                 if key in self._made:
                     self._made.move_to_end(key)
                     return self._made[key]
+            began_s = time.thread_time()
             made = make()
             with self._lock:
+                self._made_s += time.thread_time() - began_s
                 self._made[key] = made
                 held = sum(map(_size, self._made.values()))
                 while held > _MOST_MADE_BYTES and len(self._made) > 1:
                     held -= _size(self._made.popitem(last=False)[1])
             return made
+
+
+def _give_way() -> None:
+    """Give way to the job, as `headrace top` does: this thread alone, as others start jobs."""
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
 
 
 def _ticking_cost(cost: RunCost) -> dict[str, float]:
@@ -304,6 +330,17 @@ def _sections(run: RunTables, span: Span | None) -> dict[str, Any]:
             for each in built
         ],
     }
+
+
+def _silence(records: Records, newest_ns: int, said: str) -> str:
+    """Return what a page says where a run that goes on has recorded nothing for a while."""
+    _, silent_s = recording_now(records, newest_ns)
+    if not silent_s or said.startswith(_SILENT):
+        return said if silent_s else ""
+    return (
+        f"{_SILENT} since {format_time(time.time() - silent_s)}, though the run goes on: its disk "
+        "may be full, or the process that collects records stands still. What is shown is older."
+    )
 
 
 def _stamp(records: Records) -> tuple[Any, ...]:

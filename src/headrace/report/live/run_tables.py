@@ -69,10 +69,6 @@ class RunTables:
             if self._span is not None:
                 self._span[1].forget(but=_OF_SEVERAL_CHARTS)
 
-    def cut(self, span: ChartSpan) -> Tables:
-        """Return what a chart reads that shows no time: the rows of a span alone, or totals."""
-        return self.over(span) if self._whole is None else _cut(self._whole, span)
-
     def latest(self, span: ChartSpan) -> tuple[Tables, str]:
         """Return the rows of a span, or of its end if it has too many, and a note if so."""
         if self._whole is not None:

@@ -141,6 +141,20 @@ _WINDOW_NS = 10_000_000_000
 _SILENT_S = 5.0
 
 
+def recording_now(records: Records, until_ns: int) -> tuple[bool, float]:
+    """Return whether a live run records now, and how many seconds its next record is overdue.
+
+    `until_ns` is the time of the newest one; 0: there is none.
+    """
+    try:
+        switch = LiveSwitch(records.folder)
+    except RecordsError:  # the run is ending
+        return True, 0.0
+    silent_s = (time.monotonic_ns() - until_ns) / 1e9 if until_ns else 0.0
+    due_s = max(_SILENT_S, 3 * switch.interval_s)
+    return switch.on, silent_s if switch.on and silent_s > due_s else 0.0
+
+
 class RunWatcher:
     """Watches the latest attempt of a run, live or ended; raises RecordsError."""
 
@@ -210,7 +224,7 @@ class RunWatcher:
 
     def _status(self, *, live: bool, until_ns: int = 0) -> RunStatus:
         attempt = self._recorded_attempt()
-        recording, silent_s = self._switch(until_ns) if live else (True, 0.0)
+        recording, silent_s = recording_now(self._records, until_ns) if live else (True, 0.0)
         return RunStatus(
             name=self.path.name,
             attempt=self._records.attempt,
@@ -229,16 +243,6 @@ class RunWatcher:
             return max(time.time() - attempt.started_s, 0.0)
         ended_s = self._ended_s if attempt.ended_s is None else attempt.ended_s
         return None if ended_s is None else max(ended_s - attempt.started_s, 0.0)
-
-    def _switch(self, until_ns: int) -> tuple[bool, float]:
-        """Return whether the run records now, and how long records are overdue."""
-        try:
-            switch = LiveSwitch(self._records.folder)
-        except RecordsError:  # the run is ending
-            return True, 0.0
-        silent_s = (time.monotonic_ns() - until_ns) / 1e9 if until_ns else 0.0
-        due_s = max(_SILENT_S, 3 * switch.interval_s)
-        return switch.on, silent_s if switch.on and silent_s > due_s else 0.0
 
     def _recorded_attempt(self) -> Attempt | None:
         try:
