@@ -53,6 +53,7 @@ BEGUN_FIRST = (
 # half of all the time: `make test` leaves them out, to stay within its budget; `make test-all` and
 # CI run them. What they put together has shorter tests of its own.
 LONG = frozenset({
+    "test_channels.py",
     "test_cluster_join.py",
     "test_cluster_offload.py",
     "test_cluster_requirements.py",
@@ -67,6 +68,7 @@ LONG = frozenset({
     "test_on_several_hosts.py",
     "test_outer_jobs.py",
     "test_piped_channels.py",
+    "test_probe_scripts.py",
     "test_ray_dataset.py",
     "test_ray_vit.py",
     "test_scripts_ray.py",
