@@ -211,7 +211,7 @@ def test_a_running_job_is_seen_switched_and_stopped(
         steps = page.locator("#verdict .tile", has_text="steps looked at")
         expect(steps).to_be_visible()
         before = steps.text_content() or ""
-        expect(steps).not_to_have_text(before)  # without a reload
+        expect(steps).not_to_have_text(before, timeout=150_000)  # without a reload
         page.get_by_role("button", name="Pause recording").click()
         expect(page.get_by_role("button", name="Record again")).to_be_visible()
         page.get_by_role("button", name="Record again").click()
