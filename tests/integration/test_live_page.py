@@ -230,6 +230,11 @@ def test_a_running_job_is_seen_switched_and_stopped(
         expect(page.locator("#subtitle")).to_contain_text("ended")
 
 
+def stop(page: Page) -> None:
+    page.get_by_role("button", name="Stop the run").click()
+    page.get_by_role("dialog").get_by_role("button", name="Stop the run").click()
+
+
 def collector_of(job: int) -> int:
     """The process that collects the records of a job."""
     (found,) = (pid for pid in descendants(job) if COLLECTOR in psutil.Process(pid).cmdline())
@@ -241,7 +246,7 @@ def test_silent_records_are_said_and_a_resumed_run_shows_its_new_attempt(
 ):
     monkeypatch.setenv("PYTHONPATH", str(SCRIPTS))
     banner = page.locator("#banner")
-    with started(folder, "--name", "silent", "train.py", "20") as job:
+    with started(folder, "--name", "silent", "train.py", "120") as job:
         eventually((folder / "runs" / "silent" / "run.json").exists, "the run", 120)
         open_run_page(page, server, "silent")
         collector = collector_of(job.pid)
@@ -249,13 +254,13 @@ def test_silent_records_are_said_and_a_resumed_run_shows_its_new_attempt(
         expect(banner).to_contain_text("Nothing was recorded since")
         os.kill(collector, signal.SIGCONT)
         expect(banner).to_be_empty()
-        page.get_by_role("button", name="Stop the run").click()
-        page.get_by_role("dialog").get_by_role("button", name="Stop the run").click()
+        stop(page)
         job.wait(60)
     page.get_by_role("button", name="Resume the run").click()
     page.get_by_role("dialog").get_by_role("button", name="Resume the run").click()
     expect(page.locator("#subtitle")).to_contain_text("attempt 2")
     expect(page.locator("#attempts")).to_contain_text("stopped")
+    stop(page)
     expect(page.locator("#subtitle")).to_contain_text("ended")
 
 
