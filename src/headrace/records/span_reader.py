@@ -75,7 +75,7 @@ class SpanReader:
 
     def __init__(self, records: Records) -> None:
         self._records = records
-        self._groups: dict[Path, list[_RowGroup]] = {}
+        self._groups: dict[tuple[Path, int], list[_RowGroup]] = {}  # by file and its time
 
     def bounds_ns(self, name: str) -> tuple[int, int] | None:
         """Return when the first row of a table with times began and the last ended, if any."""
@@ -221,10 +221,14 @@ class SpanReader:
             yield from self._row_groups(path, name)
 
     def _row_groups(self, path: Path, name: str) -> list[_RowGroup]:
-        known = self._groups.get(path)
+        try:
+            key = path, path.stat().st_mtime_ns  # another run may have taken the folder's place
+        except OSError as error:
+            raise RecordsError(f"{path} cannot be read: {error}") from error
+        known = self._groups.get(key)
         if known is None:
             file = _opened(path, name)
-            known = self._groups[path] = [
+            known = self._groups[key] = [
                 _RowGroup(path, number, rows, *_group_span(file, number, name))
                 for number, rows in enumerate(file.group_rows)
                 if rows
