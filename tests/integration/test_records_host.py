@@ -81,7 +81,7 @@ def hosting(folder: Path):
     command = [sys.executable, "-P", "-m", "headrace.observe.probe.collector_process"]
     create_live_switch(folder, interval_s=0.1)
     host = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
-    host.stdin.write(request_line({"folder": str(folder), "attempt": 1}).encode())
+    host.stdin.write(request_line({"folder": str(folder), "place": {"attempt": 1}}).encode())
     host.stdin.flush()
     return ended(host)
 
@@ -223,7 +223,7 @@ from headrace.core.process.sidecar import request_line
 command = [sys.executable, "-P", "-m", "headrace.observe.probe.collector_process"]
 # The pipe's other end is inherited by a process that outlives us: its end shows nothing.
 read, write = os.pipe()
-os.write(write, request_line({"folder": sys.argv[1], "attempt": 1}).encode())
+os.write(write, request_line({"folder": sys.argv[1], "place": {"attempt": 1}}).encode())
 print(subprocess.Popen(command, stdin=read).pid, flush=True)
 os.set_inheritable(write, True)
 print(subprocess.Popen(["sleep", "1000"], close_fds=False).pid, flush=True)

@@ -287,7 +287,7 @@ def test_a_run_in_its_first_second_is_waited_for(tmp_path: Path):
             ],
             stdin=subprocess.PIPE,
         )
-        request = {"folder": str(folder.records(1)), "attempt": 1}
+        request = {"folder": str(folder.records(1)), "place": {"attempt": 1}}
         host.stdin.write(request_line(request).encode())
         host.stdin.flush()
         try:

@@ -1,8 +1,8 @@
 """The agent of a host in a cluster: the host's ranks, their output and their log files.
 
 An agent is a Ray actor owned by the job's driver, so it ends with the driver, and the kernel ends
-all processes that it started. Log files, and what ranks log for experiments, go to the driver as
-they grow.
+all processes that it started. Log files, what ranks log for experiments, and records go to the
+driver as they grow.
 """
 
 from __future__ import annotations
@@ -25,8 +25,14 @@ from typing import IO, Any, Literal
 
 from headrace.cluster.host_identity import HostMarker, free_port, is_same_host
 from headrace.core import env
+from headrace.core.errors import RecordsError
+from headrace.core.file_lock import is_locked
+from headrace.core.overrides import APPLIED
 from headrace.core.process.mount_namespace import can_bind_mount
 from headrace.core.source_location import SITECUSTOMIZE_DIR
+from headrace.records.layout import LOCK, latest_records
+from headrace.records.live_switch import LiveSwitch, SwitchState
+from headrace.records.outbox import SentLine, unsent_lines
 
 _MAX_GROWTH_BYTES = 8 << 20  # in one call; the rest follows in the next
 
@@ -81,8 +87,12 @@ def append_growths(folder: Path, growths: Sequence[FileGrowth]) -> None:
             file.write(growth.content)
 
 
-_LOGS, _SPOOL = ("logs", "**/*"), ("experiment", "*.jsonl")
-"""What of an agent's folder goes to the driver: what programs print, and log for experiments."""
+_LOGS, _SPOOL, _APPLIED = ("logs", "**/*"), ("experiment", "*.jsonl"), (APPLIED, "*")
+"""What of an agent's folder goes to the driver: what programs print, what they log for experiments,
+and which overrides were applied."""
+_RECORDS_EVERY_S = 0.5  # as often as a collector writes some
+_COLLECTOR_POLL_S = 0.05
+_COLLECTOR_S = 15.0  # after its program: for a collector to write the last rows
 _WAIT_S = 1.0  # longest wait of `report`; the driver takes a host that does not answer for lost
 _MAX_QUEUED_LINES = 4096  # not fetched yet; beyond that the program's pipes fill up
 _OUTPUT_DRAIN_S = 5.0
@@ -127,8 +137,16 @@ class AgentReport:
     announced: list[dict[str, Any]] = field(default_factory=list)
     logs: list[FileGrowth] = field(default_factory=list)  # of the files of `{logs}`
     spool: list[FileGrowth] = field(default_factory=list)  # of what is logged for experiments
+    applied: list[FileGrowth] = field(default_factory=list)  # of the marks of applied overrides
+    records: list[SentLine] = field(default_factory=list)  # of the host's outbox
     returncode: int | None = None  # -n for signal n; None while it runs
     clock_s: float = 0.0  # the host's clock at the report, in seconds since 1970
+    monotonic_ns: int = 0  # its monotonic clock at the report
+
+    @property
+    def has_files(self) -> bool:
+        """Whether it has parts of files, of which more may follow."""
+        return bool(self.logs or self.spool or self.applied or self.records)
 
 
 class HostAgent:
@@ -148,7 +166,9 @@ class HostAgent:
         self._file_versions: dict[str, int] = {}
         self._returncode: int | None = None
         self._folder: Path | None = None
-        self._tails: tuple[FolderTail, FolderTail] | None = None  # of logs and spool
+        self._tails: list[FolderTail] = []  # of logs, spool and applied overrides
+        self._ended_s: float | None = None  # when the program had ended
+        self._recorded_s = 0.0  # when records were looked for
 
     def inspect(self, marker: HostMarker, address: str) -> HostFacts:
         """Return what a driver has to know of this host."""
@@ -182,35 +202,64 @@ class HostAgent:
 
     def start(self, program: HostProgram) -> None:
         """Start a program, which `report` reports on; the next one only once it has ended."""
-        if self._tails is None:
-            logs, spool = (
-                FolderTail(self._own_folder() / name, pattern) for name, pattern in (_LOGS, _SPOOL)
-            )
-            self._tails = logs, spool
+        if not self._tails:
+            self._tails = [
+                FolderTail(self._own_folder() / name, pattern)
+                for name, pattern in (_LOGS, _SPOOL, _APPLIED)
+            ]
         with self._process_lock:
-            self._process, self._returncode = None, None
+            self._process, self._returncode, self._ended_s = None, None, None
         # In a thread that outlives it: the kernel ends a program with the thread that started it.
         threading.Thread(target=self._run, args=[program], name="program", daemon=True).start()
 
-    def report(self, _started: None = None) -> AgentReport:
+    def report(self, _started: None = None, received: int = 0) -> AgentReport:
         """Return what happened since the last call; waits a second at most if nothing has.
 
-        Ray awaits the result of `start`, given as `_started`, before, and raises its error.
+        Ray awaits the result of `start`, given as `_started`, before, and raises its error. Lines
+        of records are sent again until the driver has `received` them, by their numbers.
         """
         report = AgentReport()
         for kind, value in self._queued_events():
             if kind == "ended":
-                self._returncode = value
+                self._returncode, self._ended_s = value, time.monotonic()
             elif kind == "announced":
                 report.announced.append(json.loads(value))
             else:
                 report.output.append((kind, value))  # type: ignore[arg-type]  # an OutputStream
-        if self._tails is not None:
-            report.logs, report.spool = (tail.growth() for tail in self._tails)
-        if not report.logs and not report.spool:  # else more of them may follow
-            report.returncode = self._returncode
-        report.clock_s = time.time()
+        if self._tails:
+            report.logs, report.spool, report.applied = (tail.growth() for tail in self._tails)
+            is_complete = self._has_collected()  # before the lines: then these are the last ones
+            report.records = self._recorded(received)
+            if not report.has_files and is_complete:
+                report.returncode = self._returncode
+            elif self._returncode is not None and not is_complete:
+                time.sleep(_COLLECTOR_POLL_S)
+        report.clock_s, report.monotonic_ns = time.time(), time.monotonic_ns()
         return report
+
+    def switch_recording(self, state: SwitchState) -> None:
+        """Have what the program's processes record switched as on the driver's host."""
+        records = latest_records(self._own_folder())
+        if records is not None:
+            with suppress(RecordsError):  # the program is not recorded yet, or no more
+                LiveSwitch(records).state = state
+
+    def _recorded(self, received: int) -> list[SentLine]:
+        now_s = time.monotonic()
+        if now_s < self._recorded_s + _RECORDS_EVERY_S and self._ended_s is None:
+            return []
+        self._recorded_s = now_s
+        records = latest_records(self._own_folder())
+        return [] if records is None else unsent_lines(records, received, _MAX_GROWTH_BYTES)
+
+    def _has_collected(self) -> bool:
+        """Return whether the program's collector has ended, or takes too long."""
+        if self._ended_s is None:
+            return False
+        records = latest_records(self._own_folder())
+        is_late = time.monotonic() > self._ended_s + _COLLECTOR_S
+        locks = [] if records is None else list(records.glob(f"*{LOCK}"))
+        return is_late or not any(is_locked(lock, unknown=True) for lock in locks)
 
     def stop(self, number: int) -> None:
         """Send the program a signal; SIGKILL goes to its whole process group."""

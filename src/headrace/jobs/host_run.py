@@ -52,6 +52,7 @@ from headrace.jobs.sync.host_sync import (
 )
 from headrace.jobs.tracking import mlflow_variables, spool_of
 from headrace.platforms.training_job import Distribution
+from headrace.records.host_place import HostPlace
 from headrace.records.layout import METRICS_FILE, RINGS
 from headrace.records.live_switch import create_live_switch
 from headrace.records.redaction import hide_variables, redact, redact_traceback
@@ -70,21 +71,27 @@ def _print_killed(code: int, has_restarted: bool) -> None:  # noqa: FBT001 - a c
 
 
 class Recording:
-    """The recording of one attempt."""
+    """The recording of one attempt on this host.
 
-    def __init__(self, folder: RunFolder, attempt: Attempt, options: RecordingOptions) -> None:
-        self._number = attempt.number
-        self._records = folder.records(attempt.number)
-        self._spool = spool_of(folder)
+    Args:
+        folder: Of the run; on a host whose records another host keeps, that of its agent.
+        place: This host's place in the attempt.
+        options: How it is recorded.
+    """
+
+    def __init__(self, folder: RunFolder, place: HostPlace, options: RecordingOptions) -> None:
+        self._place = place
+        self._records = folder.records(place.attempt)
+        self._spool = None if place.is_elsewhere else spool_of(folder)
         self._overrides = options.overrides
         self._applied = folder.path / APPLIED
         if self._overrides:
             shutil.rmtree(self._applied, ignore_errors=True)  # an earlier attempt's
         self._scraper: Sidecar | None = None
-        if options.metrics:
+        if options.metrics and not place.is_elsewhere:  # where the logs of all hosts are
             request = {
-                "logs": str(folder.logs(attempt.number)), "file": str(folder.path / METRICS_FILE),
-                "attempt": attempt.number, "metrics": dict(options.metrics),
+                "logs": str(folder.logs(place.attempt)), "file": str(folder.path / METRICS_FILE),
+                "attempt": place.attempt, "metrics": dict(options.metrics),
                 "spool": None if self._spool is None else str(self._spool),
             }  # fmt: skip
             self._scraper = Sidecar("headrace.jobs.metric_scraper", request)
@@ -97,7 +104,7 @@ class Recording:
             switch.go_deep(_DEEP_S)
         self._collector = RestartedSidecar(
             "headrace.observe.probe.collector_process",
-            {"folder": str(self._records), "attempt": attempt.number},
+            {"folder": str(self._records), "place": asdict(place)},
             restarts=_MAX_RESTARTS,
             killed=_print_killed,
         )
@@ -107,7 +114,7 @@ class Recording:
         found: dict[str, str | None] = {env.RECORDS_DIR.name: None, env.APPLY.name: None}
         if self._collector is not None:
             found[env.RECORDS_DIR.name] = str(self._records)
-            found[env.ATTEMPT.name] = str(self._number)
+            found[env.ATTEMPT.name] = str(self._place.attempt)
         if self._overrides:
             found[env.APPLY.name] = ",".join(map(str, self._overrides))
         threads = thread_count(self._overrides, RANK_THREADS)
@@ -132,6 +139,8 @@ class Recording:
             print_status("--metric: the expressions take too long; some values are missing")
         if self._collector is not None:
             self._close_records(self._collector, code)
+        if self._place.is_elsewhere:  # the launcher has the marks of all hosts
+            return
         with suppress(OSError):  # the run has ended, and its disk may be gone
             applied = {path.name for path in self._applied.glob("*")}
             for each in self._overrides:
@@ -144,11 +153,12 @@ class Recording:
 
         from headrace.records.collector import EXIT_CODE, LEAVES_STORE, Collector
 
-        last = {LEAVES_STORE: True, EXIT_CODE: exit_code}
+        # Of the job's ranks those elsewhere are some only.
+        last = {LEAVES_STORE: True, EXIT_CODE: None if self._place.is_elsewhere else exit_code}
         code = collector.end(last, patience_s=_CLOSE_S, kills=False)
         if code is None:
             print_status(f"the records in {self._records} are not closed yet")
-        if code != 0:  # it has said why
+        if code != 0 or self._place.is_elsewhere:  # it has said why; or its rows are sent
             return
         try:
             Collector(self._records, socket.gethostname()).close()
@@ -181,6 +191,8 @@ class HostAssignment:
     # This host, which shares no disk with the launcher, uploads its part of the output, for the
     # launcher to merge
     sends_part: bool = False
+    # This host in the attempt's records; None: the launcher's machine, which records all of its own
+    place: Mapping[str, Any] | None = None
 
     def to_json(self) -> str:
         """Return a text that `from_json` reads."""
@@ -356,12 +368,12 @@ def single_host_run(
         ),
         make_sync=make_sync,
         output=OutputUpload(job.sync, job.contract, run),
-        record=lambda: Recording(folder, attempt, job.recording),
+        record=lambda: Recording(folder, HostPlace(attempt=attempt.number), job.recording),
     )
 
 
 def cluster_host_run(job: JobSpec, script: str, assignment: HostAssignment) -> HostRun:
-    """Return the run of a job on one of its hosts; the driver of the cluster records it."""
+    """Return the run of a job on one of its hosts; the driver records those on its machine."""
     run = Path(env.RUN_DIR.get() or ".")
     plan = None if assignment.plan is None else HostLayout.from_json(assignment.plan)
     return HostRun(
@@ -374,4 +386,15 @@ def cluster_host_run(job: JobSpec, script: str, assignment: HostAssignment) -> H
             all_sync_names=assignment.all_sync_names,
         ),
         output=host_output_upload(job.sync, job.contract, assignment),
+        record=_recording_elsewhere(job, assignment, run),
     )  # fmt: skip
+
+
+def _recording_elsewhere(
+    job: JobSpec, assignment: HostAssignment, run: Path
+) -> Callable[[], Recording] | None:
+    """Return what begins the recording of a host that is not the driver's; None: it is."""
+    if assignment.place is None:
+        return None
+    place = HostPlace(**assignment.place)
+    return lambda: Recording(RunFolder(run), place, job.recording)

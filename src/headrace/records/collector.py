@@ -16,6 +16,7 @@ from headrace.core.file_lock import lock_within, open_lock_file
 from headrace.records import ring
 from headrace.records.layout import LOCK, RINGS, STORE, is_closed
 from headrace.records.schema import EVENTS, RowLimits, Table
+from headrace.records.sent_rows import SentRows, SentRowsReader, sent_row_files
 from headrace.records.store import RecordStore, ring_position
 
 BROKEN_SUFFIX = ".broken"
@@ -75,12 +76,21 @@ class _OpenRing:
 class Collector:
     """The collector of a host's rings; one at a time, and a new one after it was killed.
 
-    It creates the attempt's records folder if needed; the host's name is that of the store.
+    It creates the attempt's records folder if needed; the host's name is that of the store, which
+    `open_store` opens. It also takes in what other hosts have sent.
+
     RecordsError: the folder's records are closed, another process collects them, or a newer version
     wrote them. OSError, sqlite3.Error: the folder cannot be written, the store is broken.
     """
 
-    def __init__(self, folder: Path, host: str, limits: RowLimits = _ROW_LIMITS) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        host: str,
+        limits: RowLimits = _ROW_LIMITS,
+        *,
+        open_store: Callable[[Path, RowLimits], RecordStore] = RecordStore,
+    ) -> None:
         self.folder = folder
         self._rings_folder = folder / RINGS
         self._rings_folder.mkdir(parents=True, exist_ok=True)
@@ -91,10 +101,12 @@ class Collector:
         self._ended_pids: set[int] = set()  # whose rings were removed since `take_pids`
         self._unopened: set[str] = set()  # rings whose open error is recorded
         self._unfinished: list[Path] = []
+        self._sent: dict[str, SentRowsReader] = {}
         self._waiting: list[Callable[[], None]] = []
         self._last_check_s = 0.0
         try:
-            self.store = _open_store(folder / f"{stem}{STORE}", limits)
+            _check_open(folder / f"{stem}{STORE}")
+            self.store = open_store(folder / f"{stem}{STORE}", limits)
         except BaseException:
             os.close(self._lock)
             raise
@@ -127,6 +139,7 @@ class Collector:
             for source in self._rings.values():
                 source.reader.close()
             self._rings.clear()
+            self._sent.clear()
             raise
         for source in self._rings.values():
             source.reader.release()
@@ -136,6 +149,7 @@ class Collector:
         for source in list(self._rings.values()):
             if source.ended or not source.reader.usable or last:
                 self._remove(source)
+        self._remove_sent(last=last)
         return count
 
     def close(self, wait_s: float = _CLOSE_S, *, leaves_store: bool = False) -> None:
@@ -152,6 +166,8 @@ class Collector:
             time.sleep(_POLL_S)
             self.drain()
             self._check_writers(now=True)
+        while self._has_sent_rows():
+            self.drain()
         self.drain(last=True)
         for path in self._unfinished:  # their writers died at once
             path.unlink(missing_ok=True)
@@ -210,9 +226,10 @@ class Collector:
 
     def _move(self, *, last: bool) -> int:
         rings = list(self._rings.values())
+        sent = self._read_sent()
         count = sum([source.read() for source in rings])
         changed = [source for source in rings if source.has_moved]
-        if not (changed or self._waiting or last or any(source.faults for source in rings)):
+        if not (changed or sent or self._waiting or last or any(source.faults for source in rings)):
             return 0
         with self.store.transaction():
             for add in self._waiting:
@@ -223,12 +240,44 @@ class Collector:
                 self.store.add(EVENTS, source.events(last=last))
             for source in changed:
                 self.store.move(source.path.name, source.reader, source.dropped)
+            for reader, found in sent:
+                self._add_sent(found)
+                self.store.move_file(reader.path.name, reader.position)
         self._waiting.clear()
         for source in rings:
             source.faults.clear()
             source.rows.clear()
             source.recorded_drops = source.dropped
         return count
+
+    def _read_sent(self) -> list[tuple[SentRowsReader, SentRows]]:
+        """Read the next rows that other hosts have sent."""
+        for path in sent_row_files(self._rings_folder):
+            if path.name not in self._sent:
+                position = ring_position(self.store.connection, path.name, 0).read or 0
+                self._sent[path.name] = SentRowsReader(path, position)
+        unread = [reader for reader in self._sent.values() if reader.has_lines()]
+        return [(reader, reader.read()) for reader in unread]
+
+    def _add_sent(self, found: SentRows) -> None:
+        for table, rows in found.rows.values():
+            self.store.add(table, rows)
+        for columns, values in found.system:
+            self.store.declare_system(columns)
+            self.store.add_system(columns, values)
+        self.store.add(EVENTS, [fault_row(text) for text in found.faults])
+
+    def _has_sent_rows(self) -> bool:
+        return any(reader.has_lines() for reader in self._sent.values())
+
+    def _remove_sent(self, *, last: bool) -> None:
+        """Remove the files that are taken in and complete; with `last` all of them."""
+        for name, reader in list(self._sent.items()):
+            if last or (reader.is_followed and not reader.has_lines()):
+                reader.path.unlink(missing_ok=True)
+                with suppress(sqlite3.Error), self.store.transaction():  # it only takes room
+                    self.store.forget_file(name)
+                del self._sent[name]
 
     def _remove(self, source: _OpenRing) -> None:
         if source.reader.usable:
@@ -262,10 +311,9 @@ def _lock_host(path: Path) -> int:
     raise RecordsError(f"{path.parent}: another process collects these records. Let it end first.")
 
 
-def _open_store(path: Path, limits: RowLimits) -> RecordStore:
-    if is_closed(path.parent) and not path.exists():
-        raise RecordsError(f"{path.parent}: these records are closed. Start a new attempt.")
-    return RecordStore(path, limits)
+def _check_open(store: Path) -> None:
+    if is_closed(store.parent) and not store.exists():
+        raise RecordsError(f"{store.parent}: these records are closed. Start a new attempt.")
 
 
 def _set_aside(path: Path) -> None:

@@ -28,6 +28,12 @@ def attempts_with_records(run: Path) -> list[int]:
     return sorted(int(name) for name in names if name.isdecimal())
 
 
+def latest_records(run: Path) -> Path | None:
+    """Return the records folder of a run's latest attempt that has one; None: none has."""
+    numbers = attempts_with_records(run)
+    return run / RECORDS / f"{_ATTEMPT_PREFIX}{numbers[-1]}" if numbers else None
+
+
 def is_closed(folder: Path) -> bool:
     """Return whether a records folder has been closed; its store may still be there, too."""
     return (folder / LAST_WRITTEN_FILE).exists()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.core.errors import RecordsError
@@ -16,6 +17,16 @@ from headrace.core.errors import RecordsError
 SWITCH_FILE = "switch"
 _SIZE = 64
 _INTERVAL, _DEEP_UNTIL, _DEEP_COUNT = 1, 2, 3  # indexes of 8-byte numbers
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchState:
+    """What a switch is set to, for that of another host."""
+
+    on: bool
+    interval_s: float
+    deep_s: float  # how long recording is still deep; 0: it is not
+    deep_count: int
 
 
 class LiveSwitch:
@@ -71,6 +82,20 @@ class LiveSwitch:
     def end_deep(self) -> None:
         """End deep recording."""
         self._numbers[_DEEP_UNTIL] = 0
+
+    @property
+    def state(self) -> SwitchState:
+        """What it is set to now."""
+        left_s = max(self._numbers[_DEEP_UNTIL] - time.monotonic_ns(), 0) / 1e9
+        return SwitchState(self.on, self.interval_s, left_s, self.deep_count)
+
+    @state.setter
+    def state(self, state: SwitchState) -> None:
+        self.interval_s = state.interval_s
+        until_ns = time.monotonic_ns() + round(state.deep_s * 1e9)
+        self._numbers[_DEEP_UNTIL] = until_ns if state.deep_s > 0 else 0
+        self._numbers[_DEEP_COUNT] = state.deep_count
+        self.on = state.on
 
     def remove(self) -> None:
         """Remove the file at the attempt's end: processes that start later do not record."""

@@ -49,6 +49,7 @@ from headrace.records.parquet_tables import (
 )
 from headrace.records.run_folder import Attempt, RunFolder, runs_folder
 from headrace.records.schema import EVENTS, OPTIONAL_TABLES, TABLES_BY_NAME
+from headrace.records.sent_rows import SentRowsReader, sent_row_files
 
 _TRIES = 20
 _PAUSE_S = 0.01
@@ -150,6 +151,7 @@ class _UndrainedRings:
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self._faults: list[str] = []
         self._readers: list[tuple[Path, ring.RingReader]] = []
+        self._sent = list(sent_row_files(folder))
         for path in sorted(folder.glob(f"*{ring.SUFFIX}")):
             try:
                 reader = stack.enter_context(closing(ring.RingReader(path, changing=False)))
@@ -187,7 +189,23 @@ class _UndrainedRings:
             if reader.dropped > position.dropped:
                 count = reader.dropped - position.dropped
                 events.append(dropped_row(path.name, count, reader.made_ns))
+        found += self._sent_rows(name, connections, strict=strict)
         return found + events if name == EVENTS.name else found
+
+    def _sent_rows(
+        self, name: str, connections: Sequence[sqlite3.Connection], *, strict: bool
+    ) -> list[tuple[Any, ...]]:
+        """Return the rows of other hosts that the collector has not taken in."""
+        number = TABLES_BY_NAME[name].number
+        found: list[tuple[Any, ...]] = []
+        for path in self._sent:
+            position = _stored_position(connections, path.name, 0).read or 0
+            reader = SentRowsReader(path, position)
+            while reader.has_lines():
+                found += reader.read().rows.get(number, (None, []))[1]
+            if strict and not path.exists():  # its rows are in the store, and it has no position
+                raise _RingMoved
+        return found
 
 
 def _stored_position(
@@ -250,8 +268,9 @@ def recorded_attempts(run: Path) -> list[int]:
 
 def _has_open(folder: Path) -> bool:
     """Whether a records folder has a store or rings, whose rows are not in Parquet files yet."""
-    rings = (folder / RINGS).glob(f"*{ring.SUFFIX}")
-    return any(folder.glob(f"*{STORE}")) or any(rings)
+    rings = folder / RINGS
+    waiting = any(rings.glob(f"*{ring.SUFFIX}")) or any(sent_row_files(rings))
+    return waiting or any(folder.glob(f"*{STORE}"))
 
 
 def runs_in(folder: Path) -> list[Path]:

@@ -3,9 +3,10 @@
 The probe packs frames by it, the collector makes its tables from it, `open_run` returns its
 columns, and docs/records.md is generated from it.
 
-Times are nanoseconds of the host's monotonic clock (CLOCK_MONOTONIC), the same for all processes of
-a host; the table `hosts` has its offset from Unix time. Text is stored once a process, and frames
-have its number (see `ring.py`).
+Times are nanoseconds of the monotonic clock (CLOCK_MONOTONIC) of the launcher's host; those of
+other hosts are converted, to within some milliseconds. The table `hosts` has the offset from Unix
+time. Process ids of other hosts than the launcher's have the host's number in front (`job_pid`).
+Text is stored once a process, and frames have its number (see `ring.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from headrace.core.errors import RecordsError
 
@@ -49,6 +50,21 @@ class RowLimits:
     part: int = 65_536  # of a part: written in tenths of a second, as rings must not fill up
 
 
+_TIMES = {"start_ns", "end_ns", "at_ns", "t_ns", "started_ns", "created_ns"}
+_PIDS = {"pid", "parent_pid"}
+_HOST_BITS = 32  # Linux has process ids of 22 bits
+
+
+def job_pid(pid: int, host: int) -> int:
+    """Return a process id of a host as the records have it: no two processes share one."""
+    return pid if pid < 0 else host << _HOST_BITS | pid
+
+
+def pid_host(pid: Any) -> Any:
+    """Return the number of the host of a process id in the records, or of an array of them."""
+    return pid >> _HOST_BITS
+
+
 @dataclass(frozen=True)
 class Table:
     """One kind of record."""
@@ -70,6 +86,16 @@ class Table:
         return tuple(place for place, field in enumerate(self.fields) if field.kind == "text")
 
     @property
+    def time_indexes(self) -> tuple[int, ...]:
+        """Indexes of the fields that are times of the monotonic clock, not durations."""
+        return tuple(place for place, field in enumerate(self.fields) if field.name in _TIMES)
+
+    @property
+    def pid_indexes(self) -> tuple[int, ...]:
+        """Indexes of the fields that are process ids."""
+        return tuple(place for place, field in enumerate(self.fields) if field.name in _PIDS)
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """The names of the fields."""
         return tuple(field.name for field in self.fields)
@@ -89,8 +115,8 @@ PROCESSES = Table(
     "processes",
     "a process of the run that records: a rank, or a worker of one of its loaders",
     (
-        Field("pid", "process id on its host"),
-        Field("parent_pid", "process id of what started it"),
+        Field("pid", "process id; of other hosts than the launcher's plus 2^32 times `host`"),
+        Field("parent_pid", "process id of what started it, likewise"),
         Field("role", "rank or worker", "text"),
         _RANK,
         Field("loader", "for a worker, its loader's number in the rank; -1 for a rank"),
@@ -291,14 +317,14 @@ HOSTS = Table(
         Field("host", "its name", "text"),
         Field("cores", "cores that the job may use: affinity and cgroup quota respected", "float"),
         Field("memory_bytes", "memory that the job may use: cgroup limit respected"),
-        Field("unix_offset_ns", "add to a time of this host to get nanoseconds since 1970"),
+        Field("unix_offset_ns", "add to a time of its rows to get nanoseconds since 1970"),
         Field("attempt", "number of the attempt in run.json"),
         Field("number", "its number in the run; 0: that of the launcher"),
         Field("instance_group", "the instance group it belongs to; empty without groups", "text"),
     ),
 )
 LAUNCHER_HOST = 0
-"""The number in `hosts` of the launcher's host, the only one whose processes record."""
+"""The number in `hosts` of the launcher's host."""
 PROCESS_USAGE = Table(
     10,
     "process_usage",

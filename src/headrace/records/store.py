@@ -158,6 +158,16 @@ class RecordStore:
             [(*key, number, self._text(text)) for number, text in reader.new_texts.items()],
         )
 
+    def move_file(self, name: str, position: int) -> None:
+        """Store the position in bytes of a file that other hosts' rows are read from."""
+        self.connection.execute(
+            "INSERT OR REPLACE INTO rings VALUES (?, 0, ?, 0)", (name, position)
+        )
+
+    def forget_file(self, name: str) -> None:
+        """Drop the position of a file that was removed: its name may be used again."""
+        self.connection.execute("DELETE FROM rings WHERE name = ? AND made_ns = 0", (name,))
+
     def forget_texts(self, name: str, made_ns: int) -> None:
         """Drop a ring's texts: they are not used again."""
         self.connection.execute(

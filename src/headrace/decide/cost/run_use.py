@@ -66,8 +66,8 @@ def _seconds(attempt: Attempt, tables: Tables | None, *, running: bool) -> float
     if tables is None:
         return 0.0
     hosts = columns(tables, "hosts")
-    if len(set(hosts["host"])) != 1:
-        return _longest_rank_s(tables)
+    if not hosts.count:
+        return 0.0
     return max(_last_record_s(tables, int(hosts["unix_offset_ns"][0])) - attempt.started_s, 0.0)
 
 
@@ -76,22 +76,6 @@ def _last_record_s(tables: Tables, unix_offset_ns: int) -> float:
     steps, ticks_ns = columns(tables, "steps"), columns(tables, "system")["t_ns"]
     ends_ns = [*(steps["start_ns"] + steps["wall_ns"]), *ticks_ns]
     return (int(max(ends_ns)) + unix_offset_ns) / 1e9 if ends_ns else 0.0
-
-
-def _longest_rank_s(tables: Tables) -> float:
-    """Return the longest time from a rank's begin to the end of its last step.
-
-    Both are times of the rank's own host: those of several hosts have no clock in common.
-    """
-    steps, ranks = columns(tables, "steps"), columns(tables, "processes").having(role="rank")
-    ends_ns = steps["start_ns"] + steps["wall_ns"]
-    return max(
-        (
-            float(ends_ns[steps["rank"] == rank].max(initial=began_ns) - began_ns) / 1e9
-            for rank, began_ns in zip(ranks["rank"], ranks["started_ns"], strict=True)
-        ),
-        default=0.0,
-    )
 
 
 def _trained(tables: Tables) -> dict[str, Any]:

@@ -61,8 +61,9 @@ class _ClusterJob:
         self._working_dir = job_working_dir(self.job)
         self._output = HostOutput()
         self._programs = HostCommands(
-            self.job, self._groups, self._working_dir, self.folder, self.attempt
-        )
+            self.job, self._groups, self._working_dir, self.folder, self.attempt,
+            has_driver=self.options.driver,
+        )  # fmt: skip
 
     def run(self, stop: StopRequest) -> int:
         is_here = self.options.address is None
@@ -128,6 +129,7 @@ class _ClusterJob:
             output=self._output,
             logs=self.folder.logs(self.attempt.number),
             spool=spool_of(self.folder),
+            records=self._programs.records,
             grace_s=self.job.shutdown_s + extra_grace_s(self.job.spec.sync),
             restarts_left=int(self.job.args.max_restarts),
             preemptions_left=self.options.max_preemptions,

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from headrace.cluster.agent import HostProgram
 from headrace.cluster.ray_cluster import PlacedAgent
@@ -23,12 +24,14 @@ from headrace.jobs.environment.host_environment import (
     layout_hosts,
 )
 from headrace.jobs.host_run import HostAssignment, Recording
+from headrace.jobs.hosts.host_records import HostRecords
 from headrace.jobs.hosts.rank_group import HostExit, RankGroupFactory, StopRequest
 from headrace.jobs.requirements import MAX_INSTALL_S, SKIP_HINT, InstallProgress
 from headrace.jobs.spec import JobSpec
 from headrace.jobs.torchrun_args import TorchrunJob
 from headrace.jobs.tracking import target_elsewhere
 from headrace.platforms.instance_groups import GroupSpec
+from headrace.records.host_place import HostPlace
 from headrace.records.run_folder import Attempt, RunFolder
 
 
@@ -75,8 +78,10 @@ class HostCommands:
     working_dir: WorkingDir
     folder: RunFolder
     attempt: Attempt
+    has_driver: bool = False  # one script, which starts Ray's own workers, instead of ranks
 
     def __post_init__(self) -> None:
+        self.records = HostRecords(self.folder, self.attempt, self.working_dir.folder)
         self._recording: Recording | None = None
         self._plan: HostLayout | None = None
 
@@ -121,6 +126,8 @@ class HostCommands:
         The variables are those of its script, besides those of the recording.
         """
         is_here = agent.facts.is_drivers
+        if not self.has_driver:
+            self.recorded()
         logs = str(self.folder.logs(self.attempt.number)) if is_here else "{logs}"
         has_ranks = not self._runs_without_ranks(agent)
         module = "headrace.jobs.torchrun" if has_ranks else "headrace.jobs.hosts.script_runner"
@@ -148,9 +155,13 @@ class HostCommands:
         return None if self._plan is None else self._plan.addresses[self._name(agents, agent)]
 
     def recorded(self) -> dict[str, str | None]:
-        """Return the variables that have all ranks on this machine recorded together."""
+        """Return the variables that have all ranks on this machine recorded together.
+
+        The recording begins here, which takes in also what other machines record.
+        """
         if self._recording is None:
-            self._recording = Recording(self.folder, self.attempt, self.job.spec.recording)
+            here = HostPlace(attempt=self.attempt.number)
+            self._recording = Recording(self.folder, here, self.job.spec.recording)
         return self._recording.environment()
 
     def finish(self) -> None:
@@ -188,7 +199,12 @@ class HostCommands:
             sync_name=self._sync_name(agents, agent),
             all_sync_names=tuple(sorted({self._sync_name(agents, each) for each in agents})),
             sends_part=not agent.facts.is_drivers,
+            place=self._place(agent),
         )
+
+    def _place(self, agent: PlacedAgent) -> dict[str, Any] | None:
+        place = None if self.has_driver else self.records.place(agent)
+        return None if place is None else asdict(place)
 
     def _spec(self, agent: PlacedAgent) -> JobSpec:
         """Return the job with paths as they are on a host."""

@@ -21,6 +21,7 @@ from headrace.core.errors import LaunchError, UsageError
 from headrace.core.process.supervision import STOP_SIGNALS, exit_code_of
 from headrace.jobs.failure import ClockOffset, RankFailure, first_failure
 from headrace.jobs.host_run import READY, REFUSED, refusal_messages
+from headrace.jobs.hosts.host_records import HostRecords
 from headrace.jobs.output import HostOutput
 
 _POLL_S = 0.1
@@ -95,6 +96,7 @@ class RankGroup:
     on_poll: Callable[[], None]  # called often while the ranks run
     on_message: MessageHandler | None = None
     spool: Path | None = None  # of the run, for what is logged on other machines; None: untracked
+    records: HostRecords | None = None  # of hosts on other machines; None: nothing is recorded
 
     def __post_init__(self) -> None:
         self._clocks: dict[str, ClockOffset] = {}
@@ -123,12 +125,16 @@ class RankGroup:
                 for agent in self.agents:
                     agent.actor.release.remote()
             self._stop_where_needed(stop)
+            if self.records is not None:
+                self.records.follow_switch(self.agents)
             self.on_poll()
         return self._ends
 
     def _poll(self, agent: PlacedAgent) -> None:
         # Calls overtake each other: with the start, no earlier program's end is reported.
-        self._waiting[agent.actor.report.remote(self._started[agent.host.node_id])] = agent
+        received = 0 if self.records is None else self.records.received(agent)
+        started = self._started[agent.host.node_id]
+        self._waiting[agent.actor.report.remote(started, received)] = agent
 
     def _receive_reports(self) -> None:
         ready, _ = self.ray_api.wait(list(self._waiting), num_returns=1, timeout=_POLL_S)
@@ -157,6 +163,8 @@ class RankGroup:
         with suppress(OSError):  # on a full disk the output is only shown
             append_growths(self.logs, report.logs)
         self._write_spool(agent.host.name, report.spool)
+        if self.records is not None:
+            self.records.take(agent, report)
         for announced in report.announced:
             if self.on_message is not None:
                 self.on_message(agent.host.name, announced)
@@ -269,6 +277,7 @@ class RestartLoop:
     restarts_left: int  # after a failure
     preemptions_left: int  # restarts after the loss of a host; -1: any number
     spool: Path | None = None  # of the run; see `RankGroup`
+    records: HostRecords | None = None  # see `RankGroup`
 
     def run(self, stop: StopRequest) -> int:
         """Run the job and return its exit code."""
@@ -314,6 +323,7 @@ class RestartLoop:
             on_poll=self.hosts.tend,
             on_message=on_message,
             spool=self.spool,
+            records=self.records,
         )
 
     def _may_restart(self, ends: Sequence[HostExit]) -> bool:

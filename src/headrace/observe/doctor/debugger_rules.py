@@ -23,7 +23,7 @@ from typing import TypeAlias
 import numpy as np
 
 from headrace.observe.doctor.findings import Diagnosis, Fact, Finding, NotEvaluated, Verdict
-from headrace.observe.whatif.hosts import of_host
+from headrace.observe.whatif.hosts import of_host, training_host
 from headrace.observe.whatif.tables import Columns, Flags, Floats, Ints, Tables, columns
 from headrace.records.schema import PHASES
 
@@ -92,7 +92,7 @@ class DebuggerMetrics:
 
 def read_debugger_metrics(tables: Tables) -> DebuggerMetrics:
     """Return the recorded metrics of a run."""
-    system = of_host(columns(tables, "system"))
+    system = of_host(columns(tables, "system"), training_host(tables))
     system = system.where(np.argsort(system["t_ns"], kind="stable"))
     numbers = sorted(
         int(match[1])

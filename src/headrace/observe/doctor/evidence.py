@@ -35,7 +35,7 @@ from headrace.observe.doctor.stack_samples import (
 )
 from headrace.observe.doctor.training_loader import TrainingLoader, training_loader
 from headrace.observe.doctor.unfollowed_loaders import unfollowed_loader
-from headrace.observe.whatif.hosts import of_host
+from headrace.observe.whatif.hosts import of_host, training_host
 from headrace.observe.whatif.joint_loaders import (
     JointLoader,
     least_period_ns,
@@ -417,7 +417,8 @@ def gather_evidence(tables: Tables) -> Evidence:
     offload = read_offload_stats(tables, number, steps.span_ns)
     loader_columns = loader_rows(columns(tables, "loaders"), number, offload)
     work = read_batch_work(tables, number, steps.rows) if loader_columns is not None else None
-    system, usage = of_host(columns(tables, "system")), columns(tables, "process_usage")
+    system = of_host(columns(tables, "system"), training_host(tables))
+    usage = columns(tables, "process_usage")
     processes, host = columns(tables, "processes"), read_host_usage(tables, steps.span_ns)
     folders = read_code_folders(columns(tables, "code_folders"))
     libraries = columns(tables, "library_loaders")

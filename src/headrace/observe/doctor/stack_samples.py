@@ -322,8 +322,7 @@ def read_code_folders(rows: Columns) -> CodeFolders:
 def recording_start_s(hosts: Columns, processes: Columns) -> float | None:
     """Return when the recording of a run began, in seconds since 1970; None if unknown.
 
-    Each host has its own clock, and no record says which host a process is on; so with several
-    hosts it is the earliest possible time.
+    Where the clocks of several hosts differ it is the earliest possible time.
     """
     if not hosts.count or not processes.count:
         return None

@@ -1,6 +1,7 @@
 """The collector process of a host: drains the rings of its processes and samples the host.
 
-It is a sidecar of the launcher, and ends, with all records closed, when its input is closed (by the
+On a host whose records another one keeps it fills an outbox (records/outbox.py), not a store. It is
+a sidecar of the launcher, and ends, with all records closed, when its input is closed (by the
 launcher, or because the launcher died), when it is no longer a child of the launcher, or on
 SIGTERM. It ignores Ctrl-C, because the ranks record until they have ended. A launcher that says so
 in its last message closes the records itself.
@@ -25,15 +26,17 @@ from headrace.observe.probe.process_cores import ProcessCores
 from headrace.observe.probe.process_usage import ProcessUsage, with_children
 from headrace.observe.probe.system_metrics import SystemSampler
 from headrace.records.collector import EXIT_CODE, LEAVES_STORE, Collector, fault_row
+from headrace.records.host_place import HostPlace
 from headrace.records.live_switch import LiveSwitch
+from headrace.records.outbox import OutboxStore
 from headrace.records.schema import (
     EVENTS,
     HOSTS,
-    LAUNCHER_HOST,
     PROCESS_CORES,
     PROCESS_USAGE,
     SCRIPT_ENDED,
 )
+from headrace.records.store import RecordStore
 
 _DRAIN_S = 0.5  # `live_reader.py` counts on it
 
@@ -41,11 +44,14 @@ _DRAIN_S = 0.5  # `live_reader.py` counts on it
 class CollectorProcess:
     """Drains the rings and samples the host until the launcher, its parent, ends it."""
 
-    def __init__(self, folder: Path, *, attempt: int, parent: SidecarParent) -> None:
+    def __init__(self, folder: Path, place: HostPlace, parent: SidecarParent) -> None:
         self._host = socket.gethostname()
+        self._place = place
         self._switch = LiveSwitch(folder)
         self._parent = parent
-        self._collector = Collector(folder, self._host)
+        self._collector = Collector(
+            folder, self._host, open_store=OutboxStore if place.is_elsewhere else RecordStore
+        )
         self._sampler = SystemSampler()
         self._processes = ProcessUsage()
         self._process_cores = ProcessCores()
@@ -55,7 +61,7 @@ class CollectorProcess:
         store = self._collector.store
         store.declare_system(self._sampler.columns)
         if store.is_empty(HOSTS):  # otherwise this one replaces a collector that was killed
-            self._collector.add(HOSTS, [self._row(attempt)])
+            self._collector.add(HOSTS, [self._row()])
         self._collector.drain()
 
     def run(self, wake: int) -> bool:
@@ -105,11 +111,12 @@ class CollectorProcess:
         self._collector.close(leaves_store=leaves_store)
         self._switch.remove()
 
-    def _row(self, attempt: int) -> tuple[Any, ...]:
-        limits = self._sampler.limits
+    def _row(self) -> tuple[Any, ...]:
+        limits, place = self._sampler.limits, self._place
         offset_ns = time.time_ns() - time.monotonic_ns()
         return (
-            self._host, limits.cores, limits.memory_bytes, offset_ns, attempt, LAUNCHER_HOST, "",
+            place.name or self._host, limits.cores, limits.memory_bytes, offset_ns, place.attempt,
+            place.number, place.group,
         )  # fmt: skip
 
     def _sample(self) -> None:
@@ -154,7 +161,7 @@ def main(parent: SidecarParent) -> int:
     wake = _wake_on_sigterm()
     raise_open_file_limit()  # each ring is one open file
     try:
-        process = CollectorProcess(folder, attempt=parent.request["attempt"], parent=parent)
+        process = CollectorProcess(folder, HostPlace(**parent.request["place"]), parent)
         last = (parent.read() if process.run(wake) else None) or {}
         process.note_end(last.get(EXIT_CODE))
         process.close(leaves_store=LEAVES_STORE in last)

@@ -19,10 +19,9 @@ class AllowedCores:
 
 
 def read_allowed_cores(process_cores: Columns, processes: Columns) -> AllowedCores | None:
-    """Return the cores that a run's processes may use, as they were last; None if not recorded.
+    """Return the cores that processes of one host may use, as they were last; None: not recorded.
 
-    Records do not say which host a process is on: where there are several, they are taken to be
-    alike. Workers that are bound one by one, each to cores of its own, are not limited together.
+    Workers that are bound one by one, each to cores of its own, are not limited together.
     """
     ranks = _numbers_of(process_cores, processes, "rank")
     workers = _numbers_of(process_cores, processes, "worker")

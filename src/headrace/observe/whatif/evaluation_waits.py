@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.observe.whatif.tables import Columns, Ints, Tables, columns, covered_before
+from headrace.observe.whatif.tables import Columns, Ints, covered_before
 
 
-def part_of_evaluation(
-    tables: Tables, between: Columns, evaluation: Columns
-) -> tuple[Columns, int]:
+def part_of_evaluation(between: Columns, evaluation: Columns) -> tuple[Columns, int]:
     """Return rows of time between epochs without what other ranks evaluate in, and that time.
 
     All ranks meet in the next step at the latest. Until then a rank waits for one that evaluates,
     and what it does itself meanwhile costs nothing.
 
     Args:
-        tables: Of the run.
         between: Rows of `steps` that are between epochs.
         evaluation: Rows of `steps` that are of evaluation.
 
     Returns:
         The rows, shorter by what was taken from their beginnings, without those that are nothing
-        else; and what was taken in all, in ns. Clocks of several hosts are not compared.
+        else; and what was taken in all, in ns.
     """
-    if columns(tables, "hosts").count != 1 or not (between.count and evaluation.count):
+    if not (between.count and evaluation.count):
         return between, 0
     meanwhile = _covered_by_others(between, evaluation)
     if not meanwhile.any():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from headrace.observe.whatif.tables import Columns, Tables, columns
-from headrace.records.schema import LAUNCHER_HOST
+from headrace.records.schema import LAUNCHER_HOST, pid_host
 from headrace.records.system_table import HOST_COLUMN
 
 
@@ -23,3 +23,15 @@ def rank_hosts(tables: Tables) -> dict[int, int]:
     ranks = columns(tables, "processes").having(role="rank")
     hosts = np.maximum(ranks["host"], LAUNCHER_HOST)
     return dict(zip(ranks["rank"].tolist(), hosts.tolist(), strict=True))
+
+
+def processes_on(rows: Columns, number: int) -> Columns:
+    """Return the rows about processes of one host, of a table with their ids."""
+    is_here = pid_host(rows["pid"]) == number
+    return rows if is_here.all() else rows.where(is_here)
+
+
+def training_host(tables: Tables) -> int:
+    """Return the number of the host with the most ranks; of several the first."""
+    hosts = list(rank_hosts(tables).values())
+    return min(hosts, key=lambda each: (-hosts.count(each), each), default=LAUNCHER_HOST)

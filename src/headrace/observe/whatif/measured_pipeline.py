@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from headrace.observe.whatif.allowed_cores import AllowedCores, read_allowed_cores
-from headrace.observe.whatif.hosts import of_host
+from headrace.observe.whatif.hosts import of_host, processes_on, training_host
 from headrace.observe.whatif.sampler_time import sampler_ns_of_fetches, sampler_ns_of_steps
 from headrace.observe.whatif.simulation import FULL, Pipeline
 from headrace.observe.whatif.tables import (
@@ -26,6 +26,7 @@ from headrace.observe.whatif.tables import (
 )
 from headrace.observe.whatif.train_steps import TrainSteps, read_steps
 from headrace.observe.whatif.worker_shares import WorkerShares, read_worker_shares
+from headrace.records.schema import LAUNCHER_HOST
 
 _CORE = re.compile(r"core_(\d+)_percent")
 _ACCELERATOR = re.compile(r"gpu_(\d+)_\w+")
@@ -65,39 +66,37 @@ class HostUsage:
 
 
 def read_host_usage(tables: Tables, span_ns: tuple[int, int] | None = None) -> HostUsage:
-    """Return the host's cores and how busy they were, in all of the run by default."""
-    hosts, processes = columns(tables, "hosts"), columns(tables, "processes")
-    known = hosts["cores"] if hosts.count else np.array([float("inf")])
-    allowed = read_allowed_cores(columns(tables, "process_cores"), processes)
-    ranks = len(np.unique(processes.having(role="rank")["rank"]))
-    distinct = max(len(np.unique(hosts["host"])), 1)
-    system = of_host(columns(tables, "system"))
+    """Return the host's cores and how busy they were, in all of the run by default.
+
+    Of several hosts it is the one with the most ranks.
+    """
+    number = training_host(tables)
+    hosts = columns(tables, "hosts")
+    here = np.maximum(hosts["number"], LAUNCHER_HOST) == number  # -1: of older records
+    launched = float(hosts["cores"][here].min(initial=np.inf))
+    processes, usage, process_cores = (
+        processes_on(columns(tables, name), number)
+        for name in ("processes", "process_usage", "process_cores")
+    )
+    allowed = read_allowed_cores(process_cores, processes)
+    system = of_host(columns(tables, "system"), number)
     listed = _listed_cores(system, allowed)
     busy = _busy_cores(system, listed, span_ns)
-    usage = columns(tables, "process_usage")
     children = usage.where(~np.isin(usage["pid"], processes["pid"]))
     run = _used_cores(usage, processes, span_ns)  # with processes that ranks started
     host = HostUsage(
-        cores=_usable_cores(float(known.min()), allowed, one_host=distinct == 1),
-        ranks=max(-(-max(ranks, 1) // distinct), 1),
+        cores=launched if allowed is None else allowed.count,
+        ranks=max(len(np.unique(processes.having(role="rank")["rank"])), 1),
         busy_cores=busy,
         rank_cores=_used_cores(usage, processes, span_ns, "rank"),
         foreign_cores=max(busy - run, 0.0) if busy is not None and run is not None else 0.0,
         child_cores=_used_cores(children, processes, span_ns) or 0.0,
         accelerators=len({found[1] for name in system if (found := _ACCELERATOR.fullmatch(name))}),
-        launched_cores=float(known.min()),
+        launched_cores=launched,
         worker_cores=allowed.workers if allowed is not None else float("inf"),
         pressure=_pressure(system, span_ns),
     )
     return _within_quota(host, listed=len(listed))
-
-
-def _usable_cores(launched: float, allowed: AllowedCores | None, *, one_host: bool) -> float:
-    """Return the cores that the run's processes may use, where `launched` are the launcher's."""
-    if allowed is None:
-        return launched
-    # A script may also free itself of what its launcher is bound to.
-    return allowed.count if one_host else min(launched, allowed.count)
 
 
 def _listed_cores(system: Columns, allowed: AllowedCores | None) -> list[str]:

@@ -151,7 +151,7 @@ def read_wall_time(tables: Tables, step_kind: str = "train") -> WallTime:
     ranks = _rank_times(tables, steps, fetches, processes, began_ns)
     open_times = tuple(each.open for each in ranks if each.open is not None)
     every_between = steps.where(is_between).followed_by(_last_rows(steps, ranks))
-    between, moved_ns = part_of_evaluation(tables, every_between, steps.where(is_evaluation))
+    between, moved_ns = part_of_evaluation(every_between, steps.where(is_evaluation))
     return WallTime(
         ranks=len(ranks),
         start_ns=sum(each.start_ns for each in ranks) + _wall_ns(steps, fetched.preloaded),
@@ -492,9 +492,9 @@ def _is_over(tables: Tables, rank: int, processes: Columns) -> bool:
 
 
 def _beginning_ns(tables: Tables, processes: Columns) -> int | None:
-    """Return when the run began; None on several hosts, whose clocks differ."""
-    hosts, system = columns(tables, "hosts"), columns(tables, "system")
-    if len(np.unique(hosts["host"].astype(str))) > 1 or not processes.count:
+    """Return when the run began; None without a process."""
+    system = columns(tables, "system")
+    if not processes.count:
         return None
     return int(min(processes["started_ns"].min(), system["t_ns"].min(initial=2**62)))
 

@@ -16,11 +16,11 @@ from headrace.observe.doctor.stack_samples import (
     read_code_folders,
     read_stack_samples,
 )
-from headrace.observe.whatif.hosts import of_host
+from headrace.observe.whatif.hosts import of_host, training_host
 from headrace.observe.whatif.tables import Columns, Flags, Floats, Tables, columns
 from headrace.observe.whatif.train_steps import phase_time_ns
 from headrace.observe.whatif.wall_time import OpenTime, read_open_times
-from headrace.records.schema import PHASES
+from headrace.records.schema import LAUNCHER_HOST, PHASES
 
 _LATE_FACTOR, _LATE_NS = 3.0, 2e9
 _FEWEST_SPANS = 3
@@ -417,7 +417,9 @@ class HostMetrics:
 
 def read_host_metrics(tables: Tables, window: TimeWindow) -> HostMetrics:
     """Return the metrics of the host from the window's last two seconds, or its last sample."""
-    rows, hosts = of_host(columns(tables, "system")), columns(tables, "hosts")
+    number = training_host(tables)
+    rows, hosts = of_host(columns(tables, "system"), number), columns(tables, "hosts")
+    here = hosts.where(np.maximum(hosts["number"], LAUNCHER_HOST) == number)
     rows = rows.where(rows["t_ns"] <= window.until_ns)
     if rows.count == 0:
         return HostMetrics()
@@ -428,7 +430,7 @@ def read_host_metrics(tables: Tables, window: TimeWindow) -> HostMetrics:
         io_wait=_share(rows, "io_wait_percent"),
         throttled=_share(rows, "cpu_throttled_percent"),
         memory_used_bytes=_mean(rows, "memory_used_bytes") if used is None else used,
-        memory_bytes=float(hosts["memory_bytes"][-1]) if hosts.count else None,
+        memory_bytes=float(here["memory_bytes"][-1]) if here.count else None,
         disk_read_bytes_per_s=_mean(rows, "disk_read_bytes_per_s"),
         received_bytes_per_s=_mean(rows, "net_received_bytes_per_s"),
         sent_bytes_per_s=_mean(rows, "net_sent_bytes_per_s"),

@@ -1,0 +1,140 @@
+"""Ranks on another machine are recorded with the others: a host with its own address and files."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from subprocess import Popen
+
+import numpy as np
+
+from headrace.observe.doctor.diagnosis import diagnose
+from headrace.observe.whatif.tables import columns
+from headrace.records.live_switch import LiveSwitch
+from headrace.records.reader import Records, open_records
+from headrace.records.schema import pid_host
+from jobs import eventually
+from machine import needs
+from network_hosts import NetworkHost, network_hosts
+
+pytestmark = needs("networks")
+
+TRAIN = """
+import os, pathlib, sys, time
+import torch, torch.distributed as dist
+from torch.utils.data import DataLoader, Dataset
+
+class Slow(Dataset):
+    def __len__(self):
+        return 64
+    def __getitem__(self, index):
+        end = time.perf_counter() + 0.004
+        while time.perf_counter() < end:
+            pass
+        return torch.ones(4)
+
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(Slow(), batch_size=4, num_workers=1, persistent_workers=True)
+going_on = torch.ones(1)
+while going_on.item():
+    for batch in loader:
+        model(batch).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    going_on[0] = not pathlib.Path(sys.argv[1], "stop").exists()
+    dist.all_reduce(going_on, op=dist.ReduceOp.MIN)
+dist.destroy_process_group()
+"""
+
+
+@contextmanager
+def job(folder: Path) -> Iterator[tuple[NetworkHost, list[Popen[bytes]], Records]]:
+    """Start a job of one rank on each of two hosts; the other one does not see the run folder."""
+    code, runs = folder / "code", folder / "runs"
+    code.mkdir()
+    runs.mkdir()
+    (code / "train.py").write_text(TRAIN)
+    (folder / "token").write_text("a-token-that-somebody-made\n")
+    joins = ["cluster", "join", "--group", "gpu", "--group", "gpu=2:cpus=1"]
+    joins += ["--token-file", str(folder / "token"), "--tracking-uri", "off"]
+    joins += ["--run-dir", str(runs / "b"), "--apply", "num_workers=2"]
+    with network_hosts(["one", "two"]) as (head, other):
+        jobs = [
+            host.start(
+                code, *joins, "--head", head.address, "train.py", str(folder),
+                empty=None if host is head else runs, GLOO_SOCKET_IFNAME="eth0",
+            )
+            for host in (other, head)
+        ]  # fmt: skip
+        yield head, jobs, Records(runs / "b", 1)
+
+
+def steps_of(records: Records, rank: int) -> int:
+    """Return how many steps of a rank are recorded; 0 before there are records."""
+    return columns(records, "steps").having(rank=rank, kind="train").count
+
+
+def test_a_rank_elsewhere_is_recorded_in_step_with_the_others(tmp_path: Path) -> None:
+    with job(tmp_path) as (head, jobs, records):
+        eventually(lambda: min(steps_of(records, rank) for rank in (0, 1)) > 60, "steps of both")
+        LiveSwitch(records.folder).on = False
+        switched = lambda: columns(records, "events").having(kind="switched", text="off")  # noqa: E731
+        eventually(lambda: switched().count == 2, "both hosts that are switched off")
+        (tmp_path / "stop").touch()
+        assert [each.wait(120) for each in jobs] == [0, 0], head.output(tmp_path / "code")
+        said = head.output(tmp_path / "code")
+    assert "was applied to no DataLoader" not in said
+    recorded = open_records(records.path)
+    hosts, processes = columns(recorded, "hosts"), columns(recorded, "processes")
+    assert dict(zip(hosts["number"].tolist(), hosts["instance_group"], strict=True))[1] == "gpu"
+    ranks = processes.having(role="rank")
+    assert sorted(zip(ranks["rank"].tolist(), ranks["host"].tolist(), strict=True)) in (
+        [(0, 0), (1, 1)], [(0, 1), (1, 0)],
+    )  # fmt: skip
+    assert (pid_host(processes["pid"]) == processes["host"]).all()
+    workers = processes.having(role="worker")
+    assert set(workers["worker"].tolist()) == {0, 1}, "--apply reaches both"
+    system = columns(recorded, "system")
+    assert set(system["host"].tolist()) == {0, 1}
+    check_clocks(recorded)
+    code = str(tmp_path / "code" / "train.py")
+    assert set(columns(recorded, "loaders")["file"]) == {code}, "a line of code has one name"
+    assert "waits for data" in diagnose(recorded).verdict.sentence
+
+
+def check_clocks(records: Records) -> None:
+    """Check that ranks leave the gradient sync of each step at about the same time.
+
+    They meet in each backward, so that a rank's step cannot end before the other's has begun.
+    """
+    steps = columns(records, "steps").having(kind="train")
+    first, second = (steps.having(rank=rank) for rank in (0, 1))
+    both = np.intersect1d(first["step"], second["step"])
+    assert len(both) > 20
+    ends, begins = ({}, {})
+    for rows in (first, second):
+        rank = int(rows["rank"][0])
+        inside = np.isin(rows["step"], both)
+        begins[rank] = rows["start_ns"][inside]
+        ends[rank] = begins[rank] + rows["wall_ns"][inside]
+    for rank in (0, 1):
+        late_ns = begins[1 - rank] - ends[rank]
+        assert late_ns.max() < 50_000_000, "clocks that agree to within a few milliseconds"
+
+
+def test_what_a_killed_rank_did_last_is_recorded(tmp_path: Path) -> None:
+    with job(tmp_path) as (_, jobs, records):
+        eventually(lambda: min(steps_of(records, rank) for rank in (0, 1)) > 10, "steps of both")
+        ranks = columns(records, "processes").having(role="rank")
+        (pid,) = (pid for pid in ranks["pid"].tolist() if pid_host(pid))
+        os.kill(pid % 2**32, signal.SIGKILL)
+        assert all(each.wait(120) for each in jobs)
+    recorded = open_records(records.path)
+    assert not recorded.live
+    assert min(steps_of(recorded, rank) for rank in (0, 1)) > 10
+    assert columns(recorded, "events").having(kind="probe-fault").count == 0
