@@ -11,6 +11,7 @@ from headrace.observe.doctor.diagnosis import diagnose
 from headrace.observe.doctor.evidence import gather_evidence
 from headrace.observe.doctor.findings import Finding
 from headrace.observe.doctor.rules import RULES
+from headrace.records.schema import RANK_ENDED
 from run_tables import MS, SCRIPT, Run, RunTables, play, stack
 
 LOOP = f"{SCRIPT}:50:<module>"
@@ -337,9 +338,20 @@ def test_ranks_that_take_different_numbers_of_steps():
     tables = play(healthy(ranks=2, cores=16))
     steps = tables.rows["steps"]
     tables.rows["steps"] = [row for row in steps if row["rank"] == 0 or row["step"] < 90]
+    # As of a run that goes on, the other rank's records may only be late.
+    assert found(tables, "unequal-steps") is None
+    for rank in (0, 1):
+        tables.add("events", rank=rank, kind=RANK_ENDED)
     unequal = found(tables, "unequal-steps")
     assert unequal is not None
     assert unequal.evidence["fewest_steps"] == 88
+
+
+def test_a_rank_that_lags_behind_takes_fewer_steps_also_while_the_run_goes_on():
+    tables = play(healthy(ranks=2, cores=16))
+    steps = tables.rows["steps"]
+    tables.rows["steps"] = [row for row in steps if row["rank"] == 0 or row["step"] % 2]
+    assert found(tables, "unequal-steps") is not None
 
 
 def test_a_first_batch_that_takes_long():

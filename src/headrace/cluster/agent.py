@@ -93,6 +93,7 @@ and which overrides were applied."""
 _RECORDS_EVERY_S = 0.5  # as often as a collector writes some
 _COLLECTOR_POLL_S = 0.05
 _COLLECTOR_S = 15.0  # after its program: for a collector to write the last rows
+_SENDING_S = 60.0  # after its program: for the driver, whose disk may be full, to take them in
 _WAIT_S = 1.0  # longest wait of `report`; the driver takes a host that does not answer for lost
 _MAX_QUEUED_LINES = 4096  # not fetched yet; beyond that the program's pipes fill up
 _OUTPUT_DRAIN_S = 5.0
@@ -246,7 +247,9 @@ class HostAgent:
 
     def _recorded(self, received: int) -> list[SentLine]:
         now_s = time.monotonic()
-        if now_s < self._recorded_s + _RECORDS_EVERY_S and self._ended_s is None:
+        if self._ended_s is None and now_s < self._recorded_s + _RECORDS_EVERY_S:
+            return []
+        if self._ended_s is not None and now_s > self._ended_s + _SENDING_S:
             return []
         self._recorded_s = now_s
         records = latest_records(self._own_folder())

@@ -127,7 +127,7 @@ class HostCommands:
         """
         is_here = agent.facts.is_drivers
         if not self.has_driver:
-            self.recorded()
+            self.recorded(agents)
         logs = str(self.folder.logs(self.attempt.number)) if is_here else "{logs}"
         has_ranks = not self._runs_without_ranks(agent)
         module = "headrace.jobs.torchrun" if has_ranks else "headrace.jobs.hosts.script_runner"
@@ -154,13 +154,15 @@ class HostCommands:
         """Return a host's address in the layout; None: there is no platform contract."""
         return None if self._plan is None else self._plan.addresses[self._name(agents, agent)]
 
-    def recorded(self) -> dict[str, str | None]:
+    def recorded(self, agents: Sequence[PlacedAgent]) -> dict[str, str | None]:
         """Return the variables that have all ranks on this machine recorded together.
 
         The recording begins here, which takes in also what other machines record.
         """
         if self._recording is None:
-            here = HostPlace(attempt=self.attempt.number)
+            groups = {agent.host.group or "" for agent in agents if agent.facts.is_drivers}
+            group = groups.pop() if len(groups) == 1 else ""
+            here = HostPlace(attempt=self.attempt.number, group=group)
             self._recording = Recording(self.folder, here, self.job.spec.recording)
         return self._recording.environment()
 
@@ -240,7 +242,7 @@ class HostCommands:
     def _here(self, agents: Sequence[PlacedAgent], variables: Mapping[str, str]) -> dict[str, str]:
         """Return the variables of ranks on this machine, which are recorded together."""
         variables_here = {**env.whole_environment(), env.RUN_DIR.name: str(self.folder.path)}
-        recorded = self.recorded()
+        recorded = self.recorded(agents)
         here = sum(agent.facts.is_drivers for agent in agents)
         ranks = self.job.ranks_here * here
         if ranks > 1:  # emulated hosts share the machine's cores

@@ -11,6 +11,7 @@ from typing import Any
 
 from headrace.cluster.agent import AgentReport, FileGrowth, append_growths
 from headrace.cluster.ray_cluster import PlacedAgent
+from headrace.core.console import print_status
 from headrace.core.errors import RecordsError
 from headrace.core.overrides import APPLIED
 from headrace.records.host_place import HostPlace
@@ -65,6 +66,7 @@ class HostRecords:
         self._records = folder.records(attempt.number)
         self._numbers: dict[str, int] = {}  # of hosts on other machines, by name
         self._by_agent: dict[Any, _SentByHost] = {}
+        self._has_said_full = False
         self._marks: list[FileGrowth] = []  # not written yet
         self._switch: LiveSwitch | None = None
         self._sent_state: SwitchState | None = None
@@ -93,8 +95,15 @@ class HostRecords:
         if agent.actor not in self._by_agent:
             writer = SentRowsWriter(self._records / RINGS, place.number)
             self._by_agent[agent.actor] = _SentByHost(writer, agent.facts.folder, self._working_dir)
-        with suppress(OSError):
+        try:
             self._by_agent[agent.actor].take(report)
+        except OSError as error:
+            if not self._has_said_full:
+                self._has_said_full = True
+                print_status(
+                    f"what {place.name} records cannot be written: {error}. It is tried again "
+                    "until a minute after its ranks have ended: make room."
+                )
         self._marks += report.applied
         with suppress(OSError):
             append_growths(self._run / APPLIED, self._marks)

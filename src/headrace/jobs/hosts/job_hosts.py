@@ -272,7 +272,7 @@ class RayHosts:
         """Return the variables of a host's ranks for Ray, and for the offload hosts."""
         is_here = agent.facts.is_drivers
         found = ray_variables(
-            self.ray_api, self.working_dir, self.programs.recorded() if is_here else {},
+            self.ray_api, self.working_dir, self.programs.recorded(agents) if is_here else {},
             is_here=is_here, is_driver=self.options.driver,
             devices_reserved=not self.options.driver
             and any(one.host.gpus for one in (agents if is_here else [agent])),

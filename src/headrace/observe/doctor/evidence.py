@@ -417,9 +417,8 @@ def gather_evidence(tables: Tables) -> Evidence:
     offload = read_offload_stats(tables, number, steps.span_ns)
     loader_columns = loader_rows(columns(tables, "loaders"), number, offload)
     work = read_batch_work(tables, number, steps.rows) if loader_columns is not None else None
-    system = of_host(columns(tables, "system"), training_host(tables))
-    usage = columns(tables, "process_usage")
-    processes, host = columns(tables, "processes"), read_host_usage(tables, steps.span_ns)
+    usage, processes = columns(tables, "process_usage"), columns(tables, "processes")
+    host = read_host_usage(tables, steps.span_ns)
     folders = read_code_folders(columns(tables, "code_folders"))
     libraries = columns(tables, "library_loaders")
     loader = None if loader_columns is None else training_loader(loader_columns, libraries, folders)
@@ -465,7 +464,7 @@ def gather_evidence(tables: Tables) -> Evidence:
         copies=columns(tables, "device_copies"),
         batches=columns(tables, "batches").having(loader=number),
         events=columns(tables, "events"),
-        system=system,
+        system=of_host(columns(tables, "system"), training_host(tables)),
         usage=usage,
     )
 

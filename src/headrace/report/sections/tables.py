@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from headrace.core.units import format_bytes, format_seconds
+from headrace.observe.whatif.hosts import of_host
 from headrace.observe.whatif.tables import Columns, Flags, columns
 from headrace.records.run_folder import Attempt
-from headrace.records.schema import RANK_ENDED, SCRIPT_ENDED
+from headrace.records.schema import LAUNCHER_HOST, RANK_ENDED, SCRIPT_ENDED
 from headrace.report.formatting import (
     UNKNOWN,
     format_count,
@@ -303,8 +304,17 @@ def _hosts(data: PageData) -> Iterable[tuple[str, Child]]:
         has = f"{hosts['cores'][at]:g} cores and {memory} of memory that the run may use"
         yield "Host", f"{hosts['host'][at]}: {has}"
     system = columns(data.tables, "system")
-    gpus = [name for name in system if re.fullmatch("gpu_.*_memory_bytes", name)]
-    yield "GPUs", format_count(len(gpus), "GPU") if gpus else "none recorded"
+    gpus = sum(
+        _gpu_count(of_host(system, max(number, LAUNCHER_HOST)))
+        for number in np.unique(hosts["number"]).tolist()
+    )
+    yield "GPUs", format_count(gpus, "GPU") if gpus else "none recorded"
+
+
+def _gpu_count(samples: Columns) -> int:
+    """Return how many GPUs of a host were sampled: other hosts' columns are empty."""
+    names = [name for name in samples if re.fullmatch("gpu_.*_memory_bytes", name)]
+    return sum(bool((samples[name] >= 0).any()) for name in names)
 
 
 def _recorded(data: PageData) -> Iterable[tuple[str, Child]]:

@@ -17,11 +17,12 @@ from headrace.observe.doctor.stack_samples import (
     find_cause,
     samples_during,
 )
-from headrace.observe.whatif.tables import Columns, Flags
+from headrace.observe.whatif.tables import Columns, Flags, Ints
 from headrace.observe.whatif.train_steps import TrainSteps
-from headrace.records.schema import PHASES
+from headrace.records.schema import PHASES, RANK_ENDED
 
 _MUCH_OF_IT = 0.3
+_LATE_NS = 5_000_000_000
 
 
 @rule
@@ -383,6 +384,27 @@ def _slow_rank_cause(evidence: Evidence, rank: int, phase: str) -> Cause | None:
     )
 
 
+def _fewest_and_most(ranks: Ints) -> tuple[int, int]:
+    """Return how often the rarest and the most frequent rank stand in an array."""
+    _, counts = np.unique(ranks, return_counts=True)
+    return int(counts.min()), int(counts.max())
+
+
+def _are_equal(least: int, most: int) -> bool:
+    return most - least < max(3, 0.02 * most)
+
+
+def _comparable_ranks(evidence: Evidence) -> Ints:
+    """Return the rank of each step that ended before the records of a rank may go on."""
+    steps = evidence.steps
+    ranks, ends_ns = steps.rows["rank"], steps.rows["start_ns"] + steps.rows["wall_ns"]
+    ended = np.unique(evidence.events.having(kind=RANK_ENDED)["rank"])
+    common_ns = min(int(ends_ns[ranks == rank].max()) for rank in steps.ranks)
+    if np.isin(steps.ranks, ended).all() or int(ends_ns.max()) - common_ns >= _LATE_NS:
+        return np.asarray(ranks)
+    return np.asarray(ranks[ends_ns <= common_ns])
+
+
 _EQUAL_SHARES = Remedy(
     name="equal-shares",
     change="the same number of batches on every rank",
@@ -396,13 +418,14 @@ def check_unequal_steps(evidence: Evidence) -> Finding | None:
     """Ranks take different numbers of steps, so some end while others wait for them.
 
     Fires where the numbers differ by at least 3 and 2 %: a run that was stopped differs by a step.
+    While a run goes on, its ranks are compared up to where the records of all of them reach: those
+    of another host arrive later, by up to some seconds.
     """
     steps = evidence.steps
     if not evidence.enough or len(steps.ranks) < 2:
         return None
-    _, counts = np.unique(steps.rows["rank"], return_counts=True)
-    most, least = int(counts.max()), int(counts.min())
-    if most - least < max(3, 0.02 * most):
+    least, most = _fewest_and_most(steps.rows["rank"])
+    if _are_equal(least, most) or _are_equal(*_fewest_and_most(_comparable_ranks(evidence))):
         return None
     return evidence.finding(
         f"ranks take between {least:,} and {most:,} steps",
