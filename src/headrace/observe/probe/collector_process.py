@@ -143,7 +143,10 @@ class CollectorProcess:
         is_on = self._switch.on
         if is_on != self._was_on:
             state = "on" if is_on else "off"
-            self._collector.add(EVENTS, [(-1, time.monotonic_ns(), "switched", state, 0.0)])
+            # Of the whole job the launcher's host says so.
+            kind = "host-switched" if self._place.is_elsewhere else "switched"
+            text = f"{state}: {self._place.name}" if self._place.is_elsewhere else state
+            self._collector.add(EVENTS, [(-1, time.monotonic_ns(), kind, text, 0.0)])
             self._was_on = is_on
 
     def _drain(self) -> None:
