@@ -14,9 +14,9 @@ import numpy as np
 from headrace.observe.doctor.diagnosis import diagnose
 from headrace.observe.whatif.tables import columns
 from headrace.observe.whatif.train_steps import read_steps
+from headrace.records.host_place import pid_host
 from headrace.records.live_switch import LiveSwitch
 from headrace.records.reader import Records, open_records
-from headrace.records.schema import pid_host
 from jobs import eventually
 from machine import needs
 from network_hosts import NetworkHost, network_hosts

@@ -39,10 +39,10 @@ FRONTS = """
     jobs.sync.sync_process jobs.torchrun jobs.torchrun_args jobs.torchrun_process jobs.tune
     observe.whatif.measured_pipeline offload.connection offload.proxy offload.server
     offload.unauthenticated platforms.instance_groups platforms.sagemaker records.collector
-    records.layout records.live_reader records.live_switch records.outbox records.reader
-    records.ring records.run_folder records.schema records.sent_rows records.span_reader
-    records.system_table report.page report.sections.diagnosis report.top.run_watcher
-    report.top.screen
+    records.host_place records.layout records.live_reader records.live_switch records.outbox
+    records.reader records.ring records.run_folder records.schema records.sent_rows
+    records.span_reader records.system_table report.page report.sections.diagnosis
+    report.top.run_watcher report.top.screen
 """.split()  # noqa: SIM905 - names, as a paragraph
 """What other packages import, or run: checked below."""
 PURE = """

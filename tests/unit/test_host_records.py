@@ -131,8 +131,8 @@ def test_another_host_s_switch_follows_until_the_attempt_ends(tmp_path: Path):
     ):
         change()
         records.follow_switch([other])
-    told = [(each.on, each.interval_s, each.deep_s > 0, each.deep_count) for each in sent]
-    assert told == [
+    states = [(each.on, each.interval_s, each.deep_s > 0, each.deep_count) for each in sent]
+    assert states == [
         (True, 0.5, False, 0), (False, 0.5, False, 0), (False, 0.1, False, 0),
         (False, 0.1, True, 1), (False, 0.1, False, 1),
     ]  # fmt: skip

@@ -12,10 +12,11 @@ import pytest
 
 from headrace.observe.whatif.hosts import processes_on, training_host
 from headrace.observe.whatif.tables import columns
+from headrace.records.host_place import job_pid, pid_host
 from headrace.records.layout import RINGS
 from headrace.records.outbox import SentLine
 from headrace.records.reader import Records
-from headrace.records.schema import EVENTS, HOSTS, PROCESSES, TABLES, Table, job_pid, pid_host
+from headrace.records.schema import EVENTS, HOSTS, PROCESSES, TABLES, Table
 from headrace.records.sent_rows import SentRowsWriter, sent_row_files
 from machine import needs
 from records_folders import collector_of
@@ -86,7 +87,11 @@ def test_samples_have_their_host_and_columns_of_their_own(tmp_path: Path):
     "damaged",
     [
         "[", "[]", "{}", '{"tables": {"4711": []}, "system": []}',
-        '{"tables": {"9": [[1]]}, "system": []}', '{"tables": {}, "system": [[["t_ns"], []]]}',
+        '{"tables": {"9": [[1]]}, "system": []}',
+        '{"tables": {"8": [[-1, 3, 4, "x", 0.0]]}, "system": []}',
+        '{"tables": {}, "system": [[["t_ns", "host", "of_a_newer_version"], [1, 0, 2]]]}',
+        '{"tables": {}, "system": [[["t_ns", "host", "core_0_percent"], [1, 0, "x"]]]}',
+        '{"tables": {}, "system": [[["t_ns"], []]]}',
     ],
 )  # fmt: skip
 def test_a_line_that_cannot_be_read_costs_itself_alone(tmp_path: Path, damaged: str):

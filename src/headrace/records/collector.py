@@ -102,6 +102,7 @@ class Collector:
         self._unopened: set[str] = set()  # rings whose open error is recorded
         self._unfinished: list[Path] = []
         self._sent: dict[str, SentRowsReader] = {}
+        self._took_in = False  # whether the last drain did so with rows of other hosts
         self._waiting: list[Callable[[], None]] = []
         self._last_check_s = 0.0
         try:
@@ -128,13 +129,14 @@ class Collector:
         """Move what the rings hold to the store and return how many rows that was.
 
         A ring is removed once it is empty and its writer has ended, with `last` in any case. If the
-        store cannot be written (sqlite3.Error), the rows stay in the rings for the next drain.
+        store cannot be written (sqlite3.Error), or other hosts' rows not be read (OSError), all of
+        them stay for the next drain.
         """
         self._find_rings()
         self._check_writers(now=last)
         try:
             count = self._move(last=last)
-        except sqlite3.Error:
+        except (sqlite3.Error, OSError):
             # The readers are ahead of the store: reopened, they start at its positions.
             for source in self._rings.values():
                 source.reader.close()
@@ -166,7 +168,7 @@ class Collector:
             time.sleep(_POLL_S)
             self.drain()
             self._check_writers(now=True)
-        while self._has_sent_rows():
+        while self._took_in:
             self.drain()
         self.drain(last=True)
         for path in self._unfinished:  # their writers died at once
@@ -227,6 +229,7 @@ class Collector:
     def _move(self, *, last: bool) -> int:
         rings = list(self._rings.values())
         sent = self._read_sent()
+        self._took_in = bool(sent)
         count = sum([source.read() for source in rings])
         changed = [source for source in rings if source.has_moved]
         if not (changed or sent or self._waiting or last or any(source.faults for source in rings)):
@@ -256,8 +259,8 @@ class Collector:
             if path.name not in self._sent:
                 position = ring_position(self.store.connection, path.name, 0).read or 0
                 self._sent[path.name] = SentRowsReader(path, position)
-        unread = [reader for reader in self._sent.values() if reader.has_lines()]
-        return [(reader, reader.read()) for reader in unread]
+        read = [(reader, reader.read()) for reader in self._sent.values()]
+        return [(reader, found) for reader, found in read if found is not None]
 
     def _add_sent(self, found: SentRows) -> None:
         for table, rows in found.rows.values():
@@ -267,13 +270,10 @@ class Collector:
             self.store.add_system(columns, values)
         self.store.add(EVENTS, [fault_row(text) for text in found.faults])
 
-    def _has_sent_rows(self) -> bool:
-        return any(reader.has_lines() for reader in self._sent.values())
-
     def _remove_sent(self, *, last: bool) -> None:
         """Remove the files that are taken in and complete; with `last` all of them."""
         for name, reader in list(self._sent.items()):
-            if last or (reader.is_followed and not reader.has_lines()):
+            if last or (reader.is_followed and reader.is_at_end()):
                 reader.path.unlink(missing_ok=True)
                 with suppress(sqlite3.Error), self.store.transaction():  # it only takes room
                     self.store.forget_file(name)

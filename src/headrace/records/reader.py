@@ -201,10 +201,13 @@ class _UndrainedRings:
         for path in self._sent:
             position = _stored_position(connections, path.name, 0).read or 0
             reader = SentRowsReader(path, position)
-            while reader.has_lines():
-                found += reader.read().rows.get(number, (None, []))[1]
-            if strict and not path.exists():  # its rows are in the store, and it has no position
-                raise _RingMoved
+            try:
+                while (read := reader.read()) is not None:
+                    found += read.rows.get(number, (None, []))[1]
+                reader.is_at_end()  # raises where it was taken in, and its position dropped
+            except FileNotFoundError:
+                if strict:
+                    raise _RingMoved from None
         return found
 
 

@@ -5,8 +5,8 @@ columns, and docs/records.md is generated from it.
 
 Times are nanoseconds of the monotonic clock (CLOCK_MONOTONIC) of the launcher's host; those of
 other hosts are converted, to within some milliseconds. The table `hosts` has the offset from Unix
-time. Process ids of other hosts than the launcher's have the host's number in front (`job_pid`).
-Text is stored once a process, and frames have its number (see `ring.py`).
+time. Process ids of other hosts than the launcher's have the host's number in front (see
+`host_place.py`). Text is stored once a process, and frames have its number (see `ring.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from headrace.core.errors import RecordsError
 
@@ -52,17 +52,6 @@ class RowLimits:
 
 _TIMES = {"start_ns", "end_ns", "at_ns", "t_ns", "started_ns", "created_ns"}
 _PIDS = {"pid", "parent_pid"}
-_HOST_BITS = 32  # Linux has process ids of 22 bits
-
-
-def job_pid(pid: int, host: int) -> int:
-    """Return a process id of a host as the records have it: no two processes share one."""
-    return pid if pid < 0 else host << _HOST_BITS | pid
-
-
-def pid_host(pid: Any) -> Any:
-    """Return the number of the host of a process id in the records, or of an array of them."""
-    return pid >> _HOST_BITS
 
 
 @dataclass(frozen=True)
@@ -116,7 +105,7 @@ PROCESSES = Table(
     "a process of the run that records: a rank, or a worker of one of its loaders",
     (
         Field("pid", "process id; of other hosts than the launcher's plus 2^32 times `host`"),
-        Field("parent_pid", "process id of what started it, likewise"),
+        Field("parent_pid", "process id of what started it, in the same way"),
         Field("role", "rank or worker", "text"),
         _RANK,
         Field("loader", "for a worker, its loader's number in the rank; -1 for a rank"),

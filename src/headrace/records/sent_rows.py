@@ -12,16 +12,19 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from headrace.core.errors import RecordsError
 from headrace.records import system_table
+from headrace.records.host_place import job_pid
 from headrace.records.outbox import SentLine
-from headrace.records.schema import HOSTS, PROCESSES, TABLES_BY_NUMBER, Table, job_pid
+from headrace.records.schema import HOSTS, PROCESSES, TABLES_BY_NUMBER, Table
 
 SUFFIX = ".rows"
 _FILE_BYTES = 4 << 20  # then the next file is begun, and this one can be removed
 _READ_BYTES = 8 << 20  # in one drain; the rest follows in the next
+_TYPES = {"int": (int,), "float": (int, float), "text": (str,)}
 _UNIX_OFFSET, _HOST = HOSTS.columns.index("unix_offset_ns"), PROCESSES.columns.index("host")
 
 
@@ -85,12 +88,15 @@ class SentRowsReader:
         self.path = path
         self.position = position
 
-    def read(self) -> SentRows:
-        """Return the rows of complete lines that follow the position, which moves on.
+    def read(self) -> SentRows | None:
+        """Return the rows of the complete lines after the position, which moves on; None: no line.
 
         At most 8 MiB are read, or one line. A line that cannot be read is a fault, and passed over.
+        OSError: the file cannot be read, such as one that was removed.
         """
-        content = self._next_lines()
+        content = b"" if self.is_at_end() else self._next_lines()
+        if not content:
+            return None
         self.position += len(content)
         found = SentRows()
         for line in content.splitlines():
@@ -100,14 +106,9 @@ class SentRowsReader:
                 found.faults.append(f"{self.path.name}: a line of another host is lost: {error}")
         return found
 
-    def has_lines(self) -> bool:
-        """Return whether complete lines follow the position."""
-        try:
-            if self.path.stat().st_size <= self.position:
-                return False
-            return bool(self._next_lines())
-        except FileNotFoundError:
-            return False
+    def is_at_end(self) -> bool:
+        """Return whether nothing follows the position."""
+        return self.path.stat().st_size <= self.position
 
     @property
     def is_followed(self) -> bool:
@@ -147,6 +148,9 @@ def _row_here(table: Table, row: list[Any], host: int, offset_ns: int) -> tuple[
     """Return a row with this host's times, and the process ids and host number of the job."""
     if len(row) != len(table.fields):
         raise RecordsError(f"{table.name} has {len(table.fields)} columns, and not {len(row)}")
+    for value, column in zip(row, table.fields, strict=True):
+        if not isinstance(value, _TYPES[column.kind]):
+            raise RecordsError(f"{table.name}.{column.name} cannot be {value!r}")
     for index in table.time_indexes:
         if row[index] > 0:  # else it is unknown
             row[index] += offset_ns
@@ -163,6 +167,10 @@ def _sample_here(
     columns: Sequence[str], row: Sequence[float | None], host: int, offset_ns: int
 ) -> list[float | None]:
     """Return a row of `system` with this host's time, and the number of its host."""
+    for name, value in zip(columns, row, strict=True):
+        system_table.column_description(name)  # KeyError: a column of another version
+        if not isinstance(value, (int, float, NoneType)):
+            raise RecordsError(f"{system_table.NAME}.{name} cannot be {value!r}")
     values = dict(zip(columns, row, strict=True))
     taken_ns = values[system_table.TIME_COLUMN]
     values[system_table.TIME_COLUMN] = None if taken_ns is None else int(taken_ns) + offset_ns

@@ -70,7 +70,7 @@ class HostRecords:
         self._marks: list[FileGrowth] = []  # not written yet
         self._switch: LiveSwitch | None = None
         self._sent_state: SwitchState | None = None
-        self._told: set[Any] = set()  # the agents that know of it
+        self._informed: set[Any] = set()  # the agents that know of it
 
     def place(self, agent: PlacedAgent) -> HostPlace | None:
         """Return a host's place in the records; None for one on the driver's machine."""
@@ -117,10 +117,10 @@ class HostRecords:
             return
         if self._sent_state is None or _differ(state, self._sent_state):
             self._sent_state = state
-            self._told.clear()
+            self._informed.clear()
         for agent in others:
-            if agent.actor not in self._told and self.received(agent):  # its switch is there
-                self._told.add(agent.actor)
+            if agent.actor not in self._informed and self.received(agent):  # its switch is there
+                self._informed.add(agent.actor)
                 agent.actor.switch_recording.remote(state)
 
     def _state(self) -> SwitchState | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from headrace.observe.whatif.tables import Columns, Tables, columns
-from headrace.records.schema import LAUNCHER_HOST, pid_host
+from headrace.records.host_place import pid_host
+from headrace.records.schema import LAUNCHER_HOST
 from headrace.records.system_table import HOST_COLUMN
 
 
