@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import subprocess
 from pathlib import Path
@@ -111,6 +112,24 @@ def test_torchrun_restarts_ranks_and_the_end_is_reported(tmp_path: Path):
     assert str(logs / "restart-1" / "rank-1.stderr") in tail
     (attempt,) = attempts_of(tmp_path / "here")
     assert (attempt["world_size"], attempt["exit_code"]) == (2, 1)
+
+
+CRASHING = """
+import ctypes, os, sys
+
+if os.environ["RANK"] == "1":
+    ctypes.string_at(0)
+"""
+
+
+def test_a_rank_that_crashes_in_native_code_is_reported_with_its_line(tmp_path: Path):
+    (tmp_path / "train.py").write_text(CRASHING)
+    ended = run_job(tmp_path, "--nproc-per-node=2", "train.py")
+    assert ended.returncode == 128 + signal.SIGSEGV
+    tail = ended.stderr[ended.stderr.index("headrace: rank 1 failed") :]
+    assert "killed by SIGSEGV (exit code 139)" in tail.splitlines()[0]
+    assert "Fatal Python error: Segmentation fault" in tail
+    assert f'File "{tmp_path / "train.py"}", line 5 in <module>' in tail
 
 
 GROWING = """

@@ -125,6 +125,38 @@ def test_a_long_traceback_is_cut_in_its_middle(tmp_path: Path):
     assert lines[-1] == "End"
 
 
+CRASH = """
+import ctypes, threading
+
+def decode():
+    ctypes.string_at(0)
+
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+print("terminate called", file=__import__("sys").stderr, flush=True)
+decode()
+"""
+
+
+def test_a_crash_in_native_code_is_reported_with_the_stack_of_its_thread(tmp_path: Path):
+    script = tmp_path / "train.py"
+    script.write_text(CRASH)
+    crashed = subprocess.run(
+        [sys.executable, "-X", "faulthandler", script], capture_output=True, check=False
+    )
+    log = tmp_path / "log"
+    handled = b"Traceback (most recent call last):\nOldError: handled\n"
+    log.write_bytes(handled + b"epoch 2\n" * 9 + crashed.stderr)
+    found = last_traceback(log).splitlines()
+    assert found[:3] == ["epoch 2", "epoch 2", "terminate called"]
+    assert found[3] == "Fatal Python error: Segmentation fault"
+    assert found[4].startswith("Current thread ")
+    assert f'  File "{script}", line 5 in decode' in found
+    assert f'  File "{script}", line 9 in <module>' in found[-1:]  # no other thread, no list
+
+    log.write_bytes(crashed.stderr + b"restarted\n" + handled)
+    assert last_traceback(log).endswith("OldError: handled")
+
+
 FULL_DISK = """
 import sys
 from pathlib import Path

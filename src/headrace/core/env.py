@@ -55,6 +55,7 @@ LOCAL_WORLD_SIZE = Variable("LOCAL_WORLD_SIZE", "how many ranks this host has (t
 RESTART_COUNT = Variable("TORCHELASTIC_RESTART_COUNT", "how often torchrun restarted the ranks")
 TORCHRUN_ID = Variable("TORCHELASTIC_RUN_ID", "the job that this process is a rank of (torchrun)")
 ERROR_FILE = Variable("TORCHELASTIC_ERROR_FILE", "where a rank says why it failed (torchrun)")
+FAULT_HANDLER = Variable("PYTHONFAULTHANDLER", "a crash prints the Python stack (Python)")
 OMP_NUM_THREADS = Variable("OMP_NUM_THREADS", "threads of one process in torch's CPU kernels")
 OTHER_THREADS = _variables_of(
     "threads of one process in a library",

@@ -22,6 +22,10 @@ _TRACEBACK = "Traceback (most recent call last):"
 # How Python joins the tracebacks of an exception and its cause.
 _CHAINS = ("direct cause of the following exception:", "another exception occurred:")
 _TORCHS_PREFIX = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)  # of each traceback line
+# How Python's faulthandler begins, and its part about the thread that caused the signal.
+_FATAL_ERROR = re.compile(r"^Fatal Python error: .*$", re.MULTILINE)
+_CURRENT_THREAD = re.compile(r"^Current thread .*\n(?: .*\n?)*", re.MULTILINE)
+_LINES_BEFORE_FATAL = 3  # what native code itself prints, such as an exception of C++
 _EXCERPT_BYTES = 64 * 1024
 _EXCERPT_LINES = 40
 
@@ -92,7 +96,10 @@ def describe_exit(returncode: int, *, had_to_stop: bool = False) -> str:
 
 
 def last_traceback(log: Path) -> str:
-    """Return the last traceback in a log, or its last lines; "" where there is no log."""
+    """Return the last traceback in a log, or its last lines; "" where there is no log.
+
+    Of a crash in native code it is that of the thread that crashed, as faulthandler wrote it.
+    """
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - _EXCERPT_BYTES))
@@ -100,9 +107,10 @@ def last_traceback(log: Path) -> str:
     except FileNotFoundError:
         return ""
     start = _traceback_offset(text)
-    if start is None:
+    fatal = _fatal_error(text, start or 0)
+    if start is None and fatal is None:
         return "\n".join(text.rstrip().splitlines()[-10:])
-    lines = text[start:].rstrip().splitlines()
+    lines = (fatal or text[start:]).rstrip().splitlines()
     if len(lines) > _EXCERPT_LINES:
         half = _EXCERPT_LINES // 2
         lines = [*lines[:half], f"  ... {len(lines) - 2 * half} lines ...", *lines[-half:]]
@@ -156,6 +164,16 @@ def _traceback_offset(text: str) -> int | None:
             break
         found = before
     return text.rfind("\n", 0, found) + 1 if found >= 0 else None
+
+
+def _fatal_error(text: str, after: int) -> str | None:
+    """Return the last fatal error that Python wrote beyond an offset, if it did."""
+    found = list(_FATAL_ERROR.finditer(text, after))
+    if not found:
+        return None
+    before = text[after : found[-1].start()].splitlines()[-_LINES_BEFORE_FATAL:]
+    thread = _CURRENT_THREAD.search(text, found[-1].end())
+    return "\n".join([*before, found[-1].group(), thread.group() if thread else ""])
 
 
 TIME_LIMIT_REASON = "MaxRuntimeExceeded"

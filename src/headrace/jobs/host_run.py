@@ -306,7 +306,9 @@ class HostRun:
     def start(self) -> dict[str, str | None]:
         """Start recording and sync; return the script's variables, None for one to remove."""
         assert self._sync is not None
-        environment = {**self.script_env.environment, **self._sync.environment()}
+        # Python's faulthandler is on, so that a crash in native code leaves the Python stack.
+        crashes = {env.FAULT_HANDLER.name: env.FAULT_HANDLER.get() or "1"}
+        environment = {**crashes, **self.script_env.environment, **self._sync.environment()}
         if self.record is not None:
             self._recording = self.record()
         self._sync.start()
