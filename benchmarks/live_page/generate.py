@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from headrace.records.host_place import job_pid
 from headrace.records.parquet_tables import close_store
 from headrace.records.run_folder import RunFolder
 from headrace.records.schema import (
@@ -77,7 +78,7 @@ class Cluster:
                 for host in range(self.hosts)
             ])  # fmt: skip
             for rank in range(self.ranks):
-                host, first = int(self.rank_hosts[rank]), 1000 * rank
+                host, first = int(self.rank_hosts[rank]), self._pid(rank)
                 self.store.add(PROCESSES, [
                     (first + 1 + worker, first, "rank" if worker < 0 else "worker", rank,
                      -1 if worker < 0 else 0, worker, self.ranks, BEGAN_NS, 1, host)
@@ -87,6 +88,10 @@ class Cluster:
                     rank, 0, "torch", "Scenes", "map", WORKERS, 2, 32, 1, 1, 1, "fork",
                     "/home/ann/train.py", 40, BEGAN_NS,
                 )])  # fmt: skip
+
+    def _pid(self, rank: int) -> int:
+        """Return the process id of a rank, which those of its workers follow."""
+        return job_pid(1000 * (rank + 1), int(self.rank_hosts[rank]))
 
     def chunk(self, second: int) -> None:
         """Write half a minute."""
@@ -147,10 +152,11 @@ class Cluster:
     def _stacks(self, start: int) -> None:
         rows = []
         for rank in range(self.ranks):
+            first = self._pid(rank)
             for worker in range(-1, WORKERS):
                 phase, loader = ("forward", -1) if worker < 0 else ("work", 0)
                 rows += [
-                    (1000 * rank + 1 + worker, rank, loader, worker, phase, _stack(line), start, 10,
+                    (first + 1 + worker, rank, loader, worker, phase, _stack(line), start, 10,
                      SECOND // 5, SECOND // 5, start + SECOND)
                     for line in self.random.integers(0, LINES, 5).tolist()
                 ]  # fmt: skip

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from headrace.decide.cost.run_cost import known_cost
 from jobs import run, run_here
 
 RECORDED = Path(__file__).parents[1] / "goldens" / "artefacts" / "recorded"
@@ -74,6 +75,20 @@ def test_the_types_of_groups_have_dated_prices(recorded: Path, tmp_path: Path):
     output = printed(tmp_path, "show", "ranks")
     assert "g5.xlarge in us-east-1, 20" in output
     assert "per 1,000" in output
+
+
+@pytest.mark.parametrize("end", [{}, {"ended_s": None, "exit_code": None}])
+def test_what_a_run_costs_is_known_without_its_waits(recorded: Path, end: dict[str, Any]):
+    change(recorded, groups=GROUPS, **end)
+    whole = known_cost(recorded)
+    records = recorded / "records" / "attempt-1"
+    for name in ("fetches", "batches"):
+        (records / f"{name}.parquet").write_bytes(b"what is not read")
+    found = known_cost(recorded, training=False)
+    assert whole is not None
+    assert found is not None
+    assert found.usd == whole.usd > 0
+    assert (found.samples, found.data_wait_usd) == (0, None)
 
 
 def test_a_failed_attempt_is_paid_for_too(recorded: Path, tmp_path: Path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from headrace.observe.whatif.train_steps import read_steps
 from headrace.records.host_place import pid_host
 from headrace.records.live_switch import LiveSwitch
 from headrace.records.reader import Records, open_records
+from headrace.report.charts.heatmap import UNKNOWN_PERCENT, heatmap_chart
 from jobs import eventually
 from machine import needs
 from network_hosts import NetworkHost, network_hosts
@@ -118,6 +120,24 @@ def test_a_rank_elsewhere_is_recorded_in_step_with_the_others(tmp_path: Path) ->
     assert set(columns(recorded, "loaders")["file"]) == {code}, "a line of code has one name"
     assert list(read_steps(recorded).ranks) == [0, 1]
     assert "switched off 2 times" not in " ".join(diagnose(recorded).gaps)
+    check_page(recorded)
+
+
+def check_page(records: Records) -> None:
+    """Check that the run's page has the ranks, workers and cores of each host apart."""
+    chart = heatmap_chart(records)
+    assert chart is not None
+    titles: dict[str, set[str]] = {}
+    for band in chart.bands:
+        assert band.host
+        assert (band.values != UNKNOWN_PERCENT).any()
+        titles.setdefault(band.host, set()).add(band.title)
+    assert len(titles) == 2
+    here, there = titles.values()
+    assert here == there
+    assert len(here) >= 3
+    page = (records.path / "report.html").read_text()
+    assert all(json.dumps(host) in page for host in titles)
 
 
 def check_clocks(records: Records) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -30,6 +32,16 @@ def test_measured_hosts_are_compared_and_come_before_families(tmp_path: Path):
     assert speeds.relative("c5.9xlarge", "g5.xlarge") is None
     # One host of a family was measured here, the others by somebody else in another way.
     assert speeds.relative("c3d-standard-8", "c3d-standard-4") is None
+
+
+def test_hosts_that_calibrate_at_once_all_stand_in_the_file(tmp_path: Path):
+    file, names = tmp_path / "speeds.csv", [f"c5.{number}xlarge" for number in range(24)]
+    with ProcessPoolExecutor(8, mp_context=get_context("fork")) as hosts:
+        for each in [hosts.submit(add_speed, file, row(name, 300)) for name in names]:
+            each.result(timeout=60)
+    speeds = HostSpeeds([file])
+    found = {name: speed.source for name in names if (speed := speeds.find(name))}
+    assert found == dict.fromkeys(names, "a CPU")
 
 
 def test_families_have_a_source_and_are_compared_among_each_other():

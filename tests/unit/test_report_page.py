@@ -169,6 +169,18 @@ def test_a_span_shows_what_reaches_into_it_and_its_stall():
     assert known.max() < 20
 
 
+def test_hosts_of_one_name_are_apart_in_the_heatmap():
+    tables = play(Run(ranks=2))
+    tables.rows["hosts"][0]["number"] = 0
+    tables.add("hosts", host="one", cores=2, memory_bytes=2**36, attempt=1, number=1)
+    for row in tables.rows["processes"]:
+        row["host"] = row["rank"]
+    found = {
+        (each.host, each.rows) for each in heatmap_chart(tables).bands if each.title == "ranks"
+    }
+    assert found == {("one (0)", ("rank 0",)), ("one (1)", ("rank 1",))}
+
+
 def test_a_chart_is_plain_json_with_arrays_in_base64():
     tables = play(SLOW)
     for draw in (heatmap_chart, steps_chart, phases_chart, waits_chart, flame_chart):

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.core import env
 from headrace.core.errors import UsageError, check_choices
+from headrace.core.file_lock import lock_within, open_lock_file
 from headrace.core.files import write_text_atomically
 
 COLUMNS = ("InstanceType", "ImagesPerCore", "Cores", "Method", "Day", "Source")
@@ -21,6 +24,7 @@ CALIBRATED = "headrace cost calibrate"
 """The method of rates that Headrace has measured."""
 _NEEDED = ("InstanceType", "ImagesPerCore")
 _FAMILIES = Path(__file__).with_name("cpu_speeds.csv")
+_LOCK_WAIT_S = 60.0
 _CALIBRATED_DOUBT, _SOURCED_DOUBT = 1.05, 1.15
 """By what factor the speed of the run's own work may differ from that of decoding images, measured
 on the hosts themselves, or on others of the family with one thread."""
@@ -84,20 +88,39 @@ def user_speed_files() -> tuple[Path, ...]:
 def add_speed(file: Path, row: Mapping[str, object]) -> None:
     """Add a row to a file of speeds, or replace the one of its type.
 
+    Several hosts may add theirs at the same time, where their file system has locks.
+
     UsageError: The file is none of speeds, or cannot be written.
     """
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(file):
+            write_text_atomically(file, _text_with(file, row))
+    except OSError as error:
+        raise UsageError(
+            f"{file} cannot be written: {error}. Name another with --output."
+        ) from error
+
+
+@contextmanager
+def _locked(file: Path) -> Iterator[None]:
+    """Hold the lock of a file that is read and replaced; raises OSError."""
+    descriptor = open_lock_file(file.with_name(f".{file.name}.lock"))
+    try:
+        if not lock_within(descriptor, _LOCK_WAIT_S, required=False):
+            raise TimeoutError("another process has kept it locked for a minute")
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _text_with(file: Path, row: Mapping[str, object]) -> str:
     others = [each for each in rows_to_keep(file) if each["InstanceType"] != row["InstanceType"]]
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows([*others, row])
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_text_atomically(file, text.getvalue())
-    except OSError as error:
-        raise UsageError(
-            f"{file} cannot be written: {error}. Name another with --output."
-        ) from error
+    return text.getvalue()
 
 
 def rows_to_keep(file: Path) -> list[dict[str, str]]:

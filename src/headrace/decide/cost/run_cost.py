@@ -128,8 +128,8 @@ def price_json(price: Price) -> dict[str, Any]:
     return {**asdict(price), "day": None if price.day is None else price.day.isoformat()}
 
 
-def known_cost(run: Path, *, utilisation: bool = False) -> RunCost | None:
-    """Return what a run has cost so far; None where a price is not known.
+def known_cost(run: Path, *, utilisation: bool = False, training: bool = True) -> RunCost | None:
+    """Return what a run has cost so far; None where a price is not known: see `run_cost`.
 
     UsageError: A file of prices that HEADRACE_PRICES names cannot be read.
     """
@@ -137,20 +137,29 @@ def known_cost(run: Path, *, utilisation: bool = False) -> RunCost | None:
     if not attempts or not has_types(attempts[-1].groups):
         return None
     try:
-        return run_cost(run, Pricing(catalogue=PriceCatalogue()), utilisation=utilisation)
+        pricing = Pricing(catalogue=PriceCatalogue())
+        return run_cost(run, pricing, utilisation=utilisation, training=training)
     except UnknownPriceError:
         return None
 
 
-def run_cost(run: Path, pricing: Pricing, *, utilisation: bool = True) -> RunCost:
-    """Return what a run has cost so far; how busy its hosts were only if that is wanted.
+def run_cost(
+    run: Path, pricing: Pricing, *, utilisation: bool = True, training: bool = True
+) -> RunCost:
+    """Return what a run has cost so far.
+
+    Args:
+        run: The run's folder.
+        pricing: Where rates come from.
+        utilisation: Whether to find how busy its hosts were.
+        training: Whether to find waits and samples, for which all steps are read.
 
     Raises:
         UsageError: A rate or a type was given for a group that the run does not have.
         UnknownPriceError: The type or price of a group's hosts is unknown; the message says which.
         RecordsError: There is no attempt, or its records are broken.
     """
-    uses = list(attempt_uses(run))
+    uses = list(attempt_uses(run, training=training))
     if not uses:
         raise RecordsError(f"{run} has no attempt: nothing was started there.")
     busy = utilisation_by_role(run) if utilisation else {}
@@ -185,7 +194,7 @@ def run_cost(run: Path, pricing: Pricing, *, utilisation: bool = True) -> RunCos
 
 def last_groups(run: Path, pricing: Pricing) -> list[tuple[str, GroupCost]]:
     """Return (role, group) of a run's last attempt; raises as `run_cost` does."""
-    uses = list(attempt_uses(run))
+    uses = list(attempt_uses(run, training=False))
     if not uses:
         raise RecordsError(f"{run} has no attempt: nothing was started there.")
     attempt, use = uses[-1]

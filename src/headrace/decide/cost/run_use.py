@@ -21,8 +21,9 @@ from headrace.observe.whatif.tables import Columns, Tables, columns
 from headrace.observe.whatif.train_steps import TrainSteps, read_steps
 from headrace.platforms.instance_groups import AUXILIARY, TRAINING
 from headrace.records.layout import attempts_with_records
-from headrace.records.reader import open_records
+from headrace.records.reader import Records, open_records
 from headrace.records.run_folder import Attempt, RunFolder, running_pid
+from headrace.records.span_reader import SpanReader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,37 +46,41 @@ class Utilisation:
     gpu: float | None = None
 
 
-def attempt_uses(run: Path) -> Iterator[tuple[Attempt, AttemptUse]]:
-    """Yield the attempts of a run, oldest first, with what they did."""
+def attempt_uses(run: Path, *, training: bool = True) -> Iterator[tuple[Attempt, AttemptUse]]:
+    """Yield the attempts of a run, oldest first, with what they did.
+
+    Without `training`, waits and samples stay unknown: to find them reads all steps.
+    """
     recorded = attempts_with_records(run)
     for attempt in RunFolder(run).attempts():
-        tables = open_records(run, attempt.number) if attempt.number in recorded else None
+        records = open_records(run, attempt.number) if attempt.number in recorded else None
         running = attempt.ended_s is None and running_pid(attempt.launcher) is not None
-        seconds = _seconds(attempt, tables, running=running)
+        seconds = _seconds(attempt, records, running=running)
         failed = not running and attempt.exit_code != 0
-        trained = {} if tables is None else _trained(tables)
+        trained = {} if records is None or not training else _trained(records)
         yield attempt, AttemptUse(seconds=seconds, running=running, failed=failed, **trained)
 
 
-def _seconds(attempt: Attempt, tables: Tables | None, *, running: bool) -> float:
+def _seconds(attempt: Attempt, records: Records | None, *, running: bool) -> float:
     """Return how long an attempt has lasted; that of a killed launcher until its last record."""
     if attempt.ended_s is not None:
         return attempt.ended_s - attempt.started_s
     if running:
         return time.time() - attempt.started_s
-    if tables is None:
+    if records is None:
         return 0.0
-    hosts = columns(tables, "hosts")
+    hosts = columns(records, "hosts")
     if not hosts.count:
         return 0.0
-    return max(_last_record_s(tables, int(hosts["unix_offset_ns"][0])) - attempt.started_s, 0.0)
+    return max(_last_record_s(records, int(hosts["unix_offset_ns"][0])) - attempt.started_s, 0.0)
 
 
-def _last_record_s(tables: Tables, unix_offset_ns: int) -> float:
+def _last_record_s(records: Records, unix_offset_ns: int) -> float:
     """Return when the last step or tick of a host's records ended, since 1970; 0 without any."""
-    steps, ticks_ns = columns(tables, "steps"), columns(tables, "system")["t_ns"]
-    ends_ns = [*(steps["start_ns"] + steps["wall_ns"]), *ticks_ns]
-    return (int(max(ends_ns)) + unix_offset_ns) / 1e9 if ends_ns else 0.0
+    reader = SpanReader(records)
+    bounds_ns = [reader.bounds_ns(name) for name in ("steps", "system")]
+    last_ns = max((found[1] for found in bounds_ns if found is not None), default=None)
+    return 0.0 if last_ns is None else (last_ns + unix_offset_ns) / 1e9
 
 
 def _trained(tables: Tables) -> dict[str, Any]:

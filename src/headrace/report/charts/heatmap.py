@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
@@ -119,6 +120,11 @@ def _hosts(tables: Tables) -> dict[int, str]:
     names = [
         f"{group} · {host}" if group else str(host)
         for group, host in zip(hosts["instance_group"], hosts["host"], strict=True)
+    ]
+    counts = Counter(names)
+    names = [  # containers may all have one host name
+        f"{name} ({number})" if counts[name] > 1 else name
+        for name, number in zip(names, numbers, strict=True)
     ]
     return dict(sorted(zip(numbers, names, strict=True), key=lambda each: (each[1], each[0])))
 

@@ -153,7 +153,7 @@ def _cost_text(path: Path, last: Attempt | None) -> str | None:
     from headrace.decide.cost.run_cost import known_cost
 
     try:
-        cost = known_cost(path)
+        cost = known_cost(path, training=False)  # this is asked every second
     except HeadraceError:  # its own page says why
         return None
     return None if cost is None else f"${format_usd(cost.usd)}"
