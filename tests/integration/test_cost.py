@@ -78,7 +78,7 @@ def test_the_types_of_groups_have_dated_prices(recorded: Path, tmp_path: Path):
 
 
 @pytest.mark.parametrize("end", [{}, {"ended_s": None, "exit_code": None}])
-def test_what_a_run_costs_is_known_without_its_waits(recorded: Path, end: dict[str, Any]):
+def test_what_a_run_costs_is_known_without_reading_its_waits(recorded: Path, end: dict[str, Any]):
     change(recorded, groups=GROUPS, **end)
     whole = known_cost(recorded)
     records = recorded / "records" / "attempt-1"

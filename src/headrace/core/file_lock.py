@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from headrace.core.supported_platform import require_supported_platform
@@ -47,6 +48,22 @@ def lock_within(descriptor: int, wait_s: float, *, required: bool = True) -> boo
             return False
         time.sleep(_POLL_S)
     return True
+
+
+@contextmanager
+def locked_file(path: Path, wait_s: float, mode: int = 0o644) -> Iterator[int]:
+    """Hold the lock of a file, made if needed, for the block; yield its descriptor.
+
+    Where the file system has no locks, the block runs without. TimeoutError: another process has
+    held it all the time; OSError: it cannot be made.
+    """
+    descriptor = open_lock_file(path, mode)
+    try:
+        if not lock_within(descriptor, wait_s, required=False):
+            raise TimeoutError(f"{path}: another process has held it for {wait_s:.0f} s")
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 class SilenceTimer:

@@ -136,7 +136,7 @@ def _destroy_process_group(owner: int) -> None:
 
 
 def _wait_for_gloo_threads() -> None:
-    """Wait until gloo's threads sleep, or a deadline.
+    """Wait until gloo's threads sleep, half a minute at most.
 
     Destroying a group ends its threads only where nothing else refers to it, but the mesh of an
     FSDP model and the reducer of DDP do. To free a tensor such a thread needs the interpreter,

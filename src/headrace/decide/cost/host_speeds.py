@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.core import env
 from headrace.core.errors import UsageError, check_choices
-from headrace.core.file_lock import lock_within, open_lock_file
+from headrace.core.file_lock import locked_file
 from headrace.core.files import write_text_atomically
 
 COLUMNS = ("InstanceType", "ImagesPerCore", "Cores", "Method", "Day", "Source")
@@ -94,24 +92,12 @@ def add_speed(file: Path, row: Mapping[str, object]) -> None:
     """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(file):
+        with locked_file(file.with_name(f".{file.name}.lock"), _LOCK_WAIT_S):
             write_text_atomically(file, _text_with(file, row))
     except OSError as error:
         raise UsageError(
             f"{file} cannot be written: {error}. Name another with --output."
         ) from error
-
-
-@contextmanager
-def _locked(file: Path) -> Iterator[None]:
-    """Hold the lock of a file that is read and replaced; raises OSError."""
-    descriptor = open_lock_file(file.with_name(f".{file.name}.lock"))
-    try:
-        if not lock_within(descriptor, _LOCK_WAIT_S, required=False):
-            raise TimeoutError("another process has kept it locked for a minute")
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _text_with(file: Path, row: Mapping[str, object]) -> str:

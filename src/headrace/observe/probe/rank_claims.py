@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from headrace.core.file_lock import lock_within, open_lock_file
+from headrace.core.file_lock import locked_file
 from headrace.records.ring import is_running, since_boot_ns
 
 _MAX_CLAIM_BYTES = 64
@@ -19,16 +19,11 @@ _CLAIM_WAIT_S = 10.0  # for another rank to read the file, which takes it micros
 
 def claim_rank_file(path: Path) -> bool:
     """Claim a rank by its file; return False if another living process has it; raises OSError."""
-    descriptor = open_lock_file(path, 0o600)
-    try:
-        if not lock_within(descriptor, _CLAIM_WAIT_S, required=False):
-            raise TimeoutError(f"{path}: another process has held it for {_CLAIM_WAIT_S:.0f} s")
+    with locked_file(path, _CLAIM_WAIT_S, 0o600) as descriptor:
         if _is_other_process(os.pread(descriptor, _MAX_CLAIM_BYTES, 0)):
             return False
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()} {since_boot_ns()}".encode(), 0)
-    finally:
-        os.close(descriptor)
     return True
 
 
