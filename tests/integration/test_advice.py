@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ from headrace.core.errors import UsageError
 from headrace.decide.cost.advice import Goal
 from headrace.decide.cost.advice import advise as choose
 from headrace.decide.cost.host_speeds import HostSpeeds, add_speed
-from headrace.decide.cost.predicted_mixes import ComparedHosts, compare_hosts
+from headrace.decide.cost.predicted_mixes import ComparedHosts, compare_hosts, remedied_mixes
 from headrace.decide.cost.price_catalogue import PriceCatalogue
 from headrace.decide.cost.run_cost import Pricing
+from headrace.observe.doctor.diagnosis import diagnose
 from headrace.observe.whatif.train_steps import read_steps
 from headrace.records.reader import open_records
 from jobs import run_here
@@ -258,3 +260,32 @@ def test_a_measured_host_without_a_name_is_not_written(tmp_path: Path):
     assert done.returncode == 2
     assert "--instance-type" in done.stderr
     assert not (tmp_path / "speeds.csv").exists()
+
+
+def test_hosts_that_cost_nothing_get_advice_without_a_share_of_their_cost(
+    recorded: Path, tmp_path: Path
+):
+    set_groups(recorded, {**GPU, "instance_type": ""})
+    found = advise(tmp_path, "--price", "0", "--target", "2000")
+    assert found["recommended"] != found["mixes"][0]["name"]
+    assert found["reason"].endswith("per 1,000.")
+    assert "than now" not in found["reason"]
+
+
+def test_of_remedies_only_the_rate_is_predicted(compared: ComparedHosts):
+    remedies = [mix for mix in compared.mixes if mix.remedy]
+    assert remedies
+    for mix in remedies:
+        assert mix.to_json()["wait_share"] is None
+        assert mix.samples_per_s.value == pytest.approx(
+            compared.mixes[0].samples_per_s.value * mix.speedup
+        )
+
+
+def test_remedies_for_time_outside_of_steps_do_not_change_the_rate_of_steps(recorded: Path):
+    found = diagnose(open_records(recorded))
+    remedy = replace(found.findings[0].remedies[0], change="half the evaluation")
+    evaluation = replace(found.findings[0], rule="evaluation", remedies=(remedy,))
+    now = compare_hosts(recorded, Pricing(catalogue=PriceCatalogue())).mixes[0]
+    both = replace(found, findings=(evaluation, *found.findings))
+    assert len(list(remedied_mixes(now, found))) == len(list(remedied_mixes(now, both)))

@@ -105,6 +105,18 @@ def test_a_failed_attempt_is_paid_for_too(recorded: Path, tmp_path: Path):
     assert "failed attempts (1): $0.5" in printed(tmp_path, "show", "ranks", "--price", "1")
 
 
+@pytest.mark.parametrize(
+    "end",
+    [{"exit_code": 143}, {"exit_code": 130}, {"exit_code": 1, "reason": "MaxRuntimeExceeded"}],
+)
+def test_an_attempt_that_somebody_stopped_has_not_failed(
+    recorded: Path, tmp_path: Path, end: dict[str, Any]
+):
+    change(recorded, groups=GROUPS, **end)
+    found = cost(tmp_path, "ranks", "--price", "1")
+    assert (found["failed_usd"], found["failed_attempts"]) == (0, 0)
+
+
 def test_an_attempt_whose_launcher_was_killed_lasts_until_its_last_record(
     recorded: Path, tmp_path: Path
 ):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -174,3 +176,16 @@ def test_one_that_ends_before_its_end_is_replaced_for_its_last_work(tmp_path: Pa
     os.kill(sidecar.pid, signal.SIGKILL)
     eventually(lambda: seen, "its end")
     assert sidecar.end({"exit": 5}, patience_s=DEADLINE_S) == 5
+
+
+def test_the_thread_that_restarts_one_gets_no_signals(tmp_path: Path) -> None:
+    sidecar = RestartedSidecar(
+        "finishing", {"folder": str(tmp_path)}, restarts=1, killed=lambda *_: None
+    )
+    (thread,) = (each for each in threading.enumerate() if each.name == "headrace-sidecar")
+    status = Path(f"/proc/self/task/{thread.native_id}/status").read_text()
+    blocked = int(re.search(r"SigBlk:\s*(\w+)", status)[1], 16)  # type: ignore[index]
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        assert blocked & (1 << (number - 1))
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()
+    assert sidecar.end(patience_s=DEADLINE_S) == 0

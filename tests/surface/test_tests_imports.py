@@ -22,7 +22,7 @@ FRONTS = """
     cluster.ray_cluster cluster.ray_node cluster.requirements_installer core.env core.files
     core.import_hooks core.process.mount_namespace core.process.parent_death
     core.process.process_groups core.process.process_kill core.process.sidecar
-    core.process.supervision core.world data.channels.copy.fetcher
+    core.process.supervision core.scratch_folder core.world data.channels.copy.fetcher
     data.channels.mount.folder_mount data.channels.mount.mount_program
     data.channels.pipe.epoch_pipes data.loader.batch_builder data.loader.dataloader
     data.loader.executors.process data.loader.library_state data.loader.workers.forkserver
@@ -35,14 +35,14 @@ FRONTS = """
     decide.cost.host_speeds decide.cost.predicted_mixes decide.cost.run_cost
     decide.experiments.metric_curves decide.experiments.run_target decide.experiments.spool
     jobs.environment.script_command jobs.environment.script_environment jobs.failure
-    jobs.host_run jobs.hosts.cluster_join jobs.output jobs.requirements jobs.sync.output_process
-    jobs.sync.sync_process jobs.torchrun jobs.torchrun_args jobs.torchrun_process jobs.tune
-    observe.whatif.measured_pipeline offload.connection offload.proxy offload.server
-    offload.unauthenticated platforms.instance_groups platforms.sagemaker records.collector
-    records.host_place records.layout records.live_reader records.live_switch records.outbox
-    records.reader records.ring records.run_folder records.schema records.sent_rows
-    records.span_reader records.system_table report.page report.sections.diagnosis
-    report.top.run_watcher report.top.screen
+    jobs.host_run jobs.hosts.cluster_join jobs.metric_scraper jobs.output jobs.requirements
+    jobs.sync.output_process jobs.sync.sync_process jobs.torchrun jobs.torchrun_args
+    jobs.torchrun_process jobs.tune observe.whatif.measured_pipeline offload.connection
+    offload.proxy offload.server offload.unauthenticated platforms.instance_groups
+    platforms.sagemaker records.collector records.host_place records.layout records.live_reader
+    records.live_switch records.outbox records.reader records.ring records.run_folder
+    records.schema records.sent_rows records.span_reader records.system_table report.page
+    report.sections.diagnosis report.top.run_watcher report.top.screen
 """.split()  # noqa: SIM905 - names, as a paragraph
 """What other packages import, or run: checked below."""
 PURE = """
@@ -57,22 +57,23 @@ PURE = """
     data.shards.sources.tables data.shards.tar data.storage data.storage.cache.block_file
     data.storage.urls data.transforms data.transforms.augmentation decide.cost.price_catalogue
     decide.experiments.spool_sender jobs.cli_args jobs.hosts.host_commands
-    jobs.hosts.host_records jobs.hosts.offload_setup jobs.hosts.script_ray jobs.job_file
-    jobs.job_request jobs.options jobs.sagemaker_sdk.config jobs.sagemaker_sdk.debugger
-    jobs.sagemaker_sdk.inputs jobs.spec jobs.sweep.sweep_file jobs.sync.remote_copy
-    jobs.vertex_sdk.worker_pools observe.doctor.core_contention observe.doctor.debugger_rules
-    observe.doctor.diagnosis observe.doctor.epoch_begins observe.doctor.evidence
-    observe.doctor.findings observe.doctor.gpu_usage observe.doctor.leak_candidates
-    observe.doctor.remedies observe.doctor.rules observe.doctor.rules.batch_making
-    observe.doctor.scaling_forecast observe.doctor.skip_statements observe.doctor.stack_frames
-    observe.doctor.stack_samples observe.probe.batch_samples observe.probe.device_clock
-    observe.probe.device_copies observe.probe.event_log observe.probe.file_reads
-    observe.probe.gpu_metrics observe.probe.graph_replays observe.probe.host_resources
-    observe.probe.iterator_state observe.probe.library_batches observe.probe.loaders
-    observe.probe.process_cores observe.probe.process_usage observe.probe.rank_claims
-    observe.probe.report_queue observe.probe.sampler_reads observe.probe.slow_steps
-    observe.probe.step_clock observe.probe.thread_stack observe.probe.timing_rates
-    observe.whatif.allowed_cores observe.whatif.comparison observe.whatif.hosts
+    jobs.hosts.host_records jobs.hosts.offload_setup jobs.hosts.report_calls
+    jobs.hosts.script_ray jobs.hosts.spool_copies jobs.job_file jobs.job_request jobs.options
+    jobs.sagemaker_sdk.config jobs.sagemaker_sdk.debugger jobs.sagemaker_sdk.inputs jobs.spec
+    jobs.sweep.sweep_file jobs.sync.remote_copy jobs.vertex_sdk.worker_pools
+    observe.doctor.core_contention observe.doctor.debugger_rules observe.doctor.diagnosis
+    observe.doctor.epoch_begins observe.doctor.evidence observe.doctor.findings
+    observe.doctor.gpu_usage observe.doctor.leak_candidates observe.doctor.remedies
+    observe.doctor.rules observe.doctor.rules.batch_making observe.doctor.scaling_forecast
+    observe.doctor.skip_statements observe.doctor.stack_frames observe.doctor.stack_samples
+    observe.probe.batch_samples observe.probe.device_clock observe.probe.device_copies
+    observe.probe.event_log observe.probe.file_reads observe.probe.gpu_metrics
+    observe.probe.graph_replays observe.probe.host_resources observe.probe.iterator_state
+    observe.probe.library_batches observe.probe.loaders observe.probe.process_cores
+    observe.probe.process_usage observe.probe.rank_claims observe.probe.report_queue
+    observe.probe.sampler_reads observe.probe.slow_steps observe.probe.step_clock
+    observe.probe.thread_stack observe.probe.timing_rates observe.whatif.allowed_cores
+    observe.whatif.comparison observe.whatif.hosts observe.whatif.loader_numbers
     observe.whatif.prediction observe.whatif.simulation observe.whatif.tables
     observe.whatif.train_steps observe.whatif.worker_shares offload.capacity offload.frames
     offload.protocol offload.proxy_records offload.scheduler platforms.cluster_hosts

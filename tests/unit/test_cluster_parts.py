@@ -328,7 +328,7 @@ def test_what_overtook_older_news_of_hosts_stays():
     assert (folder / "hosts").read_bytes() == b"three hosts"
     agent.replace_file("hosts", b"four hosts", 6)
     assert (folder / "hosts").read_bytes() == b"four hosts"
-    assert sorted(path.name for path in folder.iterdir()) == ["hosts", "key"]
+    assert sorted(path.name for path in folder.iterdir()) == ["hosts", "in-use", "key"]
     agent.remove_folder()
     assert not folder.exists()
 

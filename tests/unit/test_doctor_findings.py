@@ -273,3 +273,29 @@ def test_what_is_predicted_is_marked_as_such():
     findings = diagnosis.to_json()["findings"]
     assert {finding["foretold"] for finding in findings} == {False}
     assert np.isfinite(findings[0]["seconds_lost"])
+
+
+def test_sync_that_was_measured_on_one_rank_alone_compares_no_ranks():
+    tables = play(Run(ranks=2, workers=4, service_ms=8, cores=32, busy_cores=4))
+    for row in tables.rows["steps"]:  # as in a short span of a run that measures it now and then
+        row["sync_measured"] = int(row["rank"] == 0)
+    assert "slow-rank" not in rules(diagnose(tables))
+    for row in tables.rows["steps"]:
+        row["sync_measured"] = int(row["rank"] == 0)
+        if row["rank"] == 1:
+            row["forward_ns"] += 5 * MS
+            row["wall_ns"] += 5 * MS
+    slow = next(each for each in diagnose(tables).findings if each.rule == "slow-rank")
+    assert "rank 1 needs 1.9 times as long" in slow.title
+
+
+def test_what_is_read_for_a_sample_is_unknown_where_samples_are():
+    run = Run(workers=2, service_ms=60, worker_cpu=0.02, read_bytes=1_000_000, busy_cores=0.5)
+    run.worker_stacks = [(READ, 0.9, 0.02), (DECODE, 0.1, 0.9)]
+    tables = play(run)
+    known = diagnose(tables).findings[0]
+    assert (known.rule, known.evidence["read_kb_per_sample"]) == ("slow-storage", 1000 / 32)
+    for row in (*tables.rows["batches"], *tables.rows["steps"]):
+        row["samples"] = -1
+    unknown = diagnose(tables).findings[0]
+    assert (unknown.rule, unknown.evidence["read_kb_per_sample"]) == ("slow-storage", None)

@@ -1222,3 +1222,21 @@ def test_a_few_samples_before_a_closure_do_not_stand_for_the_model_in_it(text: s
     assert {each.phase for each in samples if "closure" in each.frames[-2].function} <= {"forward"}
     hooks = [each.phase for each in samples if each.frames[-1].function == "on_step"]
     assert hooks == ["optimizer"] * (text == IN_HOOK)
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 5])
+def test_batches_that_a_library_fetches_ahead_are_not_passed_over(ahead: int):
+    """As Accelerate's loaders and Trainer do, timm's, and Lightning's of unknown length."""
+    script = Script()
+    for _ in range(3):
+        script.iterates()
+        waits = [script.fetch(3000 if number == 0 else 1) for number in range(ahead + 1)]
+        for table in ("fetches", "batches"):
+            begin = script.now
+            for row, waited in zip(script.tables.rows[table][-ahead - 1 :], waits, strict=True):
+                row["start_ns"], begin = begin, begin + waited
+        script.row("train", batches=ahead + 1, data_wait=sum(waits) / MS, forward=39)
+        script.train(50)
+    _, rules = found(script)
+    assert "passed-over-batches" not in rules
+    assert account(script).seconds("passed_over") == 0

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,6 +20,7 @@ from headrace.core.process.process_groups import RankProcessGroups
 from headrace.core.process.sidecar import Sidecar
 from headrace.core.process.supervision import exit_code_of
 from headrace.jobs.cli_args import check_script, direct_job
+from headrace.jobs.environment.script_environment import ScriptEnvironment
 from headrace.jobs.failure import (
     ClockOffset,
     RankFailure,
@@ -27,6 +29,7 @@ from headrace.jobs.failure import (
     first_failure,
     last_traceback,
 )
+from headrace.jobs.host_run import HostRun
 from headrace.jobs.output import LogFollower, Tee
 from headrace.jobs.spec import Script
 from headrace.jobs.torchrun_process import TorchrunProcess, looks_like_torchruns
@@ -418,3 +421,51 @@ def test_a_process_that_was_started_early_and_is_not_needed_ends():
     unasked = TorchrunProcess()
     os.close(unasked._request_fd)
     assert unasked.child.wait(60) == 0
+
+
+def test_a_log_that_cannot_be_read_ends_neither_the_others_nor_the_job(tmp_path: Path):
+    shown = io.BytesIO()
+    follower = LogFollower()
+    (tmp_path / "folder").mkdir()
+    follower.follow(tmp_path / "folder", "", shown)
+    (tmp_path / "log").write_bytes(b"a line\n")
+    follower.follow(tmp_path / "log", "", shown)
+    follower.close()
+    assert shown.getvalue() == b"a line\n"
+
+
+class LongUpload:
+    """A sync of checkpoints whose last upload takes until it is `done`."""
+
+    def __init__(self) -> None:
+        self.begun, self.done, self.calls = threading.Event(), threading.Event(), 0
+
+    def finish(self, *, clean: bool) -> bool:
+        self.calls += 1
+        self.begun.set()
+        assert self.done.wait(DEADLINE_S)
+        return clean
+
+
+def test_both_threads_that_finish_uploads_wait_for_the_first():
+    """After a stop signal the one that ends first ends the process."""
+    sync = LongUpload()
+    run = HostRun(
+        build_environment=ScriptEnvironment, make_sync=lambda _: sync,  # type: ignore[arg-type, return-value]
+        output=SimpleNamespace(finish=lambda: True),  # type: ignore[arg-type]
+    )  # fmt: skip
+    run._sync = sync  # type: ignore[assignment]
+    found: list[bool] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(run.finish_uploads(clean=False)))
+        for _ in range(2)
+    ]
+    threads[0].start()
+    assert sync.begun.wait(DEADLINE_S)
+    threads[1].start()
+    threads[1].join(0.1)
+    assert not found
+    sync.done.set()
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    assert (found, sync.calls) == ([False, False], 1)

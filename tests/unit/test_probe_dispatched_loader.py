@@ -59,3 +59,11 @@ def test_a_loader_that_is_not_recorded_stays_as_it_is(registry: LoaderRegistry):
     assert not isinstance(batches, RecordedIterator)
     assert list(batches) == [0, 1, 2]
     assert registry.counted_outside == set()
+
+
+def test_in_an_old_release_the_dispatcher_is_the_loader(registry: LoaderRegistry):
+    loader = hooked()
+    del loader.base_dataloader
+    loader.__dict__["_headrace_loader"] = 2
+    assert list(iter(loader)) == [0, 1, 2]
+    assert registry.counted_outside == {2}

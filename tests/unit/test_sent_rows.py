@@ -142,3 +142,12 @@ def test_on_a_full_disk_no_line_is_there_in_part_and_it_can_be_sent_again(small_
     subprocess.run(["mount", "-o", "remount,size=9m", str(small_disk)], check=True)
     writer.add([large], 0)
     assert path.read_bytes().count(b"\n") == 2
+
+
+def test_a_host_whose_ranks_start_anew_is_one_row(tmp_path: Path):
+    named = row(HOSTS, host="other", number=HOST, unix_offset_ns=9_000_000)
+    moved = row(HOSTS, host="another", number=HOST, unix_offset_ns=7_000_000)
+    records = taken_in(
+        tmp_path, line(1, hosts=[named]), line(2, hosts=[named]), line(3, hosts=[moved])
+    )
+    assert columns(records, "hosts")["host"].tolist() == ["other", "another"]

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.decide.experiments import spool as spool_module
+from headrace.core import files
 from headrace.decide.experiments.spool import Entry, SpoolWriter, read_spool
 
 
@@ -118,18 +118,31 @@ def test_a_full_disk_keeps_entries_until_there_is_room(
     writer = SpoolWriter(tmp_path)
     writer.add(metrics(1))
     writer.flush()
-    written = spool_module.write_all
+    written = files.write_all
 
     def half(descriptor: int, data: bytes) -> None:
         os.write(descriptor, data[: len(data) // 2])
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(spool_module, "write_all", half)
+    monkeypatch.setattr(files, "write_all", half)
     writer.add(metrics(2))
     for _ in range(3):
         writer.flush()
     assert capsys.readouterr().err.count("No space left") == 1
     assert [entry["step"] for entry in read_all(tmp_path)] == [1]
-    monkeypatch.setattr(spool_module, "write_all", written)
+    monkeypatch.setattr(files, "write_all", written)
     writer.close()
     assert [entry["step"] for entry in read_all(tmp_path)] == [1, 2]
+
+
+def test_a_line_that_is_completed_while_it_is_read_is_read_once(tmp_path: Path):
+    lines = [json.dumps(metrics(step)).encode() + b"\n" for step in range(3)]
+    file = tmp_path / "1.jsonl"
+    file.write_bytes(lines[0] + lines[1][:10])
+    pieces = read_spool(tmp_path, {})
+    first, offsets = next(pieces)
+    with file.open("ab") as more:
+        more.write(lines[1][10:] + lines[2])
+    found = [*first, *(entry for entries, _ in pieces for entry in entries)]
+    found += read_all(tmp_path, offsets)
+    assert [entry["step"] for entry in found] == [0, 1, 2]

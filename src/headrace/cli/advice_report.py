@@ -35,5 +35,5 @@ def _row(mix: PredictedMix, advice: Advice) -> tuple[str, ...]:
     return (
         f"[bold]{name}[/bold]" if mix is advice.recommended else name,
         f"{mix.mix.usd_per_hour:.3f}", f"{rate.value:,.4g}", f"{rate.low:,.3g} to {rate.high:,.3g}",
-        f"{mix.wait_share:.0%}", format_usd(cost.value),
+        "-" if mix.wait_share is None else f"{mix.wait_share:.0%}", format_usd(cost.value),
     )  # fmt: skip

@@ -10,11 +10,9 @@ from __future__ import annotations
 import json
 import os
 import queue
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +27,7 @@ from headrace.core.errors import RecordsError
 from headrace.core.file_lock import is_locked
 from headrace.core.overrides import APPLIED
 from headrace.core.process.mount_namespace import can_bind_mount
+from headrace.core.scratch_folder import ScratchFolder
 from headrace.core.source_location import SITECUSTOMIZE_DIR
 from headrace.records.layout import LOCK, latest_records
 from headrace.records.live_switch import LiveSwitch, SwitchState
@@ -98,6 +97,8 @@ _WAIT_S = 1.0  # longest wait of `report`; the driver takes a host that does not
 _MAX_QUEUED_LINES = 4096  # not fetched yet; beyond that the program's pipes fill up
 _OUTPUT_DRAIN_S = 5.0
 
+_FOLDER_PREFIX = "headrace-run-"
+
 OutputStream = Literal["stdout", "stderr"]
 
 
@@ -150,6 +151,15 @@ class AgentReport:
         return bool(self.logs or self.spool or self.applied or self.records)
 
 
+def _has_other_process(folder: Path) -> bool:
+    """Return whether a process goes on in the folder of an agent that was killed.
+
+    One that uploads checkpoints or collects records holds a lock there until it has ended.
+    """
+    locks = (*folder.glob(f"*/*{LOCK}"), *folder.glob(f"records/*/*{LOCK}"))
+    return any(is_locked(lock, unknown=True) for lock in locks)
+
+
 class HostAgent:
     """The agent of one host; its methods may be called concurrently.
 
@@ -166,7 +176,7 @@ class HostAgent:
         self._files_lock = threading.Lock()
         self._file_versions: dict[str, int] = {}
         self._returncode: int | None = None
-        self._folder: Path | None = None
+        self._scratch: ScratchFolder | None = None
         self._tails: list[FolderTail] = []  # of logs, spool and applied overrides
         self._ended_s: float | None = None  # when the program had ended
         self._recorded_s = 0.0  # when records were looked for
@@ -287,14 +297,14 @@ class HostAgent:
 
     def _own_folder(self) -> Path:
         with self._process_lock:
-            if self._folder is None:
-                self._folder = Path(tempfile.mkdtemp(prefix="headrace-run-"))
-            return self._folder
+            if self._scratch is None:
+                self._scratch = ScratchFolder(_FOLDER_PREFIX, is_used=_has_other_process)
+            return self._scratch.path
 
     def remove_folder(self) -> None:
         """Remove the agent's folder from its host's disk."""
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        if self._scratch is not None:
+            self._scratch.remove()
 
     def _queued_events(self) -> Iterator[tuple[str, Any]]:
         with suppress(queue.Empty):
@@ -316,15 +326,16 @@ class HostAgent:
             self.replace_file(name, content, program.version)
         announce_read, announce_write = os.pipe()
         go_read, go_write = os.pipe()
+        folder = self._own_folder()
         values = {
             "python": sys.executable,
             "parent": str(os.getpid()),
             "announce": str(announce_write),
             "go": str(go_read),
-            "folder": str(self._folder),
-            "logs": f"{self._folder}/{_LOGS[0]}",
+            "folder": str(folder),
+            "logs": f"{folder}/{_LOGS[0]}",
             "pythonpath": env.pythonpath_with(SITECUSTOMIZE_DIR),
-            **{name: f"{self._folder}/{name}" for name in program.files},
+            **{name: f"{folder}/{name}" for name in program.files},
         }
         variables = program.environment.items()
         environment = {name: _substitute(value, values) for name, value in variables}

@@ -11,7 +11,6 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -21,6 +20,7 @@ from headrace.cluster.host_identity import HostMarker
 from headrace.cluster.ray_cluster import (
     RayHost,
     end_agents,
+    end_agents_in_background,
     living_hosts,
     node_affinity,
     start_agent,
@@ -307,9 +307,7 @@ class OffloadFleet:
         self._release(server)
 
     def _release(self, server: _FleetServer) -> None:
-        with suppress(Exception):  # it went with its host
-            server.actor.remove_folder.remote()
-            self.ray.kill(server.actor)
+        end_agents_in_background(self.ray, [server.actor])
 
 
 def partitions_of_job(declared: GroupSpec | None, cores: Sequence[int]) -> int:

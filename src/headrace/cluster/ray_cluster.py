@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import socket
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from collections.abc import Set as AbstractSet
@@ -241,6 +242,11 @@ def end_agents(ray: ModuleType, actors: Sequence[Any]) -> None:
     for actor in actors:
         with suppress(Exception):
             ray.kill(actor)
+
+
+def end_agents_in_background(ray: ModuleType, actors: Sequence[Any]) -> None:
+    """Do the same in a thread: agents have some seconds to remove their folders, with keys."""
+    threading.Thread(target=end_agents, args=(ray, actors), name="end agents", daemon=True).start()
 
 
 class AgentPlacement:

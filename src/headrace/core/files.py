@@ -200,6 +200,16 @@ def write_all(descriptor: int, data: bytes | memoryview) -> None:
         left = left[os.write(descriptor, left) :]
 
 
+def append_whole(descriptor: int, data: bytes) -> None:
+    """Append all of the data to a file that nobody else writes; OSError: none of it is there."""
+    before = os.fstat(descriptor).st_size
+    try:
+        write_all(descriptor, data)
+    except OSError:
+        os.ftruncate(descriptor, before)  # a full disk took a part
+        raise
+
+
 def _make_durable_folder(folder: Path) -> None:
     """Make a folder and those above it; the names of new ones are flushed to the disk."""
     new = []

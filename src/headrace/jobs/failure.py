@@ -14,7 +14,7 @@ from pathlib import Path
 
 from headrace.core.console import print_status
 from headrace.core.errors import LaunchError
-from headrace.core.process.supervision import exit_code_of
+from headrace.core.process.supervision import exit_code_of, start_without_signals
 from headrace.core.units import format_seconds
 from headrace.records.run_folder import RunFolder
 
@@ -201,12 +201,7 @@ class TimeLimit:
         if limit_s is not None:
             self._timer = threading.Timer(limit_s, self._end)
             self._timer.daemon = True
-            # The thread inherits this mask: the launcher's main thread is to get the signals.
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-            try:
-                self._timer.start()
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            start_without_signals(self._timer)
 
     def cancel(self) -> None:
         """Stop the timer: the job has ended."""

@@ -22,6 +22,7 @@ import shutil
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -288,6 +289,8 @@ class HostRun:
     def __post_init__(self) -> None:
         self._recording: Recording | None = None
         self._sync: HostSync | None = None
+        self._uploading = threading.Lock()
+        self._is_uploaded: bool | None = None  # None: not known yet
         self.script_env = ScriptEnvironment()
 
     def prepare(self) -> None:
@@ -337,10 +340,15 @@ class HostRun:
     def finish_uploads(self, *, clean: bool) -> bool:
         """Upload the last files, and return whether all are uploaded.
 
-        `clean`: no rank was killed, possibly while it wrote a file.
+        After a stop signal two threads ask for it: the later one waits for what the first one does,
+        as its own end would end the process. `clean`: no rank was killed, possibly while it wrote a
+        file.
         """
-        is_synced = self._sync is None or self._sync.finish(clean=clean)
-        return self.output.finish() and is_synced
+        with self._uploading:
+            if self._is_uploaded is None:
+                is_synced = self._sync is None or self._sync.finish(clean=clean)
+                self._is_uploaded = self.output.finish() and is_synced
+            return self._is_uploaded
 
 
 def single_host_run(

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.core.console import print_status
+from headrace.core.files import append_whole
 from headrace.core.process.sidecar import SidecarParent, run_sidecar
 from headrace.decide.experiments.spool import SpoolWriter
 from headrace.records.layout import STEP_GROUP
@@ -56,16 +57,19 @@ class _LogScanner:
         self._logs_by_path: dict[Path, _Log] = {}
         self._counts: Counter[tuple[str, str]] = Counter()
         self._not_numeric: Counter[str] = Counter()
+        self._unwritten: list[dict[str, Any]] = []  # found, but the disk was full
 
     def look(self, *, to_the_end: bool = False) -> None:
-        rows: list[dict[str, Any]] = []
+        rows = self._unwritten
         for path in sorted(self._logs.rglob("*.std*")):
             log = self._logs_by_path.setdefault(path, _Log(path))
             for line in log.lines(to_the_end=to_the_end):
                 rows += self._matches(path.stem, line)
         if rows:
-            with self._file.open("a", encoding="utf-8") as file:
-                file.writelines(json.dumps(row) + "\n" for row in rows)
+            lines = "".join(json.dumps(row) + "\n" for row in rows)
+            with self._file.open("ab") as file:
+                append_whole(file.fileno(), lines.encode())
+            self._unwritten = []
             self._track(rows)
 
     def _track(self, rows: list[dict[str, Any]]) -> None:

@@ -83,12 +83,12 @@ class _FollowedFile:
         self._partial_line = b""  # the beginning of a line that has not ended
 
     def show(self, *, to_the_end: bool = False) -> None:
-        if self._file is None:
-            try:
+        try:
+            if self._file is None:
                 self._file = self._path.open("rb")
-            except FileNotFoundError:  # torchrun creates it when it starts the rank
-                return
-        text = self._partial_line + self._file.read()
+            text = self._partial_line + self._file.read()
+        except OSError:  # torchrun creates it when it starts the rank; or its disk has a fault now
+            return
         if to_the_end:
             self._file.close()
             text += b"\n" if text and self._prefix and text[-1:] != b"\n" else b""

@@ -138,15 +138,20 @@ def main(arguments: Sequence[str]) -> int:
             run = replace(job.spec.run, run_dir=request["run_dir"], name=None)
             job = replace(job, spec=replace(job.spec, run=run))
         folder, attempt = _start_attempt(job, request["argv"], announce_fd)
-        TimeLimit(
+        limit = TimeLimit(
             job.spec.environment.max_run_s, launcher=int(flags["parent"]), folder=folder,
             attempt=attempt.number,
         )  # fmt: skip
         if job.cluster is not None:
             from headrace.jobs.hosts.driver import run_on_cluster
 
-            return run_on_cluster(job, job.cluster, folder, attempt)
-        return _run_on_this_host(job, folder, attempt, announce_fd)
+            return run_on_cluster(job, job.cluster, folder, attempt, limit.cancel)
+
+        def ended() -> None:
+            limit.cancel()  # a job that is closing its records is over
+            os.write(announce_fd, _ENDED)
+
+        return _run_on_this_host(job, folder, attempt, ended)
     except HeadraceError as error:
         if "assignment" in flags:
             announce_refusal(announce_fd, error)
@@ -191,7 +196,7 @@ def _script_words(job: TorchrunJob) -> list[str]:
 
 
 def _run_on_this_host(
-    job: TorchrunJob, folder: RunFolder, attempt: Attempt, announce_fd: int
+    job: TorchrunJob, folder: RunFolder, attempt: Attempt, ended: Callable[[], None]
 ) -> int:
     words = _script_words(job)
     run = single_host_run(
@@ -205,13 +210,13 @@ def _run_on_this_host(
     return _run_to_the_end(
         run, words, lambda report: _run(job, logs, report, run.script_env),
         lambda failure: write_status(failure.message),
-        ended=lambda: os.write(announce_fd, _ENDED),
+        ended=ended,
     )  # fmt: skip
 
 
 def _run_to_the_end(
     run: HostRun, words: Sequence[str], ranks: Callable[[Callable[[_Failed], None]], int],
-    report: Callable[[_Failed], object], *, ended: Callable[[], object] = lambda: None,
+    report: Callable[[_Failed], object], *, ended: Callable[[], None] = lambda: None,
 ) -> int:  # fmt: skip
     """Run a host's ranks, finish the run, and return the exit code."""
     message = ""

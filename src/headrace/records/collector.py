@@ -15,7 +15,7 @@ from headrace.core.errors import RecordsError
 from headrace.core.file_lock import lock_within, open_lock_file
 from headrace.records import ring
 from headrace.records.layout import LOCK, RINGS, STORE, is_closed
-from headrace.records.schema import EVENTS, RowLimits, Table
+from headrace.records.schema import EVENTS, HOSTS, RowLimits, Table
 from headrace.records.sent_rows import SentRows, SentRowsReader, sent_row_files
 from headrace.records.store import RecordStore, ring_position
 
@@ -264,11 +264,17 @@ class Collector:
 
     def _add_sent(self, found: SentRows) -> None:
         for table, rows in found.rows.values():
-            self.store.add(table, rows)
+            self.store.add(table, self._new_hosts(rows) if table is HOSTS else rows)
         for columns, values in found.system:
             self.store.declare_system(columns)
             self.store.add_system(columns, values)
         self.store.add(EVENTS, [fault_row(text) for text in found.faults])
+
+    def _new_hosts(self, rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        """Return the rows of hosts that are not there: ranks that start anew send theirs again."""
+        name, number = HOSTS.columns.index("host"), HOSTS.columns.index("number")
+        found = {(row[name], row[number]): row for row in reversed(rows)}
+        return [found[host] for host in reversed(found) if host not in self.store.known_hosts()]
 
     def _remove_sent(self, *, last: bool) -> None:
         """Remove the files that are taken in and complete; with `last` all of them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,10 +64,17 @@ printed or else counted from 0; and when it was read, in seconds since 1970 (UTC
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
-    """Return the values of a run's folder, in the order in which they were printed."""
+    """Return the values of a run's folder, in the order in which they were printed.
+
+    Of an older version a line may be damaged, where the disk was full; it is left out.
+    """
     try:
         text = (run / METRICS_FILE).read_text(encoding="utf-8")
     except FileNotFoundError:
         return []
     complete = text[: text.rfind("\n") + 1]  # the last line may be half-written
-    return [json.loads(line) for line in complete.splitlines()]
+    found = []
+    for line in complete.splitlines():
+        with suppress(ValueError):
+            found.append(json.loads(line))
+    return found

@@ -99,7 +99,8 @@ def unsent_lines(folder: Path, after: int, most_bytes: int) -> list[SentLine]:
     found: list[SentLine] = []
     with suppress(sqlite3.Error), closing(_open(stores[0])) as connection:  # it may be being made
         if after:
-            connection.execute(f"DELETE FROM {_NAME} WHERE number <= ?", (after,))  # noqa: S608
+            with suppress(sqlite3.Error):  # on a full disk they take room a while longer
+                connection.execute(f"DELETE FROM {_NAME} WHERE number <= ?", (after,))  # noqa: S608
         size = 0
         for number, text in connection.execute(
             f"SELECT number, line FROM {_NAME} WHERE number > ? ORDER BY number",  # noqa: S608

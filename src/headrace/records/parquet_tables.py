@@ -12,14 +12,13 @@ import shutil
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from headrace.core.arrow_arrays import column_values, dictionary_strings, numbers
 from headrace.core.errors import RecordsError
@@ -70,6 +69,11 @@ def record_batch(schema: pa.Schema, rows: Sequence[Sequence[Any]]) -> pa.RecordB
 def combined_table(table: pa.Table) -> pa.Table:
     """Return a table with one chunk a column, copied only where it has several."""
     return table.unify_dictionaries().combine_chunks()
+
+
+def combined_column(column: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any]:
+    """Return a column as one chunk, copied only where it has several."""
+    return combined_table(pa.table([column], names=["_"])).column(0)
 
 
 def _arrow_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array[Any]:
@@ -133,14 +137,26 @@ class ParquetTable(Mapping[str, "pa.ChunkedArray[Any]"]):
         self.count: int = self._file.metadata.num_rows
 
     def __getitem__(self, name: str) -> pa.ChunkedArray[Any]:
-        kind = self.schema.field(name).type
         if name not in self._present:
-            return pa.chunked_array([pa.nulls(self.count, kind)])
+            return pa.chunked_array([pa.nulls(self.count, self.schema.field(name).type)])
         with self._naming_the_file():
             read = self._file.read(columns=[name])
-        if pa.types.is_string(read.column(0).type):  # a file of an older version
-            read = pa.table([read.column(0).dictionary_encode().cast(TEXT)], names=[name])
-        column = combined_table(read).column(0)
+        return combined_column(self._as_declared(name, read.column(0)))
+
+    def column(self, name: str, groups: Sequence[int]) -> pa.ChunkedArray[Any]:
+        """Return a column of some row groups, in one or several chunks."""
+        if name not in self._present:
+            count = sum(self.group_rows[number] for number in groups)
+            return pa.chunked_array([pa.nulls(count, self.schema.field(name).type)])
+        with self._naming_the_file():
+            # In one thread: each thread of a pool would hold memory of its own.
+            read = self._file.read_row_groups(list(groups), columns=[name], use_threads=False)
+        return self._as_declared(name, read.column(0))
+
+    def _as_declared(self, name: str, column: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any]:
+        kind = self.schema.field(name).type
+        if pa.types.is_string(column.type):  # of a file of an older version
+            column = column.dictionary_encode()
         return column if column.type == kind else column.cast(kind)
 
     def __iter__(self) -> Iterator[str]:
@@ -156,7 +172,7 @@ class ParquetTable(Mapping[str, "pa.ChunkedArray[Any]"]):
         """Return the whole table."""
         return pa.Table.from_arrays([self[name] for name in self], schema=self.schema)
 
-    @property
+    @cached_property
     def group_rows(self) -> list[int]:
         """How many rows each row group has, which lie together in the file."""
         found = self._file.metadata
@@ -168,31 +184,12 @@ class ParquetTable(Mapping[str, "pa.ChunkedArray[Any]"]):
         place = self._file.schema_arrow.names.index(column)
         statistics = group.column(place).statistics
         if statistics is None or not statistics.has_min_max:
-            values = self.numbers(number, column)
+            values = column_values(self.column(column, [number]))
             return int(values.min()), int(values.max())
         least, most = statistics.min, statistics.max
         assert isinstance(least, int)
         assert isinstance(most, int)
         return least, most
-
-    def numbers(self, number: int, column: str) -> NDArray[Any]:
-        """Return a column of numbers, none of them unknown, of a row group."""
-        with self._naming_the_file():
-            return column_values(self._file.read_row_group(number, columns=[column]).column(0))
-
-    def group(self, number: int) -> pa.Table:
-        """Return the rows of a row group, in one or several chunks, with the schema's columns."""
-        with self._naming_the_file():
-            # In one thread: each thread of a pool would hold memory of its own.
-            read = self._file.read_row_group(number, use_threads=False)
-        columns = []
-        for field in self.schema:
-            if field.name not in self._present:
-                columns.append(pa.nulls(read.num_rows, field.type))
-            else:
-                column = read.column(field.name)
-                columns.append(column if column.type == field.type else column.cast(field.type))
-        return pa.Table.from_arrays(columns, schema=self.schema)
 
     @contextmanager
     def _naming_the_file(self) -> Iterator[None]:

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import psutil
 
@@ -115,6 +115,8 @@ RUNS_FOLDER = "runs"
 _FOLDER_MODE = 0o700  # logs and a script's files may hold what other users must not see
 _RUN_FILE = "run.json"
 _FORMAT_VERSION = 1
+Outcome = Literal["succeeded", "failed", "stopped", "killed", "going on"]
+_STOPPED_CODES = frozenset({128 + 15, 128 + 2, 128 + 1})
 LAUNCHER_LOG = "launcher.log"
 """The output of `headrace run` and its ranks where an Estimator started it."""
 
@@ -138,6 +140,14 @@ class Attempt:
     folder: str = ""  # where the command was typed; "" in files of an older version
     hides_secrets: bool = False  # whether `command` differs from what was typed
     groups: list[dict[str, Any]] = field(default_factory=list)  # as `recorded_groups` returns them
+
+    def outcome(self, *, live: bool) -> Outcome:
+        """Return how the attempt ended; without an end it goes on, if the run is `live`."""
+        if self.exit_code is None:
+            return "going on" if live else "killed"
+        if self.exit_code == 0:
+            return "succeeded"
+        return "stopped" if self.reason or self.exit_code in _STOPPED_CODES else "failed"
 
 
 @dataclass(frozen=True, slots=True)

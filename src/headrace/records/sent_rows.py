@@ -16,6 +16,7 @@ from types import NoneType
 from typing import Any
 
 from headrace.core.errors import RecordsError
+from headrace.core.files import append_whole
 from headrace.records import system_table
 from headrace.records.host_place import job_pid
 from headrace.records.outbox import SentLine
@@ -54,13 +55,11 @@ class SentRowsWriter:
         path = self._folder / f"{_stem(self._host)}{self._number:06}{SUFFIX}"
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
-            before = os.fstat(descriptor).st_size
-            if os.write(descriptor, content) != len(content):
-                os.ftruncate(descriptor, before)
-                raise OSError(f"{path}: there is no room for all that other hosts have recorded")
+            append_whole(descriptor, content)
+            size = os.fstat(descriptor).st_size
         finally:
             os.close(descriptor)
-        if before + len(content) >= _FILE_BYTES:
+        if size >= _FILE_BYTES:
             self._number += 1
 
 

@@ -179,6 +179,14 @@ class RecordStore:
         found = self.connection.execute(f"SELECT 1 FROM {table.name} LIMIT 1").fetchone()  # noqa: S608
         return found is None
 
+    def known_hosts(self) -> set[tuple[str, int]]:
+        """Return name and number of each host in `hosts`."""
+        return set(
+            self.connection.execute(
+                "SELECT texts.text, t.number FROM hosts AS t JOIN texts ON texts.id = t.host"
+            )
+        )
+
     def close(self) -> None:
         """Close the file, and merge its write-ahead log into it."""
         self.connection.close()

@@ -62,6 +62,7 @@ def _row(mix: PredictedMix, advice: Advice) -> tuple[str, ...]:
     return (
         mix.name, "remedy" if mix.remedy else mix.mix.kind, "yes" if is_on_front else "",
         f"{mix.mix.usd_per_hour:,.3f}", f"{rate.value:,.4g}",
-        f"{rate.low:,.3g} to {rate.high:,.3g}", format_share(mix.wait_share),
+        f"{rate.low:,.3g} to {rate.high:,.3g}",
+        "" if mix.wait_share is None else format_share(mix.wait_share),
         f"${format_usd(mix.usd_per_1k_samples.value)}",
     )  # fmt: skip

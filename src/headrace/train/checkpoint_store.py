@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 import warnings
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from functools import reduce
 from pathlib import Path
 
 import google_crc32c
 
 from headrace.core.errors import CheckpointError, HeadraceError, NotFoundError
-from headrace.core.file_lock import try_lock
 from headrace.data.storage import Store, pieces_of
 from headrace.train.checkpoint_commit import (
     COMMIT_FILE,
@@ -170,33 +166,3 @@ def _damaged_error(store: Store, path: str, what: str) -> CheckpointError:
         f"The checkpoint {store.url}/{step} is damaged: {path.partition('/')[2]}: {what}. Delete "
         f"the folder {step} to go on from the checkpoint before it."
     )
-
-
-_SCRATCH_PREFIX = "headrace-checkpoint-"
-_SCRATCH_LOCK = "in-use"
-
-
-@contextmanager
-def scratch_folder() -> Iterator[Path]:
-    """Yield an empty folder below the system's temporary one (TMPDIR), removed afterwards.
-
-    Folders that killed processes left behind are removed, too: the kernel releases a folder's lock
-    when its process ends.
-    """
-    _remove_abandoned(Path(tempfile.gettempdir()))
-    folder = Path(tempfile.mkdtemp(prefix=_SCRATCH_PREFIX))
-    with (folder / "making").open("wb") as lock:
-        try_lock(lock.fileno())
-        (folder / "making").rename(folder / _SCRATCH_LOCK)  # others see it only once it is locked
-        try:
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _remove_abandoned(parent: Path) -> None:
-    for folder in parent.glob(f"{_SCRATCH_PREFIX}*"):
-        # A folder without the lock file is being created; another user's is not accessible.
-        with suppress(OSError), (folder / _SCRATCH_LOCK).open("r+b") as lock:
-            if try_lock(lock.fileno()):
-                shutil.rmtree(folder, ignore_errors=True)

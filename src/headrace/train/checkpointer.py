@@ -23,6 +23,7 @@ from torch.optim import Optimizer
 
 from headrace.core.errors import CheckpointError, UsageError
 from headrace.core.files import sync_folder
+from headrace.core.scratch_folder import ScratchFolder
 from headrace.core.world import current_world
 from headrace.data.storage import StorageConfig, open_store, parse_url
 from headrace.train.checkpoint_commit import Commit, SavedFile, json_copy, step_folder
@@ -31,7 +32,6 @@ from headrace.train.checkpoint_store import (
     describe_file,
     fetch_file,
     rank_files,
-    scratch_folder,
 )
 from headrace.train.state_dicts import (
     PlainCheckpointWriter,
@@ -145,6 +145,7 @@ class Restored:
 
 
 _RESTORE_TRIES = 5  # to restore, while a job that is training removes the checkpoint being read
+_SCRATCH = "headrace-checkpoint-"
 
 
 class Checkpointer:
@@ -303,7 +304,7 @@ class Checkpointer:
         if self._local is not None:
             yield self._local / folder
         else:
-            with scratch_folder() as scratch:
+            with ScratchFolder(_SCRATCH) as scratch:
                 yield scratch / "files"
 
     def _upload_files(self, files_dir: Path, folder: str) -> list[SavedFile]:
@@ -321,7 +322,7 @@ class Checkpointer:
     def _fetched(self, commit: Commit) -> Iterator[Path]:
         """Yield the folder with a checkpoint's verified files, shared by the ranks of a host."""
         folder = f"{step_folder(commit.step)}/{commit.save}"
-        with nullcontext() if self._local is not None else scratch_folder() as scratch:
+        with nullcontext() if self._local is not None else ScratchFolder(_SCRATCH) as scratch:
             host_ranks = _ranks_of_host()
             shared = None
             if scratch is not None:

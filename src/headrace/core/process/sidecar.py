@@ -27,6 +27,7 @@ from headrace.core.errors import HeadraceError, error_from_json, error_to_json
 from headrace.core.files import write_all
 from headrace.core.process.parent_death import die_with_parent, ignore_group_signals
 from headrace.core.process.process_kill import kill_process
+from headrace.core.process.supervision import start_without_signals
 
 _PIECE_BYTES = 64 * 1024
 _POLL_S = 1.0  # a poll that takes longer was a stop of this process
@@ -245,9 +246,12 @@ class RestartedSidecar:
         self._lock = threading.Lock()  # guards the decision on another start
         self._is_over = threading.Event()
         self._current = self._start()
-        threading.Thread(
-            target=self._watch, args=(restarts, long_life_s), name="headrace-sidecar", daemon=True
-        ).start()
+        start_without_signals(
+            threading.Thread(
+                target=self._watch, args=(restarts, long_life_s), name="headrace-sidecar",
+                daemon=True,
+            )
+        )  # fmt: skip
 
     @property
     def pid(self) -> int:

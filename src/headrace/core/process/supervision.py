@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
@@ -53,6 +54,15 @@ def signals_blocked() -> Iterator[frozenset[signal.Signals]]:
     finally:
         while signal.sigtimedwait({*held, signal.SIGCHLD}, 0) is not None:
             pass
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def start_without_signals(thread: threading.Thread) -> None:
+    """Start a thread that gets no signals: they are for the main thread, which waits for them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        thread.start()  # it inherits this mask
+    finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 

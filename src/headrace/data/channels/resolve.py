@@ -14,6 +14,7 @@ from pathlib import Path
 
 from headrace.core.console import print_status
 from headrace.core.errors import HeadraceError, LaunchError, StorageError, UsageError
+from headrace.core.process.supervision import start_without_signals
 from headrace.data.channels.copy.cache_dir import default_cache_dir
 from headrace.data.channels.mount.folder_mount import Mount, mount_url
 from headrace.data.channels.mount.mount_program import NoMountError
@@ -187,7 +188,9 @@ class ChannelPipes(ActiveChannels):
         """Have the pipes made, once their folder exists; raises LaunchError."""
         self._sidecar.send(SERVE)
         self._sidecar.answer()
-        threading.Thread(target=self._watch, name="headrace-pipes", daemon=True).start()
+        start_without_signals(
+            threading.Thread(target=self._watch, name="headrace-pipes", daemon=True)
+        )
 
     def failure(self) -> str | None:
         """Return why a pipe could not be written to its end, or None."""
@@ -200,8 +203,6 @@ class ChannelPipes(ActiveChannels):
         self._sidecar.end(patience_s=_PIPES_END_S)
 
     def _watch(self) -> None:
-        # Signals must reach the thread that waits for the script: see `signals_blocked`.
-        signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
         failure = _WRITER_KILLED
         try:
             self._sidecar.receive()

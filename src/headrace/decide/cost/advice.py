@@ -143,7 +143,7 @@ def _too_slow(mixes: Sequence[PredictedMix], goal: Goal) -> str:
 
 
 def _reason(best: PredictedMix, now: PredictedMix, goal: Goal) -> str:
-    rate, cost = best.samples_per_s, best.usd_per_1k_samples.value
+    rate, cost = best.samples_per_s, _cost(best)
     why = "the cheapest samples"
     if goal.budget_usd is not None:
         why = "the fastest within the budget"
@@ -151,11 +151,13 @@ def _reason(best: PredictedMix, now: PredictedMix, goal: Goal) -> str:
         why = "the cheapest that is fast enough"
     if best is now:
         return f"Keep {now.name}, {why}: ${format_usd(cost)} per 1,000."
-    change = cost / now.usd_per_1k_samples.value - 1.0
-    than_now = f"{abs(change):.0%} {'less' if change < 0 else 'more'} than now"
+    than_now = ""
+    if _cost(now):  # else its hosts cost nothing
+        change = cost / _cost(now) - 1.0
+        than_now = f", {abs(change):.0%} {'less' if change < 0 else 'more'} than now"
     return (
         f"Take {best.name}, {why}: {rate.value:,.4g} samples/s predicted ({rate.low:,.4g} to "
-        f"{rate.high:,.4g}), {best.speedup:.2f}x as now, ${format_usd(cost)} per 1,000, {than_now}."
+        f"{rate.high:,.4g}), {best.speedup:.2f}x as now, ${format_usd(cost)} per 1,000{than_now}."
     )
 
 

@@ -20,7 +20,7 @@ from headrace.core.errors import RecordsError, UsageError
 from headrace.decide.cost.host_mixes import HostMix, Market, PricedHosts, cloud_of, host_mixes
 from headrace.decide.cost.host_speeds import HostSpeeds
 from headrace.decide.cost.run_cost import GroupCost, Pricing, last_groups
-from headrace.observe.doctor.diagnosis import change_phrase, diagnose
+from headrace.observe.doctor.diagnosis import OTHER_TIME_RULES, change_phrase, diagnose
 from headrace.observe.doctor.findings import Diagnosis
 from headrace.observe.whatif.measured_pipeline import measure
 from headrace.observe.whatif.prediction import (
@@ -64,6 +64,7 @@ class PredictedMix:
         workers: Of each rank's loader; None: as they are.
         samples_per_s: Of all ranks together.
         speedup: Over the run as it is.
+        wait_share: Of step time, waiting for data; None: not predicted.
         assumptions: What was not measured, a sentence each.
     """
 
@@ -73,7 +74,7 @@ class PredictedMix:
     workers: int | None = None
     samples_per_s: Estimate
     speedup: float
-    wait_share: float
+    wait_share: float | None
     assumptions: tuple[str, ...] = ()
 
     @property
@@ -148,7 +149,7 @@ def compare_hosts(
         region=pricing.region, spot=pricing.spot,
     )  # fmt: skip
     mixes = list(_predicted(model, own, market))
-    mixes += _with_remedies(mixes[0], diagnose(tables))
+    mixes += remedied_mixes(mixes[0], diagnose(tables))
     samples = int(steps.rows["samples"].sum())
     return ComparedHosts(run=run.name, mixes=tuple(mixes), samples=samples)
 
@@ -307,10 +308,15 @@ def _predicted(model: _RunModel, own: HostMix, market: Market) -> Iterator[Predi
                 yield model.with_auxiliary(mix, mix.auxiliary, cores)
 
 
-def _with_remedies(now: PredictedMix, diagnosis: Diagnosis) -> Iterator[PredictedMix]:
-    """Yield what the doctor's remedies give on the run's own hosts."""
+def remedied_mixes(now: PredictedMix, diagnosis: Diagnosis) -> Iterator[PredictedMix]:
+    """Yield what the doctor's remedies give on the run's own hosts.
+
+    Rates are those of steps, which remedies for the time outside of steps do not change.
+    """
     seen: set[str] = set()
     for finding in diagnosis.findings:
+        if finding.rule in OTHER_TIME_RULES:
+            continue
         for remedy in finding.remedies:
             text = change_phrase(remedy)
             worth = (remedy.predicted_speedup or 0.0) >= _WORTH_MENTIONING
@@ -320,7 +326,7 @@ def _with_remedies(now: PredictedMix, diagnosis: Diagnosis) -> Iterator[Predicte
             speedup = remedy.predicted_speedup or 1.0
             rate = now.samples_per_s.value
             yield replace(
-                now, remedy=text, needs_code=not remedy.overrides, speedup=speedup,
+                now, remedy=text, needs_code=not remedy.overrides, speedup=speedup, wait_share=None,
                 samples_per_s=Estimate(
                     rate * speedup, rate * (remedy.low or speedup), rate * (remedy.high or speedup)
                 ),

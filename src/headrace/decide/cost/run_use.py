@@ -32,7 +32,7 @@ class AttemptUse:
 
     seconds: float  # from its begin to its end, or until now
     running: bool
-    failed: bool  # it ended with an error, or was killed
+    failed: bool  # it ended with an error, or was killed; not if somebody stopped it
     data_wait_s: float | None = None  # for which the accelerators waited for data; None: unknown
     samples: int = 0  # that all ranks took
     epochs: float = 0.0  # parts of one too; 0 where none came to its end
@@ -56,7 +56,7 @@ def attempt_uses(run: Path, *, training: bool = True) -> Iterator[tuple[Attempt,
         records = open_records(run, attempt.number) if attempt.number in recorded else None
         running = attempt.ended_s is None and running_pid(attempt.launcher) is not None
         seconds = _seconds(attempt, records, running=running)
-        failed = not running and attempt.exit_code != 0
+        failed = attempt.outcome(live=running) in {"failed", "killed"}
         trained = {} if records is None or not training else _trained(records)
         yield attempt, AttemptUse(seconds=seconds, running=running, failed=failed, **trained)
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from headrace.core.console import print_status
-from headrace.core.files import write_all
+from headrace.core.files import append_whole
 
 SPOOL = "experiment"
 """The folder of a run's spool, within the run's."""
@@ -142,12 +142,7 @@ class SpoolWriter:
             name = f"{time.time_ns()}-{os.getpid()}{_SUFFIX}"
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             self._descriptor = os.open(self.folder / name, flags, 0o600)
-        before = os.fstat(self._descriptor).st_size
-        try:
-            write_all(self._descriptor, data)
-        except OSError:
-            os.ftruncate(self._descriptor, before)  # a full disk took a part, which comes again
-            raise
+        append_whole(self._descriptor, data)
 
     def _failed(self, error: OSError) -> None:
         if not self._has_failed:
@@ -195,12 +190,14 @@ def read_spool(
         with path.open("rb") as file:
             file.seek(offsets.get(path.name, 0))
             while lines := file.readlines(most_bytes):
-                if not lines[-1].endswith(b"\n"):
+                is_unfinished = not lines[-1].endswith(b"\n")
+                if is_unfinished:
                     lines.pop()
-                if not lines:
+                if lines:
+                    offsets[path.name] = offsets.get(path.name, 0) + sum(map(len, lines))
+                    yield list(_entries(path, lines)), dict(offsets)
+                if is_unfinished:  # what follows its part was written since, and is read with it
                     break
-                offsets[path.name] = offsets.get(path.name, 0) + sum(map(len, lines))
-                yield list(_entries(path, lines)), dict(offsets)
 
 
 def _entries(path: Path, lines: list[bytes]) -> Iterator[Entry]:

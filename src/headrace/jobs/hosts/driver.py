@@ -6,7 +6,7 @@ their agent. torchrun's ranks meet at the address of the first host.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
@@ -35,9 +35,13 @@ from headrace.records.run_folder import Attempt, RunFolder
 
 
 def run_on_cluster(
-    job: TorchrunJob, options: ClusterOptions, folder: RunFolder, attempt: Attempt
+    job: TorchrunJob,
+    options: ClusterOptions,
+    folder: RunFolder,
+    attempt: Attempt,
+    ended: Callable[[], None],
 ) -> int:
-    """Run a job on the hosts of a cluster and return its exit code.
+    """Run a job on the hosts of a cluster and return its exit code; `ended`: its ranks have.
 
     Raises UsageError (Ray is not installed), LaunchError (there is no such cluster, it lacks hosts,
     or an agent does not start).
@@ -46,7 +50,7 @@ def run_on_cluster(
         install_requirements(job.spec.contract, job.spec.environment, folder, attempt)
     stop = StopRequest()
     stop.catch_signals(STOP_SIGNALS)
-    return _ClusterJob(job, options, folder, attempt).run(stop)
+    return _ClusterJob(job, options, folder, attempt, ended).run(stop)
 
 
 @dataclass
@@ -55,6 +59,7 @@ class _ClusterJob:
     options: ClusterOptions
     folder: RunFolder
     attempt: Attempt
+    ended: Callable[[], None]
 
     def __post_init__(self) -> None:
         self._groups = self._groups_with_script()
@@ -133,6 +138,7 @@ class _ClusterJob:
             grace_s=self.job.shutdown_s + extra_grace_s(self.job.spec.sync),
             restarts_left=int(self.job.args.max_restarts),
             preemptions_left=self.options.max_preemptions,
+            ended=self.ended,
         )
         return loop.run(stop)
 

@@ -10,11 +10,11 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from headrace.cluster.agent import AgentReport, FileGrowth, HostProgram, append_growths
+from headrace.cluster.agent import AgentReport, HostProgram, append_growths
 from headrace.cluster.ray_cluster import PlacedAgent
 from headrace.core.console import print_status, write_status
 from headrace.core.errors import LaunchError, UsageError
@@ -22,26 +22,13 @@ from headrace.core.process.supervision import STOP_SIGNALS, exit_code_of
 from headrace.jobs.failure import ClockOffset, RankFailure, first_failure
 from headrace.jobs.host_run import READY, REFUSED, refusal_messages
 from headrace.jobs.hosts.host_records import HostRecords
+from headrace.jobs.hosts.report_calls import AgentCalls, ReportCalls
+from headrace.jobs.hosts.spool_copies import SpoolCopies
 from headrace.jobs.output import HostOutput
 
-_POLL_S = 0.1
 _SILENT_S = 60.0  # a live agent answers within a second or two
 _SILENT_AFTER_KILL_S = 10.0
 _OTHER_FAILURES_S = 1.5  # in which ranks that fail because of another report it themselves
-
-
-class AgentCalls(Protocol):
-    """The calls of agents: Ray, or a stand-in where agents live in this process."""
-
-    @property
-    def exceptions(self) -> Any:
-        """The namespace of RayError and ActorUnavailableError."""
-
-    def wait(self, calls: list[Any], *, num_returns: int, timeout: float) -> tuple[Any, Any]:
-        """Wait until a call has returned, and return the finished and the pending calls."""
-
-    def get(self, call: Any) -> Any:
-        """Return a call's result, or raise its error."""
 
 
 class StopRequest:
@@ -102,23 +89,21 @@ class RankGroup:
         self._clocks: dict[str, ClockOffset] = {}
         self._announced: dict[str, dict[str, Any]] = {}
         self._started: dict[str, Any] = {}
-        self._last_report_s: dict[str, float] = {}
         self._ends: list[HostExit] = []
-        self._waiting: dict[Any, PlacedAgent] = {}
+        self._calls = ReportCalls(self.ray_api)
+        self._spool = SpoolCopies(self.spool)
         self._ready: set[str] = set()
         self._stop_s: float | None = None  # when the remaining ranks get the stop signal
         self._kill_s: float | None = None
         self._silent_s = _SILENT_S
-        self._unwritten: list[FileGrowth] = []
 
     def run(self, programs: Sequence[HostProgram], stop: StopRequest) -> list[HostExit]:
         """Run a program on each host until all have ended; return the ends in their order."""
         for agent, program in zip(self.agents, programs, strict=True):
             self._started[agent.host.node_id] = agent.actor.start.remote(program)
-            self._last_report_s[agent.host.node_id] = time.monotonic()
             self._clocks[agent.host.node_id] = ClockOffset()
             self._poll(agent)
-        while self._waiting:
+        while self._calls.agents:
             self._receive_reports()
             if len(self._ready) == len(self.agents):  # all programs wait at the start barrier
                 self._ready.clear()
@@ -128,41 +113,37 @@ class RankGroup:
             if self.records is not None:
                 self.records.follow_switch(self.agents)
             self.on_poll()
+        self._spool.close()
         return self._ends
 
     def _poll(self, agent: PlacedAgent) -> None:
         # Calls overtake each other: with the start, no earlier program's end is reported.
         received = 0 if self.records is None else self.records.received(agent)
         started = self._started[agent.host.node_id]
-        self._waiting[agent.actor.report.remote(started, received)] = agent
+        self._calls.begin(agent, agent.actor.report.remote(started, received))
 
     def _receive_reports(self) -> None:
-        ready, _ = self.ray_api.wait(list(self._waiting), num_returns=1, timeout=_POLL_S)
-        for reference in ready:
-            agent = self._waiting.pop(reference)
+        for agent, call in self._calls.returned():
             try:
-                report: AgentReport = self.ray_api.get(reference)
+                report: AgentReport = self.ray_api.get(call)
             except self.ray_api.exceptions.ActorUnavailableError:  # perhaps temporary
                 self._poll(agent)
             except (self.ray_api.exceptions.RayError, ConnectionError) as error:
                 self._ends.append(HostExit(agent=agent, returncode=None, reason=str(error)))
             else:
-                self._last_report_s[agent.host.node_id] = time.monotonic()
+                self._calls.heard(agent)
                 self._clocks[agent.host.node_id].add(report.clock_s, time.time())
                 self._handle_report(agent, report)
-        now_s = time.monotonic()
-        for reference, agent in list(self._waiting.items()):
-            if now_s - self._last_report_s[agent.host.node_id] > self._silent_s:
-                del self._waiting[reference]
-                reason = f"nothing was heard of it for {self._silent_s:.0f} s"
-                self._ends.append(HostExit(agent=agent, returncode=None, reason=reason))
+        reason = f"nothing was heard of it for {self._silent_s:.0f} s"
+        for agent in self._calls.give_up_silent(self._silent_s):
+            self._ends.append(HostExit(agent=agent, returncode=None, reason=reason))
 
     def _handle_report(self, agent: PlacedAgent, report: AgentReport) -> None:
         for source, text in report.output:
             self.output.show(source, text)
         with suppress(OSError):  # on a full disk the output is only shown
             append_growths(self.logs, report.logs)
-        self._write_spool(agent.host.name, report.spool)
+        self._spool.add(agent.host.name, report.spool)
         if self.records is not None:
             self.records.take(agent, report)
         for announced in report.announced:
@@ -190,16 +171,6 @@ class RankGroup:
         )
         self._ends.append(end)
 
-    def _write_spool(self, host: str, growths: Sequence[FileGrowth]) -> None:
-        """Write what a host's ranks have logged; on a full disk it is tried again later."""
-        if self.spool is None:
-            return
-        # Files of several hosts may have one name.
-        self._unwritten += [replace(each, path=f"{host}-{each.path}") for each in growths]
-        with suppress(OSError):
-            append_growths(self.spool, self._unwritten)
-            self._unwritten.clear()
-
     def _stop_where_needed(self, stop: StopRequest) -> None:
         """Send running ranks the stop signal after a failure or a request; kill them at last."""
         now_s = time.monotonic()
@@ -212,12 +183,12 @@ class RankGroup:
         elif self._kill_s is not None and now_s > self._kill_s:
             self._kill_s = float("inf")
             self._silent_s = _SILENT_AFTER_KILL_S
-            names = ", ".join(agent.host.name for agent in self._waiting.values())
+            names = ", ".join(agent.host.name for agent in self._calls.agents)
             print_status(f"{names} did not stop within {self.grace_s:.0f} s and is killed")
             self._send(signal.SIGKILL)
 
     def _send(self, number: int) -> None:
-        for agent in self._waiting.values():
+        for agent in self._calls.agents:
             agent.actor.stop.remote(int(number))
 
 
@@ -278,6 +249,7 @@ class RestartLoop:
     preemptions_left: int  # restarts after the loss of a host; -1: any number
     spool: Path | None = None  # of the run; see `RankGroup`
     records: HostRecords | None = None  # see `RankGroup`
+    ended: Callable[[], None] = lambda: None  # called once no rank starts or runs any more
 
     def run(self, stop: StopRequest) -> int:
         """Run the job and return its exit code."""
@@ -295,6 +267,7 @@ class RestartLoop:
         finally:
             for stopping in STOP_SIGNALS:
                 signal.signal(stopping, signal.SIG_IGN)
+            self.ended()
             self.hosts.close()
             self.output.close()
 

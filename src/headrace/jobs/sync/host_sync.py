@@ -97,10 +97,7 @@ class HostSync:
             )
 
     def start(self) -> None:
-        """Sync checkpoints from now on; another process takes over where this one ends too early.
-
-        The thread that restarts it inherits this thread's blocked signals.
-        """
+        """Sync checkpoints from now on; another process takes over where this one ends early."""
         if self._url is not None:
             self._sidecar = RestartedSidecar(
                 _SYNC_PROCESS, self._task("keep"), restarts=_MAX_RESTARTS, killed=_print_killed,
@@ -118,7 +115,8 @@ class HostSync:
         failure = _failure_to_end(sidecar, clean=clean)
         if failure is not None:
             print_status(
-                f"not all checkpoints are at {self._url} ({failure}); they are in {self._folder}"
+                f"not all checkpoints are at {safe_url(self._url or '')} ({failure}); they are in "
+                f"{self._folder}"
             )
         return failure is None
 

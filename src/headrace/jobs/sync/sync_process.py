@@ -30,6 +30,7 @@ from headrace.core.process.parent_death import die_with_parent
 from headrace.core.process.process_kill import exists
 from headrace.core.process.sidecar import SidecarParent, run_sidecar
 from headrace.data.storage import declare_leaf
+from headrace.data.storage.urls import safe_url
 from headrace.jobs.sync.file_groups import (
     CUT_SHORT,
     FileGroup,
@@ -459,7 +460,7 @@ def _finish(
     if waiting:
         report(f"not uploaded, incomplete when the job ended: {_first_few(waiting)}")
     if reasons:
-        text = f"not uploaded to {task.url}: {_first_few(reasons)}"
+        text = f"not uploaded to {safe_url(task.url)}: {_first_few(reasons)}"
         if clean and set(done.problems.values()) != {CUT_SHORT}:
             raise CheckpointError(text)
         report(text)

@@ -7,7 +7,7 @@ in a container, the threads of all jobs on the machine.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from headrace.observe.doctor.closure_samples import with_closures_as_forward
 from headrace.observe.doctor.findings import Cause, Fact, Finding, Remedy, Severity
 from headrace.observe.doctor.other_time import OtherTime, gather_other_time
 from headrace.observe.doctor.sampler_stacks import within_sampler
+from headrace.observe.doctor.samples_in_rows import samples_in_rows
 from headrace.observe.doctor.stack_samples import (
     UNKNOWN_FOLDERS,
     Hotspot,
@@ -235,7 +236,7 @@ class Evidence:
     offload: OffloadStats | None  # work of auxiliary hosts; None if batches are not offloaded
     wanted_threads: float  # of the run, on average: they ran or waited for a core of the host
     making_samples: tuple[StackSample, ...]  # in workers, or in ranks without
-    rank_samples: tuple[StackSample, ...]  # the ranks' main threads
+    rank_samples: tuple[StackSample, ...]  # the ranks' main threads, in steps
     slow_samples: tuple[StackSample, ...]  # those of them in slow steps; none in older records
     transforms: tuple[TransformShare, ...]  # the most expensive first
     processes: Columns
@@ -283,6 +284,10 @@ class Evidence:
         all_count = int(steady.sum()) < FEWEST_STEPS
         spent_ns = self.sampler_ns.sum() if all_count else self.sampler_ns[steady].sum()
         return float(spent_ns) / max(len(self.steps.ranks), 1) / 1e9
+
+    def rank_samples_in(self, phases: Collection[str]) -> list[StackSample]:
+        """Return the ranks' samples in some phases of their steps."""
+        return [sample for sample in self.rank_samples if sample.phase in phases]
 
     @property
     def workers_busy(self) -> bool:
@@ -420,21 +425,21 @@ def gather_evidence(tables: Tables) -> Evidence:
     usage, processes = columns(tables, "process_usage"), columns(tables, "processes")
     host = read_host_usage(tables, steps.span_ns)
     folders = read_code_folders(columns(tables, "code_folders"))
-    libraries = columns(tables, "library_loaders")
-    loader = None if loader_columns is None else training_loader(loader_columns, libraries, folders)
+    loader = _described(tables, loader_columns, folders)
     since_s = recording_start_s(columns(tables, "hosts"), processes)
-    making = _making_samples(stacks, loader, since_s, folders)
+    making = _making_samples(stacks, loader, steps, since_s, folders)
     joint = _joint_loaders(tables, steps, number, folders)
     measured = measure_from(
         steps=steps, loader=loader_columns, work=work, fetches=fetches, host=host, offload=offload
     )
     if measured is not None:
-        made = {each: _making_samples(stacks, other, since_s, folders) for other, each in joint}
+        made = {
+            each: _making_samples(stacks, other, steps, since_s, folders) for other, each in joint
+        }
         measured = _with_other_limits(measured, host, making, made)
     shares = _worker_shares(work, loader_columns, fetches) if offload is None else None
     rank_samples, slow_samples = (
-        with_closures_as_forward(read_stack_samples(rows, rows["worker"] < 0, since_s, folders))
-        for rows in (stacks, slow_stacks)
+        _rank_samples(rows, steps, since_s, folders) for rows in (stacks, slow_stacks)
     )
     workers = loader.workers if loader is not None else 0
     waits, threads = steps.share("data_wait"), mean_threads(usage, processes, "rank")
@@ -491,15 +496,40 @@ def _with_other_limits(
     return replace(measured, least_period_ns=least_period_ns(others, measured.consume_ns))
 
 
-def _making_samples(
-    stacks: Columns, loader: TrainingLoader | None, since_s: float | None, folders: CodeFolders
+def _described(
+    tables: Tables, loader: Columns | None, folders: CodeFolders
+) -> TrainingLoader | None:
+    if loader is None:
+        return None
+    return training_loader(loader, columns(tables, "library_loaders"), folders)
+
+
+def _rank_samples(
+    stacks: Columns, steps: TrainSteps, since_s: float | None, folders: CodeFolders
 ) -> tuple[StackSample, ...]:
-    """Return the samples in which a loader's batches are made."""
-    return making_part(
+    """Return the samples of the ranks' main threads in their steps."""
+    found = read_stack_samples(stacks, stacks["worker"] < 0, since_s, folders)
+    return samples_in_rows(with_closures_as_forward(found), steps.rows)
+
+
+def _making_samples(
+    stacks: Columns,
+    loader: TrainingLoader | None,
+    steps: TrainSteps,
+    since_s: float | None,
+    folders: CodeFolders,
+) -> tuple[StackSample, ...]:
+    """Return the samples in which a loader's batches are made.
+
+    In a rank without workers those of its steps count: an evaluation's are made there, too.
+    """
+    seen = making_part(
         sample
         for sample in read_stack_samples(stacks, _making_rows(stacks, loader), since_s, folders)
         if within_sampler(sample) is None  # in a rank without workers
     )
+    is_in_rank = loader is not None and loader.workers == 0
+    return samples_in_rows(seen, steps.rows) if is_in_rank else seen
 
 
 def _joint_loaders(

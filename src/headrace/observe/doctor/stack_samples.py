@@ -29,7 +29,7 @@ from headrace.observe.doctor.stack_frames import (
     own_index,
     process_begin,
 )
-from headrace.observe.whatif.tables import Columns, Flags, Ints
+from headrace.observe.whatif.tables import Columns, Flags, Floats, Ints
 
 _LINE = re.compile(r"[0-9]+|None|-1|")
 """A recorded line number; not a number if the interpreter had none: between two lines of a loop,
@@ -58,6 +58,7 @@ class StackSample:
     wall_ns: float
     cpu_ns: float
     ran_since_s: float | None = None  # seconds since 1970, to check the source; None: unknown
+    parts: Floats | None = None  # of each row's time that count, 0 to 1; None: all of it
 
     @property
     def own_frame(self) -> StackFrame:
@@ -80,9 +81,13 @@ class StackSample:
 
     def only(self, where: Flags) -> StackSample:
         """Return the sample restricted to some of its rows."""
-        rows = self.rows.where(where)
-        wall_ns, cpu_ns = _sums(rows)
-        return replace(self, rows=rows, wall_ns=wall_ns, cpu_ns=cpu_ns)
+        parts = None if self.parts is None else self.parts[where]
+        return self.counting(self.rows.where(where), parts)
+
+    def counting(self, rows: Columns, parts: Floats | None) -> StackSample:
+        """Return the sample with other rows, and of each such a part of its time."""
+        wall_ns, cpu_ns = _sums(rows, parts)
+        return replace(self, rows=rows, parts=parts, wall_ns=wall_ns, cpu_ns=cpu_ns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +207,7 @@ def samples_during(
     for sample in samples:
         if sample.rank not in times:
             continue
-        inside = overlaps(sample, *times[sample.rank])
+        inside = _overlaps(sample, *times[sample.rank])
         lasted_ns = end_ns_of(sample.rows) - sample.rows["start_ns"]
         rows_near.append((sample, inside, inside & (lasted_ns <= _FINE_NS)))
     by_second = any(fine.any() for _, _, fine in rows_near)
@@ -210,7 +215,7 @@ def samples_during(
     return [sample.only(where) for sample, where in masks if where.any()]
 
 
-def overlaps(sample: StackSample, begin_ns: Ints, end_ns: Ints) -> Flags:
+def _overlaps(sample: StackSample, begin_ns: Ints, end_ns: Ints) -> Flags:
     """Return which rows of a sample overlap any of some ascending, disjoint times."""
     # Only the first time that ends after a row's start matters.
     first = np.searchsorted(end_ns, sample.rows["start_ns"])
@@ -288,8 +293,11 @@ def _most_called(there: list[tuple[StackSample, float]]) -> str:
     return max(calls, key=lambda name: calls[name], default="")
 
 
-def _sums(rows: Columns) -> tuple[float, float]:
-    return float(rows["wall_ns"].sum()), float(rows["cpu_ns"].sum())
+def _sums(rows: Columns, parts: Floats | None = None) -> tuple[float, float]:
+    wall_ns, cpu_ns = rows["wall_ns"], rows["cpu_ns"]
+    if parts is not None:
+        wall_ns, cpu_ns = wall_ns * parts, cpu_ns * parts
+    return float(wall_ns.sum()), float(cpu_ns.sum())
 
 
 @lru_cache(maxsize=65_536)

@@ -100,7 +100,8 @@ def hook_accelerate(module: ModuleType) -> None:
     @skipped_by_warnings
     def __iter__(loader: Any) -> Any:  # noqa: N807 - replaces that method
         batches = original(loader)
-        number = LOADER_REGISTRY.number_of_loader(loader.base_dataloader)
+        # In old releases the dispatcher is the loader itself.
+        number = LOADER_REGISTRY.number_of_loader(getattr(loader, "base_dataloader", loader))
         if number < 0:
             return batches
         LOADER_REGISTRY.counted_outside.add(number)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -16,6 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from headrace.core.arrow_arrays import column_values
+from headrace.observe.whatif.loader_numbers import Changes, RenumberedRows, changed_numbers
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
@@ -140,10 +142,10 @@ class CachedTables:
     their columns only the recent ones are cached, up to a number of bytes.
     """
 
-    def __init__(self, source: Tables) -> None:
+    def __init__(self, source: Tables, cached_bytes: int = _MAX_CACHED_BYTES) -> None:
         self._source = source
         self._known: dict[str, Columns] = {}
-        self._recent: OrderedDict[tuple[str, str], NDArray[Any]] = OrderedDict()
+        self._recent = _RecentColumns(cached_bytes)
 
     @property
     def source(self) -> Tables:
@@ -155,42 +157,69 @@ class CachedTables:
         return self._source.table(name)
 
     def columns(self, name: str) -> Columns:
-        """Return a table's columns; see the function of this name."""
+        """Return a table's columns; see the function of this name.
+
+        A loader has one number on all ranks: see `loader_numbers`.
+        """
         if name not in self._known:
-            source = self._source
-            stored = source.by_column(name) if isinstance(source, ColumnSource) else None
-            if stored is None:
-                self._known[name] = _all_columns(source, name)
-            else:
-                self._known[name] = Columns(_StoredColumns(name, stored, self._recent))
+            found = self._stored(name)
+            is_numbered = "loader" in found and "rank" in found
+            if is_numbered and (changes := self._changed_loaders):
+                found = Columns(RenumberedRows(found, changes))
+            self._known[name] = found
         return self._known[name]
+
+    @cached_property
+    def _changed_loaders(self) -> Changes:
+        return changed_numbers(self._stored("loaders"))
+
+    def _stored(self, name: str) -> Columns:
+        source = self._source
+        stored = source.by_column(name) if isinstance(source, ColumnSource) else None
+        if stored is None:
+            return _all_columns(source, name)
+        return Columns(_StoredColumns(name, stored, self._recent))
 
     def forget(self, but: Collection[str]) -> None:
         """Let go of the memory of all tables but some, which are read again when needed."""
         self._known = {name: found for name, found in self._known.items() if name in but}
+        self._recent.forget(but)
+
+
+class _RecentColumns:
+    """Columns that were read last, by table and name, up to a number of bytes."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._known: OrderedDict[tuple[str, str], NDArray[Any]] = OrderedDict()
+
+    def get(self, table: str, column: str, stored: Mapping[str, Any]) -> NDArray[Any]:
+        """Return a column, which is read from what is `stored` if it is not known."""
+        key = (table, column)
+        if key not in self._known:
+            self._known[key] = _as_array(stored[column])
+            held = sum(values.nbytes for values in self._known.values())
+            while held > self._most_bytes and len(self._known) > 1:
+                held -= self._known.popitem(last=False)[1].nbytes
+        self._known.move_to_end(key)
+        return self._known[key]
+
+    def forget(self, but: Collection[str]) -> None:
+        """Let go of the columns of all tables but some."""
+        for key in [each for each in self._known if each[0] not in but]:
+            del self._known[key]
 
 
 class _StoredColumns(Mapping[str, NDArray[Any]]):
     """Columns of a closed table, each read on access, with a cache of the recent ones."""
 
     def __init__(
-        self,
-        name: str,
-        stored: Mapping[str, pa.ChunkedArray[Any]],
-        cache: OrderedDict[tuple[str, str], NDArray[Any]],
+        self, name: str, stored: Mapping[str, pa.ChunkedArray[Any]], recent: _RecentColumns
     ) -> None:
-        self._name, self._stored, self._cache = name, stored, cache
+        self._name, self._stored, self._recent = name, stored, recent
 
     def __getitem__(self, column: str) -> NDArray[Any]:
-        key = (self._name, column)
-        found = self._cache.get(key)
-        if found is None:
-            found = self._cache[key] = _as_array(self._stored[column])
-            cache_bytes = sum(values.nbytes for values in self._cache.values())
-            while cache_bytes > _MAX_CACHED_BYTES and len(self._cache) > 1:
-                cache_bytes -= self._cache.popitem(last=False)[1].nbytes
-        self._cache.move_to_end(key)
-        return found
+        return self._recent.get(self._name, column, self._stored)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._stored)
@@ -202,18 +231,33 @@ class _StoredColumns(Mapping[str, NDArray[Any]]):
         return name in self._stored
 
 
+class CoveredTime:
+    """The time that the union of some intervals covers.
+
+    Args:
+        start: When each interval begins.
+        end: When it ends.
+    """
+
+    def __init__(self, start: Floats, end: Floats) -> None:
+        order = np.argsort(start, kind="stable")
+        start, end = start[order], np.maximum.accumulate(end[order])
+        start = np.maximum(start, np.append(start[:1], end[:-1]))  # overlaps count once
+        end = np.maximum(start, end)
+        done = np.append(0.0, np.cumsum(end - start))
+        self._bounds = np.column_stack((start, end)).ravel()
+        self._covered = np.column_stack((done[:-1], done[1:])).ravel()
+
+    def before(self, times: Floats) -> Floats:
+        """Return how much of the time before each moment is covered."""
+        if len(self._bounds) == 0:
+            return np.zeros(len(times))
+        return np.asarray(np.interp(times, self._bounds, self._covered))
+
+
 def covered_before(start: Floats, end: Floats, times: Floats) -> Floats:
-    """Return how much of the time before each moment is covered by the union of intervals."""
-    if len(start) == 0:
-        return np.zeros(len(times))
-    order = np.argsort(start, kind="stable")
-    start, end = start[order], np.maximum.accumulate(end[order])
-    start = np.maximum(start, np.append(start[:1], end[:-1]))  # overlaps count once
-    end = np.maximum(start, end)
-    done = np.append(0.0, np.cumsum(end - start))
-    bounds = np.column_stack((start, end)).ravel()
-    covered = np.column_stack((done[:-1], done[1:])).ravel()
-    return np.asarray(np.interp(times, bounds, covered))
+    """Return how much of the time before each moment some intervals cover: see `CoveredTime`."""
+    return CoveredTime(start, end).before(times)
 
 
 def columns(tables: Tables, name: str) -> Columns:

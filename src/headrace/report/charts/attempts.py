@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 
 from headrace.core.units import format_seconds
-from headrace.records.run_folder import Attempt
+from headrace.records.run_folder import Attempt, Outcome
 from headrace.report.charts.phases import BarPart, BarsChart
 
-Outcome = Literal["succeeded", "failed", "stopped", "killed", "going on"]
 _COLOURS: dict[Outcome, str] = {
     "succeeded": "#2a9d8f",
     "failed": "#d6336c",
@@ -20,16 +18,6 @@ _COLOURS: dict[Outcome, str] = {
     "going on": "#3b7dd8",
 }
 _NOTHING = "#00000000"
-_STOPPED_CODES = frozenset({128 + 15, 128 + 2, 128 + 1})
-
-
-def attempt_outcome(attempt: Attempt, *, live: bool) -> Outcome:
-    """Return how an attempt ended; without an end it goes on, if the run is `live`."""
-    if attempt.exit_code is None:
-        return "going on" if live else "killed"
-    if attempt.exit_code == 0:
-        return "succeeded"
-    return "stopped" if attempt.reason or attempt.exit_code in _STOPPED_CODES else "failed"
 
 
 def attempts_chart(attempts: Sequence[Attempt], now_s: float, *, live: bool) -> BarsChart:
@@ -46,7 +34,7 @@ def attempts_chart(attempts: Sequence[Attempt], now_s: float, *, live: bool) -> 
         for place, each in enumerate(attempts)
     ]
     lasted_s = np.maximum(np.array(ends_s) - first_s - began_s, 0.0)
-    outcomes = [attempt_outcome(each, live=live) for each in attempts]
+    outcomes = [each.outcome(live=live) for each in attempts]
     parts = [BarPart(name="", colour=_NOTHING, values=began_s, labels=("",) * len(attempts))]
     for outcome, colour in _COLOURS.items():
         if outcome in outcomes:

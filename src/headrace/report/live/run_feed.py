@@ -95,7 +95,7 @@ class FeedState:
     attempt: int = 0  # whose records they are; times begin anew with each
     state: RunState = "unknown"
     now_s: float = 0.0  # the end of the records, in seconds since recording began
-    fault: str = ""  # why the run cannot be read
+    fault: str = ""  # why the run cannot be read, or no verdict be made
     gone: bool = False  # whether its folder was removed
 
 
@@ -106,6 +106,7 @@ class RunFeed:
         self.path = path
         self._lock = threading.Lock()  # of what follows; nothing slow is done with it
         self._state = FeedState()
+        self._verdict_fault = ""  # why the verdict could not be made anew
         self._tables: RunTables | None = None
         self._reader: tuple[int, SpanReader] | None = None  # of an attempt
         self._page: tuple[RunTables, dict[str, Any]] | None = None  # and its sections
@@ -130,7 +131,7 @@ class RunFeed:
                 ]
                 for thread in self._threads:
                     thread.start()
-            return self._state
+            return replace(self._state, fault=self._state.fault or self._verdict_fault)
 
     def first_state(self) -> FeedState:
         """Return the state once the records were looked at, or could not be in time."""
@@ -142,7 +143,8 @@ class RunFeed:
         _give_way()
         while self._is_wanted():
             began_s = time.thread_time()
-            self._try(self._look)
+            if fault := self._try(self._look):
+                self._change(fault=fault, gone=not self.path.exists())
             self._looked.set()
             release_free_memory()  # of earlier charts, too
             with self._lock:
@@ -155,7 +157,9 @@ class RunFeed:
         self._looked.wait(_FIRST_LOOK_S)
         while self._is_wanted():
             began_s = time.thread_time()
-            self._try(self._diagnose)
+            fault = self._try(self._diagnose)
+            with self._lock:  # looks go on, and find nothing wrong with the records
+                self._verdict_fault = fault
             self._verdict_tried.set()
             release_free_memory(collects=True)
             rest_s = max(_PAUSE_S, _REST_FACTOR * (time.thread_time() - began_s))
@@ -173,17 +177,18 @@ class RunFeed:
                 self._verdict_tried.clear()
             return threading.current_thread() in self._threads
 
-    def _try(self, act: Callable[[], None]) -> None:
-        """Do something; where that fails, say why, and go on."""
+    def _try(self, act: Callable[[], None]) -> str:
+        """Do something; where that fails, return why, and go on."""
         try:
             act()
         except Exception as error:  # noqa: BLE001 - a fault of the doctor must not end the page
             is_ours = isinstance(error, HeadraceError | OSError)
-            is_gone = not self.path.exists()
             fault = str(error) if is_ours else f"{type(error).__name__}: {error}"
-            if is_gone:
+            if not self.path.exists():
                 fault = f"The folder {self.path} was removed."
-            self._change(gone=is_gone, fault=fault)
+                self._change(gone=True, fault=fault)
+            return fault
+        return ""
 
     def _change(self, **changes: Any) -> None:
         with self._lock:
@@ -271,7 +276,7 @@ class RunFeed:
         with self._lock:
             page, seen = self._page, self._diagnosed
         if page is None:
-            raise RecordsError(self._state.fault or _UNREAD)
+            raise RecordsError(self.want().fault or _UNREAD)
         run, whole = page
         made = whole if span is None else self._cached((seen, span), lambda: _sections(run, span))
         return made | {"state": self._state.state}

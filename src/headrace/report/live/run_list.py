@@ -16,8 +16,7 @@ from headrace.observe.whatif.train_steps import WARM_UP_STEPS
 from headrace.platforms.instance_groups import has_types
 from headrace.records.live_reader import StepTotals
 from headrace.records.reader import Records, recorded_attempts
-from headrace.records.run_folder import Attempt, RunFolder, running_pid
-from headrace.report.charts.attempts import Outcome, attempt_outcome
+from headrace.records.run_folder import Attempt, Outcome, RunFolder, running_pid
 from headrace.report.live.run_folders import RunFolders
 from headrace.report.page_data import DIAGNOSIS_FILE, recorded_verdict
 
@@ -61,7 +60,7 @@ def run_state(path: Path, attempt: Attempt | None) -> RunState:
         return "running"
     if attempt is None:
         return "unknown"
-    return _STATES[attempt_outcome(attempt, live=False)]
+    return _STATES[attempt.outcome(live=False)]
 
 
 def last_attempt(path: Path) -> Attempt | None:

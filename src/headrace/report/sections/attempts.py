@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.core.units import format_seconds
 from headrace.records.run_folder import Attempt
-from headrace.report.charts.attempts import attempt_outcome, attempts_chart
+from headrace.report.charts.attempts import attempts_chart
 from headrace.report.formatting import UNKNOWN, format_time
 from headrace.report.markup import Section, explanation, section, table
 from headrace.report.page_data import PageData
@@ -14,7 +14,7 @@ _HEAD = ("Attempt", "Began", "How it ended", "Lasted")
 
 def attempts_section(data: PageData) -> Section | None:
     """Return the section; None of a run whose only attempt goes on, or succeeded."""
-    outcomes = [attempt_outcome(each, live=data.live) for each in data.attempts]
+    outcomes = [each.outcome(live=data.live) for each in data.attempts]
     if len(outcomes) < 2 and not set(outcomes) & {"failed", "killed"}:
         return None
     chart = attempts_chart(data.attempts, data.read_s, live=data.live)
@@ -37,5 +37,5 @@ def _row(attempt: Attempt, data: PageData) -> tuple[str, ...]:
     if attempt.ended_s is not None:
         lasted = format_seconds(max(attempt.ended_s - attempt.started_s, 0.0))
     why = attempt.reason or (f"exit code {attempt.exit_code}" if attempt.exit_code else "")
-    how = ": ".join(filter(None, (attempt_outcome(attempt, live=data.live), why)))
+    how = ": ".join(filter(None, (attempt.outcome(live=data.live), why)))
     return f"{attempt.number}", format_time(attempt.started_s), how, lasted

@@ -17,7 +17,6 @@ from headrace.observe.whatif.train_steps import DeviceSteps, TrainSteps, read_st
 from headrace.records.redaction import redact_text
 from headrace.records.run_folder import Attempt
 from headrace.records.schema import PHASES
-from headrace.report.charts.attempts import attempt_outcome
 from headrace.report.charts.base import time_axis
 from headrace.report.charts.flame import CallRole, ProcessKind, flame_chart, has_samples
 from headrace.report.charts.heatmap import heatmap_chart, heatmap_kinds
@@ -119,7 +118,7 @@ def _state_note(data: PageData) -> Html | None:
             "Nothing says how the run ended: it was probably killed. "
             "The page shows what was recorded up to then."
         )
-    if attempt is not None and attempt_outcome(attempt, live=False) == "stopped":
+    if attempt is not None and attempt.outcome(live=False) == "stopped":
         return note(f"The run was stopped: {attempt.reason or f'exit code {attempt.exit_code}'}.")
     if attempt is not None and attempt.exit_code:
         return note(f"The run failed: it ended with exit code {attempt.exit_code}.")

@@ -23,7 +23,6 @@ from headrace.observe.doctor.stack_samples import (
     find_cause,
     find_hotspot,
     is_device_sync,
-    overlaps,
     runs_model,
 )
 from headrace.observe.whatif.train_steps import DeviceSteps, TrainSteps
@@ -158,7 +157,7 @@ def check_small_batch(evidence: Evidence) -> Finding | None:
             **({} if device is None else {"device_model_share": device.model_share}),
             **evidence.script_data_wait,
             "step_ms": median / 1e6,
-            "samples_a_step": float(samples.mean()),
+            "samples_a_step": float(samples.mean()) if (samples >= 0).all() else None,
         },
         remedies=(bigger_batch_remedy(evidence, at_model - used),),
         severity="warning",
@@ -223,14 +222,16 @@ def _cause_of_copies(evidence: Evidence) -> Cause | None:
 
     A copy in which the script waits longest may be one that waits for earlier work of the device.
     """
-    samples = [sample for sample in evidence.rank_samples if sample.phase == "copy"]
+    samples = evidence.rank_samples_in(("copy",))
     spent_ns: defaultdict[tuple[str, int], int] = defaultdict(int)
     rows = evidence.copies
     for file, line, device_ns in zip(rows["file"], rows["line"], rows["device_ns"], strict=True):
         spent_ns[str(file), int(line)] += int(device_ns)
     if evidence.steps.device is None or not spent_ns:
         return find_cause(samples)
-    longest = max(spent_ns, key=lambda place: spent_ns[place])
+    # Times are of the whole run: those of lines that steps run count, not an evaluation's.
+    in_steps = {(frame.file, frame.line) for sample in samples for frame in sample.frames}
+    longest = max(spent_ns, key=lambda place: (place in in_steps, spent_ns[place]))
     there = [
         sample
         for sample in samples
@@ -260,7 +261,7 @@ def check_device_sync(evidence: Evidence) -> Finding | None:
     half of the time there (a fifth where the host has no core to spare, as it also waits for one),
     such a line computes what it reads, on the CPU: the rule does not fire.
     """
-    seen = _samples_in_steps(evidence)
+    seen = evidence.rank_samples
     if not evidence.enough or not seen:
         return None
     total = sum(sample.wall_ns for sample in seen)
@@ -299,17 +300,6 @@ def check_device_sync(evidence: Evidence) -> Finding | None:
         cause=cause,
         remedies=(predicted_remedy("sync", f"no waiting at {cause.place}", gain, how),),
     )
-
-
-def _samples_in_steps(evidence: Evidence) -> list[StackSample]:
-    """Return the ranks' samples in training steps: an evaluation may wait where it likes."""
-    times = {rank: evidence.steps.times_of(rank) for rank in evidence.steps.ranks}
-    seen = [
-        sample.only(overlaps(sample, *times[sample.rank]))
-        for sample in evidence.rank_samples
-        if sample.rank in times
-    ]
-    return [sample for sample in seen if sample.rows.count]
 
 
 def computes_there(evidence: Evidence, reads: Sequence[StackSample]) -> bool:

@@ -229,6 +229,7 @@ def check_slow_storage(evidence: Evidence) -> Finding | None:
     if prediction is not None:
         seconds = evidence.waits_solved(prediction)
     where = f" in {cause}" if cause is not None else ""
+    samples = float(work.column("samples").sum())
     return evidence.finding(
         f"workers wait for storage {waiting:.0%} of their time{where}",
         seconds,
@@ -239,7 +240,7 @@ def check_slow_storage(evidence: Evidence) -> Finding | None:
             "read_mb_per_s": bytes_per_s / 1e6,
             "network_share_of_bytes": _column_share(work, "network_bytes", "read_bytes"),
             "timed_reads_share": _column_share(work, "read_ns", "wall_ns"),
-            "read_kb_per_sample": read_bytes / max(float(work.column("samples").sum()), 1.0) / 1e3,
+            "read_kb_per_sample": read_bytes / samples / 1e3 if samples else None,
             "batches": len(work),
         },
         cause=cause,

@@ -108,7 +108,10 @@ def _memory_owner(processes: Columns, pid: int) -> _MemoryOwner:
 
 def _samples_since(evidence: Evidence, owner: _MemoryOwner, since_ns: int) -> list[StackSample]:
     """Return the owner's samples since a time; all workers of a rank run the same code."""
-    seen = evidence.making_samples if owner.worker >= 0 else evidence.rank_samples
+    seen = evidence.making_samples
+    if owner.worker < 0:  # what an evaluation keeps counts as well
+        other = (sample for sample in evidence.other_time.samples if not sample.is_of_worker)
+        seen = (*evidence.rank_samples, *other)
     mine = [sample for sample in seen if owner.is_device or sample.rank == owner.rank]
     later = [sample.only(end_ns_of(sample.rows) >= since_ns) for sample in mine]
     return [sample for sample in later if sample.rows.count]

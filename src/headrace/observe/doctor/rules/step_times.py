@@ -298,9 +298,10 @@ def check_slow_rank(evidence: Evidence) -> Finding | None:
     steps = evidence.steps
     if not evidence.enough or len(steps.ranks) < 2:
         return None
-    measured = steps.rows["sync_measured"] > 0
-    counted = steps.of(measured) if measured.any() else steps
-    phases = [phase for phase in _OWN_PHASES if phase != "backward" or measured.any()]
+    counted = steps.of(steps.rows["sync_measured"] > 0)
+    is_measured = counted.ranks == steps.ranks  # not in a short span, where few steps are
+    counted = counted if is_measured else steps
+    phases = [phase for phase in _OWN_PHASES if phase != "backward" or is_measured]
     of_rank = {rank: counted.of(counted.rows["rank"] == rank) for rank in counted.ranks}
     own = {rank: sum(_mean(each, phase) for phase in phases) for rank, each in of_rank.items()}
     slow = max(own, key=lambda rank: own[rank])

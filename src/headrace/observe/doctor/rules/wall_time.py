@@ -19,6 +19,7 @@ from headrace.observe.doctor.hook_samples import hook_part
 from headrace.observe.doctor.remedies import predicted_remedy
 from headrace.observe.doctor.rules.accelerator import computes_there
 from headrace.observe.doctor.rules.open_wait import check_open_wait
+from headrace.observe.doctor.samples_in_rows import samples_in_rows
 from headrace.observe.doctor.stack_frames import making_begin
 from headrace.observe.doctor.stack_samples import (
     StackSample,
@@ -49,35 +50,6 @@ def _time_saved(all_s: float, least_s: float, most_s: float) -> Prediction:
         high=high + interval_width(high),
         wait_share=0.0,
     )
-
-
-def _within(
-    samples: Iterable[StackSample], rows: Columns, phases: Sequence[str]
-) -> list[StackSample]:
-    """Return ranks' samples in some phases, each by the part of its time within rows of `steps`.
-
-    A row of the table `stacks` holds about a second, so a short row of `steps` has a part of it.
-    """
-    found = []
-    spans: dict[int, tuple[Floats, Floats]] = {}
-    for rank in map(int, np.unique(rows["rank"])):
-        mine = rows.having(rank=rank)
-        begins = mine["start_ns"].astype(np.float64)
-        spans[rank] = (begins, begins + mine["wall_ns"])
-    for sample in samples:
-        if sample.phase not in phases or sample.rank not in spans or sample.rows["worker"][0] >= 0:
-            continue
-        begins = sample.rows["start_ns"].astype(np.float64)
-        ends = np.maximum(sample.rows["end_ns"].astype(np.float64), begins + 1.0)
-        span = spans[sample.rank]
-        inside = covered_before(*span, ends) - covered_before(*span, begins)
-        parts = inside / (ends - begins)
-        wall_ns, cpu_ns = (
-            float((sample.rows[name] * parts).sum()) for name in ("wall_ns", "cpu_ns")
-        )
-        if wall_ns > 0:
-            found.append(replace(sample, wall_ns=wall_ns, cpu_ns=cpu_ns))
-    return found
 
 
 def _in_or_at(cause: Cause | None) -> str:
@@ -118,7 +90,7 @@ def check_evaluation(evidence: Evidence) -> Finding | None:
     if not waits and seconds < _MOST_EVALUATION * run_s:
         return None
     phases = ("data_wait",) if waits else ("forward", "copy", "other")
-    seen = _within(evidence.other_time.samples, rows, phases)
+    seen = samples_in_rows(evidence.other_time.samples, rows, phases)
     cause = find_cause(seen if waits else _special_lines(evidence, seen))
     share = f"evaluation takes {seconds / run_s:.0%} of the run's time"
     lost_s = waited_s if waits else seconds / 2
@@ -251,7 +223,7 @@ def check_between_epochs(evidence: Evidence) -> Finding | None:
     phases = ["other", "data_wait"]
     if 2 * int(rows["forward_ns"].sum()) >= int(rows["wall_ns"].sum()):  # there is no loader
         phases.append("forward")
-    seen = _within(evidence.other_time.samples, rows, phases)
+    seen = samples_in_rows(evidence.other_time.samples, rows, phases)
     cause = find_cause(_special_lines(evidence, _own_work(seen)))
     share = seconds / run_s
     how = "Do it less often, or in the background. Half to all of it is taken to go."
@@ -284,7 +256,7 @@ _COLLECTIVE = re.compile(r"^torch/distributed/distributed_c10d\.py:")
 _LEAST_OWN = 0.1
 
 
-def _own_work(samples: list[StackSample]) -> list[StackSample]:
+def _own_work(samples: Sequence[StackSample]) -> Sequence[StackSample]:
     """Return samples without those that wait for other ranks, unless hardly any does else."""
     own = [sample for sample in samples if not sample.passes(_COLLECTIVE)]
     all_ns = sum(sample.wall_ns for sample in samples)
@@ -309,7 +281,7 @@ def _runs_training(evidence: Evidence, cause: Cause) -> bool:
     """Return whether the function of a cause also holds the training loop, as `main` may."""
     return any(
         (frame.file, frame.function) == (cause.file, cause.function.partition(" > ")[0])
-        for sample in _within(evidence.rank_samples, evidence.steps.rows, _TRAINING_PHASES)
+        for sample in evidence.rank_samples_in(_TRAINING_PHASES)
         for frame in sample.frames
     )
 
@@ -318,7 +290,7 @@ def _special_lines(evidence: Evidence, samples: Iterable[StackSample]) -> list[S
     """Return samples without the inner lines that steps run, too, such as the model's."""
     in_steps = {
         frame
-        for sample in _within(evidence.rank_samples, evidence.steps.rows, _TRAINING_PHASES)
+        for sample in evidence.rank_samples_in(_TRAINING_PHASES)
         if sample.wall_ns >= 0.5 * float(sample.rows["wall_ns"].sum())  # not seconds shared
         for frame in sample.frames
     }
@@ -329,10 +301,11 @@ def _special_lines(evidence: Evidence, samples: Iterable[StackSample]) -> list[S
 def check_passed_over_batches(evidence: Evidence) -> Finding | None:
     """Batches are fetched and passed over before training goes on, as by a resumed run.
 
-    Fires where that takes at least 5 % of the run's time, 2 s or more: batches that a loader's
-    iteration began with and that were not trained on, while later ones of it were; and whole
-    iterations before the first step whose batches the script only asked for.
-    That happens once, as the start-up does, so the remedy is predicted of both with the rest.
+    Fires where that takes at least 5 % of the run's time, 2 s or more: ten batches and more that a
+    loader's iteration began with and that were not trained on, while later ones of it were (fewer
+    are those that a library fetches ahead); and whole iterations before the first step whose
+    batches the script only asked for. That happens once, as the start-up does, so the remedy is
+    predicted of both with the rest.
     """
     wall, loader = evidence.other_time.wall, evidence.other_time.passed_over_loader
     passed, run_s = wall.passed_over, wall.run_seconds
@@ -453,7 +426,7 @@ def check_time_outside_model(evidence: Evidence) -> Finding | None:
     share = float(spent.sum() / max(steps.wall_ns.sum(), 1.0)) * evidence.steps_share
     model = [
         sample
-        for sample in _within(evidence.rank_samples, steps.rows, _TRAINING_PHASES)
+        for sample in evidence.rank_samples_in(_TRAINING_PHASES)
         if runs_model(sample) and hook_part(sample) is None
     ]
     usual = {frame for sample in model for frame in sample.frames}
@@ -501,9 +474,9 @@ def _outside_in_phase(
     """Return samples of a phase outside the model, and the usual time of each step there."""
     spent = evidence.steps.phase_ns(phase)
     usual = np.minimum(spent, 2.0 * float(np.median(spent)))
-    inside = _within(evidence.rank_samples, evidence.steps.rows, (phase,))  # not of an evaluation
+    inside = evidence.rank_samples_in((phase,))
     all_phases = ("data_wait", *_TRAINING_PHASES, "other")
-    wrappers = batch_wrappers(_within(evidence.rank_samples, evidence.steps.rows, all_phases))
+    wrappers = batch_wrappers(evidence.rank_samples_in(all_phases))
     outside = [
         sample
         for sample in inside
@@ -535,7 +508,7 @@ def _in_hooks(evidence: Evidence) -> tuple[list[StackSample], Floats]:
     steps, found = evidence.steps, []
     spent = np.zeros(len(steps))
     for phase in ("forward", "backward"):
-        inside = _within(evidence.rank_samples, steps.rows, (phase,))
+        inside = evidence.rank_samples_in((phase,))
         hooks = [each for each in map(hook_part, inside) if each is not None]
         hooks = [each for each in hooks if not _waits_for_device(evidence, each)]
         phase_ns = steps.phase_ns(phase)
@@ -561,7 +534,7 @@ def _forward_outside(evidence: Evidence) -> Callable[[StackSample], bool]:
 
     A script may also sleep in place of a model: so that counts only besides one.
     """
-    forward = _within(evidence.rank_samples, evidence.steps.rows, ("forward",))
+    forward = evidence.rank_samples_in(("forward",))
     model_ns = sum(sample.wall_ns for sample in forward if runs_model(sample))
     has_model = model_ns >= _LEAST_MODEL * sum(sample.wall_ns for sample in forward) > 0
 
