@@ -234,6 +234,35 @@ def test_evaluation_that_computes_for_most_of_the_time():
     assert rules["evaluation"].remedies[0].predicted_speedup == pytest.approx(1.286, abs=0.01)
 
 
+def test_code_that_evaluation_shares_with_short_epochs_is_not_what_evaluation_is_named_by():
+    """As of a model on an emulated device, where each second is of both."""
+    forward = f"{SCRIPT}:12:Net.forward"
+    script = Script()
+    second, ends = 1000 * MS, []
+    for steps in (20, *[10] * 7):  # 0.8 s, and then 0.4 s
+        began = script.now
+        script.iterates().train(steps)
+        ends.append((began, script.now, LOOP))
+        began = script.now
+        script.evaluate(batches=(2000 - 40 * steps) // 26, other=10)  # 0.58 of it in the model
+        ends.append((began, script.now, f"{SCRIPT}:30:evaluate"))
+    for start in range(0, script.now, second):
+        for began, end, caller in ends:
+            shared = max(min(end, start + second) - max(began, start), 0)
+            spent = int(shared * (0.95 if caller == LOOP else 0.58))
+            texts = [(stack(LOOP, caller, forward), "forward", spent)]
+            if caller != LOOP:
+                texts.append((stack(LOOP, f"{SCRIPT}:33:evaluate"), "other", int(shared * 0.38)))
+            for text, phase, wall in texts:
+                if wall:
+                    script.tables.add("stacks", pid=100, rank=0, loader=-1, worker=-1, phase=phase,
+                                      stack=text, start_ns=start, end_ns=start + second,
+                                      samples=50, wall_ns=wall, cpu_ns=wall)  # fmt: skip
+    cause = found(script)[1]["evaluation"].cause
+    assert cause is not None
+    assert (cause.line, cause.name) == (30, "evaluate")
+
+
 def test_saving_between_epochs():
     diagnosis, rules = found(epochs(Script(), lambda each: each.between(4000)))
     assert diagnosis.verdict.sentence.startswith(

@@ -11,9 +11,10 @@ from collections.abc import Collection, Iterable
 import numpy as np
 
 from headrace.observe.doctor.stack_samples import StackSample
-from headrace.observe.whatif.tables import Columns, CoveredTime
+from headrace.observe.whatif.tables import Columns, CoveredTime, Floats
 
-_SECOND_NS = 1_000_000_000
+_SECOND_NS = 1_000_000_000.0
+_MOSTLY, _SOME = 0.5, 0.1
 
 
 def samples_in_rows(
@@ -37,11 +38,32 @@ def samples_in_rows(
         if not is_wanted or sample.rank not in covered or sample.is_of_worker:
             continue
         within = covered[sample.rank]
-        begins = sample.rows["start_ns"].astype(np.float64)
-        ends = sample.rows["end_ns"].astype(np.float64)
-        ends = np.where(ends > begins, ends, begins + _SECOND_NS)  # an older version's have none
-        parts = (within.before(ends) - within.before(begins)) / (ends - begins)
+        begins, lasted = _times(sample)
+        parts = (within.before(begins + lasted) - within.before(begins)) / lasted
         counted = sample.counting(sample.rows, parts)
         if counted.wall_ns > 0:
             found.append(counted)
     return tuple(found)
+
+
+def is_of_rows(sample: StackSample) -> bool:
+    """Return whether a sample is of the rows that it was weighed by, not of what is between them.
+
+    Seconds may be shared. Of a stack that was seen for longer than the part of a second that is
+    outside of the rows, some of the time must be within them.
+    """
+    spent_ns, parts = sample.rows["wall_ns"].astype(np.float64), sample.parts
+    if parts is None or sample.wall_ns >= _MOSTLY * spent_ns.sum():
+        return True
+    _, lasted = _times(sample)
+    surely_ns = np.maximum(spent_ns - (1.0 - parts) * lasted, 0.0)
+    return bool(surely_ns.sum() >= _SOME * spent_ns.sum())
+
+
+def _times(sample: StackSample) -> tuple[Floats, Floats]:
+    """Return when each row of a sample began, and how long it lasted, in ns."""
+    begins = sample.rows["start_ns"].astype(np.float64)
+    ends = sample.rows["end_ns"].astype(np.float64)
+    return begins, np.where(
+        ends > begins, ends - begins, _SECOND_NS
+    )  # an older version has no ends

@@ -19,7 +19,7 @@ from headrace.observe.doctor.hook_samples import hook_part
 from headrace.observe.doctor.remedies import predicted_remedy
 from headrace.observe.doctor.rules.accelerator import computes_there
 from headrace.observe.doctor.rules.open_wait import check_open_wait
-from headrace.observe.doctor.samples_in_rows import samples_in_rows
+from headrace.observe.doctor.samples_in_rows import is_of_rows, samples_in_rows
 from headrace.observe.doctor.stack_frames import making_begin
 from headrace.observe.doctor.stack_samples import (
     StackSample,
@@ -291,7 +291,7 @@ def _special_lines(evidence: Evidence, samples: Iterable[StackSample]) -> list[S
     in_steps = {
         frame
         for sample in evidence.rank_samples_in(_TRAINING_PHASES)
-        if sample.wall_ns >= 0.5 * float(sample.rows["wall_ns"].sum())  # not seconds shared
+        if is_of_rows(sample)
         for frame in sample.frames
     }
     return [cut_to_special_line(sample, in_steps) for sample in samples]
