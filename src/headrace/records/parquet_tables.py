@@ -119,7 +119,26 @@ def stored_batches(
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-class ParquetTable(Mapping[str, "pa.ChunkedArray[Any]"]):
+class ReadColumns(Mapping[str, "pa.ChunkedArray[Any]"]):
+    """Columns that are read on access, by the names of a schema."""
+
+    schema: pa.Schema
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.schema.names)
+
+    def __len__(self) -> int:
+        return len(self.schema)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.schema.names
+
+    def table(self) -> pa.Table:
+        """Return all columns as a table."""
+        return pa.Table.from_arrays([self[name] for name in self], schema=self.schema)
+
+
+class ParquetTable(ReadColumns):
     """The columns of a closed table, read on access, as a long run's table may not fit into memory.
 
     Text is dictionary-encoded, and every column is one chunk. Fields that a file of an older
@@ -158,19 +177,6 @@ class ParquetTable(Mapping[str, "pa.ChunkedArray[Any]"]):
         if pa.types.is_string(column.type):  # of a file of an older version
             column = column.dictionary_encode()
         return column if column.type == kind else column.cast(kind)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.schema.names)
-
-    def __len__(self) -> int:
-        return len(self.schema)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.schema.names
-
-    def table(self) -> pa.Table:
-        """Return the whole table."""
-        return pa.Table.from_arrays([self[name] for name in self], schema=self.schema)
 
     @cached_property
     def group_rows(self) -> list[int]:

@@ -5,9 +5,8 @@ A chart reads few of a table's columns, and a long run's table is much larger th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from headrace.core.arrow_arrays import numbers
-from headrace.records.parquet_tables import ParquetTable, combined_column
+from headrace.records.parquet_tables import ParquetTable, ReadColumns, combined_column
 
 
 class Rows(Protocol):
@@ -70,7 +69,7 @@ class FileRows:
         return combined_column(column).take(numbers(self.places, pa.int64()))
 
 
-class SpanColumns(Mapping[str, "pa.ChunkedArray[Any]"]):
+class SpanColumns(ReadColumns):
     """The columns of rows that lie in several places, each read on access, as one chunk.
 
     Text is dictionary-encoded. What some of the places lack, such as the cores of other hosts, is
@@ -84,11 +83,7 @@ class SpanColumns(Mapping[str, "pa.ChunkedArray[Any]"]):
         filled = [each for each in places if each.num_rows] or places[:1]
         self._places = filled
         self.count = sum(each.num_rows for each in filled)
-
-    @cached_property
-    def schema(self) -> pa.Schema:
-        """The columns of all places."""
-        return pa.unify_schemas([each.schema for each in self._places])
+        self.schema = pa.unify_schemas([each.schema for each in filled])
 
     def __getitem__(self, name: str) -> pa.ChunkedArray[Any]:
         kind = self.schema.field(name).type
@@ -102,16 +97,3 @@ class SpanColumns(Mapping[str, "pa.ChunkedArray[Any]"]):
             )
         ]
         return combined_column(pa.chunked_array(chunks, kind))
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.schema.names)
-
-    def __len__(self) -> int:
-        return len(self.schema)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.schema.names
-
-    def table(self) -> pa.Table:
-        """Return all columns as a table."""
-        return pa.Table.from_arrays([self[name] for name in self], schema=self.schema)
