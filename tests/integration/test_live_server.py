@@ -375,6 +375,30 @@ def test_events_have_new_records_and_the_removal_of_a_run(folder: Path, server: 
     assert server.ask("/runs/copy").status == 404
 
 
+def test_why_a_verdict_cannot_be_made_is_said_after_the_next_look_too(
+    folder: Path, server: LiveServer
+):
+    copy = folder / "runs" / "undiagnosed"
+    shutil.copytree(folder / "runs" / "base", copy, symlinks=True)
+    (copy / "records" / "attempt-1" / "transforms.parquet").write_bytes(b"damaged")
+    with socket.create_connection(tuple(server.netloc.split(":")), timeout=60) as connection:
+        connection.sendall(
+            f"GET /runs/undiagnosed/events HTTP/1.1\r\nHost: {server.netloc}\r\n"
+            f"Cookie: {server.cookie}\r\n\r\n".encode()
+        )
+        stream = connection.makefile("rb")
+        while not (state := json.loads(next_event(stream, b"event: changed")))["fault"]:
+            pass
+        os.utime(copy / "run.json", (1, 1))  # then the run is read again
+        while (again := json.loads(next_event(stream, b"event: changed")))["records"] < 2:
+            pass
+    for said in (state["fault"], again["fault"]):
+        assert "transforms.parquet cannot be read" in said
+    answer = server.ask("/runs/undiagnosed/sections")
+    assert (answer.status, "transforms.parquet" in answer.json["error"]) == (409, True)
+    shutil.rmtree(copy)
+
+
 def next_event(stream, name: bytes) -> bytes:
     while (line := stream.readline()).strip() != name:
         assert line, "the stream ended"
