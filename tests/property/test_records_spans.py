@@ -133,7 +133,7 @@ def test_the_rows_of_a_span_are_those_of_the_whole_table(walls_ms, closes, cuts)
 def test_totals_and_the_rows_without_them_are_all_rows(walls_ms, closes):
     with played(walls_ms, closes=closes) as records:
         reader, whole = SpanReader(records), records.table("steps").to_pylist()
-        rest = reader.columns("steps", *EVER, without_totals=True).table().to_pylist()
+        rest = reader.table("steps", *EVER, without_totals=True).to_pylist()
         totals = reader.table("step_totals", *EVER).to_pylist()
         assert totals
         assert (not rest) if closes else len(rest) < len(whole)

@@ -12,13 +12,14 @@ import shutil
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from headrace.core.arrow_arrays import column_values, dictionary_strings, numbers
 from headrace.core.errors import RecordsError
@@ -71,11 +72,6 @@ def combined_table(table: pa.Table) -> pa.Table:
     return table.unify_dictionaries().combine_chunks()
 
 
-def combined_column(column: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any]:
-    """Return a column as one chunk, copied only where it has several."""
-    return combined_table(pa.table([column], names=["_"])).column(0)
-
-
 def _arrow_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array[Any]:
     if kind == TEXT:
         return dictionary_strings(values)
@@ -119,26 +115,7 @@ def stored_batches(
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-class ReadColumns(Mapping[str, "pa.ChunkedArray[Any]"]):
-    """Columns that are read on access, by the names of a schema."""
-
-    schema: pa.Schema
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.schema.names)
-
-    def __len__(self) -> int:
-        return len(self.schema)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.schema.names
-
-    def table(self) -> pa.Table:
-        """Return all columns as a table."""
-        return pa.Table.from_arrays([self[name] for name in self], schema=self.schema)
-
-
-class ParquetTable(ReadColumns):
+class ParquetTable(Mapping[str, "pa.ChunkedArray[Any]"]):
     """The columns of a closed table, read on access, as a long run's table may not fit into memory.
 
     Text is dictionary-encoded, and every column is one chunk. Fields that a file of an older
@@ -156,29 +133,30 @@ class ParquetTable(ReadColumns):
         self.count: int = self._file.metadata.num_rows
 
     def __getitem__(self, name: str) -> pa.ChunkedArray[Any]:
+        kind = self.schema.field(name).type
         if name not in self._present:
-            return pa.chunked_array([pa.nulls(self.count, self.schema.field(name).type)])
+            return pa.chunked_array([pa.nulls(self.count, kind)])
         with self._naming_the_file():
             read = self._file.read(columns=[name])
-        return combined_column(self._as_declared(name, read.column(0)))
-
-    def column(self, name: str, groups: Sequence[int]) -> pa.ChunkedArray[Any]:
-        """Return a column of some row groups, in one or several chunks."""
-        if name not in self._present:
-            count = sum(self.group_rows[number] for number in groups)
-            return pa.chunked_array([pa.nulls(count, self.schema.field(name).type)])
-        with self._naming_the_file():
-            # In one thread: each thread of a pool would hold memory of its own.
-            read = self._file.read_row_groups(list(groups), columns=[name], use_threads=False)
-        return self._as_declared(name, read.column(0))
-
-    def _as_declared(self, name: str, column: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any]:
-        kind = self.schema.field(name).type
-        if pa.types.is_string(column.type):  # of a file of an older version
-            column = column.dictionary_encode()
+        if pa.types.is_string(read.column(0).type):  # a file of an older version
+            read = pa.table([read.column(0).dictionary_encode().cast(TEXT)], names=[name])
+        column = combined_table(read).column(0)
         return column if column.type == kind else column.cast(kind)
 
-    @cached_property
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.schema.names)
+
+    def __len__(self) -> int:
+        return len(self.schema)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.schema.names
+
+    def table(self) -> pa.Table:
+        """Return the whole table."""
+        return pa.Table.from_arrays([self[name] for name in self], schema=self.schema)
+
+    @property
     def group_rows(self) -> list[int]:
         """How many rows each row group has, which lie together in the file."""
         found = self._file.metadata
@@ -190,12 +168,31 @@ class ParquetTable(ReadColumns):
         place = self._file.schema_arrow.names.index(column)
         statistics = group.column(place).statistics
         if statistics is None or not statistics.has_min_max:
-            values = column_values(self.column(column, [number]))
+            values = self.numbers(number, column)
             return int(values.min()), int(values.max())
         least, most = statistics.min, statistics.max
         assert isinstance(least, int)
         assert isinstance(most, int)
         return least, most
+
+    def numbers(self, number: int, column: str) -> NDArray[Any]:
+        """Return a column of numbers, none of them unknown, of a row group."""
+        with self._naming_the_file():
+            return column_values(self._file.read_row_group(number, columns=[column]).column(0))
+
+    def group(self, number: int) -> pa.Table:
+        """Return the rows of a row group, in one or several chunks, with the schema's columns."""
+        with self._naming_the_file():
+            # In one thread: each thread of a pool would hold memory of its own.
+            read = self._file.read_row_group(number, use_threads=False)
+        columns = []
+        for field in self.schema:
+            if field.name not in self._present:
+                columns.append(pa.nulls(read.num_rows, field.type))
+            else:
+                column = read.column(field.name)
+                columns.append(column if column.type == field.type else column.cast(field.type))
+        return pa.Table.from_arrays(columns, schema=self.schema)
 
     @contextmanager
     def _naming_the_file(self) -> Iterator[None]:

@@ -6,7 +6,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -14,21 +14,21 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
-from headrace.core.arrow_arrays import column_values
+from headrace.core.arrow_arrays import numbers
 from headrace.core.errors import RecordsError
 from headrace.records import store
 from headrace.records.compaction import TABLES_WITH_PARTS
 from headrace.records.layout import PARQUET, STORE, part_files
-from headrace.records.live_reader import BEGIN_COLUMNS, END_COLUMNS
+from headrace.records.live_reader import BEGIN_COLUMNS, END_COLUMNS, row_spans_ns
 from headrace.records.parquet_tables import (
     ParquetTable,
     arrow_schema,
+    combined_table,
     stored_batches,
     stored_schema,
 )
 from headrace.records.reader import Records
 from headrace.records.row_totals import totals_table
-from headrace.records.span_columns import FileRows, Rows, SpanColumns
 
 COUNTED = ("steps", "fetches", "batches")
 """The tables whose rows say how much there is to read: those that grow with every step."""
@@ -51,9 +51,6 @@ class _RowGroup:
 
     def overlaps(self, from_ns: int, to_ns: int) -> bool:
         return self.last_ns >= from_ns and self.first_ns < to_ns
-
-    def is_within(self, from_ns: int, to_ns: int) -> bool:
-        return self.first_ns >= from_ns and self.last_ns < to_ns
 
     def share(self, from_ns: int, to_ns: int) -> float:
         """Return about how many of its rows are in a span."""
@@ -137,13 +134,9 @@ class SpanReader:
                 total += rows
         return total
 
-    def table(self, name: str, from_ns: int, to_ns: int) -> pa.Table:
-        """Return the rows of a table that reach into a span: see `columns`."""
-        return self.columns(name, from_ns, to_ns).table()
-
-    def columns(
+    def table(
         self, name: str, from_ns: int, to_ns: int, *, without_totals: bool = False
-    ) -> SpanColumns:
+    ) -> pa.Table:
         """Return the rows of a table that reach into a span; all rows of one without times.
 
         Args:
@@ -153,36 +146,44 @@ class SpanReader:
             without_totals: Leave out rows that are added up in a table of totals.
         """
         if name not in END_COLUMNS:
-            return SpanColumns([self._records.table(name)])
+            return self._records.table(name)
         totals = totals_table(name) if without_totals else None
 
-        def read(sources: list[_Source]) -> SpanColumns:
-            found: list[Rows] = []
+        def read(sources: list[_Source]) -> pa.Table:
+            found: list[pa.Table] = []
             for source in sources:
                 if totals is None or not self._has_totals(source, totals):
                     found += self._rows_of_files(source, name, from_ns, to_ns)
                 if source.store is not None:
-                    found.append(_stored_rows(source.store, name, from_ns, to_ns))
-            return SpanColumns(found or [pa.Table.from_batches([], arrow_schema(name))])
+                    batches = list(
+                        stored_batches(source.store, name, _inside(name, from_ns, to_ns))
+                    )
+                    schema = stored_schema(source.store, name)
+                    found.append(pa.Table.from_batches(batches, schema))
+            filled = [each for each in found if each.num_rows] or found[:1]
+            if not filled:
+                return pa.Table.from_batches([], arrow_schema(name))
+            return combined_table(pa.concat_tables(filled, promote_options="default"))
 
         return self._reading(name, read)
 
     def _rows_of_files(
         self, source: _Source, name: str, from_ns: int, to_ns: int
-    ) -> Iterator[FileRows]:
+    ) -> Iterator[pa.Table]:
         for path in source.files:
             groups = self._row_groups(path, name)
-            wanted = [each for each in groups if each.overlaps(from_ns, to_ns)]
-            if not wanted:
-                continue
-            rows = FileRows(_opened(path, name), [each.number for each in wanted])
-            if not all(each.is_within(from_ns, to_ns) for each in wanted):
-                ends = sum(column_values(rows.column(each)) for each in END_COLUMNS[name])
-                begins = column_values(rows.column(BEGIN_COLUMNS[name]))
-                is_inside = (ends >= from_ns) & (begins < to_ns)
+            wanted = [each.number for each in groups if each.overlaps(from_ns, to_ns)]
+            file = _opened(path, name) if wanted else None
+            for number in wanted:
+                assert file is not None
+                table = file.group(number)
+                spans = row_spans_ns(table, name)
+                assert spans is not None
+                is_inside = (spans[1] >= from_ns) & (spans[0] < to_ns)
                 if not is_inside.all():
-                    rows = replace(rows, places=np.flatnonzero(is_inside).astype(np.int64))
-            yield rows
+                    inside = np.flatnonzero(is_inside).astype(np.int64)
+                    table = table.take(numbers(inside, pa.int64()))
+                yield table
 
     def _has_totals(self, source: _Source, totals: str) -> bool:
         """Whether the rows in files are added up: those of parts are, of a closed run's perhaps."""
@@ -235,11 +236,6 @@ class SpanReader:
         return known
 
 
-def _stored_rows(connection: sqlite3.Connection, name: str, from_ns: int, to_ns: int) -> pa.Table:
-    batches = list(stored_batches(connection, name, _inside(name, from_ns, to_ns)))
-    return pa.Table.from_batches(batches, stored_schema(connection, name))
-
-
 def _opened(path: Path, name: str) -> ParquetTable:
     return ParquetTable(path, name, is_mapped=False)
 
@@ -257,7 +253,7 @@ def _last_ns(groups: list[_RowGroup], name: str) -> int:
         if group.last_ns <= last_ns:
             break
         file = _opened(group.path, name)
-        ends = sum(column_values(file.column(each, [group.number])) for each in END_COLUMNS[name])
+        ends = sum(file.numbers(group.number, column) for column in END_COLUMNS[name])
         last_ns = max(last_ns, int(np.max(ends)))
     return last_ns
 

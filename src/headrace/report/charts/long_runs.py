@@ -14,7 +14,6 @@ from headrace.observe.whatif.tables import CachedTables, Columns, Tables, column
 from headrace.records.parquet_tables import arrow_schema
 from headrace.records.row_totals import totals_table
 from headrace.records.schema import TOTALS
-from headrace.records.span_columns import SpanColumns
 from headrace.records.span_reader import SpanReader
 from headrace.report.charts.base import TimeAxis
 from headrace.report.span_tables import WHOLE_TABLES
@@ -41,16 +40,12 @@ class SpanRows:
 
     def table(self, name: str) -> pa.Table:
         """Return a table of `headrace.records.schema`, or `system`."""
-        return self.by_column(name).table()
-
-    def by_column(self, name: str) -> SpanColumns:
-        """Return the same, of which columns are read on access."""
         if name in TOTALS and not self.has_totals:
-            return SpanColumns([pa.Table.from_batches([], arrow_schema(name))])
+            return pa.Table.from_batches([], arrow_schema(name))
         if name in WHOLE_TABLES:
-            return self.reader.columns(name, 0, _EVER_NS)
+            return self.reader.table(name, 0, _EVER_NS)
         to_ns = self.to_ns + (self._tick_ns(name) if name in _SAMPLED else 0)
-        return self.reader.columns(name, self.from_ns, to_ns, without_totals=self.has_totals)
+        return self.reader.table(name, self.from_ns, to_ns, without_totals=self.has_totals)
 
     def _tick_ns(self, name: str) -> int:
         """Return the time in which the next samples come, at the latest."""

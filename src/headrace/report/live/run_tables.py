@@ -23,8 +23,6 @@ from headrace.report.span_tables import SpanTables
 
 _EVER_NS = 2**62
 _OF_SEVERAL_CHARTS = frozenset({"steps", "step_totals", "processes", "hosts"})
-_CACHED_BYTES = 24 << 20
-"""Of a long run's columns: those of one chart, mostly."""
 _MOST_DIAGNOSED = 20_000
 """Steps, waits and batches of a long run that a verdict is made from, in about a second."""
 
@@ -62,8 +60,7 @@ class RunTables:
             if self._span is None or self._span[0] != key:
                 self._span = None  # its memory is free before that of the next one is taken
                 has_totals = self._reader.count(*key) > MOST_ROWS
-                rows = SpanRows(self._reader, *key, has_totals)
-                self._span = key, CachedTables(rows, _CACHED_BYTES)
+                self._span = key, CachedTables(SpanRows(self._reader, *key, has_totals))
             return self._span[1]
 
     def let_go(self) -> None:
