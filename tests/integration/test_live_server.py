@@ -10,8 +10,9 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 
@@ -359,12 +360,7 @@ def steps_shown(server: LiveServer) -> float:
 def test_events_have_new_records_and_the_removal_of_a_run(folder: Path, server: LiveServer):
     copy = folder / "runs" / "copy"
     shutil.copytree(folder / "runs" / "base", copy, symlinks=True)
-    with socket.create_connection(tuple(server.netloc.split(":")), timeout=60) as connection:
-        connection.sendall(
-            f"GET /runs/copy/events HTTP/1.1\r\nHost: {server.netloc}\r\n"
-            f"Cookie: {server.cookie}\r\n\r\n".encode()
-        )
-        stream = connection.makefile("rb")
+    with events_of(server, "copy") as stream:
         while not (state := json.loads(next_event(stream, b"event: changed")))["sections"]:
             pass
         assert (state["state"], state["attempt"], state["fault"]) == ("done", 1, "")
@@ -381,12 +377,7 @@ def test_why_a_verdict_cannot_be_made_is_said_after_the_next_look_too(
     copy = folder / "runs" / "undiagnosed"
     shutil.copytree(folder / "runs" / "base", copy, symlinks=True)
     (copy / "records" / "attempt-1" / "transforms.parquet").write_bytes(b"damaged")
-    with socket.create_connection(tuple(server.netloc.split(":")), timeout=60) as connection:
-        connection.sendall(
-            f"GET /runs/undiagnosed/events HTTP/1.1\r\nHost: {server.netloc}\r\n"
-            f"Cookie: {server.cookie}\r\n\r\n".encode()
-        )
-        stream = connection.makefile("rb")
+    with events_of(server, "undiagnosed") as stream:
         while not (state := json.loads(next_event(stream, b"event: changed")))["fault"]:
             pass
         os.utime(copy / "run.json", (1, 1))  # then the run is read again
@@ -399,7 +390,17 @@ def test_why_a_verdict_cannot_be_made_is_said_after_the_next_look_too(
     shutil.rmtree(copy)
 
 
-def next_event(stream, name: bytes) -> bytes:
+@contextmanager
+def events_of(server: LiveServer, run: str) -> Iterator[BinaryIO]:
+    with socket.create_connection(tuple(server.netloc.split(":")), timeout=60) as connection:
+        connection.sendall(
+            f"GET /runs/{run}/events HTTP/1.1\r\nHost: {server.netloc}\r\n"
+            f"Cookie: {server.cookie}\r\n\r\n".encode()
+        )
+        yield connection.makefile("rb")
+
+
+def next_event(stream: BinaryIO, name: bytes) -> bytes:
     while (line := stream.readline()).strip() != name:
         assert line, "the stream ended"
     return stream.readline().removeprefix(b"data: ")

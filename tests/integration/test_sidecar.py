@@ -184,7 +184,9 @@ def test_the_thread_that_restarts_one_gets_no_signals(tmp_path: Path) -> None:
     )
     (thread,) = (each for each in threading.enumerate() if each.name == "headrace-sidecar")
     status = Path(f"/proc/self/task/{thread.native_id}/status").read_text()
-    blocked = int(re.search(r"SigBlk:\s*(\w+)", status)[1], 16)  # type: ignore[index]
+    found = re.search(r"SigBlk:\s*(\w+)", status)
+    assert found is not None
+    blocked = int(found[1], 16)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         assert blocked & (1 << (number - 1))
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()

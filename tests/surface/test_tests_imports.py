@@ -36,13 +36,14 @@ FRONTS = """
     decide.experiments.metric_curves decide.experiments.run_target decide.experiments.spool
     jobs.environment.script_command jobs.environment.script_environment jobs.failure
     jobs.host_run jobs.hosts.cluster_join jobs.metric_scraper jobs.output jobs.requirements
-    jobs.sync.output_process jobs.sync.sync_process jobs.torchrun jobs.torchrun_args
-    jobs.torchrun_process jobs.tune observe.whatif.measured_pipeline offload.connection
-    offload.proxy offload.server offload.unauthenticated platforms.instance_groups
-    platforms.sagemaker records.collector records.host_place records.layout records.live_reader
-    records.live_switch records.outbox records.reader records.ring records.run_folder
-    records.schema records.sent_rows records.span_reader records.system_table report.page
-    report.sections.diagnosis report.top.run_watcher report.top.screen
+    jobs.sync.host_sync jobs.sync.output_process jobs.sync.sync_process jobs.torchrun
+    jobs.torchrun_args jobs.torchrun_process jobs.tune observe.whatif.measured_pipeline
+    offload.connection offload.proxy offload.server offload.unauthenticated
+    platforms.instance_groups platforms.sagemaker records.collector records.host_place
+    records.layout records.live_reader records.live_switch records.outbox records.reader
+    records.ring records.run_folder records.schema records.sent_rows records.span_reader
+    records.system_table report.page report.sections.diagnosis report.top.run_watcher
+    report.top.screen
 """.split()  # noqa: SIM905 - names, as a paragraph
 """What other packages import, or run: checked below."""
 PURE = """

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -31,7 +30,8 @@ from headrace.jobs.failure import (
 )
 from headrace.jobs.host_run import HostRun
 from headrace.jobs.output import LogFollower, Tee
-from headrace.jobs.spec import Script
+from headrace.jobs.spec import ContractOptions, Script, SyncOptions
+from headrace.jobs.sync.host_sync import HostSync, OutputUpload
 from headrace.jobs.torchrun_process import TorchrunProcess, looks_like_torchruns
 from jobs import DEADLINE_S, alive, eventually
 
@@ -434,10 +434,11 @@ def test_a_log_that_cannot_be_read_ends_neither_the_others_nor_the_job(tmp_path:
     assert shown.getvalue() == b"a line\n"
 
 
-class LongUpload:
+class LongUpload(HostSync):
     """A sync of checkpoints whose last upload takes until it is `done`."""
 
-    def __init__(self) -> None:
+    def __init__(self, run: Path) -> None:
+        super().__init__(SyncOptions(), ScriptEnvironment(), run)
         self.begun, self.done, self.calls = threading.Event(), threading.Event(), 0
 
     def finish(self, *, clean: bool) -> bool:
@@ -447,14 +448,14 @@ class LongUpload:
         return clean
 
 
-def test_both_threads_that_finish_uploads_wait_for_the_first():
+def test_both_threads_that_finish_uploads_wait_for_the_first(tmp_path: Path):
     """After a stop signal the one that ends first ends the process."""
-    sync = LongUpload()
+    sync = LongUpload(tmp_path)
     run = HostRun(
-        build_environment=ScriptEnvironment, make_sync=lambda _: sync,  # type: ignore[arg-type, return-value]
-        output=SimpleNamespace(finish=lambda: True),  # type: ignore[arg-type]
+        build_environment=ScriptEnvironment, make_sync=lambda _: sync,
+        output=OutputUpload(SyncOptions(), ContractOptions(), tmp_path),
     )  # fmt: skip
-    run._sync = sync  # type: ignore[assignment]
+    run.prepare()
     found: list[bool] = []
     threads = [
         threading.Thread(target=lambda: found.append(run.finish_uploads(clean=False)))

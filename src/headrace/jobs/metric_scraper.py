@@ -60,7 +60,7 @@ class _LogScanner:
         self._unwritten: list[dict[str, Any]] = []  # found, but the disk was full
 
     def look(self, *, to_the_end: bool = False) -> None:
-        rows = self._unwritten
+        rows = self._unwritten  # what is found stays there until it is written
         for path in sorted(self._logs.rglob("*.std*")):
             log = self._logs_by_path.setdefault(path, _Log(path))
             for line in log.lines(to_the_end=to_the_end):

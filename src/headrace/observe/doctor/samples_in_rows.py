@@ -64,6 +64,5 @@ def _times(sample: StackSample) -> tuple[Floats, Floats]:
     """Return when each row of a sample began, and how long it lasted, in ns."""
     begins = sample.rows["start_ns"].astype(np.float64)
     ends = sample.rows["end_ns"].astype(np.float64)
-    return begins, np.where(
-        ends > begins, ends - begins, _SECOND_NS
-    )  # an older version has no ends
+    # An older version recorded no ends.
+    return begins, np.where(ends > begins, ends - begins, _SECOND_NS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.observe.whatif.tables import Columns, Ints, Tables, columns
+from headrace.observe.whatif.tables import Columns, Tables, columns
 from headrace.records.host_place import pid_host
 from headrace.records.schema import LAUNCHER_HOST
 from headrace.records.system_table import HOST_COLUMN
@@ -12,15 +12,11 @@ from headrace.records.system_table import HOST_COLUMN
 
 def of_host(system: Columns, number: int = LAUNCHER_HOST) -> Columns:
     """Return the rows of `system` of one host; those of older records are the launcher's."""
-    return system.where(places_of_host(system, number))
-
-
-def places_of_host(system: Columns, number: int) -> Ints:
-    """Return the places of the same rows, from 0 on."""
     if HOST_COLUMN not in system:
-        return np.arange(system.count if number == LAUNCHER_HOST else 0)
+        return system if number == LAUNCHER_HOST else system.where(np.zeros(system.count, bool))
     numbers = np.maximum(system[HOST_COLUMN], LAUNCHER_HOST)  # -1: unknown, of older records
-    return np.flatnonzero(numbers == number)
+    is_here = numbers == number
+    return system if is_here.all() else system.where(is_here)
 
 
 def rank_hosts(tables: Tables) -> dict[int, int]:

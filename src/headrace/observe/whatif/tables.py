@@ -142,10 +142,10 @@ class CachedTables:
     their columns only the recent ones are cached, up to a number of bytes.
     """
 
-    def __init__(self, source: Tables, cached_bytes: int = _MAX_CACHED_BYTES) -> None:
+    def __init__(self, source: Tables) -> None:
         self._source = source
         self._known: dict[str, Columns] = {}
-        self._recent = _RecentColumns(cached_bytes)
+        self._recent: OrderedDict[tuple[str, str], NDArray[Any]] = OrderedDict()
 
     @property
     def source(self) -> Tables:
@@ -183,43 +183,29 @@ class CachedTables:
     def forget(self, but: Collection[str]) -> None:
         """Let go of the memory of all tables but some, which are read again when needed."""
         self._known = {name: found for name, found in self._known.items() if name in but}
-        self._recent.forget(but)
-
-
-class _RecentColumns:
-    """Columns that were read last, by table and name, up to a number of bytes."""
-
-    def __init__(self, most_bytes: int) -> None:
-        self._most_bytes = most_bytes
-        self._known: OrderedDict[tuple[str, str], NDArray[Any]] = OrderedDict()
-
-    def get(self, table: str, column: str, stored: Mapping[str, Any]) -> NDArray[Any]:
-        """Return a column, which is read from what is `stored` if it is not known."""
-        key = (table, column)
-        if key not in self._known:
-            self._known[key] = _as_array(stored[column])
-            held = sum(values.nbytes for values in self._known.values())
-            while held > self._most_bytes and len(self._known) > 1:
-                held -= self._known.popitem(last=False)[1].nbytes
-        self._known.move_to_end(key)
-        return self._known[key]
-
-    def forget(self, but: Collection[str]) -> None:
-        """Let go of the columns of all tables but some."""
-        for key in [each for each in self._known if each[0] not in but]:
-            del self._known[key]
 
 
 class _StoredColumns(Mapping[str, NDArray[Any]]):
     """Columns of a closed table, each read on access, with a cache of the recent ones."""
 
     def __init__(
-        self, name: str, stored: Mapping[str, pa.ChunkedArray[Any]], recent: _RecentColumns
+        self,
+        name: str,
+        stored: Mapping[str, pa.ChunkedArray[Any]],
+        cache: OrderedDict[tuple[str, str], NDArray[Any]],
     ) -> None:
-        self._name, self._stored, self._recent = name, stored, recent
+        self._name, self._stored, self._cache = name, stored, cache
 
     def __getitem__(self, column: str) -> NDArray[Any]:
-        return self._recent.get(self._name, column, self._stored)
+        key = (self._name, column)
+        found = self._cache.get(key)
+        if found is None:
+            found = self._cache[key] = _as_array(self._stored[column])
+            cache_bytes = sum(values.nbytes for values in self._cache.values())
+            while cache_bytes > _MAX_CACHED_BYTES and len(self._cache) > 1:
+                cache_bytes -= self._cache.popitem(last=False)[1].nbytes
+        self._cache.move_to_end(key)
+        return found
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._stored)

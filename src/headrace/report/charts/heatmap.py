@@ -12,8 +12,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.observe.whatif.hosts import places_of_host, rank_hosts
-from headrace.observe.whatif.tables import Columns, Floats, Ints, Tables, columns
+from headrace.observe.whatif.hosts import of_host, rank_hosts
+from headrace.observe.whatif.tables import Columns, Floats, Tables, columns
 from headrace.records.schema import LAUNCHER_HOST
 from headrace.report.charts.base import (
     Chart,
@@ -97,16 +97,15 @@ def _bands(tables: Tables, edges: Floats) -> tuple[HeatmapBand, ...]:
     ranks = dict(_ranks(tables, edges))
     workers = list(_workers(tables, edges))
     host_of = rank_hosts(tables)
-    ticks = _Ticks(system, edges, list(groups))
-    gpus, cores = ticks.rows(_GPU, "GPU", "min"), ticks.rows(_CORE, "core", "mean")
     bands = []
     for number, name in groups.items():
         here = [rank for rank in ranks if not name or host_of.get(rank, number) == number]
+        ticks = _Ticks(of_host(system, number), edges, is_only_host=not name)
         kinds: tuple[tuple[str, Pooling, Iterable[tuple[str, Floats]]], ...] = (
             ("ranks", "min", [(f"rank {rank}", ranks[rank]) for rank in here]),
-            ("GPUs", "min", gpus[number]),
+            ("GPUs", "min", ticks.rows(_GPU, "GPU", "min")),
             ("workers", "mean", [(text, row) for rank, text, row in workers if rank in here]),
-            ("cores", "mean", cores[number]),
+            ("cores", "mean", ticks.rows(_CORE, "core", "mean")),
         )
         bands += [band for kind in kinds if (band := _band(*kind, host=name)) is not None]
     return tuple(bands)
@@ -209,40 +208,27 @@ def _busy_in_totals(totals: Columns, edges: Floats) -> Floats:
 
 
 class _Ticks:
-    """The samples of the hosts, in columns of time.
+    """The samples of one host, in columns of time."""
 
-    A column of theirs holds all hosts, and is read once for all of them.
-    """
-
-    def __init__(self, system: Columns, edges: Floats, hosts: list[int]) -> None:
+    def __init__(self, system: Columns, edges: Floats, *, is_only_host: bool) -> None:
         self._system = system
-        self._places: dict[int, Ints] = {}  # of a host's rows, in the order of time
-        self._columns: dict[int, IntervalColumns] = {}
-        times = system["t_ns"] if system.count else np.empty(0, np.int64)
-        for host in hosts:
-            here = places_of_host(system, host)
-            here = self._places[host] = here[np.argsort(times[here], kind="stable")]
-            end = times[here].astype(np.float64)
-            first = [min(edges[0], end[0] - 1)] if len(end) else []
-            start = np.append(first, end[:-1])  # a row describes the time before it
-            self._columns[host] = IntervalColumns(start, end, edges)
+        self._is_only_host = is_only_host  # else what it lacks may be another host's
+        self._order = np.argsort(system["t_ns"])
+        end = system["t_ns"][self._order].astype(np.float64)
+        first = [min(edges[0], end[0] - 1)] if len(end) else []
+        start = np.append(first, end[:-1])  # a row describes the time before it
+        self._columns = IntervalColumns(start, end, edges)
 
     def rows(
         self, pattern: re.Pattern[str], noun: str, how: Pooling
-    ) -> dict[int, list[tuple[str, Floats]]]:
-        """Return the name and the busy shares of each core or GPU, by host."""
-        found: dict[int, list[tuple[str, Floats]]] = {host: [] for host in self._places}
+    ) -> Iterable[tuple[str, Floats]]:
+        if self._system.count == 0:
+            return
         names = [
             (int(match[1]), name) for name in self._system if (match := pattern.fullmatch(name))
         ]
         for number, name in sorted(names):
-            percent = self._system[name]
-            for host, places in self._places.items():
-                its = percent[places].astype(np.float64)
-                # What a host lacks may be another's.
-                if len(its) and (len(found) == 1 or np.isfinite(its).any()):
-                    values = np.clip(its / 100.0, 0.0, 1.0)
-                    found[host].append(
-                        (f"{noun} {number}", self._columns[host].pooled(values, how))
-                    )
-        return found
+            percent = self._system[name][self._order].astype(np.float64)
+            if np.isfinite(percent).any() or self._is_only_host:
+                values = np.clip(percent / 100.0, 0.0, 1.0)
+                yield f"{noun} {number}", self._columns.pooled(values, how)
