@@ -65,7 +65,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[LiveServer]:
-    with live_server(folder, "--port", "0") as server:
+    with live_server(folder, "--port", "0", PYTHONPATH=str(SCRIPTS)) as server:
         yield server
 
 
@@ -260,6 +260,8 @@ def test_silent_records_are_said_and_a_resumed_run_shows_its_new_attempt(
     page.get_by_role("dialog").get_by_role("button", name="Resume the run").click()
     expect(page.locator("#subtitle")).to_contain_text("attempt 2")
     expect(page.locator("#attempts")).to_contain_text("stopped")
+    log = folder / "runs" / "silent" / "logs" / "attempt-2" / "rank-0.stdout"
+    eventually(lambda: "the first line" in log.read_text(), "the script, in its environment")
     stop(page)
     expect(page.locator("#subtitle")).to_contain_text("ended")
 

@@ -72,13 +72,16 @@ class LiveServer:
 
 
 @contextmanager
-def live_server(folder: Path, *arguments: str) -> Iterator[LiveServer]:
-    """Serve the runs below a folder; it is ended with ctrl-C, and must end by that."""
+def live_server(folder: Path, *arguments: str, **variables: str) -> Iterator[LiveServer]:
+    """Serve the runs below a folder; it is ended with ctrl-C, and must end by that.
+
+    Runs that are resumed from its pages have its environment, with these variables.
+    """
     printed = folder / "live.out"
     with printed.open("wb") as out:
         process = subprocess.Popen(
             [sys.executable, "-m", "headrace.cli.main", "report", "--live", *arguments],
-            cwd=folder, env=clean_environment(), stdin=subprocess.DEVNULL,
+            cwd=folder, env=clean_environment(**variables), stdin=subprocess.DEVNULL,
             stdout=out, stderr=subprocess.STDOUT,
         )  # fmt: skip
     try:

@@ -48,6 +48,7 @@ export class Controls {
   private readonly status = make("span", { className: "small", role: "status" });
   private readonly buttons: HTMLElement;
   private state: Switch | null = null;
+  private shown: Promise<void> = Promise.resolve(); // when the answer to the last request is shown
 
   constructor(place: HTMLElement, private readonly address: string) {
     this.interval.addEventListener("change", () => void this.order({ interval_s: Number(this.interval.value) }));
@@ -61,7 +62,7 @@ export class Controls {
   }
 
   refresh(): void {
-    void this.attempt(async () => this.show(await askServer<Switch>(`${this.address}/switch`)));
+    void this.attempt(() => this.showAnswer(() => askServer<Switch>(`${this.address}/switch`)));
   }
 
   /** Takes the buttons away: there is nothing left to control. */
@@ -89,8 +90,15 @@ export class Controls {
     this.say(!goesOn ? "" : state.deep ? "Recording deeply." : state.recording ? "Recording." : PAUSED);
   }
 
+  /** Asks once the request before is answered, so that no older answer is shown after a newer one. */
+  private showAnswer(ask: () => Promise<Switch>): Promise<void> {
+    const turn = this.shown.then(async () => this.show(await ask()));
+    this.shown = turn.catch(() => undefined);
+    return turn;
+  }
+
   private order(change: Record<string, unknown>): Promise<void> {
-    return this.attempt(async () => this.show(await tellServer<Switch>(`${this.address}/switch`, change)));
+    return this.attempt(() => this.showAnswer(() => tellServer<Switch>(`${this.address}/switch`, change)));
   }
 
   private async confirmStop(): Promise<void> {
@@ -108,7 +116,7 @@ export class Controls {
     this.say(what === "stop" ? "Stopping: it may take up to two minutes." : "Resuming.");
     return this.attempt(async () => {
       const answer = await tellServer<{ done: string }>(`${this.address}/${what}`);
-      this.show(await askServer<Switch>(`${this.address}/switch`));
+      await this.showAnswer(() => askServer<Switch>(`${this.address}/switch`));
       this.say(answer.done);
     });
   }
