@@ -5,6 +5,7 @@ A job of one process runs on this host without torchrun.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shlex
@@ -90,6 +91,10 @@ def _has_outcome(folder: RunFolder, number: int) -> bool:
 def _import_verdict(folder: RunFolder, attempt: int) -> None:
     """Import what `print_outcome` needs; in a thread, while the records are closed."""
     if _has_outcome(folder, attempt):
+        gc.freeze()  # what is imported so far stays, and need not be looked at for garbage again
+        # No process of the job is left to inherit it. The threads of numpy's BLAS would take 50 ms
+        # of CPU as they start, and have nothing to do.
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         import_module("headrace.jobs.verdict")
 
 

@@ -137,7 +137,7 @@ class ParquetTable(Mapping[str, "pa.ChunkedArray[Any]"]):
         if name not in self._present:
             return pa.chunked_array([pa.nulls(self.count, kind)])
         with self._naming_the_file():
-            read = self._file.read(columns=[name])
+            read = self._file.read(columns=[name], use_threads=False)  # there is one column
         if pa.types.is_string(read.column(0).type):  # a file of an older version
             read = pa.table([read.column(0).dictionary_encode().cast(TEXT)], names=[name])
         column = combined_table(read).column(0)

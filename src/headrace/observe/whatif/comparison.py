@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headrace.core.errors import RecordsError
 from headrace.core.files import write_text_atomically
@@ -45,6 +44,8 @@ class TimeSlice:
         found = self.tables.table(name)
         if name not in _TIMED:
             return found
+        import pyarrow.compute as pc  # which takes 60 ms, and most runs end without a slice
+
         if self.begin_ns is not None:
             found = found.filter(pc.field("start_ns") >= self.begin_ns)
         if self.end_ns is not None:

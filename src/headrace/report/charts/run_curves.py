@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.decide.experiments.compared_runs import ComparedRun
-from headrace.decide.experiments.metric_curves import Curve
 from headrace.records.schema import PHASES
 from headrace.report.charts.lines import Line, LinesChart
 from headrace.report.charts.phases import BarsChart, phase_bars
+
+if TYPE_CHECKING:  # a run's end imports this for the curves of one run
+    from headrace.decide.experiments.compared_runs import ComparedRun
+    from headrace.decide.experiments.metric_curves import Curve
 
 _RUN_COLOURS = (
     "#3b7dd8", "#e8590c", "#2a9d8f", "#9c5fd6", "#e0a800", "#d6336c", "#7a8794", "#5c940d",
