@@ -94,7 +94,7 @@ def _import_verdict(folder: RunFolder, attempt: int) -> None:
         gc.freeze()  # what is imported so far stays, and need not be looked at for garbage again
         # No process of the job is left to inherit it. The threads of numpy's BLAS would take 50 ms
         # of CPU as they start, and have nothing to do.
-        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+        env.OPENBLAS_NUM_THREADS.set("1")
         import_module("headrace.jobs.verdict")
 
 
