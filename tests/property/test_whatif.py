@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import heapq
+from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from headrace.observe.whatif.prediction import PipelineChange, Simulator
 from headrace.observe.whatif.simulation import (
     BatchCosts,
     Pipeline,
+    consumer_delay,
     delivery_times,
     simulate,
     simulate_each,
@@ -162,6 +165,36 @@ def test_full_cores_give_nothing_for_more_workers():
     assert Simulator(measured).predict(PipelineChange(workers=8)).speedup == pytest.approx(
         1.0, abs=0.05
     )
+
+
+@given(
+    service=st.integers(1, 50), consume=st.integers(1, 50), workers=WORKERS, cores=st.integers(1, 4)
+)
+def test_a_consumer_waits_where_too_many_workers_run_at_once(service, consume, workers, cores):
+    pipeline = Pipeline(workers=workers, cores=cores)
+    load = a_load([service] * 100, [consume] * 100, cpu_share=1.0)
+    result = simulate(pipeline, load)
+    busy = min(service / (result.period_ns[0] * workers), 1.0)
+    expected = 0.0
+    for running in product((0, 1), repeat=workers):  # which of the workers run
+        odds = np.prod([busy if each else 1.0 - busy for each in running])
+        expected += odds * max((sum(running) + 1) / cores - 1.0, 0.0)
+    assert consumer_delay(pipeline, load, result)[0] == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("cores", "rank_cpu_ms", "expected"),
+    [(3, 3, (1.70, 1.75)), (2, 3, (1.50, 1.65)), (2, 0, (1.70, 1.75))],
+)
+def test_two_workers_and_their_rank_hinder_each_other_on_two_cores(cores, rank_cpu_ms, expected):
+    # 21 ms of CPU time a batch fit two cores in the 10.6 ms of a step, but not at every moment.
+    run = Run(workers=1, service_ms=18, service_spread=0.0, cores=cores, worker_cpu=1.0)
+    measured = measure(play(run))
+    assert measured is not None
+    simulator = Simulator(replace(measured, consume_cpu_ns=rank_cpu_ms * MS))
+    least, most = expected
+    assert least <= simulator.predict(PipelineChange(workers=2)).speedup <= most
+    assert simulator.predict(PipelineChange()).speedup == pytest.approx(1.0, abs=0.001)
 
 
 def speedup_of_fast_workers(tables: RunTables, receive_ms: float, receive_cpu_ms: float) -> float:

@@ -2,8 +2,9 @@
 
 The measured costs are resampled, calibrated so that the simulation reproduces the measured time,
 and simulated in the pipeline as it was and as changed, with the same drawings. CPU time is measured
-exactly; other waiting of the workers is scaled. The error of the uncalibrated simulation widens the
-interval. So does what no drawing shows: the model ignores caches, memory bandwidth and clock
+exactly; other waiting of the workers is scaled. Where a change has the rank wait for a core at more
+moments than it did, its steps take longer by that. The error of the uncalibrated simulation widens
+the interval. So does what no drawing shows: the model ignores caches, memory bandwidth and clock
 speeds, which change with the load, so a gain may be a tenth more or less than predicted; and the
 same script run twice differs by 2 %.
 
@@ -33,6 +34,7 @@ from headrace.observe.whatif.simulation import (
     BatchCosts,
     Pipeline,
     SimulationResult,
+    consumer_delay,
     simulate,
     simulate_each,
 )
@@ -107,6 +109,8 @@ _AUXILIARY_SPEED, _MEASURED_AUXILIARY_SPEED = (0.8, 1.25), (0.9, 1.1)
 to what was measured."""
 _MODEL_ERROR, _RUN_NOISE = 0.1, 0.02
 """Error of the model, as a share of the gain; difference of two runs, as a share of the speed."""
+_DELAY_ROUNDS, _LEAST_DELAY = 2, 0.01
+"""How often the consumer's added wait for a core is estimated anew; less of it is nothing."""
 _MAX_BATCHES = 640
 _MAX_AUXILIARY = 128
 """Workers for each rank; more are not simulated, as they would keep up with any device."""
@@ -169,6 +173,8 @@ class Simulator:
         self.measured = measured
         self.costs, self.calibration = calibrate(measured)
         self.before = simulate(measured.pipeline, self.costs)
+        # This wait is in the costs, as they were measured with it.
+        self._delay = consumer_delay(measured.pipeline, self.costs, self.before)
         self.spin_factor = 1.0
         self._known: dict[tuple[PipelineChange, ...], Prediction] = {}  # several rules ask alike
 
@@ -228,7 +234,23 @@ class Simulator:
         # The batches in flight must be a small part of all.
         needed = min(4 * pipeline.depth, _MAX_BATCHES)
         costs = costs.repeated(-(-needed // costs.service_ns.shape[1]))
-        return pipeline, costs, simulate(pipeline, costs)
+        result = simulate(pipeline, costs)
+        if change.ranks is None and change.cores is None:  # estimates of these allow for it apart
+            result = self._with_delay(pipeline, costs, result)
+        return pipeline, costs, result
+
+    def _with_delay(
+        self, pipeline: Pipeline, costs: BatchCosts, result: SimulationResult
+    ) -> SimulationResult:
+        """Return a simulation with what its consumer waits for cores beyond what it did so far."""
+        own_cpu_ns = np.minimum(costs.consume_cpu_ns, costs.consume_ns)
+        for _ in range(_DELAY_ROUNDS):  # the longer it waits, the less of their time workers run
+            delay = consumer_delay(pipeline, costs, result) - self._delay
+            if np.all(delay <= _LEAST_DELAY):
+                break
+            longer = costs.consume_ns + own_cpu_ns * np.maximum(delay, 0.0)[:, None]
+            result = simulate(pipeline, replace(costs, consume_ns=longer))
+        return result
 
 
 def interval_width(speedup: float, calibration: float = 1.0) -> float:
