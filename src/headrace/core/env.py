@@ -58,9 +58,12 @@ ERROR_FILE = Variable("TORCHELASTIC_ERROR_FILE", "where a rank says why it faile
 FAULT_HANDLER = Variable("PYTHONFAULTHANDLER", "a crash prints the Python stack (Python)")
 OMP_NUM_THREADS = Variable("OMP_NUM_THREADS", "threads of one process in torch's CPU kernels")
 OPENBLAS_NUM_THREADS = Variable("OPENBLAS_NUM_THREADS", "threads of one process in numpy's BLAS")
-OTHER_THREADS = _variables_of(
-    "threads of one process in a library",
-    "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "BLIS_NUM_THREADS", "NUMEXPR_NUM_THREADS",
+OTHER_THREADS = (
+    OPENBLAS_NUM_THREADS,
+    *_variables_of(
+        "threads of one process in a library",
+        "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "NUMEXPR_NUM_THREADS",
+    ),
 )  # fmt: skip
 UNSHARED_STORE = Variable("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1: ranks have their own store")
 GLOO_INTERFACE = Variable("GLOO_SOCKET_IFNAME", "the network interface of gloo (torch)")

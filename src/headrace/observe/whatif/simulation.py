@@ -20,7 +20,6 @@ first, or to a local one on a tie: so local cores are filled, and the others tak
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -273,19 +272,21 @@ class _Demand:
 def consumer_delay(pipeline: Pipeline, costs: BatchCosts, result: SimulationResult) -> Floats:
     """Return the consumer's expected wait for a core over its CPU time, one a drawing.
 
-    Cores that suffice on average are all taken at moments: where of the workers, each on a core for
-    its share of the time and independent of the others, so many run that the consumer is one too
-    many, all of them get an equal part of the cores.
+    Cores that suffice on average are all taken at moments. Each worker is assumed to be on a core
+    for its share of the time, independently of the others; where so many of them are that the
+    consumer is one too many, all get an equal part of the cores.
     """
     workers, cores = pipeline.workers, max(pipeline.cores, 1.0)
     if not workers or workers + 1 <= cores:
         return np.zeros_like(result.period_ns)
     made_ns = _Demand.of(costs).made_ns * result.local_share
-    busy = np.clip(made_ns / (result.period_ns * workers), 0.0, 1.0)
-    running = np.arange(workers + 1)
-    ways = np.array([math.comb(workers, count) for count in running], dtype=np.float64)
-    odds = ways * busy[:, None] ** running * (1.0 - busy[:, None]) ** (workers - running)
-    delay: Floats = odds @ np.maximum((running + 1) / cores - 1.0, 0.0)
+    busy = np.clip(made_ns / (result.period_ns * workers), 0.0, 1.0)[:, None]
+    odds = np.zeros((len(busy), workers + 1))  # that so many workers run: a binomial distribution
+    odds[:, 0] = 1.0
+    for _ in range(workers):
+        odds[:, 1:] = odds[:, 1:] * (1.0 - busy) + odds[:, :-1] * busy
+        odds[:, :1] *= 1.0 - busy
+    delay: Floats = odds @ np.maximum((np.arange(workers + 1) + 1) / cores - 1.0, 0.0)
     return delay
 
 
