@@ -261,7 +261,10 @@ def test_silent_records_are_said_and_a_resumed_run_shows_its_new_attempt(
     expect(page.locator("#subtitle")).to_contain_text("attempt 2")
     expect(page.locator("#attempts")).to_contain_text("stopped")
     log = folder / "runs" / "silent" / "logs" / "attempt-2" / "rank-0.stdout"
-    eventually(lambda: "the first line" in log.read_text(), "the script, in its environment")
+    eventually(
+        lambda: log.exists() and "the first line" in log.read_text(),
+        "the script, in its environment",
+    )
     stop(page)
     expect(page.locator("#subtitle")).to_contain_text("ended")
 
