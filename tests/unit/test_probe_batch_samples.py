@@ -14,7 +14,9 @@ import pytest
 import torch
 from torch.nn.utils.rnn import pack_sequence
 
-from headrace.observe.probe.batch_samples import indices_in, samples_by_structure, samples_in
+from headrace.observe.probe.batch_samples import indices_in, samples_in
+from headrace.observe.probe.iterator_state import IteratorState, delivered
+from headrace.observe.probe.sampler_reads import SamplerReads
 
 B, UNKNOWN = 8, -1
 IMAGES = torch.zeros(B, 3, 9, 9)
@@ -122,6 +124,13 @@ def test_a_batch_whose_methods_fail_has_an_unknown_number():
     assert samples_in({"x": Broken()}) == UNKNOWN
 
 
+def delivered_of_stream(batch: object) -> int:
+    """Return the samples of a batch for which an iterable dataset was asked for B."""
+    state = IteratorState()
+    state.sampler = SamplerReads(stream_batch=B)
+    return delivered(object(), state, batch, ended=False)[0]
+
+
 PARTS = [
     torch.zeros(B, 2), torch.zeros(B), torch.zeros(B - 1), torch.zeros(3, 4), torch.tensor(1.0),
     torch.nested.nested_tensor(WAVES, layout=torch.jagged), np.zeros((B, 2)), TEXTS, TEXTS[1:], 7,
@@ -138,14 +147,15 @@ def test_a_first_tensor_of_the_size_asked_for_says_what_all_parts_say(
 ):
     for parts in itertools.product(PARTS, repeat=count):
         batch = make(list(parts))
-        assert samples_in(batch, B) == samples_by_structure(batch, B), parts
+        assert delivered_of_stream(batch) == samples_in(batch, B), parts
 
 
 def test_tensors_of_a_size_in_a_short_list_are_still_samples():
-    assert samples_in([torch.zeros(B), *(torch.zeros(i + 1) for i in range(4))], B) == 5
+    batch = [torch.zeros(B), *(torch.zeros(i + 1) for i in range(4))]
+    assert delivered_of_stream(batch) == samples_in(batch, B) == 5
 
 
 def test_of_three_parts_a_first_tensor_of_the_size_asked_for_says_the_same():
     for kind, *rest in itertools.product([list, tuple], PARTS[::2], PARTS[1::2]):
         batch = kind([PARTS[0], *rest])
-        assert samples_in(batch, B) == samples_by_structure(batch, B), batch
+        assert delivered_of_stream(batch) == samples_in(batch, B), batch

@@ -102,7 +102,7 @@ def test_the_count_of_a_queue_agrees_with_polling_it(persistent_workers: bool):
 
 def test_an_iterator_without_workers_or_attributes_has_no_known_number():
     iterator = iter([1])
-    assert ready_count(iterator, lambda _: lambda _: True) is None
+    assert ready_count(iterator, lambda _: lambda _: True)(iterator) == -1
     assert known_state(iterator) is None
     assert delivered(iterator, state_of(iterator), [1], ended=True) == (0, -1)
 

@@ -14,35 +14,15 @@ from typing import Any
 
 _PLAIN = (str, bytes, bool, int, float, type(None))
 _DEEPEST, _MOST_LOOKED_AT = 4, 64
-_FEW_COLUMNS = 3
+FEW_COLUMNS = 3
 """A tuple of so many tensors is a batch's columns; a list of more may hold its samples."""
 
 
-def samples_in(batch: Any, asked_for: int = -1) -> int:
-    """Return the samples in a batch by its structure; -1 where that does not say.
+def samples_in(batch: object, asked_for: int = -1) -> int:
+    """Return the samples in a batch by the structure of all its parts; -1 where it does not say.
 
     `asked_for` samples were asked for, if known: then there are as many, or fewer at the end.
     """
-    if asked_for >= 0:
-        # Where a batch of the usual kind begins with an array of so many samples, no other part can
-        # say another number, and most batches of a stream are so.
-        try:
-            kind = type(batch)
-            if kind is list or kind is tuple:
-                is_as_asked = batch[0].shape[0] == asked_for and len(batch) <= _FEW_COLUMNS
-            elif kind is dict:
-                is_as_asked = next(iter(batch.values())).shape[0] == asked_for
-            else:
-                is_as_asked = batch.shape[0] == asked_for
-        except Exception:  # noqa: BLE001 - no array, a scalar, or a nested tensor, without a shape
-            is_as_asked = False
-        if is_as_asked:
-            return asked_for
-    return samples_by_structure(batch, asked_for)
-
-
-def samples_by_structure(batch: object, asked_for: int) -> int:
-    """Return the samples in a batch by the structure of all its parts; -1 where it does not say."""
     try:
         sizes = _sizes(batch, 0)
     except Exception:  # noqa: BLE001 - a batch may be any object, with any methods
@@ -155,14 +135,14 @@ def _sizes_of_sequence(value: Sequence[Any], depth: int) -> set[int] | None:
         is_sample = numbered == 1 and any(isinstance(each, _PLAIN) for each in elements)
         return set() if is_sample else _agreed(sizes)  # an image and its label
     columns = _agreed(sizes) or set()
-    if len(value) > _FEW_COLUMNS:
+    if len(value) > FEW_COLUMNS:
         return {len(value)} if isinstance(value, list) else {len(value)} | columns
     return columns if _are_columns(value, depth) and columns else {len(value)} | columns
 
 
 def _are_columns(value: Sequence[Any], depth: int) -> bool:
     """Return whether elements of one kind are a batch's columns: a few of them, in a tuple."""
-    return isinstance(value, tuple) and depth == 0 and len(value) <= _FEW_COLUMNS
+    return isinstance(value, tuple) and depth == 0 and len(value) <= FEW_COLUMNS
 
 
 def _sizes_of_tensors(value: Sequence[Any], shapes: list[Any], depth: int) -> set[int]:
@@ -173,7 +153,7 @@ def _sizes_of_tensors(value: Sequence[Any], shapes: list[Any], depth: int) -> se
     if firsts == {-1}:
         return {count}  # a list of scalars
     if len(firsts) > 1:  # lengths differ: samples, unless these are a few columns
-        return {count} if same_rank and count > _FEW_COLUMNS else set()
+        return {count} if same_rank and count > FEW_COLUMNS else set()
     if not same_rank or _are_columns(value, depth):
         return firsts
     return firsts | {count}

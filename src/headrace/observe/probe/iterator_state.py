@@ -6,15 +6,17 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from headrace.observe.probe.batch_samples import samples_in
+from headrace.observe.probe.batch_samples import FEW_COLUMNS, samples_in
 from headrace.observe.probe.sampler_reads import SamplerReads
 
 Poll = Callable[[int], object]
 """Returns something true if the queue has a batch; waits for so many milliseconds."""
 PollFactory = Callable[[Any], Poll]
 ReadyCount = Callable[[Any], int]
-"""Returns how many batches wait in an iterator."""
-STATE_ATTRIBUTE = "_headrace_state"  # of iterators
+"""Returns how many batches wait in an iterator; -1 where it has no workers."""
+_STATE_ATTRIBUTE = "_headrace_state"
+"""Of iterators, and None of their hooked classes. Hooks that run at each step do not use `getattr`,
+which takes twice as long as `iterator._headrace_state`."""
 
 
 class IteratorState:
@@ -38,7 +40,7 @@ class IteratorState:
     def __init__(self, *, is_own: bool = False) -> None:
         self.loader, self.epoch, self.fetches = -1, 0, -1
         self.is_own = is_own
-        self.ready: ReadyCount | None = None  # counts its batches that wait; None where unknown
+        self.ready: ReadyCount | None = None  # counts its batches that wait; None until it is used
         self.is_timed = False  # its queue's reads, as far as they can be
         # When reading the current batch began, 0 if none is being read; the thread's CPU time then.
         self.began_ns = self.began_cpu_ns = 0
@@ -50,9 +52,14 @@ class IteratorState:
         self.loader, self.epoch, self.fetches = loader, epoch, 0
 
 
+def prepare_class(iterator_class: Any) -> None:
+    """Have hooks find None where an iterator of a class has no state yet."""
+    setattr(iterator_class, _STATE_ATTRIBUTE, None)
+
+
 def known_state(iterator: Any) -> IteratorState | None:
     """Return what is kept of an iterator; None if nothing is yet."""
-    state: IteratorState | None = getattr(iterator, STATE_ATTRIBUTE, None)
+    state: IteratorState | None = getattr(iterator, _STATE_ATTRIBUTE, None)
     return state
 
 
@@ -65,12 +72,12 @@ def state_of(iterator: Any) -> IteratorState:
     if state is None:
         state = IteratorState(is_own=hasattr(iterator, "take_order_ns"))
         with suppress(AttributeError):
-            setattr(iterator, STATE_ATTRIBUTE, state)
+            setattr(iterator, _STATE_ATTRIBUTE, state)
     return state
 
 
-def ready_count(iterator: Any, new_poll: PollFactory) -> ReadyCount | None:
-    """Return a function that counts the batches that wait in an iterator; None without workers.
+def ready_count(iterator: Any, new_poll: PollFactory) -> ReadyCount:
+    """Return a function that counts the batches that wait in an iterator.
 
     They are those in its queue, or where there is none, those that came before their turn. A poll
     is a system call: it is made only where the queue's own count does not say whether one is there.
@@ -78,7 +85,7 @@ def ready_count(iterator: Any, new_poll: PollFactory) -> ReadyCount | None:
     The function is called at each step, with the iterator, to which it holds no reference.
     """
     if getattr(iterator, "_task_info", None) is None:
-        return None
+        return _no_workers
     poll, free, most = new_poll(iterator), *_queue_room(iterator)
     # Each worker may still be writing its last one.
     most_unwritten = getattr(iterator, "_num_workers", most)
@@ -91,17 +98,16 @@ def ready_count(iterator: Any, new_poll: PollFactory) -> ReadyCount | None:
                 return most - left
         elif poll(0):
             return 1
-        return _came_early(iterator)
+        tasks = iterator._task_info  # noqa: SLF001 - no public way
+        if len(tasks) == iterator._tasks_outstanding:  # noqa: SLF001 - as above
+            return 0
+        return sum(len(task) == 2 for task in tasks.values())  # taken before their turn
 
     return ready
 
 
-def _came_early(iterator: Any) -> int:
-    """Return how many batches an iterator has taken from its queue before their turn."""
-    tasks = iterator._task_info  # noqa: SLF001 - no public way
-    if len(tasks) == iterator._tasks_outstanding:  # noqa: SLF001 - as above
-        return 0
-    return sum(len(task) == 2 for task in tasks.values())
+def _no_workers(_: object) -> int:
+    return -1
 
 
 def _queue_room(iterator: Any) -> tuple[Callable[[], int] | None, int]:
@@ -119,30 +125,49 @@ def _queue_room(iterator: Any) -> tuple[Callable[[], int] | None, int]:
         return None, 0
 
 
-def delivered(
-    iterator: Any, state: IteratorState, batch: object, *, ended: bool
-) -> tuple[int, int]:
+def delivered(iterator: Any, state: IteratorState, batch: Any, *, ended: bool) -> tuple[int, int]:
     """Return the samples of a batch that an iterator has just delivered, and its sampler's time.
 
     The time is in ns since the last call. -1 is what is unknown; `ended`: there is no batch.
     """
     reads = state.sampler
-    if reads is not None:
-        spent_ns, reads.spent_ns = reads.spent_ns, 0
-    else:
-        spent_ns = int(iterator.take_order_ns()) if state.is_own else -1
+    if reads is None:
+        return _delivered_without_sampler(iterator, state, batch, ended=ended)
+    spent_ns, reads.spent_ns = reads.spent_ns, 0
     if ended:
         return 0, spent_ns
-    if reads is None:
-        return (int(iterator.batch_samples) if state.is_own else samples_in(batch)), spent_ns
-    if reads.stream_batch is not None:
-        return samples_in(batch, reads.stream_batch), spent_ns
+    asked_for = reads.stream_batch
+    if asked_for is not None:
+        # Where a batch of the usual kind begins with an array of so many samples, no other part can
+        # say another number, and most batches of a stream are so. It stands here, as to call a
+        # function at each step takes as long as the comparison.
+        try:
+            kind = type(batch)
+            if kind is list or kind is tuple:
+                is_as_asked = batch[0].shape[0] == asked_for and len(batch) <= FEW_COLUMNS
+            elif kind is dict:
+                is_as_asked = next(iter(batch.values())).shape[0] == asked_for
+            else:
+                is_as_asked = batch.shape[0] == asked_for
+        except Exception:  # noqa: BLE001 - no array, a scalar, or a nested tensor, without a shape
+            is_as_asked = False
+        return (asked_for if is_as_asked else samples_in(batch, asked_for)), spent_ns
     number = getattr(iterator, "_rcvd_idx", 1) - 1
-    asked_for = reads.sizes.pop(number, None)
-    if asked_for is None:
-        asked_for = reads.delivered(number)
-    if asked_for >= 0:
-        return asked_for, spent_ns
+    size = reads.sizes.pop(number, None)
+    if size is None:
+        size = reads.delivered(number)
+    if size >= 0:
+        return size, spent_ns
     if not iterator._auto_collation:  # noqa: SLF001 - no public way
         return -1, spent_ns  # an index of a map-style dataset may be one sample or a whole batch
     return samples_in(batch), spent_ns
+
+
+def _delivered_without_sampler(
+    iterator: Any, state: IteratorState, batch: object, *, ended: bool
+) -> tuple[int, int]:
+    """Return the same of an iterator of Headrace's, or of a library's."""
+    spent_ns = int(iterator.take_order_ns()) if state.is_own else -1
+    if ended:
+        return 0, spent_ns
+    return (int(iterator.batch_samples) if state.is_own else samples_in(batch)), spent_ns

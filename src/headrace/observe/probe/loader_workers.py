@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from headrace.core.warning_frames import skipped_by_warnings
-from headrace.observe.probe.iterator_state import STATE_ATTRIBUTE, IteratorState, Poll, state_of
+from headrace.observe.probe.iterator_state import IteratorState, Poll, prepare_class, state_of
 from headrace.observe.probe.recording_session import SESSION
 
 
@@ -54,6 +54,7 @@ def time_queue_reads(
 ) -> None:
     """Time how long iterators of a class take to read batches from their workers."""
     kind = getattr(module, iterator_class)
+    prepare_class(kind)
     original = kind._try_get_data  # noqa: SLF001 - no public way
 
     @functools.wraps(original)
@@ -61,7 +62,7 @@ def time_queue_reads(
     def _try_get_data(iterator: Any, *args: Any, **kwargs: Any) -> Any:
         if not SESSION.switch_mode[0]:
             return original(iterator, *args, **kwargs)
-        state = getattr(iterator, STATE_ATTRIBUTE, None)
+        state = iterator._headrace_state  # noqa: SLF001 - see `prepare_class`
         if state is None or not state.is_timed:
             state = _time_queue(iterator)
         state.began_ns = 0

@@ -15,6 +15,7 @@ from headrace.core.warning_frames import skipped_by_warnings
 from headrace.observe.probe.device_copies import COPY_OBSERVER
 from headrace.observe.probe.gradient_sync import GRADIENT_SYNC, SHARDED_SYNC
 from headrace.observe.probe.graph_replays import GRAPH_REPLAYS
+from headrace.observe.probe.iterator_state import prepare_class, state_of
 from headrace.observe.probe.library_batches import (
     RecordedIterator,
     hook_accelerate,
@@ -22,7 +23,7 @@ from headrace.observe.probe.library_batches import (
 )
 from headrace.observe.probe.loader_workers import time_queue_reads
 from headrace.observe.probe.loaders import LOADER_REGISTRY
-from headrace.observe.probe.rank_recorder import RANK_RECORDER
+from headrace.observe.probe.rank_recorder import RANK_RECORDER, FetchBegan
 from headrace.observe.probe.shared_batches import hook_shared_batches
 from headrace.observe.probe.startup_stacks import STARTUP_SAMPLER
 
@@ -126,9 +127,13 @@ class OwnLoaderObserver:
 
     def __init__(self) -> None:
         self.construct, self.iterate = LOADER_REGISTRY.construct_own, LOADER_REGISTRY.iterate
-        self.fetch_began = RANK_RECORDER.fetch_began
         self.fetch_ended = RANK_RECORDER.fetch_ended
         self.fetch_failed = RANK_RECORDER.fetch_failed
+
+    def fetch_began(self, iterator: Any) -> FetchBegan | None:
+        """Record a request for a batch; return what `fetch_ended` needs, None if it is nested."""
+        state_of(iterator)
+        return RANK_RECORDER.fetch_began(iterator)
 
 
 def _hook_next(iterator_class: Any) -> None:
@@ -153,5 +158,6 @@ def _hook_next(iterator_class: Any) -> None:
         return batch
 
     iterator_class.__next__ = __next__
+    prepare_class(iterator_class)
     if "next" in vars(iterator_class):
         iterator_class.next = __next__

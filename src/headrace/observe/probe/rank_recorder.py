@@ -22,7 +22,6 @@ from headrace.observe.probe.event_log import EventLog
 from headrace.observe.probe.gradient_sync import GRADIENT_SYNC
 from headrace.observe.probe.graph_replays import GRAPH_REPLAYS
 from headrace.observe.probe.iterator_state import (
-    STATE_ATTRIBUTE,
     IteratorState,
     delivered,
     ready_count,
@@ -248,7 +247,10 @@ class RankRecorder(TrainingThread):
             self._report(StepClock.iterator_ended)
 
     def fetch_began(self, iterator: Any) -> FetchBegan | None:
-        """Record a request for a batch; return what `fetch_ended` needs, None if it is nested."""
+        """Record a request for a batch; return what `fetch_ended` needs, None if it is nested.
+
+        The iterator has a state, or its class is prepared for one: see `prepare_class`.
+        """
         follows_step = False
         try:
             if self._live_thread == get_ident() and SESSION.switch_mode[0]:
@@ -260,11 +262,11 @@ class RankRecorder(TrainingThread):
                 return None
             if self._has_more_to_do or len(self._waiting) > MAX_QUEUED_REPORTS:
                 self._catch_up()
-            state: IteratorState = getattr(iterator, STATE_ATTRIBUTE, None) or state_of(iterator)
+            state: IteratorState = iterator._headrace_state or state_of(iterator)  # noqa: SLF001
             count_ready = state.ready
             if count_ready is None:
                 count_ready = state.ready = ready_count(iterator, queue_poll)
-            ready = -1 if count_ready is None else count_ready(iterator)
+            ready = count_ready(iterator)
             if state.read_ns > 0:  # made while recording was off
                 state.read_ns = state.read_cpu_ns = 0
             self._under_way = True

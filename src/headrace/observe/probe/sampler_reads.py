@@ -15,7 +15,7 @@ from typing import Any
 from headrace.core.warning_frames import skipped_by_warnings
 from headrace.observe.probe.batch_samples import indices_in
 
-_READS_ATTRIBUTE = "_headrace_sampler_reads"  # of iterators
+_READS_ATTRIBUTE = "_headrace_sampler_reads"  # of iterators; see `iterator_state` for its use
 _MOST_PENDING = 4096  # batches whose sizes are held; more would be of batches that nobody takes
 
 
@@ -65,11 +65,13 @@ def hook_sampler_reads(module: ModuleType) -> None:
     def _next_index(iterator: Any) -> Any:
         began_ns = monotonic_ns()
         index = original(iterator)
-        reads = getattr(iterator, _READS_ATTRIBUTE, None)
-        if reads is not None:
-            if reads.stream_batch is None:
-                reads.add(getattr(iterator, "_send_idx", 0), index)
-            reads.spent_ns += monotonic_ns() - began_ns
+        try:
+            reads: SamplerReads = iterator._headrace_sampler_reads  # noqa: SLF001 - our own
+        except AttributeError:  # while it is being made
+            return index
+        if reads.stream_batch is None:
+            reads.add(getattr(iterator, "_send_idx", 0), index)
+        reads.spent_ns += monotonic_ns() - began_ns
         return index
 
     @functools.wraps(original_reset)
