@@ -99,6 +99,22 @@ def test_what_a_script_logs_is_what_mlflow_and_pandas_read(runs: Path, tmp_path:
     assert math.isnan(series["acc"].iloc[-1])
 
 
+def test_points_of_the_same_series_are_all_there_as_they_were_logged(runs: Path):
+    """Most calls have names that were logged before, and nothing but floats."""
+    with experiments.start_run("base"):
+        point: dict[str, Any] = {}
+        for step in range(100):
+            point |= {"loss": 1 / (step + 1), "lr": 0.1 if step % 3 else torch.tensor(0.5)}
+            experiments.log_time_series_metrics(point, step=step)
+            point |= {"loss": -1.0, "lr": -1.0}  # a script may use its dict again
+            experiments.log_time_series_metrics({"norm": math.inf if step == 7 else 2.0}, step)
+    client, run = run_of(runs, "base")
+    expected = [(step, pytest.approx(1 / (step + 1))) for step in range(100)]
+    assert history(client, run, "loss") == expected
+    assert history(client, run, "lr") == [(step, 0.1 if step % 3 else 0.5) for step in range(100)]
+    assert len(history(client, run, "norm")) == 100
+
+
 def test_a_run_goes_on_where_it_ended_and_a_name_counts_once(runs: Path):
     with experiments.start_run("base"):
         experiments.log_time_series_metrics({"loss": 1.0})
@@ -120,6 +136,7 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: experiments.log_metrics({"z": 1j}), "is no number"),
     (lambda: experiments.log_time_series_metrics({"a": 1}, step="x"), "step 'x'"),  # type: ignore[arg-type]
     (lambda: experiments.log_time_series_metrics({"a": 1}, step=2**64), "is too large"),
+    (lambda: experiments.log_time_series_metrics({"a": 1.0}, step=-(2**64)), "is too large"),
     (lambda: experiments.log_time_series_metrics({"a": 1}, wall_time=math.inf), "wall_time inf"),
     (lambda: experiments.log_metrics({"loss": "low"}), "'loss': \"low\" is no number"),
     (lambda: experiments.log_metrics({"loss": torch.zeros(2)}), "is no number"),
@@ -144,6 +161,8 @@ def test_what_cannot_be_logged_is_refused_where_it_is_called(runs: Path):
         with pytest.raises(HeadraceError, match="plain folder name"):
             experiments.start_run(name)  # type: ignore[arg-type]
     with experiments.start_run("base"):
+        experiments.log_time_series_metrics({"a": 0.5}, 0)
+        experiments.log_time_series_metrics({"a": 0.5, "b": 0.5}, 0)
         for call, message in WRONG:
             with pytest.raises(HeadraceError, match=message):
                 call()

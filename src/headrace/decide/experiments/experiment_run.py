@@ -9,7 +9,6 @@ import sys
 from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
-from time import time_ns
 from typing import Any
 
 from headrace.core import env
@@ -25,7 +24,8 @@ _END_S = 60.0
 _MODELS_FOLDER = "models"
 _NAMES, _VALUES = {str}, {float}  # the types that most calls have
 _NUMBERS = {float, int, bool}
-_LARGEST_STEP = 2**63 - 1
+_MOST_CHECKED = 64  # sets of names; a script logs a few again and again
+LARGEST_STEP = 2**63 - 1
 
 
 class LoggedRun:
@@ -38,6 +38,10 @@ class LoggedRun:
             for all of its ranks.
         tracked: Whether it goes to MLflow at all; otherwise what is logged is checked and dropped.
         sends_files: Whether artifacts can be read where the spool is sent from.
+
+    Attributes:
+        writer: Of its spool; None where it is not tracked.
+        checked_names: Names of time series that were found right, as calls had them.
     """
 
     def __init__(
@@ -46,7 +50,8 @@ class LoggedRun:
     ) -> None:  # fmt: skip
         self.name = name
         self.folder = folder
-        self._writer = SpoolWriter(folder / SPOOL) if tracked else None
+        self.writer = SpoolWriter(folder / SPOOL) if tracked else None
+        self.checked_names: set[tuple[str, ...]] = set()
         self._sender: Sidecar | None = None
         self._sends_files = sends_files
         if sends:
@@ -74,25 +79,15 @@ class LoggedRun:
             step: Of all of them; None: one more than the last of each.
             wall_time: In seconds since 1970; None: now.
         """
-        # What nearly all calls are, in as few functions of Python as can be: between steps their
-        # code is in no cache, and each takes microseconds.
-        if (
-            type(metrics) is dict and type(step) is int and wall_time is None
-            and self._writer is not None and self._writer.is_writing
-            and {*map(type, metrics)} == _NAMES and {*map(type, metrics.values())} == _VALUES
-            and -_LARGEST_STEP <= step <= _LARGEST_STEP and "" not in metrics
-        ):  # fmt: skip
-            self._writer.queue.append({
-                "kind": "metrics", "at_ms": time_ns() // 1_000_000, "values": metrics.copy(),
-                "step": step,
-            })  # fmt: skip
-            return
         at_ms = now_ms() if wall_time is None else _as_ms(wall_time)
         if step is not None and type(step) is not int:
             step = _as_step(step)
-        if step is not None and not -_LARGEST_STEP <= step <= _LARGEST_STEP:
+        if step is not None and not -LARGEST_STEP <= step <= LARGEST_STEP:
             raise UsageError(f"step {step} is too large: MLflow's have 63 bits.")
         self._add({"kind": "metrics", "at_ms": at_ms, "values": _numbers(metrics), "step": step})
+        if len(self.checked_names) >= _MOST_CHECKED:
+            self.checked_names.clear()
+        self.checked_names.add(tuple(metrics))
 
     def log_artifact(self, path: str | Path, folder: str = "") -> None:
         """Log a file, or a folder with all in it; it is read within seconds, or as the run ends.
@@ -129,13 +124,13 @@ class LoggedRun:
         self.log_artifact(file, _MODELS_FOLDER)
 
     def _add(self, entry: Entry) -> None:
-        if self._writer is not None:
-            self._writer.add(entry)
+        if self.writer is not None:
+            self.writer.add(entry)
 
     def flush(self) -> bool:
         """Have MLflow get all that was logged until now; return whether it has."""
-        if self._writer is not None:
-            self._writer.flush()
+        if self.writer is not None:
+            self.writer.flush()
         if self._sender is None:
             return False
         self._sender.send({"send": True})
@@ -147,13 +142,13 @@ class LoggedRun:
 
     def end(self, status: str = "FINISHED") -> None:
         """End the run; it waits for MLflow, for half a minute at most."""
-        if self._writer is None:
+        if self.writer is None:
             return
         if self._sender is None:  # a job's run ends with the job
-            self._writer.flush()
+            self.writer.flush()
             return
         self._add({"kind": "status", "at_ms": now_ms(), "status": status})
-        self._writer.close()
+        self.writer.close()
         if self._sender.end({"end": True}, patience_s=_END_S) != 0:
             print_status(unsent_message(self.folder / SPOOL))
 

@@ -31,6 +31,8 @@ _WRITE_EVERY_S = 0.5
 _EXIT_PRIORITY = 10  # of the finalizer at a process's end
 _MOST_WAITING = 1_000_000  # entries, where the disk takes none
 
+Point = tuple[tuple[str, ...], tuple[float, ...], int, int]
+"""A point of time series as it is logged most: names, values, the time in ns since 1970, step."""
 Kind = Literal["params", "tags", "metrics", "summary", "artifact", "event_file", "status"]
 
 
@@ -75,13 +77,13 @@ class SpoolWriter:
         folder: The spool, which is made at the first entry.
 
     Attributes:
-        queue: Entries to be written; `add` appends to it.
+        queue: Entries and points to be written; `add` appends to it.
         is_writing: Whether a thread writes what is appended.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.queue: deque[Entry] = deque()
+        self.queue: deque[Entry | Point] = deque()
         self._begin()
         _WRITERS.append(self)
 
@@ -158,8 +160,14 @@ class SpoolWriter:
 _WRITERS: list[SpoolWriter] = []
 
 
-def _line(entry: Entry) -> str:
+def _line(queued: Entry | Point) -> str:
     """Return an entry's line; "" where a device cannot tell the number of a tensor any more."""
+    if isinstance(queued, tuple):
+        names, numbers, at_ns, step = queued
+        points = dict(zip(names, numbers, strict=False))
+        at_ms = at_ns // 1_000_000
+        return json.dumps({"kind": "metrics", "at_ms": at_ms, "values": points, "step": step}) + "\n"
+    entry = queued
     values = entry.get("values", {})
     try:
         if entry["kind"] in {"metrics", "summary"}:
