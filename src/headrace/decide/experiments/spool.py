@@ -162,12 +162,7 @@ _WRITERS: list[SpoolWriter] = []
 
 def _line(queued: Entry | Point) -> str:
     """Return an entry's line; "" where a device cannot tell the number of a tensor any more."""
-    if isinstance(queued, tuple):
-        names, numbers, at_ns, step = queued
-        points = dict(zip(names, numbers, strict=False))
-        at_ms = at_ns // 1_000_000
-        return json.dumps({"kind": "metrics", "at_ms": at_ms, "values": points, "step": step}) + "\n"
-    entry = queued
+    entry = _entry_of(queued) if isinstance(queued, tuple) else queued
     values = entry.get("values", {})
     try:
         if entry["kind"] in {"metrics", "summary"}:
@@ -176,6 +171,12 @@ def _line(queued: Entry | Point) -> str:
     except Exception as error:  # noqa: BLE001 - such as a device that has failed
         print_status(f"{', '.join(map(str, values)) or entry['kind']}: not logged: {error}")
         return ""
+
+
+def _entry_of(point: Point) -> Entry:
+    names, numbers, at_ns, step = point
+    values = dict(zip(names, numbers, strict=False))
+    return {"kind": "metrics", "at_ms": at_ns // 1_000_000, "values": values, "step": step}
 
 
 def _begin_again() -> None:
