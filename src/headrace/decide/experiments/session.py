@@ -193,7 +193,7 @@ def log_time_series_metrics(
     if (
         writer is not None and writer.is_writing
         and type(metrics) is dict and type(step) is int and wall_time is None
-        and (names := tuple(metrics)) in run.checked_names
+        and ((names := tuple(metrics)) == run.last_names or names in run.checked_names)
         and countOf(map(type, values := tuple(metrics.values())), float) == len(names)
         and -LARGEST_STEP <= step <= LARGEST_STEP
     ):  # fmt: skip
