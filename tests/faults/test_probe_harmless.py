@@ -153,7 +153,7 @@ def through_another(*_): preempted()
 class Notice:
     def method(self, *_): raise Preempted
     def __call__(self, *_): raise Preempted
-def amid_a_hook(call): _BaseDataLoaderIter._task_info = property(lambda _: call())
+def amid_a_hook(call): _BaseDataLoaderIter._headrace_state = property(lambda _: call())
 batches = iter(DataLoader([torch.ones(4)] * 40, 2))
 step(next(batches))
 for handler in (
@@ -163,12 +163,12 @@ for handler in (
     amid_a_hook(lambda: signal.raise_signal(signal.SIGUSR1))
     try: next(batches)
     except Preempted: print("preempted")
-    del _BaseDataLoaderIter._task_info
+    _BaseDataLoaderIter._headrace_state = None  # as the probe has set it
     step(next(batches))
 signal.signal(signal.SIGUSR1, signal.SIG_DFL)
 amid_a_hook(preempted)  # which is no handler now
 step(next(batches))
-del _BaseDataLoaderIter._task_info
+_BaseDataLoaderIter._headrace_state = None  # as the probe has set it
 for x in batches: step(x)
 """,
 }

@@ -246,7 +246,7 @@ sys.stdin.read()
 
 def test_two_do_not_collect_the_same_records(folder: Path):
     with hosting(folder) as host:
-        eventually(lambda: list(folder.glob("*.lock")), "the lock")
+        eventually(lambda: list(folder.glob("*.sqlite")), "the store, which is made under the lock")
         with pytest.raises(RecordsError, match="another process collects"):
             Collector(folder, os.uname().nodename)
         assert finished(host) == 0
