@@ -27,7 +27,9 @@ from headrace.core.errors import (
     StorageTimeoutError,
     ThrottledError,
 )
+from headrace.data.shards.shard_index import open_index
 from headrace.data.storage import RetryPolicy, StorageConfig, Store, open_store
+from packed import pack_images
 from services.object_servers import GoogleHandler, object_server
 
 _DATA = random.Random(5).randbytes(3_000_000)
@@ -276,3 +278,21 @@ def test_a_plain_web_server_gives_whole_objects_and_says_what_it_cannot(tmp_path
         finally:
             server.shutdown()
             thread.join()
+
+
+@pytest.mark.parametrize("copies", [True, False], ids=["copied", "by range"])
+@pytest.mark.parametrize(("flip", "seed"), [(1.0, 0), (0.5, 1), (0.5, 2), (0.5, 3)])
+def test_a_manifest_and_an_index_that_arrive_damaged_are_read_again(
+    behind: Behind, s3_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    flip: float, seed: int, copies: bool,
+) -> None:  # fmt: skip
+    """What says where samples are and what they are called gets as many reads as a sample."""
+    url = pack_images(tmp_path / "images", f"{s3_url}/packed", 12)
+    expected = [open_index(url, cache_dir=tmp_path / "calm").locate(each).key for each in range(12)]
+    folder = tmp_path / "copies"
+    if not copies:
+        folder.write_text("no folder for copies")
+    proxy = behind(Faults(flip=flip, at_most=3, seed=seed))  # what arrives damaged is read 4 times
+    index = open_index(url, cache_dir=folder)
+    assert [index.locate(each).key for each in range(12)] == expected
+    assert proxy.counts()["flip"] > 0

@@ -28,6 +28,7 @@ from headrace.data.image_files import masks_among
 from headrace.data.loader.dataset_protocol import NativeDataset
 from headrace.data.loader.quarantine import too_many, write_records
 from headrace.data.shards.members import Member, SampleLocation, as_bytes, verify
+from headrace.data.shards.repeated_reads import MOST_READS
 from headrace.data.shards.shard_index import ShardIndex, open_index
 from headrace.data.storage import (
     Buffer,
@@ -44,7 +45,6 @@ from headrace.sampling.seeds import combine
 # two requests are cheaper than reading the bytes between.
 _WIDEST_GAP_BYTES = 1 << 18
 _MAX_AHEAD = 4096  # samples with unfinished reads; older ones are dropped
-_MOST_READS = 4  # of a sample whose checksum differs: what is damaged on its way arrives whole once
 
 
 class _Span(NamedTuple):
@@ -88,7 +88,7 @@ class SampleReader:
         Raises CorruptError where a checksum differs in each of several reads, and StorageError.
         """
         under_way = self._reads_ahead().pop(location.sample, None)
-        for _ in range(_MOST_READS - 1):
+        for _ in range(MOST_READS - 1):
             try:
                 return self._read_members(location, under_way)
             except CorruptError:

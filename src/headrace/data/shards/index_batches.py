@@ -28,6 +28,7 @@ from headrace.core.file_lock import try_lock, unlock
 from headrace.core.files import write_atomically
 from headrace.data.shards.index_rows import FINGERPRINT, IndexRows, Kinds
 from headrace.data.shards.manifest import INDEX_NAME, DatasetManifest
+from headrace.data.shards.repeated_reads import read_sound
 from headrace.data.storage import Buffer, RangeStream, Store
 
 _CHUNK_BYTES = 2**20
@@ -98,7 +99,11 @@ class IndexCopy:
             try:
                 if self.index() is None:
                     self._remove_unused()
-                    write_atomically(self._file(".arrow"), _verified_chunks(store, manifest))
+                    file = self._file(".arrow")
+                    read_sound(
+                        lambda: write_atomically(file, _verified_chunks(store, manifest)),
+                        CorruptError,
+                    )
                 with suppress(OSError):
                     self._file(".lock").unlink()
             finally:
@@ -250,9 +255,13 @@ class RangedBatches:
             except DatasetError:  # the copy is damaged, the index itself is not
                 self._local_batches = None
                 self._copy.discard()
-        # Removed first: after a failure the next call reads again.
-        future = self._pending.pop(number, None) or self._submit(number)
-        return self._checked(number, future.result())
+
+        def read() -> IndexRows:
+            # Removed first: after a failure it is read again.
+            future = self._pending.pop(number, None) or self._submit(number)
+            return self._checked(number, future.result())
+
+        return read_sound(read, DatasetError)
 
     def prefetch(self, numbers: Iterable[int]) -> None:
         """Start fetching the batches that are not being fetched."""

@@ -16,7 +16,12 @@ from headrace.data.shards.index_writer import digest_of
 from headrace.data.shards.manifest import INDEX_NAME, MANIFEST_NAME, DatasetManifest
 from headrace.data.shards.members import checksum
 from headrace.data.shards.reports import Fault, ProgressCallback, ProgressTally
-from headrace.data.shards.shard_index import ShardIndex, open_index, read_manifest_bytes
+from headrace.data.shards.shard_index import (
+    ShardIndex,
+    open_index,
+    read_manifest,
+    read_manifest_bytes,
+)
 from headrace.data.shards.tar import TarIndex, index_tar
 from headrace.data.shards.task_pool import map_in_order
 from headrace.data.storage import Store, open_store, parse_url
@@ -173,9 +178,9 @@ def lint(url: str, *, progress: ProgressCallback | None = None) -> LintReport:
     DatasetError: there is no dataset. An object that is missing or denied is a fault instead.
     """
     store = open_store(url)
-    manifest_bytes = read_manifest_bytes(store)
+    read_manifest_bytes(store)  # one that is missing is no fault of a dataset
     try:
-        manifest = DatasetManifest.from_json(manifest_bytes, store.url)
+        manifest, _ = read_manifest(store)
     except DatasetError as error:
         return LintReport(url=store.url, faults=(Fault("manifest", MANIFEST_NAME, str(error)),))
     faults: list[Fault] = []

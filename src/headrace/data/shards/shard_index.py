@@ -36,6 +36,7 @@ from headrace.data.shards.members import (
     split_name,
     verify,
 )
+from headrace.data.shards.repeated_reads import read_sound
 from headrace.data.storage import StorageConfig, Store, join_url, open_store, parse_url
 
 
@@ -214,12 +215,21 @@ def open_index(
     dataset, it is damaged, or its index belongs to another. StorageError: it cannot be read.
     """
     store = open_store(url, config=config)
-    data = read_manifest_bytes(store)
-    manifest = DatasetManifest.from_json(data, store.url)
+    manifest, data = read_manifest(store)
     # Workers may have another working folder when they open it again.
     url = store.url if _local_folder(url) is not None else url
     cache_dir = None if cache_dir is None else Path(cache_dir).absolute()
     return _open(store, url, manifest, data, cache_dir, config)
+
+
+def read_manifest(store: Store) -> tuple[DatasetManifest, bytes]:
+    """Return the manifest of a dataset, and its bytes; DatasetError: there is none, or damaged."""
+
+    def read() -> tuple[DatasetManifest, bytes]:
+        data = read_manifest_bytes(store)
+        return DatasetManifest.from_json(data, store.url), data
+
+    return read_sound(read, DatasetError)
 
 
 def read_manifest_bytes(store: Store) -> bytes:
@@ -269,12 +279,17 @@ def _reopen(
     data = None
     if _local_folder(url) is None:
         data = IndexCopy(index_copies_dir(cache_dir), fingerprint).manifest(manifest_crc32c)
-    data = data or read_manifest_bytes(store)
-    if checksum(data) != manifest_crc32c:
-        raise DatasetError(
-            f"{join_url(store.url, MANIFEST_NAME)} changed while it was in use: it is no longer "
-            f"that of the dataset {fingerprint[:12]}. Start again."
-        )
+
+    def read() -> bytes:
+        found = read_manifest_bytes(store)
+        if checksum(found) != manifest_crc32c:
+            raise DatasetError(
+                f"{join_url(store.url, MANIFEST_NAME)} changed while it was in use: it is no "
+                f"longer that of the dataset {fingerprint[:12]}. Start again."
+            )
+        return found
+
+    data = data or read_sound(read, DatasetError)
     manifest = DatasetManifest.from_json(data, store.url, checked=True)
     return _open(store, url, manifest, data, cache_dir, config)
 

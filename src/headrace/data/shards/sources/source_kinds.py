@@ -27,10 +27,9 @@ from headrace.data.shards.data_files import (
     is_tar,
     may_hold_images,
 )
-from headrace.data.shards.manifest import DatasetManifest
 from headrace.data.shards.members import PathPattern, stem_of
 from headrace.data.shards.reports import BadFile
-from headrace.data.shards.shard_index import read_manifest_bytes
+from headrace.data.shards.shard_index import read_manifest
 from headrace.data.shards.sources.sample_table import (
     SAME_LETTERS,
     FileColumn,
@@ -544,7 +543,7 @@ def read_classes(url: str) -> tuple[str, ...]:
         classes = tuple(line.strip() for line in lines if line.strip())
     else:
         store = open_store(url)
-        classes = DatasetManifest.from_json(read_manifest_bytes(store), store.url).classes
+        classes = read_manifest(store)[0].classes
     if not classes:
         raise DatasetError(f"{where} names no classes.")
     if len(set(classes)) < len(classes):
