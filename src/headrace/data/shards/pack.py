@@ -28,7 +28,7 @@ from headrace.core.errors import (
     UsageError,
 )
 from headrace.core.files import remove_abandoned_files
-from headrace.data.shards.manifest import DECODED, INDEX_NAME, MANIFEST_NAME, DatasetManifest
+from headrace.data.shards.manifest import DECODED, INDEX_NAME, DatasetManifest
 from headrace.data.shards.reports import (
     PackProgress,
     ProgressCallback,
@@ -36,6 +36,7 @@ from headrace.data.shards.reports import (
     check_bad_files,
     report_listing,
 )
+from headrace.data.shards.shard_index import stored_manifest
 from headrace.data.shards.shard_packer import (
     PACKING_FOLDER,
     CheckFunction,
@@ -153,10 +154,9 @@ def finished_manifest(
 ) -> DatasetManifest | None:
     """Return the manifest of this same packing, or None; DatasetError: that of another one."""
     try:
-        data = store.get(MANIFEST_NAME)
+        manifest, _ = stored_manifest(store)
     except NotFoundError:
         return None
-    manifest = DatasetManifest.from_json(data, store.url)
     if dict(manifest.options) != dict(described) or manifest.source.listing != listing:
         raise DatasetError(
             f"{store.url} holds a dataset already, of other options or another source "

@@ -222,14 +222,25 @@ def open_index(
     return _open(store, url, manifest, data, cache_dir, config)
 
 
-def read_manifest(store: Store) -> tuple[DatasetManifest, bytes]:
-    """Return the manifest of a dataset, and its bytes; DatasetError: there is none, or damaged."""
+def stored_manifest(store: Store) -> tuple[DatasetManifest, bytes]:
+    """Return the manifest of a dataset, and its bytes.
+
+    NotFoundError: there is none. DatasetError: it is damaged, and not only on its way.
+    """
 
     def read() -> tuple[DatasetManifest, bytes]:
-        data = read_manifest_bytes(store)
+        data = bytes(store.get(MANIFEST_NAME))
         return DatasetManifest.from_json(data, store.url), data
 
     return read_sound(read, DatasetError)
+
+
+def read_manifest(store: Store) -> tuple[DatasetManifest, bytes]:
+    """Return the manifest of a dataset, and its bytes; DatasetError: there is none, or damaged."""
+    try:
+        return stored_manifest(store)
+    except NotFoundError:
+        raise _no_dataset(store) from None
 
 
 def read_manifest_bytes(store: Store) -> bytes:
@@ -237,11 +248,15 @@ def read_manifest_bytes(store: Store) -> bytes:
     try:
         return bytes(store.get(MANIFEST_NAME))
     except NotFoundError:
-        raise DatasetError(
-            f"{store.url} holds no dataset ({MANIFEST_NAME} is missing). Check the URL; make a "
-            "dataset with `headrace data pack`, or index tars and objects that are there with "
-            f"`headrace data index {store.url}`."
-        ) from None
+        raise _no_dataset(store) from None
+
+
+def _no_dataset(store: Store) -> DatasetError:
+    return DatasetError(
+        f"{store.url} holds no dataset ({MANIFEST_NAME} is missing). Check the URL; make a "
+        "dataset with `headrace data pack`, or index tars and objects that are there with "
+        f"`headrace data index {store.url}`."
+    )
 
 
 def _open(
