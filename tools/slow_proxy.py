@@ -57,6 +57,7 @@ class Faults:
         flip: One bit of the body is changed.
         stall_s: How late a stalled answer is, seconds.
         methods: Only requests of these methods suffer.
+        path: Only requests whose path holds this text suffer.
         at_most: No more than so many requests suffer.
         seed: Start of the sequence.
     """
@@ -69,16 +70,19 @@ class Faults:
     flip: float = 0.0
     stall_s: float = 5.0
     methods: tuple[str, ...] = ("GET",)
+    path: str = ""
     at_most: int = 10**9
     seed: int = 0
 
-    def of(self, number: int, method: str) -> str:
+    def of(self, number: int, method: str, path: str) -> str:
         """Return what request `number` suffers, "" for nothing."""
+        if method not in self.methods or self.path not in path:
+            return ""
         draw = random.Random(self.seed * 1_000_003 + number).random()
         for name in ("busy", "stall", "reset", "short_body", "cut_range", "flip"):
             draw -= getattr(self, name)
             if draw < 0:
-                return name if method in self.methods else ""
+                return name
         return ""
 
 
@@ -166,12 +170,12 @@ class _Proxy:
                 self.counts["connections"] += 1
             threading.Thread(target=_Connection(self, client).run, daemon=True).start()
 
-    def next_fault(self, method: str) -> str:
+    def next_fault(self, method: str, path: str) -> str:
         """Count a request and return what it suffers."""
         with self._lock:
             number = self.counts["requests"]
             self.counts["requests"] += 1
-            fault = self._faults.of(number, method)
+            fault = self._faults.of(number, method, path)
             if not fault or self.counts["faults"] >= self._faults.at_most:
                 return ""
             self.counts["faults"] += 1
@@ -211,7 +215,7 @@ class _Connection:
         if path == _COUNTS_PATH:
             self._client.answer("200 OK", json.dumps(self._proxy.counts).encode())
             return
-        fault = self._proxy.next_fault(method)
+        fault = self._proxy.next_fault(method, path)
         if fault == "reset":
             self._client.reset()
             raise ClosedError

@@ -156,6 +156,7 @@ def with_one_wrong(content: Any) -> Iterator[Any]:
 def test_a_value_of_another_type_in_a_manifest_is_named_as_damage(packed):
     manifest = json.loads((packed / "manifest.json").read_text())
     manifest["options"] = {}  # compared as a whole
+    del manifest["checksum"]  # as of earlier versions
     for changed in with_one_wrong(manifest):
         if changed == manifest:  # the version is True
             continue

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from headrace.core.errors import CheckpointError
+from headrace.jobs.sync import remote_copy
 from headrace.jobs.sync.remote_copy import FencedError, RemoteCopy
 from headrace.jobs.sync.sync_process import FolderSync, restore
 
@@ -214,6 +215,28 @@ def test_a_damaged_manifest_is_reported_and_the_one_before_it_taken(
     assert set(RemoteCopy(s3_url, messages.append).newest().files) == {"1.pt"}
     assert newest.path in messages[0]
     assert "The manifest before it is taken" in messages[0]
+
+
+def test_what_a_damaged_manifest_may_list_is_not_deleted(
+    host: Host, s3_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another host's newest manifest alone lists its newest files."""
+    other = Host(s3_url, tmp_path / "other", "other", ("host",))
+    (other.folder / "1.pt").write_text("one")
+    other.passes(2.0)
+    store = host.remote.store
+    *_, newest = store.list("manifests/other")
+    whole = bytes(store.get(newest.path))
+    store.put("files/from-a-killed-process", b"")
+    monkeypatch.setattr(remote_copy, "_UNLISTED_AGE_S", -3600.0)
+    store.put(newest.path, whole[:-40])
+    host.remote.tidy()
+    assert len(list(store.list("files"))) == 2
+    assert newest.path in host.messages[-1]
+    assert "left where they are" in host.messages[-1]
+    store.put(newest.path, whole)
+    host.remote.tidy()
+    assert [info.path.partition("@")[0] for info in store.list("files")] == ["files/1.pt"]
 
 
 def test_what_is_no_manifest_is_none(host: Host, found: Found) -> None:

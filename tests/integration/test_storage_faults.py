@@ -15,6 +15,7 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+import torch
 from s3_server import S3Server, free_port
 from slow_proxy import Faults, SlowProxy, slow_proxy
 
@@ -29,6 +30,9 @@ from headrace.core.errors import (
 )
 from headrace.data.shards.shard_index import open_index
 from headrace.data.storage import RetryPolicy, StorageConfig, Store, open_store
+from headrace.jobs.sync.remote_copy import RemoteCopy
+from headrace.jobs.sync.sync_process import FolderSync, restore
+from headrace.train import Checkpointer, Restored
 from packed import pack_images
 from services.object_servers import GoogleHandler, object_server
 
@@ -296,3 +300,36 @@ def test_a_manifest_and_an_index_that_arrive_damaged_are_read_again(
     index = open_index(url, cache_dir=folder)
     assert [index.locate(each).key for each in range(12)] == expected
     assert proxy.counts()["flip"] > 0
+
+
+@pytest.mark.parametrize("damaged", ["commit.json", ".distcp", ".metadata"])
+def test_a_checkpoint_that_arrives_damaged_is_read_again(
+    behind: Behind, s3_url: str, damaged: str
+) -> None:
+    model = torch.nn.Linear(4, 4)
+    Checkpointer(s3_url).save(3, model, extra={"position": 96})
+    proxy = behind(Faults(flip=1.0, path=damaged, at_most=3))
+    other = torch.nn.Linear(4, 4)
+    assert Checkpointer(s3_url).restore(other) == Restored(step=3, extra={"position": 96})
+    torch.testing.assert_close(other.state_dict(), model.state_dict(), rtol=0, atol=0)
+    assert proxy.counts()["flip"] == 3
+
+
+@pytest.mark.parametrize("damaged", ["/manifests/", "/files/"])
+def test_a_kept_folder_that_arrives_damaged_is_read_again(
+    behind: Behind, s3_url: str, tmp_path: Path, damaged: str
+) -> None:
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    remote = RemoteCopy(s3_url, print)
+    sync = FolderSync(remote, folder, "host", (), print)
+    sync.begin()
+    for name in ("1.pt", "2.pt"):
+        (folder / name).write_text(name * 100)
+        sync.one_pass(at_the_end=True)
+    proxy = behind(Faults(flip=1.0, path=damaged, at_most=3))
+    messages: list[str] = []
+    restore(RemoteCopy(s3_url, messages.append), tmp_path / "elsewhere", messages.append)
+    assert (tmp_path / "elsewhere" / "2.pt").read_text() == "2.pt" * 100
+    assert not any("damaged" in message for message in messages)
+    assert proxy.counts()["flip"] == 3

@@ -47,8 +47,8 @@ FRONTS = """
 """.split()  # noqa: SIM905 - names, as a paragraph
 """What other packages import, or run: checked below."""
 PURE = """
-    bootstrap.offload_hooks bootstrap.process_start cli.doctor_report cli.progress_view
-    cli.report cli.top cluster.offload_fleet core.errors core.overrides core.source_location
+    bootstrap.offload_hooks bootstrap.process_start cli.doctor_report cli.progress_view cli.report
+    cli.top cluster.offload_fleet core.errors core.json_checksum core.overrides core.source_location
     core.units core.warning_frames data.channels.listing data.channels.sidecar_client
     data.image_files data.loader.arguments data.loader.collate data.loader.dataset_protocol
     data.loader.executors.base data.loader.executors.dispatch data.loader.executors.iterable
@@ -57,32 +57,32 @@ PURE = """
     data.shards.shard_records data.shards.sources.sample_table data.shards.sources.source_kinds
     data.shards.sources.tables data.shards.tar data.storage data.storage.cache.block_file
     data.storage.urls data.transforms data.transforms.augmentation decide.cost.price_catalogue
-    decide.experiments.spool_sender jobs.cli_args jobs.hosts.host_commands
-    jobs.hosts.host_records jobs.hosts.offload_setup jobs.hosts.report_calls
-    jobs.hosts.script_ray jobs.hosts.spool_copies jobs.job_file jobs.job_request jobs.options
-    jobs.sagemaker_sdk.config jobs.sagemaker_sdk.debugger jobs.sagemaker_sdk.inputs jobs.spec
-    jobs.sweep.sweep_file jobs.sync.remote_copy jobs.vertex_sdk.worker_pools
-    observe.doctor.core_contention observe.doctor.debugger_rules observe.doctor.diagnosis
-    observe.doctor.epoch_begins observe.doctor.evidence observe.doctor.findings
-    observe.doctor.gpu_usage observe.doctor.leak_candidates observe.doctor.remedies
-    observe.doctor.rules observe.doctor.rules.batch_making observe.doctor.scaling_forecast
-    observe.doctor.skip_statements observe.doctor.stack_frames observe.doctor.stack_samples
-    observe.probe.batch_samples observe.probe.device_clock observe.probe.device_copies
-    observe.probe.event_log observe.probe.file_reads observe.probe.gpu_metrics
-    observe.probe.graph_replays observe.probe.host_resources observe.probe.iterator_state
-    observe.probe.library_batches observe.probe.loaders observe.probe.process_cores
-    observe.probe.process_usage observe.probe.rank_claims observe.probe.report_queue
-    observe.probe.sampler_reads observe.probe.slow_steps observe.probe.step_clock
-    observe.probe.thread_stack observe.probe.timing_rates observe.whatif.allowed_cores
-    observe.whatif.comparison observe.whatif.hosts observe.whatif.loader_numbers
-    observe.whatif.prediction observe.whatif.simulation observe.whatif.tables
-    observe.whatif.train_steps observe.whatif.worker_shares offload.capacity offload.frames
-    offload.protocol offload.proxy_records offload.scheduler platforms.cluster_hosts
-    platforms.training_job platforms.vertex records.data_frames records.redaction
-    report.charts.base report.charts.flame report.charts.heatmap report.charts.lines
-    report.charts.long_runs report.charts.phases report.charts.steps report.charts.waits
-    report.formatting report.markup report.open_run report.run_command report.top.state sampling
-    sampling.lanes sampling.seeds train.checkpoint_commit train.state_dicts train.strategies
+    decide.experiments.spool_sender jobs.cli_args jobs.hosts.host_commands jobs.hosts.host_records
+    jobs.hosts.offload_setup jobs.hosts.report_calls jobs.hosts.script_ray jobs.hosts.spool_copies
+    jobs.job_file jobs.job_request jobs.options jobs.sagemaker_sdk.config
+    jobs.sagemaker_sdk.debugger jobs.sagemaker_sdk.inputs jobs.spec jobs.sweep.sweep_file
+    jobs.sync.remote_copy jobs.vertex_sdk.worker_pools observe.doctor.core_contention
+    observe.doctor.debugger_rules observe.doctor.diagnosis observe.doctor.epoch_begins
+    observe.doctor.evidence observe.doctor.findings observe.doctor.gpu_usage
+    observe.doctor.leak_candidates observe.doctor.remedies observe.doctor.rules
+    observe.doctor.rules.batch_making observe.doctor.scaling_forecast observe.doctor.skip_statements
+    observe.doctor.stack_frames observe.doctor.stack_samples observe.probe.batch_samples
+    observe.probe.device_clock observe.probe.device_copies observe.probe.event_log
+    observe.probe.file_reads observe.probe.gpu_metrics observe.probe.graph_replays
+    observe.probe.host_resources observe.probe.iterator_state observe.probe.library_batches
+    observe.probe.loaders observe.probe.process_cores observe.probe.process_usage
+    observe.probe.rank_claims observe.probe.report_queue observe.probe.sampler_reads
+    observe.probe.slow_steps observe.probe.step_clock observe.probe.thread_stack
+    observe.probe.timing_rates observe.whatif.allowed_cores observe.whatif.comparison
+    observe.whatif.hosts observe.whatif.loader_numbers observe.whatif.prediction
+    observe.whatif.simulation observe.whatif.tables observe.whatif.train_steps
+    observe.whatif.worker_shares offload.capacity offload.frames offload.protocol
+    offload.proxy_records offload.scheduler platforms.cluster_hosts platforms.training_job
+    platforms.vertex records.data_frames records.redaction report.charts.base report.charts.flame
+    report.charts.heatmap report.charts.lines report.charts.long_runs report.charts.phases
+    report.charts.steps report.charts.waits report.formatting report.markup report.open_run
+    report.run_command report.top.state sampling sampling.lanes sampling.seeds
+    train.checkpoint_commit train.state_dicts train.strategies
 """.split()  # noqa: SIM905 - names, as a paragraph
 """No process, thread, socket or file at import or in a signature; `IMPURE` is checked."""
 IMPURE = {

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from headrace.core.errors import CheckpointError
+from headrace.core.json_checksum import CHECKSUM, check_fields, fields_checksum
 
 COMMIT_FILE = "commit.json"
 _FORMAT_VERSION = 1
@@ -44,19 +45,22 @@ class Commit:
         """Return the commit file's bytes."""
         values = {"loader": _with_text_keys(self.loader), "extra": _with_text_keys(self.extra)}
         fields = asdict(replace(self, loader=None, extra=None)) | values
-        return json.dumps({"version": _FORMAT_VERSION, **fields}, indent=1).encode() + b"\n"
+        fields = {"version": _FORMAT_VERSION, **fields}
+        return json.dumps({**fields, CHECKSUM: fields_checksum(fields)}, indent=1).encode() + b"\n"
 
     @classmethod
     def from_json(cls, data: bytes, url: str) -> Commit:
         """Return the commit that bytes hold; CheckpointError: none, or of a later format."""
         try:
             entries = json.loads(data)
-            version = entries.pop("version")
+            version = entries["version"]
             if version != _FORMAT_VERSION:
                 raise CheckpointError(
                     f"{url} has format {version}; this Headrace reads {_FORMAT_VERSION}. Install "
                     "the version that wrote it, or a newer one."
                 )
+            check_fields(entries)
+            del entries["version"]
             files = tuple(SavedFile(**file) for file in entries.pop("files"))
             loader = _with_own_keys(entries.pop("loader"))
             extra = _with_own_keys(entries.pop("extra", None))

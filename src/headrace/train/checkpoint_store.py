@@ -17,6 +17,8 @@ import google_crc32c
 
 from headrace.core.errors import CheckpointError, HeadraceError, NotFoundError
 from headrace.data.storage import Store, pieces_of
+from headrace.data.storage.repeated_reads import read_sound
+from headrace.data.storage.store import split_span
 from headrace.train.checkpoint_commit import (
     COMMIT_FILE,
     Commit,
@@ -88,10 +90,12 @@ class CheckpointCatalog:
             return None
         path = f"{step_folder(step)}/{COMMIT_FILE}"
         try:
-            data = bytes(self._store.get(path))
+            commit = read_sound(
+                lambda: Commit.from_json(bytes(self._store.get(path)), f"{self._store.url}/{path}"),
+                CheckpointError,
+            )
         except NotFoundError:  # deleted since it was listed
             return None
-        commit = Commit.from_json(data, f"{self._store.url}/{path}")
         is_whole = all(
             files.get(f"{commit.save}/{file.name}") == file.size_bytes for file in commit.files
         )
@@ -142,20 +146,24 @@ def describe_file(file: Path) -> SavedFile:
 def fetch_file(saved: SavedFile, store: Store, folder: str, destination: Path | None) -> None:
     """Read and verify a file, and write it to a destination, if any; raises CheckpointError."""
     path = f"{folder}/{saved.name}"
-    size_bytes, crc32c = saved.size_bytes, 0
     target = Path(os.devnull) if destination is None else destination / saved.name
     try:
-        if store.head(path).size_bytes != size_bytes:
-            what = f"it has not the {size_bytes} bytes it was saved with"
+        if store.head(path).size_bytes != saved.size_bytes:
+            what = f"it has not the {saved.size_bytes} bytes it was saved with"
             raise _damaged_error(store, path, what)
-        with target.open("wb") as copy:
-            for start in range(0, size_bytes, _PIECE_BYTES):
-                length = min(_PIECE_BYTES, size_bytes - start)
-                piece = bytes(store.get_range(path, start, length))
-                crc32c = google_crc32c.extend(crc32c, piece)
-                copy.write(piece)
+        read_sound(lambda: _copy_file(saved, store, path, target), CheckpointError)
     except NotFoundError as error:
         raise _damaged_error(store, path, "it is missing") from error
+
+
+def _copy_file(saved: SavedFile, store: Store, path: str, target: Path) -> None:
+    """Copy a file from the store; CheckpointError: its checksum differs."""
+    crc32c = 0
+    with target.open("wb") as copy:
+        for start, length in split_span(0, saved.size_bytes, _PIECE_BYTES):
+            piece = bytes(store.get_range(path, start, length))
+            crc32c = google_crc32c.extend(crc32c, piece)
+            copy.write(piece)
     if crc32c != saved.crc32c:
         raise _damaged_error(store, path, "its checksum differs from the one it was saved with")
 

@@ -28,7 +28,6 @@ from headrace.data.image_files import masks_among
 from headrace.data.loader.dataset_protocol import NativeDataset
 from headrace.data.loader.quarantine import too_many, write_records
 from headrace.data.shards.members import Member, SampleLocation, as_bytes, verify
-from headrace.data.shards.repeated_reads import MOST_READS
 from headrace.data.shards.shard_index import ShardIndex, open_index
 from headrace.data.storage import (
     Buffer,
@@ -38,6 +37,7 @@ from headrace.data.storage import (
     open_store,
     streamed_url,
 )
+from headrace.data.storage.repeated_reads import MOST_READS
 from headrace.data.transforms.decode import decode_member
 from headrace.sampling.seeds import combine
 

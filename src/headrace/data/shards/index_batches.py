@@ -28,8 +28,8 @@ from headrace.core.file_lock import try_lock, unlock
 from headrace.core.files import write_atomically
 from headrace.data.shards.index_rows import FINGERPRINT, IndexRows, Kinds
 from headrace.data.shards.manifest import INDEX_NAME, DatasetManifest
-from headrace.data.shards.repeated_reads import read_sound
 from headrace.data.storage import Buffer, RangeStream, Store
+from headrace.data.storage.repeated_reads import read_sound
 
 _CHUNK_BYTES = 2**20
 _UNUSED_S = 14 * 24 * 3600.0  # indexes that no job opened for two weeks are removed

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, Self, get_args
 
 from headrace.core.errors import DatasetError
+from headrace.core.json_checksum import CHECKSUM, check_fields, fields_checksum
 from headrace.core.lazy import small_sha256
 from headrace.data.shards.index_rows import MemberKind
 from headrace.data.shards.reports import BadFile
@@ -99,7 +100,10 @@ class DatasetManifest:
         shards = ",\n  ".join(map(json.dumps, entries.pop("shards")))
         head = {"format": FORMAT, "version": VERSION, **entries}
         text = json.dumps(head, indent=1, ensure_ascii=False)
-        return f'{text[:-2]},\n "shards": [\n  {shards}\n ]\n}}\n'.encode("utf-8", "replace")
+        data = f'{text[:-2]},\n "shards": [\n  {shards}\n ]\n}}\n'.encode("utf-8", "replace")
+        checksum = fields_checksum(json.loads(data))  # as it is read: names may not be UTF-8
+        end = f',\n "{CHECKSUM}": "{checksum}"\n}}\n'
+        return data.removesuffix(b"\n}\n") + end.encode()
 
     @classmethod
     def from_json(cls, data: bytes | memoryview, url: str, *, checked: bool = False) -> Self:
@@ -110,7 +114,7 @@ class DatasetManifest:
         where = f"{url}/{MANIFEST_NAME}"
         try:
             entries = json.loads(bytes(data))
-            kind, version = entries.pop("format"), entries.pop("version")
+            kind, version = entries["format"], entries["version"]
         except (ValueError, KeyError, AttributeError, TypeError) as error:
             raise DatasetError(f"{where} is no dataset's manifest ({error!r}).") from None
         if kind != FORMAT or version != VERSION:
@@ -119,6 +123,10 @@ class DatasetManifest:
                 f"{VERSION}. Install a newer Headrace, or pack the dataset again."
             )
         try:
+            if not checked:
+                check_fields(entries)
+            for name in ("format", "version", CHECKSUM):
+                entries.pop(name, None)
             manifest = cls(**_typed(entries))
             if not checked:
                 _check_manifest(manifest)

@@ -36,8 +36,8 @@ from headrace.data.shards.members import (
     split_name,
     verify,
 )
-from headrace.data.shards.repeated_reads import read_sound
 from headrace.data.storage import StorageConfig, Store, join_url, open_store, parse_url
+from headrace.data.storage.repeated_reads import read_sound
 
 
 class ShardRows:

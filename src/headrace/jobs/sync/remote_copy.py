@@ -18,12 +18,13 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from headrace.core.errors import CheckpointError, NotFoundError, StorageError, UsageError
 from headrace.core.files import open_regular_file
+from headrace.core.json_checksum import CHECKSUM, fields_checksum
 from headrace.core.lazy import blake2b
 from headrace.data.storage import Store, open_store
+from headrace.data.storage.repeated_reads import read_sound
 from headrace.data.storage.urls import check_path
 from headrace.jobs.sync.sync_messages import FENCED_EXIT_CODE
 
@@ -81,7 +82,7 @@ class SyncManifest:
             "owner": self.owner, "saved_s": self.saved_s,
             "files": [asdict(self.files[name]) for name in sorted(self.files)],
         }  # fmt: skip
-        return json.dumps({**fields, "checksum": _checksum(fields)}, indent=1).encode()
+        return json.dumps({**fields, CHECKSUM: fields_checksum(fields)}, indent=1).encode()
 
     @classmethod
     def from_json(cls, data: bytes, url: str) -> SyncManifest:
@@ -91,13 +92,13 @@ class SyncManifest:
         """
         try:
             fields = json.loads(data)
-            checksum = fields.pop("checksum")
+            checksum = fields.pop(CHECKSUM)
             if fields["version"] != _FORMAT_VERSION:
                 raise CheckpointError(
                     f"{url} has format {fields['version']}; this Headrace reads {_FORMAT_VERSION}. "
                     "Install the version that wrote it, or a newer one."
                 )
-            if checksum != _checksum(fields):
+            if checksum != fields_checksum(fields):
                 raise CheckpointError(f"{url} is damaged: its checksum differs.")
             files = {file["name"]: SyncedFile(**file) for file in fields["files"]}
             for file in files.values():
@@ -134,11 +135,6 @@ def _check_file(file: SyncedFile) -> None:
             raise UsageError(f"the link {file.name} leads out of its folder")
     else:
         check_path(file.stored_as)
-
-
-def _checksum(fields: Mapping[str, Any]) -> str:
-    text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
-    return blake2b(text.encode(), _SIZE_BYTES).hex()
 
 
 _MANIFESTS = "manifests"
@@ -212,7 +208,7 @@ class RemoteCopy:
         if self.store.create(path, manifest.to_json()):
             return manifest
         with suppress(CheckpointError):  # the answer may have been lost
-            published = SyncManifest.from_json(bytes(self.store.get(path)), path)
+            published = self._manifest(manifest.host, manifest.generation)
             if published.owner == manifest.owner:
                 return published
         raise FencedError(
@@ -242,14 +238,19 @@ class RemoteCopy:
         """Delete objects that no manifest lists, which killed processes uploaded.
 
         Those of the last hour stay, as another host may be about to list them. One host of a job
-        does this, once it has adopted the files of hosts that are not in the job.
+        does this, once it has adopted the files of hosts that are not in the job. Where a manifest
+        is damaged, nothing is deleted: its objects are unknown.
         """
-        listed = {
-            file.stored_as
-            for host, generations in self._generations().items()
-            for generation in generations
-            for file in self._files_of(host, generation)
-        }
+        try:
+            listed = {
+                file.stored_as
+                for host, generations in self._generations().items()
+                for generation in generations
+                for file in self._files_of(host, generation)
+            }
+        except CheckpointError as error:
+            self._report(f"{error} Objects that no manifest lists are left where they are.")
+            return
         for info in list(self.store.list(_FILES)):
             if info.path not in listed and time.time() - info.modified_s > _UNLISTED_AGE_S:
                 self.store.delete(info.path)
@@ -266,11 +267,18 @@ class RemoteCopy:
             self.store.delete(_manifest_path(host, generation))
 
     def _files_of(self, host: str, generation: int) -> Iterable[SyncedFile]:
-        path = _manifest_path(host, generation)
         try:
-            return SyncManifest.from_json(bytes(self.store.get(path)), path).files.values()
-        except (NotFoundError, CheckpointError):  # a newer one lists the same files
+            return self._manifest(host, generation).files.values()
+        except NotFoundError:  # a newer one lists the same files
             return ()
+
+    def _manifest(self, host: str, generation: int) -> SyncManifest:
+        """Return a manifest; NotFoundError: it is gone. CheckpointError: it is stored damaged."""
+        path = _manifest_path(host, generation)
+        url = f"{self.store.url}/{path}"
+        return read_sound(
+            lambda: SyncManifest.from_json(bytes(self.store.get(path)), url), CheckpointError
+        )
 
     def _generations(self, host: str | None = None) -> dict[str, list[int]]:
         found: dict[str, list[int]] = {}
@@ -284,18 +292,13 @@ class RemoteCopy:
     def _newest_undamaged(self, host: str, generations: list[int]) -> SyncManifest:
         broken: CheckpointError | None = None
         for generation in sorted(generations, reverse=True):
-            path = _manifest_path(host, generation)
             try:
-                manifest = SyncManifest.from_json(
-                    bytes(self.store.get(path)), f"{self.store.url}/{path}"
-                )
+                return self._manifest(host, generation)
             except NotFoundError:  # replaced by a newer one meanwhile
                 continue
             except CheckpointError as error:
                 broken = error
                 self._report(f"{error} The manifest before it is taken.")
-                continue
-            return manifest
         raise broken or CheckpointError(
             f"{self.store.url}/{_MANIFESTS}/{host}: its manifests change faster than they are read."
         )

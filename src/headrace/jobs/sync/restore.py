@@ -19,6 +19,7 @@ from uuid import uuid4
 
 from headrace.core.errors import CheckpointError, NotFoundError
 from headrace.core.files import create_temporary, remove_abandoned_files, write_all
+from headrace.data.storage.repeated_reads import read_sound
 from headrace.data.storage.store import split_span
 from headrace.jobs.sync.file_groups import is_truncated
 from headrace.jobs.sync.remote_copy import (
@@ -96,10 +97,11 @@ def _fetch_all(
         progress.add(size_bytes)
         goes_on()
 
+    def fetch(file: SyncedFile) -> None:
+        read_sound(lambda: _fetch_file(remote, file, folder, add), CheckpointError)
+
     with ThreadPoolExecutor(_MAX_FETCHES) as pool:
-        fetched = [
-            pool.submit(_fetch_file, remote, file, folder, add) for file in wanted if not file.link
-        ]
+        fetched = [pool.submit(fetch, file) for file in wanted if not file.link]
         try:
             for each in fetched:
                 each.result()
@@ -121,6 +123,7 @@ def _fetch_file(
             write_all(descriptor, memoryview(piece))
             add(length)
         if digest.hexdigest() != file.checksum:
+            add(-file.size_bytes)
             raise CheckpointError(
                 f"{remote.store.url}/{file.stored_as}: its checksum is not that of {file.name} in "
                 "the manifest. Remove the newest manifest there to take the one before it."
