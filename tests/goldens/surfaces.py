@@ -322,7 +322,7 @@ def packs(folder: Path) -> Iterator[tuple[str, str]]:
         for file in sorted(path for path in destination.rglob("*") if path.is_file()):
             data = file.read_bytes()
             if file.name == "manifest.json":  # says where the images were, and when they were made
-                data = json.dumps({**json.loads(data), "source": {}}).encode()
+                data = json.dumps({**json.loads(data), "source": {}, "checksum": ""}).encode()
             digest = hashlib.sha256(data).hexdigest()
             lines.append(f"{file.relative_to(folder)} {len(data)} {digest}")
     yield "hashes", "\n".join(lines)

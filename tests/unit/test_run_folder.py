@@ -14,6 +14,7 @@ import pytest
 from headrace.core.errors import LaunchError, UsageError
 from headrace.core.files import is_temporary, temporary_name
 from headrace.records import run_folder
+from headrace.records.reader import Records, run_provenance
 from headrace.records.run_folder import open_run_folder
 
 
@@ -166,3 +167,20 @@ def test_a_lock_that_is_never_released_is_named(here: Path, monkeypatch: pytest.
             folder.end_attempt(1, 0)
     folder.end_attempt(1, 0)
     assert folder.attempts()[0].exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("before", "applied"),
+    [
+        ([], "-"),
+        (["headrace", "run"], "-"),
+        (["--apply", "workers=3"], "workers=3"),
+        (["headrace", "run", "--apply=workers=3", "--name"], "workers=3"),
+    ],
+)
+def test_a_run_says_what_was_applied_to_it(before: list[str], applied: str):
+    folder = open_run_folder(run_dir=None, name="base", script="t.py")
+    argv = ["t.py", "--lr", "0.1"]
+    attempt = folder.start_attempt(command=[*before, *argv], argv=argv, world_size=1)
+    found = run_provenance(Records(folder.path, attempt.number))
+    assert (found["script"], found["--lr"], found["--apply"]) == ("t.py", "0.1", applied)

@@ -40,13 +40,12 @@ def report(
 
     Example: [bold]headrace report --live[/bold]
     """
-    from headrace.records.reader import find_run
-
     if live:
         if output is not None:
             raise UsageError("--output writes a file and --live serves the page: give one of them.")
         _serve(run, runs_dir, bind, port, open_it=open_it)
         return
+    from headrace.records.reader import find_run
     from headrace.report.page import write_report
 
     page = write_report(find_run(run, runs_dir), output=output)
@@ -56,6 +55,9 @@ def report(
 
 
 def _serve(run: str | None, runs_dir: str | None, bind: str, port: int, *, open_it: bool) -> None:
+    from headrace.core.free_memory import hold_little_memory
+
+    hold_little_memory()  # before anything imports Arrow
     from headrace.jobs.run_control import resume_in_background, stop_run
     from headrace.records.run_folder import runs_folder
     from headrace.report.live.app import RunActions

@@ -57,6 +57,9 @@ TORCHRUN_ID = Variable("TORCHELASTIC_RUN_ID", "the job that this process is a ra
 ERROR_FILE = Variable("TORCHELASTIC_ERROR_FILE", "where a rank says why it failed (torchrun)")
 FAULT_HANDLER = Variable("PYTHONFAULTHANDLER", "a crash prints the Python stack (Python)")
 OMP_NUM_THREADS = Variable("OMP_NUM_THREADS", "threads of one process in torch's CPU kernels")
+ARROW_DEFAULT_MEMORY_POOL = Variable(
+    "ARROW_DEFAULT_MEMORY_POOL", "the allocator: mimalloc, jemalloc or system (Arrow)"
+)
 OPENBLAS_NUM_THREADS = Variable("OPENBLAS_NUM_THREADS", "threads of one process in numpy's BLAS")
 OTHER_THREADS = (
     OPENBLAS_NUM_THREADS,

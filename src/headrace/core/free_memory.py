@@ -8,6 +8,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 
+from headrace.core import env
+
 _ARENA_MAX, _MMAP_THRESHOLD = -8, -3  # M_ARENA_MAX and M_MMAP_THRESHOLD of malloc.h
 _ARENAS, _LARGE_BYTES = 2, 64 << 10
 
@@ -25,11 +27,24 @@ def release_free_memory(*, collects: bool = False) -> None:
 
 
 def hold_little_memory() -> None:
-    """Have glibc give large pieces back as they are freed, and threads share what it holds."""
+    """Have glibc give large pieces back as they are freed, and threads share what it holds.
+
+    Arrow, which this imports with its functions, uses glibc, too. Its own allocator holds on to
+    tens of MB of a long run's rows. It is chosen once, as Arrow is first imported:
+    `set_memory_pool` comes too late for what Arrow allocates by itself.
+    """
     with suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)
         libc.mallopt(_ARENA_MAX, _ARENAS)
         libc.mallopt(_MMAP_THRESHOLD, _LARGE_BYTES)
+    chosen = env.ARROW_DEFAULT_MEMORY_POOL.get()
+    env.change({env.ARROW_DEFAULT_MEMORY_POOL.name: chosen or "system"})
+    try:
+        import pyarrow.compute
+
+        pyarrow.default_memory_pool()
+    finally:
+        env.change({env.ARROW_DEFAULT_MEMORY_POOL.name: chosen})  # jobs that are resumed inherit it
 
 
 @cache

@@ -20,7 +20,7 @@ _NESTED = frozenset({"environment", "inputs"})  # values by name
 def flag_values(flags: Sequence[str], name: str) -> list[str]:
     """Return the values of a flag of ours, written as `--name value` or `--name=value`."""
     found = []
-    for flag, following in zip(flags, (*flags[1:], ""), strict=True):
+    for flag, following in zip(flags, (*flags, "")[1:], strict=True):
         written, equals, value = flag.partition("=")
         if written == name:
             found.append(value if equals else following)

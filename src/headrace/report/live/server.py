@@ -10,12 +10,9 @@ from collections.abc import Callable
 from contextlib import closing
 from urllib.parse import quote
 
-import pyarrow as pa
-import pyarrow.compute
 import uvicorn
 
 from headrace.core.errors import UsageError
-from headrace.core.free_memory import hold_little_memory
 from headrace.report.live.app import RunActions, live_app
 from headrace.report.live.guard import Access
 from headrace.report.live.run_folders import RunFolders
@@ -48,9 +45,6 @@ def serve(
     Raises:
         UsageError: The address is none of this machine.
     """
-    # What Arrow's own pool has once had for a long run's rows, it would hold on to.
-    pa.set_memory_pool(pa.system_memory_pool())
-    hold_little_memory()
     listener = _listen(address, port)
     with closing(listener):
         taken = listener.getsockname()[1]
