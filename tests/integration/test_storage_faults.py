@@ -30,6 +30,7 @@ from headrace.core.errors import (
 )
 from headrace.data.shards.shard_index import open_index
 from headrace.data.storage import RetryPolicy, StorageConfig, Store, open_store
+from headrace.jobs.sync import restore as restoring
 from headrace.jobs.sync.remote_copy import RemoteCopy
 from headrace.jobs.sync.sync_process import FolderSync, restore
 from headrace.train import Checkpointer, Restored
@@ -317,8 +318,9 @@ def test_a_checkpoint_that_arrives_damaged_is_read_again(
 
 @pytest.mark.parametrize("damaged", ["/manifests/", "/files/"])
 def test_a_kept_folder_that_arrives_damaged_is_read_again(
-    behind: Behind, s3_url: str, tmp_path: Path, damaged: str
+    behind: Behind, s3_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: str
 ) -> None:
+    monkeypatch.setattr(restoring, "_STATUS_EVERY_S", 0.0)
     folder = tmp_path / "checkpoints"
     folder.mkdir()
     remote = RemoteCopy(s3_url, print)
@@ -332,4 +334,5 @@ def test_a_kept_folder_that_arrives_damaged_is_read_again(
     restore(RemoteCopy(s3_url, messages.append), tmp_path / "elsewhere", messages.append)
     assert (tmp_path / "elsewhere" / "2.pt").read_text() == "2.pt" * 100
     assert not any("damaged" in message for message in messages)
+    assert any("0.0 MB of 0.0 MB are here" in message for message in messages)
     assert proxy.counts()["flip"] == 3

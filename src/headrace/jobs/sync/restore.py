@@ -255,9 +255,10 @@ class _RestoreProgress:
         self._start_s = self._last_s = time.monotonic()
 
     def add(self, size_bytes: int) -> None:
+        """Count bytes that have arrived; fewer than none are those of a damaged file."""
         self._done += size_bytes
         now_s = time.monotonic()
-        if now_s - self._last_s >= _STATUS_EVERY_S:
+        if size_bytes > 0 and now_s - self._last_s >= _STATUS_EVERY_S:
             self._last_s = now_s
             rate = self._done / (now_s - self._start_s)
             left_s = (self._size - self._done) / rate
