@@ -30,7 +30,6 @@ from headrace.core.errors import (
 )
 from headrace.data.shards.shard_index import open_index
 from headrace.data.storage import RetryPolicy, StorageConfig, Store, open_store
-from headrace.jobs.sync import restore as restoring
 from headrace.jobs.sync.remote_copy import RemoteCopy
 from headrace.jobs.sync.sync_process import FolderSync, restore
 from headrace.train import Checkpointer, Restored
@@ -320,7 +319,7 @@ def test_a_checkpoint_that_arrives_damaged_is_read_again(
 def test_a_kept_folder_that_arrives_damaged_is_read_again(
     behind: Behind, s3_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: str
 ) -> None:
-    monkeypatch.setattr(restoring, "_STATUS_EVERY_S", 0.0)
+    monkeypatch.setattr("headrace.jobs.sync.restore._STATUS_EVERY_S", 0.0)
     folder = tmp_path / "checkpoints"
     folder.mkdir()
     remote = RemoteCopy(s3_url, print)
