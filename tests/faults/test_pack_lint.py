@@ -88,9 +88,34 @@ def exchange(dataset: Path) -> None:
 
 
 def damage_manifest(dataset: Path) -> None:
+    change_manifest(dataset, lambda manifest: manifest["shards"][0].update(num_samples=99))
+
+
+def change_manifest(dataset: Path, change: Callable[[dict[str, Any]], object]) -> None:
     manifest = json.loads((dataset / "manifest.json").read_text())
-    manifest["shards"][0]["num_samples"] += 1
+    change(manifest)
     (dataset / "manifest.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda manifest: manifest.update(num_samples=99), "do not add up"),
+        (lambda manifest: manifest["shards"][0].update(num_samples=99), "do not add up"),
+        (lambda manifest: manifest["shards"][0].update(digest="0"), "fingerprint is not"),
+        (lambda manifest: manifest.update(fingerprint="0"), "fingerprint is not"),
+        (lambda manifest: manifest.update(layout="zip"), "layout 'zip'"),
+    ],
+)
+@pytest.mark.parametrize("has_checksum", [True, False])
+def test_a_manifest_that_contradicts_itself_is_damaged(
+    dataset: Path, change: Callable[[dict[str, Any]], object], message: str, has_checksum: bool
+):
+    change_manifest(dataset, change)
+    if not has_checksum:  # as of earlier versions
+        change_manifest(dataset, lambda manifest: manifest.pop("checksum"))
+    with pytest.raises(DatasetError, match="checksum differs" if has_checksum else message):
+        open_index(str(dataset))
 
 
 def empty_manifest(dataset: Path) -> None:

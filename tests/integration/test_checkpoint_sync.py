@@ -217,26 +217,62 @@ def test_a_damaged_manifest_is_reported_and_the_one_before_it_taken(
     assert "The manifest before it is taken" in messages[0]
 
 
-def test_what_a_damaged_manifest_may_list_is_not_deleted(
-    host: Host, s3_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another host's newest manifest alone lists its newest files."""
+@pytest.fixture
+def kept_by_two(s3_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Host, Host]:
+    """Two hosts, of which the second keeps a file, and an object of a killed process."""
+    host = Host(s3_url, tmp_path / "host", "host", ("other",))
     other = Host(s3_url, tmp_path / "other", "other", ("host",))
     (other.folder / "1.pt").write_text("one")
     other.passes(2.0)
+    host.remote.store.put("files/from-a-killed-process", b"")
+    monkeypatch.setattr(remote_copy, "_UNLISTED_AGE_S", -3600.0)
+    return host, other
+
+
+def objects(host: Host) -> list[str]:
+    return [info.path.partition("@")[0] for info in host.remote.store.list("files")]
+
+
+@pytest.mark.parametrize("others", [("other",), ()], ids=["in the job", "not in the job"])
+def test_what_a_damaged_manifest_may_list_is_not_deleted(
+    kept_by_two: tuple[Host, Host], s3_url: str, others: tuple[str, ...]
+) -> None:
+    """Another host's newest manifest alone lists its newest files."""
+    host, _ = kept_by_two
     store = host.remote.store
     *_, newest = store.list("manifests/other")
     whole = bytes(store.get(newest.path))
-    store.put("files/from-a-killed-process", b"")
-    monkeypatch.setattr(remote_copy, "_UNLISTED_AGE_S", -3600.0)
     store.put(newest.path, whole[:-40])
+    again = Host(s3_url, host.folder, "host", others)
+    assert objects(host) == ["files/1.pt", "files/from-a-killed-process"]
+    assert any(newest.path in line and "left where they are" in line for line in again.messages)
+
+
+def test_what_no_manifest_lists_is_deleted_when_a_job_starts(
+    kept_by_two: tuple[Host, Host], s3_url: str
+) -> None:
+    host, _ = kept_by_two
+    Host(s3_url, host.folder, "host", ("other",))
+    assert objects(host) == ["files/1.pt"]
+
+
+def test_manifests_that_are_replaced_as_they_are_read_are_listed_again(
+    kept_by_two: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host, other = kept_by_two
+    generations = host.remote._generations
+    publishing = iter(("2.pt", "3.pt"))
+
+    def listed_before_another_publishes(name: str | None = None) -> dict[str, list[int]]:
+        found = generations(name)
+        for new in publishing:  # by the second the oldest of those that were listed is gone
+            (other.folder / new).write_text(new)
+            other.passes(2.0)
+        return found
+
+    monkeypatch.setattr(host.remote, "_generations", listed_before_another_publishes)
     host.remote.tidy()
-    assert len(list(store.list("files"))) == 2
-    assert newest.path in host.messages[-1]
-    assert "left where they are" in host.messages[-1]
-    store.put(newest.path, whole)
-    host.remote.tidy()
-    assert [info.path.partition("@")[0] for info in store.list("files")] == ["files/1.pt"]
+    assert objects(host) == ["files/1.pt", "files/2.pt", "files/3.pt"]
 
 
 def test_what_is_no_manifest_is_none(host: Host, found: Found) -> None:

@@ -17,7 +17,8 @@ _SIZE_BYTES = 16
 def fields_checksum(fields: Mapping[str, Any]) -> str:
     """Return a checksum of an object's fields in hexadecimal digits, whatever their order.
 
-    It is that of the fields as JSON has them: a tuple counts as a list.
+    It is that of the fields as JSON has them: a tuple counts as a list. Keys are texts: others have
+    another order once they are read back.
     """
     text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
     return blake2b(text.encode(), _SIZE_BYTES).hex()

@@ -137,6 +137,7 @@ def _check_file(file: SyncedFile) -> None:
         check_path(file.stored_as)
 
 
+_LISTINGS = 5
 _MANIFESTS = "manifests"
 _FILES = "files"
 _GENERATIONS = 2  # one more than needed: the newest may turn out to be damaged
@@ -238,17 +239,12 @@ class RemoteCopy:
         """Delete objects that no manifest lists, which killed processes uploaded.
 
         Those of the last hour stay, as another host may be about to list them. One host of a job
-        does this, once it has adopted the files of hosts that are not in the job. Where a manifest
-        is damaged, nothing is deleted: its objects are unknown.
+        does this, once it has adopted the files of hosts that are not in the job, and before it
+        deletes manifests. Where one is damaged, nothing is deleted: its objects are unknown.
         """
         try:
-            listed = {
-                file.stored_as
-                for host, generations in self._generations().items()
-                for generation in generations
-                for file in self._files_of(host, generation)
-            }
-        except CheckpointError as error:
+            listed = self._listed_objects()
+        except (CheckpointError, NotFoundError) as error:
             self._report(f"{error} Objects that no manifest lists are left where they are.")
             return
         for info in list(self.store.list(_FILES)):
@@ -266,11 +262,23 @@ class RemoteCopy:
         for generation in sorted(self._generations(host).get(host, []), reverse=True):
             self.store.delete(_manifest_path(host, generation))
 
-    def _files_of(self, host: str, generation: int) -> Iterable[SyncedFile]:
-        try:
-            return self._manifest(host, generation).files.values()
-        except NotFoundError:  # a newer one lists the same files
-            return ()
+    def _listed_objects(self) -> set[str]:
+        """Return the objects that manifests list.
+
+        Raises CheckpointError (a manifest is damaged), NotFoundError (they change too fast).
+        """
+        for left in reversed(range(_LISTINGS)):
+            try:
+                return {
+                    file.stored_as
+                    for host, generations in self._generations().items()
+                    for generation in generations
+                    for file in self._manifest(host, generation).files.values()
+                }
+            except NotFoundError:  # its host has published newer ones since it was listed
+                if left == 0:
+                    raise
+        raise AssertionError
 
     def _manifest(self, host: str, generation: int) -> SyncManifest:
         """Return a manifest; NotFoundError: it is gone. CheckpointError: it is stored damaged."""

@@ -123,12 +123,12 @@ class FolderSync:
         )
         self._remote.publish(newest)
         self._manifests = [each for each in (before, newest) if each is not None]
+        if is_first:
+            self._remote.tidy()
         self._remote.drop_before(self._host, newest.generation - 1)
         left = set(merged.manifests) - others - {self._host}
         for host in left:
             self._remote.disown(host)
-        if is_first:
-            self._remote.tidy()
         self._note_present_files(merged, others)
 
     def one_pass(self, *, at_the_end: bool = False, may_remove: bool = True) -> SyncPass:
