@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, closing
+from dataclasses import replace
 from http.client import HTTPConnection
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -111,11 +112,14 @@ def test_latency_and_rate_are_at_least_what_was_asked_for(s3_server: S3Server) -
 
 def test_faults_repeat_with_their_seed() -> None:
     faults = Faults(busy=0.2, stall=0.2, reset=0.2, flip=0.2, seed=5)
-    drawn = [faults.of(number, "GET") for number in range(1000)]
-    assert drawn == [faults.of(number, "GET") for number in range(1000)]
+    drawn = [faults.of(number, "GET", "/b/x") for number in range(1000)]
+    assert drawn == [faults.of(number, "GET", "/b/x") for number in range(1000)]
     for name in ("busy", "stall", "reset", "flip", ""):
         assert 150 < drawn.count(name) < 250
-    assert {faults.of(number, "PUT") for number in range(1000)} == {""}
+    assert {faults.of(number, "PUT", "/b/x") for number in range(1000)} == {""}
+    some = replace(faults, path="/x")
+    assert drawn == [some.of(number, "GET", "/b/x") for number in range(1000)]
+    assert {some.of(number, "GET", "/b/y") for number in range(1000)} == {""}
 
 
 def test_a_flipped_bit_is_one_bit(s3_server: S3Server) -> None:
