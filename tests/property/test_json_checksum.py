@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.core.errors import HeadraceError
-from headrace.core.json_checksum import check_fields, fields_checksum
+from headrace.core.json_checksum import fields_checksum, take_checksum
 from headrace.data.shards.manifest import (
     DatasetManifest,
     DatasetSource,
@@ -75,8 +75,8 @@ def test_the_checksum_is_that_of_what_is_read_in_any_order() -> None:
         checksum == "f14f05d0192ba90f272061630c9672f9"
     )  # another one would make all stored files look damaged
     read = {"a": {"x": "é"}, "checksum": checksum, "b": [1, 2.5, None]}
-    check_fields(read)
+    take_checksum(read)
     assert read == {"a": {"x": "é"}, "b": [1, 2.5, None]}
-    check_fields({"a": 1})  # of an earlier version
+    take_checksum({"a": 1})  # of an earlier version
     with pytest.raises(ValueError, match="checksum differs"):
-        check_fields({"a": 1, "checksum": checksum})
+        take_checksum({"a": 1, "checksum": checksum})

@@ -24,7 +24,7 @@ def fields_checksum(fields: Mapping[str, Any]) -> str:
     return blake2b(text.encode(), _SIZE_BYTES).hex()
 
 
-def check_fields(fields: dict[str, Any]) -> None:
+def take_checksum(fields: dict[str, Any]) -> None:
     """Take the checksum, if there is one, out of fields; raise ValueError where it differs.
 
     Files of earlier versions have none.

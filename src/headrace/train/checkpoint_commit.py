@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from headrace.core.errors import CheckpointError
-from headrace.core.json_checksum import CHECKSUM, check_fields, fields_checksum
+from headrace.core.json_checksum import CHECKSUM, fields_checksum, take_checksum
 
 COMMIT_FILE = "commit.json"
 _FORMAT_VERSION = 1
@@ -59,7 +59,7 @@ class Commit:
                     f"{url} has format {version}; this Headrace reads {_FORMAT_VERSION}. Install "
                     "the version that wrote it, or a newer one."
                 )
-            check_fields(entries)
+            take_checksum(entries)
             del entries["version"]
             files = tuple(SavedFile(**file) for file in entries.pop("files"))
             loader = _with_own_keys(entries.pop("loader"))

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, Self, get_args
 
 from headrace.core.errors import DatasetError
-from headrace.core.json_checksum import CHECKSUM, check_fields, fields_checksum
+from headrace.core.json_checksum import CHECKSUM, fields_checksum, take_checksum
 from headrace.core.lazy import small_sha256
 from headrace.data.shards.index_rows import MemberKind
 from headrace.data.shards.reports import BadFile
@@ -124,7 +124,7 @@ class DatasetManifest:
             )
         try:
             if not checked:
-                check_fields(entries)
+                take_checksum(entries)
             for name in ("format", "version", CHECKSUM):
                 entries.pop(name, None)
             manifest = cls(**_typed(entries))
