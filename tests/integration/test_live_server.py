@@ -89,7 +89,7 @@ def test_the_list_has_every_run_but_those_a_link_leads_out_to(server: LiveServer
         1,
     )
     assert "step" in run["verdict"]
-    assert run["age_s"] > 0
+    assert 0 < run["began_unix_s"] < found["now_unix_s"]
 
 
 def test_sections_are_those_of_the_file_and_their_texts_are_escaped(server: LiveServer):
@@ -189,7 +189,6 @@ def test_a_clock_that_was_set_back_and_a_thousand_runs_are_listed(tmp_path: Path
         found = server.ask("/api/runs").json["runs"]
         assert len(found) == 1000
         assert found[0]["name"] == "run-000"
-        assert found[0]["age_s"] == 0
         assert {run["state"] for run in found} == {"failed"}
         assert "failed" in section_texts(server, "run-000")["attempts"]
 
@@ -247,8 +246,9 @@ def test_a_long_run_is_shown_by_its_totals_and_hosts(folder: Path, server: LiveS
         ("/runs/base/logs/attempt-1/passwd", 404, "no log"),
         ("/runs/base/logs/..%2f..%2frun.json", 404, "no log"),
         ("/runs/base/logs/%2fetc%2fpasswd", 404, "no log"),
-        ("/compare?run=base", 400, "two to"),
-        ("/compare?run=base&run=base", 400, "two to"),
+        ("/compare?run=base", 404, "two to"),
+        ("/compare?run=base&run=base", 404, "two to"),
+        ("/api/comparison?run=base&run=none", 404, "no run 'none'"),
         ("/runs/base/stop", 404, "no stop"),
         ("/runs/base/nothing", 404, "no nothing"),
         ("/compare?run=base&run=none", 404, "no run 'none'"),
@@ -304,6 +304,28 @@ def test_the_page_answers_under_a_forwarded_port_of_localhost(server: LiveServer
     assert server.ask("/api/runs", Host="localhost:9999").status == 200
 
 
+def test_what_is_not_there_is_a_page_for_a_browser_with_the_way_to_all_runs(server: LiveServer):
+    for path in ("/runs/nope", "/compare?run=base&run=nope"):
+        answer = server.ask(path, Accept="text/html,*/*")
+        page = Page(answer.body.decode())
+        assert answer.status == 404
+        assert "There is no run 'nope'" in page.text
+        assert ("a", "/") in [(tag, attributes.get("href")) for tag, attributes in page.elements]
+
+
+def test_runs_are_compared_once_for_all_viewers(folder: Path, server: LiveServer):
+    shutil.copytree(folder / "runs" / "base", folder / "runs" / "same", symlinks=True)
+    path = "/api/comparison?run=base&run=same"
+    first = server.ask(path).json
+    assert [each["id"] for each in first["sections"]][:1] == ["runs"]
+    assert "1.00x" in first["sections"][0]["html"]
+    assert first["subtitle"] == ""  # neither goes on
+    assert server.ask(path).json == first
+    shutil.rmtree(folder / "runs" / "same" / "records")
+    assert "no records" in server.ask(path).json["sections"][0]["html"]
+    shutil.rmtree(folder / "runs" / "same")
+
+
 def test_logs_are_listed_searched_and_cut(server: LiveServer):
     names = [file["name"] for file in server.ask("/runs/base/logs").json["files"]]
     assert "attempt-1/rank-0.stdout" in names
@@ -312,6 +334,14 @@ def test_logs_are_listed_searched_and_cut(server: LiveServer):
     assert found["matches"] == 1
     assert found["lines"][0].startswith("the first line")
     assert server.ask("/runs/base/logs/attempt-1/rank-0.stdout?query=none").json["lines"] == []
+
+
+def test_of_a_long_log_it_is_said_how_much_was_searched(folder: Path, server: LiveServer):
+    log = folder / "runs" / "base" / "logs" / "attempt-1" / "long.log"
+    log.write_text("needle\n" + "hay\n" * 1_500_000)
+    found = server.ask("/runs/base/logs/attempt-1/long.log?query=needle").json
+    log.unlink()
+    assert found == {"lines": [], "matches": 0, "size": 6_000_007, "searched": 4 << 20}
 
 
 WRONG_CHANGES: tuple[dict[str, object], ...] = (
@@ -341,6 +371,39 @@ def test_a_running_job_is_followed_switched_and_stopped(folder: Path, server: Li
     finally:
         del os.environ["PYTHONPATH"]
     eventually(lambda: state_of(server, "going") == "stopped", "its end in the list")
+
+
+def test_a_job_without_recording_can_be_stopped_and_says_why_nothing_is_switched(
+    folder: Path, server: LiveServer
+):
+    os.environ["PYTHONPATH"] = str(SCRIPTS)
+    try:
+        with started(folder, "--name", "unrecorded", "--profile", "off", "train.py", "600") as job:
+            eventually(lambda: state_of(server, "unrecorded") == "running", "the run in the list")
+            found = server.ask("/runs/unrecorded/switch").json
+            assert "was started with --profile off" in found["why"]
+            assert (found["running"], found["stoppable"], "recording" in found) == (
+                True, True, False,
+            )  # fmt: skip
+            refused = server.change("/runs/unrecorded/switch", {"recording": True})
+            assert (refused.status, refused.json["error"]) == (409, found["why"])
+            with events_of(server, "unrecorded") as stream:
+                state = json.loads(next_event(stream, b"event: changed"))
+            assert state["fault"] == found["why"]
+            server.change("/runs/unrecorded/stop")
+            job.wait(60)
+    finally:
+        del os.environ["PYTHONPATH"]
+
+
+def test_recording_on_another_host_is_changed_there(folder: Path, server: LiveServer):
+    launcher = {"host": "elsewhere", "pid": 1, "began_s": 0.0}
+    changed_copy(folder, "distant", {"launcher": launcher, "exit_code": None, "ended_s": None})
+    refused = server.change("/runs/distant/switch", {"recording": True})
+    assert refused.json["error"] == "distant was started on elsewhere: change its recording there."
+    found = server.ask("/runs/distant/switch").json
+    assert not found["stoppable"]
+    shutil.rmtree(folder / "runs" / "distant")
 
 
 def state_of(server: LiveServer, name: str) -> str | None:
@@ -437,6 +500,33 @@ def test_other_addresses_answer_at_the_url_that_is_printed(folder: Path, address
             here = LiveServer(url, server.process)
             assert here.ask("/api/runs").status == 200
             assert here.ask("/api/runs", Cookie="").status == 403
+            refused = here.ask("/api/runs", Host="evil.example", Origin="http://evil.example")
+            assert refused.status == 403
+            assert "--allow-host" in refused.body.decode()
+
+
+def test_further_names_of_the_host_are_taken_where_they_are_given(folder: Path):
+    with live_server(folder, "--allow-host", "GPU.example", "--port", "0") as server:
+        assert server.ask("/api/runs", Host="gpu.example:80").status == 200
+        assert server.ask("/api/runs", Host="other.example").status == 403
+
+
+def test_a_browser_is_opened_without_the_token_among_its_arguments(folder: Path, tmp_path: Path):
+    opened = tmp_path / "opened"
+    program = tmp_path / "xdg-open"
+    program.write_text(
+        f'#!/bin/sh\n(echo "$@"; cat "${{1#file://}}") > {opened}.new\nmv {opened}.new {opened}\n'
+    )
+    program.chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    with live_server(folder, "--open", "--port", "0", PATH=path) as server:
+        eventually(opened.exists, "the browser")
+        arguments, page = opened.read_text().split("\n", 1)
+        assert server.token not in arguments
+        assert f"url={server.url}" in page
+        file = Path(arguments.strip().removeprefix("file://"))
+        assert file.parent.stat().st_mode & 0o077 == 0
+    assert not file.exists()
 
 
 def test_damaged_runs_are_listed_with_what_is_wrong_and_spoil_no_others(

@@ -182,6 +182,25 @@ def test_totals_of_a_long_run_count_the_steps_that_were_moved_out(tmp_path: Path
         assert totals.data_wait_share == pytest.approx(0.25)
 
 
+def test_the_accelerators_share_is_by_its_own_clock_where_that_is_recorded(tmp_path: Path):
+    records, collector = made(tmp_path / "run", RowLimits(part=1000))
+    totals, later = StepTotals(skipped=2), StepTotals(skipped=2)
+    steps = [step(0, i * S, S, number=i) for i in range(1010)]  # a quarter of each is data wait
+    store(collector, (STEPS, steps))
+    totals.add_new(records)
+    assert totals.accelerator_wait_share == totals.data_wait_share == pytest.approx(0.25)
+    device = [(0, number, "train", S, S // 10, *[0] * 6) for number in range(1010)]
+    evaluated = (0, 9, "eval", S, S, *[0] * 6)
+    store(collector, (DEVICE_STEPS, [*device, evaluated]))
+    for each in (totals, later):
+        each.add_new(records)
+        assert each.device_wall_ns == (1010 - 2) * S
+        assert each.accelerator_wait_share == pytest.approx(0.1)
+    store(collector, (DEVICE_STEPS, [(0, 1010, "train", 5000 * S, 5000 * S, *[0] * 6)]))
+    totals.add_new(records)
+    assert totals.accelerator_wait_share == totals.data_wait_share  # it waits no longer than that
+
+
 def test_of_a_table_without_times_the_last_rows_come(tmp_path: Path):
     records, collector = made(tmp_path / "run")
     store(collector, (DEVICE_STEPS, [(0, number, "train", *[1] * 8) for number in range(50)]))

@@ -78,10 +78,11 @@ def live_server(folder: Path, *arguments: str, **variables: str) -> Iterator[Liv
     Runs that are resumed from its pages have its environment, with these variables.
     """
     printed = folder / "live.out"
+    state = {"XDG_STATE_HOME": str(folder / "state")}
     with printed.open("wb") as out:
         process = subprocess.Popen(
             [sys.executable, "-m", "headrace.cli.main", "report", "--live", *arguments],
-            cwd=folder, env=clean_environment(**variables), stdin=subprocess.DEVNULL,
+            cwd=folder, env=clean_environment(**state | variables), stdin=subprocess.DEVNULL,
             stdout=out, stderr=subprocess.STDOUT,
         )  # fmt: skip
     try:

@@ -3,9 +3,11 @@ import { button, make } from "./elements";
 import { askServer, sentence, tellServer } from "./server";
 
 interface Switch {
-  recording: boolean;
-  deep: boolean;
-  interval_s: number;
+  running: boolean;
+  why: string; // why its recording cannot be changed here; then the next three are missing
+  recording?: boolean;
+  deep?: boolean;
+  interval_s?: number;
   stoppable: boolean;
   resumable: boolean;
 }
@@ -74,20 +76,21 @@ export class Controls {
   private show(state: Switch): void {
     this.state = state;
     this.buttons.hidden = false;
-    const goesOn = state.stoppable;
-    this.record.textContent = state.recording ? "Pause recording" : "Record again";
-    this.record.hidden = this.deep.hidden = this.interval.parentElement!.hidden = !goesOn;
-    this.deep.disabled = state.deep || !state.recording;
-    this.interval.disabled = !state.recording;
-    const choices = [...new Set([...INTERVALS_S, state.interval_s])].sort((a, b) => a - b);
+    const { recording = false, deep = false, interval_s = 0 } = state;
+    const canChange = state.running && !state.why;
+    this.record.textContent = recording ? "Pause recording" : "Record again";
+    this.record.hidden = this.deep.hidden = this.interval.parentElement!.hidden = !canChange;
+    this.deep.disabled = deep || !recording;
+    this.interval.disabled = !recording;
+    const choices = [...new Set([...INTERVALS_S, interval_s])].sort((a, b) => a - b);
     this.interval.replaceChildren(
       ...choices.map((seconds) =>
-        make("option", { value: String(seconds), selected: seconds === state.interval_s }, `${seconds} s`)),
+        make("option", { value: String(seconds), selected: seconds === interval_s }, `${seconds} s`)),
     );
     this.stop.disabled = this.resume.disabled = false;
     this.stop.hidden = !state.stoppable;
     this.resume.hidden = !state.resumable;
-    this.say(!goesOn ? "" : state.deep ? "Recording deeply." : state.recording ? "Recording." : PAUSED);
+    this.say(!canChange ? state.why : deep ? "Recording deeply." : recording ? "Recording." : PAUSED);
   }
 
   /** Asks once the request before is answered, so that no older answer is shown after a newer one. */

@@ -1,18 +1,11 @@
 // The stream of a server's events, with a banner for as long as it is interrupted.
 import { showBanner } from "./banner";
+import { parse, sentence, whyRefused } from "./server";
 
 const SUBJECT = "connection";
 const RETRY_MS = 3000;
 
 type Listener = (data: unknown) => void;
-
-function parse(text: string): unknown {
-  try {
-    return JSON.parse(text);
-  } catch {
-    return null;
-  }
-}
 
 export class EventStream {
   private source: EventSource | null = null;
@@ -83,7 +76,7 @@ export class EventStream {
     const request = new AbortController();
     try {
       const answer = await fetch(this.address, { signal: request.signal });
-      if (!answer.ok) this.interrupt((await answer.text()).trim().replace(/\.$/, ""));
+      if (!answer.ok) this.refuse(whyRefused(answer.status, await answer.text()));
       request.abort();
     } catch {
       // It does not answer, which is shown already.
@@ -91,8 +84,17 @@ export class EventStream {
   }
 
   private interrupt(why: string): void {
+    this.say(`Not connected: ${why}. What is shown may be old. Trying again.`);
+  }
+
+  /** Says what the server answered; it is asked again, though another try alone may not help. */
+  private refuse(why: string): void {
+    this.say(`Not connected. ${sentence(why)} What is shown may be old.`);
+  }
+
+  private say(text: string): void {
     if (this.isClosed) return;
     this.wasInterrupted = true;
-    showBanner(SUBJECT, `Not connected: ${why}. What is shown may be old. Trying again.`);
+    showBanner(SUBJECT, text);
   }
 }

@@ -11,7 +11,8 @@ interface LogFile {
 interface LogLines {
   lines: string[];
   matches: number;
-  truncated: boolean;
+  size: number; // of the file, in bytes
+  searched: number; // of it, at its end
 }
 
 const LINES = 200;
@@ -29,6 +30,18 @@ function marked(line: string, query: string): (Node | string)[] {
     from = at + query.length;
   }
   return [...parts, line.slice(from)];
+}
+
+function matchesText({ lines, matches, size, searched }: LogLines): string {
+  const count = `${numberText(matches)} ${matches === 1 ? "line matches" : "lines match"}`;
+  const where = searched < size ? ` in the last ${bytesText(searched)} of ${bytesText(size)}` : "";
+  const cut = lines.length < matches ? `; the last ${numberText(lines.length)} are shown` : "";
+  return `${count}${where}${cut}.`;
+}
+
+function linesText({ lines, matches, size, searched }: LogLines): string {
+  if (lines.length === 0) return "The log is empty.";
+  return searched < size || lines.length < matches ? `The last ${numberText(lines.length)} lines.` : "All lines.";
 }
 
 export class Logs {
@@ -88,11 +101,9 @@ export class Logs {
     }
   }
 
-  private showLines({ lines, matches, truncated }: LogLines, query: string): void {
-    const shown = numberText(lines.length);
-    const what = query
-      ? `${numberText(matches)} lines match${truncated ? `; the last ${shown} are shown` : ""}.`
-      : lines.length === 0 ? "The log is empty." : truncated ? `The last ${shown} lines.` : "All lines.";
+  private showLines(answer: LogLines, query: string): void {
+    const { lines } = answer;
+    const what = query ? matchesText(answer) : linesText(answer);
     const content = document.createDocumentFragment();
     for (const line of lines) content.append(...marked(line, query), "\n");
     this.show(content, what);

@@ -2,13 +2,12 @@
 import "uplot/dist/uPlot.min.css";
 import "./page.css";
 import { ChartsOfPage } from "./charts_of_page";
+import { ComparisonPage } from "./comparison_page";
 import { serveCopyButtons } from "./copy";
-import { EventStream } from "./event_stream";
 import { LivePage } from "./live_page";
 import { RunList } from "./run_list";
 import { liveAddress } from "./server";
 import { addSpanButtons } from "./span_buttons";
-import { timeSpan } from "./time_span";
 
 function start(): void {
   addSpanButtons();
@@ -19,11 +18,7 @@ function start(): void {
   if (address) new LivePage(address, charts);
   const runs = document.getElementById("run-list");
   if (runs) new RunList(runs);
-  // One stream for all runs of a comparison: a browser keeps few connections to a server.
-  if (document.body.classList.contains("compare") && document.querySelector(".chart:not([data-model])")) {
-    const refresh = () => timeSpan.touchesEnd && charts.refresh();
-    new EventStream("/api/events", { runs: refresh }, refresh);
-  }
+  if (document.body.classList.contains("compare")) new ComparisonPage(charts);
 }
 
 start();

@@ -8,7 +8,6 @@ interface Run {
   name: string;
   state: string;
   began_unix_s: number | null;
-  age_s: number | null;
   script: string;
   ranks: number;
   samples_per_s: number | null;
@@ -21,6 +20,7 @@ interface Run {
 interface Runs {
   runs: Run[];
   folder: string;
+  now_unix_s: number; // by the server's clock
 }
 
 type Value = string | number | null;
@@ -37,6 +37,14 @@ function firstNumber(text: string | null): number | null {
   return found ? Number(found[0]) : null;
 }
 
+// The server's clock may be another one than the browser's.
+let aheadS = 0;
+
+/** Returns the seconds since a moment of the server's clock. */
+function ageS(unix_s: number): number {
+  return Math.max(Date.now() / 1000 + aheadS - unix_s, 0);
+}
+
 const STATE_BADGES: Record<string, string> = { running: "info", failed: "critical", killed: "serious" };
 
 const COLUMNS: readonly Column[] = [
@@ -48,9 +56,9 @@ const COLUMNS: readonly Column[] = [
   {
     title: "Began", value: (run) => run.began_unix_s,
     show: (run) =>
-      run.began_unix_s === null || run.age_s === null
+      run.began_unix_s === null
         ? "unknown"
-        : make("span", { title: momentText(run.began_unix_s) }, `${durationText(run.age_s)} ago`),
+        : make("span", { title: momentText(run.began_unix_s) }, `${durationText(ageS(run.began_unix_s))} ago`),
   },
   { title: "Script", value: (run) => run.script, show: (run) => make("code", { title: run.script }, run.script) },
   { title: "Ranks", isNumber: true, value: (run) => run.ranks },
@@ -66,11 +74,47 @@ const COLUMNS: readonly Column[] = [
   { title: "Verdict", value: (run) => run.fault || run.verdict },
 ];
 const BEGAN = 2;
+const AGES_MS = 10_000; // how often the time since a run began is brought up to date
 
 function compare(a: Value, b: Value): number {
   if (a === null || b === null) return a === b ? 0 : a === null ? 1 : -1; // unknown ones last
   if (typeof a === "number" && typeof b === "number") return a - b;
   return String(a).localeCompare(String(b), "en", { numeric: true });
+}
+
+/** A run's row, of which only the cells that say something else are made anew. */
+class RunRow {
+  readonly element = make("tr");
+  private readonly cells = COLUMNS.map(({ isNumber }) => make("td", { className: isNumber ? "number" : "" }));
+  private readonly shown: string[] = [];
+
+  constructor(name: string, onTick: (ticked: boolean) => void) {
+    const tick = make("input", { type: "checkbox", ariaLabel: `Compare ${name}` });
+    tick.addEventListener("change", () => onTick(tick.checked));
+    this.element.append(make("td", {}, tick), ...this.cells);
+  }
+
+  show(run: Run): void {
+    COLUMNS.forEach(({ value, show }, i) => {
+      const raw = value(run);
+      const content = show ? show(run) : typeof raw === "number" ? numberText(raw) : (raw ?? "");
+      const text = typeof content === "string" ? content : (content.textContent ?? "");
+      if (this.shown[i] !== text) this.cells[i]!.replaceChildren(content);
+      this.shown[i] = text;
+    });
+    this.cells.at(-1)!.classList.toggle("fault", run.fault !== "");
+  }
+}
+
+/** Puts elements into a place in their order; those that are there already are not moved. */
+function placeInOrder(place: HTMLElement, elements: readonly HTMLElement[]): void {
+  const wanted = new Set<Element>(elements);
+  for (const child of [...place.children]) if (!wanted.has(child)) child.remove();
+  let next = place.firstElementChild;
+  for (const element of elements) {
+    if (element === next) next = next.nextElementSibling;
+    else place.insertBefore(element, next);
+  }
 }
 
 export class RunList {
@@ -83,6 +127,7 @@ export class RunList {
   private readonly body = make("tbody");
   private readonly table: HTMLElement;
   private readonly ticked = new Set<string>();
+  private readonly rows = new Map<string, RunRow>(); // by name; they stay, with what the reader has focused or selected
   private runs: Run[] = [];
   private folder = "";
   private order = { column: BEGAN, down: true };
@@ -97,6 +142,7 @@ export class RunList {
     this.status.textContent = "Reading the runs …";
     this.updateCompare();
     void this.load();
+    setInterval(() => document.hidden || this.draw(), AGES_MS);
     new EventStream("/api/events", { runs: (data) => this.take(data as Runs) }, () => void this.load());
   }
 
@@ -108,11 +154,13 @@ export class RunList {
     }
   }
 
-  private take({ runs, folder }: Runs): void {
+  private take({ runs, folder, now_unix_s }: Runs): void {
+    aheadS = now_unix_s - Date.now() / 1000;
     this.runs = runs;
     this.folder = folder;
     const names = new Set(runs.map(({ name }) => name));
     for (const name of this.ticked) if (!names.has(name)) this.ticked.delete(name);
+    for (const name of this.rows.keys()) if (!names.has(name)) this.rows.delete(name);
     this.draw();
   }
 
@@ -137,13 +185,9 @@ export class RunList {
   }
 
   private draw(): void {
-    const focused = (document.activeElement as HTMLElement | null)?.dataset.run;
     const shown = this.shown();
-    this.body.replaceChildren(...shown.map((run) => this.row(run)));
-    if (focused !== undefined) {
-      const ticks = [...this.body.querySelectorAll<HTMLElement>("[data-run]")];
-      ticks.find(({ dataset }) => dataset.run === focused)?.focus();
-    }
+    const rows = shown.map((run) => this.rowOf(run));
+    placeInOrder(this.body, rows.map(({ element }) => element));
     this.heads.forEach((head, i) => {
       const isOrder = i === this.order.column;
       head.parentElement!.ariaSort = isOrder ? (this.order.down ? "descending" : "ascending") : "none";
@@ -163,22 +207,18 @@ export class RunList {
     return `${count} ${shown === 1 ? "run" : "runs"} in ${this.folder}`;
   }
 
-  private row(run: Run): HTMLElement {
-    const checked = this.ticked.has(run.name);
-    const tick = make("input", { type: "checkbox", checked, ariaLabel: `Compare ${run.name}` });
-    tick.dataset.run = run.name;
-    tick.addEventListener("change", () => {
-      if (tick.checked) this.ticked.add(run.name);
-      else this.ticked.delete(run.name);
-      this.updateCompare();
-    });
-    const cells = COLUMNS.map(({ isNumber, value, show }) => {
-      const raw = value(run);
-      const text = show ? show(run) : typeof raw === "number" ? numberText(raw) : (raw ?? "");
-      return make("td", { className: isNumber ? "number" : "" }, text);
-    });
-    if (run.fault) cells.at(-1)!.classList.add("fault");
-    return make("tr", {}, make("td", {}, tick), ...cells);
+  private rowOf(run: Run): RunRow {
+    let row = this.rows.get(run.name);
+    if (!row) {
+      row = new RunRow(run.name, (ticked) => {
+        if (ticked) this.ticked.add(run.name);
+        else this.ticked.delete(run.name);
+        this.updateCompare();
+      });
+      this.rows.set(run.name, row);
+    }
+    row.show(run);
+    return row;
   }
 
   private updateCompare(): void {

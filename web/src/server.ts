@@ -31,11 +31,27 @@ export async function askServer<T>(address: string, options: RequestInit = {}): 
     if (options.signal?.aborted) throw error;
     throw new Unreachable("the server does not answer; it may have been stopped");
   }
-  const json: unknown = await answer.json().catch(() => null);
-  const error = (json as { error?: unknown } | null)?.error;
-  if (typeof error === "string") throw new ServerFault(error);
-  if (!answer.ok || json === null) throw new ServerFault(`the server answered with status ${answer.status}`);
+  const text = await answer.text().catch(() => "");
+  const json = parse(text);
+  if (!answer.ok || json === null) throw new ServerFault(whyRefused(answer.status, text));
   return json as T;
+}
+
+/** Returns why the server does not do what it was asked for: its JSON has it, or its text. */
+export function whyRefused(status: number, text: string): string {
+  const error = (parse(text) as { error?: unknown } | null)?.error;
+  if (typeof error === "string") return error;
+  // What stands before the server's pages, and asks for the token, answers in plain text.
+  return status === 403 && text ? text.trim() : `the server answered with status ${status}`;
+}
+
+/** Returns the value of a JSON text; null where it is none. */
+export function parse(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return null;
+  }
 }
 
 /** Asks the server to do something; the header keeps other sites' forms from doing so. */

@@ -3,12 +3,13 @@
 export type Span = readonly [number, number]; // seconds since recording began
 /** What the reader chose: a span, all that was recorded, or (null) nothing yet. */
 type Choice = Span | "all" | null;
-/** Why listeners are called: the reader chose a span, or charts learned of more time. */
-export type Reason = "chosen" | "learned";
+/** Why listeners are called: the reader chose a span, is still moving it, or charts learned of more time. */
+export type Reason = "chosen" | "moved" | "learned";
 
 const NUMBER = String.raw`(-?[\d.]+(?:e-?\d+)?)`;
 const HASH = new RegExp(`^#span=(?:(all)|${NUMBER}-${NUMBER})$`);
 const SHORTEST_S = 1e-3;
+const SETTLED_MS = 150; // after the last of some keys in quick succession
 
 function readHash(hash: string): Choice {
   const found = HASH.exec(hash);
@@ -38,6 +39,7 @@ export class TimeSpan {
   private known: Span | null = null;
   private first: Span | null = null; // shown before the reader chooses, if only a part
   private readonly listeners: ((reason: Reason) => void)[] = [];
+  private settling = 0; // the timer after which a moved span is chosen
 
   constructor() {
     addEventListener("popstate", () => this.followAddress());
@@ -95,19 +97,26 @@ export class TimeSpan {
   }
 
   /** Shows a span; `step` makes it one step of the browser's history, else it takes the last one's place. */
-  choose(span: Span, step = true): void {
+  choose(span: Span, step = true, reason: Reason = "chosen"): void {
     const [low, high] = this.known ?? span;
     const length = Math.max(span[1] - span[0], SHORTEST_S);
-    if (length >= high - low) return this.showAll(step);
+    if (length >= high - low) return this.showAll(step, reason);
     const begin = Math.min(Math.max(span[0], low), high - length);
-    this.set([begin, begin + length], step);
+    this.set([begin, begin + length], step, reason);
   }
 
-  showAll(step = true): void {
-    this.set(this.first ? "all" : null, step);
+  /** Shows a span that may be moved again at once; it counts as chosen after a moment without. */
+  move(span: Span, step: boolean): void {
+    this.choose(span, step, "moved");
+    clearTimeout(this.settling);
+    this.settling = window.setTimeout(() => this.tell("chosen"), SETTLED_MS);
   }
 
-  private set(choice: Choice, step: boolean): void {
+  showAll(step = true, reason: Reason = "chosen"): void {
+    this.set(this.first ? "all" : null, step, reason);
+  }
+
+  private set(choice: Choice, step: boolean, reason: Reason): void {
     if (areEqual(choice, this.choice)) return;
     this.choice = choice;
     try {
@@ -116,7 +125,7 @@ export class TimeSpan {
     } catch {
       // A browser may refuse it, for a file or when it happens too often; the page works without.
     }
-    this.tell("chosen");
+    this.tell(reason);
   }
 
   private followAddress(): void {

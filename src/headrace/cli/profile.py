@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from headrace.cli.parameters import Run, RunsDir
-from headrace.core.errors import RecordsError, UsageError
+from headrace.core.errors import UsageError
 
 
 def profile(
@@ -31,18 +31,15 @@ def profile(
     """
     from headrace.core.units import parse_seconds
     from headrace.jobs.options import check_interval
-    from headrace.records.live_switch import LiveSwitch
-    from headrace.records.reader import find_run, open_records
+    from headrace.records.reader import find_run
+    from headrace.records.running_switch import running_switch
 
     found = find_run(run, runs_dir)
     deep_s = None if deep is None else parse_seconds(deep)
     if deep_s is not None and on is False:
         raise UsageError("--deep and --off exclude each other.")
     interval_s = None if interval is None else check_interval(interval)
-    records = open_records(found)
-    if not records.live:
-        raise RecordsError(f"{found.name} is not running on this host: there is nothing to switch.")
-    switch = LiveSwitch(records.folder)
+    switch = running_switch(found)
     if on is not None:
         switch.on = on
     if interval_s is not None:

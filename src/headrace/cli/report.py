@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -32,6 +33,10 @@ def report(
         int,
         typer.Option(min=0, max=65535, help="With --live: the port; the next free one if in use."),
     ] = 8600,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="With --live: a further name of this host in the URL."),
+    ] = None,
 ) -> None:
     """Write one self-contained HTML page about a run: verdict, findings, charts, facts.
 
@@ -43,7 +48,7 @@ def report(
     if live:
         if output is not None:
             raise UsageError("--output writes a file and --live serves the page: give one of them.")
-        _serve(run, runs_dir, bind, port, open_it=open_it)
+        _serve(run, runs_dir, bind, port, allow_host or [], open_it=open_it)
         return
     from headrace.records.reader import find_run
     from headrace.report.page import write_report
@@ -54,7 +59,9 @@ def report(
         typer.launch(page.as_uri())
 
 
-def _serve(run: str | None, runs_dir: str | None, bind: str, port: int, *, open_it: bool) -> None:
+def _serve(
+    run: str | None, runs_dir: str | None, bind: str, port: int, names: list[str], *, open_it: bool
+) -> None:
     from headrace.core.free_memory import hold_little_memory
 
     hold_little_memory()  # before anything imports Arrow
@@ -69,21 +76,34 @@ def _serve(run: str | None, runs_dir: str | None, bind: str, port: int, *, open_
     if run is not None:
         folders, name = _folders_of(run, runs_dir)
 
-    def print_url(url: str, taken: int) -> None:
-        if port not in {0, taken}:
-            typer.echo(f"Port {port} is in use; {taken} is free and taken.", err=True)
-        typer.echo(f"Headrace shows {folders.folder} at {url}  (ctrl-C ends it)")
-        if open_it:
-            typer.launch(url)
+    with ExitStack() as until_end:
 
-    serve(
-        folders,
-        RunActions(stop=stop_run, resume=resume_in_background),
-        address=bind,
-        port=port,
-        run=name,
-        ready=print_url,
-    )
+        def print_url(url: str, taken: int) -> None:
+            if port not in {0, taken}:
+                typer.echo(f"Port {port} is in use; {taken} is free and taken.", err=True)
+            typer.echo(f"Headrace shows {folders.folder} at {url}  (ctrl-C ends it)")
+            if open_it:
+                _launch_privately(url, until_end)
+
+        serve(
+            folders,
+            RunActions(stop=stop_run, resume=resume_in_background),
+            address=bind,
+            port=port,
+            names=[each.lower() for each in names],
+            run=name,
+            ready=print_url,
+        )
+
+
+def _launch_privately(url: str, until_end: ExitStack) -> None:
+    """Open a URL in the browser without its token among arguments, which all users can see."""
+    from headrace.core.scratch_folder import ScratchFolder
+    from headrace.report.live.guard import moving_page
+
+    file = until_end.enter_context(ScratchFolder("headrace-open-")) / "open.html"
+    file.write_text(moving_page(url), encoding="utf-8")
+    typer.launch(file.as_uri())
 
 
 def _folders_of(run: str, runs_dir: str | None) -> tuple[RunFolders, str]:

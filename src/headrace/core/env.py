@@ -73,6 +73,7 @@ GLOO_INTERFACE = Variable("GLOO_SOCKET_IFNAME", "the network interface of gloo (
 RPC_INTERFACE = Variable("TP_SOCKET_IFNAME", "the network interface of torch's RPC (torch)")
 PYTHON_EXEC = Variable("PYTHON_EXEC", "the interpreter that runs the script (torchrun)")
 
+STATE_HOME = Variable("XDG_STATE_HOME", "where programs keep what outlives them: ~/.local/state")
 RUN_DIR = Variable("HEADRACE_RUN_DIR", "the run folder, set by `headrace run`")
 RUNS_DIR = Variable("HEADRACE_RUNS_DIR", "where runs lie unless a call names a folder: ./runs")
 RECORDS_DIR = Variable("HEADRACE_RECORDS_DIR", "where this attempt records, set by `headrace run`")

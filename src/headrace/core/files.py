@@ -252,3 +252,11 @@ def raise_open_file_limit() -> None:
     if soft != resource.RLIM_INFINITY and soft < limit:
         with suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+
+
+def owner_name(path: Path) -> str:
+    """Return the name of the user that a file belongs to, or the number of one without a name."""
+    try:
+        return path.owner()
+    except KeyError:
+        return f"user {path.stat().st_uid}"

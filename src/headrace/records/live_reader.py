@@ -18,7 +18,7 @@ from headrace.records import store, system_table
 from headrace.records.layout import STORE, part_files
 from headrace.records.parquet_tables import ParquetTable, stored_batches, stored_schema
 from headrace.records.reader import Records
-from headrace.records.schema import STEPS
+from headrace.records.schema import DEVICE_STEPS, STEPS
 
 MAX_ROWS = 20_000
 """Most rows of one read, some 50 ms."""
@@ -162,6 +162,11 @@ SELECT COUNT(*), TOTAL(t.wall_ns), TOTAL(t.data_wait_ns), TOTAL(t.samples), TOTA
 FROM steps AS t CROSS JOIN texts ON texts.id = t.kind
 WHERE t.rowid > ? AND t.rowid <= ? AND t.step >= ? AND texts.text = 'train'
 """
+_DEVICE_SUMS = """
+SELECT TOTAL(t.device_wall_ns), TOTAL(t.device_data_wait_ns)
+FROM device_steps AS t CROSS JOIN texts ON texts.id = t.kind
+WHERE t.rowid > ? AND t.rowid <= ? AND t.step >= ? AND texts.text = 'train'
+"""
 
 
 @dataclass(slots=True)
@@ -174,12 +179,25 @@ class StepTotals:
     data_wait_ns: float = 0.0
     samples: float = 0.0
     uncounted: int = 0  # steps whose samples are unknown
-    _read: dict[str, int] = field(default_factory=dict)
+    device_wall_ns: float = 0.0  # by the device's clock, where it is recorded
+    device_wait_ns: float = 0.0
+    _read: dict[tuple[str, str], int] = field(default_factory=dict)  # by store and table
 
     @property
     def data_wait_share(self) -> float | None:
-        """The data-wait share, 0 to 1; None without a step."""
+        """The share in which the script waits for data, 0 to 1; None without a step."""
         return self.data_wait_ns / self.wall_ns if self.wall_ns > 0 else None
+
+    @property
+    def accelerator_wait_share(self) -> float | None:
+        """The share in which the accelerator does, as a verdict has it; None without a step.
+
+        By the device's clock if known, which cannot wait longer for data than the script does.
+        """
+        share = self.data_wait_share
+        if share is None or self.device_wall_ns <= 0:
+            return share
+        return min(self.device_wait_ns / self.device_wall_ns, share)
 
     def samples_per_s(self, ranks: int) -> float | None:
         """Return samples a second of all ranks together; None where some were not counted."""
@@ -193,35 +211,45 @@ class StepTotals:
             with closing(store.open_read_only(path)) as connection:
                 if not store.has_tables(connection):
                     continue
-                if path.name not in self._read:
-                    # Parts are read once: rows moved to later parts were read in the store.
-                    self._read[path.name] = 0
-                    for part in part_files(connection, path, STEPS.name):
-                        self._add_part(part)
-                self._add(connection, path.name)
+                self._add_table(connection, path, STEPS.name)
+                self._add_table(connection, path, DEVICE_STEPS.name)
 
-    def _add_part(self, path: Path) -> None:
-        table = ParquetTable(path, STEPS.name)
+    def _add_table(self, connection: sqlite3.Connection, path: Path, name: str) -> None:
+        """Add the new rows of one table of a store."""
+        key = path.name, name
+        if key not in self._read:
+            # Parts are read once: rows moved to later parts were read in the store.
+            self._read[key] = 0
+            for part in part_files(connection, path, name):
+                self._add_part(part, name)
+        query, add = (
+            (_SUMS, self._add_sums) if name == STEPS.name else (_DEVICE_SUMS, self._add_device_sums)
+        )
+        (rows,) = connection.execute(f"SELECT COALESCE(MAX(rowid), 0) FROM {name}").fetchone()  # noqa: S608
+        while (read := self._read[key]) < rows:
+            until = min(read + _ROWS_PER_READ, rows)
+            add(*connection.execute(query, (read, until, self.skipped)).fetchone())
+            self._read[key] = until
+
+    def _add_part(self, path: Path, name: str) -> None:
+        table = ParquetTable(path, name)
         kinds: Any = table["kind"].chunk(0)  # columns of closed tables are one chunk
         texts: list[str] = kinds.dictionary.to_pylist()
         if "train" not in texts:
             return
         training = column_values(pa.chunked_array([kinds.indices])) == texts.index("train")
         counts = training & (column_values(table["step"]) >= self.skipped)
-        self._add_sums(
-            counts.sum(),
-            column_values(table["wall_ns"])[counts].sum(),
-            column_values(table["data_wait_ns"])[counts].sum(),
-            (samples := column_values(table["samples"])[counts]).sum(),
-            (samples < 0).sum(),
-        )
 
-    def _add(self, connection: sqlite3.Connection, name: str) -> None:
-        (rows,) = connection.execute("SELECT COALESCE(MAX(rowid), 0) FROM steps").fetchone()
-        while (read := self._read.get(name, 0)) < rows:
-            until = min(read + _ROWS_PER_READ, rows)
-            self._add_sums(*connection.execute(_SUMS, (read, until, self.skipped)).fetchone())
-            self._read[name] = until
+        def total(column: str) -> float:
+            return float(column_values(table[column])[counts].sum())
+
+        if name == DEVICE_STEPS.name:
+            self._add_device_sums(total("device_wall_ns"), total("device_data_wait_ns"))
+            return
+        uncounted = (column_values(table["samples"])[counts] < 0).sum()
+        self._add_sums(
+            counts.sum(), total("wall_ns"), total("data_wait_ns"), total("samples"), uncounted
+        )
 
     def _add_sums(
         self, steps: float, wall_ns: float, data_wait_ns: float, samples: float, uncounted: float
@@ -231,3 +259,7 @@ class StepTotals:
         self.data_wait_ns += float(data_wait_ns)
         self.samples += float(samples)
         self.uncounted += int(uncounted)
+
+    def _add_device_sums(self, wall_ns: float, wait_ns: float) -> None:
+        self.device_wall_ns += float(wall_ns)
+        self.device_wait_ns += float(wait_ns)

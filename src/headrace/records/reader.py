@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import shlex
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ import pyarrow as pa
 
 from headrace.core.errors import LaunchError, RecordsError, UsageError
 from headrace.core.file_lock import is_locked
+from headrace.core.files import owner_name
 from headrace.core.units import format_seconds
 from headrace.records import ring, store, system_table
 from headrace.records.collector import dropped_row, fault_row
@@ -239,7 +241,9 @@ def open_records(run: str | Path, attempt: int | None = None) -> Records:
 
 
 def find_run(run: str | None = None, runs_dir: str | None = None) -> Path:
-    """Return the folder of a run, absolute; raises UsageError if there is no such run.
+    """Return the folder of a run, absolute.
+
+    Raises UsageError if there is no such run, and RecordsError if it may not be read.
 
     The run is its name, or a path to it; None: the run that started last. Without `runs_dir` the
     runs folder is that of HEADRACE_RUNS_DIR, else `./runs`.
@@ -253,7 +257,8 @@ def find_run(run: str | None = None, runs_dir: str | None = None) -> Path:
             )
         return max(known, key=_start_s).resolve()
     for path in (Path(run).expanduser(), runs / run):
-        if _is_run(path):
+        check_readable(path)
+        if is_run(path):
             return path.resolve()
     problem = f"There is no run {run!r}, neither at this path nor in {runs}."
     if Path(run).expanduser().exists():
@@ -278,17 +283,44 @@ def _has_open(folder: Path) -> bool:
 
 def runs_in(folder: Path) -> list[Path]:
     """Return the runs in a folder, and in the folders of tunings in it."""
+    return [path for path in _folders_in(folder) if is_run(path)]
+
+
+def closed_folders_in(folder: Path) -> list[Path]:
+    """Return the folders where runs may be that this user may not read."""
+    return [path for path in _folders_in(folder) if is_closed_to_user(path)]
+
+
+def is_closed_to_user(path: Path) -> bool:
+    """Whether a path is a folder that this user may not read, as others' runs are by default."""
+    return path.is_dir() and not os.access(path, os.R_OK | os.X_OK)
+
+
+def check_readable(path: Path) -> None:
+    """Raise RecordsError, which names the owner, where this user may not read a folder."""
+    if is_closed_to_user(path):
+        owner = owner_name(path)
+        raise RecordsError(
+            f"{path} belongs to {owner} and is closed to other users. {owner} can open it to all "
+            f"by: chmod -R a+rX {shlex.quote(str(path))}"
+        )
+
+
+def _folders_in(folder: Path) -> list[Path]:
+    """Return the folders in a folder, and those in each of them that is no run."""
     if not folder.is_dir():
         return []
-    subfolders = [path for path in folder.iterdir() if path.is_dir()]
-    tuned = [path for tuning in subfolders if not _is_run(tuning) for path in tuning.glob("*/")]
-    return [path for path in (*subfolders, *tuned) if _is_run(path)]
+    check_readable(folder)
+    found = [path for path in folder.iterdir() if path.is_dir()]
+    tunings = [path for path in found if not (is_closed_to_user(path) or is_run(path))]
+    return [*found, *(path for tuning in tunings for path in tuning.glob("*/"))]
 
 
-def _is_run(path: Path) -> bool:
+def is_run(path: Path) -> bool:
+    """Whether a folder is a run's."""
     try:
         return (path / "run.json").is_file() or (path / RECORDS).is_dir()
-    except OSError:  # a folder of somebody else
+    except OSError:  # a folder of somebody else: see `check_readable`
         return False
 
 

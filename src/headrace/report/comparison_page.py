@@ -141,7 +141,11 @@ def _phases_section(data: ComparisonData) -> Section:
         chart_place(
             "phases", "The mean step of each run, split into phases.", phases_by_run(data.runs)
         ),
-        explanation("In ms of a mean step, warm-up left out:"),
+        explanation(
+            "In ms of a mean step by the script's clock, warm-up left out. Where an accelerator's "
+            "clock is recorded, the data wait above is by that one: what the script waits for "
+            "while the accelerator still has work costs nothing."
+        ),
         table(("Run", *map(phase_name, known)), rows, numbers=len(known)),
     )
 

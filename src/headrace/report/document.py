@@ -92,6 +92,19 @@ def live_document(
     return [f"{page}</body></html>\n".encode(errors="backslashreplace")]
 
 
+def sections_json(sections: Sequence[Section]) -> list[dict[str, str]]:
+    """Return sections as a live page's script takes them, with a stamp that changes as they do."""
+    return [
+        {
+            "id": each.id,
+            "title": each.title,
+            "html": each.body,
+            "stamp": hashlib.sha256(each.body.encode(errors="replace")).hexdigest()[:16],
+        }
+        for each in sections
+    ]
+
+
 def _output() -> Html:
     """Return the section of the ranks' output, which the page's script fills."""
     return element("section", element("h2", "Output"), element("div", id="logs"))

@@ -82,7 +82,7 @@ export function steerByKeys(place: HTMLElement): void {
     event.preventDefault();
     const step = event.timeStamp - last > 1000;
     if (wanted === "all") timeSpan.showAll(step);
-    else timeSpan.choose(wanted, step);
+    else timeSpan.move(wanted, step);
     last = event.timeStamp;
   });
 }

@@ -25,10 +25,12 @@ class ComparedRun:
     Attributes:
         step_ms: Of a mean step.
         samples_per_s: Of all ranks together; None if not counted.
+        data_wait_share: Of step time, 0 to 1, by the accelerator's clock where it is known, as in
+            the verdict.
         speedup: Over the first run, by samples a second, or else by steps a second; 1 for itself.
         low: Of its 90 % interval.
         high: Of the same.
-        phases_ms: Of a mean step, by phase.
+        phases_ms: Of a mean step, by phase, by the script's clock.
         settings: Those in which any of the runs differs from the first, by name.
         utilisation: How busy its hosts were, by their role.
         cost: None where prices are not known.
@@ -38,6 +40,7 @@ class ComparedRun:
     name: str
     step_ms: float
     samples_per_s: float | None
+    data_wait_share: float
     speedup: float
     low: float
     high: float
@@ -57,15 +60,13 @@ class ComparedRun:
         """Whether its speed differs from the first run's beyond noise."""
         return not self.low <= 1.0 <= self.high
 
-    @property
-    def data_wait_share(self) -> float:
-        """The share of step time in data wait, 0 to 1."""
-        return self.phases_ms.get("data_wait", 0.0) / self.step_ms if self.step_ms else 0.0
-
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON's own types."""
-        shown = ("name", "step_ms", "samples_per_s", "speedup", "low", "high", "phases_ms")
-        derived = ("settings", "usd_per_1k_samples", "differs", "data_wait_share")
+        shown = (
+            "name", "step_ms", "samples_per_s", "data_wait_share", "speedup", "low", "high",
+            "phases_ms",
+        )  # fmt: skip
+        derived = ("settings", "usd_per_1k_samples", "differs")
         use = {role: asdict(each) for role, each in self.utilisation.items()}
         return {**{name: getattr(self, name) for name in (*shown, *derived)}, "utilisation": use}
 
@@ -128,12 +129,14 @@ def _speeds(comparisons: Sequence[Comparison]) -> Iterator[dict[str, Any]]:
     first = comparisons[0]
     yield {
         "step_ms": first.before_ms, "samples_per_s": first.before_samples_per_s,
+        "data_wait_share": first.before_data_wait_share,
         "speedup": 1.0, "low": 1.0, "high": 1.0,
         "phases_ms": {each.phase: each.before_ms for each in first.phases},
     }  # fmt: skip
     for found in comparisons:
         yield {
             "step_ms": found.after_ms, "samples_per_s": found.after_samples_per_s,
+            "data_wait_share": found.after_data_wait_share,
             "speedup": found.speedup, "low": found.low, "high": found.high,
             "phases_ms": {each.phase: each.after_ms for each in found.phases},
         }  # fmt: skip

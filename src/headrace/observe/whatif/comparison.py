@@ -113,6 +113,8 @@ class Comparison:
     after_ms: float
     before_samples_per_s: float | None  # of all ranks together; None if not counted
     after_samples_per_s: float | None
+    before_data_wait_share: float  # of step time, by the accelerator's clock where it is known
+    after_data_wait_share: float
     speedup: float  # of samples a second, or else steps a second: above 1 the second run is faster
     low: float  # of its 90 % interval
     high: float
@@ -164,6 +166,8 @@ def compare(
         after_ms=float(other.wall_ns.mean() / 1e6),
         before_samples_per_s=rates[0],
         after_samples_per_s=rates[1],
+        before_data_wait_share=one.data_wait_share,
+        after_data_wait_share=other.data_wait_share,
         speedup=speedup,
         low=float(low),
         high=float(high),

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -20,14 +19,15 @@ from starlette.routing import Route
 from headrace.core.errors import HeadraceError, UsageError
 from headrace.report.charts.base import MAX_COLUMNS, Span
 from headrace.report.document import live_document, static_file
-from headrace.report.live.comparison import live_comparison
+from headrace.report.live.comparison import LiveComparisons, comparison_charts
 from headrace.report.live.guard import Access, Guard
 from headrace.report.live.log_files import LogFiles
 from headrace.report.live.recording import change_recording, read_recording
 from headrace.report.live.run_feed import CHARTS, RunFeed, is_chart
 from headrace.report.live.run_folders import RunFolders
 from headrace.report.live.run_list import RunList
-from headrace.report.markup import chart_place, section
+from headrace.report.live.threads import for_viewer, in_background, in_own_thread
+from headrace.report.markup import chart_place, note, section
 from headrace.report.sections.diagnosis import HEATMAP_TITLE, TIMELINE_TITLE
 
 _POLL_S = 0.25
@@ -78,6 +78,7 @@ class LivePages:
         self._is_ending = is_ending
         self._list = RunList(folders)
         self._feeds: dict[str, RunFeed] = {}
+        self._comparisons = LiveComparisons()
 
     def routes(self) -> list[Route]:
         """Return what the server answers to."""
@@ -86,6 +87,7 @@ class LivePages:
             Route("/static/{file}", self._static),
             Route("/api/runs", self._runs),
             Route("/api/events", self._run_events),
+            Route("/api/comparison", self._comparison),
             Route("/compare", self._comparison_document),
             Route("/runs/{rest:path}", self._of_run, methods=["GET", "POST"]),
         ]
@@ -93,7 +95,7 @@ class LivePages:
     async def _of_run(self, request: Request) -> Response:
         """Answer what is asked of one run: `/runs/NAME`, and what may follow the name."""
         rest = request.path_params["rest"]
-        found = await run_in_threadpool(self._folders.split, rest)
+        found = await in_background(self._folders.split, rest)
         if found is None:
             raise UsageError(f"There is no run {rest!r} in {self._folders.folder}.")
         name, path, asked = found
@@ -130,22 +132,34 @@ class LivePages:
     async def _static(self, request: Request) -> Response:
         name = request.path_params["file"]
         if name not in _TYPES:
-            return _problem("There is no such file.", 404)
+            raise UsageError("There is no such file.")
         return Response(static_file(name), media_type=_TYPES[name])
 
     async def _runs_document(self, _: Request) -> Response:
         return _html(live_document("Runs", "runs"))
 
     async def _comparison_document(self, request: Request) -> Response:
+        compared = await in_background(self._compared, request)
+        # The charts are asked for at once, while the numbers are made.
+        charts = comparison_charts(compared)
+        return _html(live_document(" and ".join(compared), "compare", sections=charts))
+
+    async def _comparison(self, request: Request) -> Response:
+        compared = await in_background(self._compared, request)
+        return _json(
+            await for_viewer(request, lambda left: self._comparisons.sections(compared, left))
+        )
+
+    def _compared(self, request: Request) -> dict[str, Path]:
+        """Return the runs that a request is to compare; UsageError: they are none, or too many."""
         names = list(dict.fromkeys(request.query_params.getlist("run")))
-        known = self._folders.by_name()
-        missing = [name for name in names if name not in known]
-        if missing:
-            return _problem(f"There is no run {missing[0]!r}.", 404)
         if not 2 <= len(names) <= _MOST_COMPARED:
-            return _problem(f"Name two to {_MOST_COMPARED} runs.", 400)
-        sections = await run_in_threadpool(live_comparison, {name: known[name] for name in names})
-        return _html(live_document(" and ".join(names), "compare", sections=sections))
+            raise UsageError(f"Name two to {_MOST_COMPARED} runs.")
+        known = self._folders.by_name()
+        for name in names:
+            if name not in known:
+                raise UsageError(f"There is no run {name!r} in {self._folders.folder}.")
+        return {name: known[name] for name in names}
 
     async def _run_document(self, run: RunRequest) -> Response:
         # The first charts are asked for at once, while the verdict is made.
@@ -153,16 +167,15 @@ class LivePages:
         return _html(live_document(run.name, "run", live=f"/runs/{run.name}", sections=first))
 
     async def _runs(self, _: Request) -> Response:
-        return _json(await run_in_threadpool(self._list.read))
+        return _json(await in_background(self._list.read))
 
     async def _run_events(self, request: Request) -> Response:
         async def events() -> AsyncIterator[str]:
-            shown = ""
+            shown: list[Any] | None = None
             async for _ in self._looks(request, _LIST_PAUSE_S):
-                found = await run_in_threadpool(self._list.read)
-                stable = json.dumps([{**run, "age_s": None} for run in found["runs"]])
-                yield _event("runs", found) if stable != shown else _NOTHING
-                shown = stable
+                found = await in_background(self._list.read)
+                yield _event("runs", found) if found["runs"] != shown else _NOTHING
+                shown = found["runs"]
 
         return _stream(events())
 
@@ -173,16 +186,20 @@ class LivePages:
             await asyncio.sleep(pause_s)
 
     async def _sections(self, run: RunRequest) -> Response:
-        return _json(await run_in_threadpool(self._feed(run).sections, _span(run.request)))
+        feed, span = self._feed(run), _span(run.request)
+        return _json(await for_viewer(run.request, lambda left: feed.sections(span, left)))
 
     async def _chart(self, run: RunRequest) -> Response:
         span = _span(run.request)
         if not is_chart(run.detail):
-            return _problem(f"There is no chart {run.detail!r}: {', '.join(sorted(CHARTS))}.", 404)
+            raise UsageError(f"There is no chart {run.detail!r}: {', '.join(sorted(CHARTS))}.")
         columns = _whole_number(run.request, "columns", MAX_COLUMNS, most=MAX_COLUMNS)
-        chart = await run_in_threadpool(self._feed(run).chart, run.detail, span, columns)
+        feed = self._feed(run)
+        chart = await for_viewer(
+            run.request, lambda left: feed.chart(run.detail, span, columns, left)
+        )
         if chart is None:
-            return _problem("Nothing of this was recorded in this time.", 404)
+            raise UsageError("Nothing of this was recorded in this time.")
         return Response(chart, media_type="application/json")
 
     async def _events(self, run: RunRequest) -> Response:
@@ -190,7 +207,7 @@ class LivePages:
 
         async def events() -> AsyncIterator[str]:
             shown = None
-            await run_in_threadpool(feed.first_state)
+            await in_background(feed.first_state)
             async for _ in self._looks(run.request, _POLL_S):
                 state = feed.want()
                 if state.gone:
@@ -202,25 +219,25 @@ class LivePages:
         return _stream(events())
 
     async def _recording(self, run: RunRequest) -> Response:
-        return _json(await run_in_threadpool(read_recording, run.path))
+        return _json(await in_background(read_recording, run.path))
 
     async def _switch(self, run: RunRequest) -> Response:
         change = await _body(run.request)
-        return _json(await run_in_threadpool(change_recording, run.path, change))
+        return _json(await in_background(change_recording, run.path, change))
 
     async def _stop(self, run: RunRequest) -> Response:
-        return _json({"done": await run_in_threadpool(self._actions.stop, run.path)})
+        return _json({"done": await in_own_thread(self._actions.stop, run.path)})
 
     async def _resume(self, run: RunRequest) -> Response:
-        return _json({"done": await run_in_threadpool(self._actions.resume, run.path)})
+        return _json({"done": await in_own_thread(self._actions.resume, run.path)})
 
     async def _logs(self, run: RunRequest) -> Response:
         files = LogFiles(run.path)
         if not run.detail:
-            return _json({"files": await run_in_threadpool(files.listed)})
+            return _json({"files": await in_background(files.listed)})
         lines = _whole_number(run.request, "lines", 200, most=_MOST_LOG_LINES)
         query = run.request.query_params.get("query", "")
-        return _json(await run_in_threadpool(files.tail, run.detail, query, lines))
+        return _json(await in_background(files.tail, run.detail, query, lines))
 
 
 def live_app(
@@ -239,12 +256,13 @@ def live_app(
     return Guard(Starlette(routes=pages.routes(), exception_handlers=handlers), access)
 
 
-async def _answer_error(_: Request, error: Exception) -> Response:
-    return _problem(str(error), 404 if isinstance(error, UsageError) else 409)
-
-
-def _problem(text: str, status: int) -> Response:
-    return Response(_dumped({"error": text}), status, media_type="application/json")
+async def _answer_error(request: Request, error: Exception) -> Response:
+    """Say what is wrong: as a page where a browser is to show one, else as JSON."""
+    status = 404 if isinstance(error, UsageError) else 409
+    if "text/html" in request.headers.get("accept", ""):
+        problem = section("problem", "This cannot be shown", note(str(error)))
+        return _html(live_document("Headrace", "problem", sections=[problem]), status)
+    return Response(_dumped({"error": str(error)}), status, media_type="application/json")
 
 
 def _json(value: Any) -> Response:
@@ -267,8 +285,8 @@ def _finite(value: Any) -> Any:
     return [_finite(part) for part in value] if isinstance(value, list) else value
 
 
-def _html(parts: list[bytes]) -> Response:
-    return HTMLResponse(b"".join(parts))
+def _html(parts: list[bytes], status: int = 200) -> Response:
+    return HTMLResponse(b"".join(parts), status)
 
 
 def _stream(events: AsyncIterator[str]) -> Response:

@@ -1,6 +1,7 @@
 """What stands before every request of the live page: who may ask, and what browsers may do with it.
 
-- Host: a page of another site that has its name lead here (DNS rebinding) is refused.
+- Host: a page of another site that has its name lead here (DNS rebinding) is refused. A number is
+  nobody's name, so addresses are taken where the server listens beyond this machine.
 - Origin: only the page itself may ask, by any method.
 - Token: given in the URL, it moves into a cookie that browsers send for this site only. Other users
   of the machine have none, and images or forms of other sites send none.
@@ -10,6 +11,7 @@
 from __future__ import annotations
 
 import hmac
+import ipaddress
 from dataclasses import dataclass
 from html import escape
 from urllib.parse import SplitResult, urlencode, urlsplit
@@ -19,7 +21,6 @@ from starlette.requests import cookie_parser
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-_LOCAL_NAMES = frozenset({"127.0.0.1", "localhost", "::1"})
 CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -43,14 +44,14 @@ class Access:
 
     Attributes:
         token: The secret that a browser must have.
-        address: Where the server listens: it answers to this name, too.
         port: Its port, by which its cookie differs from that of another server of this machine.
-        local: Whether it listens on this machine alone.
+        names: The names, in lower case, that it answers to, beside those of a loopback address.
+        local: Whether it listens on this machine alone; else it answers to any address.
     """
 
     token: str
-    address: str
     port: int
+    names: frozenset[str]
     local: bool
 
     @property
@@ -86,9 +87,11 @@ class Guard:
         """Return the answer to a request that is not handed on; None for others."""
         headers = Headers(scope=scope)
         host = headers.get("host", "")
-        names = {*_LOCAL_NAMES, self._access.address}
-        if self._access.local and _parsed(f"//{host}").hostname not in names:
-            return _refused(f"This server answers to 127.0.0.1 and localhost, not to {host!r}.")
+        if not self._answers_to(_parsed(f"//{host}").hostname or ""):
+            return _refused(
+                f"This server does not answer to {host!r}. If that is its name, start it with "
+                "--allow-host NAME."
+            )
         origin = headers.get("origin")
         if origin is not None and _parsed(origin).netloc != host:
             return _refused(f"The page {origin!r} may not ask this server.")
@@ -96,6 +99,15 @@ class Guard:
         if changes and (origin is None or headers.get(_REQUEST_HEADER) is None):
             return _refused("Only Headrace's own page may change a run.")
         return self._without_token(scope, headers)
+
+    def _answers_to(self, name: str) -> bool:
+        if name in self._access.names or name == "localhost":
+            return True
+        try:
+            address = ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return address.is_loopback or not self._access.local
 
     def _without_token(self, scope: Scope, headers: Headers) -> Response | None:
         known = cookie_parser(headers.get("cookie", "")).get(self._access.cookie, "")
@@ -109,19 +121,25 @@ class Guard:
             return _refused(f"The token {what}: {printed}.")
         rest = urlencode([(name, value) for name, value in query.multi_items() if name != "token"])
         path = scope["raw_path"].decode("ascii")
-        answer = HTMLResponse(_MOVED.format(url=escape(f"{path}?{rest}" if rest else path)))
+        answer = HTMLResponse(moving_page(f"{path}?{rest}" if rest else path))
         answer.set_cookie(
             self._access.cookie, self._access.token, httponly=True, samesite="strict", path="/"
         )
         return answer
 
 
-# A page in place of a redirect: to one that another site began, browsers send no strict cookie.
-_MOVED = """<!DOCTYPE html>
-<html lang="en"><head><title>Headrace</title>
-<meta http-equiv="refresh" content="0; url={url}"></head>
-<body><a href="{url}">Headrace</a></body></html>
-"""
+def moving_page(url: str) -> str:
+    """Return a page that leads to a URL at once.
+
+    It stands in place of a redirect: to one that another site began, browsers send no strict
+    cookie. As a file it has a browser open a URL that is not to be seen among its arguments.
+    """
+    shown = escape(url)
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><title>Headrace</title>\n'
+        f'<meta http-equiv="refresh" content="0; url={shown}"></head>\n'
+        f'<body><a href="{shown}">Headrace</a></body></html>\n'
+    )
 
 
 def _same(one: str, other: str) -> bool:

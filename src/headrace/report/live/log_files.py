@@ -26,7 +26,11 @@ class LogFiles:
         ]
 
     def tail(self, name: str, query: str, lines: int) -> dict[str, Any]:
-        """Return the last lines of a file that hold a text; UsageError: there is no such file."""
+        """Return the last lines of a file that hold a text, and how much of it was searched.
+
+        Raises:
+            UsageError: There is no such file.
+        """
         path = self._by_name().get(name)
         if path is None:
             raise UsageError(f"There is no log {name!r} of this run.")
@@ -38,7 +42,8 @@ class LogFiles:
         return {
             "lines": found[-lines:],
             "matches": len(found),
-            "truncated": size > _READ_BYTES or len(found) > lines,
+            "size": size,
+            "searched": min(size, _READ_BYTES),
         }
 
     def _by_name(self) -> dict[str, Path]:

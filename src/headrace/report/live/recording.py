@@ -2,32 +2,54 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
-from headrace.core.errors import RecordsError, UsageError
+import psutil
+
+from headrace.core.errors import HeadraceError, UsageError
 from headrace.records.live_switch import LiveSwitch
-from headrace.records.reader import Records, recorded_attempts
-from headrace.records.run_folder import running_pid
+from headrace.records.run_folder import Attempt, running_pid
+from headrace.records.running_switch import running_switch
 from headrace.report.live.run_list import last_attempt, run_state
 
 _LONGEST_DEEP_S = 600.0
-_NO_INTERVAL_S = 0.0  # nothing is recorded
 _INTERVALS_S = (0.1, 60.0)
 
 
 def read_recording(path: Path) -> dict[str, Any]:
-    """Return how a run is recorded at this moment, as JSON's own types."""
-    switch = _switch(path)
+    """Return how a run is recorded at this moment, as JSON's own types.
+
+    Of a run whose recording cannot be changed from here, `why` says why, and what is recorded now
+    is unknown.
+    """
     attempt = last_attempt(path)
     running = run_state(path, attempt) == "running"
-    return {
-        "recording": switch is not None and switch.on,
-        "deep": switch is not None and switch.deep,
-        "interval_s": _NO_INTERVAL_S if switch is None else switch.interval_s,
-        "stoppable": running,
-        "resumable": attempt is not None and not running,
+    state: dict[str, Any] = {
+        "running": running,
+        "why": "",
+        "stoppable": attempt is not None and _may_be_stopped(attempt),
+        "resumable": attempt is not None and not running and os.access(path, os.W_OK),
     }
+    try:
+        switch = running_switch(path)
+    except HeadraceError as error:
+        return {**state, "why": str(error) if running else ""}
+    return {
+        **state, "recording": switch.on, "deep": switch.deep, "interval_s": switch.interval_s,
+    }  # fmt: skip
+
+
+def _may_be_stopped(attempt: Attempt) -> bool:
+    """Return whether an attempt's launcher runs on this host, and takes signals of this user."""
+    pid = running_pid(attempt.launcher) if attempt.exit_code is None else None
+    if pid is None:
+        return False
+    try:
+        return os.geteuid() in {0, psutil.Process(pid).uids().effective}
+    except psutil.Error:  # it has just ended
+        return False
 
 
 def change_recording(path: Path, change: dict[str, Any]) -> dict[str, Any]:
@@ -35,11 +57,9 @@ def change_recording(path: Path, change: dict[str, Any]) -> dict[str, Any]:
 
     Raises:
         UsageError: The change is none.
-        RecordsError: The job is not running on this host.
+        RecordsError: The job is not running on this host, or its recording cannot be changed.
     """
-    switch = _switch(path)
-    if switch is None:
-        raise RecordsError(f"{path.name} is not running on this host: there is nothing to switch.")
+    switch = running_switch(path)
     for name, value in change.items():
         _change(switch, name, value)
     return read_recording(path)
@@ -68,18 +88,3 @@ def _number(value: object) -> float:
         return float(value) if isinstance(value, int | float) else float("nan")
     except OverflowError:
         return float("nan")
-
-
-def _switch(path: Path) -> LiveSwitch | None:
-    """Return the switch of a run that is recorded on this host; None of others."""
-    attempt, recorded = last_attempt(path), recorded_attempts(path)
-    # A shared file system shows its lock to other hosts, too, but its times are those of its own.
-    if attempt is None or not recorded or running_pid(attempt.launcher) is None:
-        return None
-    records = Records(path, recorded[-1])
-    if not records.live:
-        return None
-    try:
-        return LiveSwitch(records.folder)
-    except RecordsError:  # it is ending
-        return None

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +16,7 @@ from headrace.core.free_memory import release_free_memory
 from headrace.observe.whatif.tables import Tables
 from headrace.records.reader import Records, open_records, recorded_attempts
 from headrace.records.run_folder import RunFolder
+from headrace.records.running_switch import running_switch
 from headrace.records.span_reader import SpanReader
 from headrace.report.charts.attempts import attempts_chart
 from headrace.report.charts.base import Chart, ChartSpan, Span, chart_json
@@ -26,9 +25,11 @@ from headrace.report.charts.heatmap import heatmap_chart
 from headrace.report.charts.phases import phases_chart
 from headrace.report.charts.steps import steps_chart
 from headrace.report.charts.waits import waits_chart
+from headrace.report.document import sections_json
 from headrace.report.formatting import format_time
 from headrace.report.live.run_list import RunState, last_attempt, run_state
 from headrace.report.live.run_tables import RunTables
+from headrace.report.live.threads import HasLeft, ViewerLeftError, give_way, stays
 from headrace.report.page import SECTIONS, page_subtitle
 from headrace.report.page_data import read_page_data
 from headrace.report.sections.curves import CURVES
@@ -47,7 +48,6 @@ more."""
 _LONGEST_REST_S = 20.0  # of looks; what viewers choose by themselves costs what it costs
 _FIRST_LOOK_S = 120.0
 _UNREAD = "The run could not be read in time."
-_NICENESS = 5
 _SILENT = "Nothing was recorded"
 _IDLE_S = 30.0
 """Without viewers for so long, a run is no longer read."""
@@ -140,7 +140,7 @@ class RunFeed:
         return self.want()
 
     def _keep_looking(self) -> None:
-        _give_way()
+        give_way()
         while self._is_wanted():
             began_s = time.thread_time()
             if fault := self._try(self._look):
@@ -153,7 +153,7 @@ class RunFeed:
             time.sleep(max(_PAUSE_S, min(_REST_FACTOR * used_s, _LONGEST_REST_S)))
 
     def _keep_diagnosing(self) -> None:
-        _give_way()
+        give_way()
         self._looked.wait(_FIRST_LOOK_S)
         while self._is_wanted():
             began_s = time.thread_time()
@@ -201,7 +201,7 @@ class RunFeed:
             self._change(state=state)
             self._verdict_due.set()
         if not recorded_attempts(self.path) and state == "running":
-            self._change(fault="Nothing is recorded of this run so far.", gone=False)
+            self._change(fault=_nothing_recorded(self.path), gone=False)
             return
         records = open_records(self.path)
         seen = _stamp(records)
@@ -239,12 +239,15 @@ class RunFeed:
             self._page, self._diagnosed = (run, made), seen
             self._state = replace(self._state, sections=self._state.sections + 1)
 
-    def chart(self, name: str, span: Span | None, columns: int) -> str | None:
+    def chart(
+        self, name: str, span: Span | None, columns: int, has_left: HasLeft = stays
+    ) -> str | None:
         """Return a chart over a span as JSON; None: nothing of it was recorded.
 
         Raises:
             KeyError: There is no such chart.
             RecordsError: The run cannot be read.
+            ViewerLeftError: `has_left` says so of the viewer as this one's turn comes.
         """
         if not is_chart(name):
             raise KeyError(name)
@@ -262,14 +265,15 @@ class RunFeed:
             run.let_go()
             return None if chart is None else chart_json(chart)
 
-        made: str | None = self._cached((seen, name, span, columns), make)
+        made: str | None = self._cached((seen, name, span, columns), make, has_left)
         return made
 
-    def sections(self, span: Span | None) -> dict[str, Any]:
+    def sections(self, span: Span | None, has_left: HasLeft = stays) -> dict[str, Any]:
         """Return the page's sections over a span as JSON's own types.
 
         Raises:
             RecordsError: The run cannot be read.
+            ViewerLeftError: As of `chart`.
         """
         self.want()
         self._verdict_tried.wait(_FIRST_LOOK_S)
@@ -278,12 +282,16 @@ class RunFeed:
         if page is None:
             raise RecordsError(self.want().fault or _UNREAD)
         run, whole = page
-        made = whole if span is None else self._cached((seen, span), lambda: _sections(run, span))
+        made = whole
+        if span is not None:
+            made = self._cached((seen, span), lambda: _sections(run, span), has_left)
         return made | {"state": self._state.state}
 
-    def _cached(self, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+    def _cached(self, key: tuple[Any, ...], make: Callable[[], Any], has_left: HasLeft) -> Any:
         """Return what was made for a key, which is made for one viewer at a time."""
         with self._making:
+            if has_left():
+                raise ViewerLeftError("The viewer has left.")
             with self._lock:
                 if key in self._made:
                     self._made.move_to_end(key)
@@ -297,12 +305,6 @@ class RunFeed:
                 while held > _MOST_MADE_BYTES and len(self._made) > 1:
                     held -= _size(self._made.popitem(last=False)[1])
             return made
-
-
-def _give_way() -> None:
-    """Give way to the job, as `headrace top` does: this thread alone, as others start jobs."""
-    with suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
 
 
 def _ticking_cost(cost: RunCost) -> dict[str, float]:
@@ -325,16 +327,17 @@ def _sections(run: RunTables, span: Span | None) -> dict[str, Any]:
     return {
         "subtitle": page_subtitle(page),
         "cost": None if page.cost is None else _ticking_cost(page.cost),
-        "sections": [
-            {
-                "id": each.id,
-                "title": each.title,
-                "html": each.body,
-                "stamp": hashlib.sha256(each.body.encode(errors="replace")).hexdigest()[:16],
-            }
-            for each in built
-        ],
+        "sections": sections_json(built),
     }
+
+
+def _nothing_recorded(path: Path) -> str:
+    """Return what a page says of a run that goes on and has no records."""
+    try:
+        running_switch(path)
+    except HeadraceError as error:
+        return str(error)
+    return "Nothing is recorded of this run so far."
 
 
 def _silence(records: Records, newest_ns: int, said: str) -> str:

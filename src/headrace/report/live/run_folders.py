@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from headrace.records.reader import runs_in
+from headrace.records.reader import check_readable, closed_folders_in, is_run, runs_in
 
 
 class RunFolders:
@@ -17,30 +18,50 @@ class RunFolders:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()
+        self._known: dict[str, Path] = {}
 
     def by_name(self) -> dict[str, Path]:
         """Return the folders of all runs by their names, such as base or sweep/3."""
-        found = {}
-        for path in runs_in(self.folder):
-            if path.resolve().is_relative_to(self.folder):
-                found[_shown(path.relative_to(self.folder))] = path
-        return found
+        self._known = self._named(runs_in(self.folder))
+        return self._known
 
-    def find(self, name: str) -> Path | None:
-        """Return a run's folder; None: there is no such run."""
-        return self.by_name().get(name)
+    def closed_by_name(self) -> dict[str, Path]:
+        """Return the folders that may be runs, and that this user may not read, by their names."""
+        return self._named(closed_folders_in(self.folder))
+
+    def _named(self, paths: Iterable[Path]) -> dict[str, Path]:
+        return {
+            _shown(path.relative_to(self.folder)): path for path in paths if self._is_within(path)
+        }
+
+    def _is_within(self, path: Path) -> bool:
+        """Whether no link leads a path out of the folder."""
+        return path.resolve().is_relative_to(self.folder)
 
     def split(self, rest: str) -> tuple[str, Path, str] | None:
         """Return the run that a path begins with: its name, its folder, and what follows.
 
         The longest name counts, so that a run may be called as a part of a page is.
+
+        Raises:
+            RecordsError: This user may not read it.
         """
-        known, parts = self.by_name(), rest.split("/")
-        for count in range(len(parts), 0, -1):
-            name = "/".join(parts[:count])
-            if name in known:
-                return name, known[name], "/".join(parts[count:])
-        return None
+        # Most requests are about runs that were listed before: to list thousands takes a while.
+        found = _split(rest, self._known)
+        if found is None or not (self._is_within(found[1]) and is_run(found[1])):
+            found = _split(rest, self.by_name())
+        if found is None and (closed := _split(rest, self.closed_by_name())) is not None:
+            check_readable(closed[1])
+        return found
+
+
+def _split(rest: str, known: Mapping[str, Path]) -> tuple[str, Path, str] | None:
+    parts = rest.split("/")
+    for count in range(len(parts), 0, -1):
+        name = "/".join(parts[:count])
+        if name in known:
+            return name, known[name], "/".join(parts[count:])
+    return None
 
 
 def _shown(path: Path) -> str:

@@ -15,7 +15,7 @@ from headrace.core.units import format_usd
 from headrace.observe.whatif.train_steps import WARM_UP_STEPS
 from headrace.platforms.instance_groups import has_types
 from headrace.records.live_reader import StepTotals
-from headrace.records.reader import Records, recorded_attempts
+from headrace.records.reader import Records, check_readable, recorded_attempts
 from headrace.records.run_folder import Attempt, Outcome, RunFolder, running_pid
 from headrace.report.live.run_folders import RunFolders
 from headrace.report.page_data import DIAGNOSIS_FILE, recorded_verdict
@@ -40,7 +40,6 @@ class RunSummary:
     name: str
     state: RunState = "unknown"
     began_unix_s: float | None = None
-    age_s: float | None = None  # since it began
     script: str = ""
     ranks: int | None = None
     attempts: int = 0
@@ -97,13 +96,14 @@ class RunList:
             for path in known.keys() - set(found.values()):
                 del known[path]
         summaries = [self._safe_summary(name, path) for name, path in found.items()]
+        summaries += [
+            _closed_summary(name, path) for name, path in self._folders.closed_by_name().items()
+        ]
         summaries.sort(key=lambda each: -(each.began_unix_s or 0.0))
-        now_s = time.time()
         return {
             "folder": str(self._folders.folder),
-            "runs": [
-                {**asdict(each), "age_s": _age_s(each.began_unix_s, now_s)} for each in summaries
-            ],
+            "now_unix_s": time.time(),
+            "runs": [asdict(each) for each in summaries],
         }
 
     def _safe_summary(self, name: str, path: Path) -> RunSummary:
@@ -116,7 +116,7 @@ class RunList:
             )
 
     def _summary(self, name: str, path: Path) -> RunSummary:
-        stamp = _stamp(path)
+        stamp = run_stamp(path)
         known = self._known.get(path)
         if known is None or known[0] != stamp or known[1].state not in _ENDED:
             known = self._known[path] = stamp, _read_summary(name, path)
@@ -140,7 +140,7 @@ class RunList:
         return replace(
             summary,
             samples_per_s=totals.samples_per_s(summary.ranks or 1),
-            data_wait_share=totals.data_wait_share,
+            data_wait_share=totals.accelerator_wait_share,
             verdict="",  # an earlier attempt's
         )
 
@@ -158,7 +158,7 @@ def _cost_text(path: Path, last: Attempt | None) -> str | None:
     return None if cost is None else f"${format_usd(cost.usd)}"
 
 
-def _stamp(path: Path) -> tuple[Any, ...]:
+def run_stamp(path: Path) -> tuple[Any, ...]:
     """Return what changes when a run's attempts, records or diagnosis do."""
     found: list[tuple[int, int] | None] = []
     for file in ("run.json", DIAGNOSIS_FILE, "records"):
@@ -171,8 +171,12 @@ def _stamp(path: Path) -> tuple[Any, ...]:
     return tuple(found)
 
 
-def _age_s(began_unix_s: float | None, now_s: float) -> float | None:
-    return None if began_unix_s is None else max(now_s - began_unix_s, 0.0)
+def _closed_summary(name: str, path: Path) -> RunSummary:
+    try:
+        check_readable(path)
+    except RecordsError as error:
+        return RunSummary(name=name, fault=str(error))
+    return RunSummary(name=name)  # it was opened at this moment
 
 
 def _read_summary(name: str, path: Path) -> RunSummary:

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import errno
 import ipaddress
-import secrets
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from urllib.parse import quote
 
 import uvicorn
 
 from headrace.core.errors import UsageError
+from headrace.report.live.access_token import kept_token
 from headrace.report.live.app import RunActions, live_app
 from headrace.report.live.guard import Access
 from headrace.report.live.run_folders import RunFolders
 
 DEFAULT_PORT = 8600
 _PORTS_TRIED = 100
-_IN_USE = frozenset({errno.EADDRINUSE, errno.EACCES})
 _GRACE_S = 5  # for answers under way when the server is ended
 
 
@@ -29,6 +28,7 @@ def serve(
     *,
     address: str,
     port: int,
+    names: Sequence[str] = (),
     run: str | None,
     ready: Callable[[str, int], None],
 ) -> None:
@@ -39,6 +39,7 @@ def serve(
         actions: How runs are stopped and resumed.
         address: The address to listen on.
         port: The port; if it is in use, the next free one is taken.
+        names: Names of this machine by which browsers may ask, beside its own.
         run: The name of the run to open first; None: the list.
         ready: Called with the URL, which has a token, and the port that was taken.
 
@@ -50,7 +51,10 @@ def serve(
         taken = listener.getsockname()[1]
         found = ipaddress.ip_address(address)
         access = Access(
-            token=secrets.token_urlsafe(24), address=address, port=taken, local=found.is_loopback
+            token=kept_token(folders.folder, address),
+            port=taken,
+            names=frozenset(names if found.is_loopback else (*names, *_own_names())),
+            local=found.is_loopback,
         )
         app = live_app(folders, actions, access, lambda: server.should_exit, run)
         server = uvicorn.Server(
@@ -69,6 +73,11 @@ def serve(
         server.run(sockets=[listener])
 
 
+def _own_names() -> set[str]:
+    full = socket.gethostname().lower()
+    return {full, full.partition(".")[0]}
+
+
 def _listen(address: str, port: int) -> socket.socket:
     """Return a socket that listens on a port, or on the next free one; raises UsageError."""
     try:
@@ -85,7 +94,12 @@ def _listen(address: str, port: int) -> socket.socket:
             listener.listen(128)
         except OSError as error:
             listener.close()
-            if error.errno not in _IN_USE:
+            if error.errno == errno.EACCES:
+                raise UsageError(
+                    f"--port {tried}: this user may not listen there; ports from 1024 on are free "
+                    "for all."
+                ) from error
+            if error.errno != errno.EADDRINUSE:
                 raise UsageError(f"--bind {address}: {error.strerror}.") from error
         else:
             return listener

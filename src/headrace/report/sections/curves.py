@@ -19,7 +19,7 @@ from headrace.report.page_data import PageData
 
 CURVES: dict[str, tuple[str, Callable[[Tables, ChartSpan | None], LinesChart | None]]] = {
     "samples": ("Samples a second, all ranks together", samples_chart),
-    "data-wait": ("Step time that waits for data, all ranks together", data_wait_chart),
+    "data-wait": ("Step time in which the script waits for data", data_wait_chart),
     "ready": ("Batches that lay ready when a rank asked for one", ready_chart),
     "memory": ("Memory in use", memory_chart),
     "traffic": ("Traffic of disks and network", traffic_chart),

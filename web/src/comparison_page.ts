@@ -1,0 +1,52 @@
+// The page of runs side by side on a server: its numbers and charts, for as long as a run goes on.
+import { showBanner } from "./banner";
+import type { ChartsOfPage } from "./charts_of_page";
+import { EventStream } from "./event_stream";
+import { SectionUpdate, type NewSection } from "./section_update";
+import { askServer, sentence, Unreachable } from "./server";
+import { timeSpan } from "./time_span";
+
+interface Answer {
+  subtitle: string; // of when the numbers are
+  sections: NewSection[];
+}
+
+const PAUSE_MS = 5000; // between questions for numbers
+
+export class ComparisonPage {
+  private readonly update: SectionUpdate;
+  private asked = -Infinity;
+  private isAsking = false;
+
+  constructor(private readonly charts: ChartsOfPage) {
+    this.update = new SectionUpdate(() => charts.update());
+    const subtitle = document.getElementById("subtitle");
+    if (subtitle) subtitle.textContent = "Comparing the runs …";
+    // One stream for all runs: a browser keeps few connections to a server.
+    new EventStream("/api/events", { runs: () => this.refresh() }, () => this.refresh());
+    void this.loadSections();
+  }
+
+  private refresh(): void {
+    if (timeSpan.touchesEnd) this.charts.refresh();
+    if (performance.now() - this.asked > PAUSE_MS) void this.loadSections();
+  }
+
+  private async loadSections(): Promise<void> {
+    if (this.isAsking) return;
+    this.isAsking = true;
+    try {
+      const answer = await askServer<Answer>(`/api/comparison${location.search}`);
+      showBanner("sections", null);
+      const subtitle = document.getElementById("subtitle");
+      if (subtitle) subtitle.textContent = answer.subtitle;
+      this.update.apply(answer.sections);
+    } catch (error) {
+      if (error instanceof Unreachable) return;
+      showBanner("sections", `The numbers could not be brought up to date. ${sentence(error)}`);
+    } finally {
+      this.asked = performance.now();
+      this.isAsking = false;
+    }
+  }
+}
