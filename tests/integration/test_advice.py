@@ -17,7 +17,7 @@ from headrace.decide.cost.advice import advise as choose
 from headrace.decide.cost.host_speeds import HostSpeeds, add_speed
 from headrace.decide.cost.predicted_mixes import ComparedHosts, compare_hosts, remedied_mixes
 from headrace.decide.cost.price_catalogue import PriceCatalogue
-from headrace.decide.cost.run_cost import Pricing
+from headrace.decide.cost.run_cost import Pricing, run_cost
 from headrace.observe.doctor.diagnosis import diagnose
 from headrace.observe.whatif.train_steps import read_steps
 from headrace.records.reader import open_records
@@ -199,6 +199,27 @@ def test_own_prices_regions_and_clouds(recorded: Path, tmp_path: Path):
     assert "No price of g5.xlarge in nowhere is known" in refusal(tmp_path, "--region", "nowhere")
     assert "No spot price of g5.xlarge" in refusal(tmp_path, "--spot")
     assert recorded.exists()
+
+
+def test_own_rates_change_what_is_paid_and_not_what_can_be_had(recorded: Path, tmp_path: Path):
+    offered = {mix["name"] for mix in advise(tmp_path)["mixes"]}
+    (tmp_path / "short.csv").write_text("InstanceType,Price\ng5.xlarge,0.7\n")
+    for words in (
+        ("--price", "g5.xlarge=0.7"),
+        ("--price", "gpu=0.7"),
+        ("--price", "0.7"),
+        ("--prices", "short.csv"),
+        ("--prices", "short.csv", "--region", "us-east-1"),
+    ):
+        found = advise(tmp_path, *words)
+        assert found["mixes"][0]["usd_per_hour"] == 0.7
+        assert {mix["name"] for mix in found["mixes"]} == offered
+    helped = advise(tmp_path, "--price", "c5.4xlarge=0.1")
+    paid = {mix["name"]: mix["usd_per_hour"] for mix in helped["mixes"]}
+    assert paid["g5.xlarge + 2 x c5.4xlarge"] == pytest.approx(1.006 + 2 * 0.1)
+    assert "the run has no c5.huge" in refusal(tmp_path, "--price", "c5.huge=0.1")
+    pricing = Pricing(catalogue=PriceCatalogue())
+    assert compare_hosts(recorded, pricing).samples == run_cost(recorded, pricing).samples > 0
 
 
 def test_auxiliary_hosts_of_the_run_are_paid_for_and_stay(recorded: Path, tmp_path: Path):

@@ -10,7 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.errors import UsageError
-from headrace.decide.cost.price_catalogue import PriceCatalogue, old_prices, shipped_files
+from headrace.decide.cost.price_catalogue import (
+    PriceCatalogue,
+    UnknownPriceError,
+    old_prices,
+    shipped_files,
+)
 from headrace.platforms.instance_groups import instance_type
 
 HEAD = "InstanceType,Price,SpotPrice,Region,AvailabilityZone,PriceDate,Source"
@@ -44,6 +49,19 @@ def test_the_users_files_go_before_the_shipped_ones_and_rates_before_both(tmp_pa
     assert PriceCatalogue([own], {"g5.xlarge": 0.5}).find("g5.xlarge").usd_per_hour == 0.5
 
 
+def test_an_own_price_leaves_a_type_what_it_is(tmp_path: Path):
+    shipped = PriceCatalogue([]).find("g5.xlarge")
+    short = written(tmp_path, "g5.xlarge,0.9", head="InstanceType,Price")
+    for own in (PriceCatalogue([short]), PriceCatalogue([], {"g5.xlarge": 0.9})):
+        price = own.find("g5.xlarge")
+        assert price.usd_per_hour == 0.9
+        assert (price.cores, price.memory_gib) == (shipped.cores, shipped.memory_gib)
+        assert (price.accelerator, price.accelerators) == ("A10G", 1)
+    more = written(tmp_path, "g5.xlarge,0.9,8", head="InstanceType,Price,vCPUs")
+    assert PriceCatalogue([more]).find("g5.xlarge").cores == 8
+    assert PriceCatalogue([short], {"rack": 1.0}).find("rack").cores is None
+
+
 def test_files_named_by_the_environment_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HEADRACE_PRICES", str(written(tmp_path, "mine,2,,,,,")))
     assert PriceCatalogue().find("mine").usd_per_hour == 2.0
@@ -63,6 +81,23 @@ def test_accelerators_that_are_sold_apart_are_no_hosts(tmp_path: Path):
     known = PriceCatalogue([written(tmp_path, ",4.2,1.1,r,,,", "t,1,,r,,,")])
     assert known.find("t", "r").usd_per_hour == 1.0
     assert "" not in {price.instance_type for price in known.prices}
+
+
+@pytest.mark.parametrize(
+    "kind", ["a2-highgpu-1g", "a3-megagpu-8g", "a4x-highgpu-4g", "g2-standard-4"]
+)
+def test_a_host_whose_accelerators_are_sold_apart_has_no_price_without_them(
+    tmp_path: Path, kind: str
+):
+    head = "InstanceType,vCPUs,Price,AcceleratorName,AcceleratorCount"
+    apart = PriceCatalogue([written(tmp_path, f"{kind},12,0.7,,", ",,2.9,A100,1", head=head)])
+    with pytest.raises(UnknownPriceError, match="leaves out its accelerators"):
+        apart.find(kind)
+    assert PriceCatalogue([], {kind: 3.6}).find(kind).usd_per_hour == 3.6
+    whole = PriceCatalogue([written(tmp_path, f"{kind},12,3.6,A100,1", head=head)])
+    assert whole.find(kind).usd_per_hour == 3.6
+    plain = PriceCatalogue([written(tmp_path, "n1-standard-8,8,0.4,,", head=head)])
+    assert plain.find("n1-standard-8").usd_per_hour == 0.4
 
 
 @pytest.mark.parametrize(

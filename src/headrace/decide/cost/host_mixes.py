@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, Self
 
 from headrace.core.errors import UsageError
-from headrace.decide.cost.price_catalogue import Price, PriceCatalogue
+from headrace.decide.cost.price_catalogue import Price, PriceCatalogue, UnknownPriceError
 
 MixKind = Literal["as it is", "bigger host", "auxiliary hosts", "more accelerators", "more hosts"]
 MOST_AUXILIARY_HOSTS = 8
@@ -104,6 +104,7 @@ class Market:
             PricedHosts.of(price, usd)
             for price in self.catalogue.prices
             if price.cores
+            and not price.is_of_a_part
             and (usd := price.rate(spot=self.spot)) is not None
             and self.cloud in {"", cloud_of(price.instance_type)}
             and self._is_here(price)
@@ -118,9 +119,11 @@ class Market:
         return sorted(found, key=lambda group: (group.usd_per_hour, group.instance_type))
 
     def _is_here(self, price: Price) -> bool:
-        if self.region:
-            return price.region in {"", self.region}
-        return price == self.catalogue.find(price.instance_type)
+        """Whether a price is that which counts in the region."""
+        try:
+            return price == self.catalogue.find(price.instance_type, self.region)
+        except UnknownPriceError:  # it is sold elsewhere alone
+            return False
 
 
 def host_mixes(now: HostMix, market: Market) -> Iterator[HostMix]:

@@ -12,6 +12,7 @@ was not measured, and is assumed to take between nothing and a fifth of a rank's
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,9 @@ from typing import Any
 from headrace.core.errors import RecordsError, UsageError
 from headrace.decide.cost.host_mixes import HostMix, Market, PricedHosts, cloud_of, host_mixes
 from headrace.decide.cost.host_speeds import HostSpeeds
+from headrace.decide.cost.price_catalogue import UnknownPriceError
 from headrace.decide.cost.run_cost import GroupCost, Pricing, last_groups
+from headrace.decide.cost.run_use import attempt_uses
 from headrace.observe.doctor.diagnosis import OTHER_TIME_RULES, change_phrase, diagnose
 from headrace.observe.doctor.findings import Diagnosis
 from headrace.observe.whatif.measured_pipeline import measure
@@ -150,15 +153,15 @@ def compare_hosts(
     )  # fmt: skip
     mixes = list(_predicted(model, own, market))
     mixes += remedied_mixes(mixes[0], diagnose(tables))
-    samples = int(steps.rows["samples"].sum())
+    samples = sum(use.samples for _, use in attempt_uses(run))
     return ComparedHosts(run=run.name, mixes=tuple(mixes), samples=samples)
 
 
 def _own_hosts(run: Path, pricing: Pricing) -> HostMix:
     """Return the hosts of a run; raises UsageError where they train as several groups."""
     groups: dict[str, list[PricedHosts]] = {}
-    for role, group in last_groups(run, pricing):
-        groups.setdefault(role, []).append(_host_group(group))
+    for role, group in last_groups(run, pricing, candidates=True):
+        groups.setdefault(role, []).append(_host_group(group, pricing))
     training, auxiliary = groups.get(TRAINING, []), groups.get(AUXILIARY, [])
     if len(training) != 1:
         raise UsageError(
@@ -169,13 +172,18 @@ def _own_hosts(run: Path, pricing: Pricing) -> HostMix:
     )
 
 
-def _host_group(group: GroupCost) -> PricedHosts:
-    if group.price is not None:
-        found = PricedHosts.of(group.price, group.usd_per_hour)
-    else:
+def _host_group(group: GroupCost, pricing: Pricing) -> PricedHosts:
+    """Return a group's hosts; of one with a rate of its own the type says what they are."""
+    price = group.price
+    if price is None and group.instance_type:
+        with suppress(UnknownPriceError):
+            price = pricing.catalogue.find(group.instance_type, pricing.region)
+    if price is None:
         found = PricedHosts(
             instance_type=group.instance_type, hosts=1, usd_per_hour=group.usd_per_hour
         )
+    else:
+        found = PricedHosts.of(price, group.usd_per_hour)
     return replace(found, hosts=group.hosts)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import csv
 import difflib
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
@@ -28,6 +29,13 @@ _NEEDED = ("InstanceType", "Price")
 _IGNORED = ("Arch", "DeviceMemoryGiB", "CapacityBlockPrice")  # of skypilot-catalog's
 _CATALOGUES = Path(__file__).with_name("catalogues")
 _OWN = "own rate"
+_WITH_ACCELERATORS = re.compile(r"(a\d+x?|g\d+)-")
+"""Of Google Cloud: types that have them. In skypilot-catalog's files an accelerator is a row of its
+own, without an instance type, whose price comes on top of the host's."""
+
+
+_Layer = dict[str, dict[str, "Price"]]
+"""The prices of one origin, by type and region."""
 
 
 class UnknownPriceError(UsageError):
@@ -49,6 +57,13 @@ class Price:
     day: date | None = None  # of the price; None: unknown
     source: str = ""
     catalogue: str = ""  # the file's name without its suffix, or where a rate was given
+
+    @property
+    def is_of_a_part(self) -> bool:
+        """Whether it leaves out the accelerators that the type has, which are priced apart."""
+        return bool(_WITH_ACCELERATORS.match(self.instance_type)) and not (
+            self.accelerator or self.catalogue == _OWN
+        )
 
     def age_days(self, today: date) -> int | None:
         """Return how old the price is; None if its day is unknown."""
@@ -79,7 +94,7 @@ class PriceCatalogue:
             *(list(_read_prices(file, needs_source=False)) for file in own),
             [each for file in shipped_files() for each in _read_prices(file, needs_source=True)],
         ]
-        self._layers = [_by_type(layer) for layer in layers]
+        self._layers = _with_hardware([_by_type(layer) for layer in layers])
 
     @property
     def prices(self) -> tuple[Price, ...]:
@@ -101,6 +116,11 @@ class PriceCatalogue:
             wanted = (region, "") if region else ("", *USUAL_REGIONS, *sorted(regions))
             price = next((regions[each] for each in wanted if each in regions), None)
             if price is not None:
+                if price.is_of_a_part:
+                    raise UnknownPriceError(
+                        f"The price of {instance_type} in {price.catalogue} leaves out its "
+                        f"accelerators, which are sold apart there. {self._how(instance_type)}"
+                    )
                 return price
         raise UnknownPriceError(self._unknown(instance_type, region))
 
@@ -108,16 +128,19 @@ class PriceCatalogue:
         regions = sorted(
             {each.region for each in self.prices if each.instance_type == instance_type}
         )
-        how = (
-            f"Give one with --price {instance_type}=USD_AN_HOUR, or in a CSV file with the columns "
-            "InstanceType and Price that HEADRACE_PRICES or --prices names."
-        )
+        how = self._how(instance_type)
         if regions:
             return (
                 f"No price of {instance_type} in {region} is known, but in {', '.join(regions)}. "
                 f"{how}"
             )
         return f"No price of {instance_type} is known.{self._nearest(instance_type)} {how}"
+
+    def _how(self, instance_type: str) -> str:
+        return (
+            f"Give one with --price {instance_type}=USD_AN_HOUR, or in a CSV file with the columns "
+            "InstanceType and Price that HEADRACE_PRICES or --prices names."
+        )
 
     def _nearest(self, instance_type: str) -> str:
         known = {each.instance_type for each in self.prices}
@@ -157,7 +180,38 @@ def _own_rate(instance_type: str, usd_per_hour: float) -> Price:
     )  # fmt: skip
 
 
-def _by_type(prices: Iterable[Price]) -> dict[str, dict[str, Price]]:
+def _with_hardware(layers: Sequence[_Layer]) -> list[_Layer]:
+    """Return layers of prices that have what a host of a type is from the layers below.
+
+    An own rate says what is paid for a type, and nothing of its cores or accelerators.
+    """
+    found: list[_Layer] = []
+    known: dict[str, Price] = {}  # a price of each type in the layers below
+    for layer in reversed(layers):
+        completed = {
+            name: {
+                region: _completed(price, known[name]) if name in known else price
+                for region, price in regions.items()
+            }
+            for name, regions in layer.items()
+        }
+        found.insert(0, completed)
+        known |= {name: next(iter(regions.values())) for name, regions in completed.items()}
+    return found
+
+
+def _completed(price: Price, other: Price) -> Price:
+    has_accelerator = bool(price.accelerator)
+    return replace(
+        price,
+        cores=other.cores if price.cores is None else price.cores,
+        memory_gib=other.memory_gib if price.memory_gib is None else price.memory_gib,
+        accelerator=price.accelerator if has_accelerator else other.accelerator,
+        accelerators=price.accelerators if has_accelerator else other.accelerators,
+    )
+
+
+def _by_type(prices: Iterable[Price]) -> _Layer:
     """Return the prices by type and region: of several zones the cheapest one."""
     found: dict[str, dict[str, Price]] = {}
     for price in prices:

@@ -9,7 +9,7 @@ over the ranks. What failed attempts cost is a figure of its own: samples may be
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -192,8 +192,13 @@ def run_cost(
     )
 
 
-def last_groups(run: Path, pricing: Pricing) -> list[tuple[str, GroupCost]]:
-    """Return (role, group) of a run's last attempt; raises as `run_cost` does."""
+def last_groups(
+    run: Path, pricing: Pricing, *, candidates: bool = False
+) -> list[tuple[str, GroupCost]]:
+    """Return (role, group) of a run's last attempt; raises as `run_cost` does.
+
+    With `candidates` rates may be given for types of hosts that the run does not have, too.
+    """
     uses = list(attempt_uses(run, training=False))
     if not uses:
         raise RecordsError(f"{run} has no attempt: nothing was started there.")
@@ -202,7 +207,8 @@ def last_groups(run: Path, pricing: Pricing) -> list[tuple[str, GroupCost]]:
         (str(group["role"]), _group_cost(group, use, pricing, {}))
         for group in _groups(run, attempt)
     ]
-    _check_names(pricing, [group for _, group in found])
+    types = {each.instance_type for each in pricing.catalogue.prices if each.cores}
+    _check_names(pricing, [group for _, group in found], types if candidates else frozenset())
     return found
 
 
@@ -215,7 +221,9 @@ def _added(paid: Sequence[Sequence[GroupCost]]) -> tuple[GroupCost, ...]:
     return tuple(found.values())
 
 
-def _check_names(pricing: Pricing, groups: Sequence[GroupCost]) -> None:
+def _check_names(
+    pricing: Pricing, groups: Sequence[GroupCost], candidates: Collection[str] = ()
+) -> None:
     """Raise UsageError where a rate or a type was given for what the run does not have."""
     names = {"", *(group.name for group in groups)}
     types = {group.instance_type for group in groups}
@@ -223,7 +231,7 @@ def _check_names(pricing: Pricing, groups: Sequence[GroupCost]) -> None:
         ("--price", pricing.rates, names | types), ("--instance-type", pricing.types, names)
     ):  # fmt: skip
         for name in given:
-            if name not in known:
+            if name not in known and not (flag == "--price" and name in candidates):
                 there = ", ".join(sorted(known - {""}))
                 raise UsageError(f"{flag} {name}=...: the run has no {name}, but {there}.")
 
