@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import shutil
@@ -10,8 +11,11 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from decimal import Decimal
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import mlflow
@@ -19,14 +23,17 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from google.protobuf.timestamp_pb2 import Timestamp
 from mlflow import MlflowClient
 from mlflow.entities import Run
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from headrace import HeadraceError, experiments
+from headrace import HeadraceError, experiments, vertex
 from headrace.decide.experiments import spool_sender as sender_module
 from headrace.decide.experiments.run_target import RunTarget, database_uri, shown_uri
 from headrace.decide.experiments.spool import Entry, SpoolWriter
 from headrace.decide.experiments.spool_sender import SpoolInUseError, SpoolSender
+from headrace.records.run_folder import open_run_folder
 from jobs import clean_environment, eventually, run_here
 from services.mlflow_server import free_port, history, mlflow_server
 from services.mlflow_server import run_of as run_in
@@ -122,6 +129,10 @@ def test_a_run_goes_on_where_it_ended_and_a_name_counts_once(runs: Path):
             experiments.start_run("other")
     with pytest.raises(HeadraceError, match=r"There is a run 'base' already.*resume=True"):
         experiments.start_run("base")
+    untracked = open_run_folder(run_dir=runs / "untracked", name=None, script="t.py")
+    untracked.start_attempt(command=["headrace", "run", "t.py"], argv=["t.py"], world_size=1)
+    with pytest.raises(HeadraceError, match="untracked is a run of `headrace run`"):
+        experiments.start_run("untracked")
     with pytest.raises(RuntimeError), experiments.start_run("base", resume=True):  # noqa: PT012
         experiments.log_time_series_metrics({"loss": 0.5})
         raise RuntimeError
@@ -221,13 +232,16 @@ def test_what_mlflow_would_refuse_is_said_and_the_rest_arrives(
         runs, params(lr="0.1", text="x" * 10_000), params(lr="0.2", file="a\udcff"),
         metrics(0, loss=math.nan), metrics(1, loss=math.nan), metrics(2, loss=math.inf), odd,
         metrics(2**63, far=1.0), metrics(3, loss=1.0),
+        {"kind": "summary", "at_ms": 9, "values": {"best": math.nan}},
         {"kind": "tags", "at_ms": 1, "values": {"groups": "g" * 20_000}},
     )  # fmt: skip
     sending.send()
     assert sending.is_complete
     said = capsys.readouterr().err
     assert said.count("metric loss is NaN at step 0") == 1
-    assert said.count("NaN") == 1
+    assert said.count("metric best is NaN") == 1
+    assert said.count("metric loss is infinite at step 2") == 1
+    assert said.count("NaN") == 2
     assert "param lr stays '0.1'" in said
     assert "param text has 10000 characters" in said
     assert "series 'acc@1' is called 'acc_1' in MLflow" in said
@@ -257,6 +271,35 @@ def test_a_series_and_a_number_of_one_name_are_two_metrics(runs: Path):
     frame = experiments.get_experiment_df()
     assert frame["time_series_metric.loss"].tolist() == [4.0]
     assert frame["metric.loss"].tolist() == [99.0]
+    assert frame["time_series_metric.best"].tolist() == [0.5]
+    assert [name for name in frame if "/" in name] == []
+    assert read.get_time_series_data_frame()["best"].dropna().tolist() == [0.5]
+
+
+def test_in_tensorboard_a_number_is_no_point_of_the_series_of_its_name(runs: Path):
+    with experiments.start_run("base"):
+        experiments.log_metrics({"best": 1.0})
+        for step in range(1, 4):
+            experiments.log_time_series_metrics({"accuracy": step / 10, "best": 0.5}, step=step)
+        experiments.log_metrics({"accuracy": 0.95})
+    shown = EventAccumulator(str(runs / "base" / "tensorboard"))
+    shown.Reload()
+    points = {tag: [each.step for each in shown.Scalars(tag)] for tag in shown.Tags()["scalars"]}
+    assert points == {
+        "best": [0], "series/best": [1, 2, 3], "accuracy": [1, 2, 3], "summary/accuracy": [0],
+    }  # fmt: skip
+
+
+def test_a_points_time_may_be_what_vertex_and_python_have(runs: Path):
+    at_s = 1_700_000_000.25
+    stamp = Timestamp()
+    stamp.FromMilliseconds(round(at_s * 1000))
+    with experiments.start_run("base"):
+        for step, wall_time in enumerate((at_s, datetime.fromtimestamp(at_s, tz=UTC), stamp)):
+            experiments.log_time_series_metrics({"loss": 1.0}, step=step, wall_time=wall_time)
+    frame = experiments.ExperimentRun("base").get_time_series_data_frame()
+    assert {moment.timestamp() for moment in frame["wall_time"]} == {at_s}
+    assert vertex.Experiment.get_or_create(EXPERIMENT).get_data_frame()["run_name"][0] == "base"
 
 
 def test_many_numbers_of_a_run_leave_the_list_of_runs_readable(runs: Path):
@@ -402,6 +445,15 @@ if sys.argv[2] == "wait":
     sys.stdin.read()
 if sys.argv[2] == "fail":
     raise ValueError
+if sys.argv[2] == "exit":
+    sys.exit("it cannot go on")
+if sys.argv[2] == "exit with 0":
+    sys.exit(0)
+if sys.argv[2] == "go on":
+    try:
+        sys.exit(3)
+    except SystemExit:
+        experiments.log_params({"lr": 1})
 if sys.argv[2] == "end":
     experiments.end_run()
 """
@@ -447,7 +499,13 @@ def test_two_scripts_at_once_make_one_database_and_one_experiment(tmp_path: Path
         assert history(client, run, "loss") == [(step, step) for step in range(200)]
 
 
-@pytest.mark.parametrize(("then", "status"), [("stop", "FINISHED"), ("fail", "FAILED")])
+@pytest.mark.parametrize(
+    ("then", "status"),
+    [
+        ("stop", "FINISHED"), ("fail", "FAILED"), ("exit", "FAILED"), ("exit with 0", "FINISHED"),
+        ("go on", "FINISHED"),
+    ],
+)  # fmt: skip
 def test_a_script_that_only_ends_has_logged_all(runs: Path, then: str, status: str):
     process = logging_process(runs, "base", then)
     process.communicate(timeout=180)
@@ -504,6 +562,46 @@ def test_runs_are_listed_shown_and_exported(runs: Path, tmp_path: Path):
         assert frame["time_series_metric.loss"].tolist() == [1.5, 1.5]
     assert run_here(tmp_path, "runs", "export").returncode == 2
     assert run_here(tmp_path, "runs", "show", "c").returncode == 2
+
+
+def test_numbers_that_json_has_none_for_are_null(runs: Path, tmp_path: Path):
+    values = {"bad": math.nan, "good": 1.0}
+    sender(runs, {"kind": "summary", "at_ms": 9, "values": values}).send()
+    shown = run_here(tmp_path, "runs", "show", "base", "--json").stdout
+    assert json.loads(shown, parse_constant=pytest.fail)["metrics"] == {"bad": None, "good": 1.0}
+
+
+class Busy(BaseHTTPRequestHandler):
+    """A tracking server that is overloaded; it counts the requests."""
+
+    asked = 0
+
+    def do_GET(self) -> None:
+        type(self).asked += 1
+        self.send_error(503)
+
+    do_POST = do_GET  # noqa: N815 - as above
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_busy_server_is_asked_once_more_and_the_settings_of_mlflow_stay(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for name in ("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "MLFLOW_HTTP_REQUEST_TIMEOUT"):
+        monkeypatch.delenv(name, raising=False)
+    before = dict(os.environ)
+    Busy.asked = 0
+    with ThreadingHTTPServer(("127.0.0.1", 0), Busy) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        uri = f"http://127.0.0.1:{server.server_port}"
+        experiments.init(experiment=EXPERIMENT, tracking_uri=uri)
+        with pytest.raises(HeadraceError, match="cannot be used now"):
+            experiments.get_experiment_df()
+        server.shutdown()
+    assert Busy.asked == 2
+    assert dict(os.environ) == before
 
 
 def test_signals_do_not_reach_the_sender(runs: Path):

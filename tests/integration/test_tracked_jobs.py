@@ -76,13 +76,52 @@ def test_a_job_of_two_ranks_is_one_run_with_what_they_print_log_and_take(folder:
     assert names == ["second", "second"]
     metrics = tracked.data.metrics
     diagnosis = json.loads((folder / "runs" / "base" / "diagnosis.json").read_text())
-    assert metrics["step_ms"] == pytest.approx(diagnosis["verdict"]["step_ms"], abs=1e-4)
-    assert metrics["exit_code"] == 0
+    assert metrics["job.step_ms"] == pytest.approx(diagnosis["verdict"]["step_ms"], abs=1e-4)
+    assert metrics["job.exit_code"] == 0
     assert {each.path for each in client.list_artifacts(tracked.info.run_id)} == {
         "diagnosis.json", "report.html",
     }  # fmt: skip
     steps = open_run(folder / "runs" / "base").steps
     assert (steps["kind"] == "train").sum() == 80
+
+
+LOGS_OUR_NAMES = """
+import mlflow
+import torch
+from headrace import experiments
+from torch.utils.data import DataLoader, TensorDataset
+
+net = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for (batch,) in DataLoader(TensorDataset(torch.randn(320, 4)), batch_size=8):
+    net(batch).square().mean().backward()
+    optimizer.step()
+experiments.log_metrics({"steps": 1000, "step_ms": -1.5, "exit_code": 5, "mine": 2})
+for step in range(3):
+    mlflow.log_metric("samples_per_s", -1 - step, step=step)
+"""
+
+
+def test_a_scripts_metrics_of_our_names_are_its_own_and_ours_stay_what_was_measured(folder: Path):
+    (folder / "own.py").write_text(LOGS_OUR_NAMES)
+    ended = job(folder, "--name", "base", "own.py")
+    assert ended.returncode == 0, ended.stderr
+    _, tracked = run_of(folder, "base", "own")
+    assert tracked.data.metrics.items() >= {"steps": 1000, "samples_per_s": -3, "mine": 2}.items()
+    shown = headrace("runs", "show", "base", "--json")
+    found = json.loads(subprocess.run(shown, cwd=folder, stdout=subprocess.PIPE, check=True).stdout)
+    metrics = found["metrics"]
+    own = {"script.steps": 1000, "script.step_ms": -1.5, "script.exit_code": 5, "mine": 2}
+    assert metrics.items() >= own.items()
+    assert metrics["exit_code"] == 0
+    assert min(metrics["step_ms"], metrics["samples_per_s"], metrics["steps"]) > 0
+    assert found["time_series"]["samples_per_s"] == -3
+    shown = EventAccumulator(str(folder / "runs" / "base" / "tensorboard"))
+    shown.Reload()
+    points = [(each.step, each.value) for each in shown.Scalars("samples_per_s")]
+    assert points == [(0, -1), (1, -2), (2, -3)]
+    assert [each.value for each in shown.Scalars("step_ms")] == [-1.5]
+    assert shown.Scalars("job.step_ms")[0].value > 0
 
 
 def test_a_restart_goes_on_with_the_run_of_the_attempt_before_unless_it_was_deleted(folder: Path):
@@ -92,13 +131,13 @@ def test_a_restart_goes_on_with_the_run_of_the_attempt_before_unless_it_was_dele
     failed = run(folder, *words, "--mlflow", "--lr", "0.1", "--fail", **own)
     assert failed.returncode == 3
     _, before = run_of(folder, "base", "mine")
-    assert (before.info.status, before.data.metrics["exit_code"]) == ("FAILED", 3)
+    assert (before.info.status, before.data.metrics["job.exit_code"]) == ("FAILED", 3)
     changed = run(folder, *words, "--mlflow", "--lr", "0.2", **own)
     assert changed.returncode == 0, changed.stderr
     assert "param lr stays as an attempt before has logged it, not 0.2" in changed.stderr
     client, after = run_of(folder, "base", "mine")
     assert after.info.run_id == before.info.run_id
-    assert (after.info.status, after.data.metrics["exit_code"]) == ("FINISHED", 0)
+    assert (after.info.status, after.data.metrics["job.exit_code"]) == ("FINISHED", 0)
     assert after.data.tags["headrace.attempt"] == "2"
     assert after.data.params["lr"] == "0.1"
     assert history(client, after, "seen.rank0") == [
@@ -177,7 +216,8 @@ def test_what_a_script_writes_for_tensorboard_is_in_mlflow_and_in_the_runs_event
     shown = EventAccumulator(str(folder / "runs" / "base" / "tensorboard"))
     shown.Reload()
     scalars = shown.Tags()["scalars"]
-    assert {"loss", "val/loss", "phase_ms/backward", "step_ms", "data_wait_share"} <= set(scalars)
+    assert {"loss", "val/loss", "phase_ms/backward"} <= set(scalars)
+    assert {"job.step_ms", "job.data_wait_share"} <= set(scalars)
     losses = [(each.step, each.value) for each in shown.Scalars("loss")]
     assert losses == [(step, step / 2) for step in range(40)]
     phases = [name for name in scalars if name.startswith("phase_ms/") and name != "phase_ms/all"]

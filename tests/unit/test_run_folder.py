@@ -28,6 +28,17 @@ def start(folder):
     return folder.start_attempt(command=["headrace", "run", "t.py"], argv=["t.py"], world_size=2)
 
 
+def test_a_name_that_another_job_has_is_said():
+    folder = open_run_folder(run_dir=None, name="base", script="t.py")
+    said = []
+    for script in ("t.py", "here/t.py", "other.py"):
+        attempt = folder.start_attempt(command=["headrace"], argv=[script], world_size=1)
+        folder.end_attempt(attempt.number, 0)
+        said.append(folder.other_job(attempt))
+    assert said[:2] == ["", ""]
+    assert "base is a run of t.py, and other.py is its attempt 3" in said[2]
+
+
 def test_an_attempt_is_reported_from_its_start_to_its_end():
     folder = open_run_folder(run_dir=None, name="base", script="t.py")
     attempt = start(folder)

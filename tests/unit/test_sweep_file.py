@@ -142,6 +142,8 @@ def test_a_dotted_key_reaches_into_a_channel(tmp_path: Path):
     [
         (JOB, r"it has no table \[sweep.grid\]"),
         (JOB + "[sweep]\n", "sweep.grid is empty"),
+        (JOB + "[sweep]\ngrid = 5\n", "sweep.grid: 5 is no table of lists"),
+        (JOB + '[sweep]\ngrid = ["File"]\n', r"sweep.grid: \['File'\] is no table of lists"),
         (JOB + "[sweep]\ngird = {}\n", "gird.*grid"),
         (JOB + "[sweep.grid]\n", "sweep.grid is empty"),
         (JOB + "[sweep.grid]\ninput_mode = []\n", "sweep.grid.input_mode: .*give a list"),

@@ -232,6 +232,8 @@ def _start_attempt(
     )
     begin_tracking(folder, attempt, job.run)
     print_status(f"run folder {folder.path}")
+    if other := folder.other_job(attempt):
+        print_status(other)
     return folder, attempt
 
 

@@ -188,6 +188,8 @@ def _start_attempt(
     os.set_inheritable(announce_fd, False)
     env.RUN_DIR.set(str(folder.path))
     print_status(f"run folder {folder.path}")
+    if other := folder.other_job(attempt):
+        print_status(other)
     return folder, attempt
 
 

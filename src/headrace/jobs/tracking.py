@@ -12,7 +12,7 @@ import signal
 import socket
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -24,8 +24,9 @@ from headrace.core.errors import HeadraceError
 from headrace.core.process.sidecar import RestartedSidecar
 from headrace.decide.experiments.experiment_run import SENDER, unsent_message
 from headrace.decide.experiments.run_target import (
+    ARGUMENT_PREFIX,
     ELSEWHERE,
-    JOB_PREFIXES,
+    JOB_PREFIX,
     TARGET_FILE,
     RunTarget,
     tracking_uri,
@@ -115,12 +116,14 @@ def _target(folder: RunFolder, attempt: Attempt, options: RunOptions, uri: str |
 def _first_entries(folder: RunFolder, attempt: Attempt) -> Iterator[Entry]:
     at_ms = now_ms()
     yield {"kind": "status", "at_ms": at_ms, "status": RUNNING}
-    of_arguments, of_job = JOB_PREFIXES
-    params = {f"{of_job}script": attempt.argv[0], f"{of_job}world_size": str(attempt.world_size)}
+    params = {
+        f"{JOB_PREFIX}script": attempt.argv[0],
+        f"{JOB_PREFIX}world_size": str(attempt.world_size),
+    }
     arguments = attempt_params(attempt)
-    params |= {f"{of_arguments}{name}": value for name, value in arguments.items()}
+    params |= {f"{ARGUMENT_PREFIX}{name}": value for name, value in arguments.items()}
     settings = request_settings(attempt.asked)
-    params |= {f"{of_job}{name}": value for name, value in settings.items()}
+    params |= {f"{JOB_PREFIX}{name}": value for name, value in settings.items()}
     yield {"kind": "params", "at_ms": at_ms, "values": params}
     tags = {
         "mlflow.source.name": attempt.argv[0],
@@ -194,7 +197,7 @@ def _measured(folder: RunFolder, data: PageData) -> Iterator[Entry]:
     at_ms = now_ms()
     verdict = {"headrace.verdict": data.diagnosis.verdict.sentence}
     yield {"kind": "tags", "at_ms": at_ms, "values": verdict}
-    yield {"kind": "summary", "at_ms": at_ms, "values": run_metrics(data)}
+    yield _numbers(at_ms, run_metrics(data))
     for step, ended_ms, phases in phase_series(data):
         yield {"kind": "metrics", "at_ms": ended_ms, "step": step, "values": phases}
     for name in ("diagnosis.json", "report.html"):
@@ -203,7 +206,13 @@ def _measured(folder: RunFolder, data: PageData) -> Iterator[Entry]:
             yield {"kind": "artifact", "at_ms": at_ms, "path": str(file), "folder": ""}
 
 
+def _numbers(at_ms: int, values: Mapping[str, float]) -> Entry:
+    """Return numbers about the job, under names that a script's own metrics do not have."""
+    named = {f"{JOB_PREFIX}{name}": value for name, value in values.items()}
+    return {"kind": "summary", "at_ms": at_ms, "values": named}
+
+
 def _end(exit_code: int, at_ms: int) -> Iterator[Entry]:
-    yield {"kind": "summary", "at_ms": at_ms, "values": {"exit_code": exit_code}}
+    yield _numbers(at_ms, {"exit_code": exit_code})
     status = "FINISHED" if exit_code == 0 else "KILLED" if exit_code in _STOPPED else "FAILED"
     yield {"kind": "status", "at_ms": at_ms, "status": status}

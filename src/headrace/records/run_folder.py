@@ -196,6 +196,22 @@ class RunFolder:
         if is_run_locked(self.path) or running not in (None, launcher or os.getpid()):
             raise _already_running(self.path, last)
 
+    def other_job(self, attempt: Attempt) -> str:
+        """Return a sentence about an attempt of another script than the one before; "" of others.
+
+        Such attempts are one run, whose records, checkpoints and metrics are taken together.
+        """
+        before = [each for each in self.attempts() if each.number < attempt.number]
+        if not before:
+            return ""
+        scripts = [Path(each.argv[0]).name if each.argv else "" for each in (before[-1], attempt)]
+        if scripts[0] == scripts[1] or "" in scripts:
+            return ""
+        return (
+            f"{self.path.name} is a run of {scripts[0]}, and {scripts[1]} is its attempt "
+            f"{attempt.number}: for a run of its own give it another --name or --run-dir"
+        )
+
     def start_attempt(
         self,
         *,

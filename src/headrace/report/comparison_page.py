@@ -17,6 +17,7 @@ from headrace.decide.experiments.metric_curves import (
     RunCurves,
     read_run_curves,
 )
+from headrace.decide.experiments.run_target import JOB_PREFIX
 from headrace.observe.whatif.tables import CachedTables
 from headrace.platforms.instance_groups import AUXILIARY, TRAINING
 from headrace.records.reader import open_records
@@ -151,8 +152,10 @@ def _phases_section(data: ComparisonData) -> Section:
 
 
 def _metrics_section(data: ComparisonData) -> Section | None:
+    # The phases have a section of their own.
+    phases = ("phase", f"{JOB_PREFIX}phase")
     names = sorted(
-        {name for each in data.curves for name in each.last if not name.startswith("phase")}
+        {name for each in data.curves for name in each.last if not name.startswith(phases)}
     )
     if not names:
         return None

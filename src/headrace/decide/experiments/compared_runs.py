@@ -34,6 +34,7 @@ class ComparedRun:
         settings: Those in which any of the runs differs from the first, by name.
         utilisation: How busy its hosts were, by their role.
         cost: None where prices are not known.
+        comparison: With the first run; None of the first itself.
         folder: The run's.
     """
 
@@ -48,6 +49,7 @@ class ComparedRun:
     settings: dict[str, str]
     utilisation: Mapping[str, Utilisation]
     cost: RunCost | None
+    comparison: Comparison | None = field(repr=False)
     folder: Path = field(repr=False)
 
     @property
@@ -86,10 +88,13 @@ def compared_runs(folders: Sequence[Path]) -> list[ComparedRun]:
     settings = _settings(comparisons)
     found = []
     speeds = _speeds(comparisons)
-    for name, folder, each, speed in zip(_names(folders), folders, tables, speeds, strict=True):
+    with_first = (None, *comparisons)
+    for name, folder, each, speed, comparison in zip(
+        _names(folders), folders, tables, speeds, with_first, strict=True
+    ):
         found.append(
             ComparedRun(
-                name=name, folder=folder, settings=next(settings),
+                name=name, folder=folder, settings=next(settings), comparison=comparison,
                 utilisation=utilisation_in(each), cost=_known_cost(folder), **speed,
             )
         )  # fmt: skip

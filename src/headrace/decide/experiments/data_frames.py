@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from headrace.core.errors import UsageError, did_you_mean
 from headrace.core.files import write_atomically, write_text_atomically
 from headrace.decide.experiments.entry_batch import SUMMARY_TAG
-from headrace.decide.experiments.run_target import JOB_PREFIXES, shown_uri
+from headrace.decide.experiments.run_target import ARGUMENT_PREFIX, JOB_PREFIX, shown_uri
 from headrace.decide.experiments.spool_sender import RUN_TYPE_TAG
 from headrace.decide.experiments.stored_runs import StoredRun, stored_runs
 from headrace.decide.experiments.tracking_store import TrackingStore
@@ -31,8 +31,11 @@ class TrackedRun:
     """A run as MLflow has it.
 
     Attributes:
-        metrics: Numbers of which only the last counts; of runs that others made, none.
+        metrics: Numbers of which only the last counts: those that `headrace run` measured, and
+            the script's, as `script.NAME` where it logged one of these; of runs that others made,
+            none.
         time_series: Metrics that are time series, each with its last value.
+        stored_names: Their names in MLflow, where a number may have a name that was given to both.
         tags: Its tags, MLflow's own among them.
     """
 
@@ -47,12 +50,14 @@ class TrackedRun:
     metrics: dict[str, float]
     time_series: dict[str, float]
     tags: dict[str, str]
+    stored_names: dict[str, str] = field(repr=False)
     uri: str = field(repr=False)
 
     @classmethod
     def of(cls, uri: str, run: StoredRun) -> Self:
         """Return a run of the store at a tracking URI."""
         summary = _summary_names(run.tags)
+        series = {_series_name(n, summary): n for n in run.metrics if n not in summary}
         return cls(
             experiment=run.experiment,
             name=run.name,
@@ -62,8 +67,9 @@ class TrackedRun:
             started_ms=run.started_ms,
             ended_ms=run.ended_ms,
             params=_params(run.params),
-            metrics={n.removeprefix("summary/"): v for n, v in run.metrics.items() if n in summary},
-            time_series={name: v for name, v in run.metrics.items() if name not in summary},
+            metrics=_numbers({n: v for n, v in run.metrics.items() if n in summary}),
+            time_series={name: run.metrics[each] for name, each in series.items()},
+            stored_names=series,
             tags=run.tags,
             uri=uri,
         )
@@ -86,7 +92,7 @@ class TrackedRun:
 
     def to_json(self) -> dict[str, Any]:
         """Return all of it as JSON."""
-        names = [each.name for each in fields(self) if each.name != "uri"]
+        names = [each.name for each in fields(self) if each.repr]
         return {name: getattr(self, name) for name in names}
 
     def row(self, *, include_time_series: bool) -> dict[str, Any]:
@@ -110,7 +116,8 @@ class TrackedRun:
         store = TrackingStore(self.uri)
         columns, times = {}, pd.Series(dtype="int64")
         for name in sorted(self.time_series):
-            points = pd.DataFrame(store.history(self.run_id, name), columns=["step", "at_ms", name])
+            history = store.history(self.run_id, self.stored_names[name])
+            points = pd.DataFrame(history, columns=["step", "at_ms", name])
             points = points.sort_values("at_ms", kind="stable").drop_duplicates("step", keep="last")
             points = points.set_index("step")
             columns[name] = points[name]
@@ -131,11 +138,32 @@ def _summary_names(tags: Mapping[str, str]) -> set[str]:
     return found
 
 
+def _series_name(stored: str, summary: set[str]) -> str:
+    """Return the name that a series was given: see `EntryBatch`."""
+    given = stored.removeprefix("series/")
+    return given if given in summary else stored
+
+
+def _numbers(stored: Mapping[str, float]) -> dict[str, float]:
+    """Return numbers under the names that they were given, `headrace run`'s before all others."""
+    found = {
+        name.removeprefix(JOB_PREFIX): value
+        for name, value in stored.items()
+        if name.startswith(JOB_PREFIX)
+    }
+    for name, value in stored.items():
+        if not name.startswith(JOB_PREFIX):
+            given = name.removeprefix("summary/")
+            found[f"script.{given}" if given in found else given] = value
+    return found
+
+
 def _params(given: Mapping[str, str]) -> dict[str, str]:
     """Return params, those that `headrace run` knows under their own names where these are free."""
-    found = {name: value for name, value in given.items() if not name.startswith(JOB_PREFIXES)}
+    prefixes = ARGUMENT_PREFIX, JOB_PREFIX
+    found = {name: value for name, value in given.items() if not name.startswith(prefixes)}
     for name, value in given.items():
-        if name.startswith(JOB_PREFIXES):
+        if name.startswith(prefixes):
             found.setdefault(name.partition(".")[2], value)
     return found
 

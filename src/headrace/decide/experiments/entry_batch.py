@@ -6,6 +6,7 @@ What it would refuse is changed, and that is said.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -82,6 +83,7 @@ class EntryBatch:
             at_ms = max(entry["at_ms"], self._state.summary.get(name, 0) + 1)
             self._state.summary[name] = at_ms
             self.batch.metrics.append((name, value, at_ms, 0))
+            self._report_odd(name, value)
         if set(self._state.summary) != before:
             for number, names in enumerate(_lists(sorted(self._state.summary))):
                 self.batch.tags[f"{SUMMARY_TAG}.{number}" if number else SUMMARY_TAG] = names
@@ -93,8 +95,13 @@ class EntryBatch:
             step = last + 1 if entry["step"] is None else entry["step"]
             self._state.steps[name] = max(step, last)
             self.batch.metrics.append((name, value, entry["at_ms"], step))
-            if value != value:  # noqa: PLR0124 - NaN is not equal to itself
-                self._report(f"metric {name} is NaN at step {step}")
+            self._report_odd(name, value, f" at step {step}")
+
+    def _report_odd(self, name: str, value: float, where: str = "") -> None:
+        if math.isnan(value):
+            self._report(f"metric {name} is NaN{where}")
+        elif math.isinf(value):
+            self._report(f"metric {name} is infinite{where}: databases have 1.8e308 in its place")
 
     def _add_param(self, name: str, value: str) -> None:
         """Add a param: its beginning if it is too long, as its whole is an artifact."""

@@ -7,6 +7,7 @@ import numbers
 import pickle
 import sys
 from collections.abc import Mapping
+from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,7 @@ class LoggedRun:
         self._add({"kind": "summary", "at_ms": now_ms(), "values": values})
 
     def log_time_series_metrics(
-        self, metrics: Mapping[str, Any], step: int | None = None, wall_time: float | None = None
+        self, metrics: Mapping[str, Any], step: int | None = None, wall_time: Any = None
     ) -> None:
         """Log a point of time series.
 
@@ -79,7 +80,7 @@ class LoggedRun:
             metrics: Numbers by name: Python's, NumPy's, or tensors of one element. One on a device
                 is copied there and read later, so that the device is not waited for.
             step: Of all of them; None: one more than the last of each.
-            wall_time: In seconds since 1970; None: now.
+            wall_time: In seconds since 1970, a datetime or Vertex's Timestamp; None: now.
         """
         at_ms = now_ms() if wall_time is None else _as_ms(wall_time)
         if step is not None and type(step) is not int:
@@ -212,9 +213,12 @@ def _numbers(metrics: Any) -> dict[str, Any]:
 
 
 def _as_ms(wall_time: Any) -> int:
-    """Return a time in seconds in ms; raises UsageError."""
+    """Return a time in ms: seconds, a datetime or Vertex's Timestamp; raises UsageError."""
     try:
-        return round(float(wall_time) * 1000)
+        if hasattr(wall_time, "ToMilliseconds"):
+            return int(wall_time.ToMilliseconds())
+        seconds = wall_time.timestamp() if isinstance(wall_time, datetime) else wall_time
+        return round(float(seconds) * 1000)
     except (TypeError, ValueError, OverflowError) as error:
         raise UsageError(f"wall_time {wall_time!r}: {error}.") from error
 

@@ -14,8 +14,8 @@ from headrace.core.files import write_text_atomically
 TARGET_FILE, SENT_FILE = "target.json", "sent.json"
 """Files of a spool: this, and how much of it MLflow has."""
 DATABASE_FILE = "mlflow.db"
-JOB_PREFIXES = ("argument.", "job.")
-"""Of params that `headrace run` knows: a script may log the same arguments, in its own way."""
+ARGUMENT_PREFIX, JOB_PREFIX = "argument.", "job."
+"""Of params and numbers that `headrace run` knows: a script may log the same, in its own way."""
 ELSEWHERE = ""
 """The tracking URI of a run whose spool is on another machine."""
 _SQLITE = "sqlite:///"

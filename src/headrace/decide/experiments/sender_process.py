@@ -75,6 +75,15 @@ class _Sender:
             self._writes_log = False
             print_status(f"TensorBoard gets no event file of the run: {error}")
 
+    def write_what_others_logged(self) -> None:
+        """Have TensorBoard show what the script logged by MLflow itself, too."""
+        if self._log is None or not self._writes_log:
+            return
+        try:
+            self._log.write_others(self._sender.entries_of_others())
+        except Exception as error:  # noqa: BLE001 - as above
+            print_status(f"TensorBoard does not get what was logged by MLflow alone: {error}")
+
     def end_as_killed(self) -> None:
         if not self._sender.has_ended:
             self._tried(lambda: self._sender.end("KILLED", now_ms()))
@@ -151,6 +160,7 @@ def _sends_the_rest(sender: _Sender) -> bool:
         if time.monotonic() > deadline:
             return False
         time.sleep(_EVERY_S)
+    sender.write_what_others_logged()
     return True
 
 

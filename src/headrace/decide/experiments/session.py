@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import sys
 import time
 import uuid
 from collections.abc import Mapping
@@ -30,8 +29,9 @@ from headrace.core.errors import UsageError
 from headrace.decide.experiments.experiment_run import LARGEST_STEP, LoggedRun, job_run
 from headrace.decide.experiments.run_target import RunTarget
 from headrace.decide.experiments.run_target import tracking_uri as uri_of
+from headrace.decide.experiments.script_failure import ScriptFailureWatch
 from headrace.decide.experiments.spool import SPOOL, now_ms
-from headrace.records.run_folder import is_plain_name, runs_folder
+from headrace.records.run_folder import RunFolder, is_plain_name, runs_folder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,6 +54,9 @@ class _Session:
     tensorboard: bool = True
     run: LoggedRun | None = None
     autologs: bool = False
+    failure_watch: ScriptFailureWatch | None = (
+        None  # from the first run on that is the script's own
+    )
 
     @property
     def experiment_name(self) -> str:
@@ -104,6 +107,7 @@ def start_run(name: str, resume: bool = False) -> RunContext:  # noqa: FBT001, F
     _SESSION.run = job_run()
     if _SESSION.run is None:
         _SESSION.run = _new_run(name, resume=resume)
+        _SESSION.failure_watch = _SESSION.failure_watch or ScriptFailureWatch()
         atexit.register(_end_at_exit, os.getpid(), _SESSION.run)
     if _SESSION.autologs:
         autolog()
@@ -113,7 +117,8 @@ def start_run(name: str, resume: bool = False) -> RunContext:  # noqa: FBT001, F
 def _end_at_exit(pid: int, run: LoggedRun) -> None:
     """End a run that its script has not ended, as failed if an error ended the script."""
     if os.getpid() == pid and _SESSION.run is run:
-        _end("FAILED" if hasattr(sys, "last_value") else "FINISHED")
+        failed = _SESSION.failure_watch is not None and _SESSION.failure_watch.failed
+        _end("FAILED" if failed else "FINISHED")
 
 
 def _new_run(name: str, *, resume: bool) -> LoggedRun:
@@ -125,6 +130,10 @@ def _new_run(name: str, *, resume: bool) -> LoggedRun:
         raise UsageError(
             f"There is a run {name!r} already, in experiment {target.experiment!r} ({folder}). "
             "Choose another name, or go on with it: start_run(name, resume=True)."
+        )
+    if target is None and RunFolder(folder).attempts():
+        raise UsageError(
+            f"{folder} is a run of `headrace run` that is not tracked. Choose another name."
         )
     if target is None:
         target = RunTarget(
@@ -165,6 +174,8 @@ def _current() -> LoggedRun:
     """Return the run under way: that of the script, else that of the job."""
     if _SESSION.run is None:
         _SESSION.run = job_run()
+    if _SESSION.failure_watch is not None:
+        _SESSION.failure_watch.goes_on()
     return _SESSION.run or _no_run()
 
 
@@ -183,7 +194,7 @@ def log_metrics(metrics: Mapping[str, float]) -> None:
 
 
 def log_time_series_metrics(
-    metrics: Mapping[str, float], step: int | None = None, wall_time: float | None = None
+    metrics: Mapping[str, float], step: int | None = None, wall_time: Any = None
 ) -> None:
     """Log a point of time series; see `LoggedRun.log_time_series_metrics`."""
     run = _SESSION.run or _current()

@@ -7,6 +7,7 @@ stays in the spool. After kill -9 some may be sent again: MLflow keeps one of eq
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from headrace.core.console import print_status
@@ -87,6 +88,21 @@ class SpoolSender:
         if self._sent.status != self._sent.sent_status:
             self._send_status(store)
         self._log_artifacts(store)
+
+    def entries_of_others(self) -> Iterator[Entry]:
+        """Yield what MLflow's run has that is not in the spool, such as of a script's own calls.
+
+        Raises StoreUnavailableError.
+        """
+        store, names = self._opened_store(), self._sent.names.items()
+        own = {name for key, name in names if not key.startswith("param:")}
+        own_params = {name for key, name in names if key.startswith("param:")}
+        run = store.run(self._sent.run_id)
+        for name in sorted(run.data.metrics.keys() - own):
+            for step, at_ms, value in store.history(self._sent.run_id, name):
+                yield {"kind": "metrics", "at_ms": at_ms, "values": {name: value}, "step": step}
+        params = {name: run.data.params[name] for name in run.data.params.keys() - own_params}
+        yield {"kind": "params", "at_ms": self._sent.status_ms, "values": params}
 
     def close(self) -> None:
         """Let another process send the spool."""

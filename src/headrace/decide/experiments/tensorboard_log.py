@@ -53,6 +53,7 @@ class TensorBoardLog:
         self._writer = EventFileWriter(str(folder), _MOST_QUEUED, _FLUSH_S, _SUFFIX)
         self._offsets: dict[str, int] = {}
         self._steps: dict[str, int] = {}
+        self._kinds: dict[str, str] = {}  # by name: of what had it first, a series or a number
         self._params: dict[str, str] = {}
         self._written_params: dict[str, str] = {}
 
@@ -61,6 +62,14 @@ class TensorBoardLog:
         for entries, offsets in read_spool(self._spool, self._offsets):
             self._add(entries)
             self._offsets = offsets
+        self._end_writing()
+
+    def write_others(self, entries: Iterable[Entry]) -> None:
+        """Write entries that are not in the spool; raises OSError."""
+        self._add(entries)
+        self._end_writing()
+
+    def _end_writing(self) -> None:
         if self._params != self._written_params:
             self._written_params = dict(self._params)
             self._write_params()
@@ -74,7 +83,8 @@ class TensorBoardLog:
             if entry["kind"] in {"metrics", "summary"}:
                 is_series = entry["kind"] == "metrics"
                 for name, number in entry["values"].items():
-                    value = Summary.Value(tag=name, simple_value=number)
+                    tag = self._tag("series" if is_series else "summary", name)
+                    value = Summary.Value(tag=tag, simple_value=number)
                     step = self._step(name, entry["step"]) if is_series else 0
                     self._write(Summary(value=[value]), at_s, step)
             elif entry["kind"] == "params":
@@ -82,6 +92,10 @@ class TensorBoardLog:
                     self._params.setdefault(name, text)  # as MLflow has it, whose cannot change
             elif entry["kind"] == "status" and entry["status"] != RUNNING:
                 self._write_end(entry["status"], at_s)
+
+    def _tag(self, kind: str, name: str) -> str:
+        """Return the name of a curve, as MLflow has it: a number is no point of a series."""
+        return name if self._kinds.setdefault(name, kind) == kind else f"{kind}/{name}"
 
     def _step(self, name: str, given: int | None) -> int:
         step = self._steps.get(name, -1) + 1 if given is None else given

@@ -69,8 +69,8 @@ class TrackingStore:
 
     Args:
         uri: Its tracking URI.
-        has_process: Whether this process is for the store alone: MLflow's client is given less
-            patience there than it has by itself.
+        has_process: Whether this process is for the store alone, so that the settings of MLflow's
+            client may stay. Otherwise it has them for each call, and less patience than by itself.
 
     Raises StoreUnavailableError, StoreRefusalError.
     """
@@ -78,7 +78,7 @@ class TrackingStore:
     def __init__(self, uri: str, *, has_process: bool = False) -> None:
         self.uri = uri
         if has_process:
-            env.change({each.name: value for each, value in _DEFAULTS.items() if not each.get()})
+            env.change(_unset_defaults())
         with self._errors(), _database_locked(uri):
             self._client = _open(uri)
 
@@ -203,6 +203,9 @@ class TrackingStore:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
+        changes = _unset_defaults()
+        before = env.values_of(changes)
+        env.change(changes)
         try:
             yield
         except HeadraceError:
@@ -213,6 +216,12 @@ class TrackingStore:
             raise StoreUnavailableError(
                 f"{shown_uri(self.uri)} cannot be used now: {_reason(error)}"
             ) from error
+        finally:
+            env.change(before)
+
+
+def _unset_defaults() -> dict[str, str | None]:
+    return {each.name: value for each, value in _DEFAULTS.items() if not each.get()}
 
 
 def _open(uri: str) -> MlflowClient:

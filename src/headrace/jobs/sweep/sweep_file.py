@@ -140,7 +140,13 @@ def _changes(table: Mapping[str, Any], where: str) -> list[_Change]:
         raise UsageError(f"{where}{_SWEEP}: {_GRID} and {_RUNS}: give one of them.")
     if _RUNS in table:
         return list(_listed(table[_RUNS], where))
-    axes = _distinct(table.get(_GRID, {}), f"{where}{_SWEEP}.{_GRID}")
+    grid = table.get(_GRID, {})
+    if not isinstance(grid, Mapping):
+        raise UsageError(
+            f"{where}{_SWEEP}.{_GRID}: {grid!r} is no table of lists, such as [{_SWEEP}.{_GRID}] "
+            'and below it input_mode = ["File", "FastFile"].'
+        )
+    axes = _distinct(grid, f"{where}{_SWEEP}.{_GRID}")
     if not axes:
         raise UsageError(
             f"{where}{_SWEEP}.{_GRID} is empty: give lists of values, such as input_mode = "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from headrace.decide.experiments import session
 from headrace.decide.experiments.session import RunContext
@@ -31,6 +31,13 @@ class Experiment:
 
     def __init__(self, experiment_name: str, **_: Any) -> None:
         self.name = experiment_name
+
+    @classmethod
+    def get_or_create(cls, experiment_name: str, **_: Any) -> Self:
+        """Return an experiment; MLflow creates it with its first run."""
+        return cls(experiment_name)
+
+    create = get_or_create
 
     def get_data_frame(self, include_time_series: bool = True) -> pd.DataFrame:  # noqa: FBT001, FBT002 - the SDK's
         """Return its runs, a row each; see experiments.get_experiment_df."""
