@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from headrace.cli.json_output import print_json
 from headrace.core import env
 from headrace.core.errors import LaunchError, UsageError
 
@@ -56,8 +57,6 @@ def calibrate(
     if output is not None:
         add_speed(output, row)
     if json:
-        from headrace.cli.data_report import print_json
-
         print_json(row)
         return
     place = f", added to {output}" if output is not None else ""

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from headrace.core.units import format_usd
+from headrace.decide.cost.run_use import Utilisation
 from headrace.decide.experiments.compared_runs import ComparedRun, fastest_sentence
 from headrace.observe.whatif.comparison import Comparison
+from headrace.platforms.instance_groups import AUXILIARY, TRAINING
+from headrace.report.formatting import format_share
 
 
-def print_comparison(comparison: Comparison, before: str, after: str) -> None:
-    """Print what changed from the run named `before` to the one named `after`, phase by phase."""
+def print_compared_runs(runs: Sequence[ComparedRun]) -> None:
+    """Print runs, the first being what others are compared with; of two each phase's change."""
     console = Console(highlight=False)
+    pair = runs[1].comparison if len(runs) == 2 else None
+    if pair is not None:
+        _print_comparison(console, pair, runs[0].name, runs[1].name)
+    else:
+        _print_several(console, runs)
+    console.print(_use_table(runs))
+
+
+def _print_comparison(console: Console, comparison: Comparison, before: str, after: str) -> None:
     console.print(f"[bold]{escape(_sentence(comparison, after))}[/bold]")
     for setting in comparison.settings:
         console.print(
@@ -40,14 +52,38 @@ def print_comparison(comparison: Comparison, before: str, after: str) -> None:
     )
 
 
-def print_compared_runs(runs: Sequence[ComparedRun]) -> None:
-    """Print a line a run, the first being what others are compared with, and their settings."""
-    console = Console(highlight=False)
+def _use_table(runs: Sequence[ComparedRun]) -> Table:
+    """Return how busy hosts were, what waited for data, and what it cost: a line a run."""
+    rows = [
+        (
+            escape(run.name),
+            format_share(run.data_wait_share),
+            _known(run.utilisation.get(TRAINING, Utilisation()).cpu, format_share),
+            _known(run.utilisation.get(TRAINING, Utilisation()).gpu, format_share),
+            _known(run.utilisation.get(AUXILIARY, Utilisation()).cpu, format_share),
+            _known(run.usd_per_1k_samples, format_usd),
+        )
+        for run in runs
+    ]
+    table = Table(box=None, pad_edge=False, collapse_padding=True, header_style="dim")
+    table.add_column("use and cost", overflow="fold")
+    for name in ("data wait", "CPU", "GPU", "auxiliary CPU", "$/1k samples"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _known(value: float | None, shown: Callable[[float], str]) -> str:
+    return "-" if value is None else shown(value)
+
+
+def _print_several(console: Console, runs: Sequence[ComparedRun]) -> None:
     console.print(f"[bold]{escape(fastest_sentence(runs))}[/bold]")
     phases = [name for name in runs[0].phases_ms if any(_is_long(run, name) for run in runs)]
     table = Table(box=None, pad_edge=False, collapse_padding=True, header_style="dim")
     table.add_column("run", overflow="fold")
-    for name in ("speed", "90% interval", "ms/step", "samples/s", "wait", "$/1k samples"):
+    for name in ("speed", "90% interval", "ms/step", "samples/s"):
         table.add_column(name, justify="right", overflow="fold")
     for run in runs:
         interval = f"{run.low:.2f} to {run.high:.2f}" if run is not runs[0] else ""
@@ -56,8 +92,6 @@ def print_compared_runs(runs: Sequence[ComparedRun]) -> None:
             interval if run.differs or not interval else f"[dim]noise: {interval}[/dim]",
             f"{run.step_ms:,.2f}",
             "-" if run.samples_per_s is None else f"{run.samples_per_s:,.0f}",
-            f"{run.data_wait_share:.0%}",
-            "-" if run.usd_per_1k_samples is None else format_usd(run.usd_per_1k_samples),
         )  # fmt: skip
     console.print(table)
     console.print(_phase_table(runs, phases))

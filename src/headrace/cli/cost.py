@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.cli import calibrate
-from headrace.cli.parameters import Run, RunsDir
-from headrace.core.errors import UsageError
+from headrace.cli.json_output import print_json
+from headrace.cli.parameters import Run, RunsDir, find_run
+from headrace.core.errors import UsageError, check_choices
 
 if TYPE_CHECKING:
     from headrace.decide.cost.advice import Advice
@@ -89,14 +90,11 @@ def _show(
     runs_dir: RunsDir = None,
 ) -> None:
     from headrace.decide.cost.run_cost import run_cost
-    from headrace.records.reader import find_run
 
     found = find_run(run, runs_dir)
     pricing = _pricing(price or (), instance_type or (), prices or (), region, spot=spot)
     cost = run_cost(found, pricing)
     if json:
-        from headrace.cli.data_report import print_json
-
         print_json(cost.to_json())
         return
     from headrace.cli.cost_report import print_run_cost
@@ -137,12 +135,10 @@ def _advise(
     json: Annotated[bool, typer.Option("--json", help="Print the advice as JSON.")] = False,
     runs_dir: RunsDir = None,
 ) -> None:
-    from headrace.core.errors import check_choices
     from headrace.decide.cost.advice import Goal, advise
     from headrace.decide.cost.host_mixes import CLOUDS
     from headrace.decide.cost.host_speeds import HostSpeeds, user_speed_files
     from headrace.decide.cost.predicted_mixes import compare_hosts
-    from headrace.records.reader import find_run
 
     if cloud:
         check_choices([cloud], CLOUDS, "--cloud ")
@@ -165,8 +161,6 @@ def _show_advice(advice: Advice, *, html: str | None, json: bool) -> None:
         if not json:
             typer.echo(str(path))
     if json:
-        from headrace.cli.data_report import print_json
-
         print_json(advice.to_json())
     elif html is None:
         from headrace.cli.advice_report import print_advice
@@ -201,7 +195,6 @@ def _simulate(
 ) -> None:
     from headrace.core.units import parse_bytes
     from headrace.decide.cost.rank_scaling import ScalingRequest, simulate_ranks
-    from headrace.records.reader import find_run
 
     request = ScalingRequest(
         ranks=ranks, hosts=hosts, workers=workers, auxiliary_cores=auxiliary_cores,
@@ -210,8 +203,6 @@ def _simulate(
     pricing = _pricing(price or (), instance_type or (), prices or (), region, spot=spot)
     scaling = simulate_ranks(find_run(run, runs_dir), request, pricing)
     if json:
-        from headrace.cli.data_report import print_json
-
         print_json(scaling.to_json())
         return
     from headrace.cli.scaling_report import print_scaling
@@ -242,7 +233,6 @@ def _prices(
         known = sorted({each.region for each in catalogue.prices if each.region})
         raise UsageError(f"--region {region}: no price is known. There are: {', '.join(known)}.")
     if json:
-        from headrace.cli.data_report import print_json
         from headrace.decide.cost.run_cost import price_json
 
         print_json({"prices": [price_json(each) for each in shown]})

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headrace.cli.json_output import print_json
 from headrace.core.errors import UsageError
 from headrace.core.units import format_bytes, parse_bytes
 
@@ -93,11 +94,10 @@ def pack(
     from headrace.cli.progress_display import ProgressDisplay
     from headrace.data.shards import pack as packing
     from headrace.data.shards.shard_packer import PackOptions
-    from headrace.data.storage import declare_leaf
     from headrace.data.transforms.decode import decode_member
     from headrace.data.transforms.resize import Recode
 
-    declare_leaf()
+    _declare_leaf()
     options = PackOptions(
         shard_bytes=parse_bytes(shard_size),
         workers=workers or len(os.sched_getaffinity(0)),
@@ -115,6 +115,12 @@ def pack(
     done = "was packed before, nothing to do" if report.already else "packed"
     more = {"already": report.already}
     print_dataset(report.url, report.manifest, f"{report.url}: {done}", more, json=json)
+
+
+def _declare_leaf() -> None:
+    from headrace.data.storage import declare_leaf
+
+    declare_leaf()
 
 
 def _source_options(
@@ -151,9 +157,8 @@ def index(
     from headrace.cli.data_report import print_dataset, warnings_of_tars
     from headrace.cli.progress_display import ProgressDisplay
     from headrace.data.shards.in_place_index import index_in_place
-    from headrace.data.storage import declare_leaf
 
-    declare_leaf()
+    _declare_leaf()
     options = _source_options(split, image_glob, mask_glob, classes_from)
     with ProgressDisplay(advice="Nothing is indexed; the next run begins anew.") as progress:
         report = index_in_place(
@@ -171,9 +176,8 @@ def info(url: DatasetUrl, *, json: Json = False) -> None:
     """
     from headrace.cli.data_report import print_dataset
     from headrace.data.shards.shard_index import open_index
-    from headrace.data.storage import declare_leaf
 
-    declare_leaf()
+    _declare_leaf()
     index = open_index(url)
     more = {"first_key": index.locate(0).key}
     print_dataset(index.url, index.manifest, index.url, more, json=json)
@@ -186,12 +190,10 @@ def lint(url: DatasetUrl, *, json: Json = False) -> None:
 
     Example: [bold]headrace data lint s3://bucket/train[/bold]
     """
-    from headrace.cli.data_report import print_json
     from headrace.cli.progress_display import ProgressDisplay
     from headrace.data.shards.lint import lint as lint_dataset
-    from headrace.data.storage import declare_leaf
 
-    declare_leaf()
+    _declare_leaf()
     with ProgressDisplay() as progress:
         report = lint_dataset(url, progress=progress)
     if json:
@@ -226,11 +228,10 @@ def cat(
 
     Example: [bold]headrace data cat s3://bucket/train cat/cat_007.jpg > cat.jpg[/bold]
     """
-    from headrace.cli.data_report import print_json
     from headrace.data.shards.shard_index import find_member, open_index, read_member
-    from headrace.data.storage import declare_leaf, open_store
+    from headrace.data.storage import open_store
 
-    declare_leaf()
+    _declare_leaf()
     index = open_index(url)
     location, extension = find_member(index, key)
     store = open_store(index.data_url)

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 import typer
 
+from headrace.cli.json_output import print_json
 from headrace.core.units import format_bytes
 from headrace.data.image_files import is_mask_name
 from headrace.data.shards.data_files import is_image
 from headrace.data.shards.manifest import DatasetManifest
 
 _MAX_BAD_SHOWN = 20
-
-
-def print_json(content: dict[str, Any]) -> None:
-    """Print one JSON object."""
-    typer.echo(json.dumps(content, indent=1, ensure_ascii=False))
 
 
 def print_dataset(

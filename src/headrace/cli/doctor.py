@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.parameters import Run, RunsDir
+from headrace.cli.json_output import print_json
+from headrace.cli.parameters import Run, RunsDir, find_run
 from headrace.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -35,29 +36,24 @@ def doctor(
     """
     rule_set = _rule_set(rules)
     _check_exclusive(run, rule_set, backtest=backtest, ranks=ranks)
+    from headrace.cli.doctor_report import print_backtest, print_diagnosis, print_ranks
+
     if backtest:
-        from headrace.cli.doctor_report import print_backtest
         from headrace.records.run_folder import runs_folder
 
         print_backtest(runs_folder(runs_dir), json=json)
         return
     if ranks is not None:
-        from headrace.cli.doctor_report import print_ranks
-
         print_ranks(run, runs_dir, ranks, json=json)
         return
     from headrace.observe.doctor.diagnosis import diagnose
-    from headrace.records.reader import find_run, open_records
+    from headrace.records.reader import open_records
 
     found = find_run(run, runs_dir)
     diagnosis = diagnose(open_records(found), rule_set)
     if json:
-        from headrace.cli.data_report import print_json
-
         print_json(diagnosis.to_json())
         return
-    from headrace.cli.doctor_report import print_diagnosis
-
     print_diagnosis(diagnosis)
 
 

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
-from headrace.cli.data_report import print_json
+from headrace.cli.json_output import print_json
 from headrace.core.errors import RecordsError, UsageError
 from headrace.observe.doctor.evidence import gather_evidence
 from headrace.observe.doctor.findings import Diagnosis, Fact, Finding, Remedy, Severity

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,3 +18,10 @@ WITH_SCRIPT = {
     "allow_interspersed_args": False,
 }
 """The settings of a verb that is followed by a script, with torchrun's flags and the script's."""
+
+
+def find_run(run: str | None, runs_dir: str | None) -> Path:
+    """Return the folder of the run that `Run` and `RunsDir` name; see `records.reader.find_run`."""
+    from headrace.records import reader  # which imports Arrow
+
+    return reader.find_run(run, runs_dir)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli.parameters import Run, RunsDir
+from headrace.cli.parameters import Run, RunsDir, find_run
 from headrace.core.errors import UsageError
 
 
@@ -31,7 +31,6 @@ def profile(
     """
     from headrace.core.units import parse_seconds
     from headrace.jobs.options import check_interval
-    from headrace.records.reader import find_run
     from headrace.records.running_switch import running_switch
 
     found = find_run(run, runs_dir)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from headrace.cli.parameters import Run, RunsDir
+from headrace.cli.parameters import Run, RunsDir, find_run
 from headrace.core.errors import UsageError
-
-if TYPE_CHECKING:
-    from headrace.report.live.run_folders import RunFolders
 
 _BIND = "With --live: the address to listen on, to be seen from other machines."
 
@@ -50,7 +47,6 @@ def report(
             raise UsageError("--output writes a file and --live serves the page: give one of them.")
         _serve(run, runs_dir, bind, port, allow_host or [], open_it=open_it)
         return
-    from headrace.records.reader import find_run
     from headrace.report.page import write_report
 
     page = write_report(find_run(run, runs_dir), output=output)
@@ -66,15 +62,11 @@ def _serve(
 
     hold_little_memory()  # before anything imports Arrow
     from headrace.jobs.run_control import resume_in_background, stop_run
-    from headrace.records.run_folder import runs_folder
     from headrace.report.live.app import RunActions
-    from headrace.report.live.run_folders import RunFolders
+    from headrace.report.live.run_folders import find_folders
     from headrace.report.live.server import serve
 
-    folders = RunFolders(runs_folder(runs_dir))
-    name = None
-    if run is not None:
-        folders, name = _folders_of(run, runs_dir)
+    folders, name = find_folders(run, runs_dir)
 
     with ExitStack() as until_end:
 
@@ -104,18 +96,3 @@ def _launch_privately(url: str, until_end: ExitStack) -> None:
     file = until_end.enter_context(ScratchFolder("headrace-open-")) / "open.html"
     file.write_text(moving_page(url), encoding="utf-8")
     typer.launch(file.as_uri())
-
-
-def _folders_of(run: str, runs_dir: str | None) -> tuple[RunFolders, str]:
-    """Return the runs among which a run is, and its name there."""
-    from headrace.records.reader import find_run
-    from headrace.records.run_folder import runs_folder
-    from headrace.report.live.run_folders import RunFolders
-
-    path = find_run(run, runs_dir)
-    for folder in (runs_folder(runs_dir), path.parent):
-        folders = RunFolders(folder)
-        for name, found in folders.by_name().items():
-            if found.resolve() == path:
-                return folders, name
-    raise UsageError(f"{path} cannot be shown: a link leads to it.")

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from headrace.cli.json_output import print_json
 from headrace.cli.parameters import RunsDir
 from headrace.core.errors import UsageError
 
@@ -58,8 +59,6 @@ def _ls(
 
     runs = tracked_runs(_uri(tracking_uri, runs_dir), experiment)
     if json:
-        from headrace.cli.data_report import print_json
-
         print_json({"runs": [run.to_json() for run in runs]})
         return
     from headrace.cli.runs_report import print_runs
@@ -80,8 +79,6 @@ def _show(
 
     found = TrackedRun.named(_uri(tracking_uri, runs_dir), experiment, run)
     if json:
-        from headrace.cli.data_report import print_json
-
         print_json(found.to_json())
         return
     from headrace.cli.runs_report import print_run
@@ -110,9 +107,8 @@ def _export(
 
 def _sync(*, runs_dir: RunsDir = None) -> None:
     from headrace.decide.experiments.sync import sync_runs
-    from headrace.records.run_folder import runs_folder
 
-    found = sync_runs(runs_folder(runs_dir))
+    found = sync_runs(_folder(runs_dir))
     for run in found:
         typer.echo(f"{run.name}: {'sent' if run.sent else run.fault}")
     if not found:
@@ -123,17 +119,21 @@ def _sync(*, runs_dir: RunsDir = None) -> None:
 
 def _uri(given: str | None, runs_dir: str | None) -> str:
     from headrace.decide.experiments.run_target import tracking_uri
+
+    return tracking_uri(_folder(runs_dir), given)
+
+
+def _folder(runs_dir: str | None) -> Path:
     from headrace.records.run_folder import runs_folder
 
-    return tracking_uri(runs_folder(runs_dir), given)
+    return runs_folder(runs_dir)
 
 
 def _print_unsent(runs_dir: str | None) -> None:
     from headrace.core.console import print_status
     from headrace.decide.experiments.sync import unsent_runs
-    from headrace.records.run_folder import runs_folder
 
-    unsent = unsent_runs(runs_folder(runs_dir))
+    unsent = unsent_runs(_folder(runs_dir))
     if unsent:
         names = ", ".join(each.name for each in unsent)
         print_status(f"MLflow does not have all of {names} yet; `headrace runs sync` sends it.")

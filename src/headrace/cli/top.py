@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli.parameters import Run, RunsDir
+from headrace.cli.parameters import Run, RunsDir, find_run
 
 _WAITS = "headrace: {} has just begun; waiting for its first records"
 
@@ -31,7 +31,7 @@ def top(
     from rich.console import Console
 
     from headrace.jobs.options import check_interval
-    from headrace.records.reader import find_run, wait_for_records
+    from headrace.records.reader import wait_for_records
     from headrace.report.top.run_watcher import RunWatcher
     from headrace.report.top.screen import print_frame, show_frames
 

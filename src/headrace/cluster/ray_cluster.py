@@ -287,11 +287,9 @@ class AgentPlacement:
 
     def close(self) -> None:
         """End the agents and the processes that they started."""
-        from ray.util.placement_group import remove_placement_group
-
         end_agents(self._ray, self._actors)
         with suppress(Exception):
-            remove_placement_group(self._group)
+            self._ray.util.remove_placement_group(self._group)
 
     def _requests(self, group: GroupSpec, hosts: Sequence[RayHost]) -> list[_AgentRequest]:
         """Return for each agent a core and the devices of its host, and the host's labels."""
