@@ -120,6 +120,9 @@ REASONS = {
         data/storage/client/subprocess_server.py self._outbox.put
         offload/connection.py self._ended.put
     """,
+    "It ends with the request that it is about, which is cancelled then.": """
+        report/live/threads.py request.receive
+    """,
     "Computing in this process's own threads, which wait for nothing.": """
         data/loader/collate.py column.result
         data/storage/cache/blocks.py self._queue.join

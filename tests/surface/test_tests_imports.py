@@ -42,8 +42,8 @@ FRONTS = """
     platforms.instance_groups platforms.sagemaker records.collector records.host_place
     records.layout records.live_reader records.live_switch records.outbox records.reader
     records.ring records.run_folder records.schema records.sent_rows records.span_reader
-    records.system_table report.page report.sections.diagnosis report.top.run_watcher
-    report.top.screen
+    records.system_table report.live.app report.live.run_folders report.page
+    report.sections.diagnosis report.top.run_watcher report.top.screen
 """.split()  # noqa: SIM905 - names, as a paragraph
 """What other packages import, or run: checked below."""
 PURE = """
@@ -80,7 +80,8 @@ PURE = """
     offload.proxy_records offload.scheduler platforms.cluster_hosts platforms.training_job
     platforms.vertex records.data_frames records.redaction report.charts.base report.charts.flame
     report.charts.heatmap report.charts.lines report.charts.long_runs report.charts.phases
-    report.charts.steps report.charts.waits report.formatting report.markup report.open_run
+    report.charts.steps report.charts.waits report.formatting report.live.access_token
+    report.live.guard report.markup report.open_run
     report.run_command report.top.state sampling sampling.lanes sampling.seeds
     train.checkpoint_commit train.state_dicts train.strategies
 """.split()  # noqa: SIM905 - names, as a paragraph

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.report.live.access_token import kept_token
+from headrace.report.live.access_token import stored_token
 
 ADDRESS = "127.0.0.1"
 
@@ -21,15 +21,15 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_it_stays_for_the_same_runs_and_address_alone(tmp_path: Path):
-    first = kept_token(tmp_path, ADDRESS)
+    first = stored_token(tmp_path, ADDRESS)
     assert len(first) >= 32
-    assert kept_token(tmp_path, ADDRESS) == first
-    others = {kept_token(tmp_path / "other", ADDRESS), kept_token(tmp_path, "0.0.0.0")}  # noqa: S104
+    assert stored_token(tmp_path, ADDRESS) == first
+    others = {stored_token(tmp_path / "other", ADDRESS), stored_token(tmp_path, "0.0.0.0")}  # noqa: S104
     assert len({first, *others}) == 3
 
 
 def test_nobody_else_can_read_it(state: Path, tmp_path: Path):
-    kept_token(tmp_path, ADDRESS)
+    stored_token(tmp_path, ADDRESS)
     (file,) = state.iterdir()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert stat.S_IMODE(state.stat().st_mode) == 0o700
@@ -39,7 +39,7 @@ def test_nobody_else_can_read_it(state: Path, tmp_path: Path):
 def test_one_that_is_old_or_that_others_may_have_changed_is_renewed(
     state: Path, tmp_path: Path, spoil: str
 ):
-    first = kept_token(tmp_path, ADDRESS)
+    first = stored_token(tmp_path, ADDRESS)
     (file,) = state.iterdir()
     if spoil in {"old", "of the future"}:
         moved_s = 8 * 86400 if spoil == "of the future" else -8 * 86400
@@ -51,9 +51,9 @@ def test_one_that_is_old_or_that_others_may_have_changed_is_renewed(
         file.symlink_to(target)
     else:
         file.write_text(first[:-1] if spoil == "short" else first + "x")
-    second = kept_token(tmp_path, ADDRESS)
+    second = stored_token(tmp_path, ADDRESS)
     assert second != first
-    assert kept_token(tmp_path, ADDRESS) == second
+    assert stored_token(tmp_path, ADDRESS) == second
 
 
 def test_where_it_cannot_be_kept_it_is_this_servers_alone(
@@ -61,4 +61,4 @@ def test_where_it_cannot_be_kept_it_is_this_servers_alone(
 ):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
-    assert kept_token(tmp_path, ADDRESS) != kept_token(tmp_path, ADDRESS)
+    assert stored_token(tmp_path, ADDRESS) != stored_token(tmp_path, ADDRESS)

@@ -17,7 +17,7 @@ _BYTES = 24
 _LENGTH = len(secrets.token_urlsafe(_BYTES))
 
 
-def kept_token(runs: Path, address: str) -> str:
+def stored_token(runs: Path, address: str) -> str:
     """Return the token of the servers of a folder of runs at an address, of this user.
 
     It is a new one where there is none, where a week has passed since it was made, or where others

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import asdict, dataclass
@@ -17,6 +16,7 @@ from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from headrace.core.errors import HeadraceError, UsageError
+from headrace.core.json_text import json_text
 from headrace.report.charts.base import MAX_COLUMNS, Span
 from headrace.report.document import live_document, static_file
 from headrace.report.live.comparison import LiveComparisons, comparison_charts
@@ -146,9 +146,7 @@ class LivePages:
 
     async def _comparison(self, request: Request) -> Response:
         compared = await in_background(self._compared, request)
-        return _json(
-            await for_viewer(request, lambda left: self._comparisons.sections(compared, left))
-        )
+        return _json(await in_background(self._comparisons.sections, compared))
 
     def _compared(self, request: Request) -> dict[str, Path]:
         """Return the runs that a request is to compare; UsageError: they are none, or too many."""
@@ -262,27 +260,11 @@ async def _answer_error(request: Request, error: Exception) -> Response:
     if "text/html" in request.headers.get("accept", ""):
         problem = section("problem", "This cannot be shown", note(str(error)))
         return _html(live_document("Headrace", "problem", sections=[problem]), status)
-    return Response(_dumped({"error": str(error)}), status, media_type="application/json")
+    return Response(json_text({"error": str(error)}), status, media_type="application/json")
 
 
 def _json(value: Any) -> Response:
-    return Response(_dumped(value), media_type="application/json")
-
-
-def _dumped(value: Any) -> str:
-    """Return JSON that any browser takes: numbers that it does not know are null."""
-    try:
-        return json.dumps(value, allow_nan=False)
-    except ValueError:
-        return json.dumps(_finite(value))
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {name: _finite(part) for name, part in value.items()}
-    return [_finite(part) for part in value] if isinstance(value, list) else value
+    return Response(json_text(value), media_type="application/json")
 
 
 def _html(parts: list[bytes], status: int = 200) -> Response:
@@ -303,7 +285,7 @@ async def _with_signs_of_life(events: AsyncIterator[str]) -> AsyncIterator[str]:
 
 
 def _event(name: str, data: Any) -> str:
-    return f"event: {name}\ndata: {_dumped(data)}\n\n"
+    return f"event: {name}\ndata: {json_text(data)}\n\n"
 
 
 def _span(request: Request) -> Span | None:

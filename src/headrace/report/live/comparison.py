@@ -17,7 +17,6 @@ from headrace.report.comparison_page import comparison_sections, read_comparison
 from headrace.report.document import sections_json
 from headrace.report.formatting import format_time
 from headrace.report.live.run_list import last_attempt, run_stamp, run_state
-from headrace.report.live.threads import HasLeft, ViewerLeftError
 from headrace.report.markup import Section, chart_place, element, explanation, note, section
 
 _CHARTS = {
@@ -47,15 +46,10 @@ class LiveComparisons:
         self._made: OrderedDict[tuple[Path, ...], _Made] = OrderedDict()
         self._making = threading.Lock()  # one at a time: those of long runs take much memory
 
-    def sections(self, runs: Mapping[str, Path], has_left: HasLeft) -> dict[str, Any]:
-        """Return what differs between runs by name, two or more, as JSON's own types.
-
-        Raises ViewerLeftError: nobody waits for it any more.
-        """
+    def sections(self, runs: Mapping[str, Path]) -> dict[str, Any]:
+        """Return what differs between runs by name, two or more, as JSON's own types."""
         key = tuple(runs.values())
         with self._making:
-            if has_left():
-                raise ViewerLeftError("The viewer has left.")
             going_on = any(run_state(path, last_attempt(path)) == "running" for path in key)
             of = None if going_on else tuple(map(run_stamp, key))
             known = self._made.get(key)

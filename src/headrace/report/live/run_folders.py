@@ -6,7 +6,9 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from headrace.records.reader import check_readable, closed_folders_in, is_run, runs_in
+from headrace.core.errors import UsageError
+from headrace.records.reader import check_readable, closed_folders_in, find_run, is_run, runs_in
+from headrace.records.run_folder import runs_folder
 
 
 class RunFolders:
@@ -53,6 +55,24 @@ class RunFolders:
         if found is None and (closed := _split(rest, self.closed_by_name())) is not None:
             check_readable(closed[1])
         return found
+
+
+def find_folders(run: str | None, runs_dir: str | None) -> tuple[RunFolders, str | None]:
+    """Return the runs among which a run is, and its name there; of no run, those of `runs_dir`.
+
+    Raises:
+        UsageError: There is no such run, or only by a link out of its folder.
+        RecordsError: This user may not read it.
+    """
+    if run is None:
+        return RunFolders(runs_folder(runs_dir)), None
+    path = find_run(run, runs_dir)
+    for folder in (runs_folder(runs_dir), path.parent):
+        folders = RunFolders(folder)
+        for name, found in folders.by_name().items():
+            if found.resolve() == path:
+                return folders, name
+    raise UsageError(f"{path} cannot be shown: a link leads to it.")
 
 
 def _split(rest: str, known: Mapping[str, Path]) -> tuple[str, Path, str] | None:

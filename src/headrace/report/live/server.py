@@ -12,7 +12,7 @@ from urllib.parse import quote
 import uvicorn
 
 from headrace.core.errors import UsageError
-from headrace.report.live.access_token import kept_token
+from headrace.report.live.access_token import stored_token
 from headrace.report.live.app import RunActions, live_app
 from headrace.report.live.guard import Access
 from headrace.report.live.run_folders import RunFolders
@@ -51,7 +51,7 @@ def serve(
         taken = listener.getsockname()[1]
         found = ipaddress.ip_address(address)
         access = Access(
-            token=kept_token(folders.folder, address),
+            token=stored_token(folders.folder, address),
             port=taken,
             names=frozenset(names if found.is_loopback else (*names, *_own_names())),
             local=found.is_loopback,
