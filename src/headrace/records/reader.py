@@ -297,13 +297,27 @@ def is_closed_to_user(path: Path) -> bool:
 
 
 def check_readable(path: Path) -> None:
-    """Raise RecordsError, which names the owner, where this user may not read a folder."""
-    if is_closed_to_user(path):
-        owner = owner_name(path)
+    """Raise RecordsError, which names the owner, where this user may not read a folder.
+
+    Nor may it what lies in it, however deep; that is no error of what is not there.
+    """
+    folder = _closed_folder(path)
+    if folder is not None:
+        owner = owner_name(folder)
         raise RecordsError(
-            f"{path} belongs to {owner} and is closed to other users. {owner} can open it to all "
-            f"by: chmod -R a+rX {shlex.quote(str(path))}"
+            f"{folder} belongs to {owner} and is closed to other users. {owner} can open it to all "
+            f"by: chmod -R a+rX {shlex.quote(str(folder))}"
         )
+
+
+def _closed_folder(path: Path) -> Path | None:
+    """Return the outermost folder that keeps this user from a path; None: none does."""
+    for folder in reversed(path.parents):
+        if not folder.is_dir():
+            return None
+        if not os.access(folder, os.X_OK):
+            return folder
+    return path if is_closed_to_user(path) else None
 
 
 def _folders_in(folder: Path) -> list[Path]:
