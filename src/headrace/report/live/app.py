@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -149,10 +150,15 @@ class LivePages:
         return _json(await in_background(self._comparisons.sections, compared))
 
     def _compared(self, request: Request) -> dict[str, Path]:
-        """Return the runs that a request is to compare; UsageError: they are none, or too many."""
+        """Return the runs that a request is to compare.
+
+        Raises:
+            HTTPException: They are too few, or too many.
+            UsageError: One of them is not there.
+        """
         names = list(dict.fromkeys(request.query_params.getlist("run")))
         if not 2 <= len(names) <= _MOST_COMPARED:
-            raise UsageError(f"Name two to {_MOST_COMPARED} runs.")
+            raise HTTPException(400, f"Name two to {_MOST_COMPARED} runs.")
         known = self._folders.by_name()
         for name in names:
             if name not in known:
@@ -247,7 +253,7 @@ def live_app(
     `is_ending` says whether the server is to end, which streams of events then do. The run `first`
     is read at once, while its first viewer's browser starts.
     """
-    handlers: dict[Any, Any] = {HeadraceError: _answer_error, OSError: _answer_error}
+    handlers = dict.fromkeys((HeadraceError, HTTPException, OSError), _answer_error)
     pages = LivePages(folders, actions, is_ending)
     if first is not None and (path := folders.by_name().get(first)) is not None:
         pages.feed(first, path).want()
@@ -256,11 +262,13 @@ def live_app(
 
 async def _answer_error(request: Request, error: Exception) -> Response:
     """Say what is wrong: as a page where a browser is to show one, else as JSON."""
-    status = 404 if isinstance(error, UsageError) else 409
+    text, status = str(error), 404 if isinstance(error, UsageError) else 409
+    if isinstance(error, HTTPException):
+        text, status = error.detail, error.status_code
     if "text/html" in request.headers.get("accept", ""):
-        problem = section("problem", "This cannot be shown", note(str(error)))
+        problem = section("problem", "This cannot be shown", note(text))
         return _html(live_document("Headrace", "problem", sections=[problem]), status)
-    return Response(json_text({"error": str(error)}), status, media_type="application/json")
+    return Response(json_text({"error": text}), status, media_type="application/json")
 
 
 def _json(value: Any) -> Response:
