@@ -29,7 +29,7 @@ from headrace.report.document import sections_json
 from headrace.report.formatting import format_time
 from headrace.report.live.run_list import RunState, last_attempt, run_state
 from headrace.report.live.run_tables import RunTables
-from headrace.report.live.threads import HasLeft, ViewerLeftError, give_way, stays
+from headrace.report.live.threads import HasLeft, ViewerLeftError, give_way, viewer_stays
 from headrace.report.page import SECTIONS, page_subtitle
 from headrace.report.page_data import read_page_data
 from headrace.report.sections.curves import CURVES
@@ -240,7 +240,7 @@ class RunFeed:
             self._state = replace(self._state, sections=self._state.sections + 1)
 
     def chart(
-        self, name: str, span: Span | None, columns: int, has_left: HasLeft = stays
+        self, name: str, span: Span | None, columns: int, has_left: HasLeft = viewer_stays
     ) -> str | None:
         """Return a chart over a span as JSON; None: nothing of it was recorded.
 
@@ -268,7 +268,7 @@ class RunFeed:
         made: str | None = self._cached((seen, name, span, columns), make, has_left)
         return made
 
-    def sections(self, span: Span | None, has_left: HasLeft = stays) -> dict[str, Any]:
+    def sections(self, span: Span | None, has_left: HasLeft = viewer_stays) -> dict[str, Any]:
         """Return the page's sections over a span as JSON's own types.
 
         Raises:

@@ -25,7 +25,7 @@ class ViewerLeftError(HeadraceError):
     """Nobody waits for the answer any more."""
 
 
-def stays() -> bool:
+def viewer_stays() -> bool:
     """Say that a viewer has not left."""
     return False
 
