@@ -174,7 +174,7 @@ def test_a_run_in_the_list_keeps_the_focus_as_others_come_and_go(
 
 
 def test_charts_are_asked_for_once_keys_have_settled(page: Page, server: LiveServer):
-    open_run_page(page, server)
+    open_run_page(page, server, "base#span=all")  # else a part of it may be asked for at first
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     heatmap = page.locator("#chart-heatmap")

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -592,6 +592,21 @@ def test_a_folder_of_logs_that_leads_elsewhere_is_not_read(folder: Path, server:
         assert server.ask("/runs/leads/logs/passwd").status == 404
     finally:
         shutil.rmtree(run)
+
+
+def test_ctrl_c_ends_the_server_while_requests_are_under_way(folder: Path):
+    with ExitStack() as clients:
+        with live_server(folder, "--port", "0") as server:
+            address = tuple(server.netloc.split(":"))
+            half = clients.enter_context(socket.create_connection(address, 60))
+            half.sendall(
+                f"POST /runs/base/switch HTTP/1.1\r\nHost: {server.netloc}\r\n"
+                f"Origin: {server.origin}\r\nX-Headrace: 1\r\nCookie: {server.cookie}\r\n"
+                "Content-Length: 100\r\n\r\n{".encode()
+            )
+            events = clients.enter_context(events_of(server, "base"))
+            next_event(events, b"event: changed")
+        assert b" 503 " in half.recv(1000).partition(b"\r\n")[0]
 
 
 def test_a_port_in_use_is_replaced_by_the_next_free_one(folder: Path, server: LiveServer):

@@ -90,7 +90,8 @@ def live_server(folder: Path, *arguments: str, **variables: str) -> Iterator[Liv
         yield LiveServer(url, process)
         process.send_signal(signal.SIGINT)
         process.wait(_ANSWER_S)
-        assert "Traceback" not in printed.read_text()
+        text = printed.read_text()
+        assert "Traceback" not in text, text
     finally:
         process.kill()
         process.wait()

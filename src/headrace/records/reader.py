@@ -293,7 +293,14 @@ def closed_folders_in(folder: Path) -> list[Path]:
 
 def is_closed_to_user(path: Path) -> bool:
     """Whether a path is a folder that this user may not read, as others' runs are by default."""
-    return path.is_dir() and not os.access(path, os.R_OK | os.X_OK)
+    try:
+        os.scandir(path).close()
+        os.stat(f"{path}/.")  # noqa: PTH116 - a Path drops the dot, which asks for more rights
+    except PermissionError:
+        return True
+    except OSError:  # there is no folder
+        return False
+    return False
 
 
 def check_readable(path: Path) -> None:
@@ -325,9 +332,17 @@ def _folders_in(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
     check_readable(folder)
-    found = [path for path in folder.iterdir() if path.is_dir()]
+    found = _subfolders(folder)
     tunings = [path for path in found if not (is_closed_to_user(path) or is_run(path))]
-    return [*found, *(path for tuning in tunings for path in tuning.glob("*/"))]
+    return [*found, *(path for tuning in tunings for path in _subfolders(tuning))]
+
+
+def _subfolders(folder: Path) -> list[Path]:
+    """Return the folders in a folder; none of one that is removed at this moment."""
+    try:
+        return [path for path in folder.iterdir() if path.is_dir()]
+    except FileNotFoundError:
+        return []
 
 
 def is_run(path: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import ipaddress
 import socket
@@ -10,6 +11,8 @@ from contextlib import closing
 from urllib.parse import quote
 
 import uvicorn
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headrace.core.errors import UsageError
 from headrace.report.live.access_token import stored_token
@@ -59,7 +62,7 @@ def serve(
         app = live_app(folders, actions, access, lambda: server.should_exit, run)
         server = uvicorn.Server(
             uvicorn.Config(
-                app,
+                EndedAnswers(app),
                 log_level="warning",
                 access_log=False,
                 timeout_graceful_shutdown=_GRACE_S,
@@ -71,6 +74,33 @@ def serve(
         path = f"/runs/{quote(run)}" if run else "/"
         ready(f"http://{shown}:{taken}{path}?token={access.token}", taken)
         server.run(sockets=[listener])
+
+
+class EndedAnswers:
+    """An ASGI application around another one: ends answers that the end of the server cuts off.
+
+    To uvicorn each of them would be a fault, of which it prints the stack.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Hand a request on."""
+        began = False
+
+        async def send_and_see(message: Message) -> None:
+            nonlocal began
+            began = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_and_see)
+        except asyncio.CancelledError:  # uvicorn cancels at its end alone
+            if began:
+                await send({"type": "http.response.body"})
+            else:
+                await PlainTextResponse("The server is ended.\n", 503)(scope, receive, send)
 
 
 def _own_names() -> set[str]:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
 from headrace.core.errors import HeadraceError
@@ -18,7 +17,6 @@ HasLeft = Callable[[], bool]
 """Returns whether a viewer no longer waits for an answer."""
 _Result = TypeVar("_Result")
 _NICENESS = 5
-_priority = threading.local()
 
 
 class ViewerLeftError(HeadraceError):
@@ -32,10 +30,8 @@ def viewer_stays() -> bool:
 
 def give_way() -> None:
     """Give way to the job, as `headrace top` does: this thread alone, as others start jobs."""
-    if not getattr(_priority, "lowered", False):
-        _priority.lowered = True
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
 
 
 async def in_background(act: Callable[..., _Result], *arguments: object) -> _Result:
@@ -45,7 +41,7 @@ async def in_background(act: Callable[..., _Result], *arguments: object) -> _Res
         give_way()
         return act(*arguments)
 
-    return await run_in_threadpool(act_and_give_way)
+    return await in_own_thread(act_and_give_way)
 
 
 async def for_viewer(request: Request, act: Callable[[HasLeft], _Result]) -> _Result:
@@ -70,7 +66,7 @@ async def _watch(request: Request, left: threading.Event) -> None:
 async def in_own_thread(act: Callable[..., _Result], *arguments: object) -> _Result:
     """Return the same from a new thread of this process's priority, which what it starts inherits.
 
-    The process may end meanwhile.
+    The process may end meanwhile, as nobody waits for an answer of a server that is ended.
     """
     loop = asyncio.get_running_loop()
     result: asyncio.Future[_Result] = loop.create_future()
@@ -89,5 +85,5 @@ async def in_own_thread(act: Callable[..., _Result], *arguments: object) -> _Res
         with suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(settle, *found)
 
-    threading.Thread(target=run, daemon=True, name="change of a run").start()
+    threading.Thread(target=run, daemon=True, name="answer").start()
     return await result
