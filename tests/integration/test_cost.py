@@ -67,6 +67,12 @@ def test_a_runs_dollars_are_rates_times_hosts_times_hours(recorded: Path, tmp_pa
     assert cpu["cpu_utilisation"] is None
 
 
+def test_the_rate_of_a_type_goes_before_that_of_all(recorded: Path, tmp_path: Path):
+    change(recorded, groups=GROUPS)
+    gpu, cpu = cost(tmp_path, "ranks", "--price", "1.5", "--price", "c5.4xlarge=0.5")["groups"]
+    assert (gpu["usd_per_hour"], cpu["usd_per_hour"]) == (1.5, 0.5)
+
+
 def test_the_types_of_groups_have_dated_prices(recorded: Path, tmp_path: Path):
     change(recorded, groups=GROUPS)
     gpu, cpu = cost(tmp_path, "ranks", "--region", "us-east-1")["groups"]

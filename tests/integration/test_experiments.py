@@ -30,7 +30,12 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from headrace import HeadraceError, experiments, vertex
 from headrace.decide.experiments import spool_sender as sender_module
-from headrace.decide.experiments.run_target import RunTarget, database_uri, shown_uri
+from headrace.decide.experiments.run_target import (
+    RunTarget,
+    database_uri,
+    shown_uri,
+    tracking_uri,
+)
 from headrace.decide.experiments.spool import Entry, SpoolWriter
 from headrace.decide.experiments.spool_sender import SpoolInUseError, SpoolSender
 from headrace.records.run_folder import open_run_folder
@@ -139,6 +144,53 @@ def test_a_run_goes_on_where_it_ended_and_a_name_counts_once(runs: Path):
     client, run = run_of(runs, "base")
     assert history(client, run, "loss") == [(0, 1.0), (1, 0.5)]
     assert run.info.status == "FAILED"
+
+
+AS_THE_SDKS_EXAMPLES = """
+import sys
+from headrace import vertex as aiplatform
+
+aiplatform.init(experiment="resnet")
+aiplatform.autolog()
+aiplatform.start_run(run="first")
+aiplatform.log_params({"a": 1})
+aiplatform.start_run("second")
+aiplatform.log_model({"weights": [1, 2]}, "plain")
+aiplatform.end_run(state=aiplatform.gapic.Execution.State.FAILED)
+assert "torch" not in sys.modules
+"""
+
+
+def test_calls_of_vertex_in_the_order_of_its_examples(runs: Path, tmp_path: Path):
+    script = tmp_path / "example.py"
+    script.write_text(AS_THE_SDKS_EXAMPLES)
+    subprocess.run(
+        [sys.executable, script], check=True, timeout=120,
+        env=clean_environment(HEADRACE_TRACKING_URI="", HEADRACE_RUNS_DIR=str(runs)),
+    )  # fmt: skip
+    frame = experiments.get_experiment_df(EXPERIMENT)
+    assert dict(zip(frame["run_name"], frame["state"], strict=True)) == {
+        "first": "FINISHED", "second": "FAILED",
+    }  # fmt: skip
+    client, second = run_of(runs, "second")
+    (model,) = client.list_artifacts(second.info.run_id, "models")
+    assert model.path == "models/plain.pkl"
+    read = vertex.ExperimentRun(
+        run_name="first", experiment=vertex.Experiment(EXPERIMENT), project="p", location="l"
+    )
+    assert read.get_params() == {"a": "1"}
+    with pytest.raises(HeadraceError, match=r"RUNNING is no end: give COMPLETE, FAILED"):
+        vertex.end_run(vertex.gapic.Execution.State.RUNNING)
+
+
+def test_runs_are_read_where_jobs_are_tracked(runs: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HEADRACE_TRACKING_URI", "off")
+    assert tracking_uri(runs) == database_uri(runs)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://one:5000")
+    assert tracking_uri(runs) == "http://one:5000"
+    monkeypatch.setenv("HEADRACE_TRACKING_URI", "http://two:5000")
+    assert tracking_uri(runs) == "http://two:5000"
+    assert tracking_uri(runs, "http://three:5000") == "http://three:5000"
 
 
 WRONG: list[tuple[Callable[[], object], str]] = [

@@ -184,6 +184,29 @@ def test_charts_are_asked_for_once_keys_have_settled(page: Page, server: LiveSer
     assert 1 <= len([url for url in asked if "/charts/heatmap?" in url]) <= 2
 
 
+def test_keys_act_once_on_a_chart_that_was_empty(page: Page, server: LiveServer):
+    open_run_page(page, server, "base#span=0-0.000001")
+    timeline = page.locator("#chart-timeline")
+    expect(page.locator("#timeline")).to_contain_text("No step is in this span")
+    timeline.focus()
+    page.keyboard.press("Escape")
+    expect(page.locator("#chart-timeline canvas").first).to_be_visible()
+    page.wait_for_url(lambda url: "#span=0-" not in url)
+    page.keyboard.press("+")
+    begin, end = span_of(page)
+    low, high = server.ask("/runs/base/charts/timeline").json["limits"]
+    assert end - begin == pytest.approx((high - low) / 2, abs=0.01)
+
+
+def test_links_to_sections_leave_the_span_in_the_address(page: Page, server: LiveServer):
+    open_run_page(page, server)
+    drag(page, "chart-timeline", 0.4, 0.7)
+    span = span_of(page)
+    page.locator("nav a", has_text="Findings").click()
+    expect(page.locator("#findings")).to_be_focused()
+    assert span_of(page) == span
+
+
 def test_a_span_is_dragged_carried_by_the_address_and_left_again(page: Page, server: LiveServer):
     open_run_page(page, server)
     steps = page.locator("#verdict .tile", has_text="steps looked at")
@@ -250,6 +273,11 @@ def test_a_running_job_is_seen_switched_and_stopped(
         page.get_by_role("button", name="Record again").click()
         page.get_by_role("button", name=re.compile("Record deeply")).click()
         expect(page.locator("#controls")).to_contain_text("Recording deeply")
+        server.change("/runs/going/switch", {"deep_s": 0})  # as another viewer
+        expect(page.locator("#controls")).to_contain_text("Recording.")
+        server.change("/runs/going/switch", {"recording": False})
+        expect(page.locator("#controls")).to_contain_text("Recording is paused")
+        server.change("/runs/going/switch", {"recording": True})
         expect(page.locator("#logs")).to_contain_text("the first line")
         page.get_by_role("button", name="Stop the run").click()
         dialog = page.get_by_role("dialog")
@@ -319,6 +347,9 @@ def test_the_page_goes_on_with_another_server_in_the_place_of_one_that_is_gone(
         first.process.kill()
         first.process.wait(60)
         expect(page.locator("#banner")).to_contain_text("Not connected")
+        page.get_by_label("Search in the log").fill("line")
+        expect(page.locator("#logs")).to_contain_text("The server does not answer")
+        expect(page.locator("#logs pre")).to_contain_text("the first line")
         with live_server(folder, "--port", port) as second:
             assert second.url == first.url
             expect(page.locator("#banner")).to_be_empty(timeout=60_000)

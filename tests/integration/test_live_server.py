@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -16,6 +17,8 @@ from typing import Any, BinaryIO
 
 import pytest
 
+from headrace.records.live_switch import LiveSwitch
+from headrace.report.live.run_feed import CostSoFar
 from jobs import eventually, headrace, run_here, started
 from pages import Page, with_numbers
 from recorded import SCRIPTS
@@ -172,6 +175,45 @@ def test_attempts_are_shown_with_how_they_ended(folder: Path, server: LiveServer
         "stopped": [0, 0, 200, 0],
         "succeeded": [0, 0, 0, 100],
     }
+
+
+def test_a_killed_last_attempt_lasts_until_its_last_record(folder: Path, server: LiveServer):
+    (base,) = json.loads((folder / "runs" / "base" / "run.json").read_text())["attempts"]
+    begin = base["started_s"] - 1000
+    changed_copy(
+        folder,
+        "cut",
+        {"started_s": begin, "ended_s": None, "exit_code": None},
+        {"started_s": begin + 100, "ended_s": None, "exit_code": None},
+    )
+    chart = read_chart(server, "/runs/cut/charts/attempts")
+    assert {part["name"] for part in chart["parts"]} == {"", "killed"}
+    lasted = next(part["values"] for part in chart["parts"] if part["name"] == "killed")
+    assert lasted[0] == pytest.approx(100)
+    assert lasted[1] == pytest.approx(base["ended_s"] - begin - 100, abs=1)  # by its records
+
+
+def test_a_span_without_steps_has_an_empty_chart(folder: Path, server: LiveServer):
+    empty = "from=0&to=0.000001"
+    rows = read_chart(server, f"/runs/base/charts/timeline?{empty}")["rows"]
+    assert {len(row["start_s"]) for row in rows} == {0}
+    sections = server.ask(f"/runs/base/sections?{empty}").json["sections"]
+    (text,) = (each["html"] for each in sections if each["id"] == "timeline")
+    assert 'id="chart-timeline"' in text
+    assert "No step is in this span of time." in text
+
+
+def test_a_span_without_an_end_reaches_to_that_of_the_records(server: LiveServer):
+    whole = read_chart(server, "/runs/base/charts/timeline")
+    middle = sum(whole["limits"]) / 2
+    found = read_chart(server, f"/runs/base/charts/timeline?from={middle}")
+    assert found["span"] == [pytest.approx(middle, abs=1e-6), whole["limits"][1]]
+
+
+def test_the_cost_is_that_of_the_moment_it_is_asked_for():
+    cost = CostSoFar(usd=1.0, usd_per_s=0.5, known_s=time.monotonic() - 60)
+    assert cost.now()["usd"] == pytest.approx(31, abs=5)
+    assert CostSoFar(usd=1.0, usd_per_s=0.0, known_s=0.0).now() == {"usd": 1.0, "usd_per_s": 0.0}
 
 
 @pytest.mark.long
@@ -362,6 +404,12 @@ def test_a_running_job_is_followed_switched_and_stopped(folder: Path, server: Li
             assert switch["recording"]
             changed = server.change("/runs/going/switch", {"interval_s": 2.0, "recording": False})
             assert (changed.json["interval_s"], changed.json["recording"]) == (2.0, False)
+            with events_of(server, "going") as stream:  # of other viewers
+                state = json.loads(next_event(stream, b"event: changed"))
+                assert state["recording"] == [False, False, 2.0, 1]
+                LiveSwitch(folder / "runs" / "going" / "records" / "attempt-1").interval_s = 1.0
+                while json.loads(next_event(stream, b"event: changed"))["recording"][2] != 1.0:
+                    pass
             assert server.change("/runs/going/switch", {"deep_s": 20}).json["deep"]
             for wrong in WRONG_CHANGES:
                 answer = server.change("/runs/going/switch", wrong)
@@ -432,6 +480,9 @@ def test_events_have_new_records_and_the_removal_of_a_run(folder: Path, server: 
         shutil.rmtree(copy)
         assert "was removed" in json.loads(next_event(stream, b"event: gone"))["error"]
         assert stream.read().strip() in {b"", b"0"}  # it ends
+    answer = server.ask("/runs/copy/charts/timeline")
+    assert (answer.status, answer.json["removed"]) == (404, True)
+    assert server.ask("/runs/never/charts/timeline").json["removed"] is False
     assert server.ask("/runs/copy").status == 404
 
 

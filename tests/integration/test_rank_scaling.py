@@ -118,6 +118,32 @@ def test_hosts_and_auxiliary_cores_change_what_the_ranks_have(
     assert helped[-1]["wait_share"] <= sixty_four["jobs"][2]["wait_share"]
 
 
+def test_auxiliary_hosts_cost_too_and_hosts_that_do_not_exist_have_no_price(
+    folder: Path, tmp_path: Path, sixty_four: dict[str, Any]
+):
+    price = sixty_four["jobs"][-1]["usd_per_1k_samples"]
+    assert sixty_four["unpriced"] == ""
+    shutil.copytree(folder / "runs" / "ranks", tmp_path / "runs" / "ranks")
+    file = tmp_path / "runs" / "ranks" / "run.json"
+    content = json.loads(file.read_text())
+    (group,) = content["attempts"][-1]["groups"]
+    cpu = {"name": "cpu", "hosts": 3, "instance_type": "c5.4xlarge", "role": "auxiliary"}
+    content["attempts"][-1]["groups"] = [group, cpu]
+    file.write_text(json.dumps(content))
+    rates = ("--price", "gpu=5", "--price", "cpu=2")
+    helped = simulated(tmp_path, "--ranks", "64", *rates)["jobs"][-1]["usd_per_1k_samples"]
+    alone = simulated(folder, "--ranks", "64", *rates[:2])["jobs"][-1]["usd_per_1k_samples"]
+    assert helped == pytest.approx(alone * (5 + 3 * 2) / 5)
+    for words, why in (
+        (("--auxiliary-cores", "8"), "--auxiliary-cores have no price"),
+        (("--hosts", "8"), "g5.12xlarge has 4 accelerators, and a host is to have 8 ranks"),
+    ):
+        found = simulated(folder, "--ranks", "64", *words)
+        assert why in found["unpriced"]
+        assert found["jobs"][-1]["usd_per_1k_samples"] is None
+    assert price is not None
+
+
 def test_of_one_rank_sync_and_stragglers_are_between_bounds(tmp_path: Path):
     shutil.copytree(RECORDED / "alone", tmp_path / "runs" / "ranks")
     found = simulated(tmp_path, "--ranks", "8")
@@ -126,6 +152,7 @@ def test_of_one_rank_sync_and_stragglers_are_between_bounds(tmp_path: Path):
     last = found["jobs"][-1]
     assert last["efficiency"]["high"] - last["efficiency"]["low"] > 0.01
     assert last["usd_per_1k_samples"] is None
+    assert "give it with --instance-type" in found["unpriced"]
 
 
 def test_what_is_printed_says_that_it_is_simulated_and_fits(folder: Path):
@@ -144,6 +171,8 @@ def test_what_is_printed_says_that_it_is_simulated_and_fits(folder: Path):
     [
         (("--ranks", "6", "--hosts", "4"), "6 ranks are not shared among them evenly"),
         (("--ranks", "5000"), "it is 1 to 4096"),
+        (("--price", "gpuu=1.2"), "the run has no gpuu, but g5.12xlarge, gpu"),
+        (("--instance-type", "gpux=g5.xlarge"), "the run has no gpux, but gpu"),
         (("--storage-limit", "fast"), "is not a size"),
         (("--storage-limit", "0"), "--storage-limit"),
         (("--ranks", "0"), "greater than or equal to 1"),

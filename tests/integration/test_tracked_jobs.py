@@ -269,3 +269,33 @@ def test_autologging_goes_to_the_run_under_way_and_ends_with_it(folder: Path):
     assert {run.info.status for run in found.values()} == {"FINISHED"}
     lengths = {name: len(history(client, run, "train_loss")) for name, run in found.items()}
     assert lengths == {"a": 4, "b": 2}  # two epochs of each training
+
+
+def test_a_training_before_the_first_run_is_one_of_its_own(folder: Path):
+    shutil.copy(SCRIPT.with_name("autologged.py"), folder)
+    ended = subprocess.run(
+        [sys.executable, "autologged.py", "--before"], cwd=folder, capture_output=True, text=True,
+        env=clean_environment(HEADRACE_TRACKING_URI=""), check=False, timeout=200,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    client = MlflowClient(database_uri(folder / "runs"))
+    found = client.search_runs([each.experiment_id for each in client.search_experiments()])
+    names = sorted(run.info.run_name or "" for run in found)
+    assert [name.partition("-")[0] for name in names] == ["autolog", "mine"]
+    assert {run.info.status for run in found} == {"FINISHED"}
+    assert [len(history(client, run, "train_loss")) for run in found] == [2, 2]
+
+
+def test_series_go_on_with_the_next_attempt(folder: Path):
+    words = ["--name", "base", "--metric", "loss=loss=([0-9]+)", "tracked.py"]
+    assert job(folder, *words, "--fail").returncode == 3
+    client, tracked = run_of(folder, "base")
+    before = history(client, tracked, "phase_ms/all")
+    assert job(folder, *words).returncode == 0
+    tracked = client.get_run(tracked.info.run_id)
+    values = [0.0, 10.0, 20.0, 30.0]
+    assert history(client, tracked, "loss") == list(enumerate([*values, *values]))
+    after = history(client, tracked, "phase_ms/all")
+    assert after[: len(before)] == before
+    assert after[len(before)][0] > before[-1][0]
+    assert tracked.data.metrics["phase_ms/all"] == after[-1][1]

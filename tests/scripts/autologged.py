@@ -1,6 +1,7 @@
 """Trains by Lightning for two epochs.
 
-With --logger Lightning logs to MLflow by itself; with --runs it trains in runs of the script's own.
+With --logger Lightning logs to MLflow by itself; with --runs it trains in runs of the script's own,
+with --before also before the first of them.
 """
 
 import sys
@@ -50,5 +51,13 @@ if "--runs" in sys.argv:
         fit()
         fit()
     with experiments.start_run("b"):
+        fit()
+if "--before" in sys.argv:
+    from headrace import experiments
+
+    experiments.init(experiment="auto")
+    experiments.autolog()
+    fit()
+    with experiments.start_run("mine"):
         fit()
 fit()  # of no run, or of the job's

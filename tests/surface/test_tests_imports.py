@@ -57,7 +57,8 @@ PURE = """
     data.shards.shard_records data.shards.sources.sample_table data.shards.sources.source_kinds
     data.shards.sources.tables data.shards.tar data.storage data.storage.cache.block_file
     data.storage.urls data.transforms data.transforms.augmentation decide.cost.price_catalogue
-    decide.experiments.spool_sender jobs.cli_args jobs.hosts.host_commands jobs.hosts.host_records
+    decide.experiments.entry_batch decide.experiments.sent_state decide.experiments.spool_sender
+    jobs.cli_args jobs.hosts.host_commands jobs.hosts.host_records
     jobs.hosts.offload_setup jobs.hosts.report_calls jobs.hosts.script_ray jobs.hosts.spool_copies
     jobs.job_file jobs.job_request jobs.options jobs.sagemaker_sdk.config
     jobs.sagemaker_sdk.debugger jobs.sagemaker_sdk.inputs jobs.spec jobs.sweep.sweep_file
@@ -81,7 +82,7 @@ PURE = """
     platforms.vertex records.data_frames records.redaction report.charts.base report.charts.flame
     report.charts.heatmap report.charts.lines report.charts.long_runs report.charts.phases
     report.charts.steps report.charts.waits report.formatting report.live.access_token
-    report.live.guard report.markup report.open_run
+    report.live.guard report.live.run_feed report.markup report.open_run
     report.run_command report.top.state sampling sampling.lanes sampling.seeds
     train.checkpoint_commit train.state_dicts train.strategies
 """.split()  # noqa: SIM905 - names, as a paragraph

@@ -52,6 +52,8 @@ def test_families_have_a_source_and_are_compared_among_each_other():
     assert known is not None
     assert known.source.startswith("github.com/")
     assert speeds.find("ml.m5.large") is None
+    assert speeds.find("c4-standard-8") is not None
+    assert speeds.find("c4.xlarge") is None  # EC2's, of another decade
 
 
 @pytest.mark.parametrize(

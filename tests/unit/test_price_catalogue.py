@@ -77,6 +77,13 @@ def test_of_several_zones_the_cheapest_counts(
     assert price.spot_usd_per_hour == min(prices) / 2
 
 
+def test_of_several_days_of_a_zone_the_latest_counts(tmp_path: Path):
+    lines = ("t,1,,r,a,2026-01-01,", "t,2,,r,a,2026-11-01,", "t,3,,r,a,,", "t,5,,r,b,,")
+    for order in (lines, lines[::-1]):
+        price = PriceCatalogue([written(tmp_path, *order)]).find("t", "r")
+        assert (price.usd_per_hour, str(price.day)) == (2.0, "2026-11-01")
+
+
 def test_accelerators_that_are_sold_apart_are_no_hosts(tmp_path: Path):
     known = PriceCatalogue([written(tmp_path, ",4.2,1.1,r,,,", "t,1,,r,,,")])
     assert known.find("t", "r").usd_per_hour == 1.0
@@ -109,6 +116,7 @@ def test_a_host_whose_accelerators_are_sold_apart_has_no_price_without_them(
         ("t,nan,,,,,", "line 2: Price is 'nan'"),
         ("t,inf,,,,,", "line 2: Price is 'inf'"),
         ("t,1,cheap,,,,", "line 2: SpotPrice is 'cheap'"),
+        ("t,1,408,,,,,", "line 2: there are more cells than columns .a decimal comma"),
         ("t,1,,,,July,", "line 2: PriceDate is 'July': write it as 2026-07-20"),
     ],
 )

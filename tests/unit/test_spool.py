@@ -135,6 +135,30 @@ def test_a_full_disk_keeps_entries_until_there_is_room(
     assert [entry["step"] for entry in read_all(tmp_path)] == [1, 2]
 
 
+def test_what_a_full_disk_never_took_is_counted_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def full(descriptor: int, data: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    writer = SpoolWriter(tmp_path)
+    written = files.write_all
+    monkeypatch.setattr(files, "write_all", full)
+    for step in range(2500):
+        writer.add(metrics(step))
+    writer.flush()
+    monkeypatch.setattr(files, "write_all", written)
+    writer.flush()
+    monkeypatch.setattr(files, "write_all", full)
+    writer.add(metrics(2500))
+    writer.add(metrics(2501))
+    writer.close()
+    assert [entry["step"] for entry in read_all(tmp_path)] == [*range(2500)]
+    said = capsys.readouterr().err
+    assert said.count("No space left") == 2  # each time that the disk is full
+    assert "2 entries that the script logged are lost" in " ".join(said.split())
+
+
 def test_a_line_that_is_completed_while_it_is_read_is_read_once(tmp_path: Path):
     lines = [json.dumps(metrics(step)).encode() + b"\n" for step in range(3)]
     file = tmp_path / "1.jsonl"

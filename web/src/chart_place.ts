@@ -12,7 +12,7 @@ import { sourceOf, type ChartSource } from "./chart_source";
 import { make, oncePerFrame } from "./elements";
 import { ModelFault, readModel } from "./model_reader";
 import type { Model } from "./models";
-import { sentence, ServerFault, Unreachable } from "./server";
+import { sentence, ServerFault } from "./server";
 import { timeSpan, type Reason } from "./time_span";
 
 const PAPER_PX = 680; // the width between the margins of a printed page
@@ -50,7 +50,7 @@ function whyEmpty(model: Model): string | null {
 
 export class ChartPlace {
   private readonly source: ChartSource;
-  private readonly message = make("p", { className: "note", hidden: true });
+  private readonly message = make("p", { className: "note", hidden: true, role: "status" });
   private readonly size: ResizeObserver;
   private readonly sight: IntersectionObserver;
   private readonly ask = oncePerFrame(() => void this.load());
@@ -62,6 +62,7 @@ export class ChartPlace {
   private kind: Model["kind"] | null = null;
   private request: AbortController | null = null;
   private followsTime = false;
+  private isSteered = false; // by keys
   private frozen = false;
   private width = 0;
   // Charts that nobody sees are neither asked for again nor drawn again until somebody does.
@@ -97,7 +98,7 @@ export class ChartPlace {
 
   followSpan(reason: Reason): void {
     if (this.followsTime) this.redraw(); // what is at hand is stretched meanwhile
-    if (this.source.dependsOnSpan && reason === "chosen") this.refresh();
+    if (this.source.dependsOnSpan && (reason === "chosen" || reason === "widened")) this.refresh();
   }
 
   redraw(): void {
@@ -142,7 +143,7 @@ export class ChartPlace {
       const raw = await this.source.load(this.width, request.signal);
       if (!request.signal.aborted) this.show(readModel(raw));
     } catch (error) {
-      const stays = this.chart !== null && error instanceof Unreachable;
+      const stays = this.chart !== null && error instanceof ServerFault && error.leavesAll;
       if (!request.signal.aborted && !stays) this.fail(error);
     }
   }
@@ -150,6 +151,8 @@ export class ChartPlace {
   private show(model: Model): void {
     const limits = "limits" in model ? model.limits : null;
     if (limits) timeSpan.learn(limits, "first" in model ? model.first : null);
+    if (limits && !this.isSteered) steerByKeys(this.place); // an empty chart, too: keys lead to other spans
+    this.isSteered ||= limits !== null;
     const why = whyEmpty(model);
     this.say(why);
     if (why !== null) return this.clear();
@@ -160,8 +163,7 @@ export class ChartPlace {
     this.clear();
     this.followsTime = limits !== null;
     // Children of an image are no elements for screen readers; those of a group are.
-    if (["flame", "steps", "lines", "columns"].includes(model.kind)) this.place.role = "group";
-    if (this.followsTime) steerByKeys(this.place);
+    this.place.role = ["flame", "steps", "lines", "columns"].includes(model.kind) ? "group" : "img";
     this.kind = model.kind;
     this.chart = makeChart(this.place, model, this.width);
     this.place.dispatchEvent(new CustomEvent("headrace-drawn", { bubbles: true, detail: this.followsTime }));
@@ -194,5 +196,6 @@ export class ChartPlace {
   private say(text: string | null): void {
     this.message.textContent = text;
     this.message.hidden = text === null;
+    if (text !== null) this.place.role = "group"; // as above
   }
 }

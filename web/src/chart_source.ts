@@ -33,10 +33,9 @@ class ServerSource implements ChartSource {
 
   load(columns: number, signal: AbortSignal): Promise<unknown> {
     const query = new URLSearchParams({ columns: String(Math.round(columns)) });
-    if (timeSpan.part) {
-      query.set("from", String(timeSpan.part[0]));
-      query.set("to", String(timeSpan.part[1]));
-    }
+    const wanted = timeSpan.wanted;
+    if (wanted) query.set("from", String(wanted[0]));
+    if (wanted && wanted[1] !== null) query.set("to", String(wanted[1]));
     return askServer(`${this.address}?${query}`, { signal });
   }
 }

@@ -23,8 +23,16 @@ export class ComparisonPage {
     const subtitle = document.getElementById("subtitle");
     if (subtitle) subtitle.textContent = "Comparing the runs …";
     // One stream for all runs: a browser keeps few connections to a server.
-    new EventStream("/api/events", { runs: () => this.refresh() }, () => this.refresh());
+    new EventStream("/api/events", { runs: (data) => this.take(data as { fault?: string }) }, () => {
+      this.asked = -Infinity;
+      this.refresh();
+    });
     void this.loadSections();
+  }
+
+  private take({ fault }: { fault?: string }): void {
+    showBanner("list", fault ?? null);
+    if (!fault) this.refresh();
   }
 
   private refresh(): void {
@@ -37,6 +45,7 @@ export class ComparisonPage {
     this.isAsking = true;
     try {
       const answer = await askServer<Answer>(`/api/comparison${location.search}`);
+      this.asked = performance.now();
       showBanner("sections", null);
       const subtitle = document.getElementById("subtitle");
       if (subtitle) subtitle.textContent = answer.subtitle;
@@ -45,7 +54,6 @@ export class ComparisonPage {
       if (error instanceof Unreachable) return;
       showBanner("sections", `The numbers could not be brought up to date. ${sentence(error)}`);
     } finally {
-      this.asked = performance.now();
       this.isAsking = false;
     }
   }

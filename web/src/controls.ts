@@ -130,6 +130,7 @@ export class Controls {
       this.status.classList.remove("fault");
     } catch (error) {
       this.status.classList.add("fault");
+      this.stop.disabled = this.resume.disabled = false;
       this.say(sentence(error));
     }
   }

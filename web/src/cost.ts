@@ -30,7 +30,7 @@ export class CostTicker {
     if (cost.usd_per_s > 0) this.timer = window.setInterval(draw, EVERY_MS);
   }
 
-  /** Stands still: nobody says any more whether the run goes on. */
+  /** Stands still: nobody says, for now or any more, whether the run goes on. */
   freeze(): void {
     clearInterval(this.timer);
   }

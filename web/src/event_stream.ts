@@ -4,6 +4,9 @@ import { parse, sentence, whyRefused } from "./server";
 
 const SUBJECT = "connection";
 const RETRY_MS = 3000;
+const SILENT_MS = 30_000; // the server sends an event every ten seconds at least
+const STOPPED = "the server does not answer; it may have been stopped";
+const OFFLINE = "this computer is offline";
 
 type Listener = (data: unknown) => void;
 
@@ -12,20 +15,28 @@ export class EventStream {
   private isClosed = false;
   private wasInterrupted = false;
   private retry = 0; // the timer of the next try
+  private silence = 0; // the timer after which a stream without events counts as lost
 
-  /** `onReturn` is called when the stream is back after it was interrupted: events were missed. */
+  /**
+   * `onReturn` is called when the stream is back after it was interrupted: events were missed. `onLoss` is called when
+   * it is interrupted. The listener of `gone`, if there is one, also hears of an address that is not there any more.
+   */
   constructor(
     private readonly address: string,
     private readonly listeners: Record<string, Listener>,
     private readonly onReturn: () => void,
+    private readonly onLoss: () => void = () => undefined,
   ) {
     this.open();
-    addEventListener("offline", () => this.interrupt("this computer is offline"));
+    addEventListener("offline", () => {
+      this.interrupt(OFFLINE);
+      this.open(); // a server of this computer answers all the same
+    });
     addEventListener("online", () => this.open());
     // A page that the browser keeps for its back button must not hold a connection, of which there are few.
-    addEventListener("pagehide", () => this.source?.close());
+    addEventListener("pagehide", () => this.pause());
     document.addEventListener("visibilitychange", () => {
-      if (document.hidden) this.source?.close();
+      if (document.hidden) this.pause();
       else if (this.source?.readyState === EventSource.CLOSED) {
         this.wasInterrupted = true;
         this.open();
@@ -41,15 +52,30 @@ export class EventStream {
   /** Ends the stream for good: nothing will come any more. */
   close(): void {
     this.isClosed = true;
-    this.source?.close();
+    this.pause();
     clearTimeout(this.retry);
     showBanner(SUBJECT, null);
   }
 
+  private pause(): void {
+    this.source?.close();
+    clearTimeout(this.silence);
+  }
+
+  /** Counts a stream as lost that is silent for long: a connection may end without a word. */
+  private hear(): void {
+    clearTimeout(this.silence);
+    this.silence = window.setTimeout(() => {
+      this.interrupt("nothing was heard of the server for half a minute");
+      this.open();
+    }, SILENT_MS);
+  }
+
   private open(): void {
     if (this.isClosed) return;
-    this.source?.close();
+    this.pause();
     clearTimeout(this.retry);
+    this.hear();
     const source = (this.source = new EventSource(this.address));
     source.addEventListener("open", () => {
       showBanner(SUBJECT, null);
@@ -57,14 +83,16 @@ export class EventStream {
       this.wasInterrupted = false;
     });
     source.addEventListener("error", () => {
-      this.interrupt("the server does not answer; it may have been stopped");
+      this.interrupt(navigator.onLine ? STOPPED : OFFLINE);
       // After some errors, such as an answer with status 500, a browser does not try again by itself.
       if (source.readyState !== EventSource.CLOSED) return;
       this.retry = window.setTimeout(() => this.open(), RETRY_MS);
       void this.askWhy();
     });
+    source.addEventListener("alive", () => this.hear());
     for (const [name, listener] of Object.entries(this.listeners)) {
       source.addEventListener(name, (event) => {
+        this.hear();
         const data = parse((event as MessageEvent<string>).data);
         if (data !== null) listener(data);
       });
@@ -76,7 +104,9 @@ export class EventStream {
     const request = new AbortController();
     try {
       const answer = await fetch(this.address, { signal: request.signal });
-      if (!answer.ok) this.refuse(whyRefused(answer.status, await answer.text()));
+      const why = answer.ok ? "" : whyRefused(answer.status, await answer.text());
+      if (answer.status === 404 && this.listeners.gone) this.listeners.gone({ error: why });
+      else if (!answer.ok) this.refuse(why);
       request.abort();
     } catch {
       // It does not answer, which is shown already.
@@ -95,6 +125,7 @@ export class EventStream {
   private say(text: string): void {
     if (this.isClosed) return;
     this.wasInterrupted = true;
+    this.onLoss();
     showBanner(SUBJECT, text);
   }
 }

@@ -15,6 +15,7 @@ interface Changed {
   records: number;
   sections: number;
   state: string;
+  recording: [on: boolean, deep: boolean, intervalS: number, changes: number] | null; // null: it cannot be changed
   fault: string; // why the run cannot be read at this moment
 }
 
@@ -49,6 +50,7 @@ export class LivePage {
       `${address}/events`,
       { changed: (data) => this.take(data as Changed), gone: (data) => this.leave(data as { error?: string }) },
       () => this.refresh(),
+      () => this.cost?.freeze(),
     );
   }
 
@@ -69,7 +71,7 @@ export class LivePage {
       this.askSections();
       this.charts.refresh(); // some have the numbers of the texts
     }
-    if (now.state !== last.state) this.controls?.refresh();
+    if (now.state !== last.state || String(now.recording) !== String(last.recording)) this.controls?.refresh();
   }
 
   private refresh(): void {

@@ -82,7 +82,7 @@ export class Logs {
       if (files.length) await this.load();
       else this.show("", "No process of this run has written a log yet.");
     } catch (error) {
-      this.show("", sentence(error));
+      this.status.textContent = sentence(error); // the lines stay
     }
   }
 
@@ -97,7 +97,7 @@ export class Logs {
       );
       if (!request.signal.aborted) this.showLines(answer, query);
     } catch (error) {
-      if (!request.signal.aborted) this.show("", sentence(error));
+      if (!request.signal.aborted) this.status.textContent = sentence(error);
     }
   }
 

@@ -7,10 +7,11 @@ import { serveCopyButtons } from "./copy";
 import { LivePage } from "./live_page";
 import { RunList } from "./run_list";
 import { liveAddress } from "./server";
-import { addSpanButtons } from "./span_buttons";
+import { addSpanButtons, keepSpanInAddress } from "./span_buttons";
 
 function start(): void {
   addSpanButtons();
+  keepSpanInAddress();
   serveCopyButtons();
   const charts = new ChartsOfPage();
   charts.update();

@@ -1,4 +1,5 @@
 // The list of runs: filtered and sorted by the reader, with ticks that choose which to compare.
+import { showBanner } from "./banner";
 import { button, make } from "./elements";
 import { EventStream } from "./event_stream";
 import { durationText, momentText, numberText } from "./number_text";
@@ -16,6 +17,9 @@ interface Run {
   verdict: string;
   fault: string;
 }
+
+/** The folder's runs, or why they cannot be read at this moment. */
+type Listed = Runs | { fault: string };
 
 interface Runs {
   runs: Run[];
@@ -143,7 +147,7 @@ export class RunList {
     this.updateCompare();
     void this.load();
     setInterval(() => document.hidden || this.draw(), AGES_MS);
-    new EventStream("/api/events", { runs: (data) => this.take(data as Runs) }, () => void this.load());
+    new EventStream("/api/events", { runs: (data) => this.hear(data as Listed) }, () => void this.load());
   }
 
   private async load(): Promise<void> {
@@ -152,6 +156,12 @@ export class RunList {
     } catch (error) {
       this.status.textContent = sentence(error);
     }
+  }
+
+  private hear(listed: Listed): void {
+    const fault = "fault" in listed ? listed.fault : null;
+    showBanner("list", fault && `${sentence(fault)} What is shown may be old.`);
+    if (!("fault" in listed)) this.take(listed);
   }
 
   private take({ runs, folder, now_unix_s }: Runs): void {

@@ -44,16 +44,24 @@ function keepParts(section: HTMLElement, content: DocumentFragment): void {
   }
 }
 
+/** Returns what an element is about, so that it is found though others came before it; "": it has none. */
+function identityOf(element: Element): string {
+  const of = ["id", "data-copy", "href"].map((name) => element.getAttribute(name));
+  return of.find((text) => text !== null) ?? "";
+}
+
 /** Returns a function that brings back what the reader opened, scrolled and focused in a section. */
 function readerState(section: HTMLElement): () => void {
   const details = new Map([...section.querySelectorAll("details")].map((each) => [nameOf(each), each.open]));
   const scrolled = [...section.querySelectorAll(".wide, .source")].map((each) => each.scrollLeft);
   const active = document.activeElement;
   const place = active ? [...section.querySelectorAll(FOCUSABLE)].indexOf(active) : -1;
+  const identity = active && place >= 0 ? identityOf(active) : "";
   return () => {
     for (const each of section.querySelectorAll("details")) each.open = details.get(nameOf(each)) ?? each.open;
     section.querySelectorAll(".wide, .source").forEach((each, i) => (each.scrollLeft = scrolled[i] ?? 0));
-    const again = place < 0 ? null : section.querySelectorAll<HTMLElement>(FOCUSABLE)[place];
+    const all = [...section.querySelectorAll<HTMLElement>(FOCUSABLE)];
+    const again = identity ? all.find((each) => identityOf(each) === identity) : all[place];
     again?.focus({ preventScroll: true });
   };
 }
@@ -72,8 +80,13 @@ function keepScroll(change: () => void): void {
 function updateLinks(sections: readonly NewSection[]): void {
   const nav = document.querySelector(".top nav");
   if (!nav) return;
-  const others = [...nav.querySelectorAll("a")].filter((link) => !link.getAttribute("href")?.startsWith("#"));
-  nav.replaceChildren(...others, ...sections.map(({ id, title }) => make("a", { href: `#${id}` }, title)));
+  const links = [...nav.querySelectorAll("a")];
+  const others = links.filter((link) => !link.getAttribute("href")?.startsWith("#"));
+  const fresh = sections.map(({ id, title }) => make("a", { href: `#${id}` }, title));
+  const now = [...others, ...fresh];
+  // Links that are made anew lose the focus.
+  if (now.length === links.length && now.every((link, i) => link.outerHTML === links[i]!.outerHTML)) return;
+  nav.replaceChildren(...now);
 }
 
 export class SectionUpdate {
@@ -89,7 +102,7 @@ export class SectionUpdate {
       if (this.waiting.length && getSelection()?.isCollapsed) this.apply(this.waiting);
     });
     document.addEventListener("focusout", () => {
-      if (this.waiting.length) setTimeout(() => this.apply(this.waiting));
+      setTimeout(() => this.waiting.length && this.apply(this.waiting));
     });
   }
 

@@ -17,10 +17,23 @@ export function chartAddress(name: string): string {
 }
 
 /** A request that failed; its message says why, for people. */
-export class ServerFault extends Error {}
+export class ServerFault extends Error {
+  constructor(message: string, private readonly status: number, private readonly isRemoved: boolean) {
+    super(message);
+  }
+
+  /** Whether what is shown stays: the server is ended, or another one that has another token, or the run was removed. */
+  get leavesAll(): boolean {
+    return this.status === 403 || this.status >= 500 || this.isRemoved;
+  }
+}
 
 /** There was no answer at all, which the page's banner tells already. */
-export class Unreachable extends ServerFault {}
+export class Unreachable extends ServerFault {
+  constructor(message: string) {
+    super(message, 503, false);
+  }
+}
 
 /** Returns the server's answer. Throws a ServerFault if there is none. */
 export async function askServer<T>(address: string, options: RequestInit = {}): Promise<T> {
@@ -33,7 +46,8 @@ export async function askServer<T>(address: string, options: RequestInit = {}): 
   }
   const text = await answer.text().catch(() => "");
   const json = parse(text);
-  if (!answer.ok || json === null) throw new ServerFault(whyRefused(answer.status, text));
+  const isRemoved = (json as { removed?: unknown } | null)?.removed === true;
+  if (!answer.ok || json === null) throw new ServerFault(whyRefused(answer.status, text), answer.status, isRemoved);
   return json as T;
 }
 

@@ -26,6 +26,19 @@ function addNote(heading: Element): SpanNote {
   return note;
 }
 
+/** Lets links to the page's sections lead there without taking the span's place in the address. */
+export function keepSpanInAddress(): void {
+  document.addEventListener("click", (event) => {
+    const link = (event.target as Element).closest?.<HTMLAnchorElement>('nav a[href^="#"]');
+    const section = link && document.getElementById(link.hash.slice(1));
+    if (!section || !location.hash.startsWith("#span=")) return;
+    event.preventDefault();
+    section.scrollIntoView();
+    section.tabIndex = -1;
+    section.focus({ preventScroll: true });
+  });
+}
+
 /** Adds the button to the heading of each section once a chart over time is drawn there. */
 export function addSpanButtons(): void {
   document.addEventListener("headrace-drawn", (event) => {

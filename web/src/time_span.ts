@@ -3,8 +3,11 @@
 export type Span = readonly [number, number]; // seconds since recording began
 /** What the reader chose: a span, all that was recorded, or (null) nothing yet. */
 type Choice = Span | "all" | null;
-/** Why listeners are called: the reader chose a span, is still moving it, or charts learned of more time. */
-export type Reason = "chosen" | "moved" | "learned";
+/**
+ * Why listeners are called: the reader chose a span, is still moving it, or charts learned of more time, or of a wider
+ * part to show at first.
+ */
+export type Reason = "chosen" | "moved" | "learned" | "widened";
 
 const NUMBER = String.raw`(-?[\d.]+(?:e-?\d+)?)`;
 const HASH = new RegExp(`^#span=(?:(all)|${NUMBER}-${NUMBER})$`);
@@ -55,6 +58,17 @@ export class TimeSpan {
     return typeof this.choice === "string" ? null : (this.choice ?? this.first);
   }
 
+  /** What charts are asked for: a span, whose end is null where it is that of the records; null for all. */
+  get wanted(): readonly [number, number | null] | null {
+    if (this.choice === null && this.first) return [this.first[0], this.firstIsOpen ? null : this.first[1]];
+    return this.part;
+  }
+
+  /** Whether the part that is shown at first reaches to the end, and grows with it. */
+  private get firstIsOpen(): boolean {
+    return this.first !== null && this.known !== null && this.first[1] >= this.known[1];
+  }
+
   get shown(): Span {
     const [from, to] = this.part ?? this.known ?? [0, 1];
     return to > from ? [from, to] : [from, from + 1]; // a recording that has just begun has no length yet
@@ -77,11 +91,14 @@ export class TimeSpan {
     const named = isPart ? first : first && this.first && limits;
     const shownFirst = named ? around(this.first, named) : this.first;
     if (areEqual(known, this.known) && areEqual(shownFirst, this.first)) return;
-    // The first time it is as if the reader had chosen this part, which needs finer data.
-    const reason = this.first === null && shownFirst !== null && this.choice === null ? "chosen" : "learned";
+    const [before, wasOpen] = [this.first, this.firstIsOpen];
     this.known = known;
     this.first = shownFirst;
-    this.tell(reason);
+    if (shownFirst === null || this.choice !== null) return this.tell("learned");
+    // The first time it is as if the reader had chosen this part, which needs finer data.
+    if (before === null) return this.tell("chosen");
+    const isWider = shownFirst[0] < before[0] || (!wasOpen && shownFirst[1] > before[1]);
+    this.tell(isWider ? "widened" : "learned");
   }
 
   /** Forgets all of it: times of another attempt begin anew. */

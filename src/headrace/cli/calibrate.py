@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -14,6 +13,7 @@ import typer
 from headrace.cli.json_output import print_json
 from headrace.core import env
 from headrace.core.errors import LaunchError, UsageError
+from headrace.core.world import usable_cores
 
 HELP = """Measure how many images a core of this host decodes in a second, all cores busy.
 
@@ -48,7 +48,7 @@ def calibrate(
         )
     if output is not None:
         rows_to_keep(output)  # raises before time is spent
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cores()
     rates = _rates(cores, seconds)
     row = {
         "InstanceType": name, "ImagesPerCore": round(sum(rates) / cores, 1), "Cores": cores,

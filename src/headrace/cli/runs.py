@@ -27,7 +27,7 @@ _SYNC_HELP = """Send what MLflow did not get while runs went on.
 
 Example: headrace runs sync
 """
-_URI_HELP = "MLflow's tracking URI; by default MLFLOW_TRACKING_URI, else mlflow.db of the runs."
+_URI_HELP = "MLflow's tracking URI; by default that of jobs, else mlflow.db of the runs."
 Experiment = Annotated[str | None, typer.Option(help="Only runs of this experiment.")]
 TrackingUri = Annotated[str | None, typer.Option(metavar="URI", help=_URI_HELP)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

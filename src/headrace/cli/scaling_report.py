@@ -38,6 +38,8 @@ def print_scaling(scaling: RankScaling) -> None:
     )
     for text in scaling.assumptions:
         console.print(f"[dim]Assumed: {escape(text)}[/dim]")
+    if scaling.unpriced:
+        console.print(f"[dim]No cost: {escape(scaling.unpriced)}.[/dim]")
 
 
 def _row(job: ScaledJob, *, has_price: bool) -> list[str]:

@@ -73,14 +73,18 @@ class _LogScanner:
             self._track(rows)
 
     def _track(self, rows: list[dict[str, Any]]) -> None:
-        """Have MLflow get the values too: those of rank 0 under their name, others beside it."""
+        """Have MLflow get the values too: those of rank 0 under their name, others beside it.
+
+        Where no step is printed, those of an attempt go on after those of the one before.
+        """
         if self._spool is None:
             return
         for row in rows:
             name = row["name"] if row["source"] == _FIRST_RANK else f"{row['name']}/{row['source']}"
+            is_counted = STEP_GROUP not in self._metrics[row["name"]].groupindex
             self._spool.add({
-                "kind": "metrics", "at_ms": round(row["time_s"] * 1000), "step": row["step"],
-                "values": {name: row["value"]},
+                "kind": "metrics", "at_ms": round(row["time_s"] * 1000),
+                "step": None if is_counted else row["step"], "values": {name: row["value"]},
             })  # fmt: skip
         self._spool.flush()
 

@@ -54,8 +54,6 @@ ENGINES = ("local", "ray")
 AUTO_OFFLOAD = "auto"
 """The value of --offload by which a group makes batches only where that is predicted to help."""
 Profile = Literal["on", "off", "deep"]
-NO_TRACKING = "off"
-"""The value of --tracking-uri by which MLflow hears nothing of a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,12 +27,13 @@ from headrace.decide.experiments.run_target import (
     ARGUMENT_PREFIX,
     ELSEWHERE,
     JOB_PREFIX,
+    NO_TRACKING,
     TARGET_FILE,
     RunTarget,
     tracking_uri,
 )
 from headrace.decide.experiments.spool import RUNNING, SPOOL, Entry, SpoolWriter, now_ms
-from headrace.jobs.spec import NO_TRACKING, RunOptions
+from headrace.jobs.spec import RunOptions
 from headrace.records.job_settings import attempt_params, request_settings
 from headrace.records.run_folder import Attempt, RunFolder, runs_folder
 
@@ -88,7 +89,10 @@ def mlflow_variables(spool: Path) -> dict[str, str | None]:
     target = RunTarget.read(spool)
     if target is None:
         return {}
-    found: dict[str, str | None] = {env.MLFLOW_TRACKING_URI.name: target.tracking_uri}
+    found: dict[str, str | None] = {
+        env.MLFLOW_TRACKING_URI.name: target.tracking_uri,
+        env.TRACKING.name: None,  # which may name another place
+    }
     if not target.experiment_id:  # else the user has set it
         found |= {
             env.MLFLOW_EXPERIMENT_NAME.name: target.experiment,
@@ -199,7 +203,10 @@ def _measured(folder: RunFolder, data: PageData) -> Iterator[Entry]:
     yield {"kind": "tags", "at_ms": at_ms, "values": verdict}
     yield _numbers(at_ms, run_metrics(data))
     for step, ended_ms, phases in phase_series(data):
-        yield {"kind": "metrics", "at_ms": ended_ms, "step": step, "values": phases}
+        yield {
+            "kind": "metrics", "at_ms": ended_ms, "step": step, "values": phases,
+            "attempt": data.attempt,
+        }  # fmt: skip
     for name in ("diagnosis.json", "report.html"):
         file = folder.path / name
         if file.exists():

@@ -150,6 +150,12 @@ class Attempt:
         return "stopped" if self.reason or self.exit_code in _STOPPED_CODES else "failed"
 
 
+def attempt_outcomes(attempts: Sequence[Attempt], *, live: bool) -> list[Outcome]:
+    """Return how each attempt of a run ended; of a `live` one the last may go on."""
+    last = len(attempts) - 1
+    return [each.outcome(live=live and place == last) for place, each in enumerate(attempts)]
+
+
 @dataclass(frozen=True, slots=True)
 class RunFolder:
     """A run's folder on local disk."""

@@ -40,6 +40,7 @@ class PageData:
     cost_fault: str = ""  # why not, where something is wrong
     read_s: float  # in seconds since 1970
     part: str = ""  # which part of the time the tables are about, where they are not about all
+    of_a_span: bool = False  # that the reader chose
     charts_inside: bool = True  # whether charts stand in the page, or come from a server
 
     @property

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING
 from headrace.core.lazy import lazy_importer
 
 if TYPE_CHECKING:
-    from headrace.decide.experiments.session import ExperimentRun as ExperimentRun
     from headrace.decide.experiments.session import autolog as autolog
-    from headrace.decide.experiments.session import end_run as end_run
     from headrace.decide.experiments.session import get_experiment_df as get_experiment_df
     from headrace.decide.experiments.session import log_metrics as log_metrics
     from headrace.decide.experiments.session import log_params as log_params
@@ -24,6 +22,8 @@ if TYPE_CHECKING:
     from headrace.jobs.vertex_sdk.custom_job import CustomJob as CustomJob
     from headrace.jobs.vertex_sdk.settings import init as init
     from headrace.jobs.vertex_sdk.tracking import Experiment as Experiment
+    from headrace.jobs.vertex_sdk.tracking import ExperimentRun as ExperimentRun
+    from headrace.jobs.vertex_sdk.tracking import end_run as end_run
     from headrace.jobs.vertex_sdk.tracking import log_model as log_model
     from headrace.jobs.vertex_sdk.tracking import start_run as start_run
     from headrace.jobs.vertex_sdk.training_jobs import (
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from headrace.vertex import gapic as gapic
 
 _NAMES = {
-    "headrace.decide.experiments.session": "ExperimentRun autolog end_run get_experiment_df "
+    "headrace.decide.experiments.session": "autolog get_experiment_df "
     "log_metrics log_params log_time_series_metrics",
     "headrace.jobs.vertex_sdk.custom_job": "CustomJob",
     "headrace.jobs.vertex_sdk.settings": "init",
-    "headrace.jobs.vertex_sdk.tracking": "Experiment log_model start_run",
+    "headrace.jobs.vertex_sdk.tracking": "Experiment ExperimentRun end_run log_model start_run",
     "headrace.jobs.vertex_sdk.training_jobs": "CustomPythonPackageTrainingJob CustomTrainingJob",
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}

@@ -58,6 +58,8 @@ def test_a_script_is_launched_and_tracked(
     )  # fmt: skip
     job.run(experiment_run="run-1")
     assert job.state == aiplatform.gapic.JobState.JOB_STATE_SUCCEEDED
+    waits_for = ("QUEUED", "PENDING", "RUNNING", "CANCELLING", "PAUSED")
+    assert job.state not in [aiplatform.gapic.JobState[f"JOB_STATE_{name}"] for name in waits_for]
     assert job.resource_name == "projects/my-project/locations/us-central1/customJobs/run-1"
     assert aiplatform.CustomJob.get(job.resource_name).state == job.state
     assert job.start_time is not None

@@ -29,13 +29,14 @@ export class Bars implements Chart<BarsModel> {
 
   redraw(): void {
     const { rows, parts, xTitle } = this.model;
-    const totals = rows.map((_, row) => parts.reduce((sum, { values }) => sum + (values[row]! || 0), 0));
-    const longest = Math.max(...totals, 0) || 1;
+    const total = (some: typeof parts, row: number) => some.reduce((sum, { values }) => sum + (values[row]! || 0), 0);
+    const longest = Math.max(...rows.map((_, row) => total(parts, row)), 0) || 1;
     // A part without a name is the room before others.
-    const used = parts.filter(({ name, values }) => name && values.some((value) => value > 0));
+    const named = parts.filter(({ name }) => name);
+    const used = named.filter(({ values }) => values.some((value) => value > 0));
     this.body.replaceChildren(
       legend(used),
-      ...rows.map((name, row) => this.bar(name, row, totals[row]!, longest)),
+      ...rows.map((name, row) => this.bar(name, row, total(named, row), longest)),
       this.axis(longest),
       make("div", { className: "bars-title" }, xTitle),
     );
@@ -60,7 +61,7 @@ export class Bars implements Chart<BarsModel> {
       made.style.backgroundColor = colour;
       made.style.color = textOn(colour);
       const text = withUnit(value, unit) + (label && ` (${label})`);
-      describeOnHover(made, () => ({ title: name, lines: [{ name: part, colour, value: text }] }));
+      if (part) describeOnHover(made, () => ({ title: name, lines: [{ name: part, colour, value: text }] }));
       track.append(made);
     }
     const label = make("div", { className: "bars-name", title: name }, name);

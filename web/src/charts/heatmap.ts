@@ -13,6 +13,7 @@ import type { Hint } from "./tooltip";
 
 const TITLE_PX = 24;
 const LABEL_PX = 14;
+const HATCH_PX = 7; // between the lines where nothing is known
 
 interface PlacedBand {
   band: HeatmapBand;
@@ -40,7 +41,7 @@ export class Heatmap implements Chart<HeatmapModel>, Painting {
     this.take(model);
     this.scale = make(
       "div", { className: "heat-scale" }, "idle", make("span", { className: "heat-colours" }), "busy",
-      make("span", { className: "small" }, "blank: unknown"),
+      make("span", { className: "small" }, "hatched: unknown"),
     );
     place.append(this.scale);
     this.plot = new TimePlot(place, this, width);
@@ -86,7 +87,9 @@ export class Heatmap implements Chart<HeatmapModel>, Painting {
     context.clip();
     for (const { band, image, top } of this.bands) {
       const y = area.top + top * ratio;
-      image.paint(context, area, [area.at(from), area.at(to)], y, band.rows.length * this.rowPx * ratio);
+      const height = band.rows.length * this.rowPx * ratio;
+      this.hatch(area, y, height);
+      image.paint(context, area, [area.at(from), area.at(to)], y, height);
       if (this.rowPx >= 8) this.separateRows(area, band.rows.length, y);
       drawTitle(context, titleOf(band), area.left, y - 6 * ratio, area.width, ratio);
     }
@@ -118,6 +121,23 @@ export class Heatmap implements Chart<HeatmapModel>, Painting {
       return placed;
     });
     this.totalPx = top;
+  }
+
+  /** Draws what is seen where the image is clear: without it, unknown and idle would look alike in the dark. */
+  private hatch({ context, left, width, ratio }: Area, y: number, height: number): void {
+    context.save();
+    context.beginPath();
+    context.rect(left, y, width, height);
+    context.clip();
+    context.beginPath();
+    for (let x = left - height; x < left + width; x += HATCH_PX * ratio) {
+      context.moveTo(x, y + height);
+      context.lineTo(x + height, y);
+    }
+    context.strokeStyle = theme().line;
+    context.lineWidth = ratio;
+    context.stroke();
+    context.restore();
   }
 
   private separateRows({ context, left, width, ratio }: Area, rows: number, y: number): void {

@@ -60,7 +60,7 @@ class HostSpeeds:
 
     def find(self, instance_type: str) -> CoreSpeed | None:
         """Return the speed of a type; None: it is not known."""
-        family = instance_type.removeprefix("ml.").partition(".")[0].partition("-")[0]
+        family = instance_type.partition("-")[0]  # of Google Cloud: c4.xlarge is EC2's
         return self._types.get(instance_type) or self._families.get(family)
 
     def relative(self, instance_type: str, to: str) -> tuple[float, float] | None:

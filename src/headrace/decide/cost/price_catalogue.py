@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 from headrace.core import env
 from headrace.core.errors import UsageError
@@ -50,6 +51,7 @@ class Price:
     usd_per_hour: float
     spot_usd_per_hour: float | None = None  # None: unknown
     region: str = ""  # "": any
+    zone: str = ""  # of the region; "": any
     cores: float | None = None  # virtual ones; None: unknown
     memory_gib: float | None = None
     accelerator: str = ""
@@ -212,17 +214,33 @@ def _completed(price: Price, other: Price) -> Price:
 
 
 def _by_type(prices: Iterable[Price]) -> _Layer:
-    """Return the prices by type and region: of several zones the cheapest one."""
-    found: dict[str, dict[str, Price]] = {}
+    """Return the prices by type and region: of several zones the cheapest one.
+
+    Of several days of a zone the latest counts.
+    """
+    latest: dict[tuple[str, str, str], Price] = {}
     for price in prices:
+        place = price.instance_type, price.region, price.zone
+        other = latest.get(place)
+        latest[place] = price if other is None else _later(other, price)
+    found: dict[str, dict[str, Price]] = {}
+    for price in latest.values():
         regions = found.setdefault(price.instance_type, {})
         other = regions.get(price.region)
         regions[price.region] = price if other is None else _cheaper(other, price)
     return found
 
 
+def _later(one: Price, other: Price) -> Price:
+    """Return the price of the later day; of one day the cheaper one, with the lower spot price."""
+    one_day, other_day = one.day or date.min, other.day or date.min
+    if one_day == other_day:
+        return _cheaper(one, other)
+    return one if one_day > other_day else other
+
+
 def _cheaper(one: Price, other: Price) -> Price:
-    """Return the cheaper one of two zones' prices, with the lower price as a spot instance."""
+    """Return the cheaper one of two prices, with the lower price as a spot instance."""
     spots = [each.spot_usd_per_hour for each in (one, other) if each.spot_usd_per_hour is not None]
     cheaper = min(one, other, key=lambda price: price.usd_per_hour)
     return replace(cheaper, spot_usd_per_hour=min(spots, default=None))
@@ -265,10 +283,12 @@ class _Line:
 
     file: Path
     number: int
-    cells: Mapping[str, str | None]
+    cells: Mapping[str | None, Any]  # those beyond the last column under None
 
     def price(self, *, needs_source: bool) -> Price:
         """Return the line's price; raises UsageError with the line's number."""
+        if None in self.cells:
+            raise self._error("there are more cells than columns (a decimal comma?)")
         usd = self._number("Price")
         if usd is None:
             raise self._error(f"the price of {self.cells['InstanceType']} is missing")
@@ -280,6 +300,7 @@ class _Line:
             usd_per_hour=usd,
             spot_usd_per_hour=self._number("SpotPrice"),
             region=self.cells.get("Region") or "",
+            zone=self.cells.get("AvailabilityZone") or "",
             cores=self._number("vCPUs"),
             memory_gib=self._number("MemoryGiB"),
             accelerator=self.cells.get("AcceleratorName") or "",

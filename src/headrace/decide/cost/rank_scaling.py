@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace.core.errors import HeadraceError, RecordsError, UsageError
-from headrace.decide.cost.run_cost import Pricing, last_groups
+from headrace.core.errors import RecordsError, UsageError
+from headrace.decide.cost.price_catalogue import UnknownPriceError
+from headrace.decide.cost.run_cost import GroupCost, Pricing, last_groups
 from headrace.observe.whatif.measured_pipeline import (
     MeasuredPipeline,
     main_loader,
@@ -98,18 +99,21 @@ class RankScaling:
         measured_ranks: Of the run.
         jobs: From one rank on.
         assumptions: What was not measured, a sentence each.
+        unpriced: Why no price is known; "": it is.
     """
 
     run: str
     measured_ranks: int
     jobs: tuple[ScaledJob, ...]
     assumptions: tuple[str, ...]
+    unpriced: str
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON's own types."""
         return {
             "run": self.run, "simulated": True, "measured_ranks": self.measured_ranks,
             "jobs": [job.to_json() for job in self.jobs], "assumptions": list(self.assumptions),
+            "unpriced": self.unpriced,
         }  # fmt: skip
 
 
@@ -141,13 +145,18 @@ class ScalingRequest:
                 f"--hosts {self.hosts}: {self.ranks} ranks are not shared among them evenly."
             )
 
+    def ranks_a_host(self, measured: int) -> int:
+        """Return the ranks on each host; `measured`: on those of the run."""
+        return measured if self.hosts is None else self.ranks // self.hosts
+
 
 def simulate_ranks(run: Path, request: ScalingRequest, pricing: Pricing) -> RankScaling:
     """Return what is simulated of a recorded run with one rank, two, four and so on.
 
     Raises:
         RecordsError: Too little of the run was recorded, or it counted no samples.
-        UsageError: The host has no such number of ranks.
+        UsageError: The host has no such number of ranks, or the run no such group or type as a
+            flag names.
     """
     tables = CachedTables(open_records(run))
     steps = read_steps(tables)
@@ -158,15 +167,16 @@ def simulate_ranks(run: Path, request: ScalingRequest, pricing: Pricing) -> Rank
         raise RecordsError(f"Nothing can be simulated of {run.name}: {why}.")
     work = read_batch_work(tables, main_loader(steps))
     load = _load(work.rows) if work is not None else LoadPerSample(read_bytes=None, reads=None)
+    usd_per_hour, unpriced = _host_price(run, pricing, request, measured.ranks)
     model = _ScalingModel(
         measured=measured, times=times, request=request, load=load,
         samples_a_step=rate * times.period_ns / 1e9 / times.ranks,
-        usd_per_hour=_host_price(run, pricing),
+        usd_per_hour=usd_per_hour,
     )  # fmt: skip
     jobs = tuple(model.jobs())
     return RankScaling(
         run=run.name, measured_ranks=times.ranks, jobs=jobs,
-        assumptions=tuple(model.assumptions(jobs[-1])),
+        assumptions=tuple(model.assumptions(jobs[-1])), unpriced=unpriced,
     )  # fmt: skip
 
 
@@ -181,13 +191,39 @@ def _load(batches: Any) -> LoadPerSample:
     return LoadPerSample(**found)
 
 
-def _host_price(run: Path, pricing: Pricing) -> float | None:
-    """Return the dollars an hour of a host that trains; None: no price is known."""
+def _host_price(
+    run: Path, pricing: Pricing, request: ScalingRequest, measured_ranks: int
+) -> tuple[float | None, str]:
+    """Return the dollars an hour of a host that trains, with its part of the auxiliary hosts.
+
+    `measured_ranks` are those of a host of the run. None, and why: no price is known.
+    """
     try:
-        groups = [group for role, group in last_groups(run, pricing) if role == TRAINING]
-    except HeadraceError:
-        return None
-    return groups[0].usd_per_hour if len(groups) == 1 else None
+        groups = last_groups(run, pricing)
+    except UnknownPriceError as error:
+        return None, str(error).rstrip(".")
+    training = [group for role, group in groups if role == TRAINING]
+    ranks = request.ranks_a_host(measured_ranks)
+    if len(training) != 1:
+        return None, "the run has several groups of hosts that train"
+    if why := _unpriced(training[0], request, ranks):
+        return None, why
+    host = training[0]
+    auxiliary = sum(group.hosts * group.usd_per_hour for role, group in groups if role != TRAINING)
+    return host.usd_per_hour + auxiliary * ranks / (host.hosts * measured_ranks), ""
+
+
+def _unpriced(host: GroupCost, request: ScalingRequest, ranks: int) -> str:
+    """Return why a host of the simulation has no price though one of the run has; "": it has."""
+    if request.auxiliary_cores:
+        return "the hosts of --auxiliary-cores have no price here"
+    accelerators = host.price.accelerators if host.price is not None else 0.0
+    if 0 < accelerators < ranks:
+        return (
+            f"{host.instance_type} has {accelerators:g} accelerators, and a host is to have "
+            f"{ranks} ranks"
+        )
+    return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,8 +239,7 @@ class _ScalingModel:
 
     @property
     def ranks_a_host(self) -> int:
-        hosts = self.request.hosts
-        return self.measured.ranks if hosts is None else self.request.ranks // hosts
+        return self.request.ranks_a_host(self.measured.ranks)
 
     def jobs(self) -> Iterator[ScaledJob]:
         """Yield one rank, two, four and so on, up to the number that is asked for.

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from headrace.core.errors import RecordsError
 from headrace.observe.doctor.gpu_usage import gpu_utilisation
 from headrace.observe.whatif.measured_pipeline import (
     HostUsage,
@@ -59,6 +60,18 @@ def attempt_uses(run: Path, *, training: bool = True) -> Iterator[tuple[Attempt,
         failed = attempt.outcome(live=running) in {"failed", "killed"}
         trained = {} if records is None or not training else _trained(records)
         yield attempt, AttemptUse(seconds=seconds, running=running, failed=failed, **trained)
+
+
+def seen_until_s(run: Path, last: Attempt, *, live: bool) -> float:
+    """Return until when a run's last attempt is known to have gone on, in seconds since 1970."""
+    if live:
+        return time.time()
+    try:
+        recorded = last.number in attempts_with_records(run)
+        records = open_records(run, last.number) if recorded else None
+        return last.started_s + _seconds(last, records, running=False)
+    except RecordsError:  # damaged ones, which the page says elsewhere
+        return last.started_s
 
 
 def _seconds(attempt: Attempt, records: Records | None, *, running: bool) -> float:

@@ -1,17 +1,20 @@
 """MLflow's autologging: what Lightning and others train goes to the run that is under way.
 
-Without a run under way it is off, so that MLflow makes no run of its own for a training.
+A training before the first run starts one; after the end of a run it is off until the next one, so
+that MLflow makes no run of its own for a training.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from headrace.core import env
 from headrace.core.console import print_status
+from headrace.core.errors import HeadraceError
 from headrace.core.import_hooks import after_import
 from headrace.decide.experiments.mlflow_hooks import (
     prepare_mlflow,
@@ -35,12 +38,23 @@ class _Autologging:
     def __init__(self) -> None:
         self.spool: Path | None = None
         self.tracking_uri = ""
+        self.start: Callable[[], None] | None = None  # starts a run, and calls `go_to`
         self._flavors: set[str] = set()  # that are on
         self._changing: set[str] = set()
         self._is_prepared = False
 
     def go_to(self, spool: Path, tracking_uri: str) -> None:
-        self.spool, self.tracking_uri = spool, tracking_uri
+        self.spool, self.start = spool, None
+        self._turn_all_on(tracking_uri)
+
+    def wait(self, tracking_uri: str, start: Callable[[], None]) -> None:
+        self.spool, self.start = None, start
+        self._turn_all_on(tracking_uri)
+
+    def _turn_all_on(self, tracking_uri: str) -> None:
+        if tracking_uri != self.tracking_uri:
+            self._turn_all_off()
+            self.tracking_uri = tracking_uri
         if not self._is_prepared:
             self._is_prepared = True
             after_import("mlflow.tracking.fluent", self._hook)
@@ -50,14 +64,18 @@ class _Autologging:
             after_import(library, functools.partial(self._turn_on, flavor))
 
     def end(self) -> None:
-        self.spool = None
+        self.spool = self.start = None
+        self._turn_all_off()
+
+    def _turn_all_off(self) -> None:
         for flavor in list(self._flavors):
             self._flavors.discard(flavor)
             self._set(flavor, disable=True)
 
     def _turn_on(self, flavor: str, _: Any) -> None:
         # MLflow imports one of these libraries for another.
-        if self.spool is None or flavor in self._changing or flavor in self._flavors:
+        is_off = self.spool is None and self.start is None
+        if is_off or flavor in self._changing or flavor in self._flavors:
             return
         self._changing.add(flavor)
         if self._set(flavor, disable=False):
@@ -84,14 +102,25 @@ class _Autologging:
 
         @functools.wraps(original)
         def start_run(run_id: str | None = None, *args: Any, **kwargs: Any) -> Any:
-            if run_id is None and self.spool is not None and _TAG in (kwargs.get("tags") or {}):
-                own = run_id_of(self.spool)
+            if run_id is None and _TAG in (kwargs.get("tags") or {}):
+                spool = self._started_spool()
+                own = None if spool is None else run_id_of(spool)
                 started = None if own is None else start_known_run(module, original, own, kwargs)
                 if started is not None:
                     return started
             return original(run_id, *args, **kwargs)
 
         replace_start_run(module, start_run)
+
+    def _started_spool(self) -> Path | None:
+        """Return the spool of the run under way, which is started if need be; None: it is off."""
+        if self.start is not None:
+            start, self.start = self.start, None
+            try:
+                start()
+            except (HeadraceError, OSError) as error:
+                print_status(f"no run can be started for this training: {error}")
+        return self.spool
 
 
 _AUTOLOGGING = _Autologging()
@@ -107,6 +136,11 @@ def log_automatically(spool: Path) -> None:
         return
     prepare_mlflow(spool)
     _AUTOLOGGING.go_to(spool, target.tracking_uri)
+
+
+def await_training(tracking_uri: str, start: Callable[[], None]) -> None:
+    """Have `start` start a run, and log to it, once one of the libraries trains."""
+    _AUTOLOGGING.wait(tracking_uri, start)
 
 
 def end_autologging() -> None:

@@ -42,6 +42,7 @@ class LoggedRun:
 
     Attributes:
         writer: Of its spool; None where it is not tracked.
+        is_of_job: Whether it is the run of the job that this process is part of.
         checked_names: Names of time series that were found right, as calls had them.
         last_names: The last of these, which most calls have: to hash a hundred takes longer.
     """
@@ -52,6 +53,7 @@ class LoggedRun:
     ) -> None:  # fmt: skip
         self.name = name
         self.folder = folder
+        self.is_of_job = not sends
         self.writer = SpoolWriter(folder / SPOOL) if tracked else None
         self.checked_names: set[tuple[str, ...]] = set()
         self.last_names: tuple[str, ...] = ()
@@ -108,21 +110,24 @@ class LoggedRun:
         self._add({**entry, "folder": str(folder)})
 
     def log_model(self, model: Any, name: str = "model") -> None:
-        """Log a model as the artifact `models/NAME`: a module's state_dict, saved by torch.save.
+        """Log a model as an artifact, by torch.save: of a module its state_dict.
 
-        Any other object is pickled. Raises UsageError: it cannot be saved.
+        It is `models/NAME.pt`; where torch is not imported, `models/NAME.pkl`, pickled. Raises
+        UsageError: it cannot be saved.
         """
-        torch = sys.modules.get("torch")  # of the script that has the model
-        if torch is None:
-            raise UsageError(f"log_model: {name} is saved by torch, which is not imported.")
         if not self._sends_files:
             print_status(f"model {name} is on another machine than the run, and is not logged")
             return
-        file = self.folder / _MODELS_FOLDER / f"{_checked_name(name)}.pt"
+        torch = sys.modules.get("torch")  # of the script that has the model
+        suffix = "pkl" if torch is None else "pt"
+        file = self.folder / _MODELS_FOLDER / f"{_checked_name(name)}.{suffix}"
         file.parent.mkdir(parents=True, exist_ok=True)
         state = model.state_dict() if hasattr(model, "state_dict") else model
         try:
-            torch.save(state, file)
+            if torch is None:
+                file.write_bytes(pickle.dumps(state))
+            else:
+                torch.save(state, file)
         except (AttributeError, TypeError, pickle.PicklingError) as error:
             raise UsageError(f"log_model: {name} cannot be saved: {error}") from error
         self.log_artifact(file, _MODELS_FOLDER)

@@ -18,6 +18,8 @@ ARGUMENT_PREFIX, JOB_PREFIX = "argument.", "job."
 """Of params and numbers that `headrace run` knows: a script may log the same, in its own way."""
 ELSEWHERE = ""
 """The tracking URI of a run whose spool is on another machine."""
+NO_TRACKING = "off"
+"""In the place of a tracking URI, for jobs: they are not tracked."""
 _SQLITE = "sqlite:///"
 
 
@@ -77,11 +79,15 @@ def database_uri(runs: Path) -> str:
 
 
 def tracking_uri(runs: Path, given: str | None = None) -> str:
-    """Return the tracking URI of runs: as given, else MLFLOW_TRACKING_URI, else their database.
+    """Return the tracking URI of runs: as given, else that of jobs, else their database.
 
-    A relative path of a database counts from the current folder, now and later.
+    HEADRACE_TRACKING_URI has that of jobs, unless it is off, or MLFLOW_TRACKING_URI. A relative
+    path of a database counts from the current folder, now and later.
     """
-    uri = given or env.MLFLOW_TRACKING_URI.get() or database_uri(runs)
+    of_jobs = env.TRACKING.get()
+    if of_jobs == NO_TRACKING:
+        of_jobs = None
+    uri = given or of_jobs or env.MLFLOW_TRACKING_URI.get() or database_uri(runs)
     file = database_file(uri)
     return uri if file is None or str(file) == ":memory:" else f"{_SQLITE}{file.absolute()}"
 

@@ -23,6 +23,8 @@ class SentState:
         offsets: By file of the spool, the bytes that were sent.
         names: MLflow's names, by `series:NAME`, `summary:NAME` and `param:NAME` as they were given.
         steps: By MLflow's name of a series, its last step.
+        attempts: By the same, of series whose steps begin anew with each attempt: the last attempt,
+            and the step at which it began.
         summary: By MLflow's name of a metric of which only the last value counts, its time in ms.
         artifacts: Paths and folders of those that could not be logged yet.
         status: The run's, as the spool has it last.
@@ -34,6 +36,7 @@ class SentState:
     offsets: dict[str, int] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     steps: dict[str, int] = field(default_factory=dict)
+    attempts: dict[str, tuple[int, int]] = field(default_factory=dict)
     summary: dict[str, int] = field(default_factory=dict)
     artifacts: list[tuple[str, str]] = field(default_factory=list)
     status: str = RUNNING

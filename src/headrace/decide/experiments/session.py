@@ -30,7 +30,7 @@ from headrace.decide.experiments.experiment_run import LARGEST_STEP, LoggedRun, 
 from headrace.decide.experiments.run_target import RunTarget
 from headrace.decide.experiments.run_target import tracking_uri as uri_of
 from headrace.decide.experiments.script_failure import ScriptFailureWatch
-from headrace.decide.experiments.spool import SPOOL, now_ms
+from headrace.decide.experiments.spool import ENDS, FINISHED, SPOOL, now_ms
 from headrace.records.run_folder import RunFolder, is_plain_name, runs_folder
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ class _Session:
     tracking_uri: str | None = None
     tensorboard: bool = True
     run: LoggedRun | None = None
+    is_chosen: bool = False  # whether the script started that run itself
     autologs: bool = False
     failure_watch: ScriptFailureWatch | None = (
         None  # from the first run on that is the script's own
@@ -77,7 +78,7 @@ class RunContext:
 
     def __exit__(self, kind: object, *_: object) -> None:
         if _SESSION.run is not None:
-            _end("FINISHED" if kind is None else "FAILED")
+            _end(FINISHED if kind is None else "FAILED")
 
 
 def init(
@@ -100,25 +101,34 @@ def init(
 def start_run(name: str, resume: bool = False) -> RunContext:  # noqa: FBT001, FBT002 - Vertex's signature
     """Start a run, or with `resume` go on with the one of that name, and log to it from now on.
 
-    Raises UsageError: the name is taken or is none, or another run is under way.
+    A run that autologging has started ends then. Raises UsageError: the name is taken or is none,
+    or another run that the script has started is under way.
     """
-    if _SESSION.run is not None:
+    if _SESSION.run is not None and _SESSION.is_chosen:
         raise UsageError(f"Run {_SESSION.run.name!r} is under way: call end_run() first.")
-    _SESSION.run = job_run()
+    if _SESSION.run is not None and not _SESSION.run.is_of_job:
+        _end(FINISHED)
+    _SESSION.run = _SESSION.run or job_run()
     if _SESSION.run is None:
         _SESSION.run = _new_run(name, resume=resume)
         _SESSION.failure_watch = _SESSION.failure_watch or ScriptFailureWatch()
         atexit.register(_end_at_exit, os.getpid(), _SESSION.run)
+    _SESSION.is_chosen = True
     if _SESSION.autologs:
         autolog()
     return RunContext(_SESSION.run.name)
+
+
+def is_under_way() -> bool:
+    """Return whether a run is under way: one that was started, or the job's that was logged to."""
+    return _SESSION.run is not None
 
 
 def _end_at_exit(pid: int, run: LoggedRun) -> None:
     """End a run that its script has not ended, as failed if an error ended the script."""
     if os.getpid() == pid and _SESSION.run is run:
         failed = _SESSION.failure_watch is not None and _SESSION.failure_watch.failed
-        _end("FAILED" if failed else "FINISHED")
+        _end("FAILED" if failed else FINISHED)
 
 
 def _new_run(name: str, *, resume: bool) -> LoggedRun:
@@ -156,18 +166,31 @@ def _new_run(name: str, *, resume: bool) -> LoggedRun:
 def autolog(disable: bool = False) -> None:  # noqa: FBT001, FBT002 - Vertex's signature
     """Have MLflow log what Lightning, scikit-learn, XGBoost and LightGBM train: params, metrics.
 
-    They go to the run under way, and to later ones; without one, a run named after the time is
-    started. Models are not saved. With `disable`, that ends.
+    They go to the run under way, and to later ones; a training before the first run starts one that
+    is named after the time. Models are not saved. With `disable`, that ends.
     """
-    from headrace.decide.experiments.autologging import end_autologging, log_automatically
+    from headrace.decide.experiments.autologging import (
+        await_training,
+        end_autologging,
+        log_automatically,
+    )
 
     _SESSION.autologs = not disable
     if disable:
         end_autologging()
-    elif _SESSION.run is None:
-        start_run(time.strftime("autolog-%Y%m%d-%H%M%S"))
+        return
+    _SESSION.run = _SESSION.run or job_run()
+    if _SESSION.run is None:
+        uri = uri_of(runs_folder().absolute(), _SESSION.tracking_uri)
+        await_training(uri, _run_of_training)
     else:
         log_automatically(_SESSION.run.folder / SPOOL)
+
+
+def _run_of_training() -> None:
+    """Start a run for a training that autologging has found."""
+    start_run(time.strftime("autolog-%Y%m%d-%H%M%S"))
+    _SESSION.is_chosen = False
 
 
 def _current() -> LoggedRun:
@@ -223,15 +246,17 @@ def log_model(model: Any, name: str = "model") -> None:
     _current().log_model(model, name)
 
 
-def end_run() -> None:
-    """End the run under way; raises UsageError if there is none."""
+def end_run(status: str = FINISHED) -> None:
+    """End the run under way as FINISHED, FAILED or KILLED; raises UsageError if there is none."""
     if _SESSION.run is None:
         _no_run()
-    _end("FINISHED")
+    if status not in ENDS:
+        raise UsageError(f"end_run: {status!r} is no end of a run: give one of {', '.join(ENDS)}.")
+    _end(status)
 
 
 def _end(status: str) -> None:
-    run, _SESSION.run = _SESSION.run, None
+    run, _SESSION.run, _SESSION.is_chosen = _SESSION.run, None, False
     assert run is not None
     if _SESSION.autologs:
         from headrace.decide.experiments.autologging import end_autologging

@@ -26,10 +26,14 @@ SPOOL = "experiment"
 """The folder of a run's spool, within the run's."""
 RUNNING = "RUNNING"
 """The status of a run that has not ended."""
+FINISHED = "FINISHED"
+ENDS = (FINISHED, "FAILED", "KILLED")
+"""The statuses of runs that have, as MLflow has them."""
 _SUFFIX = ".jsonl"
 _WRITE_EVERY_S = 0.5
 _EXIT_PRIORITY = 10  # of the finalizer at a process's end
 _MOST_WAITING = 1_000_000  # entries, where the disk takes none
+_PIECE = 1000  # entries that are written at once
 
 Point = tuple[tuple[str, ...], tuple[float, ...], int, int]
 """A point of time series as it is logged most: names, values, the time in ns since 1970, step."""
@@ -44,6 +48,8 @@ class Entry(TypedDict, total=False):
         at_ms: The time of the call, in ms since 1970.
         values: By name: texts of params and tags, numbers of metrics and of a summary.
         step: Of metrics; None: one more than the last step of each.
+        attempt: Of metrics whose steps begin at 0 with each attempt: those of one attempt go on
+            after the last step of the one before.
         path: An artifact, a file or a folder; or an event file, which the script goes on writing.
         folder: Where it goes among the run's artifacts; "": at the top.
         event_file: The event file that an entry was read from.
@@ -55,6 +61,7 @@ class Entry(TypedDict, total=False):
     at_ms: int
     values: Mapping[str, Any]
     step: int | None
+    attempt: int
     path: str
     folder: str
     event_file: str
@@ -94,6 +101,7 @@ class SpoolWriter:
         self._thread: threading.Thread | None = None
         self._is_closed = threading.Event()
         self._has_failed = False
+        self._lost = 0  # entries
         self.is_writing = False
 
     def add(self, entry: Entry) -> None:
@@ -111,23 +119,32 @@ class SpoolWriter:
     def flush(self) -> None:
         """Write what is queued now; where that fails, it stays queued, and it is reported once."""
         with self._lock:
-            count = len(self.queue)
-            if not count:
-                return
-            lines = [_line(self.queue[number]) for number in range(count)]
-            try:
-                self._write("".join(lines).encode())
-            except OSError as error:
-                self._failed(error)
-                return
-            for _ in range(count):
-                self.queue.popleft()
+            left = len(self.queue)
+            while left:
+                count = min(left, _PIECE)
+                lines = [_line(self.queue[number]) for number in range(count)]
+                try:
+                    self._write("".join(lines).encode())
+                except OSError as error:
+                    self._failed(error)
+                    return
+                for _ in range(count):
+                    self.queue.popleft()
+                left -= count
+                self._has_failed = False
 
     def close(self) -> None:
-        """Write what is queued, and end the thread."""
+        """Write what is queued, and end the thread; what cannot be written is lost, and counted."""
         self._is_closed.set()
         self.flush()
         with self._lock:
+            self._lost += len(self.queue)
+            self.queue.clear()
+            if self._lost:
+                print_status(
+                    f"{self._lost} entries that the script logged are lost: {self.folder} could "
+                    "not be written."
+                )
             if self._descriptor is not None:
                 os.close(self._descriptor)
                 self._descriptor = None
@@ -155,6 +172,7 @@ class SpoolWriter:
             )
         while len(self.queue) > _MOST_WAITING:
             self.queue.popleft()
+            self._lost += 1
 
 
 _WRITERS: list[SpoolWriter] = []

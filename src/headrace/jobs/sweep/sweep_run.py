@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Iterator
@@ -112,7 +113,7 @@ class _Execution:
         if not self._lasted_s:
             return None
         left = len(self._waiting) + starting + len(self._running)
-        return statistics.mean(self._lasted_s) * left / self._sweep.max_concurrent
+        return statistics.mean(self._lasted_s) * math.ceil(left / self._sweep.max_concurrent)
 
 
 def _runs(handle: RunHandle) -> bool:

@@ -4,26 +4,58 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
+from headrace.core.errors import UsageError
 from headrace.decide.experiments import session
 from headrace.decide.experiments.session import RunContext
-from headrace.jobs.vertex_sdk.settings import report_ignored
+from headrace.jobs.vertex_sdk.job_states import ExecutionState
+from headrace.jobs.vertex_sdk.settings import name_of, report_ignored
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Experiment", "log_model", "start_run"]
+__all__ = ["Experiment", "ExperimentRun", "end_run", "log_model", "start_run"]
+
+_STATUS = {
+    ExecutionState.COMPLETE: "FINISHED",
+    ExecutionState.FAILED: "FAILED",
+    ExecutionState.CANCELLED: "KILLED",
+}
 
 
 def start_run(run: str, *, tensorboard: object = None, resume: bool = False) -> RunContext:
-    """Start a run, or with `resume` go on with the one of that name; see experiments.start_run."""
+    """Start a run, or with `resume` go on with the one of that name; see experiments.start_run.
+
+    One that is under way ends, as by the SDK.
+    """
     report_ignored("start_run", tensorboard=tensorboard)
+    if session.is_under_way():
+        session.end_run()
     return session.start_run(run, resume)
+
+
+def end_run(state: ExecutionState = ExecutionState.COMPLETE) -> None:
+    """End the run as COMPLETE, FAILED or CANCELLED; raises UsageError for other states."""
+    if state not in _STATUS:
+        raise UsageError(
+            f"end_run: {state} is no end: give {', '.join(each.name for each in _STATUS)}."
+        )
+    session.end_run(_STATUS[state])
 
 
 def log_model(model: Any, artifact_id: str | None = None, **ignored: Any) -> None:
     """Log a model as the artifact models/ARTIFACT_ID; see experiments.log_model."""
     report_ignored("log_model", **ignored)
     session.log_model(model, artifact_id or "model")
+
+
+class VertexExperimentRun(session.ExperimentRun):
+    """A run of an experiment, which is given by name or as an object; see experiments."""
+
+    def __init__(self, run_name: str, experiment: object = None, **_: Any) -> None:
+        super().__init__(run_name, None if experiment is None else name_of(experiment))
+
+
+ExperimentRun = VertexExperimentRun
 
 
 class Experiment:

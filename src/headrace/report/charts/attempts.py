@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from headrace.core.units import format_seconds
-from headrace.records.run_folder import Attempt, Outcome
+from headrace.records.run_folder import Attempt, Outcome, attempt_outcomes
 from headrace.report.charts.phases import BarPart, BarsChart
 
 _COLOURS: dict[Outcome, str] = {
@@ -20,21 +20,22 @@ _COLOURS: dict[Outcome, str] = {
 _NOTHING = "#00000000"
 
 
-def attempts_chart(attempts: Sequence[Attempt], now_s: float, *, live: bool) -> BarsChart:
-    """Return a bar for each attempt, from its begin to its end, or to now while it goes on."""
+def attempts_chart(attempts: Sequence[Attempt], seen_s: float, *, live: bool) -> BarsChart:
+    """Return a bar for each attempt, from its begin to its end.
+
+    That of one without an end is the begin of the next one; of the last one it is `seen_s`, until
+    when it is known to have gone on, in seconds since 1970.
+    """
     first_s = attempts[0].started_s
     # A clock that was set back would have an attempt begin before the first.
     began_s = np.maximum([each.started_s - first_s for each in attempts], 0.0)
+    next_s = [*(each.started_s for each in attempts[1:]), seen_s]
     ends_s = [
-        each.ended_s
-        if each.ended_s is not None
-        else now_s
-        if live
-        else _next_began_s(attempts, place)
+        next_s[place] if each.ended_s is None else each.ended_s
         for place, each in enumerate(attempts)
     ]
     lasted_s = np.maximum(np.array(ends_s) - first_s - began_s, 0.0)
-    outcomes = [each.outcome(live=live) for each in attempts]
+    outcomes = attempt_outcomes(attempts, live=live)
     parts = [BarPart(name="", colour=_NOTHING, values=began_s, labels=("",) * len(attempts))]
     for outcome, colour in _COLOURS.items():
         if outcome in outcomes:
@@ -56,8 +57,3 @@ def attempts_chart(attempts: Sequence[Attempt], now_s: float, *, live: bool) -> 
         rows=tuple(f"attempt {each.number}" for each in attempts),
         parts=tuple(parts),
     )
-
-
-def _next_began_s(attempts: Sequence[Attempt], place: int) -> float:
-    """Return when the next attempt began: one that was killed has no other end."""
-    return attempts[min(place + 1, len(attempts) - 1)].started_s

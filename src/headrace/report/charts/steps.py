@@ -156,7 +156,7 @@ def _row(name: str, parts: list[_Pieces], span: ChartSpan) -> StepRow:
         summed = np.add.reduceat(values * count, groups) if len(groups) else values
         return np.asarray(summed / np.maximum(counts, 1))
 
-    last = np.append(groups[1:], len(order)) - 1
+    last = np.append(groups[1:], len(order))[: len(groups)] - 1  # a rank may have no step
     walls_ms = pool_groups(joined([each.wall_ns for each in parts]) / 1e6, groups, "max")
     return StepRow(
         name=name,

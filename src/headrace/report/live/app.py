@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import asdict, dataclass
@@ -34,8 +35,8 @@ from headrace.report.sections.diagnosis import HEATMAP_TITLE, TIMELINE_TITLE
 _POLL_S = 0.25
 _LIST_PAUSE_S = 1.0
 _KEEP_ALIVE_S = 10.0
-_NOTHING = ": nothing new\n\n"
-"""A comment of the event stream."""
+_NOTHING = "event: alive\ndata: null\n\n"
+"""An event by which a page knows that its connection lasts."""
 _TYPES = {"page.js": "text/javascript", "page.css": "text/css"}
 _FIRST_CHARTS = (
     ("timeline", TIMELINE_TITLE, chart_place("timeline", TIMELINE_TITLE)),
@@ -68,6 +69,10 @@ Answer = Callable[[RunRequest], Awaitable[Response]]
 _WITH_DETAIL = frozenset({"charts", "logs"})
 
 
+class RemovedRunError(UsageError):
+    """A run that was shown before is not there any more."""
+
+
 class LivePages:
     """The pages of all runs in a folder; one instance serves all viewers."""
 
@@ -98,7 +103,9 @@ class LivePages:
         rest = request.path_params["rest"]
         found = await in_background(self._folders.split, rest)
         if found is None:
-            raise UsageError(f"There is no run {rest!r} in {self._folders.folder}.")
+            was_there = any(f"{rest}/".startswith(f"{name}/") for name in self._feeds)
+            kind = RemovedRunError if was_there else UsageError
+            raise kind(f"There is no run {rest!r} in {self._folders.folder}.")
         name, path, asked = found
         what, _, detail = asked.partition("/")
         run = RunRequest(name=name, path=path, detail=detail, request=request)
@@ -175,11 +182,16 @@ class LivePages:
 
     async def _run_events(self, request: Request) -> Response:
         async def events() -> AsyncIterator[str]:
-            shown: list[Any] | None = None
+            shown: Any = None
             async for _ in self._looks(request, _LIST_PAUSE_S):
-                found = await in_background(self._list.read)
-                yield _event("runs", found) if found["runs"] != shown else _NOTHING
-                shown = found["runs"]
+                try:
+                    found = await in_background(self._list.read)
+                    known = found["runs"]
+                except (HeadraceError, OSError) as error:  # the folder may be readable again
+                    found = {"fault": str(error)}
+                    known = found
+                yield _event("runs", found) if known != shown else _NOTHING
+                shown = known
 
         return _stream(events())
 
@@ -227,7 +239,9 @@ class LivePages:
 
     async def _switch(self, run: RunRequest) -> Response:
         change = await _body(run.request)
-        return _json(await in_background(change_recording, run.path, change))
+        state = await in_background(change_recording, run.path, change)
+        self._feed(run).recording.has_changed()
+        return _json(state)
 
     async def _stop(self, run: RunRequest) -> Response:
         return _json({"done": await in_own_thread(self._actions.stop, run.path)})
@@ -268,7 +282,8 @@ async def _answer_error(request: Request, error: Exception) -> Response:
     if "text/html" in request.headers.get("accept", ""):
         problem = section("problem", "This cannot be shown", note(text))
         return _html(live_document("Headrace", "problem", sections=[problem]), status)
-    return Response(json_text({"error": text}), status, media_type="application/json")
+    content = {"error": text, "removed": isinstance(error, RemovedRunError)}
+    return Response(json_text(content), status, media_type="application/json")
 
 
 def _json(value: Any) -> Response:
@@ -284,7 +299,7 @@ def _stream(events: AsyncIterator[str]) -> Response:
 
 
 async def _with_signs_of_life(events: AsyncIterator[str]) -> AsyncIterator[str]:
-    """Leave out where nothing happened, but for a comment every ten seconds."""
+    """Leave out where nothing happened, but for an event every ten seconds."""
     sent_s = time.monotonic()
     async for event in events:
         if event != _NOTHING or time.monotonic() - sent_s > _KEEP_ALIVE_S:
@@ -297,15 +312,18 @@ def _event(name: str, data: Any) -> str:
 
 
 def _span(request: Request) -> Span | None:
-    """Return the span of time of a request; None: all; UsageError: it is none."""
+    """Return the span of time of a request, without `to` until the end; None: all of it.
+
+    UsageError: It is none.
+    """
     begin, end = request.query_params.get("from"), request.query_params.get("to")
     if begin is None and end is None:
         return None
     try:
-        span = float(begin or ""), float(end or "")
+        span = float(begin or ""), math.inf if end is None else float(end)
     except ValueError:
         span = (0.0, 0.0)
-    if not 0 <= span[0] < span[1] < float("inf"):
+    if not 0 <= span[0] < span[1] or (end is not None and span[1] == math.inf):
         raise UsageError("`from` and `to` are seconds since recording began, `from` before `to`.")
     return span
 

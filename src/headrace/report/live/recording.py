@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,10 @@ from headrace.report.live.run_list import last_attempt, run_state
 
 _LONGEST_DEEP_S = 600.0
 _INTERVALS_S = (0.1, 60.0)
+_FRESH_S = 1.0
+
+RecordingNow = tuple[bool, bool, float, int]
+"""Whether it is on and whether deep, its interval in s, and how often viewers changed it."""
 
 
 def read_recording(path: Path) -> dict[str, Any]:
@@ -37,6 +43,32 @@ def read_recording(path: Path) -> dict[str, Any]:
     return {
         **state, "recording": switch.on, "deep": switch.deep, "interval_s": switch.interval_s,
     }  # fmt: skip
+
+
+class RecordingState:
+    """How a run is recorded, read once a second for all its viewers."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read_s = -math.inf
+        self._changes = 0
+        self._state: RecordingNow | None = None
+
+    def has_changed(self) -> None:
+        """Take note that a viewer has changed it, which others see though it be changed back."""
+        self._changes += 1
+        self._read_s = -math.inf
+
+    def read(self) -> RecordingNow | None:
+        """Return how it is now; None: it cannot be changed from here."""
+        if time.monotonic() - self._read_s > _FRESH_S:
+            self._read_s = time.monotonic()
+            try:
+                switch = running_switch(self._path)
+                self._state = switch.on, switch.deep, switch.interval_s, self._changes
+            except Exception:  # noqa: BLE001 - whatever stands in its files: its page says what
+                self._state = None
+        return self._state
 
 
 def _may_be_stopped(attempt: Attempt) -> bool:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.core.errors import HeadraceError, RecordsError
 from headrace.core.free_memory import release_free_memory
+from headrace.decide.cost.run_use import seen_until_s
 from headrace.observe.whatif.tables import Tables
 from headrace.records.reader import Records, open_records, recorded_attempts
 from headrace.records.run_folder import RunFolder
@@ -27,6 +28,7 @@ from headrace.report.charts.steps import steps_chart
 from headrace.report.charts.waits import waits_chart
 from headrace.report.document import sections_json
 from headrace.report.formatting import format_time
+from headrace.report.live.recording import RecordingNow, RecordingState
 from headrace.report.live.run_list import RunState, last_attempt, run_state
 from headrace.report.live.run_tables import RunTables
 from headrace.report.live.threads import HasLeft, ViewerLeftError, give_way, viewer_stays
@@ -79,8 +81,11 @@ def _draw(run: RunTables, name: str, span: ChartSpan) -> Chart | None:
         _, chart = metric_charts(run.records.path).get(name, ("", None))
         return chart
     if name == _ATTEMPTS:
-        attempts = RunFolder(run.records.path).attempts()
-        return attempts_chart(attempts, time.time(), live=run.records.live) if attempts else None
+        attempts, live = RunFolder(run.records.path).attempts(), run.records.live
+        if not attempts:
+            return None
+        seen_s = seen_until_s(run.records.path, attempts[-1], live=live)
+        return attempts_chart(attempts, seen_s, live=live)
     if name in _OF_ROWS:
         return _OF_ROWS[name](run.latest(span)[0])
     return _OVER_TIME[name](run.over(span), span)
@@ -97,6 +102,7 @@ class FeedState:
     now_s: float = 0.0  # the end of the records, in seconds since recording began
     fault: str = ""  # why the run cannot be read, or no verdict be made
     gone: bool = False  # whether its folder was removed
+    recording: RecordingNow | None = None  # None: it cannot be changed from here
 
 
 class RunFeed:
@@ -104,6 +110,7 @@ class RunFeed:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.recording = RecordingState(path)
         self._lock = threading.Lock()  # of what follows; nothing slow is done with it
         self._state = FeedState()
         self._verdict_fault = ""  # why the verdict could not be made anew
@@ -122,6 +129,7 @@ class RunFeed:
 
     def want(self) -> FeedState:
         """Return the state, and have the run read as long as this is called now and then."""
+        recording = self.recording.read()
         with self._lock:
             self._wanted_s = time.monotonic()
             if not self._threads:
@@ -131,7 +139,8 @@ class RunFeed:
                 ]
                 for thread in self._threads:
                     thread.start()
-            return replace(self._state, fault=self._state.fault or self._verdict_fault)
+            fault = self._state.fault or self._verdict_fault
+            return replace(self._state, fault=fault, recording=recording)
 
     def first_state(self) -> FeedState:
         """Return the state once the records were looked at, or could not be in time."""
@@ -144,7 +153,7 @@ class RunFeed:
         while self._is_wanted():
             began_s = time.thread_time()
             if fault := self._try(self._look):
-                self._change(fault=fault, gone=not self.path.exists())
+                self._change(fault=fault, gone=_is_removed(self.path))
             self._looked.set()
             release_free_memory()  # of earlier charts, too
             with self._lock:
@@ -184,7 +193,7 @@ class RunFeed:
         except Exception as error:  # noqa: BLE001 - a fault of the doctor must not end the page
             is_ours = isinstance(error, HeadraceError | OSError)
             fault = str(error) if is_ours else f"{type(error).__name__}: {error}"
-            if not self.path.exists():
+            if _is_removed(self.path):
                 fault = f"The folder {self.path} was removed."
                 self._change(gone=True, fault=fault)
             return fault
@@ -285,7 +294,8 @@ class RunFeed:
         made = whole
         if span is not None:
             made = self._cached((seen, span), lambda: _sections(run, span), has_left)
-        return made | {"state": self._state.state}
+        cost: CostSoFar | None = made["cost"]
+        return made | {"state": self._state.state, "cost": cost and cost.now()}
 
     def _cached(self, key: tuple[Any, ...], make: Callable[[], Any], has_left: HasLeft) -> Any:
         """Return what was made for a key, which is made for one viewer at a time."""
@@ -307,10 +317,35 @@ class RunFeed:
             return made
 
 
-def _ticking_cost(cost: RunCost) -> dict[str, float]:
-    """Return what the run has cost, and what a second more costs: nothing once it has ended."""
-    rate = sum(group.hosts * group.usd_per_hour for group in cost.groups) / 3600
-    return {"usd": cost.usd, "usd_per_s": rate if cost.running else 0.0}
+@dataclass(frozen=True, slots=True)
+class CostSoFar:
+    """What a run had cost at a moment of the monotonic clock, and costs a second."""
+
+    usd: float
+    usd_per_s: float  # 0 once it has ended
+    known_s: float
+
+    @classmethod
+    def of(cls, cost: RunCost) -> CostSoFar:
+        """Return a cost that was computed at this moment."""
+        rate = sum(group.hosts * group.usd_per_hour for group in cost.groups) / 3600
+        return cls(cost.usd, rate if cost.running else 0.0, time.monotonic())
+
+    def now(self) -> dict[str, float]:
+        """Return what it is at this moment, as JSON's own types."""
+        passed_s = time.monotonic() - self.known_s
+        return {"usd": self.usd + self.usd_per_s * passed_s, "usd_per_s": self.usd_per_s}
+
+
+def _is_removed(path: Path) -> bool:
+    """Whether a folder is not there; one that cannot be looked at at this moment may be."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _size(made: Any) -> int:
@@ -319,14 +354,14 @@ def _size(made: Any) -> int:
 
 
 def _sections(run: RunTables, span: Span | None) -> dict[str, Any]:
-    """Return a page's sections over a span of time, or all of it, as JSON's own types."""
+    """Return a page's sections over a span of time, or all of it: JSON's types and `CostSoFar`."""
     tables, part = run.latest(ChartSpan.of(run.axis, span))
     page = read_page_data(run.records, tables, part=part)
-    page = replace(page, charts_inside=False)
+    page = replace(page, charts_inside=False, of_a_span=span is not None)
     built = [section for make in SECTIONS if (section := make(page)) is not None]
     return {
         "subtitle": page_subtitle(page),
-        "cost": None if page.cost is None else _ticking_cost(page.cost),
+        "cost": None if page.cost is None else CostSoFar.of(page.cost),
         "sections": sections_json(built),
     }
 

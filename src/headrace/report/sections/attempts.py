@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from headrace.core.units import format_seconds
-from headrace.records.run_folder import Attempt
+from headrace.decide.cost.run_use import seen_until_s
+from headrace.records.run_folder import Attempt, Outcome, attempt_outcomes
 from headrace.report.charts.attempts import attempts_chart
 from headrace.report.formatting import UNKNOWN, format_time
 from headrace.report.markup import Section, explanation, section, table
@@ -14,10 +15,11 @@ _HEAD = ("Attempt", "Began", "How it ended", "Lasted")
 
 def attempts_section(data: PageData) -> Section | None:
     """Return the section; None of a run whose only attempt goes on, or succeeded."""
-    outcomes = [each.outcome(live=data.live) for each in data.attempts]
+    outcomes = attempt_outcomes(data.attempts, live=data.live)
     if len(outcomes) < 2 and not set(outcomes) & {"failed", "killed"}:
         return None
-    chart = attempts_chart(data.attempts, data.read_s, live=data.live)
+    seen_s = seen_until_s(data.path, data.attempts[-1], live=data.live)
+    chart = attempts_chart(data.attempts, seen_s, live=data.live)
     return section(
         "attempts",
         "Attempts",
@@ -28,14 +30,14 @@ def attempts_section(data: PageData) -> Section | None:
             else ""
         ),
         data.chart_place("attempts", "When each attempt began, and how long it lasted", chart),
-        table(_HEAD, [_row(each, data) for each in data.attempts], numbers=1),
+        table(_HEAD, list(map(_row, data.attempts, outcomes)), numbers=1),
     )
 
 
-def _row(attempt: Attempt, data: PageData) -> tuple[str, ...]:
+def _row(attempt: Attempt, outcome: Outcome) -> tuple[str, ...]:
     lasted = UNKNOWN
     if attempt.ended_s is not None:
         lasted = format_seconds(max(attempt.ended_s - attempt.started_s, 0.0))
     why = attempt.reason or (f"exit code {attempt.exit_code}" if attempt.exit_code else "")
-    how = ": ".join(filter(None, (attempt.outcome(live=data.live), why)))
+    how = ": ".join(filter(None, (outcome, why)))
     return f"{attempt.number}", format_time(attempt.started_s), how, lasted

@@ -408,13 +408,14 @@ def _speedup(remedy: Remedy, least: float, most: float) -> Html:
 def timeline_section(data: PageData) -> Section:
     """Return the section with every step over time."""
     title = TIMELINE_TITLE
-    if not columns(data.tables, "steps").count:
+    steps = columns(data.tables, "steps").count
+    if not steps and not data.of_a_span:
         why = "No step was recorded: a step is counted at each call of an optimizer's step()."
         return section("timeline", title, note(why))
     return section(
         "timeline",
         title,
-        explanation(_timeline_explanation(data)),
+        explanation(_timeline_explanation(data) if steps else "No step is in this span of time."),
         data.place_of(
             "timeline", "Phases of every step over time, a row for each rank", steps_chart
         ),
