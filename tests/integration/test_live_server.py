@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import pytest
 
 from headrace.records.live_switch import LiveSwitch
-from headrace.report.live.run_feed import CostSoFar
+from headrace.records.run_folder import process_identity
 from jobs import eventually, headrace, run_here, started
 from pages import Page, with_numbers
 from recorded import SCRIPTS
@@ -210,10 +210,16 @@ def test_a_span_without_an_end_reaches_to_that_of_the_records(server: LiveServer
     assert found["span"] == [pytest.approx(middle, abs=1e-6), whole["limits"][1]]
 
 
-def test_the_cost_is_that_of_the_moment_it_is_asked_for():
-    cost = CostSoFar(usd=1.0, usd_per_s=0.5, known_s=time.monotonic() - 60)
-    assert cost.now()["usd"] == pytest.approx(31, abs=5)
-    assert CostSoFar(usd=1.0, usd_per_s=0.0, known_s=0.0).now() == {"usd": 1.0, "usd_per_s": 0.0}
+def test_the_cost_is_that_of_the_moment_it_is_asked_for(folder: Path, server: LiveServer):
+    group = {"name": "train", "hosts": 2, "instance_type": "g5.xlarge", "role": "training"}
+    going = {"ended_s": None, "exit_code": None, "launcher": process_identity(os.getpid())}
+    begin = time.time() - 7200
+    changed_copy(folder, "ticking", {"groups": [group], "started_s": begin, **going})
+    for _ in range(3):  # of one diagnosis
+        asked_s = time.time()
+        cost = server.ask("/runs/ticking/sections").json["cost"]
+        lasted_s = cost["usd"] / cost["usd_per_s"]
+        assert asked_s - 0.5 <= begin + lasted_s <= time.time() + 0.5
 
 
 @pytest.mark.long

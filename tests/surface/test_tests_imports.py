@@ -82,7 +82,7 @@ PURE = """
     platforms.vertex records.data_frames records.redaction report.charts.base report.charts.flame
     report.charts.heatmap report.charts.lines report.charts.long_runs report.charts.phases
     report.charts.steps report.charts.waits report.formatting report.live.access_token
-    report.live.guard report.live.run_feed report.markup report.open_run
+    report.live.guard report.markup report.open_run
     report.run_command report.top.state sampling sampling.lanes sampling.seeds
     train.checkpoint_commit train.state_dicts train.strategies
 """.split()  # noqa: SIM905 - names, as a paragraph
