@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 
 from headrace.core.errors import (
@@ -33,6 +35,7 @@ from image_trees import (
     jpeg_cmyk,
     png_16bit,
     png_colour,
+    png_mask,
     write,
 )
 from machine import skip_without
@@ -116,6 +119,38 @@ def test_names_that_are_no_text(tmp_path):
     source = class_folders(tmp_path / "src", each=1)
     (Path(os.fsdecode(os.fsencode(source) + b"/cat/\xff.jpg"))).write_bytes(jpeg())
     assert "is not UTF-8. Rename it." in fails(DatasetError, source, tmp_path)
+
+
+def test_a_name_that_is_no_text_and_of_no_pair_is_ignored(tmp_path):
+    source = write(tmp_path / "src", {"0_i.png": png_mask(), "0_m.png": png_mask()})
+    Path(os.fsdecode(os.fsencode(source) + b"/notes\xe9.txt")).write_bytes(b"")
+    globs = {"image_glob": "**/*_i.png", "mask_glob": "**/*_m.png"}
+    report = pack(str(source), str(tmp_path / "to"), PackOptions(source=SourceOptions(**globs)))
+    assert report.manifest.num_samples == 1
+    Path(os.fsdecode(os.fsencode(source) + b"/1\xe9_i.npy")).write_bytes(b"")
+    named = SourceOptions(image_glob="**/*_i.npy", mask_glob="**/*_m.npy")
+    assert "is not UTF-8" in fails(DatasetError, source, tmp_path, PackOptions(source=named))
+
+
+@pytest.mark.parametrize("name", ["recycled", "Recycler"])
+def test_classes_may_be_called_as_windows_once_called_its_bin(tmp_path, name):
+    source = write(tmp_path / "src", {"paper/0.jpg": jpeg(), f"{name}/1.jpg": jpeg()})
+    report = pack(str(source), str(tmp_path / "dst"), PackOptions())
+    assert sorted(report.manifest.classes) == sorted(["paper", name])
+
+
+def test_a_part_of_a_table_that_cannot_be_read_counts_as_a_bad_file(tmp_path):
+    source = write(tmp_path / "src", {"0.jpg": jpeg()})
+    rows = pa.Table.from_pylist([{"image": "0.jpg", "label": "a"}])
+    pa.parquet.write_table(rows, source / "train-00000-of-00002.parquet")
+    (source / "train-00001-of-00002.parquet").symlink_to(tmp_path / "purged")
+    split = SourceOptions(split="train")
+    assert "train-00001-of-00002.parquet" in fails(
+        TooManyBadSamplesError, source, tmp_path, PackOptions(source=split)
+    )
+    report = pack(str(source), str(tmp_path / "to"), PackOptions(source=split, max_bad=1))
+    assert report.manifest.num_samples == 1
+    assert [bad.file for bad in report.manifest.bad] == ["train-00001-of-00002.parquet"]
 
 
 @pytest.mark.parametrize("names", ["", "cat\ndog\ncat\n"])

@@ -5,6 +5,7 @@ The clock is the test's, so that what settles does so without anybody waiting.
 
 from __future__ import annotations
 
+import os
 import shutil
 import zipfile
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.core.errors import CheckpointError
+from headrace.core.errors import CheckpointError, StorageError
 from headrace.jobs.sync import remote_copy
 from headrace.jobs.sync.remote_copy import FencedError, RemoteCopy
 from headrace.jobs.sync.sync_process import FolderSync, restore
@@ -111,6 +112,31 @@ def test_files_of_one_checkpoint_are_listed_all_at_once(host: Host, found: Found
     assert found() == {}
     host.passes(6.0)
     assert found() == {"checkpoint-500/model": "m", "checkpoint-500/optimizer": "o"}
+
+
+def test_a_file_that_was_only_touched_stays_where_manifests_have_it(
+    host: Host, found: Found, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    last = host.folder / "last"
+    last.mkdir()
+    (last / "config.json").write_text("c")
+    (last / "model").write_text("m")
+    host.passes(8.0)
+    before = found()
+    assert before == {"last/config.json": "c", "last/model": "m"}
+    os.utime(last / "config.json")
+    (last / "model").write_text("n")
+    with monkeypatch.context() as patched:
+        patched.setattr(type(host.remote.store), "put", refuse)
+        with pytest.raises(StorageError):
+            host.passes(8.0)
+    assert found() == before
+    host.passes(8.0)
+    assert found() == {"last/config.json": "c", "last/model": "n"}
+
+
+def refuse(*_: object) -> None:
+    raise StorageError("The store is full.")
 
 
 def test_a_step_of_the_checkpointer_waits_for_its_commit_file(host: Host, found: Found) -> None:

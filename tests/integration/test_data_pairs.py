@@ -77,6 +77,36 @@ def test_pairs_that_differ_by_orientation_are_bad(tmp_path):
     assert json.loads(left.stdout)["num_samples"] == 1
 
 
+def test_pairs_in_tars_that_differ_by_orientation_are_faults(tmp_path):
+    (tmp_path / "src").mkdir()
+    with tarfile.open(tmp_path / "src" / "0.tar", "w") as archive:
+        for name, data in {
+            "0.jpg": turned(60, 40), "0.png": png_mask(width=40, height=60),
+            "1.jpg": turned(60, 40), "1.png": png_mask(width=60, height=40),
+            "2.jpg": turned(60, 40), "2.x.jpg": turned(40, 60),  # no mask
+        }.items():  # fmt: skip
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    refused = run_data_verb(tmp_path, "index", "src")
+    assert refused.returncode == 1
+    assert "'0': The image is 60x40 pixels and its mask 40x60" in refused.stderr
+    left = run_data_verb(tmp_path, "index", "src", "--max-bad", "1", "--json")
+    assert json.loads(left.stdout)["num_samples"] == 2
+
+
+def test_of_an_unreadable_folder_the_partners_are_left_out_too(tmp_path):
+    files = {f"{side}/{name}": png_mask() for side in ("images", "masks") for name in ("a/0.png",)}
+    write(tmp_path / "src", files | {"masks/b/1.png": png_mask(), "masks/b/2.png": png_mask()})
+    (tmp_path / "src" / "images" / "b").symlink_to(tmp_path / "unmounted")
+    words = ["--image-glob", "images/**/*.png", "--mask-glob", "masks/**/*.png"]
+    refused = run_data_verb(tmp_path, "pack", "src", "dst", *words)
+    assert refused.returncode == 1
+    assert "images/b" in refused.stderr
+    left = run_data_verb(tmp_path, "pack", "src", "dst", *words, "--max-bad", "1", "--json")
+    assert json.loads(left.stdout)["num_samples"] == 1
+
+
 LABELS = np.random.default_rng(0).integers(0, 21, (40, 60)).astype(np.uint8)
 
 

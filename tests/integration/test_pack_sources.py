@@ -231,6 +231,15 @@ def test_a_finished_packing_is_left_alone_and_another_refused(tmp_path):
     assert contents(tmp_path / "dst") == before
 
 
+def test_the_same_table_in_another_folder_is_another_source(tmp_path):
+    for folder, data in (("raw", jpeg(1)), ("cleaned", jpeg(2))):
+        write(tmp_path / folder, {"0.jpg": data, "t.csv": b"image,label\n0.jpg,a\n"})
+    pack(str(tmp_path / "raw" / "t.csv"), str(tmp_path / "dst"), PackOptions())
+    with pytest.raises(DatasetError, match="holds a dataset already"):
+        pack(str(tmp_path / "cleaned" / "t.csv"), str(tmp_path / "dst"), PackOptions())
+    assert pack(str(tmp_path / "raw" / "t.csv"), str(tmp_path / "dst"), PackOptions()).already
+
+
 def test_what_another_packing_to_the_same_place_took_away_is_missed(tmp_path):
     source = class_folders(tmp_path / "src")
 

@@ -11,6 +11,7 @@ import pytest
 from headrace import ShardDataset
 from headrace.core.errors import DatasetError
 from headrace.data.shards.in_place_index import index_in_place
+from headrace.data.shards.lint import lint
 from headrace.data.shards.sources.source_kinds import SourceOptions, list_source
 from image_trees import jpeg, png_mask, write
 
@@ -106,6 +107,7 @@ def test_tars_of_several_splits_do_not_become_one_dataset(tmp_path, names):
     index_in_place(str(source), destination=to, source=SourceOptions(split=split))
     dataset = ShardDataset(to)
     assert [dataset[0]["__key__"], len(dataset)] == [str(len(names) - 1), 1]
+    assert lint(to).faults == ()
     with pytest.raises(DatasetError, match="no tar of the split 'mini'"):
         index_in_place(str(source), source=SourceOptions(split="mini"))
 

@@ -308,35 +308,56 @@ def exif_of(orientation: int) -> bytes:
 _TIFF_BEGINNINGS = (b"II*\0", b"MM\0*")
 
 
+@dataclass(frozen=True, slots=True)
+class ImageSides:
+    """An image's size as decoders have it, and the EXIF orientation that may exchange its sides."""
+
+    width: int
+    height: int
+    orientation: int
+    is_tiff: bool
+
+    @classmethod
+    def read(cls, data: bytes | memoryview) -> ImageSides | None:
+        """Return those of an image; None of what is no image."""
+        try:
+            header = read_header(data)
+        except BadSampleError:
+            return None
+        is_tiff = bytes(data[:4]) in _TIFF_BEGINNINGS
+        orientation = _pillows_orientation(data) if is_tiff else read_orientation(data)
+        return cls(header.width, header.height, orientation, is_tiff)
+
+
 def check_pair_orientation(image: bytes | memoryview, mask: bytes | memoryview) -> None:
     """Raise BadSampleError where an image and its mask differ in shape by an EXIF orientation.
 
     A smaller mask of the same shape is let through, and so is what is no image.
     """
-    try:
-        first, second = read_header(image), read_header(mask)
-    except BadSampleError:
+    check_pair_sides(ImageSides.read(image), ImageSides.read(mask))
+
+
+def check_pair_sides(image: ImageSides | None, mask: ImageSides | None) -> None:
+    """Raise as `check_pair_orientation` does; None is no image."""
+    if image is None or mask is None or _have_one_shape(image.height, image.width, mask):
         return
-    if _have_one_shape(first.height, first.width, second):
+    if not _have_one_shape(image.width, image.height, mask):
         return
-    if not _have_one_shape(first.width, first.height, second):
-        return
-    for header, data, what in ((first, image, "image"), (second, mask, "mask")):
-        is_tiff = bytes(data[:4]) in _TIFF_BEGINNINGS
-        orientation = _pillows_orientation(data) if is_tiff else read_orientation(data)
-        if orientation in _SIDES_EXCHANGED:
-            stored = (header.height, header.width) if is_tiff else (header.width, header.height)
-            read = "every decoder turns by it" if is_tiff else "are read as they are stored"
+    for sides, what in ((image, "image"), (mask, "mask")):
+        if sides.orientation in _SIDES_EXCHANGED:
+            width, height = sides.width, sides.height
+            stored = (height, width) if sides.is_tiff else (width, height)
+            read = "every decoder turns by it" if sides.is_tiff else "are read as they are stored"
             raise BadSampleError(
-                f"The image is {first.width}x{first.height} pixels and its mask {second.width}x"
-                f"{second.height}: the {what}'s EXIF orientation ({orientation}) exchanges the "
+                f"The image is {image.width}x{image.height} pixels and its mask {mask.width}x"
+                f"{mask.height}: the {what}'s EXIF orientation ({sides.orientation}) exchanges the "
                 f"sides of its {stored[0]}x{stored[1]} stored pixels, which {read}. Turn its "
                 "pixels once and drop the orientation, as `exiftran -ai` or ImageMagick's "
                 "`mogrify -auto-orient` do."
             )
 
 
-def _have_one_shape(height: int, width: int, other: ImageHeader) -> bool:
+def _have_one_shape(height: int, width: int, other: ImageSides) -> bool:
     """Return whether two sizes are in proportion, to a rounded pixel."""
     return abs(height * other.width - width * other.height) <= height + width
 

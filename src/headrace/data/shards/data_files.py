@@ -27,9 +27,7 @@ _SYSTEM_NAMES = frozenset(
         "desktop.ini",
         "ehthumbs.db",
         "ehthumbs_vista.db",
-        "recycled",
-        "recycler",  # Windows
-        "system volume information",
+        "system volume information",  # Windows
         "thumbs.db",
         "@eadir",
         "@recently-snapshot",

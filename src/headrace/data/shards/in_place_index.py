@@ -72,6 +72,8 @@ from headrace.data.shards.task_pool import map_in_order, wait_for_result
 from headrace.data.storage import ObjectInfo, Store, open_store
 
 CONCURRENT_TARS = 4
+SPLIT = "split"
+"""The option of a dataset that was made of the tars of one split alone."""
 
 
 def index_tars(
@@ -125,6 +127,7 @@ def index_tars(
         classes=options.classes,
         data_url="" if store.url == target_url else store.url,
         source=listing.source("tars", store.url),
+        options={} if split is None else {SPLIT: split},
     )
 
 

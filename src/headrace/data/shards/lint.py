@@ -10,7 +10,7 @@ import google_crc32c
 
 from headrace.core.errors import CorruptError, DatasetError, DeniedError, NotFoundError
 from headrace.data.shards.data_files import is_system_path, is_tar
-from headrace.data.shards.in_place_index import CONCURRENT_TARS, without_empty_images
+from headrace.data.shards.in_place_index import CONCURRENT_TARS, SPLIT, without_empty_images
 from headrace.data.shards.index_batches import InMemoryBatches
 from headrace.data.shards.index_writer import digest_of
 from headrace.data.shards.manifest import INDEX_NAME, MANIFEST_NAME, DatasetManifest
@@ -22,6 +22,7 @@ from headrace.data.shards.shard_index import (
     read_manifest,
     read_manifest_bytes,
 )
+from headrace.data.shards.sources.tree_roles import is_of_split
 from headrace.data.shards.tar import TarIndex, index_tar
 from headrace.data.shards.task_pool import map_in_order
 from headrace.data.storage import Store, open_store, parse_url
@@ -150,6 +151,7 @@ def _extra_tars(store: Store, index: ShardIndex) -> list[Fault]:
         return []
     known = {shard.name for shard in index.manifest.shards}
     known |= {bad.file for bad in index.manifest.bad}
+    split = index.manifest.options.get(SPLIT)
     return [
         Fault("extra", info.path, "the tar is not in the index.")
         for info in store.list_entries()
@@ -157,6 +159,7 @@ def _extra_tars(store: Store, index: ShardIndex) -> list[Fault]:
         and not info.is_folder
         and info.path not in known
         and not is_system_path(info.path)
+        and (split is None or is_of_split(info.path, split))
     ]
 
 

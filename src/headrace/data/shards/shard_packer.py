@@ -259,6 +259,7 @@ class _ShardContent:
     ) -> list[tuple[str, bytes]] | None:
         members: list[tuple[str, bytes]] = []
         sources: list[bytes] = []
+        named_files: list[SourceFile] = []
         known_bad = len(self.bad)
         read_bytes = recoded = 0
         for file, content in zip(sample.files, contents, strict=True):
@@ -270,6 +271,7 @@ class _ShardContent:
                 stored, changed = recode_file(named, data, self._packer.recode, self._packer.check)
                 members.append((named.extension, stored))
                 sources.append(data)
+                named_files.append(named)
                 recoded += changed
         if len(members) == len(sample.files):
             with collect_bad_file(sample.files[0].path, self.bad):
@@ -279,5 +281,5 @@ class _ShardContent:
         if bad:
             return None
         self.recoded += recoded
-        self.oriented += sum(map(is_oriented, sample.files, sources))
+        self.oriented += sum(map(is_oriented, named_files, sources))
         return members

@@ -11,7 +11,7 @@ manual, "Basic Tar Format".
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -20,7 +20,12 @@ from operator import itemgetter
 import google_crc32c
 
 from headrace.core.errors import BadSampleError
-from headrace.data.image_files import read_orientation
+from headrace.data.image_files import (
+    ImageSides,
+    check_pair_sides,
+    masks_among,
+    read_orientation,
+)
 from headrace.data.shards.data_files import IgnoredFiles, is_image, is_system_path
 from headrace.data.shards.index_rows import LARGEST_MEMBER_BYTES, MemberKind
 from headrace.data.shards.index_writer import IndexRowBuilder
@@ -205,6 +210,7 @@ class TarMember:
     offset: int  # of its content in the tar
     size_bytes: int  # of its content
     crc32c: int  # CRC-32C of its content
+    sides: ImageSides | None = None  # of an image
     oriented: bool = False  # an image with an EXIF orientation, where one is looked for
 
 
@@ -354,12 +360,14 @@ class TarReader:
             checksum = google_crc32c.extend(checksum, chunk)
             left -= len(chunk)
         self._stream.read(padding(size_bytes))
+        beginning = b"".join(metadata)
         return TarMember(
             name=name,
             offset=offset,
             size_bytes=size_bytes,
             crc32c=checksum,
-            oriented=bool(metadata) and read_orientation(b"".join(metadata)) != 1,
+            sides=ImageSides.read(beginning) if metadata else None,
+            oriented=bool(metadata) and read_orientation(beginning) != 1,
         )
 
     def _skip(self, name: str, size_bytes: int) -> None:
@@ -484,6 +492,7 @@ class TarIndex:
     def add(self, key: str, named: Iterable[tuple[str, TarMember]]) -> None:
         """Add a sample by its members' extensions; those with a fault are left out."""
         members: dict[str, tuple[MemberKind, tuple[int, int, int]]] = {}
+        sides: dict[str, ImageSides | None] = {}
         for extension, member in named:
             fault = None
             if member.size_bytes > LARGEST_MEMBER_BYTES:
@@ -495,6 +504,8 @@ class TarIndex:
             if fault is None:
                 place = member.offset, member.size_bytes, member.crc32c
                 members[extension] = "range", place
+                if is_image(f"x.{extension}"):
+                    sides[extension] = member.sides
                 self.oriented += member.oriented
             else:
                 self.faults.append(fault)
@@ -502,6 +513,21 @@ class TarIndex:
         if members:
             self.rows.add(key, members)
             self.num_members += len(members)
+        if len(sides) == 2:
+            self._check_pair(key, sides)
+
+    def _check_pair(self, key: str, sides: Mapping[str, ImageSides | None]) -> None:
+        """Note a fault where a sample is an image and a mask that differ by orientation."""
+        masks = masks_among(tuple(sides))
+        if len(masks) != 1:
+            return
+        (mask,) = masks
+        (image,) = sides.keys() - masks
+        try:
+            check_pair_sides(sides[image], sides[mask])
+        except BadSampleError as error:
+            self.faults.append(Fault("size", self.path, f"{_shown(key)}: {error}"))
+            self.left_out.add(key)
 
     def whole_rows(self) -> IndexRowBuilder:
         """Return the samples that no fault is of."""

@@ -425,7 +425,7 @@ class JobOutputs:
         of_vertex = {outputs / name: name for name in _VERTEX_FOLDERS if is_there(outputs / name)}
         for folder, prefix in {**self._synced_folders(), **of_vertex}.items():
             self._mirror(folder, prefix).last_pass(self._failures.append)
-        trees = {path.parent.name: path for path in sorted(self._run.glob("hosts/*/ml"))}
+        trees = self._trees(self._failures.append)
         if of_parts:
             self._send_parts(trees)
             return
@@ -501,10 +501,24 @@ class JobOutputs:
         return trees
 
     def _synced_folders(self) -> dict[Path, str]:
-        folders = self._run.glob("hosts/*/ml/output/intermediate")
-        found = dict.fromkeys(folders, f"{self._job}/output/intermediate")
+        trees = self._trees(lambda _: None)  # the end says what cannot be read
+        folders = [tree / "output" / "intermediate" for tree in trees.values()]
+        found = dict.fromkeys(filter(is_there, folders), f"{self._job}/output/intermediate")
         logs = self._run / "output" / "logs"
         return {**found, logs: "logs"} if is_there(logs) else found
+
+    def _trees(self, report: Callable[[str], None]) -> dict[str, Path]:
+        """Return what scripts see as /opt/ml by host; `report` hears of what cannot be listed."""
+        hosts = self._run / "hosts"
+        try:
+            names = sorted(os.listdir(hosts))  # noqa: PTH208 - pathlib's may hide errors
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+        except OSError as error:
+            report(f"{hosts}, which cannot be listed: {error.strerror}")
+            return {}
+        trees = {name: hosts / name / "ml" for name in names}
+        return {name: tree for name, tree in trees.items() if is_there(tree)}
 
     def _mirror(self, folder: Path, prefix: str) -> FolderMirror:
         if folder not in self._mirrors:

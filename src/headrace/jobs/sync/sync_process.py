@@ -241,7 +241,9 @@ class FolderSync:
         if not changed and not failed:
             return fresh
         for name, file in fresh.items():
-            if file.stored_as and file != before.get(name):
+            # One that was touched alone is in the manifests by the object that it had before.
+            is_new = name not in before or file.stored_as != before[name].stored_as
+            if file.stored_as and is_new:
                 self._remote.store.delete(file.stored_as)
         for name, error in {} if changed else failed.items():
             if isinstance(error, HeadraceError) or not isinstance(error, OSError):

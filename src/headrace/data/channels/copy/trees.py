@@ -9,10 +9,10 @@ programs of their own.
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
@@ -147,7 +147,7 @@ class CacheTrees:
         data = tree / "data"
         known = ContentRecords(self._folders, listing.base)
         progress = CopyProgress(name, len(listing.objects), listing.size_bytes)
-        with disk_errors(data):
+        with disk_errors(data), _heartbeat(tree / "beat"):
             self._folders.complete(identity).unlink(missing_ok=True)
             data.mkdir(parents=True, exist_ok=True)
             for folder in listing.folders:
@@ -194,7 +194,7 @@ class CacheTrees:
             )
             own_future = submit(fetcher.fetch(own_objects))
             try:
-                _show_until([*futures, own_future], progress, tree / "beat")
+                _show_until([*futures, own_future], progress)
             finally:
                 own_future.cancel()  # needed where another process failed
 
@@ -233,14 +233,28 @@ def _is_missing(place: str, info: ObjectInfo) -> bool:
     return info.size_bytes > 0 or not Path(place).is_dir()
 
 
-def _show_until(futures: Sequence[Future[None]], progress: CopyProgress, heartbeat: Path) -> None:
+@contextmanager
+def _heartbeat(file: Path) -> Iterator[None]:
+    """Touch a file every second, by which those that wait see that this process goes on."""
+    ended = threading.Event()
+
+    def beat() -> None:
+        while not ended.wait(_HEARTBEAT_S):
+            with suppress(OSError):  # a full disk, of which what writes there says more
+                file.touch()
+
+    thread = threading.Thread(target=beat, daemon=True, name="heartbeat of a copy")
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _show_until(futures: Sequence[Future[None]], progress: CopyProgress) -> None:
     """Wait for futures, whose requests have deadlines; raises the first error of one."""
-    heartbeat_s = 0.0
     while True:
-        now = time.monotonic()
-        if now - heartbeat_s >= _HEARTBEAT_S:
-            heartbeat_s = now
-            heartbeat.touch()
         progress.show()
         done, pending = wait(futures, _LOOK_EVERY_S, return_when=FIRST_EXCEPTION)
         for future in done:

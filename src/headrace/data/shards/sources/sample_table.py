@@ -6,6 +6,7 @@ import hashlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Self
 from unicodedata import normalize
 
@@ -19,7 +20,7 @@ from headrace.core.errors import DatasetError
 from headrace.data.image_files import IMAGE_EXTENSIONS, masks_among
 from headrace.data.shards.data_files import IgnoredFiles, is_image, is_system_path, is_tar
 from headrace.data.shards.manifest import DatasetSource
-from headrace.data.shards.members import extension_of, key_of, path_of_url
+from headrace.data.shards.members import PathPattern, extension_of, key_of, path_of_url
 from headrace.data.shards.reports import BadFile
 from headrace.data.storage import ObjectInfo, Store, parse_url, safe_url
 
@@ -108,13 +109,18 @@ def list_files(
             info.path.encode()
         except UnicodeEncodeError:
             may_be_data = is_image(info.path) or is_tar(info.path) or info.unreadable
-            if "" in patterns and not may_be_data:
+            if not may_be_data and not any(map(partial(_names, path=info.path), patterns)):
                 ignored.add(info.path, system=False)
                 continue
             raise DatasetError(
                 f"{store.url}: the name of {info.path!r} is not UTF-8. Rename it."
             ) from None
         yield info
+
+
+def _names(pattern: str, path: str) -> bool:
+    """Return whether a pattern matches a path; "", which stands for all images, does not."""
+    return bool(pattern) and PathPattern.parse(pattern).match(path) is not None
 
 
 def _is_marker(info: ObjectInfo) -> bool:

@@ -309,6 +309,7 @@ def list_pairs(
         )
     listing = SourceListing()
     bad: list[BadFile] = []
+    unreadable_folders: list[str] = []
     # Of "*.tif" and "*_mask.tif" the longer one has what both match.
     narrow, wide = sorted((images, masks), key=lambda side: -side.glob.num_characters)
     is_shared = narrow.glob.num_characters == wide.glob.num_characters
@@ -320,11 +321,13 @@ def list_pairs(
                 uses += wide.add(info)
             if info.unreadable and (uses or may_hold_images(info)):
                 bad.append(BadFile(file=info.path, reason=info.unreadable))
+                if info.is_folder is not False:
+                    unreadable_folders.append(info.path)
             elif uses:
                 listing.add(info, uses)
             else:
                 listing.ignored.add(info.path, system=False)
-    stems = _shared_stems(store.url, images, masks, listing.ignored)
+    stems = _shared_stems(store.url, images, masks, listing.ignored, unreadable_folders)
     return SampleTable(
         url=store.url,
         stems=large_strings(stems),
@@ -374,6 +377,11 @@ class _PatternMatches:
         self.files[stem] = path, info.size_bytes, template
         return True
 
+    def may_lie_in(self, stem: str, folders: Sequence[str]) -> bool:
+        """Return whether the file of a stem would lie in one of some folders."""
+        path = self.glob.expand(stem)
+        return any(path.startswith(f"{folder}/") for folder in folders)
+
     def _accepts(self, extension: str) -> bool:
         if self.extension == ".*":
             return bool(extension)
@@ -389,10 +397,25 @@ class _PatternMatches:
         )
 
 
+def _lost_stems(
+    images: _PatternMatches, masks: _PatternMatches, unreadable_folders: Sequence[str]
+) -> set[str]:
+    """Return the stems of which a file cannot be read, or would lie where nothing can be."""
+    lost = images.unreadable | masks.unreadable
+    for side, other in ((images, masks), (masks, images)) if unreadable_folders else ():
+        alone = other.files.keys() - side.files.keys()
+        lost |= {stem for stem in alone if side.may_lie_in(stem, unreadable_folders)}
+    return lost
+
+
 def _shared_stems(
-    url: str, images: _PatternMatches, masks: _PatternMatches, ignored: IgnoredFiles
+    url: str,
+    images: _PatternMatches,
+    masks: _PatternMatches,
+    ignored: IgnoredFiles,
+    unreadable_folders: Sequence[str],
 ) -> list[str]:
-    for stem in images.unreadable | masks.unreadable:  # the whole pair is left out
+    for stem in _lost_stems(images, masks, unreadable_folders):  # the whole pair is left out
         images.files.pop(stem, None)
         masks.files.pop(stem, None)
     for side in (images, masks):
@@ -400,6 +423,8 @@ def _shared_stems(
             why = ""
             if side.unreadable:
                 why = f" but {len(side.unreadable)} that cannot be read"
+            elif unreadable_folders:
+                why = f" but in what cannot be read, such as {unreadable_folders[0]}"
             elif ignored.num_system:
                 examples = ", ".join(ignored.system_examples)
                 why = f" ({ignored.num_system} hidden or system files are ignored: {examples})"
@@ -502,25 +527,30 @@ def list_source(
     if options.split is not None:
         of_split = open_store(join_url(url, options.split))
         if next(of_split.list(), None) is None:
-            parts = [
-                info
-                for info in list_files(store, on_listed, IgnoredFiles())
-                if _is_part(info.path, options.split)
-            ]
-            if parts:
-                return _list_parts(store, parts, options.classes)
+            table = _list_parts(store, on_listed, options.split, options.classes)
+            if table is not None:
+                return table
         store = of_split
     return list_class_folders(store, on_listed, options.classes)
 
 
 def _list_parts(
-    store: Store, parts: Sequence[ObjectInfo], known_classes: Sequence[str]
-) -> SampleTable:
+    store: Store, on_listed: ListedCallback, split: str, known_classes: Sequence[str]
+) -> SampleTable | None:
+    """List the rows of the Parquet files of a split; None: there are none."""
+    parts, ignored = [], IgnoredFiles()
+    for info in list_files(store, on_listed, ignored):
+        if _is_part(info.path, split):
+            parts.append(info)
+        else:
+            ignored.add(info.path, system=False)
+    if not parts:
+        return None
     bad = [BadFile(file=info.path, reason=info.unreadable) for info in parts if info.unreadable]
     readable = [info.path for info in parts if not info.unreadable]
     if not readable:
         raise DatasetError(f"{store.url}: no table of the split can be read. {bad[0]}")
-    return list_tables(store, readable, known_classes, bad=bad)
+    return list_tables(store, readable, known_classes, ignored, bad)
 
 
 def _is_part(path: str, split: str) -> bool:

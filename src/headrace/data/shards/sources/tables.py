@@ -54,9 +54,12 @@ def list_table(url: str, known_classes: Sequence[str] = ()) -> SampleTable:
     with "/", a column whose cells are no texts.
     """
     folder, name = split_url(url)
-    data = bytes(open_store(folder).get(name))
+    store = open_store(folder)
+    data = bytes(store.get(name))
     cells = parse_table(data, name, safe_url(url), _IMAGE_COLUMNS)
-    return _samples(cells, folder, hashlib.sha256(data).hexdigest(), known_classes)
+    # The same paths in another folder are other files.
+    digest = hashlib.sha256(f"{store.url}\0".encode() + data)
+    return _samples(cells, folder, digest.hexdigest(), known_classes)
 
 
 def list_tables(
@@ -72,8 +75,8 @@ def list_tables(
 
     Raises DatasetError as `list_table` does, and where the files are not the parts of one table.
     """
-    names = one_table(sorted(paths), store.url)
-    digest, parts = hashlib.sha256(), []
+    names = one_table(sorted(paths), store.url, bad)
+    digest, parts = hashlib.sha256(f"{store.url}\0".encode()), []
     for name in names:
         data = bytes(store.get(name))
         digest.update(f"{name}\0{hashlib.sha256(data).hexdigest()}\n".encode())
@@ -95,11 +98,12 @@ def _refuse_images(cells: TableCells) -> None:
         cells.texts(name)
 
 
-def one_table(paths: Sequence[str], url: str) -> Sequence[str]:
+def one_table(paths: Sequence[str], url: str, bad: Sequence[BadFile] = ()) -> Sequence[str]:
     """Return sorted paths of tables if they are Parquet files that are parts of one table.
 
-    Names of parts differ in their numbers alone: train-00000-of-00002.parquet. DatasetError: there
-    are several tables, another kind of table, a part is missing, or a column is in folders' names.
+    `bad` are parts that are there and cannot be read. Names of parts differ in their numbers alone:
+    train-00000-of-00002.parquet. DatasetError: there are several tables, another kind of table, a
+    part is missing, or a column is in folders' names.
     """
     for path in paths:
         partition = _PARTITION.search(path)
@@ -125,10 +129,11 @@ def one_table(paths: Sequence[str], url: str) -> Sequence[str]:
             "split's alone, or --split."
         )
     counted = _OF.search(parts[0])
-    if counted is not None and int(counted[1]) != len(parts):
+    if counted is not None and int(counted[1]) != len(parts) + len(bad):
+        unread = f" {len(bad)} more cannot be read, such as {bad[0]}." if bad else ""
         raise DatasetError(
-            f"{url}: {parts[0]} is one of {int(counted[1])} files, and {len(parts)} are there. "
-            "Bring the others, too."
+            f"{url}: {parts[0]} is one of {int(counted[1])} files, and {len(parts)} are there."
+            f"{unread} Bring the others, too."
         )
     return parts
 
