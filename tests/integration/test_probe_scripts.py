@@ -24,6 +24,7 @@ from typing import Any
 import psutil
 import pytest
 
+from headrace import open_run
 from headrace.data.storage import open_store
 from jobs import run_here
 from packed import pack_images
@@ -478,3 +479,41 @@ def test_arguments_that_need_workers_go_with_them(part: Look):
     rows = [row for row in part("advised made_anew").rows("loaders") if row["line"] == 30]
     found = {(row["workers"], row["persistent"], row["prefetch_factor"]) for row in rows}
     assert (len(rows), found) == (7, {(0, 0, 0)})
+
+
+WITHIN = """
+import time
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+class Items(Dataset):
+    def __len__(self):
+        return 16
+
+    def __getitem__(self, index):
+        time.sleep(0.02)
+        return torch.randn(4)
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        yield from DataLoader(Items(), batch_size=None)
+
+net = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+loader = DataLoader(Stream(), batch_size=4)
+for epoch in range(3):
+    for batch in loader:
+        net(batch).square().mean().backward()
+        optimizer.step()
+"""
+
+
+def test_a_loader_that_is_iterated_within_a_request_is_a_part_of_the_wait(tmp_path: Path):
+    (tmp_path / "within.py").write_text(WITHIN)
+    ended = run_here(tmp_path, "run", "--name", "base", "within.py")
+    assert ended.returncode == 0, ended.stderr
+    steps = open_run(tmp_path / "runs" / "base").steps
+    trained = steps[steps["kind"] == "train"]
+    assert len(trained) == 12
+    assert trained["loader"].nunique() == 1
+    assert (trained["data_wait_ns"] >= 4 * 20_000_000).all()  # of each first step, too

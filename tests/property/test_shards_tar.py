@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from webdataset.tariterators import base_plus_ext
 
 from headrace.data.shards.members import PathPattern, checksum, key_of, split_name
-from headrace.data.shards.tar import TarWriter, index_tar
+from headrace.data.shards.tar import TarWriter
+from headrace.data.shards.tar_index import index_tar
 from headrace.data.storage import open_store
 
 STEMS = st.text(

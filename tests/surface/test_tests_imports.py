@@ -55,8 +55,9 @@ PURE = """
     data.loader.failures data.loader.serialization data.shards.data_files data.shards.index_rows
     data.shards.index_writer data.shards.manifest data.shards.members data.shards.shard_index
     data.shards.shard_records data.shards.sources.sample_table data.shards.sources.source_kinds
-    data.shards.sources.tables data.shards.tar data.storage data.storage.cache.block_file
-    data.storage.urls data.transforms data.transforms.augmentation decide.cost.price_catalogue
+    data.shards.sources.tables data.shards.tar data.shards.tar_index data.storage
+    data.storage.cache.block_file data.storage.urls data.transforms data.transforms.augmentation
+    decide.cost.price_catalogue
     decide.experiments.entry_batch decide.experiments.sent_state decide.experiments.spool_sender
     jobs.cli_args jobs.hosts.host_commands jobs.hosts.host_records
     jobs.hosts.offload_setup jobs.hosts.report_calls jobs.hosts.script_ray jobs.hosts.spool_copies

@@ -9,8 +9,8 @@ import pytest
 
 from headrace.observe.doctor.diagnosis import diagnose
 from headrace.observe.doctor.findings import Finding
-from headrace.observe.whatif.measured_pipeline import measure
-from headrace.observe.whatif.tables import Columns
+from headrace.observe.whatif.measured_pipeline import measure, read_batch_work
+from headrace.observe.whatif.tables import Columns, columns
 from headrace.observe.whatif.worker_shares import read_worker_shares
 from run_tables import AUGMENT, SCRIPT, WORKER_LOOP, Run, RunTables, play, stack
 
@@ -173,6 +173,20 @@ def test_where_one_worker_makes_all_batches_no_more_workers_are_proposed():
     names = {each.name for found in diagnosis.findings for each in found.remedies}
     assert "workers" not in names
     assert "with equal shares for its 4 workers" in diagnosis.verdict.sentence
+
+
+def test_workers_that_make_one_batch_an_epoch_make_some():
+    tables = play(Run(**STREAM, order=(0,)))
+    batches = tables.rows["batches"]
+    for worker, row in enumerate(sorted(batches, key=lambda row: row["start_ns"])[:4]):
+        row |= {"worker": worker, "batch": 0}
+    loaders = columns(tables, "loaders")
+    work = read_batch_work(tables, int(loaders["loader"][0]))
+    assert work is not None
+    shares = work.shares(loaders, columns(tables, "fetches"))
+    assert shares is not None
+    assert shares.idle == 0
+    assert shares.largest < 1.0
 
 
 def test_where_two_of_four_workers_share_the_batches_they_count_as_two():

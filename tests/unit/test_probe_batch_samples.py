@@ -131,6 +131,15 @@ def delivered_of_stream(batch: object) -> int:
     return delivered(object(), state, batch, ended=False)[0]
 
 
+@pytest.mark.parametrize("packed", [torch.zeros(1, 512), {"input_ids": torch.zeros(1, 512)}])
+def test_one_row_is_a_whole_batch_until_a_batch_has_had_a_row_a_sample(packed: Any):
+    state = IteratorState()
+    state.sampler = SamplerReads(stream_batch=B)
+    assert [delivered(object(), state, packed, ended=False)[0] for _ in range(2)] == [B, B]
+    assert delivered(object(), state, torch.zeros(B, 512), ended=False)[0] == B
+    assert delivered(object(), state, packed, ended=False)[0] == 1  # the last of a stream
+
+
 PARTS = [
     torch.zeros(B, 2), torch.zeros(B), torch.zeros(B - 1), torch.zeros(3, 4), torch.tensor(1.0),
     torch.nested.nested_tensor(WAVES, layout=torch.jagged), np.zeros((B, 2)), TEXTS, TEXTS[1:], 7,

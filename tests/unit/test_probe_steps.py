@@ -314,6 +314,26 @@ def test_evaluation_is_distinguished():
     assert script.ends()[2][1] == {"data_wait": 7, "forward": 3}
 
 
+@pytest.mark.parametrize("evaluated", [6, 80])
+def test_evaluation_of_the_training_data_with_gradients_on(evaluated: int):
+    script = Script()
+    for _ in range(2):
+        script.iterate(0)
+        for _ in range(3):
+            script.train()
+        script.fetch(0, 1, ended=True)
+        script.iterate(0)
+        for _ in range(evaluated):
+            script.fetch(0, 7)
+            script.passes(3)
+        script.fetch(0, 1, ended=True)
+    script.iterate(0)
+    script.train()
+    kinds = [kind for kind, _ in script.all_rows()]
+    assert (kinds.count("train"), kinds.count("eval")) == (7, 2 * evaluated)
+    assert {step.batches for step in script.steps} == {1}
+
+
 def test_evaluation_with_gradients_on_from_another_loader():
     script = Script()
     script.train()

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from headrace.core.errors import TooManyBadSamplesError
 from headrace.data.shards.in_place_index import index_in_place
 from headrace.data.shards.lint import lint
-from headrace.data.shards.tar import END_OF_ARCHIVE, TarIndex, index_tar, padding, write_header
+from headrace.data.shards.tar import END_OF_ARCHIVE, padding, write_header
+from headrace.data.shards.tar_index import TarIndex, index_tar
 from headrace.data.storage import open_store
 
 MIB = 2**20

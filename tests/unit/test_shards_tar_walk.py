@@ -14,10 +14,10 @@ from headrace.data.shards.tar import (
     TarHeaderError,
     TarReader,
     TarWriter,
-    index_tar,
     read_header,
     write_header,
 )
+from headrace.data.shards.tar_index import index_tar
 from headrace.data.storage import open_store
 from headrace.data.storage.store import RangeStream
 

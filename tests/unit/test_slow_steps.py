@@ -130,6 +130,20 @@ def burst(tables: RunTables) -> None:
         tables.add("process_usage", t_ns=tick, pid=100, cpu_percent=20.0, threads=1)
 
 
+def test_what_waits_while_a_core_is_idle_waits_for_no_other_program():
+    tables = interrupted(FORWARD, "forward")
+    for row in tables.rows["slow_step_stacks"]:
+        row["cpu_ns"] = 0  # as in a call to another machine
+    assert "while other processes take its cores" in outliers(tables).title
+    tables.rows["hosts"][0]["cores"] = 4.0
+    ticks = sorted({row["start_ns"] + row["wall_ns"] for row in tables.rows["steps"]})
+    idle = dict.fromkeys([f"core_{number}_percent" for number in range(4)], [10.0] * len(ticks))
+    tables.system = {"t_ns": ticks, **idle}
+    for tick in ticks:
+        tables.add("process_usage", t_ns=tick, pid=100, cpu_percent=20.0, threads=1)
+    assert "other processes" not in outliers(tables).title
+
+
 def test_bursts_of_other_programs_are_told_as_such():
     tables = interrupted(FORWARD, "forward")
     tables.rows["hosts"][0]["cores"] = 2.0

@@ -61,13 +61,8 @@ from headrace.data.shards.sources.sample_table import (
 from headrace.data.shards.sources.source_kinds import SourceOptions, list_source, refuse_file
 from headrace.data.shards.sources.table_files import TABLE_SUFFIXES
 from headrace.data.shards.sources.tree_roles import is_of_split, refuse_mixed_splits
-from headrace.data.shards.tar import (
-    TarIndex,
-    check_size,
-    index_tar,
-    is_mostly_absent,
-    too_many_kinds,
-)
+from headrace.data.shards.tar import check_size
+from headrace.data.shards.tar_index import TarIndex, index_tar, is_mostly_absent, too_many_kinds
 from headrace.data.shards.task_pool import map_in_order, wait_for_result
 from headrace.data.storage import ObjectInfo, Store, open_store
 

@@ -23,7 +23,7 @@ from headrace.data.shards.shard_index import (
     read_manifest_bytes,
 )
 from headrace.data.shards.sources.tree_roles import is_of_split
-from headrace.data.shards.tar import TarIndex, index_tar
+from headrace.data.shards.tar_index import TarIndex, index_tar
 from headrace.data.shards.task_pool import map_in_order
 from headrace.data.storage import Store, open_store, parse_url
 

@@ -501,8 +501,8 @@ class JobOutputs:
         return trees
 
     def _synced_folders(self) -> dict[Path, str]:
-        trees = self._trees(lambda _: None)  # the end says what cannot be read
-        folders = [tree / "output" / "intermediate" for tree in trees.values()]
+        trees = self._trees(lambda _: None).values()  # the end says what cannot be read
+        folders = [tree / "output" / "intermediate" for tree in trees]
         found = dict.fromkeys(filter(is_there, folders), f"{self._job}/output/intermediate")
         logs = self._run / "output" / "logs"
         return {**found, logs: "logs"} if is_there(logs) else found
@@ -517,8 +517,7 @@ class JobOutputs:
         except OSError as error:
             report(f"{hosts}, which cannot be listed: {error.strerror}")
             return {}
-        trees = {name: hosts / name / "ml" for name in names}
-        return {name: tree for name, tree in trees.items() if is_there(tree)}
+        return {name: tree for name in names if is_there(tree := hosts / name / "ml")}
 
     def _mirror(self, folder: Path, prefix: str) -> FolderMirror:
         if folder not in self._mirrors:

@@ -157,7 +157,9 @@ def are_others_at_fault(
     cores = cores_of_others_during(evidence, *times)
     if cores is not None:
         inside, outside, idle = cores
-        if inside >= max(_CROWDED_CORES, 1.5 * outside) and idle < 1.0:
+        if idle >= 1.0:  # there was one left for the rank
+            return False
+        if inside >= max(_CROWDED_CORES, 1.5 * outside):
             return True
     if evidence.steps.device is not None or gpu_utilisation(evidence) is not None or not slow:
         return False

@@ -33,6 +33,13 @@ def samples_in(batch: object, asked_for: int = -1) -> int:
     return next(iter(sizes)) if sizes is not None and len(sizes) == 1 else -1
 
 
+def has_one_row(batch: object) -> bool:
+    """Return whether a batch's columns begin with an array of one row with several elements."""
+    columns = _columns_of(batch) or (batch if isinstance(batch, (list, tuple)) else [batch])
+    shape: Sequence[int] = getattr(next(iter(columns), None), "shape", ())
+    return len(shape) > 1 and int(shape[0]) == 1
+
+
 def indices_in(index: object) -> int:
     """Return how many samples a sampler's index names; -1 where one index may be a whole batch."""
     if isinstance(index, slice):

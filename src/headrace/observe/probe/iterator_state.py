@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from headrace.observe.probe.batch_samples import FEW_COLUMNS, samples_in
+from headrace.observe.probe.batch_samples import FEW_COLUMNS, has_one_row, samples_in
 from headrace.observe.probe.sampler_reads import SamplerReads
 
 Poll = Callable[[int], object]
@@ -151,7 +151,8 @@ def delivered(iterator: Any, state: IteratorState, batch: Any, *, ended: bool) -
                 is_as_asked = batch.shape[0] == asked_for
         except Exception:  # noqa: BLE001 - no array, a scalar, or a nested tensor, without a shape
             is_as_asked = False
-        return (asked_for if is_as_asked else samples_in(batch, asked_for)), spent_ns
+        reads.is_by_rows |= is_as_asked
+        return (asked_for if is_as_asked else _samples_of_stream(reads, batch)), spent_ns
     number = getattr(iterator, "_rcvd_idx", 1) - 1
     size = reads.sizes.pop(number, None)
     if size is None:
@@ -161,6 +162,16 @@ def delivered(iterator: Any, state: IteratorState, batch: Any, *, ended: bool) -
     if not iterator._auto_collation:  # noqa: SLF001 - no public way
         return -1, spent_ns  # an index of a map-style dataset may be one sample or a whole batch
     return samples_in(batch), spent_ns
+
+
+def _samples_of_stream(reads: SamplerReads, batch: object) -> int:
+    """Return the samples of a stream's batch that begins with no array of as many as asked for."""
+    asked_for = -1 if reads.stream_batch is None else reads.stream_batch
+    reads.is_by_rows = reads.is_by_rows or samples_in(batch) == asked_for
+    found = samples_in(batch, asked_for)
+    # One row may be one sample, at the end, or all of them in a sequence, as packed by collating.
+    is_packed = found == 1 and not reads.is_by_rows and has_one_row(batch)
+    return asked_for if is_packed else found
 
 
 def _delivered_without_sampler(

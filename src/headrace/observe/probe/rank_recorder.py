@@ -240,6 +240,8 @@ class RankRecorder(TrainingThread):
             PROFILER_TRACE.end()  # workers may be forked now, and would inherit the trace
         if self._is_off(asks=True, resumes=begins):
             return
+        if self._fetching:  # a part of the request for a batch, which has a wait of its own
+            return
         self._under_way, self._asked = True, None
         if begins:
             self._report(_iterator_began, loader, self.grad_is_on())

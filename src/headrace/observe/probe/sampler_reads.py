@@ -25,14 +25,16 @@ class SamplerReads:
     Attributes:
         stream_batch: The samples that are asked for in each batch of an iterable dataset, which may
             give fewer; -1 where it yields batches; None for a map-style dataset.
+        is_by_rows: Whether a batch of an iterable dataset had as many rows as were asked for.
         spent_ns: The time.
         sizes: Of a map-style dataset's batches, by their number among those asked for.
     """
 
-    __slots__ = ("sizes", "spent_ns", "stream_batch")
+    __slots__ = ("is_by_rows", "sizes", "spent_ns", "stream_batch")
 
     def __init__(self, *, stream_batch: int | None = None) -> None:
         self.stream_batch = stream_batch
+        self.is_by_rows = False
         self.spent_ns = 0
         self.sizes: dict[int, int] = {}
 

@@ -18,7 +18,7 @@ Pure: times come in, rows go out; nothing here knows torch.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Literal, cast
 
@@ -81,6 +81,14 @@ class Segment:
             phases_ns["backward"] -= sync_ns
             phases_ns["sync"] = phases_ns.get("sync", 0) + sync_ns
         return tuple([phases_ns.get(phase, 0) for phase in _PHASES])
+
+    def count_as_forward(self, phase: Phase, kept_ns: int) -> None:
+        """Count what a phase has beyond `kept_ns` as forward."""
+        phases = self.phases_ns
+        spent_ns = phases.get(phase, 0) - kept_ns
+        if spent_ns > 0:
+            phases[phase] = kept_ns
+            phases["forward"] = phases.get("forward", 0) + spent_ns
 
     def copy(self) -> Segment:
         """Return a copy of the segment."""
@@ -150,6 +158,7 @@ _MAX_UNSTEPPED = 256
 """Batches with backward before the first optimizer's step; with more, there is no optimizer that
 can be seen, as where a script changes its parameters itself."""
 _MAX_AHEAD = 16  # the same, for a loader never trained on, once another one was
+_MOST_LEFT = 4  # the same, of one that is trained on, as its next iteration begins
 
 
 class StepClock:
@@ -165,8 +174,7 @@ class StepClock:
         self._trained: set[int] = set()
         self._evaluated: int | None = None  # the loader of the last batch, if it was evaluated
         self._singles: set[int] = set()  # loaders with exactly one batch since the last step
-        # Loaders with exactly one batch before the last step.
-        self._singles_before: set[int] = set()
+        self._singles_before: set[int] = set()  # the same, before the last step
         self._marked_ns = 0
         # The segment at the end of its last backward, if no batch came and no optimizer stepped.
         self._after_backward: Segment | None = None
@@ -193,6 +201,9 @@ class StepClock:
         of_step = any(segment.loader == loader for segment in segments)
         goes_on = of_step and self._fetched.get(loader) == 1
         self._next_segment(loader, at_ns, grad=grad, goes_on=goes_on)
+        untrained = sum(s.loader == loader and not s.backwards for s in self._pending)
+        if not goes_on and loader in self._trained and untrained > _MOST_LEFT:
+            self._count_evaluation({loader})  # no step has taken them
         self._only_iterator, self._fetched[loader] = True, 0
 
     def iterator_ended(self, at_ns: int) -> None:
@@ -287,17 +298,11 @@ class StepClock:
         segment = self._segment(at_ns)
         self._spend(at_ns)
         if self._optimizer_before_ns is not None:  # in a closure that the optimizer calls
-            spent_ns = segment.phases_ns.get("optimizer", 0) - self._optimizer_before_ns
-            segment.phases_ns["optimizer"] = self._optimizer_before_ns
-            segment.phases_ns["forward"] = segment.phases_ns.get("forward", 0) + spent_ns
+            segment.count_as_forward("optimizer", self._optimizer_before_ns)
         elif self.phase == "other":  # no batch came since the last backward: it was forward
             if self._after_backward is not None:
                 segment = self._hold_back(self._after_backward, segment)
-            phases = segment.phases_ns
-            spent_ns = phases.get("other", 0) - self._other_before_ns
-            if spent_ns > 0:
-                phases["other"] = self._other_before_ns
-                phases["forward"] = phases.get("forward", 0) + spent_ns
+            segment.count_as_forward("other", self._other_before_ns)
         self._enter("backward")
 
     def backward_ended(self, at_ns: int, sync_ns: int | None = None) -> None:
@@ -447,6 +452,13 @@ class StepClock:
         self._singles.add(last)
         return last not in self._singles_before and self._numbers["train"] > 0
 
+    def _count_evaluation(self, loaders: Collection[int]) -> None:
+        """Count pending batches of some loaders that nothing was trained on as an evaluation."""
+        evaluated = [s for s in self._pending if s.loader in loaders and not s.backwards]
+        self._pending = [s for s in self._pending if s.backwards or s.loader not in loaders]
+        for segment in evaluated:
+            self._emit_row("eval", segment)
+
     def _step(self, segment: Segment) -> None:
         if segment.loader >= 0:
             self._trained.add(segment.loader)
@@ -457,12 +469,8 @@ class StepClock:
         self._emit_row("train", segment)
 
     def _give_up_pending(self) -> None:
-        with_backward = []
-        for segment in self._pending:
-            if segment.backwards:
-                with_backward.append(segment)
-            else:
-                self._emit_row("eval", segment)
+        self._count_evaluation({segment.loader for segment in self._pending})
+        with_backward = self._pending
         most = _MAX_PENDING if self._numbers["train"] else _MAX_UNSTEPPED
         if len(with_backward) > most and not self._numbers["train"]:
             self._lacks_optimizer = True

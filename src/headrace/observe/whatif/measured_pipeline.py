@@ -261,6 +261,7 @@ class BatchWork:
     rows: Columns  # of the table `batches`
     cpu_measured: bool
     idle_ns: Floats | None = None  # that counts of the workers' wait for work; None: all of it
+    made: Columns | None = None  # the same with each worker's first; None: `rows`
 
     def __len__(self) -> int:
         return self.rows.count
@@ -319,7 +320,8 @@ class BatchWork:
         if str(loader["style"][0]) != "iterable":
             return None
         fetches = fetches.having(loader=loader["loader"][0])
-        return read_worker_shares(self.rows, fetches, int(loader["workers"][0]))
+        made = self.rows if self.made is None else self.made
+        return read_worker_shares(made, fetches, int(loader["workers"][0]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,7 +387,7 @@ def read_batch_work(tables: Tables, loader: int, during: Columns | None = None) 
             them, such as a first step that compiles, or an evaluation, workers are idle because
             nobody wants batches. None: all of the time.
     """
-    batches = columns(tables, "batches").having(loader=loader)
+    batches = made = columns(tables, "batches").having(loader=loader)
     later: Flags = batches["batch"] > 0
     if later.sum() >= FEWEST_BATCHES:  # a worker's first batch includes imports and cold caches
         batches = batches.where(later)
@@ -393,6 +395,7 @@ def read_batch_work(tables: Tables, loader: int, during: Columns | None = None) 
         return None
     return BatchWork(
         rows=batches,
+        made=made,
         cpu_measured=bool(batches["cpu_ns"].sum() > 0),
         idle_ns=None if during is None else _idle_during_ns(batches, during),
     )

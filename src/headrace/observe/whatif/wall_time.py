@@ -370,7 +370,11 @@ def _made_within_waits(asked: Columns, had_ns: Ints, ahead: int) -> Iterator[tup
     asked_ns = np.sort(asked_ns)
     never_asked_for -= np.searchsorted(asked_ns, ends) - np.searchsorted(asked_ns, begins)
     counts = np.minimum(meanwhile - ahead, never_asked_for)
-    for place in np.flatnonzero(counts >= _FEWEST_PASSED_OVER):
+    # Where one rank makes the batches of others, it makes several a request all the time.
+    made_later = np.searchsorted(had_ns, ends) - begun - meanwhile
+    asked_later = np.searchsorted(asked_ns, ends) - np.searchsorted(asked_ns, begins) - 1
+    is_for_others = made_later > 1.5 * asked_later + ahead
+    for place in np.flatnonzero((counts >= _FEWEST_PASSED_OVER) & ~is_for_others):
         begin_ns, count = int(begins[place]), int(counts[place])
         yield begin_ns, int(had_ns[begun[place] + count - 1]) - begin_ns, count
 

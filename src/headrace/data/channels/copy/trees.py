@@ -249,7 +249,7 @@ def _heartbeat(file: Path) -> Iterator[None]:
         yield
     finally:
         ended.set()
-        thread.join()
+        thread.join(_HEARTBEAT_S)  # a disk that hangs does so for what follows, too
 
 
 def _show_until(futures: Sequence[Future[None]], progress: CopyProgress) -> None:
