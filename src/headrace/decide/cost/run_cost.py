@@ -254,7 +254,7 @@ def _group_cost(
     name, hosts = str(group["name"]), int(group["hosts"])
     kind = pricing.types.get(name) or pricing.types.get("") or str(group["instance_type"])
     # The rate of a type is in the catalogue.
-    of_all = None if kind in pricing.rates else pricing.rates.get("")
+    of_all = None if kind and kind in pricing.rates else pricing.rates.get("")
     rate, price = pricing.rates.get(name, of_all), None
     if rate is None:
         price = _price(name or THIS_HOST, kind, pricing)

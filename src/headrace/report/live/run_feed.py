@@ -326,10 +326,10 @@ class CostSoFar:
     known_s: float
 
     @classmethod
-    def of(cls, cost: RunCost) -> CostSoFar:
-        """Return a cost that was computed at this moment."""
+    def of(cls, cost: RunCost, known_s: float) -> CostSoFar:
+        """Return a cost that was computed at a moment."""
         rate = sum(group.hosts * group.usd_per_hour for group in cost.groups) / 3600
-        return cls(cost.usd, rate if cost.running else 0.0, time.monotonic())
+        return cls(cost.usd, rate if cost.running else 0.0, known_s)
 
     def now(self) -> dict[str, float]:
         """Return what it is at this moment, as JSON's own types."""
@@ -356,12 +356,13 @@ def _size(made: Any) -> int:
 def _sections(run: RunTables, span: Span | None) -> dict[str, Any]:
     """Return a page's sections over a span of time, or all of it: JSON's types and `CostSoFar`."""
     tables, part = run.latest(ChartSpan.of(run.axis, span))
+    read_s = time.monotonic()  # the cost is of this moment, the diagnosis takes a while
     page = read_page_data(run.records, tables, part=part)
     page = replace(page, charts_inside=False, of_a_span=span is not None)
     built = [section for make in SECTIONS if (section := make(page)) is not None]
     return {
         "subtitle": page_subtitle(page),
-        "cost": None if page.cost is None else CostSoFar.of(page.cost),
+        "cost": None if page.cost is None else CostSoFar.of(page.cost, read_s),
         "sections": sections_json(built),
     }
 
