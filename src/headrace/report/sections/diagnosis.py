@@ -472,7 +472,7 @@ def heatmap_section(data: PageData) -> Section:
         "heatmap",
         title,
         explanation(
-            "Yellow is busy, dark is idle, empty is not there. Dark ranks or GPUs over yellow "
+            "Yellow is busy, dark is idle, hatched is not there. Dark ranks or GPUs over yellow "
             "workers or cores: data is made too slowly. "
             f"{meanings[:1].upper()}{meanings[1:]}.{gpus}"
         ),
