@@ -154,7 +154,7 @@ class RunFeed:
             began_s = time.thread_time()
             if fault := self._try(self._look):
                 self._change(fault=fault, gone=_is_removed(self.path))
-            self._looked.set()
+            self._note(self._looked)
             release_free_memory()  # of earlier charts, too
             with self._lock:
                 used_s = self._made_s + time.thread_time() - began_s
@@ -169,11 +169,17 @@ class RunFeed:
             fault = self._try(self._diagnose)
             with self._lock:  # looks go on, and find nothing wrong with the records
                 self._verdict_fault = fault
-            self._verdict_tried.set()
+            self._note(self._verdict_tried)
             release_free_memory(collects=True)
             rest_s = max(_PAUSE_S, _REST_FACTOR * (time.thread_time() - began_s))
             self._verdict_due.wait(rest_s)  # at once when the run ends
             self._verdict_due.clear()
+
+    def _note(self, event: threading.Event) -> None:
+        """Set an event, unless the run was let go of meanwhile: another thread sets it then."""
+        with self._lock:
+            if threading.current_thread() in self._threads:
+                event.set()
 
     def _is_wanted(self) -> bool:
         """Whether this thread goes on; without viewers the records are let go of."""
