@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import MethodType
 
 import pytest
 import torch
@@ -26,15 +28,23 @@ class Log:
         self.places.append(place)
 
 
-@pytest.fixture
-def log() -> Iterator[Log]:
+@contextmanager
+def hooked(is_in_use: Callable[[], bool] | None) -> Iterator[Log]:
     log = Log()
     seen = CopyObserver()
     seen.on_begin, seen.on_end = log.begin, log.end
-    seen.hook(torch)
-    yield log
-    for name in ("to", "cuda", "copy_"):
-        delattr(torch.Tensor, name)
+    seen.hook(torch, is_in_use)
+    try:
+        yield log
+    finally:
+        for name in ("to", "cuda", "copy_"):
+            delattr(torch.Tensor, name)
+
+
+@pytest.fixture
+def log() -> Iterator[Log]:
+    with hooked(lambda: True) as log:
+        yield log
 
 
 BLOCKING, ASYNC = DeviceCopyCounts(1, 1, 1), DeviceCopyCounts(1, 1, 0)
@@ -122,3 +132,75 @@ def test_compiled_and_scripted_code_may_copy(log: Log):
     x = torch.arange(3.0)
     assert torch.equal(torch.compile(half, backend="eager", fullgraph=True)(x), half(x))
     assert torch.equal(torch.jit.script(half)(x), half(x))
+
+
+COMPLEX = torch.ones(3, dtype=torch.complex64)
+
+
+@pytest.fixture
+def _warns_always() -> Iterator[None]:
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    yield
+    torch.set_warn_always(before)
+
+
+@pytest.mark.usefixtures("_warns_always")
+@pytest.mark.parametrize(
+    ("is_in_use", "warns"),
+    [
+        (False, lambda: COMPLEX.to(torch.float32)),
+        (False, lambda: COMPLEX.to("cpu", torch.float32)),
+        (False, lambda: torch.empty(3).copy_(COMPLEX)),
+        (True, lambda: torch.empty(3).copy_(COMPLEX)),
+    ],
+)
+def test_a_warning_of_torch_names_the_line_of_the_script(
+    is_in_use: bool, warns: Callable[[], torch.Tensor]
+):
+    with (
+        hooked(lambda: is_in_use),
+        pytest.warns(UserWarning, match="discards the imaginary part") as seen,
+    ):
+        warns()
+    assert [(each.filename, each.lineno) for each in seen] == [
+        (__file__, warns.__code__.co_firstlineno)
+    ]
+
+
+def test_what_cannot_copy_to_a_device_is_called_without_a_frame_between(log: Log):
+    there, here = torch.empty(3, device=META), torch.empty(3)
+    for method in (there.to, there.cuda, here.copy_):
+        assert not isinstance(method, MethodType)
+    assert isinstance(here.to, MethodType)  # as it may
+
+
+def test_copies_count_from_when_an_accelerator_is_in_use():
+    used: list[bool] = []
+    x = torch.zeros(3)
+    with hooked(lambda: bool(used)) as log:
+        assert x.to(META).is_meta
+        assert (log.begun, log.copies) == (0, [])
+        used.append(True)
+        assert x.to(META).is_meta
+        assert log.copies == [BLOCKING]
+
+
+@pytest.mark.usefixtures("_warns_always")
+def test_an_accelerator_is_in_use_once_its_library_is_initialised(monkeypatch: pytest.MonkeyPatch):
+    initialised: list[bool] = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: bool(initialised))
+    with hooked(None) as log:
+        with pytest.warns(UserWarning, match="discards the imaginary part") as seen:
+            COMPLEX.to(torch.float32)
+        assert [each.filename for each in seen] == [__file__]
+        assert torch.zeros(3).to(META).is_meta
+        assert log.begun == 0
+        initialised.append(True)
+        assert torch.zeros(3).to(META).is_meta
+        assert log.copies == [BLOCKING]
+        initialised.clear()
+        name = "_privateuse1_backend_name"
+        monkeypatch.setattr(torch.utils.backend_registration, name, "npu")
+        assert torch.zeros(3).to(META).is_meta
+        assert log.copies == [BLOCKING, BLOCKING]

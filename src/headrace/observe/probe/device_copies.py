@@ -5,6 +5,13 @@ Trainers end up in these too: accelerate, Lightning and transformers' BatchEncod
 `Tensor.to`. Libraries look these methods up on the class to compare them with the function passed
 to a tensor subclass, so the class still returns the originals. Calls through the class, and
 functions that create tensors on the device such as `torch.tensor(..., device=...)`, are not seen.
+
+A tensor returns torch's own method, too, where the call cannot be such a copy, above all as long as
+no accelerator is in use: torch gives its own warnings, those of its C++ code, the place of the
+innermost Python frame, which would be the observing function's here. That function cannot be
+anything but a Python frame, as it must see the arguments before the call and act after it: so
+while an accelerator is in use, warnings of `.to` and `.cuda` on the host's tensors and of `.copy_`
+into the device's name this file.
 """
 
 from __future__ import annotations
@@ -28,30 +35,79 @@ class CopyObserver:
         self.on_begin: Callable[[], bool | None] = lambda: False
         self.on_end: Callable[[DeviceCopyCounts, CopyPlace], None] = lambda _copies, _place: None
 
-    def hook(self, torch: ModuleType) -> None:
-        """Hook the methods of torch.Tensor."""
-        methods = _CopyMethods(torch, self)
+    def hook(self, torch: ModuleType, is_in_use: Callable[[], bool] | None = None) -> None:
+        """Hook the methods of torch.Tensor; `is_in_use`: whether an accelerator is, by default."""
+        methods, plain = _CopyMethods(torch, self), {torch.Tensor, torch.nn.Parameter}
+        is_in_use = is_in_use or _device_use(torch)
         originals = {name: getattr(torch.Tensor, name) for name in ("to", "cuda", "copy_")}
         for name, original in originals.items():
-            setattr(torch.Tensor, name, _WatchedMethod(original, getattr(methods, name)(original)))
+            method = _WatchedMethod(
+                original, getattr(methods, name)(original),
+                # The first `.cuda` is a copy, too, and raises where there is no accelerator.
+                (lambda: True) if name == "cuda" else is_in_use,
+                plain, from_host=name != "copy_",
+            )  # fmt: skip
+            setattr(torch.Tensor, name, method)
         after_import("torch._dynamo.variables.tensor", lambda module: _restore(module, originals))
 
 
+def _device_use(torch: ModuleType) -> Callable[[], bool]:
+    """Return a function: whether this process has used an accelerator. It initialises none.
+
+    The first `.to("cuda")` of a process is not counted, as the device is in use only from then on:
+    it is that of a model's first parameter, or of another tensor before the first batch.
+    """
+    is_cuda_initialized = torch.cuda.is_initialized
+    is_xpu_initialized = torch.xpu.is_initialized
+    names = vars(torch.utils.backend_registration)
+    others: list[ModuleType] = []
+    for package in ("torch_xla", "habana_frameworks.torch"):  # of devices that are none of these
+        after_import(package, others.append)
+
+    def is_in_use() -> bool:
+        return bool(
+            is_cuda_initialized()
+            or is_xpu_initialized()
+            or others
+            # A backend outside of torch, such as torch_npu, renames this one as it is imported.
+            or names.get("_privateuse1_backend_name", "privateuseone") != "privateuseone"
+        )
+
+    return is_in_use
+
+
 class _WatchedMethod:
-    """A method that is observed when called on a tensor; the class returns the original."""
+    """A method that is observed where its call on a tensor may copy to a device.
 
-    __slots__ = ("_original", "_watched")
+    `plain`: the types that can be asked where they are without calling a subclass's functions.
+    `from_host`: the tensor of such a copy is on the host, else on the device.
+    """
 
-    def __init__(self, original: Any, watched: _Function) -> None:
+    __slots__ = ("_from_host", "_is_in_use", "_original", "_plain", "_watched")
+
+    def __init__(
+        self, original: Any, watched: _Function, is_in_use: Callable[[], bool], plain: set[type], *,
+        from_host: bool,
+    ) -> None:  # fmt: skip
         self._original = original
         self._watched = watched
+        self._is_in_use = is_in_use
+        self._plain = plain
+        self._from_host = from_host
 
-    def __get__(self, tensor: object, owner: type | None = None) -> Any:
-        return self._original if tensor is None else MethodType(self._watched, tensor)
+    def __get__(self, tensor: Any, owner: type | None = None) -> Any:
+        if tensor is None:
+            return self._original
+        # All in this frame, as each call of a script's comes through here.
+        if not self._is_in_use() or (
+            type(tensor) in self._plain and tensor.is_cpu is not self._from_host
+        ):
+            return self._original.__get__(tensor, owner)
+        return MethodType(self._watched, tensor)
 
 
 class _CopyMethods:
-    """Makes the observed methods. Most calls copy nothing, so they are dismissed in few steps."""
+    """Makes the observed methods."""
 
     def __init__(self, torch: ModuleType, observer: CopyObserver) -> None:
         self._observer = observer
@@ -60,17 +116,12 @@ class _CopyMethods:
         self._as_plain = torch._C.DisableTorchFunctionSubclass  # noqa: SLF001 - as torch does
 
     def to(self, original: _Function) -> _Function:
-        dtype, plain = self._dtype, self._plain
+        dtype = self._dtype
 
         @skipped_by_warnings
         def to(tensor: Any, /, *args: Any, **kwargs: Any) -> Any:
             target = args[0] if args else kwargs.get("device", kwargs.get("tensor"))
-            if (
-                target is None
-                or type(target) is dtype
-                or (type(tensor) in plain and not tensor.is_cpu)
-                or not self._is_copied(tensor, target)
-            ):
+            if target is None or type(target) is dtype or not self._is_copied(tensor, target):
                 return original(tensor, *args, **kwargs)
             return self._count(original, tensor, tensor, args, kwargs)
 
@@ -86,12 +137,8 @@ class _CopyMethods:
         return cuda
 
     def copy_(self, original: _Function) -> _Function:
-        plain = self._plain
-
         @skipped_by_warnings
         def copy_(tensor: Any, /, *args: Any, **kwargs: Any) -> Any:
-            if type(tensor) in plain and tensor.is_cpu:
-                return original(tensor, *args, **kwargs)
             source = args[0] if args else kwargs.get("other")
             if self._is_on_host(tensor) or not self._is_on_host(source):
                 return original(tensor, *args, **kwargs)
