@@ -20,7 +20,10 @@ def show(message, category, file, line, *_):
 warnings.showwarning = show
 torch.set_num_threads(1)
 loader = DataLoader(list(range(4)), batch_size=2)  # a list
-rebuilt(loader)  # by a library
+rebuilt(loader)
 loader = DataLoader(ImageFolder("images", None), batch_size=2)  # given here
 rebuilt(loader)
-fit(ImageFolder("images", Compose([RandomResizedCrop(32), ToTensor()])), 3)  # called here
+images = ImageFolder("images", Compose([RandomResizedCrop(32), ToTensor()]))
+statistics = DataLoader(images, batch_size=4)  # read here
+mean = torch.stack([batch.mean() for batch, _ in statistics]).mean()
+fit(images, 3)  # called here

@@ -78,6 +78,10 @@ class LoaderNumbers:
         alive = [ref for ref in known if ref() is not None and ref() is not iterator]
         self._iterators[number] = [*alive, weakref.ref(iterator)]
 
+    def is_iterated(self, number: int) -> bool:
+        """Return whether a loader was iterated since its construction, if only for one batch."""
+        return number in self._iterators
+
     def _is_over(self, number: int) -> bool:
         """Return whether a loader was iterated since its construction, and no iterator is left."""
         known = self._iterators.get(number)
@@ -89,9 +93,9 @@ class LoaderNumbers:
         return dataset is None or sys.getrefcount(dataset) <= _OWN_REFERENCES
 
 
-def _weak_reference(dataset: Any) -> Callable[[], Any]:
+def _weak_reference(value: Any) -> Callable[[], Any]:
     try:
-        return weakref.ref(dataset)
+        return weakref.ref(value)
     except TypeError:  # such as a list
         return lambda: None
 
@@ -105,9 +109,6 @@ def _construction_stack() -> Hashable:
     return tuple(found)
 
 
-_NO_PLACE: tuple[Callable[[], Any], CallPlace] = (lambda: None, CallPlace())
-
-
 def _settings_of(arguments: Sequence[tuple[int | str, Any]]) -> Hashable:
     """Return the settings among arguments, and the type names of all others."""
     return tuple(
@@ -117,6 +118,28 @@ def _settings_of(arguments: Sequence[tuple[int | str, Any]]) -> Hashable:
 
 def _type_name(value: Any) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def _has_settings_of(loader: Any, other: Any) -> bool:
+    """Return whether a loader has the settings that a copy of another one takes over.
+
+    A copy may have another sampler, or the other's batch size by a batch sampler.
+    """
+    sizes = {_batch_size_of(loader), _batch_size_of(other)} - {None}
+    return (
+        getattr(loader, "collate_fn", None) is getattr(other, "collate_fn", None)
+        and getattr(loader, "num_workers", None) == getattr(other, "num_workers", None)
+        and len(sizes) <= 1
+    )
+
+
+def _batch_size_of(loader: Any) -> int | None:
+    """Return a loader's batch size, or that of its batch sampler; None where neither has one."""
+    for each in (loader, getattr(loader, "batch_sampler", None)):
+        size = getattr(each, "batch_size", None)
+        if isinstance(size, int):
+            return size
+    return None
 
 
 _NUMBER_ATTRIBUTE = "_headrace_loader"  # attribute of loaders
@@ -142,8 +165,8 @@ class LoaderRegistry:
         self._numbers = LoaderNumbers()
         self._epochs: dict[int, int] = {}  # iterations of each loader
         self._iterating_now = False
-        # By its dataset's id, the dataset and where the script constructed a loader of it.
-        self._places: dict[int, tuple[Callable[[], Any], CallPlace]] = {}
+        # Loaders at a line of the script's, and that line; the latest comes last.
+        self._script_loaders: list[tuple[Callable[[], Any], CallPlace]] = []
         self.counted_outside: set[int] = set()
         self.asked = -1
         self.on_iterator: Callable[[int, bool], None] = lambda _loader, _begins: None
@@ -215,7 +238,10 @@ class LoaderRegistry:
         if SESSION.role == "rank" and _NUMBER_ATTRIBUTE not in loader.__dict__:
             number = self._numbers.constructed([("dataset", dataset), ("kind", type(loader))])
             loader.__dict__[_NUMBER_ATTRIBUTE] = number
-            loader.__dict__[_PLACE_ATTRIBUTE] = (*self.places_of(dataset, loader), monotonic_ns())
+            script, library = call_places(loader)
+            if not library.file:  # a library's is compared once it has its settings: at first use
+                self._add_script_loader(loader, script)
+            loader.__dict__[_PLACE_ATTRIBUTE] = (script, library, monotonic_ns())
 
     def number_of_loader(self, loader: Any) -> int:
         """Return a loader's number; -1 if unknown. It is recorded now if no constructor was."""
@@ -250,19 +276,55 @@ class LoaderRegistry:
         _register_iterator(iterator, loader)
         return iterator
 
-    def places_of(self, dataset: Any, loader: object = None) -> tuple[CallPlace, CallPlace]:
-        """Return the lines that construct a loader of a dataset: the script's, and a library's.
+    def places_of(
+        self, loader: Any, script: CallPlace, library: CallPlace
+    ) -> tuple[CallPlace, CallPlace]:
+        """Return the lines that construct a loader: the script's, and a library's.
 
         Trainers make another loader of the script's one, such as with another sampler, and with
         its arguments: then it is where the script constructed its own, where they can be changed.
+
+        Args:
+            loader: The loader, with all its settings.
+            script: The script's line that led to its construction.
+            library: The library's line within it; of no file if the script's own line made it.
         """
-        script, library = call_places(loader)
-        of_dataset, known = self._places.get(id(dataset), _NO_PLACE)
-        if not library.file:
-            self._places[id(dataset)] = _weak_reference(dataset), script
-        elif dataset is not None and of_dataset() is dataset:
-            return known, CallPlace()
-        return script, library
+        if library.file:
+            original = self._place_of_original(loader)
+            if original is None:
+                return script, library
+            script = original
+        self._add_script_loader(loader, script)
+        return script, CallPlace()
+
+    def _place_of_original(self, copy: Any) -> CallPlace | None:
+        """Return where the script made the loader that a library's is a copy of; None if none.
+
+        It is the latest loader of the same dataset with the same settings, else the latest that
+        was not iterated. One with other settings that was iterated, as for statistics of the
+        dataset, is in use itself: the library made its own of the dataset alone.
+        """
+        unused: CallPlace | None = None
+        for reference, place in self._script_loaders[::-1]:
+            loader = reference()  # what a library copies is not gone yet
+            if loader is None or loader.dataset is not copy.dataset:
+                continue
+            if _has_settings_of(copy, loader):
+                return place
+            number = loader.__dict__.get(_NUMBER_ATTRIBUTE, -1)
+            if unused is None and not self._numbers.is_iterated(number):
+                unused = place
+        return unused
+
+    def _add_script_loader(self, loader: Any, place: CallPlace) -> None:
+        """Add a loader that the script made, or a copy of it, of which libraries make more copies.
+
+        By then, the first one may be gone.
+        """
+        alive = [each for each in self._script_loaders if each[0]() is not None]
+        if all(reference() is not loader for reference, _ in alive):
+            alive.append((_weak_reference(loader), place))
+        self._script_loaders = alive
 
     def add(self, *description: float | str) -> int:
         """Record a loader whose construction no hook saw, at its first use; return its number."""
@@ -322,8 +384,9 @@ def _record_loader(
     place: _Place | None = None,
 ) -> None:
     if SESSION.role == "rank":
-        found = place or (*LOADER_REGISTRY.places_of(loader.dataset, loader), monotonic_ns())
-        _record_description(number, describe(loader), found)
+        script, library, created_ns = place or (*call_places(loader), monotonic_ns())
+        places = LOADER_REGISTRY.places_of(loader, script, library)
+        _record_description(number, describe(loader), (*places, created_ns))
 
 
 @guarded
