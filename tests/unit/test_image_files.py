@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
 from headrace.core.errors import BadSampleError, UsageError
+from headrace.data import image_files
 from headrace.data.image_files import (
     check_pair_orientation,
     is_mask_name,
@@ -336,6 +337,29 @@ def test_a_large_image_in_a_tar_is_told_too(tmp_path, kind):
         archive.addfile(info, io.BytesIO(sink.getvalue()))
     assert kind == "JPEG" or info.size > 2**20
     assert index_in_place(str(tmp_path)).manifest.num_oriented == 1
+
+
+def test_the_orientation_of_an_image_in_a_tar_is_read_once(tmp_path, monkeypatch):
+    deep = io.BytesIO()  # 16 bits: it is stored, though no transform takes it
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(LEFT_BRIGHT.astype(np.uint16)).save(deep, "PNG", exif=exif.tobytes())
+    images = {
+        "turned.jpg": picture("JPEG", orientation=6), "plain.jpg": picture("JPEG"),
+        "by-decoders.tif": picture("TIFF", orientation=6), "deep.png": deep.getvalue(),
+    }  # fmt: skip
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        for name, data in images.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    read = []
+    original = image_files._metadata
+    monkeypatch.setattr(
+        image_files, "_metadata", lambda data: read.append(bytes(data)) or original(data)
+    )
+    assert index_in_place(str(tmp_path)).manifest.num_oriented == 2
+    assert len(read) == len(set(read)) == 3  # Pillow reads that of the TIFF
 
 
 COLOURS = RNG.integers(0, 256, (24, 32, 4)).astype(np.uint8)

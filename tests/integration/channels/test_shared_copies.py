@@ -195,3 +195,28 @@ def test_a_disk_that_is_full_is_reported_by_the_process_that_found_it_so(
     error = json.loads(ended.stdout.splitlines()[-1])["error"]
     assert error["kind"] == "NoSpaceError", ended.stderr
     assert "no space is left on the disk" in error["message"]
+
+
+BEATS = """
+import sys, time
+from pathlib import Path
+from headrace.data.channels.copy import trees
+
+trees._HEARTBEAT_S = 600.0
+file = Path(sys.argv[1])
+with trees._heartbeat(file):
+    until_s = time.monotonic() + 20
+    while file.stat().st_mtime == 0 and time.monotonic() < until_s:
+        time.sleep(0.01)
+print(file.stat().st_mtime > 0)
+"""
+
+
+def test_a_copy_s_heartbeat_comes_at_once(tmp_path: Path) -> None:
+    """The file of a process that was killed is old: others would take the new one for dead, too."""
+    file = tmp_path / "beat"
+    file.touch()
+    os.utime(file, (0, 0))
+    command = [sys.executable, "-c", BEATS, str(file)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert ended.stdout == "True\n"

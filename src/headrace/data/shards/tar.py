@@ -357,13 +357,14 @@ class TarReader:
             left -= len(chunk)
         self._stream.read(padding(size_bytes))
         beginning = b"".join(metadata)
+        sides = ImageSides.read(beginning) if metadata else None
         return TarMember(
             name=name,
             offset=offset,
             size_bytes=size_bytes,
             crc32c=checksum,
-            sides=ImageSides.read(beginning) if metadata else None,
-            oriented=bool(metadata) and read_orientation(beginning) != 1,
+            sides=sides,
+            oriented=bool(metadata) and _is_oriented(sides, beginning),
         )
 
     def _skip(self, name: str, size_bytes: int) -> None:
@@ -391,6 +392,13 @@ class TarReader:
 
     def _fault(self, kind: FaultKind, message: str) -> None:
         self._faults.append(Fault(kind, self._path, f"{message}."))
+
+
+def _is_oriented(sides: ImageSides | None, image: bytes) -> bool:
+    """Return whether an image has an EXIF orientation by which decoders do not turn it."""
+    if sides is None:  # such as one of 16 bits
+        return read_orientation(image) != 1
+    return sides.orientation != 1 and not sides.is_tiff
 
 
 _COMPRESSIONS = {

@@ -147,9 +147,10 @@ class CacheTrees:
         data = tree / "data"
         known = ContentRecords(self._folders, listing.base)
         progress = CopyProgress(name, len(listing.objects), listing.size_bytes)
-        with disk_errors(data), _heartbeat(tree / "beat"):
+        with disk_errors(data):
             self._folders.complete(identity).unlink(missing_ok=True)
             data.mkdir(parents=True, exist_ok=True)
+        with disk_errors(data), _heartbeat(tree / "beat"):
             for folder in listing.folders:
                 (data / folder).mkdir(exist_ok=True)
             missing = self._hardlink_known(listing, data, known, progress)
@@ -235,13 +236,15 @@ def _is_missing(place: str, info: ObjectInfo) -> bool:
 
 @contextmanager
 def _heartbeat(file: Path) -> Iterator[None]:
-    """Touch a file every second, by which those that wait see that this process goes on."""
+    """Touch a file now and every second: those that wait see by it that this process goes on."""
     ended = threading.Event()
 
     def beat() -> None:
-        while not ended.wait(_HEARTBEAT_S):
+        is_over = False
+        while not is_over:
             with suppress(OSError):  # a full disk, of which what writes there says more
                 file.touch()
+            is_over = ended.wait(_HEARTBEAT_S)
 
     thread = threading.Thread(target=beat, daemon=True, name="heartbeat of a copy")
     thread.start()
