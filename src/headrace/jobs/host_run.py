@@ -326,7 +326,7 @@ class HostRun:
     def finish(self, end: ScriptEnd) -> int:
         """Write the platform's failure file, close the records, and upload the last files.
 
-        Returns the job's exit code: a job whose files are not all uploaded fails.
+        Returns the job's exit code: a job whose files are lost, or not all uploaded, fails.
         """
         # The file that says so is uploaded.
         variables = {**env.whole_environment(), **self.script_env.environment}
@@ -338,7 +338,7 @@ class HostRun:
         return end.code if self.finish_uploads(clean=end.is_clean) else end.code or UPLOAD_FAILED
 
     def finish_uploads(self, *, clean: bool) -> bool:
-        """Upload the last files, and return whether all are uploaded.
+        """Upload the last files; return whether all are uploaded, and none was written elsewhere.
 
         After a stop signal two threads ask for it: the later one waits for what the first one does,
         as its own end would end the process. `clean`: no rank was killed, possibly while it wrote a
@@ -347,7 +347,8 @@ class HostRun:
         with self._uploading:
             if self._is_uploaded is None:
                 is_synced = self._sync is None or self._sync.finish(clean=clean)
-                self._is_uploaded = self.output.finish() and is_synced
+                is_lost = self.script_env.has_lost_files()
+                self._is_uploaded = self.output.finish() and is_synced and not is_lost
             return self._is_uploaded
 
 

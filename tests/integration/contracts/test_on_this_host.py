@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.jobs.environment import host_environment
 from headrace.records.reader import Records
 from jobs import attempts_of, clean_environment, headrace
 from jobs_here import run_job, run_verb
@@ -377,3 +378,45 @@ def test_paths_that_scripts_make_of_their_folders_lead_there_or_nowhere(tmp_path
         ]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["r", "train.py"]
     assert not Path("/gcs").exists()
+
+
+WRITES_BELOW = """
+import os, pathlib, sys
+root, code, *names = sys.argv[1:]
+pathlib.Path(os.environ["AIP_MODEL_DIR"], "model.pt").touch()
+for name in names:
+    file = pathlib.Path(root, "bucket", name)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(name)
+sys.exit(int(code))
+"""
+
+
+@pytest.mark.parametrize("was_there", [False, True])
+def test_files_below_gcs_where_nothing_is_mounted_fail_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, was_there: bool
+) -> None:
+    """As where Headrace runs as root in a container that may mount nothing."""
+    root = tmp_path / "gcs"
+    monkeypatch.setattr(host_environment, "_GCS_ROOT", root)
+    monkeypatch.setattr(host_environment, "can_bind_mount", lambda _: False)
+    (tmp_path / "train.py").write_text(WRITES_BELOW)
+    if was_there:
+        (root / "bucket").mkdir(parents=True)
+        (root / "bucket" / "old.pt").touch()
+
+    def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        flags = ["--profile=off", "--contract=vertex", "--name", name]
+        return run_job(tmp_path, *flags, "train.py", str(root), *arguments)
+
+    ended = run("none", "0")
+    assert (ended.returncode, "lost" in ended.stderr) == (0, False), ended.stderr
+    for name, code in (("a", 0), ("b", 3)):  # the second one writes anew what the first one wrote
+        ended = run(name, str(code), "model/model.pt", "model/tokens.json")
+        assert ended.returncode == (code or 1), ended.stderr
+        assert f"2 files were written below {root}, where nothing is mounted: " in ended.stderr
+        assert f"mounted: {root}/bucket/model/model.pt, " in ended.stderr
+        output = tmp_path / "runs" / name / "output"
+        assert f"which are folders of {output}: as paths" in ended.stderr
+        assert (output / "model" / "model.pt").exists()
+        assert attempts_of(tmp_path / "runs" / name)[-1]["exit_code"] == (code or 1)

@@ -28,6 +28,7 @@ from headrace.core.process.mount_namespace import can_bind_mount
 from headrace.data.channels.mount.mount_program import NoMountError
 from headrace.data.channels.resolve import ChannelMounts, resolve_channels, script_channels
 from headrace.data.channels.spec import parse_cache_limit, read_channels
+from headrace.data.storage.urls import parse_url
 from headrace.jobs.environment.existing_job import check_variables, find_existing_job
 from headrace.jobs.environment.script_environment import (
     EnvironmentSpec,
@@ -38,6 +39,7 @@ from headrace.jobs.environment.script_environment import (
     variables_before_channels,
     with_script_options,
 )
+from headrace.jobs.environment.unmounted_folder import UnmountedFolder
 from headrace.jobs.spec import ContractOptions, JobSpec
 from headrace.platforms.instance_groups import ONLY_GROUP, GroupSpec, HostGroup
 from headrace.platforms.sagemaker import DEFAULT_BASE, SageMakerFolders
@@ -276,11 +278,13 @@ def host_environment(
     variables = variables_before_channels(spec, machine, can_bind_mount=layout.can_bind_mount)
     check_variables(variables)  # before anything is copied
     check_environment(job.environment.environment, variables)
+    unmounted = None
     if "vertex" in options.contracts and not spec.can_mount_output:
         print_status(
             f"{host}: AIP_MODEL_DIR is {spec.seen_output}/model/, as nothing can be mounted at "
             "/gcs for the script: it should use that as a path, or replace gs:// by /gcs/ in it"
         )
+        unmounted = _unmounted_folder(job, spec, folder)
     pipes = Path(SageMakerFolders(str(spec.base)).data)
     channels = resolve_channels(options, spec.script.job, host, spec.folder, pipes)
     bind_mounts, buckets = mount_buckets(
@@ -302,8 +306,20 @@ def host_environment(
             f"{host}: a process may mount nothing here, so /opt/ml is "
             f"{script_env.tree.folders.base}; SM_* variables name it"
         )
-    script_env = replace(script_env, channels=(*channels.held, buckets))
+    script_env = replace(script_env, channels=(*channels.held, buckets), unmounted=unmounted)
     return with_script_options(script_env, job.environment, folder)
+
+
+def _unmounted_folder(job: JobSpec, spec: EnvironmentSpec, run: Path) -> UnmountedFolder:
+    """Return what notices files of the script below /gcs; the user may have put the job's there."""
+    urls = map(parse_url, filter(None, (job.sync.checkpoint_uri, job.sync.output_path)))
+    own = [run, spec.code, *(Path(each.prefix) for each in urls if each.kind == "local")]
+    remedy = (
+        "Copy them from there, and have the script write to AIP_MODEL_DIR, AIP_CHECKPOINT_DIR or "
+        f"AIP_TENSORBOARD_LOG_DIR, which are folders of {spec.seen_output}: as paths, or with "
+        "gs:// replaced by /gcs/."
+    )
+    return UnmountedFolder(_GCS_ROOT, own, host=spec.script.host, remedy=remedy)
 
 
 def is_below_default_base(options: ContractOptions, script: str) -> bool:

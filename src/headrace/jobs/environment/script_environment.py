@@ -17,6 +17,7 @@ from headrace.core.errors import LaunchError, StorageError, UsageError
 from headrace.core.process.mount_namespace import namespace_command
 from headrace.core.source_location import SITECUSTOMIZE_DIR
 from headrace.data.channels.sidecar_client import ActiveChannels
+from headrace.jobs.environment.unmounted_folder import UnmountedFolder
 from headrace.jobs.spec import ScriptOptions
 from headrace.platforms.sagemaker import (
     DEFAULT_BASE,
@@ -42,6 +43,7 @@ class ScriptEnvironment:
     tree: SageMakerTree | None = None  # SageMaker's folders; None: the contract has none
     runs_once: bool = False  # the script is no rank here, though torchrun starts it
     channels: tuple[ActiveChannels, ...] = ()  # those that are active while the job runs
+    unmounted: UnmountedFolder | None = None  # what the script writes there is lost
 
     def with_mounts(self, command: Sequence[str]) -> list[str]:
         """Return the command line that runs a command with the bind mounts in place."""
@@ -67,6 +69,13 @@ class ScriptEnvironment:
             return exit_code
         print_status(failure)
         return StorageError.exit_code
+
+    def has_lost_files(self) -> bool:
+        """Return whether the script wrote where nothing is mounted, after saying where."""
+        loss = None if self.unmounted is None else self.unmounted.loss()
+        if loss is not None:
+            print_status(loss)
+        return loss is not None
 
     def note_end(self, exit_code: int, command: Sequence[str], message: str) -> None:
         """Write the contract's failure file, where it has one, and end the channels."""
