@@ -34,7 +34,8 @@ FRONTS = """
     data.storage.store data.transforms.decode data.transforms.resize decide.cost.advice
     decide.cost.host_speeds decide.cost.predicted_mixes decide.cost.run_cost
     decide.experiments.metric_curves decide.experiments.run_target decide.experiments.spool
-    jobs.environment.script_command jobs.environment.script_environment jobs.failure
+    jobs.environment.host_environment jobs.environment.script_command
+    jobs.environment.script_environment jobs.failure
     jobs.host_run jobs.hosts.cluster_join jobs.metric_scraper jobs.output jobs.requirements
     jobs.sync.host_sync jobs.sync.output_process jobs.sync.sync_process jobs.torchrun
     jobs.torchrun_args jobs.torchrun_process jobs.tune observe.whatif.measured_pipeline
@@ -59,7 +60,8 @@ PURE = """
     data.storage.cache.block_file data.storage.urls data.transforms data.transforms.augmentation
     decide.cost.price_catalogue
     decide.experiments.entry_batch decide.experiments.sent_state decide.experiments.spool_sender
-    jobs.cli_args jobs.hosts.host_commands jobs.hosts.host_records
+    jobs.cli_args jobs.environment.unmounted_folder jobs.hosts.host_commands
+    jobs.hosts.host_records
     jobs.hosts.offload_setup jobs.hosts.report_calls jobs.hosts.script_ray jobs.hosts.spool_copies
     jobs.job_file jobs.job_request jobs.options jobs.sagemaker_sdk.config
     jobs.sagemaker_sdk.debugger jobs.sagemaker_sdk.inputs jobs.spec jobs.sweep.sweep_file
@@ -76,7 +78,8 @@ PURE = """
     observe.probe.rank_claims observe.probe.report_queue observe.probe.sampler_reads
     observe.probe.slow_steps observe.probe.step_clock observe.probe.thread_stack
     observe.probe.timing_rates observe.whatif.allowed_cores observe.whatif.comparison
-    observe.whatif.hosts observe.whatif.loader_numbers observe.whatif.prediction
+    observe.whatif.hosts observe.whatif.loader_numbers observe.whatif.loaders_in_turn
+    observe.whatif.measured_pipeline observe.whatif.prediction
     observe.whatif.simulation observe.whatif.tables observe.whatif.train_steps
     observe.whatif.worker_shares offload.capacity offload.frames offload.protocol
     offload.proxy_records offload.scheduler platforms.cluster_hosts platforms.training_job

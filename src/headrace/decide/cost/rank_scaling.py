@@ -13,9 +13,9 @@ from typing import Any
 from headrace.core.errors import RecordsError, UsageError
 from headrace.decide.cost.price_catalogue import UnknownPriceError
 from headrace.decide.cost.run_cost import GroupCost, Pricing, last_groups
+from headrace.observe.whatif.loaders_in_turn import main_loader
 from headrace.observe.whatif.measured_pipeline import (
     MeasuredPipeline,
-    main_loader,
     measure,
     read_batch_work,
 )

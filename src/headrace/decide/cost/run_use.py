@@ -12,14 +12,14 @@ import numpy as np
 
 from headrace.core.errors import RecordsError
 from headrace.observe.doctor.gpu_usage import gpu_utilisation
+from headrace.observe.whatif.loaders_in_turn import main_loader
 from headrace.observe.whatif.measured_pipeline import (
     HostUsage,
-    main_loader,
     read_host_usage,
     read_offload_stats,
 )
 from headrace.observe.whatif.tables import Columns, Tables, columns
-from headrace.observe.whatif.train_steps import TrainSteps, read_steps
+from headrace.observe.whatif.train_steps import TrainSteps, read_steps, train_rows
 from headrace.platforms.instance_groups import AUXILIARY, TRAINING
 from headrace.records.layout import attempts_with_records
 from headrace.records.reader import Records, open_records
@@ -102,7 +102,7 @@ def _trained(tables: Tables) -> dict[str, Any]:
     Without an optimizer, as in inference, a run's batches are its steps.
     """
     counted = read_steps(tables, any_kind=True)
-    steps = columns(tables, "steps").having(kind=counted.kind)
+    steps, _ = train_rows(tables, counted.kind)
     ranks = max(len(np.unique(steps["rank"])), 1)
     return {
         "data_wait_s": counted.data_wait_share * float(steps["wall_ns"].sum()) / ranks / 1e9,

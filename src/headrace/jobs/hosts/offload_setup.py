@@ -31,8 +31,8 @@ from headrace.observe.whatif.comparison import (
     compare,
     write_checked_prediction,
 )
+from headrace.observe.whatif.loaders_in_turn import main_loader
 from headrace.observe.whatif.measured_pipeline import (
-    main_loader,
     measure,
     offload_span_ns,
     read_offload_stats,

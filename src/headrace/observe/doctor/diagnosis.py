@@ -201,7 +201,7 @@ def _share_lost(finding: Finding, evidence: Evidence) -> float | None:
     if finding.rule == "slow-start":  # of all the time, the start included
         share = finding.evidence.get("share_of_all_time")
         return share if isinstance(share, float) else None
-    whole_s = evidence.steps.total_seconds
+    whole_s = evidence.all_steps.total_seconds
     if finding.rule in OTHER_TIME_RULES:
         whole_s = evidence.other_time.wall.run_seconds
     return finding.seconds_lost / whole_s if whole_s > 0 else None
@@ -307,14 +307,14 @@ _PHASES = {
 
 def make_verdict(evidence: Evidence, findings: Sequence[Finding]) -> Verdict:
     """Return the verdict; findings come worst first."""
-    steps = evidence.steps
+    steps = evidence.all_steps
     sentence, bound = _sentence(evidence, findings)
     if evidence.unfollowed is not None and len(steps):
         sentence = f"{sentence} {_UNFOLLOWED.format(place=evidence.unfollowed)}"
     return Verdict(
         sentence=sentence,
         bound=bound,
-        data_wait_share=evidence.steps.data_wait_share if evidence.enough else None,
+        data_wait_share=steps.data_wait_share if evidence.enough else None,
         steps=len(steps),
         step_ms=float(steps.wall_ns.mean() / 1e6) if len(steps) else None,
         phase_shares=steps.shares if len(steps) else {},
@@ -359,7 +359,7 @@ def _sentence(evidence: Evidence, findings: Sequence[Finding]) -> tuple[str, Bou
 
 
 def _healthy_sentence(evidence: Evidence, findings: Sequence[Finding]) -> tuple[str, Bound]:
-    share = evidence.steps.data_wait_share
+    share = evidence.all_steps.data_wait_share
     waits = f"{share:.1%} of step time waits for data"
     if any(finding.rule == "compute-bound" for finding in findings):
         return f"The accelerator is the limit: {waits}; nothing to fix.", "compute"
@@ -372,7 +372,7 @@ def _healthy_sentence(evidence: Evidence, findings: Sequence[Finding]) -> tuple[
         if known is not None:
             return f"Nothing to fix: {waits}; {known.title}.", "other"
         return f"{waits}; the records do not say why.", "data"
-    steps = evidence.steps.device or evidence.steps
+    steps = evidence.all_steps.device or evidence.all_steps
     phase, part = max(steps.shares.items(), key=itemgetter(1))
     return f"Nothing wrong was found: {waits}, {part:.0%} is {_PHASES[phase]}.", "other"
 
@@ -381,8 +381,12 @@ def _faulty_sentence(evidence: Evidence, worst: Finding) -> tuple[str, Bound]:
     bound = _BOUNDS.get(worst.rule, "other")
     text = worst.title[:1].upper() + worst.title[1:]
     if bound == "data" and evidence.loader is not None:
-        text = f"{evidence.steps.data_wait_share:.0%} of step time waits for data: {worst.title}"
-    of_run = worst.rule in OTHER_TIME_RULES or evidence.steps_share >= _NEARLY_ALL
+        waits = evidence.all_steps.data_wait_share
+        place = evidence.loader.place if evidence.steps.part < 1 else ""
+        whose = f", mostly of the loader{place}" if place and place not in worst.title else ""
+        text = f"{waits:.0%} of step time waits for data{whose}: {worst.title}"
+    steps_share = evidence.steps_share / evidence.steps.part
+    of_run = worst.rule in OTHER_TIME_RULES or steps_share >= _NEARLY_ALL
     others = ""
     others_matter = evidence.others_fill_cores or evidence.others_crowd
     if bound == "data" and others_matter and evidence.others_use not in text:

@@ -42,13 +42,13 @@ from headrace.observe.whatif.joint_loaders import (
     least_period_ns,
     read_joint_loaders,
 )
+from headrace.observe.whatif.loaders_in_turn import fed_by, main_loader, speedup_of_part
 from headrace.observe.whatif.measured_pipeline import (
     BatchWork,
     HostUsage,
     MeasuredPipeline,
     OffloadStats,
     loader_rows,
-    main_loader,
     measure_from,
     read_batch_work,
     read_host_usage,
@@ -223,7 +223,8 @@ MOSTLY_BUSY = 0.35
 class Evidence:
     """What is known of a run."""
 
-    steps: TrainSteps
+    steps: TrainSteps  # of one loader, if several feed them in turn: see `fed_by`
+    all_steps: TrainSteps
     other_time: OtherTime
     loader: TrainingLoader | None
     joint: tuple[tuple[TrainingLoader, JointLoader], ...]  # others that feed the same steps
@@ -378,9 +379,9 @@ class Evidence:
 
     @property
     def steps_share(self) -> float:
-        """The share of the run's time after start-up that its steps take, 0 to 1."""
+        """The share of the run's time after start-up that `steps` take, 0 to 1."""
         wall = self.other_time.wall
-        return wall.seconds("steps") / max(wall.run_seconds, 1e-9)
+        return self.steps.part * wall.seconds("steps") / max(wall.run_seconds, 1e-9)
 
     def severity(self, seconds_lost: float) -> Severity:
         """Return the severity of losing so many seconds of a rank's steps."""
@@ -391,7 +392,8 @@ class Evidence:
         """Return how many seconds of data wait a predicted change would remove."""
         now = self.simulator.before.wait_share if self.simulator is not None else 0.0
         # By time, not by share: the remaining share is of shorter steps.
-        left = prediction.wait_share / max(prediction.speedup, 1e-9)
+        speedup = speedup_of_part(prediction.speedup, self.steps.part)
+        left = prediction.wait_share / max(speedup, 1e-9)
         solved = 1.0 - left / now if now > 0 else 0.0
         return self.flow_wait_seconds * min(max(solved, 0.0), 1.0)
 
@@ -413,8 +415,9 @@ def severity_of(share: float) -> Severity:
 
 def gather_evidence(tables: Tables) -> Evidence:
     """Return the evidence of a run."""
-    steps = read_steps(tables, any_kind=True)
-    number = main_loader(steps)
+    all_steps = read_steps(tables, any_kind=True)
+    number = main_loader(all_steps)
+    steps = fed_by(all_steps, number)
     fetches = columns(tables, "fetches")
     stacks, slow_stacks = (
         _stacks_in_steps(columns(tables, name), steps) for name in ("stacks", "slow_step_stacks")
@@ -427,17 +430,15 @@ def gather_evidence(tables: Tables) -> Evidence:
     folders = read_code_folders(columns(tables, "code_folders"))
     loader = _described(tables, loader_columns, folders)
     since_s = recording_start_s(columns(tables, "hosts"), processes)
-    making = _making_samples(stacks, loader, steps, since_s, folders)
+    samples_of = functools.partial(_making_samples, stacks, steps, since_s, folders)
+    making = samples_of(loader)
     joint = _joint_loaders(tables, steps, number, folders)
     measured = measure_from(
         steps=steps, loader=loader_columns, work=work, fetches=fetches, host=host, offload=offload
     )
     if measured is not None:
-        made = {
-            each: _making_samples(stacks, other, steps, since_s, folders) for other, each in joint
-        }
+        made = {each: samples_of(other) for other, each in joint}
         measured = _with_other_limits(measured, host, making, made)
-    shares = _worker_shares(work, loader_columns, fetches) if offload is None else None
     rank_samples, slow_samples = (
         _rank_samples(rows, steps, since_s, folders) for rows in (stacks, slow_stacks)
     )
@@ -449,12 +450,13 @@ def gather_evidence(tables: Tables) -> Evidence:
         wanted += worker_thread_demand(work, workers, host, threads)
     return Evidence(
         steps=steps,
+        all_steps=all_steps,
         other_time=gather_other_time(tables, steps, since_s, folders),
         loader=loader,
         joint=joint,
         unfollowed=_unfollowed(tables) if loader is None else None,
         work=work,
-        shares=shares,
+        shares=_worker_shares(work, loader_columns, fetches) if offload is None else None,
         sampler_ns=sampler_ns_of_steps(steps, fetches),
         simulator=Simulator(measured) if measured is not None else None,
         host=host,
@@ -514,10 +516,10 @@ def _rank_samples(
 
 def _making_samples(
     stacks: Columns,
-    loader: TrainingLoader | None,
     steps: TrainSteps,
     since_s: float | None,
     folders: CodeFolders,
+    loader: TrainingLoader | None,
 ) -> tuple[StackSample, ...]:
     """Return the samples in which a loader's batches are made.
 

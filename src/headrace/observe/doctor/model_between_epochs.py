@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from headrace.observe.doctor.stack_samples import StackSample, calls_module, end_ns_of
+from headrace.observe.whatif.evaluation_waits import part_of_evaluation
 from headrace.observe.whatif.tables import Columns, Flags, Floats
 from headrace.observe.whatif.wall_time import WallTime
 
@@ -43,10 +44,12 @@ def counted_as_evaluation(wall: WallTime, which: Flags) -> WallTime:
     moved_ns = int(moved["wall_ns"].sum())
     # The loader that was asked last has ended; what follows is not from it.
     moved = Columns({**moved, "loader": np.full(moved.count, -1)})
+    between, waited_ns = part_of_evaluation(wall.between.where(~which), moved)
+    moved_ns += waited_ns
     return replace(
         wall,
         evaluation=wall.evaluation.followed_by(moved),
-        between=wall.between.where(~which),
+        between=between,
         part_ns={
             **wall.part_ns,
             "evaluation": wall.part_ns["evaluation"] + moved_ns,

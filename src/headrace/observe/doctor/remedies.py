@@ -20,6 +20,7 @@ from headrace.observe.doctor.stack_samples import (
     off_cpu_ns,
 )
 from headrace.observe.doctor.training_loader import TrainingLoader
+from headrace.observe.whatif.loaders_in_turn import speedup_of_all, speedup_of_part
 from headrace.observe.whatif.measured_pipeline import BatchWork, MeasuredPipeline, shard_reading_ns
 from headrace.observe.whatif.prediction import (
     MAX_SPIN_FACTOR,
@@ -105,7 +106,8 @@ def more_workers_remedy(evidence: Evidence) -> tuple[Remedy, Prediction] | None:
 def _next_limits(evidence: Evidence, workers: int, speedup: float) -> list[TrainingLoader]:
     """Return the other loaders of the steps that would be the limit once the main one is not."""
     assert evidence.simulator is not None  # checked by the caller
-    period_ns = float(evidence.simulator.measured.period_ns.mean()) / speedup
+    own = speedup_of_part(speedup, evidence.steps.part)
+    period_ns = float(evidence.simulator.measured.period_ns.mean()) / own
     return [
         loader
         for loader, each in evidence.joint
@@ -268,10 +270,11 @@ def predict_without(
     low, middle, high = map(float, np.percentile(speedups, (5, 50, 95)))
     waited = float(evidence.steps.data_wait_ns[chosen].sum())
     left = waited / max(float((wall - bounds[0]).sum()), 1.0)
+    part = evidence.steps.part
     return Prediction(
-        speedup=middle,
-        low=max(low - interval_width(low), 0.0),
-        high=high + interval_width(high),
+        speedup=speedup_of_all(middle, part),
+        low=speedup_of_all(max(low - interval_width(low), 0.0), part),
+        high=speedup_of_all(high + interval_width(high), part),
         wait_share=min(float(left), 1.0),
     )
 

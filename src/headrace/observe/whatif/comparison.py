@@ -22,7 +22,7 @@ import pyarrow as pa
 from headrace.core.errors import RecordsError
 from headrace.core.files import write_text_atomically
 from headrace.observe.whatif.joint_loaders import read_joint_loaders
-from headrace.observe.whatif.measured_pipeline import main_loader
+from headrace.observe.whatif.loaders_in_turn import main_loader
 from headrace.observe.whatif.tables import Floats, Tables, columns
 from headrace.observe.whatif.train_steps import TrainSteps, read_steps
 from headrace.records.schema import PHASES

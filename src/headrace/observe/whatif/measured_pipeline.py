@@ -14,6 +14,7 @@ import numpy as np
 
 from headrace.observe.whatif.allowed_cores import AllowedCores, read_allowed_cores
 from headrace.observe.whatif.hosts import of_host, processes_on, training_host
+from headrace.observe.whatif.loaders_in_turn import fed_by, main_loader
 from headrace.observe.whatif.sampler_time import sampler_ns_of_fetches, sampler_ns_of_steps
 from headrace.observe.whatif.simulation import FULL, Pipeline
 from headrace.observe.whatif.tables import (
@@ -360,21 +361,7 @@ class MeasuredPipeline:
     auxiliary_factor: float = 1.0  # time to make a batch on an auxiliary host over that here
     begins: EpochBegins = EpochBegins()
     least_period_ns: float = 0.0  # of a batch, as long as other loaders of the steps do not change
-
-
-def main_loader(steps: TrainSteps) -> int:
-    """Return the number of the loader that feeds most training steps; -1 if there is none.
-
-    A step without a batch is not fed by the loader whose iterator was made in it.
-    """
-    if not len(steps):
-        return -1
-    loaders = steps.rows["loader"]
-    loaders = loaders[(loaders >= 0) & (steps.rows["batches"] > 0)]
-    if len(loaders) == 0:
-        return -1
-    numbers, counts = np.unique(loaders, return_counts=True)
-    return int(numbers[counts.argmax()])
+    part: float = 1.0  # of the time of all steps, if loaders feed them in turn: see `fed_by`
 
 
 def read_batch_work(tables: Tables, loader: int, during: Columns | None = None) -> BatchWork | None:
@@ -420,6 +407,7 @@ def measure(tables: Tables) -> MeasuredPipeline | None:
     if steps.recorded == 0:
         return None
     loader = main_loader(steps)
+    steps = fed_by(steps, loader)
     offloaded = read_offload_stats(tables, loader, steps.span_ns)
     return measure_from(
         steps=steps,
@@ -444,8 +432,7 @@ def measure_from(
     steady = steps.steady
     if loader is None or work is None or min(len(steady), len(work)) < FEWEST_BATCHES:
         return None
-    batches = steady.batches
-    workers = int(loader["workers"][0])
+    batches, workers = steady.batches, int(loader["workers"][0])
     shares = work.shares(loader, fetches) if offload is None else None
     sharing, busiest = workers, 0.0
     if shares and shares.unequal:
@@ -491,6 +478,7 @@ def measure_from(
         persistent=bool(loader["persistent"][0]),
         auxiliary_factor=remote.making_ns / float(service.mean()) if remote.workers else 1.0,
         begins=_epoch_begins(steps, float(service.mean())),
+        part=steps.part,
     )
 
 

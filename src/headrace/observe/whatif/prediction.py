@@ -28,6 +28,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from headrace.observe.whatif.loaders_in_turn import speedup_of_all
 from headrace.observe.whatif.measured_pipeline import MeasuredPipeline
 from headrace.observe.whatif.simulation import (
     FULL,
@@ -153,10 +154,10 @@ class PipelineChange:
 class Prediction:
     """The predicted effect of a change."""
 
-    speedup: float  # samples a second with the change over those without
+    speedup: float  # of all steps: samples a second with the change over those without
     low: float  # lower end of the 90 % interval
     high: float
-    wait_share: float  # of step time that would still wait for data, 0 to 1
+    wait_share: float  # of the loader's step time that would still wait for data, 0 to 1
 
 
 class Simulator:
@@ -188,7 +189,10 @@ class Simulator:
         pipeline, other.costs, other.before = self._simulate(change)
         slower = other.before.period_ns.mean() / self.before.period_ns.mean()
         ranks, period_ns = change.ranks or now.ranks, now.period_ns * slower
-        other.measured = replace(now, pipeline=pipeline, ranks=ranks, period_ns=period_ns)
+        part = now.part * slower * speedup_of_all(1.0 / slower, now.part)
+        other.measured = replace(
+            now, pipeline=pipeline, ranks=ranks, period_ns=period_ns, part=float(part)
+        )
         other.spin_factor = self.spin_factor * change.cpu_factor
         return other
 
@@ -209,12 +213,12 @@ class Simulator:
                 least_ns = np.minimum(self.measured.least_period_ns, self.before.period_ns)
                 own_ns = np.maximum(own_ns, least_ns)
             speedups.append(before_ns / (own_ns + self._begins_ns(costs, change.batch_factor)))
-        low, middle, high = np.percentile(speedups, (5, 50, 95))
-        width = interval_width(float(middle), self.calibration)
+        low, middle, high = map(float, np.percentile(speedups, (5, 50, 95)))
+        width, part = interval_width(middle, self.calibration), self.measured.part
         return Prediction(
-            speedup=float(middle),
-            low=max(float(low) - width, 0.0),
-            high=float(high) + width,
+            speedup=speedup_of_all(middle, part),
+            low=speedup_of_all(max(low - width, 0.0), part),
+            high=speedup_of_all(high + width, part),
             wait_share=float(np.mean([after.wait_share for after in simulated])),
         )
 

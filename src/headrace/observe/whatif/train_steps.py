@@ -10,6 +10,9 @@ Gradient sync is measured in some steps alone: DDP times one iteration of so man
 is part of backward, and the same share of the two is taken to be sync there as in the measured
 steps of the rank. So every share of sync is over all steps.
 
+A step in which a rank waits for another one that evaluates or saves meanwhile is shorter by that:
+see `rank_waits`. The time counts as what the other rank does.
+
 The fixed cost is the part of a step that does not grow with the batch: if steps had different
 numbers of samples, it is the intercept of a line fitted to their own time over the samples.
 Otherwise it is unknown.
@@ -21,6 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from headrace.observe.whatif.rank_waits import RankWaits, read_rank_waits, without_waits
 from headrace.observe.whatif.tables import Columns, Flags, Floats, Ints, Tables, columns
 from headrace.records.data_frames import device_row_numbers
 from headrace.records.schema import PHASES
@@ -112,17 +116,51 @@ class DeviceSteps:
         return np.maximum(self.rows[name][self.places[self.known]].astype(np.float64), 0.0)
 
 
-def read_device_steps(tables: Tables, steps: Columns) -> DeviceSteps | None:
-    """Return rows of `steps` by the device's clock; None if too few of them are known."""
+def read_device_steps(
+    tables: Tables, steps: Columns, wait_ns: Ints | None = None
+) -> DeviceSteps | None:
+    """Return rows of `steps` by the device's clock; None if too few of them are known.
+
+    Args:
+        tables: The run's tables.
+        steps: The rows.
+        wait_ns: For how long of each the device waits for ranks that do not train; None: for none.
+    """
     rows = columns(tables, "device_steps")
     if not rows.count or not steps.count:
         return None
-    device = DeviceSteps(
-        rows=rows,
-        places=device_row_numbers(steps, rows),
-        sync_measured=steps["sync_measured"] > 0,
-    )
+    places = device_row_numbers(steps, rows)
+    known = places >= 0
+    if wait_ns is not None and wait_ns[known].any():
+        of_rows = np.zeros(rows.count, dtype=np.int64)
+        of_rows[places[known]] = wait_ns[known]
+        rows = without_waits(rows, of_rows, "device_")
+    device = DeviceSteps(rows=rows, places=places, sync_measured=steps["sync_measured"] > 0)
     return device if device.known.mean() >= _LEAST_DEVICE_SHARE else None
+
+
+def rank_waits(tables: Tables, steps: Columns) -> RankWaits:
+    """Return the waits for ranks that do not train, of all rows of `steps` in some order."""
+    has_device = columns(tables, "device_steps").count > 0
+    return read_rank_waits(steps, has_device=has_device)
+
+
+def train_rows(tables: Tables, kind: str = "train") -> tuple[Columns, Ints]:
+    """Return all rows of steps, by rank and time, without their waits for ranks that do not train.
+
+    Args:
+        tables: The run's tables.
+        kind: Of the rows; "eval" for a run without an optimizer.
+
+    Returns:
+        The rows, and how much shorter each is, in ns.
+    """
+    every = columns(tables, "steps")
+    waits = rank_waits(tables, every)
+    wanted = np.flatnonzero(every["kind"] == kind)
+    wanted = wanted[np.lexsort((every["start_ns"][wanted], every["rank"][wanted]))]
+    wait_ns: Ints = waits.wait_ns[wanted]
+    return without_waits(every.where(wanted), wait_ns), wait_ns
 
 
 WARM_UP_STEPS = 2
@@ -141,6 +179,7 @@ class TrainSteps:
     recorded: int  # training steps over all ranks, with the warm-up
     device: DeviceSteps | None = None  # the same steps by the accelerator's clock; None if unknown
     kind: str = "train"  # of the rows; "eval" for a run without an optimizer
+    part: float = 1.0  # of the time of all steps, if these are of one loader of several in turn
 
     def __len__(self) -> int:
         return self.rows.count
@@ -258,6 +297,7 @@ class TrainSteps:
             recorded=self.recorded,
             device=self.device.of(where) if self.device is not None else None,
             kind=self.kind,
+            part=self.part,
         )
 
     @property
@@ -288,15 +328,14 @@ def read_steps(tables: Tables, *, any_kind: bool = False) -> TrainSteps:
     every, kind = columns(tables, "steps"), "train"
     if any_kind and not (every["kind"] == kind).any():
         kind = "eval"
-    steps = every.having(kind=kind)
-    steps = steps.where(np.lexsort((steps["start_ns"], steps["rank"])))
-    recorded = steps.count
-    steps = steps.where(_counted_rows(steps))
+    steps, wait_ns = train_rows(tables, kind)
+    recorded, counted = steps.count, _counted_rows(steps)
+    steps, wait_ns = steps.where(counted), wait_ns[counted]
     return TrainSteps(
         rows=steps,
-        starts_loader=_loader_start_mask(steps, columns(tables, "fetches")),
+        starts_loader=_loader_start_mask(steps, wait_ns, columns(tables, "fetches")),
         recorded=recorded,
-        device=read_device_steps(tables, steps),
+        device=read_device_steps(tables, steps, wait_ns),
         kind=kind,
     )
 
@@ -314,14 +353,14 @@ def _counted_rows(steps: Columns) -> Flags:
     return counted
 
 
-def _loader_start_mask(steps: Columns, fetches: Columns) -> Flags:
+def _loader_start_mask(steps: Columns, wait_ns: Ints, fetches: Columns) -> Flags:
     starts = np.zeros(steps.count, dtype=np.bool_)
     first = fetches.having(batch=0, ended=0)
     for rank in np.unique(steps["rank"]):
         places = np.flatnonzero(steps["rank"] == rank)
         begins: Ints = np.sort(first["start_ns"][first["rank"] == rank])
         start = steps["start_ns"][places]
-        end = start + steps["wall_ns"][places]
+        end = start + steps["wall_ns"][places] + wait_ns[places]
         starts[places] = np.searchsorted(begins, start) < np.searchsorted(begins, end)
     return starts
 

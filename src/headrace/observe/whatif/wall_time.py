@@ -3,7 +3,8 @@
 Each nanosecond of a rank belongs to one part. A row of `steps` tells which, and rows follow each
 other without a gap while recording is on. What precedes a rank's first row is start-up. What
 follows its last row while it lives is open: a wait, or other work, that has not ended and so has no
-row. What a rank was at then is known by its stack samples, which are written each second.
+row. What a rank was at then is known by its stack samples, which are written each second. What a
+step waits for a rank that does not train belongs to what that one does: see `rank_waits`.
 
 A batch is passed over if its loader was asked for it and the script trained on later ones of the
 same iteration alone, as a script does that resumes within an epoch. So is an iteration before the
@@ -25,6 +26,7 @@ import numpy as np
 from headrace.observe.whatif.batch_lists import find_batch_lists, is_little_use, iterations
 from headrace.observe.whatif.evaluation_waits import part_of_evaluation
 from headrace.observe.whatif.tables import Columns, Flags, Floats, Ints, Tables, columns
+from headrace.observe.whatif.train_steps import rank_waits
 from headrace.records.schema import PHASES, RANK_ENDED, SCRIPT_ENDED
 
 TimePart = Literal[
@@ -83,7 +85,7 @@ class WallTime:
     start_ns: int = 0  # start-up, as the sum over the ranks, like the other parts
     part_ns: Mapping[TimePart, int] = field(default_factory=dict)
     evaluation: Columns  # rows of the table `steps`, like `between`
-    between: Columns  # without time in which other ranks evaluate
+    between: Columns  # without time in which other ranks evaluate; with steps' waits for ranks
     passed_over: FetchedBatches | None = None  # and not trained on
     batch_lists: FetchedBatches | None = None  # before the first is trained on
     open: tuple[OpenTime, ...] = ()
@@ -93,6 +95,14 @@ class WallTime:
     def seconds(self, part: TimePart) -> float:
         """Return the seconds of a part, as the mean over the ranks."""
         return self.part_ns.get(part, 0) / max(self.ranks, 1) / 1e9
+
+    @property
+    def evaluating_ranks(self) -> float:
+        """The ranks by which sums over rows of evaluation give the run's time.
+
+        All of them, if each evaluates; one, if the others wait for it.
+        """
+        return float(self.evaluation["wall_ns"].sum()) / 1e9 / max(self.seconds("evaluation"), 1e-9)
 
     @property
     def start_seconds(self) -> float:
@@ -151,12 +161,18 @@ def read_wall_time(tables: Tables, step_kind: str = "train") -> WallTime:
     ranks = _rank_times(tables, steps, fetches, processes, began_ns)
     open_times = tuple(each.open for each in ranks if each.open is not None)
     every_between = steps.where(is_between).followed_by(_last_rows(steps, ranks))
+    waits = rank_waits(tables, steps)
+    if step_kind == "train" and waits.any:
+        every_between = every_between.followed_by(waits.rows_between(steps))
+    waited_ns = int(waits.wait_ns[is_step].sum())
     between, moved_ns = part_of_evaluation(every_between, steps.where(is_evaluation))
     return WallTime(
         ranks=len(ranks),
         start_ns=sum(each.start_ns for each in ranks) + _wall_ns(steps, fetched.preloaded),
         part_ns={
-            "steps": _wall_ns(steps, is_step) - sum(wall_ns for _, _, wall_ns, _ in within),
+            "steps": _wall_ns(steps, is_step)
+            - waited_ns
+            - sum(wall_ns for _, _, wall_ns, _ in within),
             "evaluation": _wall_ns(steps, is_evaluation) + moved_ns,
             "passed_over": int(passed.wall_ns.sum()) if passed is not None else 0,
             "batch_lists": int(kept.wall_ns.sum()) if kept is not None else 0,

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.observe.whatif.measured_pipeline import main_loader
+from headrace.observe.whatif.loaders_in_turn import main_loader
 from headrace.observe.whatif.tables import Floats, Tables, columns
 from headrace.observe.whatif.train_steps import read_steps
 from headrace.report.charts.base import PHASE_COLOURS, Chart

@@ -59,8 +59,8 @@ def _in_or_at(cause: Cause | None) -> str:
     return f", most of it {'in' if cause.name else 'at'} {cause}"
 
 
-def _mean_s(rows: Columns, name: str, ranks: int) -> float:
-    return float(np.maximum(rows[name], 0).sum()) / max(ranks, 1) / 1e9
+def _mean_s(rows: Columns, name: str, ranks: float) -> float:
+    return float(np.maximum(rows[name], 0).sum()) / ranks / 1e9
 
 
 _NEARLY_ALL = 0.9
@@ -78,13 +78,14 @@ def check_evaluation(evidence: Evidence) -> Finding | None:
     workers that do not live on are started again for each evaluation. Batches are those of rows
     of kind `eval`; a run without an optimizer has no evaluation: its batches are its steps. Time
     between epochs in which a rank mostly calls modules is evaluation, too: without a loader.
-    Between epochs a rank waits for another one that evaluates, so that this counts, too.
+    A rank waits for another one that evaluates, between epochs and where gradients are exchanged,
+    so that this counts, too.
     """
     wall, loader = evidence.other_time.wall, evidence.other_time.evaluation_loader
-    rows, ranks, run_s = wall.evaluation, wall.ranks, wall.run_seconds
-    seconds = wall.seconds("evaluation")
+    rows, run_s, seconds = wall.evaluation, wall.run_seconds, wall.seconds("evaluation")
     if rows.count == 0 or run_s <= 0 or seconds < _LEAST_S:
         return None
+    ranks = wall.evaluating_ranks
     waited_s = _mean_s(rows, "data_wait_ns", ranks)
     waits = waited_s >= max(SERIOUS * run_s, _LEAST_S)
     if not waits and seconds < _MOST_EVALUATION * run_s:
@@ -177,7 +178,7 @@ def _starting_waits_s(evidence: Evidence) -> tuple[float, int]:
             other_ns = making_first_ns(begin_ns, wall_ns, mine, own) + sampler_ns[number[place]]
             starting_ns += max(float(rows["data_wait_ns"][place]) - other_ns, 0.0)
         iterations += int(begins.sum())
-    ranks = max(wall.ranks, 1)
+    ranks = wall.evaluating_ranks
     return starting_ns / ranks / 1e9, round(iterations / ranks)
 
 
@@ -196,7 +197,7 @@ def _workers_for_evaluation(
     count = int(min(max(np.ceil(making_ns / own_ns), 1), most))
     if count <= loader.workers:
         return ()
-    left_s = max(making_ns / count - own_ns, 0.0) * batches / max(wall.ranks, 1) / 1e9
+    left_s = max(making_ns / count - own_ns, 0.0) * batches / wall.evaluating_ranks / 1e9
     saved_s = max(waited_s - left_s, 0.0)
     before = f"instead of {loader.workers or 'none'}"
     change = f"{count} worker{'s' if count > 1 else ''} {before} for evaluation"
