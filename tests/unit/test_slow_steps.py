@@ -53,8 +53,15 @@ def test_what_is_between_steps_is_no_slow_step():
     assert kept == [10]
 
 
-def interrupted(inner: str, phase: str, every: int = 20) -> RunTables:
-    """A run with long steps, whose samples are recorded apart, beside those of all steps."""
+def interrupted(inner: str, phase: str, every: int = 20, usual_share: float = 1.0) -> RunTables:
+    """A run with long steps, whose samples are recorded apart, beside those of all steps.
+
+    Args:
+        inner: The stack of the long steps.
+        phase: In which they are longer.
+        every: How many steps there are to a long one.
+        usual_share: Of the samples of usual steps, how many are in the model.
+    """
     tables = play(Run(**HEALTHY))
     steps = [row for row in tables.rows["steps"] if row["step"] % every == 0 and row["step"]]
     for row in steps:
@@ -64,7 +71,8 @@ def interrupted(inner: str, phase: str, every: int = 20) -> RunTables:
         before = tables.rows["steps"][number]
         row["start_ns"] = before["start_ns"] + before["wall_ns"]
     for table, frames, share in (
-        ("stacks", FORWARD, 1.0),
+        ("stacks", FORWARD, usual_share),
+        ("stacks", stack(f"{SCRIPT}:61:main"), 1.0 - usual_share),
         ("stacks", inner, 0.3),
         ("slow_step_stacks", inner, 0.3),
         ("slow_step_stacks", FORWARD, 0.02),
@@ -112,6 +120,12 @@ def test_what_ran_in_long_steps_alone_is_named(inner: str, phase: str, line: int
     cause = outliers(tables).cause
     assert cause is not None
     assert (cause.line, cause.name) == (line, name)
+
+
+def test_the_model_is_not_blamed_where_chance_left_it_out_of_nearly_all_samples_of_usual_steps():
+    cause = outliers(interrupted(EVALUATES, "forward", usual_share=0.06)).cause
+    assert cause is not None
+    assert (cause.line, cause.name) == (58, "evaluate")
 
 
 def test_what_every_step_runs_is_not_blamed():

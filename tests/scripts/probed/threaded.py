@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import threading
+from types import SimpleNamespace
 
 import torch
 from points import Points, busy, model
@@ -32,6 +33,9 @@ def train() -> None:
 
 
 if __name__ == "__main__":
+    # As a package of an accelerator does; `meta` stands for its memory.
+    torch.utils.rename_privateuse1_backend("simulated")
+    torch._register_device_module("simulated", SimpleNamespace(is_available=lambda: False))
     thread = threading.Thread(target=train)
     thread.start()
     thread.join()

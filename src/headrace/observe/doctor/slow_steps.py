@@ -7,7 +7,7 @@ calls the evaluation is named.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -22,6 +22,8 @@ _USUAL = 0.1
 """A line with this part of its share in slow steps, or more, in the usual steps runs in all."""
 _EXPLAINS = 0.3
 """Lines that run in slow steps alone explain these if they take this share of their time."""
+
+_HALF_A_SAMPLE_NS = 10e6
 
 _FEWEST_SAMPLES = 3
 """What was seen less often there may be in these steps alone by chance."""
@@ -51,7 +53,7 @@ def cause_of_slow_steps(
     found: defaultdict[Cause, float] = defaultdict(float)
     seen_times = 0
     for sample in slow:
-        cause = _special_cause(sample.frames, special)
+        cause = _special_cause(sample.frames, special, usual)
         if cause is not None:
             found[cause] += sample.wall_ns
             seen_times += int(sample.rows["samples"].sum())
@@ -83,12 +85,18 @@ def _times(samples: Iterable[StackSample]) -> defaultdict[StackFrame | None, flo
     return times
 
 
-def _special_cause(frames: Sequence[StackFrame], special: set[StackFrame]) -> Cause | None:
+def _special_cause(
+    frames: Sequence[StackFrame], special: set[StackFrame], usual: Mapping[StackFrame | None, float]
+) -> Cause | None:
     """Return the innermost line of the user's that is special, or the caller of shared code.
 
-    If no line of the user's is, the library's function that is called by the outermost one.
+    If no line of the user's is, the library's function that is called by the outermost one. A line
+    that usual steps run apart from the outermost special one is shared, however seldom it was seen
+    there: in a short run, chance may leave it out of nearly all of them.
     """
     places = [at for at, frame in enumerate(frames) if frame in special]
+    most_ns = usual.get(frames[places[0]], 0.0) + _HALF_A_SAMPLE_NS if places else 0.0
+    places = [at for at in places if usual.get(frames[at], 0.0) <= most_ns]
     own = [at for at in places if frames[at].is_user]
     if own:
         first, last = frames[own[0]], frames[own[-1]]
