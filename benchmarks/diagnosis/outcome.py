@@ -37,12 +37,23 @@ class Outcome:
         sentence: The verdict.
         measured: The factor by which the script is faster with what was promised; None: not
             measured.
+        recorded_rate: What the script printed of its speed as it was recorded; None: nothing.
+        own_rate: The same of the runs that were measured, without Headrace.
     """
 
     case: Case
     findings: list[dict[str, Any]]
     sentence: str
     measured: float | None = None
+    recorded_rate: float | None = None
+    own_rate: float | None = None
+
+    @property
+    def drift(self) -> float | None:
+        """By how much the script was faster or slower as it was recorded; None: not known."""
+        if self.recorded_rate is None or self.own_rate is None or self.case.whole_run:
+            return None
+        return abs(self.recorded_rate / self.own_rate - 1)
 
     @property
     def first(self) -> str:

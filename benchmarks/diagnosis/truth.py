@@ -35,8 +35,8 @@ def missing(case: Case) -> list[str]:
     return [name for name in case.needs if importlib.util.find_spec(name) is None]
 
 
-def measured_factor(case: Case, data: Path | None, removal: tuple[str, ...]) -> float:
-    """Return the rate without the bottleneck over that with it: medians of interleaved runs.
+def measured_rates(case: Case, data: Path | None, removal: tuple[str, ...]) -> tuple[float, float]:
+    """Return the rates with the bottleneck and without it: medians of interleaved runs.
 
     Args:
         case: The script.
@@ -47,7 +47,7 @@ def measured_factor(case: Case, data: Path | None, removal: tuple[str, ...]) -> 
     for _ in range(ROUNDS):
         for arguments, found in rates.items():
             found.append(run_undisturbed(lambda _, more=arguments: own_rate(case, data, more)))
-    return statistics.median(rates[removal]) / statistics.median(rates[()])
+    return statistics.median(rates[()]), statistics.median(rates[removal])
 
 
 def own_rate(case: Case, data: Path | None, removal: tuple[str, ...] = ()) -> float:
@@ -79,8 +79,17 @@ def own_rate(case: Case, data: Path | None, removal: tuple[str, ...] = ()) -> fl
         sys.exit(f"{case.name} ended with {done.returncode}:\n{output[-4000:]}")
     if case.whole_run:
         return 1 / seconds
-    # Progress bars are on stderr, and so are the lines of a logger.
-    rates = _RATE.findall(done.stdout) or _RATE.findall(done.stderr)
-    if not rates:
+    rate = printed_rate(done.stdout, done.stderr)
+    if rate is None:
         sys.exit(f"{case.name} printed no rate, such as `12.3 images/s`:\n{output[-4000:]}")
-    return float(rates[-1])
+    return rate
+
+
+def printed_rate(stdout: str, stderr: str) -> float | None:
+    """Return the last rate that a script printed; None if it printed none.
+
+    Progress bars are on stderr, and so are the lines of a logger, and what Headrace says.
+    """
+    own = "\n".join(line for line in stderr.splitlines() if not line.startswith("headrace:"))
+    rates = _RATE.findall(stdout) or _RATE.findall(own)
+    return float(rates[-1]) if rates else None
