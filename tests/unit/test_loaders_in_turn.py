@@ -46,6 +46,7 @@ def in_turn(waits_ms: tuple[float, float], steps: tuple[int, int], epochs: int =
         ((1, 1), (200, 60), FIRST),  # none waits: the one that takes longest
         ((40, 1), (60, 200), FIRST),
         ((1, 400), (600, 10), FIRST),  # the other one's steps are a small part of the time
+        ((1, 4000), (60, 3), FIRST),  # they are most of it, and too few
     ],
 )
 def test_the_loader_that_is_waited_for_longest_is_looked_at(

@@ -265,6 +265,26 @@ def test_batches_of_few_tensors_are_taken_in_half_the_time_or_less():
     assert 22.5 / 15.5 * 0.9 <= taken.predicted_speedup <= 22.5 / 10.5 * 1.1
 
 
+@pytest.mark.parametrize(("cpu_ms", "most_left_ms"), [(24.0, 2.0), (12.0, 2.0), (3.0, 0.75)])
+def test_what_a_rank_reads_of_many_tensors_goes_with_them_whatever_their_size(
+    cpu_ms: float, most_left_ms: float
+):
+    """A tensor goes by handle: where reading a batch takes the rank long, it is of many of them."""
+    tables = play(Run(workers=4, service_ms=10, send_ms=25, busy_cores=3))
+    for row in tables.rows["fetches"]:
+        row["receive_ns"] = row["receive_cpu_ns"] = int(cpu_ms * MS)
+        row["wait_ns"] = max(row["wait_ns"], int(cpu_ms * MS))
+    for row in tables.rows["steps"]:
+        longer = max(int(cpu_ms * MS) - row["data_wait_ns"], 0)
+        row["data_wait_ns"] += longer
+        row["wall_ns"] += longer
+    few = remedy(found(tables, "slow-transfer"), "tensors")
+    assert few.predicted_speedup is not None
+    step_ms = 10.5
+    least = (step_ms + cpu_ms) / (step_ms + most_left_ms)
+    assert least * 0.97 <= few.predicted_speedup <= (step_ms + cpu_ms) / step_ms * 1.03
+
+
 def test_half_the_syncs_save_half_their_time():
     run = Run(workers=4, service_ms=8, ranks=2, cores=16, busy_cores=4)
     run.phases_ms = {**run.phases_ms, "sync": 6.0}

@@ -19,6 +19,8 @@ _SHORTEST_TURN = 10
 """Mean number of steps from one change of the loader to the next, at least, for turns."""
 _LEAST_PART = 0.2
 """A loader whose steps take less of the time is not the one to look at."""
+_FEWEST_STEPS = 10
+"""With fewer of its steps nothing can be said of a loader."""
 _MATTERS = 0.05
 """If less of the time waits for data, the loader with the longest steps is looked at."""
 
@@ -40,7 +42,8 @@ def main_loader(steps: TrainSteps) -> int:
     wall_ns = np.bincount(of_number, steps.wall_ns[is_fed])
     wait_ns = np.bincount(of_number, steps.data_wait_ns[is_fed])
     spent_ns = wait_ns if wait_ns.sum() >= _MATTERS * wall_ns.sum() else wall_ns
-    spent_ns = np.where(wall_ns >= _LEAST_PART * wall_ns.sum(), spent_ns, -1.0)
+    counts_for = (wall_ns >= _LEAST_PART * wall_ns.sum()) & (counts >= _FEWEST_STEPS)
+    spent_ns = np.where(counts_for, spent_ns, -1.0)
     return int(numbers[spent_ns.argmax()])
 
 
@@ -50,7 +53,7 @@ def fed_by(steps: TrainSteps, loader: int) -> TrainSteps:
     if not len(steps) or (feeding == loader).all() or not _take_turns(steps.rows):
         return steps
     mine = steps.of(feeding == loader)
-    if not len(mine):
+    if len(mine) < _FEWEST_STEPS:
         return steps
     return replace(mine, part=mine.wall_ns.sum() / max(steps.wall_ns.sum(), 1.0))
 
