@@ -29,6 +29,7 @@ from mlflow.entities import Run
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from headrace import HeadraceError, experiments, vertex
+from headrace.core.errors import UsageError
 from headrace.decide.experiments import spool_sender as sender_module
 from headrace.decide.experiments.run_target import (
     RunTarget,
@@ -36,7 +37,7 @@ from headrace.decide.experiments.run_target import (
     shown_uri,
     tracking_uri,
 )
-from headrace.decide.experiments.spool import Entry, SpoolWriter
+from headrace.decide.experiments.spool import SPOOL, Entry, SpoolWriter
 from headrace.decide.experiments.spool_sender import SpoolInUseError, SpoolSender
 from headrace.records.run_folder import open_run_folder
 from jobs import clean_environment, eventually, run_here
@@ -144,6 +145,25 @@ def test_a_run_goes_on_where_it_ended_and_a_name_counts_once(runs: Path):
     client, run = run_of(runs, "base")
     assert history(client, run, "loss") == [(0, 1.0), (1, 0.5)]
     assert run.info.status == "FAILED"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"key": "k"}', '{"unknown": 1}'])
+def test_a_run_whose_target_is_damaged_is_named(runs: Path, text: str):
+    spool = runs / "base" / SPOOL
+    spool.mkdir(parents=True)
+    (spool / "target.json").write_text(text)
+    for resume in (False, True):
+        with pytest.raises(UsageError, match=r"'base'.*target\.json.*cannot be read.*another name"):
+            experiments.start_run("base", resume)
+
+
+def test_a_runs_folder_that_cannot_be_written_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("HEADRACE_RUNS_DIR", str(tmp_path / "file" / "runs"))
+    with pytest.raises(UsageError, match=r"base.*cannot be.*HEADRACE_RUNS_DIR"):
+        experiments.start_run("base")
 
 
 AS_THE_SDKS_EXAMPLES = """

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from headrace.core.errors import UsageError
 from jobs import clean_environment, eventually, headrace, run_here
 from pages import Page, check_alone
 
@@ -141,6 +142,20 @@ def check_changes(folder: Path) -> None:
     assert other.returncode == 2
     assert "was made with other settings" in other.stderr
     assert attempts(folder, RUNS[0]) == [0]
+
+
+@pytest.mark.parametrize("words", [("--dry-run",), ()])
+def test_a_script_that_is_not_there_is_said_before_any_run_starts(
+    folder: Path, words: tuple[str, ...]
+):
+    text = SWEEP.replace('entry_point = "swept.py"\n', "")
+    (folder / "sweep.toml").write_text(text + 'entry_point = ["swept.py", "swpt.py"]\n')
+    ended = sweep(folder, *words)
+    assert ended.returncode == UsageError.exit_code
+    said = " ".join(ended.stderr.split())
+    assert "There is no script swpt.py" in said
+    assert "Did you mean swept.py?" in said
+    assert not (folder / "runs" / "tried").exists()
 
 
 def test_a_sweep_that_is_killed_goes_on_and_repeats_no_finished_run(folder: Path):

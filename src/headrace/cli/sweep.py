@@ -33,11 +33,12 @@ def _sweep(
 ) -> None:
     from headrace.cli.sweep_report import SweepReport
     from headrace.jobs.sweep.sweep_file import read_sweep
-    from headrace.jobs.sweep.sweep_run import run_sweep
+    from headrace.jobs.sweep.sweep_run import check_scripts, run_sweep
     from headrace.jobs.sweep.sweep_state import SweepState
     from headrace.records.run_folder import runs_folder
 
     sweep = read_sweep(file)
+    check_scripts(sweep)
     report = SweepReport(sweep)
     if dry_run:
         report.print_runs()

@@ -60,7 +60,7 @@ class RunTarget:
         """Return that of a spool; None if it has none. Raises OSError, ValueError."""
         try:
             text = (spool / TARGET_FILE).read_text(encoding="utf-8")
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         return cls(**json.loads(text))
 

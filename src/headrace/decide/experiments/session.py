@@ -27,7 +27,7 @@ from headrace.core import env
 from headrace.core.console import print_status
 from headrace.core.errors import UsageError
 from headrace.decide.experiments.experiment_run import LARGEST_STEP, LoggedRun, job_run
-from headrace.decide.experiments.run_target import RunTarget
+from headrace.decide.experiments.run_target import TARGET_FILE, RunTarget
 from headrace.decide.experiments.run_target import tracking_uri as uri_of
 from headrace.decide.experiments.script_failure import ScriptFailureWatch
 from headrace.decide.experiments.spool import ENDS, FINISHED, SPOOL, now_ms
@@ -135,7 +135,7 @@ def _new_run(name: str, *, resume: bool) -> LoggedRun:
     if not is_plain_name(name):
         raise UsageError(f"Run {name!r}: a run's name is a plain folder name, such as 'base-2'.")
     folder = runs_folder().absolute() / name
-    target = RunTarget.read(folder / SPOOL)
+    target = _target_of(name, folder)
     if target is not None and not resume:
         raise UsageError(
             f"There is a run {name!r} already, in experiment {target.experiment!r} ({folder}). "
@@ -157,10 +157,31 @@ def _new_run(name: str, *, resume: bool) -> LoggedRun:
             git_folder=str(Path.cwd()),
             tensorboard=_SESSION.tensorboard,
         )
-        target.write(folder / SPOOL)
+        _write_target(target, folder)
     elif target.experiment != _SESSION.experiment_name:
         print_status(f"run {name} goes on in experiment {target.experiment!r}, where it began")
     return LoggedRun(folder, name, sends=True)
+
+
+def _target_of(name: str, folder: Path) -> RunTarget | None:
+    """Return where a run is tracked, if there is one; UsageError: its file is damaged."""
+    try:
+        return RunTarget.read(folder / SPOOL)
+    except (OSError, TypeError, ValueError) as error:
+        raise UsageError(
+            f"There is a run {name!r}, but {folder / SPOOL / TARGET_FILE}, which says where it is "
+            f"tracked, cannot be read: {error}. Choose another name, or move {folder} away."
+        ) from error
+
+
+def _write_target(target: RunTarget, folder: Path) -> None:
+    try:
+        target.write(folder / SPOOL)
+    except OSError as error:
+        raise UsageError(
+            f"Run {target.run_name!r} cannot be started: {folder} cannot be written: "
+            f"{error.strerror or error}. Choose another runs folder: {env.RUNS_DIR.name}."
+        ) from error
 
 
 def autolog(disable: bool = False) -> None:  # noqa: FBT001, FBT002 - Vertex's signature

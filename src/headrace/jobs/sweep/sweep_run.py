@@ -8,13 +8,16 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from headrace.core.errors import HeadraceError
+from headrace.core.errors import HeadraceError, UsageError
+from headrace.jobs.cli_args import check_script, find_script
 from headrace.jobs.run_handle import RunHandle
 from headrace.jobs.run_start import check_run, start_run
 from headrace.jobs.sweep.sweep_file import Sweep, SweepRun
 from headrace.jobs.sweep.sweep_state import SweepState
 
 _POLL_S = 0.1
+_FOUND_BY_TORCHRUN = {"--module", "--no-python"}
+"""Flags with which the entry point is a module or a program, and no script."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +49,19 @@ def run_sweep(sweep: Sweep, state: SweepState) -> Iterator[SweepEvent]:
         yield from execution.to_its_end()
     finally:
         execution.stop()
+
+
+def check_scripts(sweep: Sweep) -> None:
+    """Raise UsageError where the script of a run cannot be run, before the first one starts."""
+    for run in sweep.runs:
+        request = run.request
+        if not _FOUND_BY_TORCHRUN.isdisjoint(request.torchrun_flags):
+            continue
+        source_dir = next(iter(request.options.get("source_dir", ())), None)
+        try:
+            check_script(find_script(request.script, source_dir))
+        except UsageError as error:
+            raise UsageError(f"Run {run.name}: {error}") from error
 
 
 class _Execution:
