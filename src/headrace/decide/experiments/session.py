@@ -141,7 +141,7 @@ def _new_run(name: str, *, resume: bool) -> LoggedRun:
             f"There is a run {name!r} already, in experiment {target.experiment!r} ({folder}). "
             "Choose another name, or go on with it: start_run(name, resume=True)."
         )
-    if target is None and RunFolder(folder).attempts():
+    if target is None and folder.is_dir() and RunFolder(folder).attempts():
         raise UsageError(
             f"{folder} is a run of `headrace run` that is not tracked. Choose another name."
         )
