@@ -51,24 +51,26 @@ def starves(each: Script) -> Script:
 WAITS = [{"backward": LONG_MS}, {"sync": LONG_MS, "backward": 0}, {"forward": LONG_MS}]
 
 
-@pytest.mark.parametrize("wait", WAITS)
-def test_what_one_rank_saves_alone_costs_all_of_them_its_time(wait: dict[str, float]):
-    diagnosis, rules = found(alone(Script(), saves, wait))
-    assert "most of it in save at train.py:77" in diagnosis.verdict.sentence
-    assert list(rules) == ["between-epochs"]
+ALONE = [
+    (saves, "most of it in save at train.py:77", "between-epochs", "between"),
+    (validates, "in validate at train.py:30", "evaluation", "evaluation"),
+]
+
+
+@pytest.mark.parametrize(
+    ("does", "named", "rule", "part", "wait"),
+    [(*each, wait) for each in ALONE for wait in WAITS] + [(*ALONE[1], {"other": LONG_MS})],
+)
+def test_what_one_rank_does_alone_costs_all_of_them_its_time(
+    does: Callable[[Script], Any], named: str, rule: str, part: str, wait: dict[str, float]
+):
+    diagnosis, rules = found(alone(Script(), does, wait))
+    assert named in diagnosis.verdict.sentence
+    assert list(rules) == [rule]
     # 5 epochs of 50 steps of 40 ms; the last time nobody waits.
     share = 4.25 * LONG_MS / (4.25 * LONG_MS + 5 * 50 * 40)
-    assert diagnosis.verdict.time_shares["between"] == pytest.approx(share, abs=0.03)
+    assert diagnosis.verdict.time_shares[part] == pytest.approx(share, abs=0.03)
     assert sum(diagnosis.verdict.time_shares.values()) == pytest.approx(1.0)
-
-
-@pytest.mark.parametrize("wait", [*WAITS, {"other": LONG_MS}])
-def test_what_one_rank_evaluates_alone_costs_all_of_them_its_time(wait: dict[str, float]):
-    diagnosis, rules = found(alone(Script(), validates, wait))
-    assert "in validate at train.py:30" in diagnosis.verdict.sentence
-    assert list(rules) == ["evaluation"]
-    share = 4.25 * LONG_MS / (4.25 * LONG_MS + 5 * 50 * 40)
-    assert diagnosis.verdict.time_shares["evaluation"] == pytest.approx(share, abs=0.03)
 
 
 def test_an_evaluation_of_one_rank_that_waits_for_its_data_is_told_with_all_its_time():
