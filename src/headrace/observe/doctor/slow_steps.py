@@ -24,7 +24,7 @@ _EXPLAINS = 0.3
 """Lines that run in slow steps alone explain these if they take this share of their time."""
 
 _HALF_A_SAMPLE_NS = 10e6
-
+"""Samples are 20 ms apart: less is no sample, but what subtracting times leaves."""
 _FEWEST_SAMPLES = 3
 """What was seen less often there may be in these steps alone by chance."""
 

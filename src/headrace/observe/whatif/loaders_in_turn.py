@@ -42,8 +42,8 @@ def main_loader(steps: TrainSteps) -> int:
     wall_ns = np.bincount(of_number, steps.wall_ns[is_fed])
     wait_ns = np.bincount(of_number, steps.data_wait_ns[is_fed])
     spent_ns = wait_ns if wait_ns.sum() >= _MATTERS * wall_ns.sum() else wall_ns
-    counts_for = (wall_ns >= _LEAST_PART * wall_ns.sum()) & (counts >= _FEWEST_STEPS)
-    spent_ns = np.where(counts_for, spent_ns, -1.0)
+    is_candidate = (wall_ns >= _LEAST_PART * wall_ns.sum()) & (counts >= _FEWEST_STEPS)
+    spent_ns = np.where(is_candidate, spent_ns, -1.0)
     return int(numbers[spent_ns.argmax()])
 
 
