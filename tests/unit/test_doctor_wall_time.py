@@ -259,6 +259,34 @@ def test_what_runs_the_model_for_a_small_part_is_no_evaluation():
     assert account(script).seconds("evaluation") == 0
 
 
+IMPORT = "<frozen importlib._bootstrap>:241:_call_with_frames_removed"
+DYNAMO = f"{TORCH}/_dynamo/__init__.py:1:<module>"
+SITE = "/venv/lib/python3.11/site-packages"
+
+
+@pytest.mark.parametrize(
+    ("frames", "is_import"),
+    [
+        ((f"{TORCH}/optim/adam.py:90:Adam.__init__", IMPORT, DYNAMO), True),
+        ((IMPORT, DYNAMO, IMPORT, f"{TORCH}/_dynamo/utils.py:9:register"), True),
+        ((IMPORT, f"{SITE}/sklearn/__init__.py:1:<module>", f"{SITE}/scipy/x.py:9:f"), True),
+        ((IMPORT, f"{SCRIPT}:1:<module>"), False),  # the script's own
+        ((f"{SITE}/timm/train.py:9:<module>", f"{SITE}/timm/train.py:5:save"), False),  # python -m
+        ((f"{TORCH}/_dynamo/eval_frame.py:9:wrapper",), False),
+    ],
+)
+def test_a_librarys_import_after_the_first_batch_is_start_up(
+    frames: tuple[str, ...], is_import: bool
+):
+    script = Script().iterates().train(1)
+    before = account(script)
+    script.between(6000, stack(LOOP, *frames)).train(200)
+    wall = account(script)
+    assert wall.start_seconds - before.start_seconds == pytest.approx(6 if is_import else 0)
+    assert wall.run_seconds == pytest.approx(before.run_seconds + 8 + (0 if is_import else 6))
+    assert ("Evaluation" in found(script)[0].verdict.sentence) == ("eval_frame" in frames[-1])
+
+
 EVALUATE = f"{SCRIPT}:31:evaluate"
 NEXT = f"{TORCH}/utils/data/dataloader.py:700:__next__"
 EVALUATION_LOOP = (

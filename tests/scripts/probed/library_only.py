@@ -7,7 +7,6 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])  # as scripts do
 
 import torch
-import torch._dynamo  # which the first optimizer imports, for two seconds
 from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import Compose, RandomResizedCrop, ToTensor

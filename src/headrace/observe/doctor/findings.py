@@ -122,8 +122,9 @@ class Verdict:
     device_phase_shares: Mapping[str, float] = field(default_factory=dict)
     time_shares: Mapping[str, float] = field(default_factory=dict)
     """The shares of `wall_time.TIME_PARTS` in run_seconds; empty if steps are nearly all of it."""
-    start_seconds: float = 0.0  # before a rank asks for its first batch, or trains without any
-    run_seconds: float = 0.0  # after that, until its records end
+    start_seconds: float = 0.0  # before a rank asks for its first batch, or trains without any,
+    # and in imports of libraries after it
+    run_seconds: float = 0.0  # the rest, until its records end
     samples_per_s: float | None = None  # of all ranks together; None where not all were counted
 
 

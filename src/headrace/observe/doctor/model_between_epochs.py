@@ -6,22 +6,18 @@ evaluation in a list, or draw them itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
 
-from headrace.observe.doctor.stack_samples import StackSample, calls_module, end_ns_of
+from headrace.observe.doctor.sampled_rows import mostly
+from headrace.observe.doctor.stack_samples import StackSample, calls_module
 from headrace.observe.whatif.evaluation_waits import part_of_evaluation
-from headrace.observe.whatif.tables import Columns, Flags, Floats
+from headrace.observe.whatif.tables import Columns, Flags
 from headrace.observe.whatif.wall_time import WallTime
 
-_MOSTLY = 0.5
-_SHORTEST_NS = 1_000_000_000
-"""A row of `stacks` is of a second: it says nothing of a shorter time."""
 
-
-def with_evaluation_between(wall: WallTime, samples: Iterable[StackSample]) -> WallTime:
+def with_evaluation_between(wall: WallTime, samples: tuple[StackSample, ...]) -> WallTime:
     """Return a run's time with what is evaluation, of the time between epochs, as evaluation.
 
     That is a row of kind `between`, of a second or more and without backward, if the rank is in
@@ -30,9 +26,7 @@ def with_evaluation_between(wall: WallTime, samples: Iterable[StackSample]) -> W
     rows = wall.between
     if not rows.count:
         return wall
-    model_ns, seen_ns = _sampled_ns(rows, samples)
-    evaluates = (model_ns >= _MOSTLY * seen_ns) & (seen_ns > 0)
-    evaluates &= (rows["wall_ns"] >= _SHORTEST_NS) & (rows["backward_ns"] <= 0)
+    evaluates = mostly(rows, samples, calls_module) & (rows["backward_ns"] <= 0)
     if not evaluates.any():
         return wall
     return counted_as_evaluation(wall, evaluates)
@@ -56,22 +50,3 @@ def counted_as_evaluation(wall: WallTime, which: Flags) -> WallTime:
             "between": wall.part_ns["between"] - moved_ns,
         },
     )
-
-
-def _sampled_ns(rows: Columns, samples: Iterable[StackSample]) -> tuple[Floats, Floats]:
-    """Return for each row the sampled time of its rank in the model, and in anything."""
-    model_ns, seen_ns = np.zeros(rows.count), np.zeros(rows.count)
-    order = np.lexsort((rows["start_ns"], rows["rank"]))
-    for sample in samples:
-        mine = order[rows["rank"][order] == sample.rank]
-        if sample.rows["worker"][0] >= 0 or not len(mine):
-            continue
-        begins = rows["start_ns"][mine]
-        middle = (sample.rows["start_ns"] + end_ns_of(sample.rows)) // 2
-        place = np.searchsorted(begins, middle, side="right") - 1
-        inside = (place >= 0) & (middle < (begins + rows["wall_ns"][mine])[place])
-        there, wall_ns = mine[place[inside]], sample.rows["wall_ns"][inside]
-        np.add.at(seen_ns, there, wall_ns)
-        if calls_module(sample):
-            np.add.at(model_ns, there, wall_ns)
-    return model_ns, seen_ns

@@ -8,6 +8,7 @@ import numpy as np
 
 from headrace.core.source_location import CodeFolders
 from headrace.observe.doctor.evaluation_ends import with_evaluation_ends
+from headrace.observe.doctor.late_imports import with_imports_as_start
 from headrace.observe.doctor.model_between_epochs import with_evaluation_between
 from headrace.observe.doctor.stack_samples import StackSample, end_ns_of, read_stack_samples
 from headrace.observe.doctor.training_loader import TrainingLoader, training_loader
@@ -74,7 +75,8 @@ def gather_other_time(
         samples += read_stack_samples(starts, is_open, since_s, folders)
         trains = np.isin(stacks["phase"], ("backward", "optimizer")) & (stacks["worker"] < 0)
         training = read_stack_samples(stacks, trains, since_s, folders)
-        wall = with_evaluation_ends(with_evaluation_between(wall, samples), samples, training)
+        wall = with_evaluation_between(with_imports_as_start(wall, samples), samples)
+        wall = with_evaluation_ends(wall, samples, training)
     return OtherTime(
         wall=wall,
         evaluation_loader=loaders.get(number),

@@ -181,7 +181,8 @@ def _time(data: PageData) -> Html | None:
         element("h3", "What the run spends its time on"),
         explanation(
             "Its time is what follows start-up, which took "
-            f"{format_seconds(round(verdict.start_seconds))}: until the first batch was asked for."
+            f"{format_seconds(round(verdict.start_seconds))}: until the first batch was asked for, "
+            "and in imports of libraries after it."
         ),
         definitions(meanings, class_="phases"),
     )
