@@ -3,14 +3,18 @@
     python benchmarks/live_page/generate.py FOLDER/runs/long      # five minutes
     python benchmarks/live_page/long_run.py FOLDER
 
+With `--hours 1 --ranks 28 --hosts 4` the heatmap has 552 rows instead of 1,152.
+
 Chromium opens the run's page: the first view is there once the verdict stands and the heatmap and
 the steps are drawn. Then a reader drags over the steps, again and again: a frame later the charts
-show the span, stretched from what is at hand; a little later the server's answers are drawn.
+show the span, stretched from what is at hand; a little later the server's answers are drawn. Last,
+on a page whose heatmap has 2,000 columns, a key in each frame moves the span.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import re
 import shutil
 import statistics
@@ -56,6 +60,44 @@ FRAME = """
     requestAnimationFrame(() => requestAnimationFrame(() => done(performance.now() - at)));
   }, { once: true, capture: true });
 })
+"""
+
+WIDE = {"width": 2400, "height": 1000}
+"""The page is at most 1,200 pixels wide; without that limit its heatmap has 2,000 columns."""
+FRAMES = 120
+PREPARE = """
+() => {
+  addEventListener("DOMContentLoaded", () => {
+    const style = document.createElement("style");
+    style.textContent = "main { max-width: none !important }";
+    document.head.append(style);
+  });
+  window.pictures = { drawn: 0, rows: 0, columns: 0 };
+  const draw = CanvasRenderingContext2D.prototype.drawImage;
+  CanvasRenderingContext2D.prototype.drawImage = function (picture, ...rest) {
+    if (this.canvas.closest("#chart-heatmap") !== null) {
+      pictures.drawn++;
+      pictures.rows += picture.height;
+      pictures.columns = Math.max(pictures.columns, rest[2]);
+    }
+    return draw.call(this, picture, ...rest);
+  };
+}
+"""
+MOVE = """
+async (frames) => {
+  const place = document.getElementById("chart-heatmap");
+  const next = () => new Promise(requestAnimationFrame);
+  const press = (key) => place.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+  Object.assign(pictures, { drawn: 0, rows: 0, columns: 0 });
+  const times = [performance.now()];
+  for (let frame = 0; frame < frames; frame++) {
+    press(frame % 2 ? "ArrowLeft" : "ArrowRight");
+    await next();
+    times.push(performance.now());
+  }
+  return { times, rows: pictures.rows / frames, columns: Math.round(pictures.columns) };
+}
 """
 
 
@@ -109,22 +151,45 @@ def settle(page: Page) -> None:
         time.sleep(0.05)
 
 
-def brush_ms(page: Page, begin: float, end: float) -> tuple[float, float]:
-    """Drag over the steps; return the ms to the next frame, and until the answers are there."""
-    place = page.locator("#chart-timeline .u-over").first
+def drag(page: Page, chart: str, begin: float, end: float) -> None:
+    """Choose a span on a chart: from a share of its width to another."""
+    place = page.locator(f"#chart-{chart} .u-over").first
     place.scroll_into_view_if_needed()
     box = place.bounding_box()
     assert box is not None
-    y = box["y"] + box["height"] / 2
-    page.evaluate(f"() => {{ window.frame = ({FRAME})(); }}")
+    y = min(box["y"] + box["height"] / 2, 900)
     page.mouse.move(box["x"] + begin * box["width"], y)
     page.mouse.down()
     page.mouse.move(box["x"] + end * box["width"], y, steps=5)
     page.mouse.up()
+
+
+def brush_ms(page: Page, begin: float, end: float) -> tuple[float, float]:
+    """Drag over the steps; return the ms to the next frame, and until the answers are there."""
+    page.evaluate(f"() => {{ window.frame = ({FRAME})(); }}")
+    drag(page, "timeline", begin, end)
     frame_ms: float = page.evaluate("() => window.frame")
     settle(page)
     answered_ms: float = page.evaluate("() => window.lastAnswer - window.released")
     return frame_ms, answered_ms
+
+
+def frame_rate(page: Page, url: str) -> dict[str, float]:
+    """Move the span by a key in each frame; return frames a second and how much each draws."""
+    page.add_init_script(f"({PREPARE})()")
+    first_view_s(page, url)
+    settle(page)
+    drag(page, "heatmap", 0.02, 0.98)
+    settle(page)
+    moved = page.evaluate(MOVE, FRAMES)
+    times = moved["times"]
+    took_ms = sorted(after - before for before, after in itertools.pairwise(times))
+    return {
+        "frames a second": FRAMES * 1000 / (times[-1] - times[0]),
+        "of 20 frames the slowest, ms": took_ms[-(len(took_ms) // 20)],
+        "rows drawn a frame": moved["rows"],
+        "columns drawn a frame": moved["columns"],
+    }
 
 
 def measure(folder: Path, browser: Browser, browser_pid: int) -> dict[str, Any]:
@@ -151,6 +216,11 @@ def measure(folder: Path, browser: Browser, browser_pid: int) -> dict[str, Any]:
             "server, MB": memory_mb(server, "VmRSS"),
         }
         page.close()
+        wide = browser.new_page(viewport=WIDE, bypass_csp=True)
+        wide.set_default_timeout(WAIT_MS)
+        wide.add_init_script(f"({WATCH})()")
+        found |= frame_rate(wide, url)
+        wide.close()
         return found
 
 
