@@ -72,11 +72,10 @@ PREPARE = """
     style.textContent = "main { max-width: none !important }";
     document.head.append(style);
   });
-  window.pictures = { drawn: 0, rows: 0, columns: 0 };
+  window.pictures = { rows: 0, columns: 0 };
   const draw = CanvasRenderingContext2D.prototype.drawImage;
   CanvasRenderingContext2D.prototype.drawImage = function (picture, ...rest) {
     if (this.canvas.closest("#chart-heatmap") !== null) {
-      pictures.drawn++;
       pictures.rows += picture.height;
       pictures.columns = Math.max(pictures.columns, rest[2]);
     }
@@ -89,7 +88,7 @@ async (frames) => {
   const place = document.getElementById("chart-heatmap");
   const next = () => new Promise(requestAnimationFrame);
   const press = (key) => place.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
-  Object.assign(pictures, { drawn: 0, rows: 0, columns: 0 });
+  Object.assign(pictures, { rows: 0, columns: 0 });
   const times = [performance.now()];
   for (let frame = 0; frame < frames; frame++) {
     press(frame % 2 ? "ArrowLeft" : "ArrowRight");

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
-from headrace.observe.doctor.sampled_rows import mostly
+from headrace.observe.doctor.row_activity import rows_mostly_at
 from headrace.observe.doctor.stack_samples import StackSample
 from headrace.observe.whatif.wall_time import WallTime
 
@@ -21,7 +21,7 @@ def with_imports_as_start(wall: WallTime, samples: tuple[StackSample, ...]) -> W
     rows = wall.between
     if not rows.count:
         return wall
-    imports = mostly(rows, samples, _imports_library)
+    imports = rows_mostly_at(rows, samples, _imports_library)
     imported_ns = int(rows["wall_ns"][imports].sum())
     if not imported_ns:
         return wall

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from headrace.observe.doctor.sampled_rows import mostly
+from headrace.observe.doctor.row_activity import rows_mostly_at
 from headrace.observe.doctor.stack_samples import StackSample, calls_module
 from headrace.observe.whatif.evaluation_waits import part_of_evaluation
 from headrace.observe.whatif.tables import Columns, Flags
@@ -26,7 +26,7 @@ def with_evaluation_between(wall: WallTime, samples: tuple[StackSample, ...]) ->
     rows = wall.between
     if not rows.count:
         return wall
-    evaluates = mostly(rows, samples, calls_module) & (rows["backward_ns"] <= 0)
+    evaluates = rows_mostly_at(rows, samples, calls_module) & (rows["backward_ns"] <= 0)
     if not evaluates.any():
         return wall
     return counted_as_evaluation(wall, evaluates)

@@ -1,10 +1,11 @@
 """The wall time of a run: start-up, steps, evaluation, batches passed over, the rest.
 
 Each nanosecond of a rank belongs to one part. A row of `steps` tells which, and rows follow each
-other without a gap while recording is on. What precedes a rank's first row is start-up. What
-follows its last row while it lives is open: a wait, or other work, that has not ended and so has no
-row. What a rank was at then is known by its stack samples, which are written each second. What a
-step waits for a rank that does not train belongs to what that one does: see `rank_waits`.
+other without a gap while recording is on. What precedes a rank's first row is start-up; the doctor
+adds later imports of libraries to it. What follows its last row while it lives is open: a wait, or
+other work, that has not ended and so has no row. What a rank was at then is known by its stack
+samples, which are written each second. What a step waits for a rank that does not train belongs to
+what that one does: see `rank_waits`.
 
 A batch is passed over if its loader was asked for it and the script trained on later ones of the
 same iteration alone, as a script does that resumes within an epoch. So is an iteration before the

@@ -1,4 +1,4 @@
-"""Rows of `steps` in which a rank was mostly seen at one kind of work, by its stack samples."""
+"""What a rank mostly did in each row of `steps`, by its stack samples."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ _SHORTEST_NS = 1_000_000_000
 """A row of `stacks` is of a second: it says nothing of a shorter time."""
 
 
-def mostly(
-    rows: Columns, samples: Iterable[StackSample], is_of_kind: Callable[[StackSample], bool]
+def rows_mostly_at(
+    rows: Columns, samples: Iterable[StackSample], is_at_it: Callable[[StackSample], bool]
 ) -> Flags:
-    """Return which rows, of a second or more, are of a kind of work for half of their samples."""
-    kind_ns, seen_ns = _sampled_ns(rows, samples, is_of_kind)
-    is_mostly = (kind_ns >= _MOSTLY * seen_ns) & (seen_ns > 0)
+    """Return which rows, of a second or more, have half of their samples at some work."""
+    at_it_ns, seen_ns = _sampled_ns(rows, samples, is_at_it)
+    is_mostly = (at_it_ns >= _MOSTLY * seen_ns) & (seen_ns > 0)
     return np.asarray(is_mostly & (rows["wall_ns"] >= _SHORTEST_NS))
 
 
 def _sampled_ns(
-    rows: Columns, samples: Iterable[StackSample], is_of_kind: Callable[[StackSample], bool]
+    rows: Columns, samples: Iterable[StackSample], is_at_it: Callable[[StackSample], bool]
 ) -> tuple[Floats, Floats]:
-    """Return for each row the sampled time of its rank in the kind of work, and in anything."""
-    kind_ns, seen_ns = np.zeros(rows.count), np.zeros(rows.count)
+    """Return for each row the sampled time of its rank at that work, and at anything."""
+    at_it_ns, seen_ns = np.zeros(rows.count), np.zeros(rows.count)
     order = np.lexsort((rows["start_ns"], rows["rank"]))
     for sample in samples:
         mine = order[rows["rank"][order] == sample.rank]
@@ -39,6 +39,6 @@ def _sampled_ns(
         inside = (place >= 0) & (middle < (begins + rows["wall_ns"][mine])[place])
         there, wall_ns = mine[place[inside]], sample.rows["wall_ns"][inside]
         np.add.at(seen_ns, there, wall_ns)
-        if is_of_kind(sample):
-            np.add.at(kind_ns, there, wall_ns)
-    return kind_ns, seen_ns
+        if is_at_it(sample):
+            np.add.at(at_it_ns, there, wall_ns)
+    return at_it_ns, seen_ns
