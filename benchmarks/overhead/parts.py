@@ -1,10 +1,11 @@
-"""What recording costs by part: CPU time of each of the probe's hooks, threads and processes.
+"""What recording costs by part: the probe's hooks around batches, its threads and processes.
 
     python benchmarks/overhead/parts.py
 
-A recorded process calls each hook as torch would, and takes its thread's CPU time around it: in a
-tight loop, and after pauses of 20 ms, in which other work takes the processor's caches, as in a
-step that waits for its device.
+A recorded process calls each hook as a worker would, and takes its thread's CPU time around it: in
+a tight loop, and after pauses of 20 ms, in which other work takes the processor's caches. For what
+threads and processes take it trains, with and without such pauses. The hooks of a training step
+are measured in `step_cost.py`.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ PAGE = HERE.parents[1] / "docs" / "overhead.md"
 STEPS, PAUSE_S = 400, 0.02
 BATCH = 32
 NOTES = """
-CPU time of each hook, called in a tight loop ("warm"), and with the thread asleep for 20 ms
-before each step ("cold"). The rank's hooks delay its steps; the thread that samples stacks turns
-their notes into rows, five times a second.
+CPU time of each hook of a batch, called in a tight loop ("warm"), and with the thread asleep for
+20 ms before each ("cold"). The thread that samples stacks turns the reports of a training step's
+hooks into rows, five times a second; their own time is below ("A step's CPU time").
 """
 
 
@@ -89,40 +90,25 @@ def measured() -> list[tuple[str, list[float]]]:
     torch.set_num_threads(1)
     rows = []
     for how, pause_s in (("warm", 0.0), ("cold", PAUSE_S)):
-        in_rank, in_worker = Spans(), Spans()
-        others = cpu_of_others(lambda spans=in_rank, pause_s=pause_s: steps(spans, pause_s))
+        in_worker = Spans()
+        others = cpu_of_others(lambda pause_s=pause_s: train(pause_s))
         batches(in_worker, pause_s)
-        rows += [(f"{part}, {how}, us a step", times) for part, times in in_rank.parts_us()]
-        whole = [
-            sum(each) for each in zip(*(times for _, times in in_rank.parts_us()), strict=True)
-        ]
-        rows.append((f"rank: all hooks above, {how}, us a step", whole))
         rows += [(f"{part}, {how}, us a batch", times) for part, times in in_worker.parts_us()]
         rows += [(f"{part}, {how}, us a second", [taken]) for part, taken in others.items()]
     return [*rows, ("rank: a call of Tensor.to that copies nothing, us", to_us())]
 
 
-def steps(spans: Spans, pause_s: float) -> None:
-    """Call what torch calls at each step."""
-    from headrace.observe.probe.rank_recorder import RANK_RECORDER
-
+def train(pause_s: float) -> None:
+    """Train for some steps, each after a pause."""
     net = torch.nn.Linear(64, 10)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     iterator = iter(DataLoader(Numbers(None), batch_size=BATCH, num_workers=1))
     for _ in range(STEPS):
         if pause_s:
             time.sleep(pause_s)
-            net(torch.zeros(BATCH, 64)).sum()  # what the script itself finds cold is not counted
-        began = spans.take("rank: fetch begins", lambda: RANK_RECORDER.fetch_began(iterator))
-        batch = next(iterator)  # within another fetch it is not recorded
-        spans.take(
-            "rank: fetch ends",
-            lambda: RANK_RECORDER.fetch_ended(iterator, began, batch, ended=False),  # noqa: B023
-        )
-        spans.take("rank: backward begins", RANK_RECORDER.backward_began)
-        spans.take("rank: backward ends", RANK_RECORDER.backward_ended)
-        spans.take("rank: optimizer begins", lambda: RANK_RECORDER.optimizer_began(optimizer))
-        spans.take("rank: optimizer ends", lambda: RANK_RECORDER.optimizer_ended(optimizer))
+        x, _ = next(iterator)
+        net(x).sum().backward()
+        optimizer.step()
 
 
 def batches(spans: Spans, pause_s: float) -> None:
@@ -153,7 +139,8 @@ def cpu_of_others(work: Callable[[], None]) -> dict[str, float]:
     """Return microseconds of CPU a second that threads and processes take beside the work."""
     host = next(
         process.pid
-        for process in psutil.Process().parent().children()
+        for ancestor in psutil.Process().parents()  # the launcher is not the next one
+        for process in ancestor.children()
         if "headrace.observe.probe.collector_process" in process.cmdline()
     )
     before: dict[str, int] = {}

@@ -27,11 +27,11 @@ class LoaderObserver(Protocol):
     def fetch_began(self, iterator: Any) -> Any | None:
         """Note a request for a batch; return what `fetch_ended` needs, None if it is not needed."""
 
-    def fetch_ended(self, iterator: Any, began: Any, batch: Any, *, ended: bool) -> None:
-        """Note that the script gets a batch, or that the iteration has ended."""
+    def fetch_ended(self, iterator: Any, began: Any, batch: Any) -> None:
+        """Note that the script gets a batch."""
 
-    def fetch_failed(self) -> None:
-        """Note that a request for a batch raised an error."""
+    def fetch_raised(self, iterator: Any, began: Any, error: BaseException) -> None:
+        """Note that a request for a batch raises an error: StopIteration if there is none."""
 
 
 class BatchObserver(Protocol):

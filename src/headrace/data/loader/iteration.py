@@ -374,13 +374,10 @@ class BatchStream(Iterator[Any]):
             return self._next()
         try:
             batch = self._next()
-        except StopIteration:
-            observer.fetch_ended(self, began, None, ended=True)
+        except BaseException as error:
+            observer.fetch_raised(self, began, error)
             raise
-        except BaseException:
-            observer.fetch_failed()
-            raise
-        observer.fetch_ended(self, began, batch, ended=False)
+        observer.fetch_ended(self, began, batch)
         return batch
 
     def _next(self) -> Any:

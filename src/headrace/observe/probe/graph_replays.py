@@ -43,10 +43,16 @@ class ReplayRecorder(Protocol):
 
 
 class GraphReplays:
-    """The graphs of this process that hold parts of training steps."""
+    """The graphs of this process that hold parts of training steps.
+
+    Attributes:
+        capturing: What the graph that is being captured holds; None while none is.
+        on_capture: Called once `capturing` is set.
+    """
 
     def __init__(self) -> None:
-        self.capturing: CapturedWork | None = None  # of the graph that is being captured
+        self.capturing: CapturedWork | None = None
+        self.on_capture: Callable[[], None] = lambda: None
         self._works: WeakKeyDictionary[Any, CapturedWork] = WeakKeyDictionary()
 
     def hook(self, graph_class: Any, recorder: ReplayRecorder) -> None:
@@ -60,6 +66,7 @@ class GraphReplays:
         def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> Any:
             result = begin(graph, *args, **kwargs)
             self.capturing = CapturedWork()
+            self.on_capture()
             return result
 
         @functools.wraps(end)

@@ -40,7 +40,7 @@ class IteratorState:
     def __init__(self, *, is_own: bool = False) -> None:
         self.loader, self.epoch, self.fetches = -1, 0, -1
         self.is_own = is_own
-        self.ready: ReadyCount | None = None  # counts its batches that wait; None until it is used
+        self.ready: ReadyCount = uncounted  # counts its batches that wait
         self.is_timed = False  # its queue's reads, as far as they can be
         # When reading the current batch began, 0 if none is being read; the thread's CPU time then.
         self.began_ns = self.began_cpu_ns = 0
@@ -50,6 +50,11 @@ class IteratorState:
     def begin_epoch(self, loader: int, epoch: int) -> None:
         """Count its batches anew, as those of an epoch of a loader."""
         self.loader, self.epoch, self.fetches = loader, epoch, 0
+
+
+def uncounted(_: object) -> int:
+    """Stand for the function that counts an iterator's batches, until it is used."""
+    return -1
 
 
 def prepare_class(iterator_class: Any) -> None:
@@ -136,35 +141,42 @@ def delivered(iterator: Any, state: IteratorState, batch: Any, *, ended: bool) -
     spent_ns, reads.spent_ns = reads.spent_ns, 0
     if ended:
         return 0, spent_ns
-    asked_for = reads.stream_batch
-    if asked_for is not None:
-        # Where a batch of the usual kind begins with an array of so many samples, no other part can
-        # say another number, and most batches of a stream are so. It stands here, as to call a
-        # function at each step takes as long as the comparison.
-        try:
-            kind = type(batch)
-            if kind is list or kind is tuple:
-                is_as_asked = batch[0].shape[0] == asked_for and len(batch) <= FEW_COLUMNS
-            elif kind is dict:
-                is_as_asked = next(iter(batch.values())).shape[0] == asked_for
-            else:
-                is_as_asked = batch.shape[0] == asked_for
-        except Exception:  # noqa: BLE001 - no array, a scalar, or a nested tensor, without a shape
-            is_as_asked = False
-        reads.is_by_rows |= is_as_asked
-        return (asked_for if is_as_asked else _samples_of_stream(reads, batch)), spent_ns
-    number = getattr(iterator, "_rcvd_idx", 1) - 1
-    size = reads.sizes.pop(number, None)
-    if size is None:
-        size = reads.delivered(number)
+    if reads.stream_batch is None:
+        return indexed_samples(iterator, reads, batch), spent_ns
+    return stream_samples(reads, batch), spent_ns
+
+
+def indexed_samples(iterator: Any, reads: SamplerReads, batch: object) -> int:
+    """Return the samples of a map-style dataset's batch that has just come; -1 if unknown."""
+    size = reads.delivered(getattr(iterator, "_rcvd_idx", 1) - 1)
     if size >= 0:
-        return size, spent_ns
-    if not iterator._auto_collation:  # noqa: SLF001 - no public way
-        return -1, spent_ns  # an index of a map-style dataset may be one sample or a whole batch
-    return samples_in(batch), spent_ns
+        return size
+    # Without collation, an index of a map-style dataset may be one sample or a whole batch.
+    return samples_in(batch) if iterator._auto_collation else -1  # noqa: SLF001 - no public way
 
 
-def _samples_of_stream(reads: SamplerReads, batch: object) -> int:
+def stream_samples(reads: SamplerReads, batch: Any) -> int:
+    """Return the samples of an iterable dataset's batch; -1 if unknown."""
+    asked_for = reads.stream_batch
+    # Where a batch of the usual kind begins with an array of so many samples, no other part can say
+    # another number, and most batches of a stream are so.
+    try:
+        kind = type(batch)
+        if kind is list or kind is tuple:
+            is_as_asked = batch[0].shape[0] == asked_for and len(batch) <= FEW_COLUMNS
+        elif kind is dict:
+            is_as_asked = next(iter(batch.values())).shape[0] == asked_for
+        else:
+            is_as_asked = batch.shape[0] == asked_for
+    except Exception:  # noqa: BLE001 - no array, a scalar, or a nested tensor, without a shape
+        is_as_asked = False
+    if is_as_asked and asked_for is not None:
+        reads.is_by_rows = True
+        return asked_for
+    return _samples_of_other_stream(reads, batch)
+
+
+def _samples_of_other_stream(reads: SamplerReads, batch: object) -> int:
     """Return the samples of a stream's batch that begins with no array of as many as asked for."""
     asked_for = -1 if reads.stream_batch is None else reads.stream_batch
     reads.is_by_rows = reads.is_by_rows or samples_in(batch) == asked_for

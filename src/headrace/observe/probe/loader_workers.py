@@ -65,8 +65,11 @@ def time_queue_reads(
         state = iterator._headrace_state  # noqa: SLF001 - see `prepare_class`
         if state is None or not state.is_timed:
             state = _time_queue(iterator)
-        state.began_ns = 0
-        found = original(iterator, *args, **kwargs)
+        try:
+            found = original(iterator, *args, **kwargs)
+        except BaseException:
+            state.began_ns = 0
+            raise
         if state.began_ns:
             state.read_ns += monotonic_ns() - state.began_ns
             state.read_cpu_ns += thread_time_ns() - state.began_cpu_ns

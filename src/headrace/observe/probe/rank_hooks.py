@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import atexit
-import functools
-from collections.abc import Callable
 from multiprocessing import util
-from types import ModuleType
 from typing import Any
 
 from headrace.core.import_hooks import after_import
 from headrace.core.loader_hooks import LOADER_HOOKS
-from headrace.core.warning_frames import skipped_by_warnings
 from headrace.observe.probe.device_copies import COPY_OBSERVER
 from headrace.observe.probe.gradient_sync import GRADIENT_SYNC, SHARDED_SYNC
 from headrace.observe.probe.graph_replays import GRAPH_REPLAYS
-from headrace.observe.probe.iterator_state import prepare_class, state_of
+from headrace.observe.probe.iterator_state import state_of
 from headrace.observe.probe.library_batches import (
     RecordedIterator,
     hook_accelerate,
@@ -26,6 +22,7 @@ from headrace.observe.probe.loaders import LOADER_REGISTRY
 from headrace.observe.probe.rank_recorder import RANK_RECORDER, FetchBegan
 from headrace.observe.probe.shared_batches import hook_shared_batches
 from headrace.observe.probe.startup_stacks import STARTUP_SAMPLER
+from headrace.observe.probe.step_hooks import hook_backward, hook_next, hook_optimizers
 
 _EXIT_PRIORITY = 100
 """Of the finalizer at a process's end: it runs first, as later ones take time that is no step."""
@@ -44,9 +41,8 @@ def hook_rank() -> None:
     SHARDED_SYNC.on_host_wait = RANK_RECORDER.host_waits
     SHARDED_SYNC.on_device_wait = RANK_RECORDER.device_waits
     SHARDED_SYNC.prepare()
-    optimizer.register_optimizer_step_pre_hook(_eager_hook(torch, RANK_RECORDER.optimizer_began))
-    optimizer.register_optimizer_step_post_hook(_eager_hook(torch, RANK_RECORDER.optimizer_ended))
-    _hook_backward(torch)
+    hook_optimizers(RANK_RECORDER, torch, optimizer)
+    hook_backward(RANK_RECORDER, torch)
     after_import("torch.cuda.graphs", GRAPH_REPLAYS.hook_cuda(RANK_RECORDER))
     after_import("torch.utils.data.dataloader", _hook_torch_loader)
     after_import("torchdata.stateful_dataloader.stateful_dataloader", _hook_stateful_loader)
@@ -56,7 +52,7 @@ def hook_rank() -> None:
         hook_shared_batches(torch, RANK_RECORDER.batch_waits),
     )
     LOADER_HOOKS.loaders = OwnLoaderObserver()
-    _hook_next(RecordedIterator)
+    hook_next(RANK_RECORDER, RecordedIterator)
     after_import("ray.data.iterator", hook_ray_data)
     after_import("accelerate.data_loader", hook_accelerate)
     atexit.register(RANK_RECORDER.close)
@@ -69,54 +65,13 @@ def hook_rank() -> None:
     )
 
 
-def _eager_hook(torch: ModuleType, hook: Callable[[Any], None]) -> Callable[..., None]:
-    """Return an optimizer hook that torch.compile runs outside its graph.
-
-    The step of each of torch's own optimizers breaks the graph anyway. Others may be part of a
-    graph that must not break: their compiled steps are not seen.
-    """
-    # Not `is_compiling`, which calls two functions more.
-    is_compiling = getattr(getattr(torch, "compiler", None), "is_dynamo_compiling", lambda: False)
-
-    def call_hook_outside_graph(optimizer: Any) -> None:  # torch cannot mark a method
-        hook(optimizer)
-
-    uncompiled_hook = getattr(torch, "_disable_dynamo", lambda function: function)(
-        call_hook_outside_graph
-    )
-
-    def call_hook(optimizer: Any, *_: Any) -> None:
-        if not is_compiling():
-            hook(optimizer)
-        elif type(optimizer).__module__.startswith("torch.optim"):
-            uncompiled_hook(optimizer)
-
-    return call_hook
-
-
-def _hook_backward(torch: ModuleType) -> None:
-    original = torch.autograd.backward
-    began, ended = RANK_RECORDER.backward_began, RANK_RECORDER.backward_ended
-
-    @functools.wraps(original)
-    @skipped_by_warnings
-    def backward(*args: Any, **kwargs: Any) -> Any:
-        try:
-            began()  # in the block, as a signal may raise in it
-            return original(*args, **kwargs)
-        finally:
-            ended()
-
-    torch.autograd.backward = backward
-
-
-def _hook_torch_loader(module: ModuleType) -> None:
+def _hook_torch_loader(module: Any) -> None:
     LOADER_REGISTRY.hook_torch(module)
-    _hook_next(module._BaseDataLoaderIter)  # noqa: SLF001 - base of all torch iterators
+    hook_next(RANK_RECORDER, module._BaseDataLoaderIter)  # noqa: SLF001 - base of all torch iterators
     time_queue_reads(module)  # last, because some versions of torch lack what it hooks
 
 
-def _hook_stateful_loader(module: ModuleType) -> None:
+def _hook_stateful_loader(module: Any) -> None:
     """Hook torchdata's loader, which constructs itself and its iterators without torch's."""
     LOADER_REGISTRY.hook_class(module.StatefulDataLoader)
     time_queue_reads(module, "_StatefulMultiProcessingDataLoaderIter")
@@ -128,36 +83,9 @@ class OwnLoaderObserver:
     def __init__(self) -> None:
         self.construct, self.iterate = LOADER_REGISTRY.construct_own, LOADER_REGISTRY.iterate
         self.fetch_ended = RANK_RECORDER.fetch_ended
-        self.fetch_failed = RANK_RECORDER.fetch_failed
+        self.fetch_raised = RANK_RECORDER.fetch_raised
 
     def fetch_began(self, iterator: Any) -> FetchBegan | None:
         """Record a request for a batch; return what `fetch_ended` needs, None if it is nested."""
         state_of(iterator)
         return RANK_RECORDER.fetch_began(iterator)
-
-
-def _hook_next(iterator_class: Any) -> None:
-    original = iterator_class.__next__
-    fetch_began, fetch_ended = RANK_RECORDER.fetch_began, RANK_RECORDER.fetch_ended
-
-    @functools.wraps(original)
-    @skipped_by_warnings
-    def __next__(self: Any) -> Any:  # noqa: N807 - replaces that method
-        began = fetch_began(self)
-        if began is None:
-            return original(self)
-        try:
-            batch = original(self)
-        except StopIteration:
-            fetch_ended(self, began, None, ended=True)
-            raise
-        except BaseException:
-            RANK_RECORDER.fetch_failed()
-            raise
-        fetch_ended(self, began, batch, ended=False)
-        return batch
-
-    iterator_class.__next__ = __next__
-    prepare_class(iterator_class)
-    if "next" in vars(iterator_class):
-        iterator_class.next = __next__

@@ -1,21 +1,19 @@
 """The recorder of a training process, and its thread whose steps are recorded.
 
 It records waits for batches, copies, backward, optimizer steps and sync. What runs at each step is
-written to cost as little as possible: it is `guarded` by hand, reads the live switch only where a
-step begins or ends, and calls few functions, as each is code that has left the processor's caches
-since the last step. So where all is as it was in the step before, hooks ask nothing else.
+`guarded` by hand, and reads the live switch only where a step begins or ends. Where a step goes as
+the one before it, most hooks queue their reports without asking the recorder: see `step_hooks`.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections.abc import Callable
-from threading import get_ident
 from time import monotonic_ns
 from typing import Any
 
+from headrace.observe.probe import step_reports
 from headrace.observe.probe.device_clock import HostReport
 from headrace.observe.probe.device_recorder import DEVICE_RECORDER
 from headrace.observe.probe.event_log import EventLog
@@ -26,6 +24,7 @@ from headrace.observe.probe.iterator_state import (
     delivered,
     ready_count,
     state_of,
+    uncounted,
 )
 from headrace.observe.probe.loader_workers import queue_poll
 from headrace.observe.probe.loaders import LOADER_REGISTRY
@@ -36,22 +35,20 @@ from headrace.observe.probe.stack_sampler import is_sampled, start_sampler, stop
 from headrace.observe.probe.step_clock import (
     CopyPlace,
     DeviceCopyCounts,
-    Phase,
     RowKind,
     Segment,
     StepClock,
 )
 from headrace.observe.probe.transform_timer import TRANSFORM_TIMER
-from headrace.records.schema import FETCHES, STEPS
+from headrace.records.schema import STEPS
 
 FetchBegan = tuple[int, int, IteratorState, bool]
 """A request for a batch: its time, how many were ready, what is kept of the iterator, and whether
 it follows a training step on a batch of the same loader."""
 
-_BACKWARD_BEGAN, _BACKWARD_ENDED = StepClock.backward_began, StepClock.backward_ended
-_WITHIN_ENDED = StepClock.within_ended
+_NO_ITERATOR = IteratorState()
 _DEEP_CHECK_NS = 50_000_000  # how often deep recording is checked for
-_MAX_STEPS_WITHOUT_FETCH = 16
+MAX_STEPS_WITHOUT_FETCH = 16
 """After so many steps without asking for a batch, a script has its data from elsewhere."""
 
 
@@ -59,16 +56,27 @@ class TrainingThread:
     """The one thread that steps the optimizer, and what is under way in it.
 
     What other threads do, such as fetching batches in the background, is not time of the step.
+
+    Attributes:
+        waiting: The queued reports; see `ReportQueue`.
+        fast_thread: The thread, while its hooks have only to queue their reports; else None.
+        fast_state: What is kept of the iterator whose next batch may be asked for so; else of none.
+        is_fetching: Whether it waits for a batch.
+        backwards: The calls of backward that are under way, one within the other.
+        unfetched_steps: Optimizer steps since a batch was asked for.
     """
 
     def __init__(self) -> None:
         self._event_log = EventLog(write_row, SESSION.fault, threading.Lock)
-        self._waiting = self._event_log.waiting
-        self._queue = self._waiting.append
+        self.waiting = self._event_log.waiting
+        self._queue = self.waiting.append
+        GRAPH_REPLAYS.on_capture = self._leave_fast_path
         self._begin()
 
     def _begin(self) -> None:
-        self._fetching = False
+        self.fast_thread: int | None = None
+        self.fast_state = _NO_ITERATOR
+        self.is_fetching = False
         self._copying = False
         self._was_off = False
         self._claimed: bool | None = None
@@ -80,8 +88,8 @@ class TrainingThread:
         # The training thread, if it is sampled, and recording was on as the step began.
         self._live_thread: int | None = None
         self._under_way = False  # there is a step, or time between steps, to add to
-        self._unfetched_steps = 0  # optimizer steps since a batch was asked for
-        self._backwards = 0
+        self.unfetched_steps = 0
+        self.backwards = 0
         self._backward_thread: int | None = None  # that called the outermost backward under way
         self._deep_checked_ns = 0
         # At each step than to report: a device to poll, a trace. The thread that samples looks
@@ -98,7 +106,36 @@ class TrainingThread:
     def _request_phase(self, receive_phase: Callable[[str], None]) -> None:
         """Request the phase for the thread that samples, which also looks what else is to do."""
         self._event_log.request_phase(receive_phase)
-        self._has_more_to_do |= PROFILER_TRACE.may_be_due
+        if PROFILER_TRACE.may_be_due:
+            self._has_more_to_do = True
+            self._leave_fast_path()
+
+    def _enter_fast_path(self, state: IteratorState) -> None:
+        """Have hooks only queue their reports until something is new, if nothing is now.
+
+        The thread has just asked for a batch of an iterator, of which `state` is kept.
+        """
+        self._leave_fast_path()
+        thread = threading.get_ident()
+        if self._live_thread != thread or GRAPH_REPLAYS.capturing is not None:
+            return
+        self.fast_thread = thread
+        if not self.backwards:
+            self._backward_thread = thread
+        reads = state.sampler
+        if reads is None or (reads.stream_batch is None and not reads.is_numbered):
+            return
+        if state.loader >= 0 and state.fetches >= 0:
+            self.fast_state = state
+
+    def _set_live_thread(self, thread: int | None) -> None:
+        self._live_thread = thread
+        if thread is None:
+            self._leave_fast_path()
+
+    def _leave_fast_path(self) -> None:
+        """Have hooks ask this recorder, from now until another batch is asked for."""
+        self.fast_thread, self.fast_state = None, _NO_ITERATOR
 
     def _catch_up(self) -> None:
         """Do what the step's own thread must: poll the device, trace, and limit the backlog."""
@@ -126,9 +163,10 @@ class TrainingThread:
                 PROFILER_TRACE.begin()
 
     def _forget(self) -> None:
-        self._report(_forget)
-        self._fetching = self._copying = self._under_way = False
-        self._backwards = 0
+        self._leave_fast_path()
+        self._report(step_reports.forget)
+        self.is_fetching = self._copying = self._under_way = False
+        self.backwards = 0
 
     def _is_off(
         self, *, asks: bool = False, resumes: bool = False, any_thread: bool = False
@@ -138,7 +176,7 @@ class TrainingThread:
         `asks`: read the switch now, not as it was as the step began. `resumes`: recording can be
         resumed here. `any_thread`: the report counts in whatever thread it is made.
         """
-        thread = get_ident()
+        thread = threading.get_ident()
         if self._live_thread == thread and (not asks or SESSION.on):
             return False
         if not SESSION.on:
@@ -159,19 +197,20 @@ class TrainingThread:
             self._was_off = False
             self._forget()  # what happened while recording was off is unknown
         live = not self._was_off and self._thread is not None and is_sampled(self._thread)
-        self._live_thread = self._thread if live else None
+        self._set_live_thread(self._thread if live else None)
         return self._was_off
 
     def _switched_off(self) -> None:
         if PROFILER_TRACE.under_way:
             PROFILER_TRACE.end()
         if not self._was_off:
-            self._was_off, self._live_thread = True, None
+            self._was_off = True
+            self._set_live_thread(None)
             self._event_log.settle_now()
 
     def _is_outside_steps(self) -> bool:
         """Return whether this is part of no step, or of a thread that has not trained yet."""
-        unknown = self._thread is None and get_ident() not in self._seen_threads
+        unknown = self._thread is None and threading.get_ident() not in self._seen_threads
         return unknown or not self._under_way
 
     def _is_in_backward(self) -> bool:
@@ -180,23 +219,24 @@ class TrainingThread:
         On an accelerator torch runs backward in a thread of its own, and optimizers may step there
         as gradients become ready.
         """
-        return self._backwards > 0 and get_ident() != self._backward_thread
+        return self.backwards > 0 and threading.get_ident() != self._backward_thread
 
     def _trains(self, thread: int | None) -> None:
         if self._thread != thread:
-            self._thread, self._live_thread = thread, None
+            self._thread = thread
+            self._set_live_thread(None)
             if self._seen_threads - {thread}:  # a step holds the time of one thread only
-                backwards = self._backwards
+                backwards = self.backwards
                 self._forget()
-                if thread != get_ident():  # the thread whose backward this is
-                    self._backwards = backwards
+                if thread != threading.get_ident():  # the thread whose backward this is
+                    self.backwards = backwards
             self._seen_threads.clear()
-            if thread == get_ident() and is_sampled() and not is_sampled(thread):
+            if thread == threading.get_ident() and is_sampled() and not is_sampled(thread):
                 self._sample()
 
     def _start_sampling(self) -> None:
         """Sample this thread, which asks for batches or runs backward, until another one trains."""
-        known = self._thread if self._thread == get_ident() else None
+        known = self._thread if self._thread == threading.get_ident() else None
         if self._live_thread is None and not is_sampled(known):
             self._sample()
 
@@ -240,35 +280,31 @@ class RankRecorder(TrainingThread):
             PROFILER_TRACE.end()  # workers may be forked now, and would inherit the trace
         if self._is_off(asks=True, resumes=begins):
             return
-        if self._fetching:  # a part of the request for a batch, which has a wait of its own
+        if self.is_fetching:  # a part of the request for a batch, which has a wait of its own
             return
-        self._under_way, self._asked = True, None
+        self._under_way = True
+        self._asked, self.fast_state = None, _NO_ITERATOR
         if begins:
-            self._report(_iterator_began, loader, self.grad_is_on())
+            self._report(step_reports.iterator_began, loader, self.grad_is_on())
         else:
-            self._report(StepClock.iterator_ended)
+            self._report(step_reports.ITERATOR_ENDED)
 
     def fetch_began(self, iterator: Any) -> FetchBegan | None:
         """Record a request for a batch; return what `fetch_ended` needs, None if it is nested.
 
         The iterator has a state, or its class is prepared for one: see `prepare_class`.
         """
-        follows_step = False
         try:
-            if self._live_thread == get_ident() and SESSION.switch_mode[0]:
-                follows_step = self._unfetched_steps > 0
-                self._unfetched_steps = 0
-                if self._fetching:
-                    return None
-            elif not self._may_fetch():
+            is_live = self._live_thread == threading.get_ident()
+            follows_step = is_live and self.unfetched_steps > 0
+            if not self._may_fetch():
                 return None
-            if self._has_more_to_do or len(self._waiting) > MAX_QUEUED_REPORTS:
+            if self._has_more_to_do or len(self.waiting) > MAX_QUEUED_REPORTS:
                 self._catch_up()
             state: IteratorState = iterator._headrace_state or state_of(iterator)  # noqa: SLF001
-            count_ready = state.ready
-            if count_ready is None:
-                count_ready = state.ready = ready_count(iterator, queue_poll)
-            ready = count_ready(iterator)
+            if state.ready is uncounted:
+                state.ready = ready_count(iterator, queue_poll)
+            ready = state.ready(iterator)
             if state.read_ns > 0:  # made while recording was off
                 state.read_ns = state.read_cpu_ns = 0
             self._under_way = True
@@ -280,10 +316,12 @@ class RankRecorder(TrainingThread):
             # `fetch_ended` asks for it, since to call torch costs less once next() has.
             grad = follows_step or self.grad_is_on()
             if self._has_more_to_do and not DEVICE_RECORDER.absent:
-                DEVICE_RECORDER.report(_fetch_began, loader, grad)
+                DEVICE_RECORDER.report(step_reports.fetch_began, loader, grad)
             at_ns = monotonic_ns()
-            self._queue((_fetch_began, at_ns, loader, grad))
-            self._fetching = True  # set last: a signal may raise an error until here
+            self._queue((step_reports.fetch_began, at_ns, loader, grad))
+            if not self._has_more_to_do:
+                self._enter_fast_path(state)
+            self.is_fetching = True  # set last: a signal may raise an error until here
         except Exception as error:  # noqa: BLE001 - the script must not feel the probe's faults
             SESSION.fault("fetch_began", error)
             return None
@@ -291,49 +329,54 @@ class RankRecorder(TrainingThread):
 
     def _may_fetch(self) -> bool:
         """Return whether a request for a batch is recorded: not if it is off, or nested."""
-        if self._thread in {None, get_ident()}:
-            self._unfetched_steps = 0
-        if self._is_off(asks=True, resumes=True) or self._fetching:
+        if self._thread in {None, threading.get_ident()}:
+            self.unfetched_steps = 0
+        if self._is_off(asks=True, resumes=True) or self.is_fetching:
             return False
         self._start_sampling()
         return True
 
-    def fetch_ended(self, iterator: Any, began: FetchBegan, batch: object, *, ended: bool) -> None:
+    def fetch_ended(
+        self, iterator: Any, began: FetchBegan, batch: object, *, ended: bool = False
+    ) -> None:
         """Record that the script has its batch, or that the loader has ended."""
         try:
             now_ns = monotonic_ns()
-            self._fetching = False
-            if self._live_thread != get_ident() and self._is_off():
+            self.is_fetching = False
+            if self._live_thread != threading.get_ident() and self._is_off():
                 return
             began_ns, ready, state, follows_step = began
             samples, sampler_ns = delivered(iterator, state, batch, ended=ended)
             grad = not follows_step or self.grad_is_on()
             number, read_ns = state.fetches, state.read_ns
             self._queue((
-                _fetch_ended, now_ns, samples, ended, grad, began_ns, state.loader, state.epoch,
-                number, ready, read_ns, state.read_cpu_ns, sampler_ns,
+                step_reports.fetch_ended, now_ns, samples, ended, grad, began_ns, state.loader,
+                state.epoch, number, ready, read_ns, state.read_cpu_ns, sampler_ns,
             ))  # fmt: skip
             if number >= 0:
                 state.fetches = number + 1
             if read_ns > 0:
                 state.read_ns = state.read_cpu_ns = 0
             if self._has_more_to_do and not DEVICE_RECORDER.absent:
-                DEVICE_RECORDER.report(_device_fetch_ended, samples, ended, grad)
+                DEVICE_RECORDER.report(step_reports.device_fetch_ended, samples, ended, grad)
         except Exception as error:  # noqa: BLE001 - the script must not feel the probe's faults
             SESSION.fault("fetch_ended", error)
 
     @guarded
-    def fetch_failed(self) -> None:
-        """Record that the request for a batch raises the error that is being handled."""
-        self._fetching = False
+    def fetch_raised(self, iterator: Any, began: FetchBegan, error: BaseException) -> None:
+        """Record that a request for a batch raises an error; StopIteration: there are no more."""
+        if isinstance(error, StopIteration):
+            self.fetch_ended(iterator, began, None, ended=True)
+            return
+        self.is_fetching = False
         # A signal ends a script, which waited for a batch until then: that wait stays open.
-        if isinstance(sys.exc_info()[1], Exception) and not self._is_off():
+        if isinstance(error, Exception) and not self._is_off():
             self._report(StepClock.fetch_failed)
 
     def backward_began(self) -> None:
         """Record the start of backward."""
         try:
-            thread = get_ident()
+            thread = threading.get_ident()
             is_live = self._live_thread == thread
             if not is_live and self._is_off():
                 return
@@ -345,34 +388,34 @@ class RankRecorder(TrainingThread):
             if self._has_more_to_do:
                 DEVICE_RECORDER.trains_here()
             self._under_way = True
-            if not self._backwards:
+            if not self.backwards:
                 self._backward_thread = thread
-            self._backwards += 1
+            self.backwards += 1
             if self._has_more_to_do:
-                self._report(_BACKWARD_BEGAN)
+                self._report(step_reports.BACKWARD_BEGAN)
             else:
-                self._queue((_BACKWARD_BEGAN, monotonic_ns()))
+                self._queue((step_reports.BACKWARD_BEGAN, monotonic_ns()))
         except Exception as error:  # noqa: BLE001 - the script must not feel the probe's faults
             SESSION.fault("backward_began", error)
 
     def backward_ended(self) -> None:
         """Record the end of backward."""
         try:
-            if self._live_thread != get_ident() and self._is_off():
+            if self._live_thread != threading.get_ident() and self._is_off():
                 return
             if GRAPH_REPLAYS.capturing is not None:
                 return
             now_ns = monotonic_ns()
             self._under_way = True
-            if self._backwards:
-                self._backwards -= 1
+            if self.backwards:
+                self.backwards -= 1
             sync_ns = GRADIENT_SYNC.exposed_ns() if GRADIENT_SYNC.any else None
             if sync_ns is None and not self._has_more_to_do:
-                self._queue((_BACKWARD_ENDED, now_ns))
+                self._queue((step_reports.BACKWARD_ENDED, now_ns))
             elif sync_ns is None:
-                self._report(_BACKWARD_ENDED, at_ns=now_ns)
+                self._report(step_reports.BACKWARD_ENDED, at_ns=now_ns)
             else:
-                self._report(_BACKWARD_ENDED, sync_ns, at_ns=now_ns)
+                self._report(step_reports.BACKWARD_ENDED, sync_ns, at_ns=now_ns)
         except Exception as error:  # noqa: BLE001 - the script must not feel the probe's faults
             SESSION.fault("backward_ended", error)
 
@@ -381,7 +424,7 @@ class RankRecorder(TrainingThread):
         """Record the start of a copy to the device; return whether it counts."""
         if self._copying or self._is_outside_steps() or self._is_off():
             return False
-        self._report(_within_began, "copy")
+        self._report(step_reports.within_began, "copy")
         self._copying = True  # set last: a signal may raise an error until here
         return True
 
@@ -390,27 +433,27 @@ class RankRecorder(TrainingThread):
         """Record the end of a copy to the device, and where the script makes it."""
         self._copying = False
         if not self._is_off():
-            self._report(_WITHIN_ENDED, copies, place)
+            self._report(step_reports.WITHIN_ENDED, copies, place)
 
     @guarded
     def host_waits(self, begins: bool) -> None:  # noqa: FBT001 - a callback's two calls
         """Record that FSDP begins to wait for other ranks (True), or has waited (False)."""
         if not self._is_outside_steps() and not self._is_off():
-            self._report(*_sync_wait(begins))
+            self._report(*step_reports.sync_wait(begins))
 
     @guarded
     def batch_waits(self, begins: bool) -> None:  # noqa: FBT001 - a callback's two calls
         """Record that the script begins to wait for another rank's data (True), or has waited."""
-        if not self._fetching and not self._is_outside_steps() and not self._is_off():
+        if not self.is_fetching and not self._is_outside_steps() and not self._is_off():
             began, ended = StepClock.shared_batch_began, StepClock.shared_batch_ended
             self._report(began if begins else ended)
 
     @guarded
     def device_waits(self, begins: bool) -> None:  # noqa: FBT001 - a callback's two calls
         """Record such a wait of the device; in backward it is reported from torch's own thread."""
-        if self._is_off(any_thread=self._backwards > 0):
+        if self._is_off(any_thread=self.backwards > 0):
             return
-        DEVICE_RECORDER.report(*_sync_wait(begins))
+        DEVICE_RECORDER.report(*step_reports.sync_wait(begins))
 
     def optimizer_began(self, optimizer: Any, *_: Any) -> None:
         """Record the start of an optimizer's step."""
@@ -418,10 +461,10 @@ class RankRecorder(TrainingThread):
             if GRAPH_REPLAYS.capturing is not None:
                 GRAPH_REPLAYS.capturing.optimizer = True
                 return
-            in_backward = self._backwards > 0 and self._is_in_backward()
-            if self._live_thread != get_ident() or self._backwards:
+            in_backward = self.backwards > 0 and self._is_in_backward()
+            if self._live_thread != threading.get_ident() or self.backwards:
                 SESSION.trains()
-                self._trains(self._backward_thread if in_backward else get_ident())
+                self._trains(self._backward_thread if in_backward else threading.get_ident())
                 if self._is_off(any_thread=in_backward):
                     return
             if self._has_more_to_do and not in_backward:
@@ -429,8 +472,8 @@ class RankRecorder(TrainingThread):
             self._under_way = True
             number = id(optimizer)
             if self._has_more_to_do and not DEVICE_RECORDER.absent:
-                DEVICE_RECORDER.report(_optimizer_began, number)
-            self._queue((_optimizer_began, monotonic_ns(), number))
+                DEVICE_RECORDER.report(step_reports.optimizer_began, number)
+            self._queue((step_reports.optimizer_began, monotonic_ns(), number))
         except Exception as error:  # noqa: BLE001 - the script must not feel the probe's faults
             SESSION.fault("optimizer_began", error)
 
@@ -439,20 +482,20 @@ class RankRecorder(TrainingThread):
         try:
             if GRAPH_REPLAYS.capturing is not None:
                 return
-            self._unfetched_steps += 1
+            self.unfetched_steps += 1
             # Without requests for batches, steps end here, and so recording resumes here.
             without_fetches = (
-                LOADER_REGISTRY.asked < 0 or self._unfetched_steps > _MAX_STEPS_WITHOUT_FETCH
-            ) and not self._backwards
-            if without_fetches or self._live_thread != get_ident():
+                LOADER_REGISTRY.asked < 0 or self.unfetched_steps > MAX_STEPS_WITHOUT_FETCH
+            ) and not self.backwards
+            if without_fetches or self._live_thread != threading.get_ident():
                 in_backward = self._is_in_backward()
                 if self._is_off(asks=True, resumes=without_fetches, any_thread=in_backward):
                     return
             self._under_way = True
             number = id(optimizer)
             if self._has_more_to_do and not DEVICE_RECORDER.absent:
-                DEVICE_RECORDER.report(_optimizer_ended, number)
-            self._queue((_optimizer_ended, monotonic_ns(), number))
+                DEVICE_RECORDER.report(step_reports.optimizer_ended, number)
+            self._queue((step_reports.optimizer_ended, monotonic_ns(), number))
             if without_fetches:
                 self._catch_up()
         except Exception as error:  # noqa: BLE001 - the script must not feel the probe's faults
@@ -469,70 +512,6 @@ class RankRecorder(TrainingThread):
             TRANSFORM_TIMER.flush()
             PROFILER_TRACE.give_up()
             SESSION.close()
-
-
-def _forget(clock: StepClock, _at_ns: int) -> None:
-    """Pass on that what is under way will not end."""
-    clock.forget()
-
-
-def _iterator_began(clock: StepClock, at_ns: int, loader: int, grad: bool) -> None:  # noqa: FBT001 - from a queue
-    """Pass on that the rank asks for an iterator."""
-    clock.iterator_began(loader, at_ns, grad=grad)
-
-
-def _fetch_began(clock: StepClock, at_ns: int, loader: int, grad: bool) -> None:  # noqa: FBT001 - from a queue
-    """Pass on that the rank has asked a loader for a batch."""
-    clock.fetch_began(loader, at_ns, grad=grad)
-
-
-def _fetch_ended(
-    clock: StepClock,
-    at_ns: int,
-    samples: int,
-    ended: bool,  # noqa: FBT001 - as above
-    grad: bool,  # noqa: FBT001 - as above
-    began_ns: int,
-    *values: int,
-) -> None:
-    """Write the row of a request for a batch, and pass on that it has ended."""
-    loader, epoch, number, ready, *reads_ns = values
-    SESSION.write(
-        FETCHES, SESSION.rank, loader, epoch, number, began_ns, at_ns - began_ns, ready, int(ended),
-        *reads_ns,
-    )  # fmt: skip
-    clock.fetch_ended(at_ns, samples, ended=ended, grad=grad)
-
-
-def _device_fetch_ended(
-    clock: StepClock,
-    at_ns: int,
-    samples: int,
-    ended: bool,  # noqa: FBT001 - as above
-    grad: bool,  # noqa: FBT001 - as above
-) -> None:
-    """Pass on that a request for a batch has ended."""
-    clock.fetch_ended(at_ns, samples, ended=ended, grad=grad)
-
-
-def _optimizer_began(clock: StepClock, at_ns: int, number: int) -> None:
-    """Pass on that an optimizer's step has begun."""
-    clock.optimizer_began(number, at_ns)
-
-
-def _optimizer_ended(clock: StepClock, at_ns: int, number: int) -> None:
-    """Pass on that an optimizer's step has ended."""
-    clock.optimizer_ended(number, at_ns)
-
-
-def _within_began(clock: StepClock, at_ns: int, phase: Phase) -> None:
-    """Pass on that an inner phase has begun."""
-    clock.within_began(phase, at_ns)
-
-
-def _sync_wait(begins: bool) -> tuple[Any, ...]:  # noqa: FBT001 - a callback's two calls
-    """Return the report that a wait for other ranks begins, or has ended."""
-    return (_within_began, "sync") if begins else (_WITHIN_ENDED,)
 
 
 RANK_RECORDER = RankRecorder()
