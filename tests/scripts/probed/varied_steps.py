@@ -16,6 +16,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+# As in a build of torch without accelerators, which alone has the fast path.
+sys.modules["headrace.observe.probe.device_recorder"].DEVICE_RECORDER.absent = True
 RANK_RECORDER = sys.modules["headrace.observe.probe.rank_recorder"].RANK_RECORDER  # of this job
 seed, how = int(sys.argv[1]), sys.argv[2]
 choose = random.Random(seed)
@@ -56,7 +58,8 @@ LOADERS = [
     DataLoader(Stream(14), batch_size=4, num_workers=1, persistent_workers=True),
     DataLoader(Stream(9), batch_size=2),
     DataLoader(Batches(), batch_size=None, num_workers=1, persistent_workers=True),
-    DataLoader(Failing(12), batch_size=2),
+    DataLoader(Failing(12), batch_size=2, num_workers=1, persistent_workers=True),
+    DataLoader(Failing(8), batch_size=2),
 ]
 
 
@@ -171,14 +174,19 @@ class NotedReports:
     def popleft(self):
         report, at_ns, *values = self.waiting.popleft()
         if report.__name__ != "<lambda>":  # a request for the phase, by time
-            self.notes.append([report.__name__, *self.without_times(report.__name__, values)])
+            self.notes.append(
+                [report.__name__, *self.without_times(report.__name__, at_ns, values)]
+            )
         return report, at_ns, *values
 
-    def without_times(self, name, values):
+    def without_times(self, name, ended_ns, values):
         if name == "fetch_ended":
-            samples, ended, grad, _, loader, _, number, ready, read_ns, _, sampler_ns = values
+            samples, ended, grad, began_ns, loader, _, number, ready, read_ns, _, sampler_ns = (
+                values
+            )
             known = ready >= 0, read_ns >= 0, sampler_ns >= 0
-            return samples, ended, grad, self.name_of(loader), number, *known
+            is_within = read_ns <= ended_ns - began_ns  # not that of other requests
+            return samples, ended, grad, self.name_of(loader), number, is_within, *known
         if name in {"fetch_began", "iterator_began", "optimizer_began", "optimizer_ended"}:
             return self.name_of(values[0]), *values[1:]  # a loader's number, an optimizer's id
         return values

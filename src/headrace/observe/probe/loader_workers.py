@@ -65,11 +65,8 @@ def time_queue_reads(
         state = iterator._headrace_state  # noqa: SLF001 - see `prepare_class`
         if state is None or not state.is_timed:
             state = _time_queue(iterator)
-        try:
-            found = original(iterator, *args, **kwargs)
-        except BaseException:
-            state.began_ns = 0
-            raise
+        state.began_ns = 0
+        found = original(iterator, *args, **kwargs)
         if state.began_ns:
             state.read_ns += monotonic_ns() - state.began_ns
             state.read_cpu_ns += thread_time_ns() - state.began_cpu_ns

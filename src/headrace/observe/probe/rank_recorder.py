@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from threading import get_ident
 from time import monotonic_ns
 from typing import Any
 
@@ -60,7 +61,8 @@ class TrainingThread:
     Attributes:
         waiting: The queued reports; see `ReportQueue`.
         fast_thread: The thread, while its hooks have only to queue their reports; else None.
-        fast_state: What is kept of the iterator whose next batch may be asked for so; else of none.
+        fast_state: What is kept of the iterator whose requests for batches have only that to do;
+            `_NO_ITERATOR`, which is of none, where there is no such iterator.
         is_fetching: Whether it waits for a batch.
         backwards: The calls of backward that are under way, one within the other.
         unfetched_steps: Optimizer steps since a batch was asked for.
@@ -76,6 +78,7 @@ class TrainingThread:
     def _begin(self) -> None:
         self.fast_thread: int | None = None
         self.fast_state = _NO_ITERATOR
+        self._entered_for: IteratorState | None = None  # whose request last opened the fast path
         self.is_fetching = False
         self._copying = False
         self._was_off = False
@@ -116,12 +119,13 @@ class TrainingThread:
         The thread has just asked for a batch of an iterator, of which `state` is kept.
         """
         self._leave_fast_path()
-        thread = threading.get_ident()
+        thread = get_ident()
+        if not self.backwards:
+            self._backward_thread = thread  # which the hook of backward does not set then
+        # Nothing is called from here on, so that no other thread runs in between.
         if self._live_thread != thread or GRAPH_REPLAYS.capturing is not None:
             return
-        self.fast_thread = thread
-        if not self.backwards:
-            self._backward_thread = thread
+        self.fast_thread, self._entered_for = thread, state
         reads = state.sampler
         if reads is None or (reads.stream_batch is None and not reads.is_numbered):
             return
@@ -135,7 +139,7 @@ class TrainingThread:
 
     def _leave_fast_path(self) -> None:
         """Have hooks ask this recorder, from now until another batch is asked for."""
-        self.fast_thread, self.fast_state = None, _NO_ITERATOR
+        self.fast_thread, self.fast_state, self._entered_for = None, _NO_ITERATOR, None
 
     def _catch_up(self) -> None:
         """Do what the step's own thread must: poll the device, trace, and limit the backlog."""
@@ -176,7 +180,7 @@ class TrainingThread:
         `asks`: read the switch now, not as it was as the step began. `resumes`: recording can be
         resumed here. `any_thread`: the report counts in whatever thread it is made.
         """
-        thread = threading.get_ident()
+        thread = get_ident()
         if self._live_thread == thread and (not asks or SESSION.on):
             return False
         if not SESSION.on:
@@ -210,7 +214,7 @@ class TrainingThread:
 
     def _is_outside_steps(self) -> bool:
         """Return whether this is part of no step, or of a thread that has not trained yet."""
-        unknown = self._thread is None and threading.get_ident() not in self._seen_threads
+        unknown = self._thread is None and get_ident() not in self._seen_threads
         return unknown or not self._under_way
 
     def _is_in_backward(self) -> bool:
@@ -219,7 +223,7 @@ class TrainingThread:
         On an accelerator torch runs backward in a thread of its own, and optimizers may step there
         as gradients become ready.
         """
-        return self.backwards > 0 and threading.get_ident() != self._backward_thread
+        return self.backwards > 0 and get_ident() != self._backward_thread
 
     def _trains(self, thread: int | None) -> None:
         if self._thread != thread:
@@ -228,15 +232,15 @@ class TrainingThread:
             if self._seen_threads - {thread}:  # a step holds the time of one thread only
                 backwards = self.backwards
                 self._forget()
-                if thread != threading.get_ident():  # the thread whose backward this is
+                if thread != get_ident():  # the thread whose backward this is
                     self.backwards = backwards
             self._seen_threads.clear()
-            if thread == threading.get_ident() and is_sampled() and not is_sampled(thread):
+            if thread == get_ident() and is_sampled() and not is_sampled(thread):
                 self._sample()
 
     def _start_sampling(self) -> None:
         """Sample this thread, which asks for batches or runs backward, until another one trains."""
-        known = self._thread if self._thread == threading.get_ident() else None
+        known = self._thread if self._thread == get_ident() else None
         if self._live_thread is None and not is_sampled(known):
             self._sample()
 
@@ -283,7 +287,7 @@ class RankRecorder(TrainingThread):
         if self.is_fetching:  # a part of the request for a batch, which has a wait of its own
             return
         self._under_way = True
-        self._asked, self.fast_state = None, _NO_ITERATOR
+        self._asked, self.fast_state, self._entered_for = None, _NO_ITERATOR, None
         if begins:
             self._report(step_reports.iterator_began, loader, self.grad_is_on())
         else:
@@ -295,9 +299,8 @@ class RankRecorder(TrainingThread):
         The iterator has a state, or its class is prepared for one: see `prepare_class`.
         """
         try:
-            is_live = self._live_thread == threading.get_ident()
-            follows_step = is_live and self.unfetched_steps > 0
-            if not self._may_fetch():
+            follows_step = self._follows_step()
+            if follows_step is None:
                 return None
             if self._has_more_to_do or len(self.waiting) > MAX_QUEUED_REPORTS:
                 self._catch_up()
@@ -305,7 +308,7 @@ class RankRecorder(TrainingThread):
             if state.ready is uncounted:
                 state.ready = ready_count(iterator, queue_poll)
             ready = state.ready(iterator)
-            if state.read_ns > 0:  # made while recording was off
+            if state.read_ns > 0:  # made while recording was off, or for a batch that failed
                 state.read_ns = state.read_cpu_ns = 0
             self._under_way = True
             loader = state.loader
@@ -319,7 +322,7 @@ class RankRecorder(TrainingThread):
                 DEVICE_RECORDER.report(step_reports.fetch_began, loader, grad)
             at_ns = monotonic_ns()
             self._queue((step_reports.fetch_began, at_ns, loader, grad))
-            if not self._has_more_to_do:
+            if self._entered_for is not state and not self._has_more_to_do:
                 self._enter_fast_path(state)
             self.is_fetching = True  # set last: a signal may raise an error until here
         except Exception as error:  # noqa: BLE001 - the script must not feel the probe's faults
@@ -327,14 +330,21 @@ class RankRecorder(TrainingThread):
             return None
         return at_ns, ready, state, follows_step
 
-    def _may_fetch(self) -> bool:
-        """Return whether a request for a batch is recorded: not if it is off, or nested."""
-        if self._thread in {None, threading.get_ident()}:
+    def _follows_step(self) -> bool | None:
+        """Return whether a request for a batch is known to follow an optimizer's step.
+
+        None: it is not to be recorded, as recording is off or it is a part of another request.
+        """
+        if self._live_thread == get_ident() and SESSION.switch_mode[0]:
+            follows_step = self.unfetched_steps > 0
+            self.unfetched_steps = 0
+            return None if self.is_fetching else follows_step
+        if self._thread in {None, get_ident()}:
             self.unfetched_steps = 0
         if self._is_off(asks=True, resumes=True) or self.is_fetching:
-            return False
+            return None
         self._start_sampling()
-        return True
+        return False
 
     def fetch_ended(
         self, iterator: Any, began: FetchBegan, batch: object, *, ended: bool = False
@@ -343,7 +353,7 @@ class RankRecorder(TrainingThread):
         try:
             now_ns = monotonic_ns()
             self.is_fetching = False
-            if self._live_thread != threading.get_ident() and self._is_off():
+            if self._live_thread != get_ident() and self._is_off():
                 return
             began_ns, ready, state, follows_step = began
             samples, sampler_ns = delivered(iterator, state, batch, ended=ended)
@@ -369,6 +379,8 @@ class RankRecorder(TrainingThread):
             self.fetch_ended(iterator, began, None, ended=True)
             return
         self.is_fetching = False
+        # The next request forgets the reads of this one, which no row has: not on the fast path.
+        self.fast_state, self._entered_for = _NO_ITERATOR, None
         # A signal ends a script, which waited for a batch until then: that wait stays open.
         if isinstance(error, Exception) and not self._is_off():
             self._report(StepClock.fetch_failed)
@@ -376,7 +388,7 @@ class RankRecorder(TrainingThread):
     def backward_began(self) -> None:
         """Record the start of backward."""
         try:
-            thread = threading.get_ident()
+            thread = get_ident()
             is_live = self._live_thread == thread
             if not is_live and self._is_off():
                 return
@@ -401,7 +413,7 @@ class RankRecorder(TrainingThread):
     def backward_ended(self) -> None:
         """Record the end of backward."""
         try:
-            if self._live_thread != threading.get_ident() and self._is_off():
+            if self._live_thread != get_ident() and self._is_off():
                 return
             if GRAPH_REPLAYS.capturing is not None:
                 return
@@ -462,9 +474,9 @@ class RankRecorder(TrainingThread):
                 GRAPH_REPLAYS.capturing.optimizer = True
                 return
             in_backward = self.backwards > 0 and self._is_in_backward()
-            if self._live_thread != threading.get_ident() or self.backwards:
+            if self._live_thread != get_ident() or self.backwards:
                 SESSION.trains()
-                self._trains(self._backward_thread if in_backward else threading.get_ident())
+                self._trains(self._backward_thread if in_backward else get_ident())
                 if self._is_off(any_thread=in_backward):
                     return
             if self._has_more_to_do and not in_backward:
@@ -487,7 +499,7 @@ class RankRecorder(TrainingThread):
             without_fetches = (
                 LOADER_REGISTRY.asked < 0 or self.unfetched_steps > MAX_STEPS_WITHOUT_FETCH
             ) and not self.backwards
-            if without_fetches or self._live_thread != threading.get_ident():
+            if without_fetches or self._live_thread != get_ident():
                 in_backward = self._is_in_backward()
                 if self._is_off(asks=True, resumes=without_fetches, any_thread=in_backward):
                     return

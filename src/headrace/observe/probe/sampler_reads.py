@@ -17,15 +17,15 @@ from headrace.observe.probe.batch_samples import indices_in
 
 _READS_ATTRIBUTE = "_headrace_sampler_reads"  # of iterators; see `iterator_state` for its use
 _MOST_PENDING = 4096  # batches whose sizes are held; more would be of batches that nobody takes
-_SELDOM = 0xFFF  # a number of none of these bits is the first, or one of few others
+_CHECK_EVERY = 4096  # batches, a power of two: how often their number is compared with that
 
 
 class SamplerReads:
     """The reads of one iterator's sampler: time since it was last queried, sizes of the batches.
 
     Attributes:
-        is_numbered: Whether an iterator numbers its batches, of a map-style dataset, each of which
-            is asked for by a list of indices: one with workers and torch's own batch sampler.
+        is_numbered: Whether the iterator has torch's `_send_idx` and `_rcvd_idx`, which number the
+            batches of a map-style dataset, and asks for each by a list of indices.
         stream_batch: The samples that are asked for in each batch of an iterable dataset, which may
             give fewer; -1 where it yields batches; None for a map-style dataset.
         is_by_rows: Whether a batch of an iterable dataset had as many rows as were asked for.
@@ -74,7 +74,7 @@ def hook_sampler_reads(module: ModuleType) -> None:
             reads: SamplerReads = iterator._headrace_sampler_reads  # noqa: SLF001 - our own
         except AttributeError:  # while it is being made
             return index
-        if reads.is_numbered and (number := iterator._send_idx) & _SELDOM:  # noqa: SLF001 - as above
+        if reads.is_numbered and (number := iterator._send_idx) % _CHECK_EVERY:  # noqa: SLF001 - as above
             reads.sizes[number] = len(index)  # as `add` does, by fewer instructions
         elif reads.stream_batch is None:
             reads.add(getattr(iterator, "_send_idx", 0), index)
@@ -101,7 +101,8 @@ def register_sampler_reads(iterator: Any, loader: Any) -> SamplerReads | None:
             stream_batch = -1 if loader.batch_size is None else loader.batch_size
         is_numbered = (
             stream_batch is None
-            and getattr(loader, "num_workers", 0) > 0
+            # As those of torch's with workers have; the numbers themselves are set later.
+            and hasattr(iterator, "_try_get_data")
             and _is_torch_batch_sampler(getattr(loader, "batch_sampler", None))
         )
         known = SamplerReads(stream_batch=stream_batch, is_numbered=is_numbered)

@@ -2,7 +2,8 @@
 
 Between two steps their code leaves the processor's caches, and then each of Python's instructions
 takes about 0.1 us. So where a step goes as the one before it (see `RankRecorder.fast_thread`), they
-queue their reports here, by few instructions and few calls; else the rank's recorder does.
+queue their reports here, by few instructions and few calls; else the rank's recorder does. So it
+does wherever torch was built for accelerators, whose own clock it asks at each step.
 """
 
 from __future__ import annotations
@@ -20,7 +21,11 @@ from headrace.observe.probe.iterator_state import (
     prepare_class,
     stream_samples,
 )
-from headrace.observe.probe.rank_recorder import MAX_STEPS_WITHOUT_FETCH, RankRecorder
+from headrace.observe.probe.rank_recorder import (
+    MAX_STEPS_WITHOUT_FETCH,
+    FetchBegan,
+    RankRecorder,
+)
 from headrace.observe.probe.recording_session import SESSION
 from headrace.observe.probe.report_queue import MAX_QUEUED_REPORTS
 from headrace.observe.probe.step_reports import (
@@ -43,7 +48,6 @@ def hook_next(recorder: RankRecorder, iterator_class: Any) -> None:
 
 def _new_next(recorder: RankRecorder, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return an iterator's `__next__` that is recorded."""
-    next_recorded = _next_by_recorder(recorder, original)
     waiting, grad_is_on = recorder.waiting, recorder.grad_is_on
     queue = waiting.append
 
@@ -63,19 +67,22 @@ def _new_next(recorder: RankRecorder, original: Callable[[Any], Any]) -> Callabl
                 began_ns = monotonic_ns()
                 # After a step gradients matter only if none follows: asked below, at a lower cost.
                 queue((fetch_began, began_ns, state.loader, follows_step or grad_is_on()))
+                began: FetchBegan | None = (began_ns, ready, state, follows_step)
                 recorder.is_fetching = True  # set last: a signal may raise an error until here
+            else:
+                began = recorder.fetch_began(self)
         except Exception as error:  # noqa: BLE001 - the script must not feel the probe's faults
             SESSION.fault("fetch_began", error)
+            began = None
+        if began is None:  # a part of another request, or not recorded
             return original(self)
-        if not is_fast:
-            return next_recorded(self)
         try:
             batch = original(self)
         except BaseException as error:
-            recorder.fetch_raised(self, (began_ns, ready, state, follows_step), error)
+            recorder.fetch_raised(self, began, error)
             raise
-        if recorder.fast_thread != thread:
-            recorder.fetch_ended(self, (began_ns, ready, state, follows_step), batch)
+        if not is_fast or recorder.fast_thread != thread:
+            recorder.fetch_ended(self, began, batch)
             return batch
         try:
             ended_ns = monotonic_ns()
@@ -102,27 +109,6 @@ def _new_next(recorder: RankRecorder, original: Callable[[Any], Any]) -> Callabl
     return __next__
 
 
-def _next_by_recorder(
-    recorder: RankRecorder, original: Callable[[Any], Any]
-) -> Callable[[Any], Any]:
-    """Return what asks an iterator for its next batch, and reports that to the recorder."""
-
-    @skipped_by_warnings
-    def next_recorded(iterator: Any) -> Any:
-        began = recorder.fetch_began(iterator)
-        if began is None:
-            return original(iterator)
-        try:
-            batch = original(iterator)
-        except BaseException as error:
-            recorder.fetch_raised(iterator, began, error)
-            raise
-        recorder.fetch_ended(iterator, began, batch)
-        return batch
-
-    return next_recorded
-
-
 def hook_backward(recorder: RankRecorder, torch: Any) -> None:
     """Record the calls of torch's backward."""
     original = torch.autograd.backward
@@ -142,8 +128,9 @@ def hook_backward(recorder: RankRecorder, torch: Any) -> None:
             return original(*args, **kwargs)
         finally:
             if is_fast and recorder.fast_thread == thread and not GRADIENT_SYNC.any:
-                queue((BACKWARD_ENDED, monotonic_ns()))
-                recorder.backwards = 0
+                ended_ns = monotonic_ns()
+                recorder.backwards = 0  # before the report: a signal may raise an error here
+                queue((BACKWARD_ENDED, ended_ns))
             else:
                 recorder.backward_ended()
 
