@@ -1,10 +1,27 @@
-"""A process whose disk is a small one: a file system of its own, seen by nobody else."""
+"""Small disks, which are soon full: for a test, or for one process that alone sees it."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from machine import skip_without
+
+
+@contextmanager
+def mounted_disk(folder: Path, size: str) -> Iterator[Path]:
+    """Mount a disk of this size, as mount has it, at a folder, which is made; needs root."""
+    folder.mkdir(exist_ok=True)
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+    is_mounted = subprocess.run(mount, check=False, capture_output=True).returncode == 0
+    skip_without("disks", is_there=is_mounted)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def run_with_disk(

@@ -38,8 +38,8 @@ from image_trees import (
     png_mask,
     write,
 )
-from machine import skip_without
 from services.object_servers import GoogleHandler, object_server
+from small_disks import mounted_disk
 
 
 def fails(
@@ -302,17 +302,8 @@ def test_bad_files_are_read_anew_by_the_same_command(tmp_path, refusing_bucket):
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=48k", "tmpfs", str(folder)],
-        capture_output=True, check=False,
-    )  # fmt: skip
-    skip_without("disks", is_there=mounted.returncode == 0)
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
+    with mounted_disk(tmp_path / "disk", "48k") as disk:
+        yield disk
 
 
 def test_no_space_while_packing_and_going_on_with_more(tmp_path, small_disk):

@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -18,6 +19,7 @@ from jobs import descendants, eventually, run_here, started
 from machine import needs
 from recorded import SCRIPTS
 from services.live_server import LiveServer, live_server
+from small_disks import mounted_disk
 
 pytestmark = needs("chromium")
 
@@ -328,6 +330,33 @@ def test_silent_records_are_said_and_a_resumed_run_shows_its_new_attempt(
     )
     stop(page)
     expect(page.locator("#subtitle")).to_contain_text("ended")
+
+
+def test_a_full_disk_is_said_until_there_is_room_again(
+    page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("PYTHONPATH", str(SCRIPTS))
+    banner = page.locator("#banner")
+    with mounted_disk(tmp_path / "disk", "64m") as disk:
+        (disk / "train.py").write_text(TRAIN)
+        with (
+            started(disk, "--name", "full", "train.py", "120") as job,
+            live_server(disk, "--port", "0") as server,
+        ):
+            eventually((disk / "runs" / "full" / "run.json").exists, "the run", 120)
+            open_run_page(page, server, "full")
+            expect(banner).to_be_empty()
+            filler = disk / "filler"
+            with filler.open("wb", buffering=0) as file, suppress(OSError):
+                while True:
+                    file.write(b"x" * 4096)
+            expect(banner).to_contain_text("Nothing was recorded since")
+            expect(page.locator("#verdict")).to_be_visible()
+            filler.unlink()
+            expect(banner).to_be_empty()
+            stop(page)
+            job.wait(60)
+            expect(page.locator("#subtitle")).to_contain_text("ended")
 
 
 def test_a_run_that_is_removed_stays_readable(page: Page, folder: Path, server: LiveServer):

@@ -20,7 +20,7 @@ from headrace.core.errors import CorruptError, NotFoundError
 from headrace.core.files import remove_abandoned_files, write_atomically
 from headrace.data.storage import CachedStore, open_store
 from headrace.data.storage.store import CacheableStore
-from machine import skip_without
+from small_disks import mounted_disk
 
 _DATA = random.Random(9).randbytes(2_000_000)
 _BLOCK = 2**16
@@ -288,13 +288,8 @@ def test_a_folder_removed_meanwhile_is_made_again(warm: CacheableStore, folder: 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(disk)]
-    mounted = subprocess.run(mount, check=False, capture_output=True).returncode == 0
-    skip_without("disks", is_there=mounted)
-    yield disk
-    subprocess.run(["umount", "--lazy", str(disk)], check=True)
+    with mounted_disk(tmp_path / "disk", "512k") as disk:
+        yield disk
 
 
 def test_a_full_disk_costs_one_warning(

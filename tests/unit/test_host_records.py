@@ -19,8 +19,8 @@ from headrace.records.outbox import SentLine
 from headrace.records.reader import Records
 from headrace.records.run_folder import Attempt, RunFolder
 from headrace.records.schema import EVENTS, LOADERS
-from machine import skip_without
 from records_folders import collector_of
+from small_disks import mounted_disk
 
 COPY = "/var/ray/working_dir_files/_ray_pkg"
 
@@ -85,13 +85,7 @@ def test_the_fastest_report_tells_how_clocks_differ(tmp_path: Path):
 
 
 def test_on_a_full_disk_rows_are_asked_for_again(tmp_path: Path, capsys: pytest.CaptureFixture):
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(disk)], check=False
-    )
-    skip_without("disks", is_there=made.returncode == 0)
-    try:
+    with mounted_disk(tmp_path / "disk", "64k") as disk:
         records, other = records_of(disk), agent()
         records.take(other, report(event("small")))
         assert records.received(other) == 1
@@ -104,8 +98,6 @@ def test_on_a_full_disk_rows_are_asked_for_again(tmp_path: Path, capsys: pytest.
         assert records.received(other) == 2
         collector_of(disk).close()
         assert columns(Records(disk, 1), "events").count == 2
-    finally:
-        subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
 def test_another_host_s_switch_follows_until_the_attempt_ends(tmp_path: Path):

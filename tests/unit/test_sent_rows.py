@@ -18,8 +18,8 @@ from headrace.records.outbox import SentLine
 from headrace.records.reader import Records
 from headrace.records.schema import EVENTS, HOSTS, PROCESSES, TABLES, Table
 from headrace.records.sent_rows import SentRowsWriter, sent_row_files
-from machine import needs
 from records_folders import collector_of
+from small_disks import mounted_disk
 
 HOST, AHEAD_NS = 2, 1_000_000
 
@@ -122,14 +122,10 @@ def test_files_follow_each_other_and_are_removed_once_taken_in(tmp_path: Path):
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "small"
-    folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], check=True)
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    with mounted_disk(tmp_path / "small", "1m") as disk:
+        yield disk
 
 
-@needs("disks")
 def test_on_a_full_disk_no_line_is_there_in_part_and_it_can_be_sent_again(small_disk: Path):
     writer = SentRowsWriter(small_disk, HOST)
     writer.add([line(1, events=[row(EVENTS, text="before")])], 0)

@@ -14,7 +14,7 @@ import pytest
 from headrace.core.errors import DeniedError, NoSpaceError, NotFoundError
 from headrace.core.files import remove_abandoned_files, temporary_name
 from headrace.data.storage import open_store
-from machine import skip_without
+from small_disks import mounted_disk
 
 
 def test_links_are_followed_and_loops_end(tmp_path: Path) -> None:
@@ -67,11 +67,8 @@ def test_what_a_killed_writer_left_is_removed_and_a_living_ones_is_not(tmp_path:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(tmp_path)]
-    mounted = subprocess.run(mount, check=False, capture_output=True).returncode == 0
-    skip_without("disks", is_there=mounted)
-    yield tmp_path
-    subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
+    with mounted_disk(tmp_path, "256k") as disk:
+        yield disk
 
 
 def test_a_full_disk_keeps_what_was_there(small_disk: Path) -> None:
