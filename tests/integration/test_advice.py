@@ -192,8 +192,11 @@ def test_own_prices_regions_and_clouds(recorded: Path, tmp_path: Path):
     spot = advise(tmp_path, *words, "--spot")
     assert spot["mixes"][0]["usd_per_hour"] == 1.0
     assert not [mix for mix in spot["mixes"] if "rack.cpu" in mix["name"]]  # it has no spot price
-    assert "No price of a type with known cores of gcp is known" in refusal(
-        tmp_path, "--cloud", "gcp"
+    assert "No price of a type with known cores of sagemaker is known" in refusal(
+        tmp_path, "--cloud", "sagemaker"
+    )
+    assert "No host of gcp can take the place of g5.xlarge: none that has a price has A10G" in (
+        refusal(tmp_path, "--cloud", "gcp")
     )
     assert "--cloud azure" in refusal(tmp_path, "--cloud", "azure")
     assert "No price of g5.xlarge in nowhere is known" in refusal(tmp_path, "--region", "nowhere")

@@ -83,6 +83,21 @@ def test_the_types_of_groups_have_dated_prices(recorded: Path, tmp_path: Path):
     assert "per 1,000" in output
 
 
+def test_hosts_of_google_cloud_have_prices_with_the_accelerators_of_their_type(
+    recorded: Path, tmp_path: Path
+):
+    group = {"name": "gpu", "hosts": 1, "instance_type": "a2-highgpu-1g", "role": "training"}
+    change(recorded, groups=[group])
+    assert cost(tmp_path, "ranks")["groups"][0]["usd_per_hour"] == 3.67339
+    assert cost(tmp_path, "ranks", "--spot")["groups"][0]["usd_per_hour"] == 1.92802
+    # Those that are attached to another type are sold apart.
+    change(recorded, groups=[group | {"instance_type": "n1-standard-8", "devices": 1}])
+    output = printed(tmp_path, "show", "ranks", code=2)
+    assert "n1-standard-8 is that of a host without accelerators, and these have 1 each" in output
+    found = cost(tmp_path, "ranks", "--price", "n1-standard-8=0.73")
+    assert found["groups"][0]["usd_per_hour"] == 0.73
+
+
 @pytest.mark.parametrize("end", [{}, {"ended_s": None, "exit_code": None}])
 def test_what_a_run_costs_is_known_without_reading_its_waits(recorded: Path, end: dict[str, Any]):
     change(recorded, groups=GROUPS, **end)

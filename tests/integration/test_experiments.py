@@ -29,9 +29,11 @@ from mlflow.entities import Run
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from headrace import HeadraceError, experiments, vertex
-from headrace.core.errors import UsageError
+from headrace.core.errors import RecordsError, UsageError
 from headrace.decide.experiments import spool_sender as sender_module
+from headrace.decide.experiments.metric_curves import read_run_curves
 from headrace.decide.experiments.run_target import (
+    SENT_FILE,
     RunTarget,
     database_uri,
     shown_uri,
@@ -179,6 +181,21 @@ aiplatform.log_model({"weights": [1, 2]}, "plain")
 aiplatform.end_run(state=aiplatform.gapic.Execution.State.FAILED)
 assert "torch" not in sys.modules
 """
+
+
+def test_a_run_that_was_started_can_be_logged_to_by_its_object(runs: Path):
+    with experiments.start_run("first") as run:
+        run.log_params({"lr": 0.1})
+        run.log_metrics({"accuracy": 0.5})
+        run.log_time_series_metrics({"loss": 2.0}, step=0)
+        experiments.ExperimentRun("first").log_metrics({"accuracy": 0.9})  # the same run
+    with experiments.start_run("second"), pytest.raises(UsageError, match="'first' is not under"):
+        run.log_metrics({"accuracy": 0.1})
+    with pytest.raises(UsageError, match="No run is under way"):
+        run.log_metrics({"accuracy": 0.1})
+    found = experiments.ExperimentRun("first")
+    assert (found.get_params(), found.get_metrics()) == ({"lr": "0.1"}, {"accuracy": 0.9})
+    assert found.get_time_series_data_frame()["loss"].tolist() == [2.0]
 
 
 def test_calls_of_vertex_in_the_order_of_its_examples(runs: Path, tmp_path: Path):
@@ -674,6 +691,26 @@ def test_a_busy_server_is_asked_once_more_and_the_settings_of_mlflow_stay(
         server.shutdown()
     assert Busy.asked == 2
     assert dict(os.environ) == before
+
+
+def test_of_several_runs_a_server_that_is_down_is_asked_for_the_first_alone(tmp_path: Path):
+    unreachable: dict[str, HeadraceError] = {}
+    Busy.asked, asked = 0, []
+    with ThreadingHTTPServer(("127.0.0.1", 0), Busy) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        for name in ("first", "second"):
+            target = RunTarget(
+                key=name, tracking_uri=f"http://127.0.0.1:{server.server_port}", experiment="e",
+                run_name=name, started_ms=0, run_type="headrace.run",
+            )  # fmt: skip
+            target.write(tmp_path / name / "experiment")
+            (tmp_path / name / "experiment" / SENT_FILE).write_text(json.dumps({"run_id": "1"}))
+            with pytest.raises(RecordsError, match=f"metrics of {name} cannot be read of http"):
+                read_run_curves(tmp_path / name, unreachable=unreachable)
+            asked.append(Busy.asked)
+        server.shutdown()
+    assert asked == [asked[0], asked[0]]
+    assert asked[0] > 0
 
 
 def test_signals_do_not_reach_the_sender(runs: Path):

@@ -101,6 +101,8 @@ def test_a_host_whose_accelerators_are_sold_apart_has_no_price_without_them(
     with pytest.raises(UnknownPriceError, match="leaves out its accelerators"):
         apart.find(kind)
     assert PriceCatalogue([], {kind: 3.6}).find(kind).usd_per_hour == 3.6
+    bare = PriceCatalogue([written(tmp_path, f"{kind},3.6", head="InstanceType,Price")])
+    assert bare.find(kind).usd_per_hour == 3.6  # it says nothing of accelerators
     whole = PriceCatalogue([written(tmp_path, f"{kind},12,3.6,A100,1", head=head)])
     assert whole.find(kind).usd_per_hour == 3.6
     plain = PriceCatalogue([written(tmp_path, "n1-standard-8,8,0.4,,", head=head)])

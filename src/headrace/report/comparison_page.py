@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.core.errors import RecordsError
+from headrace.core.errors import HeadraceError, RecordsError
 from headrace.core.units import format_seconds, format_usd
 from headrace.decide.cost.run_cost import GroupCost, RunCost
 from headrace.decide.cost.run_use import Utilisation
@@ -65,9 +65,10 @@ def read_comparison_data(
 ) -> ComparisonData:
     """Return what a page about compared runs is made of; metrics that cannot be read are noted."""
     curves, missing = [], list(notes)
+    unreachable: dict[str, HeadraceError] = {}
     for run in runs:
         try:
-            curves.append(read_run_curves(run.folder))
+            curves.append(read_run_curves(run.folder, unreachable=unreachable))
         except RecordsError as error:
             curves.append(RunCurves())
             missing.append(str(error))

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from headrace.jobs.vertex_sdk.settings import init as init
     from headrace.jobs.vertex_sdk.tracking import Experiment as Experiment
     from headrace.jobs.vertex_sdk.tracking import ExperimentRun as ExperimentRun
+    from headrace.jobs.vertex_sdk.tracking import Tensorboard as Tensorboard
     from headrace.jobs.vertex_sdk.tracking import end_run as end_run
     from headrace.jobs.vertex_sdk.tracking import log_model as log_model
     from headrace.jobs.vertex_sdk.tracking import start_run as start_run
@@ -37,7 +38,8 @@ _NAMES = {
     "log_metrics log_params log_time_series_metrics",
     "headrace.jobs.vertex_sdk.custom_job": "CustomJob",
     "headrace.jobs.vertex_sdk.settings": "init",
-    "headrace.jobs.vertex_sdk.tracking": "Experiment ExperimentRun end_run log_model start_run",
+    "headrace.jobs.vertex_sdk.tracking": "Experiment ExperimentRun Tensorboard end_run "
+    "log_model start_run",
     "headrace.jobs.vertex_sdk.training_jobs": "CustomPythonPackageTrainingJob CustomTrainingJob",
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}

@@ -46,10 +46,14 @@ def notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_script_is_launched_and_tracked(
     notebook: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    board = aiplatform.Tensorboard.create(display_name="board", project="my-project")
     aiplatform.init(
         project="my-project", location="us-central1", staging_bucket="gs://my-bucket",
-        experiment="resnet",
+        experiment="resnet", experiment_tensorboard=board,
     )  # fmt: skip
+    assert board.gca_resource.name == (
+        "projects/my-project/locations/us-central1/tensorboards/board"
+    )
     job = aiplatform.CustomJob.from_local_script(
         display_name="resnet first", script_path="task.py", container_uri="pytorch-gpu.2-4",
         args=["--epochs", 3, "--lr=0.1"], requirements=["numpy>=1.20"],

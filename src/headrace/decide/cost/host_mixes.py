@@ -129,13 +129,22 @@ class Market:
 def host_mixes(now: HostMix, market: Market) -> Iterator[HostMix]:
     """Yield a run's hosts, then those of a market that could take their place.
 
-    Auxiliary hosts stay, unless they are what is changed. Raises UsageError (`Market.groups`).
+    Auxiliary hosts stay, unless they are what is changed; those of another cloud would be too far
+    away. Raises UsageError: nothing is sold there (`Market.groups`), or nothing that will do.
     """
     yield now
     groups = market.groups()
-    yield from _other_hosts(now, groups)
+    others = list(_other_hosts(now, groups))
+    home = cloud_of(now.training.instance_type)
+    if home and market.cloud not in {"", home} and not others:
+        what = now.training.accelerator or "more cores"
+        raise UsageError(
+            f"No host of {market.cloud} can take the place of {now.training.instance_type}: none "
+            f"that has a price has {what}. headrace cost prices lists them."
+        )
+    yield from others
     for group in groups:
-        if not group.accelerators:
+        if not group.accelerators and home in {"", cloud_of(group.instance_type)}:
             for hosts in range(1, MOST_AUXILIARY_HOSTS + 1):
                 several = replace(group, hosts=hosts)
                 yield replace(now, kind="auxiliary hosts", auxiliary=several)

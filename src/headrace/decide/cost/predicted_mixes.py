@@ -294,7 +294,9 @@ def _enough_cores(by_cores: Mapping[float, Prediction]) -> float:
     known = sorted(by_cores.items())
     for place, (cores, found) in enumerate(known):
         more = [each.speedup for other, each in known[place:] if other >= _MORE_CORES * cores]
-        if found.wait_share < _NO_WAIT or (more and max(more) < _NO_GAIN * found.speedup):
+        # Whole batches are made by whole cores, so that the next number of them may give nothing.
+        is_level = len(more) > 1 and max(more) < _NO_GAIN * found.speedup
+        if found.wait_share < _NO_WAIT or is_level:
             return cores
     return float("inf")
 

@@ -56,6 +56,7 @@ class Price:
     memory_gib: float | None = None
     accelerator: str = ""
     accelerators: float = 0.0
+    is_without_accelerators: bool = False  # it is that of a host without any, as its row says
     day: date | None = None  # of the price; None: unknown
     source: str = ""
     catalogue: str = ""  # the file's name without its suffix, or where a rate was given
@@ -63,9 +64,7 @@ class Price:
     @property
     def is_of_a_part(self) -> bool:
         """Whether it leaves out the accelerators that the type has, which are priced apart."""
-        return bool(_WITH_ACCELERATORS.match(self.instance_type)) and not (
-            self.accelerator or self.catalogue == _OWN
-        )
+        return self.is_without_accelerators and bool(_WITH_ACCELERATORS.match(self.instance_type))
 
     def age_days(self, today: date) -> int | None:
         """Return how old the price is; None if its day is unknown."""
@@ -305,6 +304,7 @@ class _Line:
             memory_gib=self._number("MemoryGiB"),
             accelerator=self.cells.get("AcceleratorName") or "",
             accelerators=self._number("AcceleratorCount") or 0.0,
+            is_without_accelerators=self.cells.get("AcceleratorName") == "",
             day=day,
             source=source,
             catalogue=self.file.stem,

@@ -17,6 +17,7 @@ from headrace.decide.experiments.run_target import RunTarget, database_file, sho
 from headrace.decide.experiments.sent_state import SentState
 from headrace.decide.experiments.spool import SPOOL
 from headrace.decide.experiments.stored_runs import open_database
+from headrace.decide.experiments.tracking_store import StoreUnavailableError, TrackingStore
 
 STEP_TIME_PREFIX = "phase_ms/"
 """The beginning of the names of series that `headrace run` makes of each run."""
@@ -61,12 +62,20 @@ class RunCurves:
     curves: dict[str, Curve] = field(default_factory=dict)
 
 
-def read_run_curves(run: Path, *, only_local: bool = False) -> RunCurves:
+def read_run_curves(
+    run: Path, *, only_local: bool = False, unreachable: dict[str, HeadraceError] | None = None
+) -> RunCurves:
     """Return the metrics of a recorded run, given its folder; none of a run that is not tracked.
 
-    With `only_local` no server is asked: of a run that is tracked on one there are none. Raises
-    RecordsError where they cannot be read now.
+    Args:
+        run: Its folder.
+        only_local: No server is asked: of a run that is tracked on one there are none.
+        unreachable: The servers that could not be reached for runs before this one, by tracking
+            URI, which are not asked again: that would take as long each time.
+
+    Raises RecordsError where they cannot be read now.
     """
+    known = {} if unreachable is None else unreachable
     try:
         target = RunTarget.read(run / SPOOL)
     except (OSError, ValueError, TypeError) as error:
@@ -80,10 +89,19 @@ def read_run_curves(run: Path, *, only_local: bool = False) -> RunCurves:
             return _of_database(database, run_id)
         if only_local:
             return RunCurves()
+        if target.tracking_uri in known:
+            raise known[target.tracking_uri]
         return _of_server(target.tracking_uri, run_id)
+    except StoreUnavailableError as error:
+        known[target.tracking_uri] = error
+        raise _unread(run, target, error) from error
     except (sqlite3.Error, HeadraceError) as error:
-        uri = shown_uri(target.tracking_uri)
-        raise RecordsError(f"The metrics of {run.name} cannot be read of {uri}: {error}") from error
+        raise _unread(run, target, error) from error
+
+
+def _unread(run: Path, target: RunTarget, error: Exception) -> RecordsError:
+    uri = shown_uri(target.tracking_uri)
+    return RecordsError(f"The metrics of {run.name} cannot be read of {uri}: {error}")
 
 
 def _of_database(database: Path, run_id: str) -> RunCurves:
@@ -126,8 +144,6 @@ def _spaced(steps: range) -> Sequence[int]:
 
 
 def _of_server(uri: str, run_id: str) -> RunCurves:
-    from headrace.decide.experiments.tracking_store import TrackingStore
-
     store = TrackingStore(uri)
     last = dict(store.run(run_id).data.metrics)
     curves = {}

@@ -43,6 +43,7 @@ __all__ = [
 
 DEFAULT_EXPERIMENT = "Default"
 _RUN_TYPE = "headrace.experiments"
+_STEPS = range(-LARGEST_STEP, LARGEST_STEP + 1)
 
 
 @dataclass
@@ -67,7 +68,47 @@ class _Session:
 _SESSION = _Session()
 
 
-class RunContext:
+class NamedRun:
+    """A run by its name, to log to while it is under way; see the functions of the same names.
+
+    Each raises UsageError where another run is under way, or none.
+    """
+
+    name: str
+
+    def log_params(self, params: Mapping[str, float | int | str]) -> None:
+        """Log parameters, which cannot change."""
+        self._logged().log_params(params)
+
+    def log_metrics(self, metrics: Mapping[str, float]) -> None:
+        """Log numbers that describe the run; a later value replaces an earlier one."""
+        self._logged().log_metrics(metrics)
+
+    def log_time_series_metrics(
+        self, metrics: Mapping[str, float], step: int | None = None, wall_time: Any = None
+    ) -> None:
+        """Log a point of time series."""
+        self._logged().log_time_series_metrics(metrics, step, wall_time)
+
+    def log_artifact(self, path: str | Path, folder: str = "") -> None:
+        """Log a file, or a folder with all in it."""
+        self._logged().log_artifact(path, folder)
+
+    def log_model(self, model: Any, name: str = "model") -> None:
+        """Log a model as an artifact."""
+        self._logged().log_model(model, name)
+
+    def _logged(self) -> LoggedRun:
+        run = _current()
+        if run.name != self.name:
+            raise UsageError(
+                f"Run {self.name!r} is not under way, but {run.name!r}: end that one, and go on "
+                f"with it by start_run({self.name!r}, resume=True)."
+            )
+        return run
+
+
+class RunContext(NamedRun):
     """The run that was started; at the end of a `with` block it ends, as failed after an error."""
 
     def __init__(self, name: str) -> None:
@@ -243,14 +284,14 @@ def log_time_series_metrics(
     """Log a point of time series; see `LoggedRun.log_time_series_metrics`."""
     run = _SESSION.run or _current()
     # What nearly all calls are, in this one function: between steps its code is in no cache, and
-    # each function of Python that it called would take microseconds.
+    # each function of Python that it called would take microseconds, each instruction a tenth.
     writer = run.writer
     if (
         writer is not None and writer.is_writing
-        and type(metrics) is dict and type(step) is int and wall_time is None
+        and metrics.__class__ is dict and step.__class__ is int and step in _STEPS
+        and wall_time is None
         and ((names := tuple(metrics)) == run.last_names or names in run.checked_names)
         and countOf(map(type, values := tuple(metrics.values())), float) == len(names)
-        and -LARGEST_STEP <= step <= LARGEST_STEP
     ):  # fmt: skip
         writer.queue.append((names, values, time_ns(), step))
     else:
@@ -308,8 +349,8 @@ def get_experiment_df(
     )
 
 
-class ExperimentRun:
-    """A run of an experiment, to read.
+class ExperimentRun(NamedRun):
+    """A run of an experiment, to read, and to log to while it is under way.
 
     Args:
         run_name: Its name; of several of one name the latest.

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self
 
 from headrace.core.errors import UsageError
 from headrace.decide.experiments import session
 from headrace.decide.experiments.session import RunContext
 from headrace.jobs.vertex_sdk.job_states import ExecutionState
-from headrace.jobs.vertex_sdk.settings import name_of, report_ignored
+from headrace.jobs.vertex_sdk.settings import SETTINGS, name_of, report_ignored
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Experiment", "ExperimentRun", "end_run", "log_model", "start_run"]
+__all__ = ["Experiment", "ExperimentRun", "Tensorboard", "end_run", "log_model", "start_run"]
 
 _STATUS = {
     ExecutionState.COMPLETE: "FINISHED",
@@ -56,6 +57,37 @@ class VertexExperimentRun(session.ExperimentRun):
 
 
 ExperimentRun = VertexExperimentRun
+
+
+class Tensorboard:
+    """A managed TensorBoard by name, which stands for the event files in the runs' own folders.
+
+    Nothing is created: each run has its event files there, unless `init` was given False.
+    """
+
+    def __init__(self, tensorboard_name: str, **_: Any) -> None:
+        self.name = tensorboard_name.rpartition("/")[2]
+        self.display_name = self.name
+
+    @classmethod
+    def create(cls, display_name: str | None = None, **ignored: Any) -> Self:
+        """Return one of that name."""
+        report_ignored("Tensorboard.create", **ignored)
+        return cls(display_name or "tensorboard")
+
+    @property
+    def resource_name(self) -> str:
+        """projects/PROJECT/locations/LOCATION/tensorboards/NAME."""
+        place = f"projects/{SETTINGS.project or '-'}/locations/{SETTINGS.location or '-'}"
+        return f"{place}/tensorboards/{self.name}"
+
+    @property
+    def gca_resource(self) -> SimpleNamespace:
+        """What the service would say of it: its `name` and `display_name`."""
+        return SimpleNamespace(name=self.resource_name, display_name=self.display_name)
+
+    def delete(self) -> None:
+        """Do nothing: the event files are deleted with their run's folder."""
 
 
 class Experiment:
