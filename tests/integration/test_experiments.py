@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
+from fractions import Fraction
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -196,6 +197,26 @@ def test_a_run_that_was_started_can_be_logged_to_by_its_object(runs: Path):
     found = experiments.ExperimentRun("first")
     assert (found.get_params(), found.get_metrics()) == ({"lr": "0.1"}, {"accuracy": 0.9})
     assert found.get_time_series_data_frame()["loss"].tolist() == [2.0]
+
+
+def test_numbers_of_all_kinds_are_logged_and_others_refused_whatever_was_logged_before(runs: Path):
+    kinds = {
+        "float": 0.5, "int": 2, "bool": True, "large": 2**70, "numpy": np.float32(1.5),
+        "tensor": torch.tensor(3.0), "decimal": Decimal("0.25"), "fraction": Fraction(1, 4),
+    }  # fmt: skip
+    with experiments.start_run("kinds"):
+        for step in range(3):
+            experiments.log_time_series_metrics(kinds, step=step)
+            experiments.log_time_series_metrics({"plain": 1.5, "whole": step}, step=step)
+        for wrong in ("text", None, [1.0], torch.zeros(2)):
+            with pytest.raises(UsageError, match="'whole'"):
+                experiments.log_time_series_metrics({"plain": 2.5, "whole": wrong}, step=3)
+        experiments.log_time_series_metrics({}, step=4)
+    series = experiments.ExperimentRun("kinds").get_time_series_data_frame()
+    assert series["step"].tolist() == [0, 1, 2]
+    for name, value in kinds.items():
+        assert series[name].tolist() == [float(value)] * 3, name
+    assert (series["plain"].tolist(), series["whole"].tolist()) == ([1.5] * 3, [0.0, 1.0, 2.0])
 
 
 def test_calls_of_vertex_in_the_order_of_its_examples(runs: Path, tmp_path: Path):
