@@ -6,8 +6,9 @@
 The lists are pkg/providers/pricing/zz_generated.pricing_aws.go of aws/karpenter-provider-aws and
 pkg/providers/pricing/initial-prices.json of cloudpilot-ai/karpenter-provider-gcp, on GitHub (both
 Apache-2.0), made from the clouds' price lists; COMMIT is the one a list was taken from. Google's
-does not say its day: give the commit's. It has the whole price of a type with its accelerators.
-Types that instance_types.csv does not have are left out, and regions but the first of each cloud.
+does not say its day: give the commit's. It has the whole price of a type with its own accelerators;
+types to which others can be attached, which are sold apart, are left out. So are types that
+instance_types.csv does not have, and regions but the first of each cloud.
 Writes a file of src/headrace/decide/cost/catalogues.
 """
 
@@ -104,6 +105,8 @@ def google_prices(text: str) -> Iterator[Listed]:
     region = "us-central1"
     found = json.loads(text)["prices"][region]
     for name, usd in sorted(found["on_demand"].items()):
+        if name.startswith("n1-"):
+            continue
         yield Listed(name, region, usd, found["spot"].get(name))
 
 

@@ -241,6 +241,26 @@ def test_calls_of_vertex_in_the_order_of_its_examples(runs: Path, tmp_path: Path
         vertex.end_run(vertex.gapic.Execution.State.RUNNING)
 
 
+def test_a_run_of_vertex_has_the_arguments_of_its_sdk(runs: Path):
+    vertex.init(experiment=EXPERIMENT)
+    with vertex.start_run("by-object") as run:
+        run.log_params({"lr": 0.1})
+        run.log_model({"weights": 1}, artifact_id="net", display_name="Net")
+    run = vertex.start_run("ended")
+    run.end_run(state=vertex.gapic.Execution.State.FAILED)
+    client, first = run_of(runs, "by-object")
+    (model,) = client.list_artifacts(first.info.run_id, "models")
+    assert model.path.startswith("models/net.")
+    assert run_of(runs, "ended")[1].info.status == "FAILED"
+
+
+def test_a_name_of_a_tensorboard_keeps_its_project():
+    name = "projects/p/locations/eu/tensorboards/1"
+    assert vertex.Tensorboard(name).resource_name == name
+    board = vertex.Tensorboard.create(display_name="a/b", project="p", location="eu")
+    assert (board.display_name, board.resource_name) == ("a/b", f"{name[:-1]}a/b")
+
+
 def test_runs_are_read_where_jobs_are_tracked(runs: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HEADRACE_TRACKING_URI", "off")
     assert tracking_uri(runs) == database_uri(runs)

@@ -91,15 +91,6 @@ def test_the_groups_of_a_job_are_recorded_with_what_they_do():
     ]
 
 
-def test_devices_that_a_type_does_not_have_by_itself_are_recorded():
-    groups = [
-        GroupSpec(name="t4", hosts=1, gpus=1, instance_type="n1-standard-8"),
-        GroupSpec(name="a100", hosts=1, gpus=1, instance_type="a2-highgpu-1g"),
-        GroupSpec(name="rack", hosts=1, gpus=1, instance_type="rack.gpu"),
-    ]
-    assert [group.get("devices") for group in recorded_groups(groups, None)] == [1, None, None]
-
-
 def test_a_group_that_only_offload_names_is_recorded_too():
     training, auxiliary = recorded_groups(parse_groups(["gpu=1"]), "cpu")
     assert training["role"] == "training"

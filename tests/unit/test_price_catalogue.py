@@ -91,7 +91,8 @@ def test_accelerators_that_are_sold_apart_are_no_hosts(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    "kind", ["a2-highgpu-1g", "a3-megagpu-8g", "a4x-highgpu-4g", "g2-standard-4"]
+    "kind",
+    ["a3-megagpu-8g", "a4x-highgpu-4g", "g4-standard-48"],  # none of which is shipped
 )
 def test_a_host_whose_accelerators_are_sold_apart_has_no_price_without_them(
     tmp_path: Path, kind: str
@@ -107,6 +108,14 @@ def test_a_host_whose_accelerators_are_sold_apart_has_no_price_without_them(
     assert whole.find(kind).usd_per_hour == 3.6
     plain = PriceCatalogue([written(tmp_path, "n1-standard-8,8,0.4,,", head=head)])
     assert plain.find("n1-standard-8").usd_per_hour == 0.4
+
+
+def test_a_part_of_a_price_leaves_the_whole_one_that_is_shipped(tmp_path: Path):
+    head = "InstanceType,Region,Price,AcceleratorName"
+    apart = PriceCatalogue([written(tmp_path, "a2-highgpu-1g,us-central1,0.7,", head=head)])
+    shipped = PriceCatalogue([]).find("a2-highgpu-1g")
+    assert apart.find("a2-highgpu-1g") == shipped
+    assert shipped in apart.prices
 
 
 @pytest.mark.parametrize(

@@ -119,17 +119,19 @@ TRAINING, AUXILIARY = "training", "auxiliary"
 def recorded_groups(groups: Sequence[GroupSpec], offload: str | None) -> list[dict[str, Any]]:
     """Return the groups of a job, for run.json: name, hosts, instance type, and what they do.
 
-    `devices` is how many each host has, where its type has another number by itself. A job without
-    groups has this host alone, with its type where the host says which it is. Of a group that only
-    `offload` names, the hosts that will make batches are not known: 0.
+    A job without groups has this host alone, with its type where the host says which it is. Of a
+    group that only `offload` names, the hosts that will make batches are not known: 0.
     """
     if not groups:
-        return [_as_recorded(GroupSpec(name="", hosts=1, instance_type=this_host_type()), TRAINING)]
+        return [_as_recorded("", 1, this_host_type(), TRAINING)]
     if offload not in (None, *(group.name for group in groups)):
         groups = [*groups, GroupSpec(name=str(offload), hosts=0)]
     roles = {group.name: AUXILIARY if group.name == offload else "" for group in groups}
     roles[groups[0].name] = TRAINING
-    return [_as_recorded(group, roles[group.name]) for group in groups]
+    return [
+        _as_recorded(group.name, group.hosts, group.instance_type, roles[group.name])
+        for group in groups
+    ]
 
 
 def has_types(groups: Sequence[Mapping[str, Any]]) -> bool:
@@ -137,13 +139,8 @@ def has_types(groups: Sequence[Mapping[str, Any]]) -> bool:
     return bool(groups) and all(group["instance_type"] for group in groups)
 
 
-def _as_recorded(group: GroupSpec, role: str) -> dict[str, Any]:
-    kind = group.instance_type
-    known = {"name": group.name, "hosts": group.hosts, "instance_type": kind, "role": role}
-    row = _type_rows().get(kind.removeprefix(_SAGEMAKER_PREFIX))
-    if row is None or group.gpus in (None, int(row["devices"])):
-        return known
-    return {**known, "devices": group.gpus}
+def _as_recorded(name: str, hosts: int, instance_type: str, role: str) -> dict[str, Any]:
+    return {"name": name, "hosts": hosts, "instance_type": instance_type, "role": role}
 
 
 _DMI = Path("/sys/devices/virtual/dmi/id")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, Self
@@ -68,13 +69,14 @@ class HostMix:
 
 
 CLOUDS = ("aws", "gcp", "sagemaker")
+_GOOGLES = re.compile(r"[a-z]\d+[a-z]?-[a-z]+-\d+[a-z]*\b")  # n1-standard-8, a2-highgpu-1g
 
 
 def cloud_of(instance_type: str) -> str:
     """Return who sells a type, by its name: ml.g5.xlarge, n1-standard-8, g5.xlarge; "": nobody."""
     if instance_type.startswith("ml."):
         return "sagemaker"
-    if "-" in instance_type and "." not in instance_type:
+    if _GOOGLES.match(instance_type):
         return "gcp"
     return "aws" if "." in instance_type else ""
 
@@ -136,11 +138,12 @@ def host_mixes(now: HostMix, market: Market) -> Iterator[HostMix]:
     groups = market.groups()
     others = list(_other_hosts(now, groups))
     home = cloud_of(now.training.instance_type)
-    if home and market.cloud not in {"", home} and not others:
-        what = now.training.accelerator or "more cores"
+    is_one_host = now.training.hosts == 1 and now.training.cores is not None
+    if is_one_host and now.auxiliary is None and market.cloud not in {"", home} and not others:
+        device = now.training.accelerator or "no accelerator"
         raise UsageError(
             f"No host of {market.cloud} can take the place of {now.training.instance_type}: none "
-            f"that has a price has {what}. headrace cost prices lists them."
+            f"that has a price has as many cores and {device}. headrace cost prices lists them."
         )
     yield from others
     for group in groups:
@@ -161,15 +164,21 @@ def _times(group: PricedHosts, times: int) -> PricedHosts:
 
 
 def _other_hosts(now: HostMix, groups: list[PricedHosts]) -> Iterator[HostMix]:
-    """Yield hosts with the same accelerator: with more cores, or with several of them."""
-    training = now.training
+    """Yield hosts with the same accelerator: with more cores, or with several of them.
+
+    In another cloud as many will do, but none is offered where auxiliary hosts stay in this one.
+    """
+    training, home = now.training, cloud_of(now.training.instance_type)
     if training.cores is None or training.hosts > 1:  # what such a host has is not known
         return
     for group in groups:
         if group.accelerator != training.accelerator or not group.cores:
             continue
+        is_elsewhere = bool(home) and cloud_of(group.instance_type) != home
+        if is_elsewhere and now.auxiliary is not None:
+            continue
         if group.accelerators == training.accelerators:
-            if group.cores > training.cores:
+            if group.cores > training.cores or (is_elsewhere and group.cores == training.cores):
                 yield replace(now, kind="bigger host", training=group)
         elif group.accelerators > training.accelerators > 0:
             yield replace(now, kind="more accelerators", training=group)

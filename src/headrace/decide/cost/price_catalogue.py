@@ -104,7 +104,9 @@ class PriceCatalogue:
         for layer in self._layers:
             for name, regions in layer.items():
                 for region, price in regions.items():
-                    found.setdefault((name, region), price)
+                    known = found.get((name, region))
+                    if known is None or (known.is_of_a_part and not price.is_of_a_part):
+                        found[name, region] = price
         return tuple(found[key] for key in sorted(found))
 
     def find(self, instance_type: str, region: str = "") -> Price:
@@ -112,17 +114,19 @@ class PriceCatalogue:
 
         UnknownPriceError: there is none; the message says what comes nearest, and what to do.
         """
+        part: Price | None = None
         for layer in self._layers:
             regions = layer.get(instance_type, {})
             wanted = (region, "") if region else ("", *USUAL_REGIONS, *sorted(regions))
             price = next((regions[each] for each in wanted if each in regions), None)
-            if price is not None:
-                if price.is_of_a_part:
-                    raise UnknownPriceError(
-                        f"The price of {instance_type} in {price.catalogue} leaves out its "
-                        f"accelerators, which are sold apart there. {self._how(instance_type)}"
-                    )
+            if price is not None and not price.is_of_a_part:
                 return price
+            part = part or price
+        if part is not None:
+            raise UnknownPriceError(
+                f"The price of {instance_type} in {part.catalogue} leaves out its accelerators, "
+                f"which are sold apart there. {self._how(instance_type)}"
+            )
         raise UnknownPriceError(self._unknown(instance_type, region))
 
     def _unknown(self, instance_type: str, region: str) -> str:

@@ -258,7 +258,6 @@ def _group_cost(
     rate, price = pricing.rates.get(name, of_all), None
     if rate is None:
         price = _price(name or THIS_HOST, kind, pricing)
-        _check_accelerators(price, int(group.get("devices") or 0))
         rate = _rate(price, pricing)
     return GroupCost(
         name=name or THIS_HOST,
@@ -279,19 +278,6 @@ def _price(name: str, instance_type: str, pricing: Pricing) -> Price:
             "--instance-type g5.xlarge, or the rate itself with --price USD_AN_HOUR."
         )
     return pricing.catalogue.find(instance_type, pricing.region)
-
-
-def _check_accelerators(price: Price, devices: int) -> None:
-    """Raise UnknownPriceError where a type's price leaves out devices that its hosts have.
-
-    Google Cloud sells accelerators apart, which are attached to hosts of types without any.
-    """
-    if devices and price.is_without_accelerators:
-        raise UnknownPriceError(
-            f"The price of {price.instance_type} is that of a host without accelerators, and these "
-            f"have {devices} each: give the price of both with "
-            f"--price {price.instance_type}=USD_AN_HOUR."
-        )
 
 
 def _rate(price: Price, pricing: Pricing) -> float:

@@ -17,7 +17,7 @@ from headrace.decide.experiments.run_target import RunTarget, database_file, sho
 from headrace.decide.experiments.sent_state import SentState
 from headrace.decide.experiments.spool import SPOOL
 from headrace.decide.experiments.stored_runs import open_database
-from headrace.decide.experiments.tracking_store import StoreUnavailableError, TrackingStore
+from headrace.decide.experiments.tracking_store import TrackingStore
 
 STEP_TIME_PREFIX = "phase_ms/"
 """The beginning of the names of series that `headrace run` makes of each run."""
@@ -89,19 +89,20 @@ def read_run_curves(
             return _of_database(database, run_id)
         if only_local:
             return RunCurves()
-        if target.tracking_uri in known:
-            raise known[target.tracking_uri]
-        return _of_server(target.tracking_uri, run_id)
-    except StoreUnavailableError as error:
-        known[target.tracking_uri] = error
-        raise _unread(run, target, error) from error
+        return _of_store(_store(target.tracking_uri, known), run_id)
     except (sqlite3.Error, HeadraceError) as error:
-        raise _unread(run, target, error) from error
+        uri = shown_uri(target.tracking_uri)
+        raise RecordsError(f"The metrics of {run.name} cannot be read of {uri}: {error}") from error
 
 
-def _unread(run: Path, target: RunTarget, error: Exception) -> RecordsError:
-    uri = shown_uri(target.tracking_uri)
-    return RecordsError(f"The metrics of {run.name} cannot be read of {uri}: {error}")
+def _store(uri: str, unreachable: dict[str, HeadraceError]) -> TrackingStore:
+    if uri in unreachable:
+        raise unreachable[uri]
+    try:
+        return TrackingStore(uri)  # which asks the server something
+    except HeadraceError as error:
+        unreachable[uri] = error
+        raise
 
 
 def _of_database(database: Path, run_id: str) -> RunCurves:
@@ -143,8 +144,7 @@ def _spaced(steps: range) -> Sequence[int]:
     return [steps[place * last // (MOST_POINTS - 1)] for place in range(MOST_POINTS)]
 
 
-def _of_server(uri: str, run_id: str) -> RunCurves:
-    store = TrackingStore(uri)
+def _of_store(store: TrackingStore, run_id: str) -> RunCurves:
     last = dict(store.run(run_id).data.metrics)
     curves = {}
     for name in sorted(last):

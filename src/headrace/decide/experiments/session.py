@@ -18,6 +18,7 @@ import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import countOf
 from pathlib import Path
 from time import time_ns
 from typing import TYPE_CHECKING, Any, NoReturn, Self
@@ -285,22 +286,16 @@ def log_time_series_metrics(
     # What nearly all calls are, in this one function: between steps its code is in no cache, and
     # each function of Python that it called would take microseconds, each instruction a tenth.
     writer = run.writer
-    try:
-        if (
-            writer is not None and writer.is_writing
-            and metrics.__class__ is dict and step.__class__ is int and step in _STEPS
-            and wall_time is None
-            and ((names := tuple(metrics)) == run.last_names or names in run.checked_names)
-            # Numbers of Python's alone have a float as their sum; to look at each takes four times
-            # as long. The first is looked at, so that tensors are seldom added up.
-            and (values := tuple(metrics.values()))[0].__class__ is float
-            and sum(values, 0.0).__class__ is float
-        ):  # fmt: skip
-            writer.queue.append((names, values, time_ns(), step))
-            return
-    except (TypeError, ValueError, ArithmeticError, RuntimeError, IndexError):
-        pass  # something else, which is looked at below
-    run.log_time_series_metrics(metrics, step, wall_time)
+    if (
+        writer is not None and writer.is_writing
+        and metrics.__class__ is dict and step.__class__ is int and step in _STEPS
+        and wall_time is None
+        and ((names := tuple(metrics)) == run.last_names or names in run.checked_names)
+        and countOf(map(type, values := tuple(metrics.values())), float) == len(names)
+    ):  # fmt: skip
+        writer.queue.append((names, values, time_ns(), step))
+    else:
+        run.log_time_series_metrics(metrics, step, wall_time)
 
 
 def log_artifact(path: str | Path, folder: str = "") -> None:

@@ -23,7 +23,7 @@ _STATUS = {
 }
 
 
-def start_run(run: str, *, tensorboard: object = None, resume: bool = False) -> RunContext:
+def start_run(run: str, *, tensorboard: object = None, resume: bool = False) -> VertexRunContext:
     """Start a run, or with `resume` go on with the one of that name; see experiments.start_run.
 
     One that is under way ends, as by the SDK.
@@ -31,7 +31,7 @@ def start_run(run: str, *, tensorboard: object = None, resume: bool = False) -> 
     report_ignored("start_run", tensorboard=tensorboard)
     if session.is_under_way():
         session.end_run()
-    return session.start_run(run, resume)
+    return VertexRunContext(session.start_run(run, resume).name)
 
 
 def end_run(state: ExecutionState = ExecutionState.COMPLETE) -> None:
@@ -49,7 +49,25 @@ def log_model(model: Any, artifact_id: str | None = None, **ignored: Any) -> Non
     session.log_model(model, artifact_id or "model")
 
 
-class VertexExperimentRun(session.ExperimentRun):
+class _VertexRun(session.NamedRun):
+    """What can be called of a run, as by the SDK."""
+
+    def log_model(self, model: Any, artifact_id: str | None = None, **ignored: Any) -> None:  # type: ignore[override]
+        """Log a model as the artifact models/ARTIFACT_ID."""
+        report_ignored("log_model", **ignored)
+        super().log_model(model, artifact_id or "model")
+
+    def end_run(self, *, state: ExecutionState = ExecutionState.COMPLETE) -> None:
+        """End the run; raises UsageError where another one is under way."""
+        self._logged()
+        end_run(state)
+
+
+class VertexRunContext(_VertexRun, RunContext):
+    """The run that was started."""
+
+
+class VertexExperimentRun(_VertexRun, session.ExperimentRun):
     """A run of an experiment, which is given by name or as an object; see experiments."""
 
     def __init__(self, run_name: str, experiment: object = None, **_: Any) -> None:
@@ -65,20 +83,30 @@ class Tensorboard:
     Nothing is created: each run has its event files there, unless `init` was given False.
     """
 
-    def __init__(self, tensorboard_name: str, **_: Any) -> None:
-        self.name = tensorboard_name.rpartition("/")[2]
-        self.display_name = self.name
+    def __init__(
+        self, tensorboard_name: str, project: str | None = None, location: str | None = None,
+        **_: Any,
+    ) -> None:  # fmt: skip
+        place, slash, name = tensorboard_name.rpartition("/tensorboards/")
+        self.name = self.display_name = name
+        self._place = place if slash else ""
+        self._project, self._location = project, location
 
     @classmethod
-    def create(cls, display_name: str | None = None, **ignored: Any) -> Self:
+    def create(
+        cls, display_name: str | None = None, *, project: str | None = None,
+        location: str | None = None, **ignored: Any,
+    ) -> Self:  # fmt: skip
         """Return one of that name."""
         report_ignored("Tensorboard.create", **ignored)
-        return cls(display_name or "tensorboard")
+        return cls(display_name or "tensorboard", project, location)
 
     @property
     def resource_name(self) -> str:
         """projects/PROJECT/locations/LOCATION/tensorboards/NAME."""
-        place = f"projects/{SETTINGS.project or '-'}/locations/{SETTINGS.location or '-'}"
+        project = self._project or SETTINGS.project or "-"
+        location = self._location or SETTINGS.location or "-"
+        place = self._place or f"projects/{project}/locations/{location}"
         return f"{place}/tensorboards/{self.name}"
 
     @property
