@@ -6,6 +6,7 @@ import atexit
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -40,6 +41,16 @@ def show(what: str) -> None:
     sys.stdout.flush()
 
 
+def other_threads_sleep() -> bool:
+    """Return whether no other thread of this process runs, or is about to."""
+    own = str(threading.get_native_id())
+    files = [task / "stat" for task in Path("/proc/self/task").iterdir() if task.name != own]
+    try:
+        return all(file.read_text().rpartition(")")[2].split()[0] == "S" for file in files)
+    except OSError:  # one has just ended
+        return False
+
+
 # Registered before the group is made, so called after what leaves it.
 atexit.register(lambda: show(f"in a group at exit: {dist.is_initialized()}"))
 attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
@@ -65,8 +76,10 @@ show(f"rank {dist.get_rank()} has saved step 2")
 # exception"; torch's own, in Python before 3.14).
 has_saved = Path(sys.argv[1], "rank-1-has-saved")
 if dist.get_rank() == 0:
-    while not has_saved.exists():
+    looks = 0
+    while looks < 3:
         time.sleep(0.01)
+        looks = looks + 1 if has_saved.exists() and other_threads_sleep() else 0
     raise RuntimeError("on purpose")
 has_saved.touch()
 signal.pause()  # until torchrun ends it
