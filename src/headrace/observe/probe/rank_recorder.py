@@ -95,7 +95,7 @@ class TrainingThread:
         self.backwards = 0
         self._backward_thread: int | None = None  # that called the outermost backward under way
         self._deep_checked_ns = 0
-        # At each step than to report: a device to poll, a trace. The thread that samples looks
+        # More than to report at each step: a device to poll, a trace. The thread that samples looks
         # for requests for traces.
         self._has_more_to_do = True
         self._steps_traced = 0  # training steps that the profiler trace has counted

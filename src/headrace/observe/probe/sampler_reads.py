@@ -17,7 +17,7 @@ from headrace.observe.probe.batch_samples import indices_in
 
 _READS_ATTRIBUTE = "_headrace_sampler_reads"  # of iterators; see `iterator_state` for its use
 _MOST_PENDING = 4096  # batches whose sizes are held; more would be of batches that nobody takes
-_CHECK_EVERY = 4096  # batches, a power of two: how often their number is compared with that
+_CHECK_EVERY = 4096  # batches, after which their number is compared with that again
 
 
 class SamplerReads:
