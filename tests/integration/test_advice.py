@@ -198,7 +198,9 @@ def test_own_prices_regions_and_clouds(recorded: Path, tmp_path: Path):
     assert "none that has a price has as many cores and A10G" in refusal(tmp_path, "--cloud", "gcp")
     assert "--cloud azure" in refusal(tmp_path, "--cloud", "azure")
     assert "No price of g5.xlarge in nowhere is known" in refusal(tmp_path, "--region", "nowhere")
-    assert "No spot price of g5.xlarge" in refusal(tmp_path, "--spot")
+    assert "No spot price of g5.xlarge in us-east-1 is known (aws_ec2 has none at all)" in refusal(
+        tmp_path, "--spot"
+    )
     assert recorded.exists()
 
 
@@ -234,6 +236,38 @@ def test_auxiliary_hosts_of_the_run_are_paid_for_and_stay(recorded: Path, tmp_pa
     assert all("+ c5.4xlarge" in name for name in bigger)
     doubled = next(mix for mix in found["mixes"] if mix["name"] == "2 x g5.xlarge + 2 x c5.4xlarge")
     assert doubled["usd_per_hour"] == pytest.approx(2 * now["usd_per_hour"])
+
+
+def test_hosts_that_the_script_uses_in_its_own_way_are_paid_for_and_stay(
+    recorded: Path, tmp_path: Path
+):
+    set_groups(recorded, GPU, {**CPU, "name": "servers", "hosts": 2, "role": ""})
+    now, *others = advise(tmp_path)["mixes"]
+    assert now["name"] == "g5.xlarge + 2 x c5.4xlarge"
+    assert now["usd_per_hour"] == pytest.approx(1.006 + 2 * 0.68)
+    offered = {mix["name"].split(",")[0]: mix["usd_per_hour"] for mix in others}
+    assert all("c5.4xlarge" in name for name in offered)
+    assert offered["g5.xlarge + c5.large + 2 x c5.4xlarge"] == pytest.approx(
+        now["usd_per_hour"] + 0.085
+    )
+    assert "2 x g5.xlarge + 4 x c5.4xlarge" in offered
+
+
+def test_of_another_cloud_only_its_own_hosts_are_offered(recorded: Path, tmp_path: Path):
+    set_groups(recorded, {**GPU, "instance_type": "g6.xlarge"})
+    words = ("--cloud", "gcp")
+    found = advise(tmp_path, *words)
+    now, *others = found["mixes"]
+    assert now["name"] == "g6.xlarge"  # to compare with
+    assert others
+    assert all(mix["name"].startswith("g2-standard-") for mix in others)
+    assert found["recommended"]["name"].startswith("g2-standard-")
+    assert all(name.startswith("g2-standard-") for name in found["front"])
+    most = refusal(tmp_path, *words, "--target", "1e9")
+    assert "the most that can be had is" in most
+    assert "on g2-standard-" in most
+    set_groups(recorded, {**GPU, "instance_type": "g6.xlarge"}, CPU)
+    assert "can be compared with its own cloud's hosts alone" in refusal(tmp_path, *words)
 
 
 def test_a_run_without_a_type_or_without_records_is_said(recorded: Path, tmp_path: Path):

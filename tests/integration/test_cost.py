@@ -211,7 +211,7 @@ def test_where_prices_are_known_the_page_has_the_cost(recorded: Path, tmp_path: 
     change(recorded, groups=GROUPS, started_s=1000.0, ended_s=4600.0)
     assert run_here(tmp_path, "report", "ranks").returncode == 0
     text = (recorded / "report.html").read_text()
-    assert "The run ranks cost $2.37, " in text  # 1.006 + 2 x 0.68 dollars
+    assert "The run ranks cost $2.37 at prices of us-east-1, " in text  # 1.006 + 2 x 0.68 dollars
     assert "c5.4xlarge" in text
     change(recorded, groups=[])
     assert run_here(tmp_path, "report", "ranks").returncode == 0
@@ -231,7 +231,9 @@ def test_a_run_on_hosts_with_prices_says_what_it_cost(tmp_path: Path):
     done = run(tmp_path, "t.py", SM_CURRENT_INSTANCE_TYPE="g5.xlarge")
     assert done.returncode == 0, done.stderr
     assert re.search(
-        r"The run t-\d+-\d+ cost \$0\.0\d+, \$0[.\d]* of it \(\d+%\) waiting", done.stderr
+        r"The run t-\d+-\d+ cost \$0\.0\d+ at prices of us-east-1, "
+        r"\$0[.\d]* of it \(\d+%\) waiting",
+        " ".join(done.stderr.split()),
     )
     broken = tmp_path / "broken.csv"
     broken.write_text("InstanceType,Prise\n")

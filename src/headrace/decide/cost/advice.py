@@ -88,9 +88,9 @@ def advise(compared: ComparedHosts, goal: Goal) -> Advice:
     """
     if not goal.samples:
         goal = replace(goal, samples=compared.samples)
-    recommended, reason = _choose(compared.mixes, goal)
+    recommended, reason = _choose(compared, goal)
     return Advice(
-        run=compared.run, mixes=compared.mixes, front=tuple(_front(compared.mixes)),
+        run=compared.run, mixes=compared.mixes, front=tuple(_front(compared.offered)),
         recommended=recommended, reason=reason,
     )  # fmt: skip
 
@@ -106,9 +106,9 @@ def _front(mixes: Sequence[PredictedMix]) -> Iterator[PredictedMix]:
     yield from reversed(kept)
 
 
-def _choose(mixes: Sequence[PredictedMix], goal: Goal) -> tuple[PredictedMix, str]:
+def _choose(compared: ComparedHosts, goal: Goal) -> tuple[PredictedMix, str]:
     """Return the mix to take, and why; raises UsageError where none reaches the goal."""
-    usable = [mix for mix in mixes if not mix.needs_code]
+    usable = [mix for mix in compared.offered if not mix.needs_code]
     fast = [mix for mix in usable if mix.samples_per_s.value >= goal.least_samples_per_s]
     if not fast:
         raise UsageError(_too_slow(usable, goal))
@@ -126,7 +126,7 @@ def _choose(mixes: Sequence[PredictedMix], goal: Goal) -> tuple[PredictedMix, st
         least = min(map(_cost, affordable))
         as_cheap = [mix for mix in affordable if _cost(mix) <= least * _AS_CHEAP]
         best = max(as_cheap, key=lambda mix: mix.samples_per_s.value)
-    return best, _reason(best, mixes[0], goal)
+    return best, _reason(best, compared.mixes[0], goal)
 
 
 def _too_slow(mixes: Sequence[PredictedMix], goal: Goal) -> str:

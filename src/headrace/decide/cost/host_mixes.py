@@ -50,22 +50,32 @@ class PricedHosts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostMix:
-    """Hosts that train, and those that make batches for them, if any."""
+    """Hosts that train, and those that make batches for them, if any.
+
+    Attributes:
+        others: What the script itself uses in other ways, such as a parameter server, and needs
+            whatever is changed.
+    """
 
     kind: MixKind
     training: PricedHosts
     auxiliary: PricedHosts | None = None
+    others: tuple[PricedHosts, ...] = ()
+
+    @property
+    def groups(self) -> tuple[PricedHosts, ...]:
+        """All of its hosts."""
+        return (self.training, *((self.auxiliary,) if self.auxiliary else ()), *self.others)
 
     @property
     def name(self) -> str:
         """The hosts in words: g5.xlarge + 2 x c5.4xlarge."""
-        return " + ".join(group.name for group in (self.training, self.auxiliary) if group)
+        return " + ".join(group.name for group in self.groups)
 
     @property
     def usd_per_hour(self) -> float:
         """What all hosts cost."""
-        groups = [group for group in (self.training, self.auxiliary) if group is not None]
-        return sum(group.hosts * group.usd_per_hour for group in groups)
+        return sum(group.hosts * group.usd_per_hour for group in self.groups)
 
 
 CLOUDS = ("aws", "gcp", "sagemaker")
@@ -120,6 +130,11 @@ class Market:
             )
         return sorted(found, key=lambda group: (group.usd_per_hour, group.instance_type))
 
+    def is_elsewhere(self, now: HostMix) -> bool:
+        """Whether its hosts are those of another cloud than a run's own, which only show then."""
+        home = cloud_of(now.training.instance_type)
+        return bool(home) and self.cloud not in {"", home}
+
     def _is_here(self, price: Price) -> bool:
         """Whether a price is that which counts in the region."""
         try:
@@ -137,15 +152,13 @@ def host_mixes(now: HostMix, market: Market) -> Iterator[HostMix]:
     yield now
     groups = market.groups()
     others = list(_other_hosts(now, groups))
-    home = cloud_of(now.training.instance_type)
-    is_one_host = now.training.hosts == 1 and now.training.cores is not None
-    if is_one_host and now.auxiliary is None and market.cloud not in {"", home} and not others:
-        device = now.training.accelerator or "no accelerator"
-        raise UsageError(
-            f"No host of {market.cloud} can take the place of {now.training.instance_type}: none "
-            f"that has a price has as many cores and {device}. headrace cost prices lists them."
-        )
+    if market.is_elsewhere(now):
+        if not others:
+            raise UsageError(_nothing_elsewhere(now, market))
+        yield from others
+        return
     yield from others
+    home = cloud_of(now.training.instance_type)
     for group in groups:
         if not group.accelerators and home in {"", cloud_of(group.instance_type)}:
             for hosts in range(1, MOST_AUXILIARY_HOSTS + 1):
@@ -156,7 +169,22 @@ def host_mixes(now: HostMix, market: Market) -> Iterator[HostMix]:
             yield replace(
                 now, kind="more hosts", training=_times(now.training, hosts),
                 auxiliary=now.auxiliary and _times(now.auxiliary, hosts),
+                others=tuple(_times(each, hosts) for each in now.others),
             )  # fmt: skip
+
+
+def _nothing_elsewhere(now: HostMix, market: Market) -> str:
+    training = now.training
+    if training.hosts > 1 or len(now.groups) > 1 or training.cores is None:
+        return (
+            f"--cloud {market.cloud}: {now.name} can be compared with its own cloud's hosts alone, "
+            f"with those of {market.cloud} only a run on one host of a known type."
+        )
+    return (
+        f"No host of {market.cloud} can take the place of {training.instance_type}: none that has "
+        f"a price has as many cores and {training.accelerator or 'no accelerator'}. headrace cost "
+        "prices lists them."
+    )
 
 
 def _times(group: PricedHosts, times: int) -> PricedHosts:
@@ -166,7 +194,7 @@ def _times(group: PricedHosts, times: int) -> PricedHosts:
 def _other_hosts(now: HostMix, groups: list[PricedHosts]) -> Iterator[HostMix]:
     """Yield hosts with the same accelerator: with more cores, or with several of them.
 
-    In another cloud as many will do, but none is offered where auxiliary hosts stay in this one.
+    In another cloud as many will do, but none is offered where other hosts stay in this one.
     """
     training, home = now.training, cloud_of(now.training.instance_type)
     if training.cores is None or training.hosts > 1:  # what such a host has is not known
@@ -175,7 +203,7 @@ def _other_hosts(now: HostMix, groups: list[PricedHosts]) -> Iterator[HostMix]:
         if group.accelerator != training.accelerator or not group.cores:
             continue
         is_elsewhere = bool(home) and cloud_of(group.instance_type) != home
-        if is_elsewhere and now.auxiliary is not None:
+        if is_elsewhere and len(now.groups) > 1:
             continue
         if group.accelerators == training.accelerators:
             if group.cores > training.cores or (is_elsewhere and group.cores == training.cores):

@@ -39,6 +39,7 @@ from headrace.observe.whatif.train_steps import TrainSteps, read_steps
 from headrace.platforms.instance_groups import AUXILIARY, TRAINING
 from headrace.records.reader import open_records
 
+_ROLES = {TRAINING, AUXILIARY}
 _MOST_AUXILIARY_CORES = 128.0  # for each rank, as the model simulates no more
 _UNMEASURED_SYNC = 0.2  # of a rank's own time, at most
 _WORTH_MENTIONING = 1.05
@@ -113,11 +114,19 @@ class ComparedHosts:
     Attributes:
         run: Its name.
         samples: That it has trained on.
+        are_own_offered: Whether the run's own hosts are among those to choose from; those of
+            another cloud than the one asked for are not.
     """
 
     run: str
     mixes: tuple[PredictedMix, ...]
     samples: int
+    are_own_offered: bool = True
+
+    @property
+    def offered(self) -> tuple[PredictedMix, ...]:
+        """Those to choose from."""
+        return self.mixes if self.are_own_offered else self.mixes[1:]
 
 
 def compare_hosts(
@@ -152,9 +161,13 @@ def compare_hosts(
         region=pricing.region, spot=pricing.spot,
     )  # fmt: skip
     mixes = list(_predicted(model, own, market))
-    mixes += remedied_mixes(mixes[0], diagnose(tables))
+    are_own_offered = not market.is_elsewhere(own)
+    if are_own_offered:
+        mixes += remedied_mixes(mixes[0], diagnose(tables))
     samples = sum(use.samples for _, use in attempt_uses(run))
-    return ComparedHosts(run=run.name, mixes=tuple(mixes), samples=samples)
+    return ComparedHosts(
+        run=run.name, mixes=tuple(mixes), samples=samples, are_own_offered=are_own_offered
+    )
 
 
 def _own_hosts(run: Path, pricing: Pricing) -> HostMix:
@@ -167,9 +180,11 @@ def _own_hosts(run: Path, pricing: Pricing) -> HostMix:
         raise UsageError(
             f"{run.name} trains on {len(training)} groups of hosts; advice is given for one."
         )
+    rest = [group for role, found in groups.items() if role not in _ROLES for group in found]
     return HostMix(
-        kind="as it is", training=training[0], auxiliary=auxiliary[0] if auxiliary else None
-    )
+        kind="as it is", training=training[0], auxiliary=auxiliary[0] if auxiliary else None,
+        others=tuple(rest),
+    )  # fmt: skip
 
 
 def _host_group(group: GroupCost, pricing: Pricing) -> PricedHosts:

@@ -85,7 +85,11 @@ class RunCost:
     @property
     def sentence(self) -> str:
         """What it cost, and what of it went to waiting for data."""
-        cost = f"The run {self.run} cost ${format_usd(self.usd)}{' so far' if self.running else ''}"
+        regions = sorted({each.price.region for each in self.groups if each.price} - {""})
+        cost = (
+            f"The run {self.run} cost ${format_usd(self.usd)}{' so far' if self.running else ''}"
+            f"{' at prices of ' if regions else ''}{' and '.join(regions)}"
+        )
         if self.data_wait_usd is None:
             return f"{cost}; what of it was spent on waiting for data is not recorded."
         share = self.data_wait_usd / self.usd if self.usd else 0.0
@@ -283,8 +287,12 @@ def _price(name: str, instance_type: str, pricing: Pricing) -> Price:
 def _rate(price: Price, pricing: Pricing) -> float:
     rate = price.rate(spot=pricing.spot)
     if rate is None:
+        known = [each for each in pricing.catalogue.prices if each.catalogue == price.catalogue]
+        has_none = all(each.spot_usd_per_hour is None for each in known)
         raise UnknownPriceError(
-            f"No spot price of {price.instance_type} in {price.region or 'any region'} is known: "
-            f"leave out --spot, or give one with --price {price.instance_type}=USD_AN_HOUR."
+            f"No spot price of {price.instance_type} in {price.region or 'any region'} is known"
+            f"{f' ({price.catalogue} has none at all)' if has_none else ''}: leave out --spot, "
+            f"give one with --price {price.instance_type}=USD_AN_HOUR, or a file that has a column "
+            "SpotPrice with --prices."
         )
     return rate
