@@ -135,7 +135,10 @@ def made(*epochs: list[int], ranks: int = 1) -> tuple[Columns, Columns]:
         ([[288, 13], [288, 13]], 2, 1.045, 0),  # files of unlike size
         ([[40, 0], [0, 40]], 2, 1.0, 1),  # the file goes to another worker in each epoch
         ([[50, 50], [50, 49]], 2, 2.0, 0),
-        ([[13, 12, 12]] * 3, 3, 2.85, 0),  # an epoch's last batch
+        ([[13, 12, 12]] * 3, 3, 3.0, 0),  # an epoch's last batch
+        ([[6, 5, 5, 5, 5, 5, 5, 5]] * 4, 8, 8.0, 0),
+        ([[4, 3, 3, 3]] * 9, 4, 4.0, 0),
+        ([[9, 4, 4, 4, 4, 4, 4, 4]] * 4, 8, 8 * 5 / 9, 0),  # 5 at the most equal shares
         ([[30]], 1, 1.0, 0),
     ],
 )
@@ -267,6 +270,27 @@ def test_a_loader_without_any_batch_of_torchs_is_not_followed_either():
     tables = taken_elsewhere(share=0)
     tables.rows["batches"] = []
     assert "train.py:40 is not followed" in diagnose(tables).verdict.sentence
+
+
+@pytest.mark.parametrize(
+    ("file", "library"),
+    [
+        ("torchdata/nodes/loader.py", "torchdata.nodes"),
+        ("fastai/data/load.py", "fastai"),
+        ("nvidia/dali/plugin/pytorch/__init__.py", "NVIDIA DALI"),
+    ],
+)
+def test_a_librarys_loader_that_is_none_of_torchs_is_said_not_to_be_followed(
+    file: str, library: str
+):
+    site = "/venv/lib/python3.11/site-packages"
+    asking = stack(f"{SCRIPT}:12:<module>", f"{site}/{file}:90:Loader.__next__")
+    run = Run(loader=False, rank_stacks=[(asking, "other", 0.7, 0.02)])
+    diagnosis = diagnose(play(run))
+    finding = diagnosis.findings[0]
+    assert (finding.rule, finding.remedies) == ("data-wait", ())
+    assert f"The loader of {library} is not followed" in diagnosis.verdict.sentence
+    assert "DataLoader with" not in diagnosis.verdict.sentence
 
 
 def test_loaders_for_evaluation_are_followed_where_the_script_makes_its_own_batches():

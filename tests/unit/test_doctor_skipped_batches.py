@@ -230,6 +230,13 @@ def part(loop: str) -> str | None:
             "if (n + seed) % world != rank and not every:",
         ),
         (
+            (
+                "while files:\n    n += 1\n    x = decode(files.pop())  # made\n"
+                "    seen.append(n)\n    if n % workers == own % workers:\n        yield n, x"
+            ),
+            "if n % workers == own % workers:",
+        ),
+        (
             "for each in islice(self.decoded(), own, None, workers):  # made\n    yield each",
             "for each in islice(self.decoded(), own, None, workers):  # made",
         ),
@@ -263,6 +270,24 @@ def test_the_statement_that_gives_a_worker_its_part(loop: str, found: str):
         "for each in islice(self.decoded(), 100):  # made\n    yield each",
         "for each in islice(self.decoded(), 0, None, 2):  # made\n    yield each",
         "x = decode(self.file)  # made\nyield x",
+        # A batch ends: all that was made is yielded.
+        (
+            "for n, each in enumerate(files):\n    buf.append(decode(each))  # made\n"
+            "    if n % self.size == self.size - 1:\n        yield torch.stack(buf)\n"
+            "        buf = []"
+        ),
+        (
+            "for n, each in enumerate(files):\n    buf.append(decode(each))  # made\n"
+            "    if n % size == last:\n        yield torch.stack(buf)\n        buf.clear()"
+        ),
+        (
+            "while True:\n    total += decode(next(files))  # made\n"
+            "    if n % size == self.first:\n        yield total / size\n        total = 0"
+        ),
+        (
+            "for n, each in enumerate(files):\n    self.batch[n % size] = decode(each)  # made\n"
+            "    if n % size == last:\n        yield self.batch.clone()"
+        ),
     ],
 )
 def test_work_that_is_a_workers_own(loop: str):

@@ -328,8 +328,8 @@ def make_verdict(evidence: Evidence, findings: Sequence[Finding]) -> Verdict:
 
 
 _UNFOLLOWED = (
-    "The loader at {place} is not followed: its batches reach the training thread in another way "
-    "than by torch's own iterator, so waits for them are not known."
+    "The loader {place} is not followed: its batches reach the training thread in another way than "
+    "by a DataLoader of torch's, so what they wait for is not known."
 )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,6 @@ from headrace.observe.doctor.sampler_stacks import within_sampler
 from headrace.observe.doctor.samples_in_rows import samples_in_rows
 from headrace.observe.doctor.stack_samples import (
     UNKNOWN_FOLDERS,
-    Hotspot,
     StackSample,
     awaits_own_work_mostly,
     end_ns_of,
@@ -35,7 +33,7 @@ from headrace.observe.doctor.stack_samples import (
     waits_for_other_loader,
 )
 from headrace.observe.doctor.training_loader import TrainingLoader, training_loader
-from headrace.observe.doctor.unfollowed_loaders import unfollowed_loader
+from headrace.observe.doctor.unfollowed_loaders import library_with_loader, unfollowed_loader
 from headrace.observe.whatif.hosts import of_host, training_host
 from headrace.observe.whatif.joint_loaders import (
     JointLoader,
@@ -69,8 +67,6 @@ from headrace.observe.whatif.worker_shares import WorkerShares
 
 _SAMPLE_CALLS = ("__getitem__", "__getitems__", "__iter__", "__next__")
 """Calls that contain the others, so that their share has no meaning of its own."""
-_LEAST_AGREEMENT = 0.4
-"""A transform is named for a place if it takes at least this share of the place's time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,21 +127,6 @@ def transform_shares(
             )
         )
     return tuple(sorted(shares, key=lambda transform: -transform.share))
-
-
-def transform_at(place: Hotspot, transforms: tuple[TransformShare, ...]) -> TransformShare | None:
-    """Return the transform that a place belongs to; None if there is none."""
-    before = [
-        transform
-        for transform in transforms
-        if transform.line > 0
-        and Path(transform.file) == Path(place.frame.file)
-        and transform.line <= place.frame.line
-    ]
-    nearest = max(before, key=lambda transform: transform.line, default=None)
-    if nearest is None or nearest.share < _LEAST_AGREEMENT * place.share:
-        return None
-    return nearest
 
 
 def _container_mask(names: NDArray[Any]) -> NDArray[np.bool_]:
@@ -228,7 +209,7 @@ class Evidence:
     other_time: OtherTime
     loader: TrainingLoader | None
     joint: tuple[tuple[TrainingLoader, JointLoader], ...]  # others that feed the same steps
-    unfollowed: str | None  # without a loader: the place of one that may feed training unseen
+    unfollowed: str | None  # without a loader: where one is that may feed training unseen
     work: BatchWork | None  # the batches made for the loader; None if none were recorded
     shares: WorkerShares | None  # in the batches of an iterable dataset; None if not recorded
     sampler_ns: Floats  # time in the sampler in each of `steps`, part of its wait for data
@@ -454,7 +435,7 @@ def gather_evidence(tables: Tables) -> Evidence:
         other_time=gather_other_time(tables, steps, since_s, folders),
         loader=loader,
         joint=joint,
-        unfollowed=_unfollowed(tables) if loader is None else None,
+        unfollowed=_unfollowed(tables, rank_samples) if loader is None else None,
         work=work,
         shares=_worker_shares(work, loader_columns, fetches) if offload is None else None,
         sampler_ns=sampler_ns_of_steps(steps, fetches),
@@ -548,9 +529,10 @@ def _joint_loaders(
     return tuple(found)
 
 
-def _unfollowed(tables: Tables) -> str | None:
+def _unfollowed(tables: Tables, samples: tuple[StackSample, ...]) -> str | None:
     names = ("loaders", "batches", "fetches")
-    return unfollowed_loader(*(columns(tables, name) for name in names))
+    found = unfollowed_loader(*(columns(tables, name) for name in names))
+    return found or library_with_loader(samples)
 
 
 def _stacks_in_steps(stacks: Columns, steps: TrainSteps) -> Columns:

@@ -8,7 +8,7 @@ import numpy as np
 
 from headrace.core.overrides import Override
 from headrace.observe.doctor.core_contention import waits_for_cores
-from headrace.observe.doctor.evidence import CRITICAL, Evidence, transform_at
+from headrace.observe.doctor.evidence import CRITICAL, Evidence
 from headrace.observe.doctor.findings import Cause, Remedy
 from headrace.observe.doctor.skipped_work import skipped_work
 from headrace.observe.doctor.stack_frames import transform_class
@@ -20,6 +20,7 @@ from headrace.observe.doctor.stack_samples import (
     off_cpu_ns,
 )
 from headrace.observe.doctor.training_loader import TrainingLoader
+from headrace.observe.doctor.transform_code import transform_at
 from headrace.observe.whatif.loaders_in_turn import speedup_of_all, speedup_of_part
 from headrace.observe.whatif.measured_pipeline import BatchWork, MeasuredPipeline, shard_reading_ns
 from headrace.observe.whatif.prediction import (

@@ -56,7 +56,7 @@ def part_statement(source: str, line: int) -> int | None:
             asks = loop.lineno <= line < loop.body[0].lineno
             begin = 0 if asks else (inside.index(True) + 1 if any(inside) else len(inside))
             for statement in loop.body[begin:]:
-                if isinstance(statement, ast.If) and _keeps_one_of_many(statement):
+                if isinstance(statement, ast.If) and _keeps_one_of_many(statement, loop.body):
                     return statement.lineno
     return None
 
@@ -71,17 +71,59 @@ def _is_islice(node: ast.expr) -> bool:
     return False
 
 
-def _keeps_one_of_many(statement: ast.If) -> bool:
-    """Return whether it is `if number % workers != own: continue`, or yields where they agree."""
+def _keeps_one_of_many(statement: ast.If, body: list[ast.stmt]) -> bool:
+    """Return whether it is `if number % workers != own: continue`, or yields where they agree.
+
+    One that yields what the loop's body has gathered ends a batch, and keeps all of it.
+    """
     counts = [each for each in ast.walk(statement.test) if isinstance(each, ast.Compare)]
-    is_own = any(
-        any(isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod) for part in sides)
-        and not any(isinstance(part, ast.Constant) for part in sides)
-        for sides in ([each.left, *each.comparators] for each in counts)
-    )
     skips = isinstance(statement.body[-1], ast.Continue)
-    yields = any(isinstance(each, ast.Yield | ast.YieldFrom) for each in ast.walk(statement))
-    return is_own and not statement.orelse and (skips or yields)
+    yielded = [
+        each.value
+        for each in ast.walk(statement)
+        if isinstance(each, ast.Yield | ast.YieldFrom) and each.value is not None
+    ]
+    gathered = set(_gathered(body))
+    ends_batch = any(
+        ast.unparse(part) in gathered
+        for value in yielded
+        for part in ast.walk(value)
+        if isinstance(part, ast.Name | ast.Attribute)
+    )
+    is_part = any(_is_own_number(each) for each in counts) and not statement.orelse
+    return is_part and not ends_batch and (skips or bool(yielded))
+
+
+def _is_own_number(test: ast.Compare) -> bool:
+    """Return whether a test compares a number's remainder with a worker's, which is no constant.
+
+    That of a position in a group says how long the group is on both sides: `n % size == size - 1`.
+    """
+    sides = [test.left, *test.comparators]
+    divided = [
+        each for each in sides if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Mod)
+    ]
+    if not divided or any(isinstance(each, ast.Constant) for each in sides):
+        return False
+    size = ast.unparse(divided[0].right)
+    others = [each for each in sides if each not in divided]
+    others += [each.left for each in divided[1:]]
+    return not any(ast.unparse(part) == size for each in others for part in ast.walk(each))
+
+
+_GATHERS = {"append", "extend", "add", "put", "update"}
+
+
+def _gathered(body: list[ast.stmt]) -> Iterator[str]:
+    """Yield what statements of a loop add to, as its source: lists, sets, sums."""
+    for node in (inner for statement in body for inner in ast.walk(statement)):
+        match node:
+            case ast.Call(func=ast.Attribute(value=target, attr=name)) if name in _GATHERS:
+                yield ast.unparse(target)
+            case ast.AugAssign(target=target, value=value) if not isinstance(value, ast.Constant):
+                yield ast.unparse(target)
+            case ast.Assign(targets=[ast.Subscript(value=target)]):
+                yield ast.unparse(target)
 
 
 def _asking_loop(tree: ast.Module, line: int) -> tuple[list[ast.expr], list[ast.stmt]] | None:

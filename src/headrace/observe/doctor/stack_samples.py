@@ -98,6 +98,7 @@ class Hotspot:
     call: str  # the library call below it with most of the time; empty if there is none
     share: float  # of the time of all samples, 0 to 1
     cpu_share: float  # CPU time over wall time there
+    samples: tuple[StackSample, ...] = ()  # that were taken there
 
     def cause(self, transform: str = "") -> Cause:
         """Return the hotspot as the cause of a finding."""
@@ -258,6 +259,7 @@ def find_hotspot(
         call=_most_called(there),
         share=min((lines[frame] if by_line else scopes[scope]) / total, 1.0),
         cpu_share=min(sum(sample.cpu_ns for sample, _ in there) / max(wall, 1.0), 1.0),
+        samples=tuple(sample for sample, _ in there),
     )
 
 

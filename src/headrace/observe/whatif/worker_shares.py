@@ -13,8 +13,7 @@ import numpy as np
 from headrace.observe.whatif.tables import Columns, Ints
 
 _UNEQUAL = 0.9
-"""If the busiest worker made so many more batches than the mean, shares are unequal: an epoch's
-last batches make a difference of one or two."""
+"""If equal shares were smaller than this share of the busiest worker's, shares are unequal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,12 +23,13 @@ class WorkerShares:
     workers: int  # of each rank
     idle: int  # of these, the fewest that made no batch in any epoch of a rank
     largest: float  # share of the busiest worker, 0 to 1
+    even: float  # the same at the most equal shares: epochs have a remainder, too
     busiest: int  # its number, in most epochs
 
     @property
     def effective(self) -> float:
         """Among how many workers the batches would be shared equally at the busiest one's pace."""
-        return 1.0 / max(self.largest, 1e-9)
+        return self.workers * self.even / max(self.largest, 1e-9)
 
     @property
     def unequal(self) -> bool:
@@ -48,7 +48,7 @@ def read_worker_shares(batches: Columns, fetches: Columns, workers: int) -> Work
     made = batches.where(batches["worker"] >= 0)
     if workers < 1 or not made.count:
         return None
-    total, most = 0, 0
+    total, most, even = 0, 0, 0
     idle, busiest = workers, np.zeros(workers, dtype=np.int64)
     for rank in np.unique(made["rank"]):
         mine = made.having(rank=rank)
@@ -59,13 +59,15 @@ def read_worker_shares(batches: Columns, fetches: Columns, workers: int) -> Work
             if counts.sum() < 2 * workers:  # too few to tell: an epoch that had just begun
                 continue
             total, most = total + int(counts.sum()), most + int(counts.max())
+            even += -(-int(counts.sum()) // workers)
             idle = min(idle, int((counts == 0).sum()))
             busiest[counts.argmax()] += 1
     if not total:
         return None
     return WorkerShares(
-        workers=workers, idle=idle, largest=most / total, busiest=int(busiest.argmax())
-    )
+        workers=workers, idle=idle, largest=most / total, even=even / total,
+        busiest=int(busiest.argmax()),
+    )  # fmt: skip
 
 
 def _epochs_of(start_ns: Ints, fetches: Columns) -> Ints:
