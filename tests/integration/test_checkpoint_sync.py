@@ -117,22 +117,22 @@ def test_files_of_one_checkpoint_are_listed_all_at_once(host: Host, found: Found
 def test_a_file_that_was_only_touched_stays_where_manifests_have_it(
     host: Host, found: Found, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    last = host.folder / "last"
-    last.mkdir()
-    (last / "config.json").write_text("c")
-    (last / "model").write_text("m")
+    step = host.folder / "step-3"
+    step.mkdir()
+    (step / "config.json").write_text("c")
+    (step / "model").write_text("m")
     host.passes(8.0)
     before = found()
-    assert before == {"last/config.json": "c", "last/model": "m"}
-    os.utime(last / "config.json")
-    (last / "model").write_text("n")
+    assert before == {"step-3/config.json": "c", "step-3/model": "m"}
+    os.utime(step / "config.json")
+    (step / "model").write_text("n")
     with monkeypatch.context() as patched:
         patched.setattr(type(host.remote.store), "put", refuse)
         with pytest.raises(StorageError):
             host.passes(8.0)
     assert found() == before
     host.passes(8.0)
-    assert found() == {"last/config.json": "c", "last/model": "n"}
+    assert found() == {"step-3/config.json": "c", "step-3/model": "n"}
 
 
 def refuse(*_: object) -> None:

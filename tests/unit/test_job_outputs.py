@@ -221,3 +221,28 @@ def test_what_has_no_bytes_is_reported_and_fails_no_job(outputs: Outputs) -> Non
     os.mkfifo(outputs.model / "pipe")
     assert outputs.uploaded() == {"whole.pt": "whole"}
     assert [line for line in outputs.reports if "pipe" in line and "left out" in line]
+
+
+NO_END = "PK\x03\x04 as an archive begins"
+
+
+@pytest.mark.parametrize("name", ["model.zip.aa", "model.pt.001", "xaa"])
+def test_a_part_of_a_split_archive_is_uploaded_as_it_is(
+    outputs: Outputs, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "blob").write_text(NO_END)
+    (outputs.model / name).write_text(NO_END)
+    (outputs.model / "linked.zip.aa").symlink_to(tmp_path / "blob")
+    assert outputs.uploaded() == {"whole.pt": "whole", name: NO_END, "linked.zip.aa": NO_END}
+
+
+def test_an_archive_that_is_cut_short_is_left_out_also_behind_a_link(tmp_path: Path) -> None:
+    outputs = Outputs(tmp_path, "vertex")
+    (tmp_path / "blob.aa").write_text(NO_END)
+    (outputs.model / "cut.pt").write_text(NO_END)
+    (outputs.model / "linked.pt").symlink_to(tmp_path / "blob.aa")
+    (outputs.model / "whole.pt").write_text("whole")
+    assert outputs.uploaded() == {"whole.pt": "whole"}
+    assert outputs.reports == [
+        f"model/{name} is left out: its end is missing" for name in ("cut.pt", "linked.pt")
+    ]

@@ -1,10 +1,10 @@
 """The groups of files that belong to one checkpoint, and the test whether they are complete.
 
-A file at the top of the folder stands alone. A folder named after a step or an epoch is one
-checkpoint with all its contents; in other folders, the files of each folder belong together. The
-folder is scanned repeatedly, not watched with inotify: inotify does not work on network file
-systems, needs a watch for each folder with a race for each new one, and does not report files that
-are still open. A scan costs one system call per file.
+A folder named after a step or an epoch is one checkpoint with all its contents. Elsewhere, at the
+top as in other folders, only the parts of a split checkpoint belong together, see `group_of`; any
+other file stands alone. The folder is scanned repeatedly, not watched with inotify: inotify does
+not work on network file systems, needs a watch for each folder with a race for each new one, and
+does not report files that are still open. A scan costs one system call per file.
 
 A file is complete once no process has it open for writing and its format shows no missing end:
 `torch.save` writes a zip archive, whose directory comes last; a safetensors file states its length
@@ -26,26 +26,42 @@ import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import BinaryIO
 
 from headrace.core.files import is_temporary, open_regular_file
 from headrace.jobs.sync.remote_copy import is_outside_folder
 
 _ZIP = b"PK\x03\x04"
+_ARCHIVES = {
+    ".bin", ".ckpt", ".distcp", ".keras", ".mar", ".model", ".npz", ".pickle", ".pkl", ".pt",
+    ".pth", ".ptl", ".tar", ".tmp", ".zip",
+}  # fmt: skip
+"""Suffixes of zip archives, as `torch.save` and others write them."""
+_SPLIT_PART = re.compile(r"(aa+|(?<!\d)00+|part[-_]?\d+)$")  # the first of them, without a suffix
 _LONGEST_HEADER = 100_000_000  # the limit of safetensors itself
 
 
-def is_truncated(path: Path) -> bool:
+def is_truncated(path: Path, name: str = "") -> bool:
     """Whether a file is known to be incomplete; False for unknown formats.
 
-    Raises OSError (it cannot be read).
+    Its name says what it should be: the parts of an archive that was split are whole as they are.
+    `name` is that of a link to it. Raises OSError (it cannot be read).
     """
+    called = PurePath(name or path)
     with open(open_regular_file(path), "rb") as file:  # noqa: PTH123 - a descriptor
-        if path.suffix == ".safetensors":
+        if called.suffix == ".safetensors":
             return _is_truncated_safetensors(file)
-        begins = file.read(len(_ZIP))
-        return begins == _ZIP and not zipfile.is_zipfile(file)
+        if not _is_archive_name(called):
+            return False
+        return file.read(len(_ZIP)) == _ZIP and not zipfile.is_zipfile(file)
+
+
+def _is_archive_name(name: PurePath) -> bool:
+    """Whether a name may be that of a whole archive: not each script gives files a suffix."""
+    if name.suffix:
+        return name.suffix.lower() in _ARCHIVES
+    return _SPLIT_PART.search(name.name) is None
 
 
 def _is_truncated_safetensors(file: BinaryIO) -> bool:
@@ -116,11 +132,18 @@ CUT_SHORT = "its end is missing"
 SETTLING_S = 1.0
 """How long a file must have been closed and unchanged, in seconds."""
 SETTLING_FOLDER_S = 5.0
-"""The same for all files of a folder in which no known file is written last."""
-_STEP_FOLDER = re.compile(
-    r"(^|[-_=.])(checkpoint|ckpt|step|epoch|iter|iteration|global_?step)[-_=]?\d|^\d+$",
+"""The same for all files of a group in which no known file is written last."""
+_CHECKPOINT_FOLDER = re.compile(
+    r"(^|[-_=.])(checkpoint|ckpt|step|epoch|iter|iteration|global_?step)[-_=]?\d|^\d+$|\w\.ckpt$",
     re.IGNORECASE,
 )
+_RANK_PARTS = {
+    "*.distcp": re.compile(r"^\.metadata$|\.distcp$"),  # torch.distributed.checkpoint
+    "*_states.pt": re.compile(  # DeepSpeed
+        r"(mp_rank_\d+_|^layer_\d+-model_\d+-)(model|optim)_states\.pt$"
+    ),
+}
+_SHARD = re.compile(r"-\d{5}-of-\d{5}(\.\w+)?$|(\.\w+)\.index\.json$")  # Hugging Face
 _CHECKPOINTER_FOLDER = re.compile(r"(^|/)step-\d{12}$")
 
 
@@ -334,12 +357,28 @@ class FolderScan:
 
 
 def group_of(name: str) -> str:
-    """Return the name of a file's group: a folder, or the file itself."""
-    folders = name.split("/")[:-1]
+    """Return the name of a file's group: a folder, a pattern, or the file itself.
+
+    By the file's name alone, as what is beside it changes. A folder is one checkpoint, with all
+    that it holds, if its name has a step or ends in .ckpt. Elsewhere the parts into which a format
+    splits a checkpoint are a group: in one folder, the files of torch.distributed.checkpoint, those
+    of DeepSpeed's ranks, and numbered shards with their index. Any other file stands alone: logs
+    and checkpoints that share a folder do not wait for each other.
+    """
+    *folders, file = name.split("/")
     for depth, folder in enumerate(folders, start=1):
-        if _STEP_FOLDER.search(folder):
+        if _CHECKPOINT_FOLDER.search(folder):
             return "/".join(folders[:depth])
-    return "/".join(folders) or name
+    return "/".join([*folders, _pattern_of(file)])
+
+
+def _pattern_of(file: str) -> str:
+    """Return a pattern for the parts of which a file is one; of any other file its name."""
+    for pattern, part in _RANK_PARTS.items():
+        if part.search(file):
+            return pattern
+    shard = _SHARD.search(file)
+    return f"{file[: shard.start()]}*{shard[1] or shard[2] or ''}" if shard else file
 
 
 def _has_final_file(key: str, group: FileGroup) -> bool | None:

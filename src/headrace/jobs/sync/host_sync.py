@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -126,7 +127,7 @@ class HostSync:
         return asdict(
             SyncTask(
                 verb=verb, url=self._url, folder=str(self._folder), host=self._host,
-                others=self._others, seen_as=self._seen_as, lock=lock,
+                others=self._others, seen_as=self._seen_as, since_ns=time.time_ns(), lock=lock,
             )
         )  # fmt: skip
 

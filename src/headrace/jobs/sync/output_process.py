@@ -352,7 +352,7 @@ class FolderMirror:
             if name in outputs.open_files:
                 continue
             try:
-                if is_truncated(path):  # what an earlier kill has left
+                if is_truncated(path, name):  # what an earlier kill has left
                     self._report(f"{self._prefix}/{name} is left out: {CUT_SHORT}")
                     continue
                 state = file_state(path)

@@ -31,6 +31,7 @@ class SyncTask:
     host: str
     others: Sequence[str] | None  # the job's other hosts; None: unknown
     seen_as: Sequence[str] = ()  # other paths of the folder, as the script has them
+    since_ns: int  # when the job began, in nanoseconds since 1970 (UTC)
     lock: str  # of several processes on this machine with the same lock file, one works
 
 

@@ -61,6 +61,7 @@ _REMOVALS_WAIT_S = 5.0
 """How long removed files stay listed, in seconds: the whole folder may be about to go."""
 _REMOVALS_WAIT_LONGEST_S = 60.0
 _MAX_PASS_INTERVAL_S = 5.0
+_HELD_BACK = "belongs to a checkpoint with a file whose end is missing"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +69,7 @@ class SyncPass:
     """The result of one pass."""
 
     uploaded: int  # files
-    waiting: tuple[str, ...]  # names of files and folders that were not complete
+    waiting: tuple[str, ...]  # names of the groups that were not complete
     problems: Mapping[str, str]  # files and folders that cannot be uploaded as they are, and why
 
 
@@ -80,15 +81,16 @@ class FolderSync:
     """The sync of one host's folder.
 
     The job's other hosts may be unknown. `report` is called with messages for the user. `seen_as`
-    has other paths by which the script may reach the folder.
+    has other paths by which the script may reach the folder. `since_ns` is when the job began.
     """
 
     def __init__(
         self, remote: RemoteCopy, folder: Path, host: str, others: Iterable[str] | None,
         report: Callable[[str], object], clock: Callable[[], float] = time.monotonic, *,
-        seen_as: Sequence[str] = (),
+        seen_as: Sequence[str] = (), since_ns: int = 0,
     ) -> None:  # fmt: skip
         self._clock = clock
+        self._since_ns = since_ns
         self._report = report
         self._is_retention_reported = False
         self._remote = remote
@@ -146,8 +148,7 @@ class FolderSync:
         except (FileNotFoundError, NotADirectoryError) as error:
             raise self._folder_is_gone() from error
         groups = self._without_foreign_files(present)
-        ready = {key for key, group in groups.items() if group.is_complete}
-        ready -= {key for key in ready if _must_wait(groups[key], groups.values())}
+        ready = _ready_groups(groups)
         files: dict[str, SyncedFile] = {}
         uploaded, waiting = 0, set(groups) - ready
         before = self._manifests[-1].files
@@ -167,7 +168,9 @@ class FolderSync:
         files |= self._not_yet_removed(before, groups, wait_s)
         if files != before:
             self._publish(files)
-        problems = {name: why for group in groups.values() for name, why in group.problems.items()}
+        problems: dict[str, str] = {}
+        for group in groups.values():
+            problems |= group.problems | self._held_back(group)
         return SyncPass(
             uploaded=uploaded, waiting=tuple(sorted(waiting)),
             problems={**self._scan.unreadable, **self._scan.unstorable, **problems},
@@ -251,6 +254,16 @@ class FolderSync:
             group.problems[name] = self._scan.note_unreadable(name, error)
         return None
 
+    def _held_back(self, group: FileGroup) -> dict[str, str]:
+        """Return what this job wrote beside a file that is cut short: no kill left it there."""
+        if CUT_SHORT not in group.problems.values():
+            return {}
+        return {
+            name: _HELD_BACK
+            for name, state in _changed_since(self._synced_states, group).items()
+            if name not in group.problems and state.mtime_ns > self._since_ns
+        }
+
     def _has_changed(self, name: str, state: FileState) -> bool:
         with suppress(OSError):
             return self._scan.mark(name) != state
@@ -285,9 +298,12 @@ class FolderSync:
         """
         now_s = self._clock()
         gone = {name for name in before if group_of(name) not in groups}
-        stay = {name for name in gone if name in self._unmissed or self._scan.hides(name)}
+        hidden = {name for name in gone if self._scan.hides(name)}
+        stay = hidden | (gone & self._unmissed)
         unmounted = {name for name in gone - stay if self._is_unmounted(name)}
-        self._gone_s = {name: self._gone_s.get(name, now_s) for name in gone}
+        self._gone_s = {
+            name: now_s if name in hidden else self._gone_s.get(name, now_s) for name in gone
+        }
         if wait_s and any(not group.is_complete for group in groups.values()):
             wait_s = max(wait_s, _REMOVALS_WAIT_LONGEST_S)
         if unmounted or (gone and wait_s == float("inf") and not groups):
@@ -337,13 +353,13 @@ def _changed_since(before: Mapping[str, FileState], group: FileGroup) -> dict[st
     return {name: state for name, state in group.files.items() if before.get(name) != state}
 
 
-def _must_wait(group: FileGroup, groups: Iterable[FileGroup]) -> bool:
-    """Whether a group that was written before this one, or with it, is still settling."""
-    return any(
-        other.is_settling and other.changed_s <= group.changed_s
-        for other in groups
-        if other is not group
-    )
+def _ready_groups(groups: Mapping[str, FileGroup]) -> set[str]:
+    """Return the complete groups that were written before all those that are still settling."""
+    settling_s = [group.changed_s for group in groups.values() if group.is_settling]
+    before_s = min(settling_s, default=float("inf"))
+    return {
+        key for key, group in groups.items() if group.is_complete and group.changed_s < before_s
+    }
 
 
 _STORE_RETRY_S = 60.0
@@ -423,8 +439,9 @@ def _sync(task: SyncTask, parent: SidecarParent, report: Callable[[str], object]
         Path(task.lock).write_text(str(parent.pid))
         remote = RemoteCopy(task.url, report)
         sync = FolderSync(
-            remote, Path(task.folder), task.host, task.others, report, seen_as=task.seen_as
-        )
+            remote, Path(task.folder), task.host, task.others, report, seen_as=task.seen_as,
+            since_ns=task.since_ns,
+        )  # fmt: skip
         _take_over(sync, parent, report)
         sync_until(sync, parent.wait, PASS_EVERY_S, report)
         _finish(sync, parent, task, report)
@@ -457,7 +474,7 @@ def _finish(
     )
     with exit_at_deadline(deadline_s, report, late, "them"):
         done = _last_pass(sync, at_the_end=clean, may_remove=is_ended_by_launcher)
-    waiting = [name for name in done.waiting if not _explains(done.problems, name)]
+    waiting = [name for name in done.waiting if name.rstrip("/") not in done.problems]
     reasons = [f"{name} {why}" for name, why in sorted(done.problems.items())]
     if waiting:
         report(f"not uploaded, incomplete when the job ended: {_first_few(waiting)}")
@@ -478,10 +495,6 @@ def _last_pass(sync: FolderSync, *, at_the_end: bool, may_remove: bool) -> SyncP
             if time.monotonic() > deadline_s:
                 raise
             time.sleep(PASS_EVERY_S)
-
-
-def _explains(problems: Mapping[str, str], group: str) -> bool:
-    return any(name == group or name.startswith(f"{group}/") for name in problems)
 
 
 def _first_few(names: Sequence[str]) -> str:
