@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
 from headrace.records.redaction import (
+    HIDDEN,
     hide_secrets,
     hide_variables,
     is_secret,
@@ -80,6 +82,44 @@ def test_a_name_that_may_be_a_secret_s_is_judged_by_the_value():
 )
 def test_no_secret_of_a_command_line_is_kept(typed, kept):
     assert redact(typed) == kept
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["--auth", "--basic-auth", "--proxy_auth", "--httpAuth", "--AUTH", "--authorization",
+     "--credential", "--credentials", "--db.creds"],
+)  # fmt: skip
+def test_all_values_of_an_option_for_a_user_and_a_password_are_hidden(option: str):
+    words = [option, "alice", "s3cr3t-Pa55", "--lr", "1", "data/"]
+    assert redact(words) == (option, HIDDEN, HIDDEN, "--lr", "1", "data/")
+    assert redact([option, "alice", "-s3cr3t!", "data/"]) == (option, *[HIDDEN] * 3)
+    shown = f"t.py {option} *** *** --lr 1 data/"
+    assert redact_text(f"t.py {' '.join(words)}") == shown
+    assert redact(["bash", "-c", f"t.py {' '.join(words)}"])[2] == shown
+    once = json.dumps([option, "alice", "s3cr3t 'Pa55"])
+    for text in (once, json.dumps({"request": once}), f"t.py {option} 'alice' 's3cr3t Pa55'"):
+        assert "s3cr3t" not in redact_text(text)
+        assert "Pa55" not in redact_text(text)
+
+
+@pytest.mark.parametrize(
+    ("typed", "kept"),
+    [
+        ("t.py --login alice s3cr3t --lr 1", "t.py --login alice *** --lr 1"),
+        ("t.py --db-login alice s3cr3t", "t.py --db-login alice ***"),
+        ("t.py --login alice:s3cr3t --lr 1", "t.py --login alice:*** --lr 1"),
+        ("t.py --login alice", "t.py --login alice"),
+        ("bash --login start.sh data/", "bash --login start.sh data/"),
+        ("/bin/bash --login -c env", "/bin/bash --login -c env"),
+        ("t.py --token s3cr3t data/", "t.py --token *** data/"),
+        ("t.py --password s3cr3t a b", "t.py --password *** a b"),
+        ("t.py --auth --lr 1", "t.py --auth --lr 1"),
+        ("t.py --author alice smith", "t.py --author alice smith"),
+    ],
+)
+def test_what_is_kept_beside_a_password(typed: str, kept: str):
+    assert list(redact(typed.split())) == kept.split()
+    assert redact_text(typed) == kept
 
 
 @pytest.mark.parametrize(
@@ -159,6 +199,76 @@ def test_a_secret_is_hidden_wherever_it_stands(text: str):
         assert secret not in json.dumps(hide_secrets({"a": [{"b": written}]}))
 
 
+HOOK_KEYS = [
+    "5f3a9c0e7b2d4f6a8c1e0d9b7a5f3c2e", "0b9d6c1e-4f3a-4b7d-9c2e-8a1f5d3b7c6e",
+    "xk3tqpb8sjd9urw5e7zmofc1ha", "MTIz_n4nP2-qWxY7zAbCdEfGh8i",
+]  # fmt: skip
+
+
+def assert_hidden(secret: str, url: str) -> None:
+    for text in (url, f"POST {url}: 404", f"a={url},b=1", quote(url, safe="")):
+        assert secret not in redact_text(text), text
+        assert secret not in redact(["--notify", text])[1]
+        assert redact_text(redact_text(text)) == redact_text(text)
+    assert secret not in json.dumps(hide_secrets({"a": [{"b": url}]}))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://acme.webhook.office.com/webhookb2/a@b/IncomingWebhook/{0}/c",
+        "https://hooks.slack.com/workflows/T0/A0/1/{0}",
+        "https://hooks.zapier.com/hooks/catch/1/{0}/",
+        "https://hook.eu1.make.com/{0}",
+        "http://webhook:8080/{0}",
+        "https://me:pw@hooks.h.org:8443/x/{0}?y=1",
+        "https://hc-ping.com/{0}/start",
+        "https://maker.ifttt.com/trigger/x/with/key/{0}",
+        "https://api.telegram.org/bot1:{0}/getMe",
+        "https://api.telegram.org/file/bot1:{0}/photos/a.jpg",
+        "https://p.logic.azure.com:443/workflows/w/triggers/manual/paths/invoke?sp=a&sig={0}",
+        "https://chat.googleapis.com/v1/spaces/X/messages?key={0}&token={0}",
+    ],
+)
+def test_whatever_a_hook_s_own_host_is_asked_is_hidden(url: str):
+    for secret in (PLAIN, *HOOK_KEYS):
+        assert_hidden(secret, url.format(secret))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://outlook.office.com/webhook/a@b/IncomingWebhook/{0}/c",
+        "https://discord.com/api/v10/webhooks/123/{0}/slack",
+        "https://chat.h.org/hooks/{0}",
+        "https://chat.h.org/hooks/1/{0}",
+        "https://open.feishu.cn/open-apis/bot/v2/hook/{0}",
+        "https://api.netlify.com/build_hooks/{0}",
+        "https://events.pagerduty.com/integration/{0}/enqueue",
+        "https://alerts.h.org/integrations/generic/1/alert/{0}/team",
+        "https://checks.h.org/ping/{0}",
+        "https://h.org/v1/token/{0}/x",
+        "https://h.org/API_KEY/{0}/data.json",
+        "https://[::1]:8080/hooks/{0}",
+        "https://bots.h.org/bot123456789:{0}/sendMessage",
+    ],
+)
+def test_keys_in_the_path_of_a_hook_are_hidden(url: str):
+    for secret in HOOK_KEYS:
+        assert_hidden(secret, url.format(secret))
+
+
+def test_the_rest_of_a_hook_s_url_stays():
+    (key, *_) = HOOK_KEYS
+    for text, shown in (
+        (f"https://chat.h.org/hooks/{key}", "https://chat.h.org/hooks/***"),
+        (f"https://h.org/key/{key}/a.json, b", "https://h.org/key/***/a.json, b"),
+        (rf'"https:\/\/h.org\/hooks\/{key}"', r'"https:\/\/h.org\/hooks\/***"'),
+        ("https://hooks.zapier.com/hooks/catch/1/ab/, b", "https://hooks.zapier.com/***, b"),
+    ):
+        assert redact_text(text) == shown
+
+
 @pytest.mark.parametrize(
     "secret",
     [
@@ -187,6 +297,12 @@ def test_a_key_of_a_known_form_is_hidden_under_any_name(secret: str):
         "python -u train.py",
         "('token', 3)", "loss(token_ids, labels)", "%d%b%Y",
         "pass: 3", "x-axis: loss", "--x-key=loss", "a='b' c=\"d\"",
+        "https://h/datasets/keyframes/a.tar", "https://h/hook/n03532672_10016.JPEG",
+        "https://github.com/org/webhooks-demo/archive/main.zip", "https://h/token/train2017/x.tar",
+        "https://github.com/org/webhooks/archive/main.zip", "https://hooks.h.org/",
+        "https://h/org/webhooks-demo/5f3a9c0e7b2d4f6a8c1e0d9b7a5f3c2e55aa66bb/a.csv",
+        "https://h/keys/vit_base_patch16_224/a.h5", "https://docs.h/en/webhooks/about-webhooks",
+        "s3://b/hooks/5f3a9c0e7b2d4f6a8c1e0d9b7a5f3c2e/a", "https://hooks-data.h.org/a/b1c2d3e4/",
     ],
 )  # fmt: skip
 def test_other_texts_stay_as_they_are(text: str):

@@ -1,8 +1,8 @@
 """Redaction of secrets in command lines, variables and texts.
 
 A secret is known by its name (`--api-key X`, `HF_TOKEN=x`, `"password": "x"`, `Authorization: x`),
-by its place in a URL (user and query), or by its own form (a key of AWS, a token of Hugging Face).
-What is stored, printed or passed on goes through here first.
+by its place in a URL (user, query, the path of a hook), or by its own form (a key of AWS, a token
+of Hugging Face). What is stored, printed or passed on goes through here first.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ _KNOWN_FORMS = re.compile(
     r"|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
     r"|(?<=hooks\.slack\.com/services/)[\w/-]+|(?<=/api/webhooks/)[\w/.-]+"
-    r"|(?<=api\.telegram\.org/bot)[\w:-]+"
+    r"|(?<=api\.telegram\.org/bot)[\w:-]+|(?<=api\.telegram\.org/file/bot)[\w:-]+"
+    r"|(?<=/bot)\d{5,}:[\w-]{20,}|(?<=/with/key/)[\w-]+"
 )
 _SCHEME = re.compile(r"\b[a-z][a-z0-9+.-]{0,30}:(?:\\*/){2}", re.IGNORECASE)  # JSON may have \/
 _URL_END = re.compile(r"[\s\"'<>`]|\\[\"'n]|$")
@@ -94,11 +95,23 @@ _BARE_USER = re.compile(
     r"(?=[\w-]+(?:\.[\w-]+)+|localhost|[\w-]+(?::\d+\b|/))"
 )
 _USER_OF_OPTION = re.compile(  # of curl and the like, also as elements of a list
-    r"(?<![^\s\"'=(\[,])(-[uU]|--(?:proxy-)?user)((?:\s+|=|[\"']\s*,\s*)[\"']?)"
+    r"(?<![^\s\"'=(\[,])(-[uU]|--(?:proxy-)?user|--login)((?:\s+|=|[\"']\s*,\s*)[\"']?)"
     r"([\w.@+-]+):(?!\d+(?:[\s:\"']|$))[^\s\"',]+"
 )
-_USER_OPTION = re.compile(r"-[uU]|--(?:proxy-)?user")
+_USER_OPTION = re.compile(r"-[uU]|--(?:proxy-)?user|--login")
 _USER_AND_PASSWORD = re.compile(r"([\w.@+-]+):(?!\d+(?:\s|:|$)).+", re.DOTALL)
+_LOGIN = re.compile(r"--?(?:[\w.-]*[-_.])?login", re.IGNORECASE)
+_LOGIN_SHELL = re.compile(r"(?:.*/)?(?:(?:ba|da|fi|k|z)?sh|su|sudo)", re.DOTALL)
+_PAIR_OPTION = (
+    r"(?<![^\s\"'])(?<!sh )(?<!su )(?<!sudo )--?(?:(?i:(?:[\w.-]{0,60}[-_.])?"
+    r"(?:auth|authorization|creds?|credentials?|login))|[\w.-]{0,60}[a-z](?:Auth|Creds?|Login))"
+)
+_SHELL_WORD = r"(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s\"'|;&<>-][^\s\"']*)"
+_ELEMENT = r"(?!-)(?:(?!\2).)+"
+_PASSWORDS_OF_PAIRS = (  # as words, and as elements of a list
+    re.compile(rf"({_PAIR_OPTION}[ \t]+{_SHELL_WORD}[ \t]+){_SHELL_WORD}"),
+    re.compile(rf"({_PAIR_OPTION}(\\*[\"'])\s*,\s*\2{_ELEMENT}\2\s*,\s*\2){_ELEMENT}(?=\2)"),
+)
 _NETRC = re.compile(r"(\blogin\s+[^\s]{1,200}\s+password\s+)\S+")
 _DATABASE_CLIENT = r"(?:mysql|mariadb)[\w-]*|sshpass|redis-cli"
 _ITS_LETTER = r"(?:-[pa])"  # one of these programs' options that have a password after them
@@ -127,7 +140,8 @@ def _redacted_text(text: str, *, is_code: bool, levels: int) -> str:
     text = _KNOWN_FORMS.sub(HIDDEN, _BARE_USER.sub("", _without_url_secrets(text)))
     text = _SCHEME_OF_HEADER.sub(rf"\1\2{HIDDEN}", text)
     text = _USER_OF_OPTION.sub(rf"\1\2\3:{HIDDEN}", _NETRC.sub(rf"\1{HIDDEN}", text))
-    text = _PASSWORD_OF_PROGRAM.sub(rf"\1{HIDDEN}", text)
+    for pattern in (_PASSWORD_OF_PROGRAM, *_PASSWORDS_OF_PAIRS):
+        text = pattern.sub(rf"\1{HIDDEN}", text)
     for names in _NAMES_IN_CODE if is_code else _NAMES_IN_TEXT:
         text = _without_named_secrets(text, names, is_code=is_code)
     if levels and "%" in text:
@@ -188,14 +202,17 @@ def redact(arguments: Sequence[str]) -> tuple[str, ...]:
 
     Those are what `redact_text` finds in an argument, the whole value of an option or assignment
     with the name of a secret (`API_KEY=X`, `--set API_KEY=X`), and the argument after such an
-    option (`--api-key X`), or all up to the next option where it may have several (`--api-keys`).
+    option (`--api-key X`). After the name of several secrets (`--api-keys X Y`), or of a user with
+    a password (`--auth USER X`, `--login USER X`, whose user stays), those are all arguments up to
+    the next option; an argument of the script's own among them is hidden, too. After the name of
+    one secret it stays (`--token X data/`).
     """
     redacted: list[str] = []
     option, takes_password = "", False
-    for argument in arguments:
+    for before, argument in zip(("", *arguments), arguments, strict=False):
         if option and _is_value(argument) and is_secret(option, argument):
             redacted.append(HIDDEN)
-            option = option if option.lower().endswith("s") else ""
+            option = option if _takes_several(option) else ""
             continue
         takes_password = takes_password or _PROGRAM.fullmatch(argument) is not None
         both = argument if argument.startswith("-") else f"{option}{argument}"  # -pX, or -p X
@@ -207,8 +224,22 @@ def redact(arguments: Sequence[str]) -> tuple[str, ...]:
             argument = f"{user[1]}:{HIDDEN}"  # noqa: PLW2901 - what it counts as
         redacted.append(_redacted_argument(argument))
         is_option = argument.startswith("-") and "=" not in argument and " " not in argument
-        option = argument if is_option else ""
+        following = _AFTER_LOGIN if _LOGIN.fullmatch(option) else ""
+        option = argument if is_option else following
+        if _LOGIN.fullmatch(option) and _LOGIN_SHELL.fullmatch(before):  # no user: bash --login
+            option = ""
     return tuple(redacted)
+
+
+_AFTER_LOGIN = "--login-credentials"
+"""The option whose values those after the user of `--login` are taken for."""
+_PAIR_WORDS = {"auth", "authorization", "cred", "credential"}
+
+
+def _takes_several(option: str) -> bool:
+    """Whether several values may follow an option: its name is a plural's, or that of a pair."""
+    words = _WORD.findall(option)
+    return option.lower().endswith("s") or (bool(words) and words[-1].lower() in _PAIR_WORDS)
 
 
 _OPTION = re.compile(r"--?[A-Za-z][\w.-]*(?:=.*)?|--?", re.DOTALL)
@@ -460,7 +491,8 @@ def _without_url_secrets(text: str) -> str:
         following = schemes[number + 1].start() if number + 1 < len(schemes) else len(text)
         stop = _URL_END.search(text, scheme.end(), following)
         end = following if stop is None else stop.start()
-        pieces.append(_without_user_and_query(text[scheme.end() : end]))
+        rest = _without_user_and_query(text[scheme.end() : end])
+        pieces.append(_without_hook_secrets(rest) if _WEB_SCHEME.match(scheme[0]) else rest)
     return "".join((*pieces, text[end:]))
 
 
@@ -473,3 +505,39 @@ def _without_user_and_query(rest: str) -> str:
     if "@" in rest and _PORT.fullmatch(authority.rpartition("@")[2]) is None:
         rest = rest.rpartition("@")[2]  # a password with a slash, which should have been quoted
     return rest.partition("?")[0]
+
+
+_WEB_SCHEME = re.compile(r"(?:https?|wss?):", re.IGNORECASE)  # a bucket's keys are no hooks
+_WEB_PATH_END = re.compile(r"[,;)\]}]|$")  # of a URL in a list or in a sentence
+_SLASH = re.compile(r"(\\*/)")
+_HOOK_HOST = re.compile(
+    r"(?:(?:.*\.)?(?:web)?hooks?(?:\..*)?|hc-ping\.com|cronitor\.link)(?::\d+)?", re.IGNORECASE
+)
+"""Hosts with nothing but hooks: hooks.zapier.com, hook.eu1.make.com, acme.webhook.office.com."""
+_HOOK_SEGMENT = re.compile(
+    r"(?:(?:build|deploy|incoming)[-_]?)?(?:web)?hooks?(?:b\d)?|integrations?|ping|heartbeat|x-ere"
+    r"|(?:(?:access|api|auth|routing|service)[-_]?)?(?:key|token)s?|secrets?",
+    re.IGNORECASE,
+)
+"""Whole parts of a path after which secrets may come: not webhooks-demo, nor keyframes."""
+_KEY_SEGMENT = re.compile(
+    r"(?!.*\.(?:[A-Za-z]{1,11}|\w{2,3})\Z)"
+    r"(?:[\da-f]{8}(?:-[\da-f]{4}){3}-[\da-f]{12}.*"
+    r"|(?=.*(?:[A-Za-z]\d+[A-Za-z]+\d|\d[A-Za-z]+\d+[A-Za-z])).{8,})",
+    re.IGNORECASE,
+)
+"""A part of a path as keys are: letters and digits alternate, as in no word; a file's is none."""
+
+
+def _without_hook_secrets(rest: str) -> str:
+    """Return what follows `https://` in a URL without the secrets in the path of a hook."""
+    path_end = _WEB_PATH_END.search(rest, rest.find("/") + 1)  # the host may be [::1]
+    end = path_end.start() if path_end else len(rest)
+    host, *path = _SLASH.split(rest[:end])  # slashes and what is between them
+    if _HOOK_HOST.fullmatch(host) and any(path[1::2]):
+        return f"{host}{path[0]}{HIDDEN}{rest[end:]}"
+    shown, is_hook = [host], False
+    for part in path:
+        shown.append(HIDDEN if is_hook and _KEY_SEGMENT.fullmatch(part) else part)
+        is_hook = is_hook or _HOOK_SEGMENT.fullmatch(part) is not None
+    return "".join((*shown, rest[end:]))
