@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from headrace.data.shards.pack import pack
 from headrace.data.shards.reports import PackProgress
 from headrace.data.shards.shard_index import ShardIndex, open_index, read_member
 from headrace.data.shards.shard_packer import PackOptions
-from headrace.data.shards.sources.source_kinds import SourceOptions, read_classes
+from headrace.data.shards.sources.source_kinds import SourceOptions, list_source, read_classes
 from headrace.data.storage import open_store
 from headrace.data.transforms.decode import decode_member
 from headrace.data.transforms.resize import Recode
@@ -317,6 +318,37 @@ def show_folder(server: S3Server, url: str) -> None:
     client = boto3.client("s3", endpoint_url=server.endpoint)
     key = url.removeprefix(f"s3://{server.bucket}/")
     client.put_object(Bucket=server.bucket, Key=f"{key}/")
+
+
+def test_empty_objects_are_files_but_those_that_show_folders(s3_server, s3_url):
+    bucket = open_store(f"{s3_url}/src")
+    for path in ("cat/1.jpg", "eel/1.jpg"):
+        bucket.put(path, jpeg())
+    for name in ("src", "src/cat", "src/cat/sub"):
+        show_folder(s3_server, f"{s3_url}/{name}")
+    for path in ("DONE", "SUCCESS", "_SUCCESS", ".done", "x.txt", "cat/DONE", "cat_$folder$"):
+        bucket.put(path, b"")
+    table = list_source(bucket.url, SourceOptions())
+    assert (table.classes, len(table)) == (("cat", "eel"), 2)
+
+
+@pytest.mark.parametrize("shown", ["dog/", "dog.v2/", "_dog/", "dog/a/", "dog_$folder$"])
+def test_a_class_folder_of_a_bucket_with_nothing_in_it_would_shift_the_labels(
+    s3_server, s3_url, shown
+):
+    bucket = open_store(f"{s3_url}/src")
+    for path in ("cat/1.jpg", "eel/1.jpg"):
+        bucket.put(path, jpeg())
+    bucket.put("DONE", b"")
+    if shown.endswith("/"):
+        show_folder(s3_server, f"{s3_url}/src/{shown.rstrip('/')}")
+    else:
+        bucket.put(shown, b"")
+    name = re.escape(shown.partition("/")[0].removesuffix("_$folder$"))
+    with pytest.raises(DatasetError, match=rf"1 of the folders hold no images.*\n  {name}: "):
+        list_source(bucket.url, SourceOptions())
+    known = SourceOptions(classes=("cat", "dog", "eel"))
+    assert list_source(bucket.url, known).classes == known.classes
 
 
 def test_from_a_bucket_into_a_bucket(tmp_path, s3_server, s3_url):

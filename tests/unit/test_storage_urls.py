@@ -24,6 +24,7 @@ from headrace.data.storage.urls import check_path, parse_url
         ("/data/../x/", "local", "", "/x", "/x"),
         ("file:///data/with%20space", "local", "", "/data/with space", "/data/with space"),
         ("file://localhost/data", "local", "", "/data", "/data"),
+        ("file:///localhost/data", "local", "", "/localhost/data", "/localhost/data"),
         ("s3://bucket", "s3", "bucket", "", "s3://bucket"),
         ("s3://bucket/", "s3", "bucket", "", "s3://bucket"),
         ("S3://bucket/a/b/", "s3", "bucket", "a/b", "s3://bucket/a/b"),

@@ -45,6 +45,12 @@ print("got", values["epochs"], socket.gethostbyname(hosts[0]))
 print("read", (base / "input/data/train/a.txt").read_text())
 (base / "model" / "model.pth").write_text("weights")
 """
+LISTS = """
+import os, pathlib
+for name in ("PATH", "URL", "LOCALHOST", "UPPER"):
+    folder = pathlib.Path(os.environ[f"SM_CHANNEL_{name}"])
+    print(name, [path.name for path in folder.iterdir()], flush=True)
+"""
 RESUMES = """
 import os, pathlib, sys
 checkpoints = pathlib.Path("/opt/ml/checkpoints")
@@ -264,6 +270,25 @@ def test_what_cannot_be_is_refused_before_anything_starts(
     assert ended.returncode == 2, ended.stderr
     assert message in ended.stderr
     assert "it has begun" not in ended.stderr
+
+
+def test_a_channel_may_be_the_url_of_a_folder_of_this_host(job: Path) -> None:
+    (job / "train.py").write_text(LISTS)
+    data = (job / "images").rename(job / "my set #1%")
+    url = data.as_uri()
+    places = {
+        "path": str(data),
+        "url": url,
+        "localhost": url.replace("file://", "file://localhost"),
+        "upper": url.replace("file://", "FILE://"),
+    }
+    flags = ["--contract=sagemaker", *(f"--channel={name}={url}" for name, url in places.items())]
+    plan = run_job(job, "--dry-run", *flags, "train.py")
+    assert plan.stdout.count("1 object, 9 B; File: nothing to move") == len(places), plan.stderr
+    ended = run_job(job, "--profile", "off", *flags, "train.py")
+    assert ended.returncode == 0, ended.stderr
+    for name in places:
+        assert f"{name.upper()} ['a.txt']\n" in ended.stdout
 
 
 def test_who_may_mount_nothing_gets_the_folders_elsewhere(job: Path) -> None:

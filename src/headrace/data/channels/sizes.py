@@ -14,7 +14,14 @@ from pathlib import Path
 from headrace.core.errors import HeadraceError, LaunchError, NotFoundError, StorageError, UsageError
 from headrace.core.process.sidecar import SILENCE_S, Sidecar, SidecarParent, run_sidecar
 from headrace.data.channels.listing import is_key_prefix, list_key_prefix
-from headrace.data.storage import StorageConfig, declare_leaf, open_store, safe_url, split_url
+from headrace.data.storage import (
+    StorageConfig,
+    declare_leaf,
+    open_store,
+    parse_url,
+    safe_url,
+    split_url,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +86,9 @@ def _size(name: str, url: str, most: int | None) -> dict[str, int]:
 
 
 def _object_sizes(url: str) -> Iterator[int]:
-    path = Path(url.removeprefix("file://")).expanduser()
-    if "://" not in url.removeprefix("file://"):
+    location = parse_url(url)
+    if location.kind == "local":
+        path = Path(location.prefix)
         files = path.rglob("*") if path.is_dir() else [path]
         yield from (each.stat().st_size for each in files if each.is_file())
         return

@@ -62,8 +62,10 @@ class ChannelSpec:
 
     @property
     def path(self) -> Path:
-        """Its path on this host, if it is local."""
-        return Path(self.uri.removeprefix("file://")).expanduser().absolute()
+        """Its path on this host, if it is local, as `open_store` reads it."""
+        from headrace.data.storage.urls import parse_url  # the Estimator needs no storage
+
+        return Path(parse_url(self.uri).prefix)
 
     def script_channel(self) -> Channel:
         """Return the channel as a script sees it."""

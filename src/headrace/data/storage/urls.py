@@ -54,7 +54,8 @@ def parse_url(url: str) -> Location:
             "s3://, gs://, az://, http://, https:// or memory://."
         )
     if kind == "local":
-        return _local(unquote(rest.removeprefix("localhost")))
+        host, slash, path = rest.partition("/")
+        return _local(unquote(slash + path if host == "localhost" else rest))
     if kind == "http":
         return _http(url)
     root, _, prefix = rest.partition("/")

@@ -325,7 +325,7 @@ def _unmounted_folder(job: JobSpec, spec: EnvironmentSpec, run: Path) -> Unmount
 def is_below_default_base(options: ContractOptions, script: str) -> bool:
     """Whether code or data lie below a real /opt/ml, which a bind mount would hide."""
     specs = read_channels(options.channels, options.input_modes).values()
-    local = [each.uri for each in specs if each.is_local]
+    local = [str(each.path) for each in specs if each.is_local]
     own = [options.source_dir or str(Path(script).parent), *local]
     return any(Path(each).resolve().is_relative_to(DEFAULT_BASE) for each in own)
 

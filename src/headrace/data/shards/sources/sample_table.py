@@ -16,13 +16,13 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from headrace.core.arrow_arrays import large_strings
-from headrace.core.errors import DatasetError
+from headrace.core.errors import DatasetError, NotFoundError
 from headrace.data.image_files import IMAGE_EXTENSIONS, masks_among
 from headrace.data.shards.data_files import IgnoredFiles, is_image, is_system_path, is_tar
 from headrace.data.shards.manifest import DatasetSource
 from headrace.data.shards.members import PathPattern, extension_of, key_of, path_of_url
 from headrace.data.shards.reports import BadFile
-from headrace.data.storage import ObjectInfo, Store, parse_url, safe_url
+from headrace.data.storage import ObjectInfo, Store, safe_url
 
 _CHUNK = 65_536
 _REPORT_EVERY = 1000
@@ -92,14 +92,14 @@ def list_files(
     """Yield a source's files, or those in a folder of it, and what cannot be read among them.
 
     Hidden files and systems' own are ignored, except those that one of `patterns` names itself;
-    so are folders with nothing in them.
+    so are folders with nothing in them. In a bucket one may be an empty object, which comes as a
+    file: `shown_folder` tells them apart.
     DatasetError: a name is not UTF-8.
     """
-    has_markers = "" in patterns and parse_url(store.url).kind != "local"
     for count, info in enumerate(_without_markers(store.list_entries(folder), ignored), start=1):
         if count % _REPORT_EVERY == 0:
             on_listed(count)
-        if (info.is_folder and not info.unreadable) or (has_markers and _is_marker(info)):
+        if info.is_folder and not info.unreadable:
             ignored.add_empty_folder(info.path)
             continue
         if all(is_system_path(info.path, pattern) for pattern in patterns):
@@ -123,13 +123,22 @@ def _names(pattern: str, path: str) -> bool:
     return bool(pattern) and PathPattern.parse(pattern).match(path) is not None
 
 
-def _is_marker(info: ObjectInfo) -> bool:
-    """Return whether an object of a bucket shows an empty folder, as consoles write it: "dog/".
+def shown_folder(store: Store, path: str) -> str | None:
+    """Return the folder that an empty object stands for; None: it is a file, as DONE may be.
 
-    Its slash is lost as it is listed. Spark's _SUCCESS is no folder.
+    Consoles write "dog/" for one. Its slash is lost as it is listed, but a request for "dog" does
+    not find it. Older tools of Hadoop's write "dog_$folder$".
     """
-    is_named = not extension_of(info.path) and not info.path.startswith("_")
-    return info.size_bytes == 0 and is_named
+    if path.endswith(_HADOOP_MARKER):
+        return path.removesuffix(_HADOOP_MARKER)
+    try:
+        store.head(path)
+    except NotFoundError:
+        return path
+    return None
+
+
+_HADOOP_MARKER = "_$folder$"
 
 
 def _without_markers(infos: Iterator[ObjectInfo], ignored: IgnoredFiles) -> Iterator[ObjectInfo]:

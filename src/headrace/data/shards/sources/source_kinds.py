@@ -40,6 +40,7 @@ from headrace.data.shards.sources.sample_table import (
     list_files,
     number_classes,
     refuse_shared_stems,
+    shown_folder,
     texts,
 )
 from headrace.data.shards.sources.table_files import TABLE_SUFFIXES, utf8_bytes
@@ -74,7 +75,7 @@ def list_class_folders(
     if not known_classes:
         refuse_wrong_level(listing.classes, store.url)
         listing.refuse_only_class(store.url)
-        listing.refuse_folders_without_images(store.url)
+        listing.refuse_folders_without_images(store)
         listing.masks.refuse(listing.stems.array(), store.url)
     classes, numbers = number_classes(listing.classes, known_classes, store.url)
     table = SampleTable(
@@ -136,6 +137,7 @@ class _Listing:
         self._class_ids: array[int] = array("i")
         self._class_numbers: dict[str, int] = {}
         self._loose: list[str] = []
+        self._empty: list[str] = []  # files without a byte, beside the class folders
         self._inner: set[str] = set()  # folders within the class folders; "" for their own images
         self._found = TarsAndImages()
 
@@ -153,6 +155,8 @@ class _Listing:
             return
         if not is_image(path):
             self.files.ignored.add(path, system=False)
+            if not (info.size_bytes or info.unreadable or "/" in path):
+                self._empty.append(path)
             return
         stem = stem_of(path)
         template = f"**{path[len(stem) :]}"
@@ -242,8 +246,11 @@ class _Listing:
                 "--classes-from."
             )
 
-    def refuse_folders_without_images(self, url: str) -> None:
+    def refuse_folders_without_images(self, store: Store) -> None:
         """Raise DatasetError where a folder beside class folders would vanish from the classes."""
+        for path in self._empty if self.classes else ():
+            if folder := shown_folder(store, path):
+                self.files.ignored.add_empty_folder(folder)
         ignored = self.files.ignored.folders
         empty = sorted(ignored.keys() - set(self.classes))
         if not (self.classes and empty):
@@ -255,8 +262,8 @@ class _Listing:
         ]
         more = [f"  and {len(places) - 10} more"] if len(places) > 10 else []
         raise DatasetError(
-            f"{url}: {len(empty)} of the folders hold no images, so that they would be missing "
-            "among the classes and number the others differently:\n"
+            f"{store.url}: {len(empty)} of the folders hold no images, so that they would be "
+            "missing among the classes and number the others differently:\n"
             + "\n".join([*lines, *more])
             + f"\nImages are {_IMAGE_KINDS}; hidden and system files are none. Convert those "
             "files, move the folders away, or name the classes in a file and give it with "
