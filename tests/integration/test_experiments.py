@@ -16,6 +16,7 @@ from decimal import Decimal
 from fractions import Fraction
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Thread
 from typing import Any
 
@@ -115,6 +116,44 @@ def test_what_a_script_logs_is_what_mlflow_and_pandas_read(runs: Path, tmp_path:
     assert math.isnan(series["acc"].iloc[-1])
 
 
+def test_an_artifact_is_logged_as_it_was_when_it_was_logged(runs: Path, tmp_path: Path):
+    picture = tmp_path / "confusion.png"
+    with experiments.start_run("base"):
+        for epoch in range(3):
+            picture.write_text(f"of epoch {epoch}")
+            experiments.log_artifact(picture, f"epoch-{epoch}")
+            experiments.log_model({"epoch": epoch}, f"epoch-{epoch}/last")
+        with TemporaryDirectory() as folder:
+            (Path(folder) / "a.txt").write_text("a")
+            (Path(folder) / "dangling").symlink_to("nowhere")
+            experiments.log_artifact(folder, "temporary")
+        experiments.log_artifact(runs / "base", "itself")
+    client, run = run_of(runs, "base")
+    found = Path(client.download_artifacts(run.info.run_id, "", str(tmp_path)))
+    for epoch in range(3):
+        assert (found / f"epoch-{epoch}" / picture.name).read_text() == f"of epoch {epoch}"
+        assert torch.load(found / "models" / f"epoch-{epoch}" / "last.pt") == {"epoch": epoch}
+    assert [each.name for each in (found / "temporary").iterdir()] == ["a.txt"]
+    assert (found / "itself" / "experiment" / "target.json").exists()
+    assert not list((runs / "base" / "experiment" / "artifacts").iterdir())
+
+
+def test_an_artifact_that_cannot_be_copied_is_logged_as_it_is_when_it_is_sent(
+    runs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    spool = runs / "base" / "experiment"
+    (tmp_path / "a.txt").write_text("a")
+    with experiments.start_run("base"):
+        (spool / "artifacts").write_text("in the place of a folder")
+        experiments.log_artifact(tmp_path / "a.txt")
+        experiments.log_model({"weights": 1})
+    client, run = run_of(runs, "base")
+    assert [each.path for each in client.list_artifacts(run.info.run_id)] == ["a.txt"]
+    said = capfd.readouterr().err
+    assert "a.txt cannot be copied to" in said
+    assert f"model model is not logged: {spool}" in said
+
+
 def test_points_of_the_same_series_are_all_there_as_they_were_logged(runs: Path):
     """Most calls have names that were logged before, and nothing but floats."""
     with experiments.start_run("base"):
@@ -129,6 +168,31 @@ def test_points_of_the_same_series_are_all_there_as_they_were_logged(runs: Path)
     assert history(client, run, "loss") == expected
     assert history(client, run, "lr") == [(step, 0.1 if step % 3 else 0.5) for step in range(100)]
     assert len(history(client, run, "norm")) == 100
+
+
+def test_runs_that_recorded_no_steps_are_not_compared_and_that_is_said(runs: Path, tmp_path: Path):
+    for name in ("first", "second"):
+        with experiments.start_run(name):
+            experiments.log_params({"lr": name})
+    refused = run_here(tmp_path, "compare", "first", "second")
+    assert refused.returncode == 2
+    assert "first is a run of experiments.start_run" in " ".join(refused.stderr.split())
+
+
+def test_each_experiment_has_its_own_run_of_a_name(runs: Path):
+    for number, experiment in enumerate((EXPERIMENT, "a/b", "a b"), 1):
+        experiments.init(experiment=experiment)
+        if number < 3:
+            with experiments.start_run("run-1"):
+                experiments.log_params({"number": number})
+            with experiments.start_run("run-1", resume=True):
+                experiments.log_metrics({"resumed": number})
+            found = experiments.ExperimentRun("run-1")
+            assert found.get_params() == {"number": str(number)}
+            assert found.get_metrics() == {"resumed": number}
+    with pytest.raises(HeadraceError, match="There is a run 'run-1' already, in experiment 'a/b'"):
+        experiments.start_run("run-1", resume=True)  # its folder would be the same
+    assert {each.name for each in runs.iterdir() if each.is_dir()} >= {"run-1", "a_b.run-1"}
 
 
 def test_a_run_goes_on_where_it_ended_and_a_name_counts_once(runs: Path):
@@ -199,6 +263,16 @@ def test_a_run_that_was_started_can_be_logged_to_by_its_object(runs: Path):
     assert found.get_time_series_data_frame()["loss"].tolist() == [2.0]
 
 
+def test_a_run_of_that_name_in_another_experiment_is_not_the_one_under_way(runs: Path):
+    client = MlflowClient(database_uri(runs))
+    client.create_run(client.create_experiment("other"), run_name="first")
+    with experiments.start_run("first"):
+        experiments.ExperimentRun("first", experiment=EXPERIMENT).log_params({"lr": 0.1})
+        with pytest.raises(UsageError, match="'first' of experiment 'other' is not under way"):
+            experiments.ExperimentRun("first", experiment="other").log_params({"lr": 0.2})
+    assert experiments.ExperimentRun("first").get_params() == {"lr": "0.1"}
+
+
 def test_numbers_of_all_kinds_are_logged_and_others_refused_whatever_was_logged_before(runs: Path):
     kinds = {
         "float": 0.5, "int": 2, "bool": True, "large": 2**70, "numpy": np.float32(1.5),
@@ -246,11 +320,22 @@ def test_a_run_of_vertex_has_the_arguments_of_its_sdk(runs: Path):
     with vertex.start_run("by-object") as run:
         run.log_params({"lr": 0.1})
         run.log_model({"weights": 1}, artifact_id="net", display_name="Net")
+        run.log_metrics({"accuracy": 0.9, "arch": "resnet18"})
+        vertex.log_metrics({"arch": "resnet50"})
+        (runs / "notes.txt").write_text("well")
+        vertex.log_artifact(runs / "notes.txt")
     run = vertex.start_run("ended")
     run.end_run(state=vertex.gapic.Execution.State.FAILED)
     client, first = run_of(runs, "by-object")
     (model,) = client.list_artifacts(first.info.run_id, "models")
     assert model.path.startswith("models/net.")
+    assert "notes.txt" in {each.path for each in client.list_artifacts(first.info.run_id)}
+    read = vertex.ExperimentRun("by-object", EXPERIMENT)
+    assert read.get_metrics() == {"accuracy": 0.9, "arch": "resnet50"}
+    frame = vertex.get_experiment_df(EXPERIMENT).set_index("run_name")
+    assert frame.loc["by-object", "metric.arch"] == "resnet50"
+    with vertex.start_run("third"), pytest.raises(UsageError, match="Give a dict"):
+        vertex.log_metrics([1])  # type: ignore[arg-type]
     assert run_of(runs, "ended")[1].info.status == "FAILED"
 
 
@@ -291,6 +376,8 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: experiments.log_params([("lr", 1)]), "Give a dict"),  # type: ignore[arg-type]
     (lambda: experiments.log_artifact("nowhere.txt"), "nowhere.txt does not exist"),
     (lambda: experiments.log_model(lambda: 1), "model cannot be saved"),
+    (lambda: experiments.log_model({}, "../out"), "'../out' names no place below models/"),
+    (lambda: experiments.log_model({}, "/out"), "'/out' names no place below models/"),
 ]
 
 
@@ -536,12 +623,13 @@ def test_a_damaged_line_is_left_out_and_other_runs_are_sent(runs: Path, tmp_path
     assert run.info.status == "KILLED"  # nobody was left to say so
 
 
-def test_a_locked_or_read_only_database_is_waited_for(runs: Path):
+def test_a_locked_or_read_only_database_is_waited_for(runs: Path, caplog: pytest.LogCaptureFixture):
     database = sqlite3.connect(runs / "mlflow.db", isolation_level=None)
     database.execute("BEGIN EXCLUSIVE")
     waiting = sender(runs, metrics(0, loss=1.0))
     with pytest.raises(HeadraceError, match="database is locked"):
         waiting.send()
+    assert "will be retried" not in caplog.text  # by MLflow, for most of a minute
     database.execute("ROLLBACK")
     database.execute(
         "CREATE TRIGGER full BEFORE INSERT ON metrics BEGIN SELECT RAISE(ABORT, 'full'); END"

@@ -18,7 +18,8 @@ from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from headrace import open_run
 from headrace.decide.experiments.run_target import database_uri
-from jobs import clean_environment, eventually, headrace, run
+from headrace.records.run_folder import RunFolder
+from jobs import clean_environment, eventually, headrace, run, run_here
 from services.mlflow_server import history
 from services.mlflow_server import run_of as run_in
 
@@ -223,13 +224,85 @@ def test_what_a_script_writes_for_tensorboard_is_in_mlflow_and_in_the_runs_event
     phases = [name for name in scalars if name.startswith("phase_ms/") and name != "phase_ms/all"]
     for whole in shown.Scalars("phase_ms/all"):
         parts = [p.value for name in phases for p in shown.Scalars(name) if p.step == whole.step]
-        assert sum(parts) >= whole.value * 0.999  # both attempts have points of their steps
+        assert sum(parts) >= whole.value * 0.999
+    steps = [each.step for each in shown.Scalars("phase_ms/all")]
+    assert len(set(steps)) == len(steps)  # the second attempt goes on after the first
     session = HParamsPluginData.FromString(
         shown.summary_metadata["_hparams_/session_start_info"].plugin_data.content
     ).session_start_info
     assert session.hparams["argument.lr"].number_value == pytest.approx(0.1)
     assert session.hparams["model"].string_value == "linear"
     assert session.group_name == "base"
+
+
+def test_runs_of_several_names_that_a_job_starts_are_its_own_and_that_is_said(folder: Path):
+    (folder / "tracked.py").write_text(
+        "from headrace import experiments\n"
+        "for lr in (0.1, 0.01, 0.001):\n"
+        "    with experiments.start_run(f'lr-{lr}'):\n"
+        "        experiments.log_params({'lr': lr})\n"
+    )
+    ended = job(folder, "--name", "base", "--profile", "off", "tracked.py")
+    assert ended.returncode == 0, ended.stderr
+    said = " ".join(ended.stderr.split())
+    assert said.count("are logged to the job's run 'base', as 'lr-0.1' was") == 1
+    assert run_of(folder, "base")[1].data.params["lr"] == "0.1"
+
+
+@pytest.mark.parametrize("tracked_on", ["a database", "a server that is away"])
+def test_params_that_scripts_log_are_among_the_settings_that_differ(folder: Path, tracked_on: str):
+    uri = ["--tracking-uri", "http://127.0.0.1:9"] if tracked_on != "a database" else []
+    for name, momentum in (("base", "0.9"), ("other", "0.5")):
+        (folder / "settings.txt").write_text(momentum)
+        ended = job(folder, "--name", name, *uri, "tracked.py")
+        assert ended.returncode == 0, ended.stderr
+    compared = run_here(folder, "compare", "base", "other", "--json")
+    first, second = json.loads(compared.stdout)["runs"]
+    assert (first["settings"]["momentum"], second["settings"]["momentum"]) == ("0.9", "0.5")
+    assert "depth" not in second["settings"]
+
+
+def test_a_run_of_another_experiment_does_not_go_on_in_it(folder: Path):
+    words = ["--name", "base", "--profile", "off"]
+    assert job(folder, *words, "--experiment", "first", "tracked.py").returncode == 0
+    for launcher in ([], ["--nproc-per-node", "2"]):
+        refused = job(folder, *words, *launcher, "--experiment", "second", "tracked.py")
+        assert refused.returncode == 2
+        assert "run base is of experiment 'first'" in " ".join(refused.stderr.split())
+    assert job(folder, *words, "tracked.py").returncode == 0
+    attempts = RunFolder(folder / "runs" / "base").attempts()
+    assert [each.number for each in attempts] == [1, 2]
+
+
+def test_names_of_ranks_that_write_for_tensorboard_do_not_depend_on_which_is_first(folder: Path):
+    shutil.copy(SCRIPT.with_name("tensorboard_ranks.py"), folder / "tracked.py")
+    words = ["--name", "base", "--nproc-per-node", "2", "--profile", "off", "tracked.py"]
+    for _ in range(2):  # attempts
+        ended = job(folder, *words)
+        assert ended.returncode == 0, ended.stderr
+    client, tracked = run_of(folder, "base")
+    assert history(client, tracked, "loss") == [(0, 0.0), (0, 0.0), (1, 0.0), (1, 0.0)]
+    of_other = history(client, tracked, "rank1/loss")
+    assert of_other == [(0, 1.0), (0, 1.0), (1, 1.0), (1, 1.0)]
+
+
+@pytest.mark.parametrize(("library", "loss", "params"), [
+    ("accelerate", "loss", {"momentum": "0.5"}),
+    ("lightning", "loss", {"momentum": "0.5"}),
+    ("trainer", "train/loss", {}),
+])  # fmt: skip
+def test_what_a_librarys_logger_writes_for_tensorboard_is_in_the_run_after_a_restart_too(
+    folder: Path, library: str, loss: str, params: dict[str, str]
+):
+    shutil.copy(SCRIPT.with_name("library_loggers.py"), folder / "tracked.py")
+    for _ in range(2):
+        ended = job(folder, "--name", "base", "--profile", "off", "tracked.py", library)
+        assert ended.returncode == 0, ended.stderr
+    client, tracked = run_of(folder, "base")
+    points = history(client, tracked, loss)
+    assert len(points) == 2 * 16
+    assert len({step for step, _ in points}) == 16
+    assert tracked.data.params.items() >= params.items()
 
 
 @pytest.mark.parametrize("by", ["autologging", "its logger"])

@@ -6,10 +6,11 @@ import torch
 from torch import nn
 from torch.utils.tensorboard import SummaryWriter
 
-first = 0 if "--again" not in sys.argv else 20
+again = "--again" in sys.argv
+first, folder = (20, "version_1") if again else (0, "version_0")  # as Lightning's logger names them
 net = nn.Linear(4, 2)
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-train, val = SummaryWriter("events/train"), SummaryWriter("events/val")
+train, val = SummaryWriter(folder), SummaryWriter("events/val")
 for step in range(first, first + 20):
     loss = net(torch.randn(8, 4)).square().mean()
     optimizer.zero_grad()

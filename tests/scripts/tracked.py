@@ -21,6 +21,8 @@ for step in range(40):
     if step % 10 == 0:
         print(f"loss={step}", flush=True)  # noqa: T201 - for --metric
     experiments.log_time_series_metrics({f"seen.rank{rank}": step}, step=step)
+if (settings := Path("settings.txt")).exists():
+    experiments.log_params({"momentum": settings.read_text(), "depth": 18})
 if "--mlflow" in sys.argv:
     import mlflow
 

@@ -6,6 +6,7 @@ import functools
 from pathlib import Path
 from typing import Any
 
+from headrace.core import env
 from headrace.core.console import print_status
 from headrace.core.import_hooks import after_import
 from headrace.decide.experiments.spool import SpoolWriter, now_ms
@@ -36,6 +37,15 @@ def _hook(writer: SpoolWriter, name: str, module: Any) -> None:
         except (AttributeError, TypeError) as error:  # of another release
             print_status(f"what the script writes for TensorBoard is not tracked: {error}")
             return
-        writer.add({"kind": "event_file", "at_ms": now_ms(), "path": str(path)})
+        writer.add({
+            "kind": "event_file", "at_ms": now_ms(), "path": str(path), "rank": _number(env.RANK),
+            "attempt": _number(env.ATTEMPT), "restart": _number(env.RESTART_COUNT),
+        })  # fmt: skip
 
     kind.__init__ = __init__
+
+
+def _number(variable: env.Variable) -> int:
+    """Return the number that a variable has; 0 where it has none."""
+    text = variable.get("")
+    return int(text) if text and text.isdecimal() else 0

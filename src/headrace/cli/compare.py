@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -32,7 +33,7 @@ def compare(
         raise UsageError(f"headrace compare {runs[0]}: name the run to compare it with, too.")
     from headrace.decide.experiments.compared_runs import compared_runs
 
-    compared = compared_runs([find_run(run, runs_dir) for run in runs])
+    compared = compared_runs([_recorded_run(run, runs_dir) for run in runs])
     if html is not None:
         from headrace.report.comparison_page import read_comparison_data, write_comparison
 
@@ -48,3 +49,19 @@ def compare(
     from headrace.cli.compare_report import print_compared_runs
 
     print_compared_runs(compared)
+
+
+def _recorded_run(name: str, runs_dir: str | None) -> Path:
+    """Return a run's folder; raises UsageError, also where it is one of logged metrics alone."""
+    from headrace.decide.experiments.logged_params import is_logged_to
+    from headrace.records.reader import is_run
+    from headrace.records.run_folder import runs_folder
+
+    folder = runs_folder(runs_dir) / name
+    if is_logged_to(folder) and not is_run(folder):
+        raise UsageError(
+            f"{name} is a run of experiments.start_run: its script was not started by `headrace "
+            f"run`, so no steps are recorded that could be compared. headrace runs show {name} "
+            "has its params and metrics, headrace runs export those of all."
+        )
+    return find_run(name, runs_dir)

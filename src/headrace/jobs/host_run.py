@@ -113,9 +113,9 @@ class Recording:
     def environment(self) -> dict[str, str | None]:
         """Return the variables that have a process of the job recorded, with its overrides."""
         found: dict[str, str | None] = {env.RECORDS_DIR.name: None, env.APPLY.name: None}
+        found[env.ATTEMPT.name] = str(self._place.attempt)
         if self._collector is not None:
             found[env.RECORDS_DIR.name] = str(self._records)
-            found[env.ATTEMPT.name] = str(self._place.attempt)
         if self._overrides:
             found[env.APPLY.name] = ",".join(map(str, self._overrides))
         threads = thread_count(self._overrides, RANK_THREADS)

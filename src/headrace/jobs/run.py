@@ -45,7 +45,7 @@ from headrace.jobs.job_file import with_job_file
 from headrace.jobs.output import run_script
 from headrace.jobs.spec import JobSpec, job_options
 from headrace.jobs.torchrun_process import discard_early, take_or_start
-from headrace.jobs.tracking import RunSender, begin_tracking
+from headrace.jobs.tracking import RunSender, begin_tracking, check_experiment
 from headrace.platforms.instance_groups import recorded_groups
 from headrace.records.redaction import HIDDEN
 from headrace.records.run_folder import Attempt, RunFolder, open_run_folder, runs_folder
@@ -224,6 +224,7 @@ def _start_attempt(
     folder = open_run_folder(
         run_dir=run_dir, name=job.run.name, script=script, runs_dir=job.run.runs_dir
     )
+    check_experiment(folder, job.run)
     attempt = folder.start_attempt(
         command=command,
         argv=[job.script.path, *job.script.arguments],

@@ -70,7 +70,7 @@ from headrace.jobs.torchrun_args import (
     torchrun_job,
     use_local_rendezvous,
 )
-from headrace.jobs.tracking import begin_tracking
+from headrace.jobs.tracking import begin_tracking, check_experiment
 from headrace.platforms.instance_groups import recorded_groups
 from headrace.records.redaction import redact_text
 from headrace.records.run_folder import Attempt, RunFolder, open_run_folder
@@ -167,6 +167,7 @@ def _start_attempt(
     folder = open_run_folder(
         run_dir=run.run_dir, name=run.name, script=job.script, runs_dir=run.runs_dir
     )
+    check_experiment(folder, run)
     attempt = folder.start_attempt(
         command=["headrace", "run", *argv],
         argv=_script_words(job),

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from headrace.core import env
 from headrace.core.console import print_status
-from headrace.core.errors import HeadraceError
+from headrace.core.errors import HeadraceError, UsageError
 from headrace.core.process.sidecar import RestartedSidecar
 from headrace.decide.experiments.experiment_run import SENDER, unsent_message
 from headrace.decide.experiments.run_target import (
@@ -44,6 +44,24 @@ _RUN_TYPE = "headrace.run"
 _SENDER_RESTARTS = 3
 _END_S = 60.0  # for MLflow's import, if the job was short, and the last entries
 _STOPPED = {128 + each for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)}
+
+
+def check_experiment(folder: RunFolder, options: RunOptions) -> None:
+    """Raise UsageError where a run has been tracked in another experiment than the one asked for.
+
+    It would go on there, with the params of its first attempt.
+    """
+    try:
+        target = RunTarget.read(folder.path / SPOOL)
+    except (OSError, ValueError, TypeError):  # reported as tracking begins
+        return
+    asked = options.experiment
+    if target is not None and asked is not None and asked != target.experiment:
+        raise UsageError(
+            f"--experiment {asked}: run {folder.path.name} is of experiment "
+            f"{target.experiment!r} ({folder.path}). Choose another --name, or leave out "
+            "--experiment to go on with that run."
+        )
 
 
 def begin_tracking(folder: RunFolder, attempt: Attempt, options: RunOptions) -> None:

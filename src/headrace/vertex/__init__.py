@@ -14,7 +14,7 @@ from headrace.core.lazy import lazy_importer
 if TYPE_CHECKING:
     from headrace.decide.experiments.session import autolog as autolog
     from headrace.decide.experiments.session import get_experiment_df as get_experiment_df
-    from headrace.decide.experiments.session import log_metrics as log_metrics
+    from headrace.decide.experiments.session import log_artifact as log_artifact
     from headrace.decide.experiments.session import log_params as log_params
     from headrace.decide.experiments.session import (
         log_time_series_metrics as log_time_series_metrics,
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from headrace.jobs.vertex_sdk.tracking import ExperimentRun as ExperimentRun
     from headrace.jobs.vertex_sdk.tracking import Tensorboard as Tensorboard
     from headrace.jobs.vertex_sdk.tracking import end_run as end_run
+    from headrace.jobs.vertex_sdk.tracking import log_metrics as log_metrics
     from headrace.jobs.vertex_sdk.tracking import log_model as log_model
     from headrace.jobs.vertex_sdk.tracking import start_run as start_run
     from headrace.jobs.vertex_sdk.training_jobs import (
@@ -35,11 +36,11 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "headrace.decide.experiments.session": "autolog get_experiment_df "
-    "log_metrics log_params log_time_series_metrics",
+    "log_artifact log_params log_time_series_metrics",
     "headrace.jobs.vertex_sdk.custom_job": "CustomJob",
     "headrace.jobs.vertex_sdk.settings": "init",
     "headrace.jobs.vertex_sdk.tracking": "Experiment ExperimentRun Tensorboard end_run "
-    "log_model start_run",
+    "log_metrics log_model start_run",
     "headrace.jobs.vertex_sdk.training_jobs": "CustomPythonPackageTrainingJob CustomTrainingJob",
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}

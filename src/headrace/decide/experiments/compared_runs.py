@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.core.errors import HeadraceError
 from headrace.decide.cost.run_use import Utilisation, utilisation_in
+from headrace.decide.experiments.logged_params import logged_params
 from headrace.observe.whatif.comparison import Comparison, check_steps, compare
 from headrace.observe.whatif.tables import CachedTables
 from headrace.observe.whatif.train_steps import read_steps
-from headrace.records.reader import open_records, run_provenance
+from headrace.records.reader import Records, open_records, run_provenance
 
 if TYPE_CHECKING:
     from headrace.decide.cost.run_cost import RunCost
@@ -79,7 +80,7 @@ def compared_runs(folders: Sequence[Path]) -> list[ComparedRun]:
     Raises RecordsError: one of them has no records, or too few steps.
     """
     records = [open_records(folder) for folder in folders]
-    made_with = [run_provenance(each) for each in records]
+    made_with = [_made_with(each) for each in records]
     tables = [CachedTables(each) for each in records]
     comparisons = [
         compare(tables[0], each, made_with=(made_with[0], made))
@@ -99,6 +100,17 @@ def compared_runs(folders: Sequence[Path]) -> list[ComparedRun]:
             )
         )  # fmt: skip
     return found
+
+
+def _made_with(records: Records) -> dict[str, str]:
+    """Return what a run was made with: settings, versions, and params that its script logged.
+
+    A param of the name of a setting is `param.NAME`.
+    """
+    settings = run_provenance(records)
+    params = logged_params(records.path)
+    named = {f"param.{name}" if name in settings else name: each for name, each in params.items()}
+    return {**settings, **named}
 
 
 def _names(folders: Sequence[Path]) -> list[str]:

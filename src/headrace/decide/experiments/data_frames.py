@@ -7,12 +7,17 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from headrace.core.errors import UsageError, did_you_mean
 from headrace.core.files import write_atomically, write_text_atomically
 from headrace.decide.experiments.entry_batch import SUMMARY_TAG
-from headrace.decide.experiments.run_target import ARGUMENT_PREFIX, JOB_PREFIX, shown_uri
+from headrace.decide.experiments.run_target import (
+    ARGUMENT_PREFIX,
+    JOB_PREFIX,
+    TEXT_METRIC_PREFIX,
+    shown_uri,
+)
 from headrace.decide.experiments.spool_sender import RUN_TYPE_TAG
 from headrace.decide.experiments.stored_runs import StoredRun, stored_runs
 from headrace.decide.experiments.tracking_store import TrackingStore
@@ -20,6 +25,7 @@ from headrace.decide.experiments.tracking_store import TrackingStore
 if TYPE_CHECKING:
     import pandas as pd
 
+_Value = TypeVar("_Value")
 _FOREIGN_TYPE = "mlflow"  # of runs that others made
 OWN_METRICS = ("data_wait_share", "samples_per_s", "cost_usd", "usd_per_1k_samples")
 _SYSTEM = "system."  # the beginning of others with a column of their own
@@ -34,6 +40,7 @@ class TrackedRun:
         metrics: Numbers of which only the last counts: those that `headrace run` measured, and
             the script's, as `script.NAME` where it logged one of these; of runs that others made,
             none.
+        text_metrics: Those that are texts, by Vertex AI's functions.
         time_series: Metrics that are time series, each with its last value.
         stored_names: Their names in MLflow, where a number may have a name that was given to both.
         tags: Its tags, MLflow's own among them.
@@ -48,6 +55,7 @@ class TrackedRun:
     ended_ms: int | None
     params: dict[str, str]
     metrics: dict[str, float]
+    text_metrics: dict[str, str]
     time_series: dict[str, float]
     tags: dict[str, str]
     stored_names: dict[str, str] = field(repr=False)
@@ -68,6 +76,7 @@ class TrackedRun:
             ended_ms=run.ended_ms,
             params=_params(run.params),
             metrics=_numbers({n: v for n, v in run.metrics.items() if n in summary}),
+            text_metrics=_without_prefix(run.tags, TEXT_METRIC_PREFIX),
             time_series={name: run.metrics[each] for name, each in series.items()},
             stored_names=series,
             tags=run.tags,
@@ -100,6 +109,7 @@ class TrackedRun:
         first = (self.experiment, self.name, self.run_type, self.state)
         row: dict[str, Any] = dict(zip(FIRST_COLUMNS, first, strict=True))
         row |= {f"param.{name}": value for name, value in self.params.items()}
+        row |= {f"metric.{name}": text for name, text in self.text_metrics.items()}
         row |= {_column(name): value for name, value in self.metrics.items()}
         if include_time_series:
             series = self.time_series.items()
@@ -146,16 +156,19 @@ def _series_name(stored: str, summary: set[str]) -> str:
 
 def _numbers(stored: Mapping[str, float]) -> dict[str, float]:
     """Return numbers under the names that they were given, `headrace run`'s before all others."""
-    found = {
-        name.removeprefix(JOB_PREFIX): value
-        for name, value in stored.items()
-        if name.startswith(JOB_PREFIX)
-    }
+    found = _without_prefix(stored, JOB_PREFIX)
     for name, value in stored.items():
         if not name.startswith(JOB_PREFIX):
             given = name.removeprefix("summary/")
             found[f"script.{given}" if given in found else given] = value
     return found
+
+
+def _without_prefix(given: Mapping[str, _Value], prefix: str) -> dict[str, _Value]:
+    """Return the items whose names begin so, by the rest of their names."""
+    return {
+        name.removeprefix(prefix): value for name, value in given.items() if name.startswith(prefix)
+    }
 
 
 def _params(given: Mapping[str, str]) -> dict[str, str]:

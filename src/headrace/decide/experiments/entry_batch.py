@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from headrace.decide.experiments.sent_state import SentState
+from headrace.decide.experiments.series_steps import step_of
 from headrace.decide.experiments.spool import Entry
 from headrace.decide.experiments.tracking_store import (
     LONGEST_NAME,
@@ -91,24 +92,9 @@ class EntryBatch:
     def _add_points(self, entry: Entry) -> None:
         for given, value in entry["values"].items():
             name = self._name("series", given)
-            last = self._state.steps.get(name, -1)
-            step = self._step(name, entry, last)
-            self._state.steps[name] = max(step, last)
+            step = step_of(entry, name, self._state.steps, self._state.attempts)
             self.batch.metrics.append((name, value, entry["at_ms"], step))
             self._report_odd(name, value, f" at step {step}")
-
-    def _step(self, name: str, entry: Entry, last: int) -> int:
-        """Return the step of an entry's point, in a series with a last one."""
-        given, attempt = entry["step"], entry.get("attempt")
-        if given is None:
-            return last + 1
-        if attempt is None:
-            return given
-        known, begin = self._state.attempts.get(name, (attempt, 0))
-        if attempt != known:
-            begin = last + 1
-        self._state.attempts[name] = attempt, begin
-        return begin + given
 
     def _report_odd(self, name: str, value: float, where: str = "") -> None:
         if math.isnan(value):

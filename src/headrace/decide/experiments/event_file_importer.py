@@ -2,10 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from headrace.decide.experiments.event_file_reader import EventFile
-from headrace.decide.experiments.spool import SpoolWriter, read_spool
+from headrace.decide.experiments.spool import Entry, SpoolWriter, read_spool
+
+
+@dataclass(frozen=True, slots=True)
+class _NamedFile:
+    """An event file that a script has opened.
+
+    Attributes:
+        start: Which attempt of the run wrote it, and after how many of torchrun's restarts.
+    """
+
+    path: Path
+    start: tuple[int, int]
+    rank: int
+
+    @classmethod
+    def of(cls, entry: Entry) -> Self:
+        start = entry.get("attempt", 0), entry.get("restart", 0)
+        return cls(Path(entry["path"]), start, entry.get("rank", 0))
 
 
 class EventFileImporter:
@@ -18,34 +38,57 @@ class EventFileImporter:
         self._spool = spool
         self._writer = SpoolWriter(spool)
         self._offsets: dict[str, int] = {}
-        self._files: dict[str, EventFile] = {}
+        self._files: dict[Path, EventFile] = {}
         self._skipped: dict[str, int] = {}
-        self._named: list[str] = []
+        self._named: dict[Path, _NamedFile] = {}
+        self._prefixes: dict[Path, str] = {}  # of names, by the folder of the files
 
-    def copy(self) -> None:
-        """Log what was written since the last call; raises OSError, and what TensorBoard raises."""
-        self._look_for_files()
+    def copy(self, *, is_last: bool = False) -> None:
+        """Log what was written since the last call; raises OSError, and what TensorBoard raises.
+
+        The files of other ranks are read once rank 0 has opened one, or with the last call.
+        """
+        self._look_for_files(is_last=is_last)
         for path, file in self._files.items():
             for entry in file.read():
-                self._writer.add({**entry, "event_file": path, "events": file.count})
+                self._writer.add({**entry, "event_file": str(path), "events": file.count})
         self._writer.flush()
 
-    def _look_for_files(self) -> None:
+    def _look_for_files(self, *, is_last: bool) -> None:
         for entries, offsets in read_spool(self._spool, self._offsets):
             self._offsets = offsets
             for entry in entries:
                 if "events" in entry:
                     self._skipped[entry["event_file"]] = entry["events"]
-                elif entry["kind"] == "event_file" and entry["path"] not in self._named:
-                    self._named.append(entry["path"])
-        for path in self._named:
-            if path not in self._files and Path(path).exists():
-                skipped = self._skipped.get(path, 0)
-                self._files[path] = EventFile(Path(path), self._prefix(path), skipped)
+                elif entry["kind"] == "event_file":
+                    named = _NamedFile.of(entry)
+                    self._named.setdefault(named.path, named)
+        for named in list(self._named.values()):
+            if named.path in self._files or not named.path.exists():
+                continue
+            prefix = self._prefix(named, is_last=is_last)
+            if prefix is not None:
+                skipped = self._skipped.get(str(named.path), 0)
+                self._files[named.path] = EventFile(named.path, prefix, skipped)
 
-    def _prefix(self, path: str) -> str:
-        """Return what a file's names begin with; "" in the first folder."""
-        folder, first = Path(path).parent, Path(self._named[0]).parent
-        # `add_hparams` makes a folder that is called by the time.
-        is_of_hparams = folder.parent == first and folder.name.replace(".", "").isdecimal()
-        return "" if folder == first or is_of_hparams else f"{folder.name}/"
+    def _prefix(self, named: _NamedFile, *, is_last: bool) -> str | None:
+        """Return what a file's names begin with: "" in the first folder of each start of the job.
+
+        So a series goes on after a restart, though loggers give each start a folder of its own.
+        None where that folder is not known yet.
+        """
+        folder = named.path.parent
+        if folder not in self._prefixes:
+            first = self._first_folder(named.start, is_last=is_last)
+            if first is None:
+                return None
+            # `add_hparams` makes a folder that is called by the time.
+            is_of_hparams = folder.parent == first and folder.name.replace(".", "").isdecimal()
+            self._prefixes[folder] = "" if folder == first or is_of_hparams else f"{folder.name}/"
+        return self._prefixes[folder]
+
+    def _first_folder(self, start: tuple[int, int], *, is_last: bool) -> Path | None:
+        """Return the folder where rank 0 opened its first file; None: it has not opened one."""
+        found = [each for each in self._named.values() if each.start == start]
+        ranks = [each for each in found if each.rank == 0] or (found if is_last else [])
+        return ranks[0].path.parent if ranks else None

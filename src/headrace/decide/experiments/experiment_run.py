@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import json
 import numbers
+import os
 import pickle
 import sys
 from collections.abc import Mapping
 from datetime import datetime
 from decimal import Decimal
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from headrace.core import env
 from headrace.core.console import print_status
 from headrace.core.errors import UsageError
 from headrace.core.process.sidecar import Sidecar
-from headrace.decide.experiments.run_target import ELSEWHERE, RunTarget
+from headrace.decide.experiments.artifact_copies import copy_artifact, new_folder
+from headrace.decide.experiments.run_target import ELSEWHERE, TEXT_METRIC_PREFIX, RunTarget
 from headrace.decide.experiments.spool import RUNNING, SPOOL, Entry, SpoolWriter, now_ms
 
 SENDER = "headrace.decide.experiments.sender_process"
 _SEND_S = 60.0  # for MLflow's import and a slow server
 _END_S = 60.0
-_MODELS_FOLDER = "models"
+_MODELS_FOLDER = PurePosixPath("models")
 _NAMES, _VALUES = {str}, {float}  # the types that most calls have
 _NUMBERS = {float, int, bool}
 _MOST_CHECKED = 64  # sets of names; a script logs a few again and again
@@ -37,6 +39,7 @@ class LoggedRun:
         name: What it is called.
         sends: Whether this process has the run's spool sent to MLflow; a job's launcher does so
             for all of its ranks.
+        experiment: That it is a run of.
         tracked: Whether it goes to MLflow at all; otherwise what is logged is checked and dropped.
         sends_files: Whether artifacts can be read where the spool is sent from.
 
@@ -48,10 +51,10 @@ class LoggedRun:
     """
 
     def __init__(
-        self, folder: Path, name: str, *, sends: bool, tracked: bool = True,
+        self, folder: Path, name: str, *, sends: bool, experiment: str = "", tracked: bool = True,
         sends_files: bool = True,
     ) -> None:  # fmt: skip
-        self.name = name
+        self.name, self.experiment = name, experiment
         self.folder = folder
         self.is_of_job = not sends
         self.writer = SpoolWriter(folder / SPOOL) if tracked else None
@@ -72,6 +75,11 @@ class LoggedRun:
         """Log numbers that describe the run; a later value replaces an earlier one."""
         values = _numbers(metrics)
         self._add({"kind": "summary", "at_ms": now_ms(), "values": values})
+
+    def log_text_metrics(self, metrics: Mapping[str, str]) -> None:
+        """Log texts that describe the run; a later one replaces an earlier one."""
+        values = {f"{TEXT_METRIC_PREFIX}{_checked_name(n)}": text for n, text in metrics.items()}
+        self._add({"kind": "tags", "at_ms": now_ms(), "values": values})
 
     def log_time_series_metrics(
         self, metrics: Mapping[str, Any], step: int | None = None, wall_time: Any = None
@@ -96,18 +104,29 @@ class LoggedRun:
         self.checked_names.add(self.last_names)
 
     def log_artifact(self, path: str | Path, folder: str = "") -> None:
-        """Log a file, or a folder with all in it; it is read within seconds, or as the run ends.
+        """Log a file, or a folder with all in it, as it is now.
 
         Raises UsageError: it is not there.
         """
-        found = Path(path).expanduser().absolute()
+        found = Path(os.path.abspath(Path(path).expanduser()))  # noqa: PTH100 - without ..
         if not found.exists():
             raise UsageError(f"log_artifact: {found} does not exist.")
         if not self._sends_files:
             print_status(f"{found} is on another machine than the run, and is not logged")
             return
-        entry: Entry = {"kind": "artifact", "at_ms": now_ms(), "path": str(found)}
-        self._add({**entry, "folder": str(folder)})
+        if self.writer is None:
+            return
+        try:
+            found = copy_artifact(self.writer.folder, found)
+        except OSError as error:  # such as a full disk
+            print_status(
+                f"{found} cannot be copied to {self.writer.folder}, and is logged as it is when "
+                f"it is sent: {error}"
+            )
+        self._add_artifact(found, str(folder))
+
+    def _add_artifact(self, path: Path, folder: str) -> None:
+        self._add({"kind": "artifact", "at_ms": now_ms(), "path": str(path), "folder": folder})
 
     def log_model(self, model: Any, name: str = "model") -> None:
         """Log a model as an artifact, by torch.save: of a module its state_dict.
@@ -118,19 +137,26 @@ class LoggedRun:
         if not self._sends_files:
             print_status(f"model {name} is on another machine than the run, and is not logged")
             return
+        place = PurePosixPath(_checked_name(name))
+        if place.is_absolute() or ".." in place.parts or not place.name:
+            raise UsageError(f"log_model: {name!r} names no place below {_MODELS_FOLDER}/.")
         torch = sys.modules.get("torch")  # of the script that has the model
-        suffix = "pkl" if torch is None else "pt"
-        file = self.folder / _MODELS_FOLDER / f"{_checked_name(name)}.{suffix}"
-        file.parent.mkdir(parents=True, exist_ok=True)
         state = model.state_dict() if hasattr(model, "state_dict") else model
+        if self.writer is None:
+            return
         try:
-            if torch is None:
-                file.write_bytes(pickle.dumps(state))
-            else:
-                torch.save(state, file)
+            with new_folder(self.writer.folder) as new:
+                file = new / f"{place.name}.{'pkl' if torch is None else 'pt'}"
+                if torch is None:
+                    file.write_bytes(pickle.dumps(state))
+                else:
+                    torch.save(state, file)
         except (AttributeError, TypeError, pickle.PicklingError) as error:
             raise UsageError(f"log_model: {name} cannot be saved: {error}") from error
-        self.log_artifact(file, _MODELS_FOLDER)
+        except (OSError, RuntimeError) as error:  # such as a full disk, by torch
+            print_status(f"model {name} is not logged: {self.writer.folder}: {error}")
+            return
+        self._add_artifact(file, str(_MODELS_FOLDER / place.parent))
 
     def _add(self, entry: Entry) -> None:
         if self.writer is not None:
@@ -175,7 +201,10 @@ def job_run() -> LoggedRun | None:
         print_status("the job is not tracked: what the script logs is dropped")
         return LoggedRun(folder, folder.name, sends=False, tracked=False)
     is_elsewhere = target.tracking_uri == ELSEWHERE
-    return LoggedRun(folder, target.run_name, sends=False, sends_files=not is_elsewhere)
+    return LoggedRun(
+        folder, target.run_name, sends=False, experiment=target.experiment,
+        sends_files=not is_elsewhere,
+    )  # fmt: skip
 
 
 def _job_folder() -> Path | None:

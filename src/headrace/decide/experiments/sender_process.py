@@ -52,11 +52,11 @@ class _Sender:
     def works(self) -> bool:
         return not self._fault
 
-    def send(self) -> bool:
-        """Send what is new; return whether all of it was sent."""
+    def send(self, *, is_last: bool = False) -> bool:
+        """Send what is new, or with `is_last` all; return whether all of it was sent."""
         if self._importer is not None:
             try:
-                self._importer.copy()
+                self._importer.copy(is_last=is_last)
             except Exception as error:  # noqa: BLE001 - files of others, read by code of others
                 self._importer = None
                 print_status(f"what the script writes for TensorBoard is not tracked: {error}")
@@ -125,7 +125,7 @@ def main(parent: SidecarParent) -> int:
             parent.send({"sent": sender.send(), "run_id": sender.run_id})
         is_sent = sender.send()
         pause_s = _EVERY_S if is_sent else min(2 * pause_s + 1, _LONGEST_PAUSE_S)
-    if not sender.send():
+    if not sender.send(is_last=True):
         return UNSENT
     sender.end_as_killed()
     return 0
@@ -156,7 +156,7 @@ def _note_git_state(spool: Path) -> None:
 
 def _sends_the_rest(sender: _Sender) -> bool:
     deadline = time.monotonic() + (_LAST_TRIES_S if sender.works else 1.0)
-    while not sender.send():
+    while not sender.send(is_last=True):
         if time.monotonic() > deadline:
             return False
         time.sleep(_EVERY_S)

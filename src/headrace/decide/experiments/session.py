@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import time
 import uuid
 from collections.abc import Mapping
@@ -56,6 +57,8 @@ class _Session:
     run: LoggedRun | None = None
     is_chosen: bool = False  # whether the script started that run itself
     autologs: bool = False
+    first_name: str = ""  # that the script gave the run of its job
+    is_second_reported: bool = False
     failure_watch: ScriptFailureWatch | None = (
         None  # from the first run on that is the script's own
     )
@@ -75,6 +78,7 @@ class NamedRun:
     """
 
     name: str
+    experiment: str | None = None  # None: whichever the run under way is of
 
     def log_params(self, params: Mapping[str, float | int | str]) -> None:
         """Log parameters, which cannot change."""
@@ -104,6 +108,11 @@ class NamedRun:
             raise UsageError(
                 f"Run {self.name!r} is not under way, but {run.name!r}: end that one, and go on "
                 f"with it by start_run({self.name!r}, resume=True)."
+            )
+        if self.experiment not in {None, run.experiment}:
+            raise UsageError(
+                f"Run {self.name!r} of experiment {self.experiment!r} is not under way, but that "
+                f"of {run.experiment!r}: end that one first."
             )
         return run
 
@@ -142,15 +151,18 @@ def init(
 def start_run(name: str, resume: bool = False) -> RunContext:  # noqa: FBT001, FBT002 - Vertex's signature
     """Start a run, or with `resume` go on with the one of that name, and log to it from now on.
 
-    A run that autologging has started ends then. Raises UsageError: the name is taken or is none,
-    or another run that the script has started is under way.
+    A run that autologging has started ends then. In a job all runs of its script are the job's.
+    Raises UsageError: the name is taken in the experiment or is none, or another run that the
+    script has started is under way.
     """
     if _SESSION.run is not None and _SESSION.is_chosen:
         raise UsageError(f"Run {_SESSION.run.name!r} is under way: call end_run() first.")
     if _SESSION.run is not None and not _SESSION.run.is_of_job:
         _end(FINISHED)
     _SESSION.run = _SESSION.run or job_run()
-    if _SESSION.run is None:
+    if _SESSION.run is not None:
+        _report_second_run(_SESSION.run, name)
+    else:
         _SESSION.run = _new_run(name, resume=resume)
         _SESSION.failure_watch = _SESSION.failure_watch or ScriptFailureWatch()
         atexit.register(_end_at_exit, os.getpid(), _SESSION.run)
@@ -158,6 +170,18 @@ def start_run(name: str, resume: bool = False) -> RunContext:  # noqa: FBT001, F
     if _SESSION.autologs:
         autolog()
     return RunContext(_SESSION.run.name)
+
+
+def _report_second_run(job: LoggedRun, name: str) -> None:
+    """Say that a job's script starts runs of several names, which are one: the job's."""
+    first = _SESSION.first_name = _SESSION.first_name or name
+    if name != first and not _SESSION.is_second_reported:
+        _SESSION.is_second_reported = True
+        print_status(
+            f"run {name!r} and those after it are logged to the job's run {job.name!r}, as "
+            f"{first!r} was: run the script without `headrace run` to have one each, or start a "
+            "job for each (headrace sweep)"
+        )
 
 
 def is_under_way() -> bool:
@@ -177,7 +201,11 @@ def _new_run(name: str, *, resume: bool) -> LoggedRun:
         raise UsageError(f"Run {name!r}: a run's name is a plain folder name, such as 'base-2'.")
     folder = runs_folder().absolute() / name
     target = _target_of(name, folder)
-    if target is not None and not resume:
+    if target is not None and target.experiment != _SESSION.experiment_name:
+        # A name is one run of each experiment: that of another one keeps the plain folder.
+        folder = folder.with_name(f"{_folder_name(_SESSION.experiment_name)}.{name}")
+        target = _target_of(name, folder)
+    if target is not None and not (resume and target.experiment == _SESSION.experiment_name):
         raise UsageError(
             f"There is a run {name!r} already, in experiment {target.experiment!r} ({folder}). "
             "Choose another name, or go on with it: start_run(name, resume=True)."
@@ -199,9 +227,12 @@ def _new_run(name: str, *, resume: bool) -> LoggedRun:
             tensorboard=_SESSION.tensorboard,
         )
         _write_target(target, folder)
-    elif target.experiment != _SESSION.experiment_name:
-        print_status(f"run {name} goes on in experiment {target.experiment!r}, where it began")
-    return LoggedRun(folder, name, sends=True)
+    return LoggedRun(folder, name, sends=True, experiment=target.experiment)
+
+
+def _folder_name(experiment: str) -> str:
+    """Return an experiment's name as the beginning of a folder's."""
+    return re.sub(r"[^\w.-]+", "_", experiment).lstrip(".") or "_"
 
 
 def _target_of(name: str, folder: Path) -> RunTarget | None:
@@ -276,6 +307,11 @@ def log_params(params: Mapping[str, float | int | str]) -> None:
 def log_metrics(metrics: Mapping[str, float]) -> None:
     """Log numbers that describe the run; a later value replaces an earlier one."""
     _current().log_metrics(metrics)
+
+
+def log_text_metrics(metrics: Mapping[str, str]) -> None:
+    """Log texts that describe the run; see `LoggedRun.log_text_metrics`."""
+    _current().log_text_metrics(metrics)
 
 
 def log_time_series_metrics(
@@ -364,12 +400,10 @@ class ExperimentRun(NamedRun):
 
         if _SESSION.run is not None:
             _SESSION.run.flush()
+        self.name, self.experiment = run_name, experiment or _SESSION.experiment_name
         self._run = TrackedRun.named(
-            uri_of(runs_folder(), _SESSION.tracking_uri),
-            experiment or _SESSION.experiment_name,
-            run_name,
+            uri_of(runs_folder(), _SESSION.tracking_uri), self.experiment, run_name
         )
-        self.name = run_name
 
     @property
     def state(self) -> str:

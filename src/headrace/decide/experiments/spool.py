@@ -49,7 +49,9 @@ class Entry(TypedDict, total=False):
         values: By name: texts of params and tags, numbers of metrics and of a summary.
         step: Of metrics; None: one more than the last step of each.
         attempt: Of metrics whose steps begin at 0 with each attempt: those of one attempt go on
-            after the last step of the one before.
+            after the last step of the one before. Of an event file, the one that wrote it.
+        rank: Of the process that wrote an event file.
+        restart: How often torchrun had restarted that, in its attempt.
         path: An artifact, a file or a folder; or an event file, which the script goes on writing.
         folder: Where it goes among the run's artifacts; "": at the top.
         event_file: The event file that an entry was read from.
@@ -62,6 +64,8 @@ class Entry(TypedDict, total=False):
     values: Mapping[str, Any]
     step: int | None
     attempt: int
+    rank: int
+    restart: int
     path: str
     folder: str
     event_file: str
@@ -205,6 +209,11 @@ def _begin_again() -> None:
 os.register_at_fork(after_in_child=_begin_again)
 
 
+def spool_files(folder: Path) -> list[Path]:
+    """Return the files of a spool, the oldest first."""
+    return sorted(folder.glob(f"*{_SUFFIX}"))
+
+
 def read_spool(
     folder: Path, offsets: Mapping[str, int], most_bytes: int = 1 << 20
 ) -> Iterator[tuple[list[Entry], dict[str, int]]]:
@@ -213,7 +222,7 @@ def read_spool(
     Offsets are by file; an unfinished last line is left for later. Raises OSError.
     """
     offsets = dict(offsets)
-    for path in sorted(folder.glob(f"*{_SUFFIX}")):
+    for path in spool_files(folder):
         with path.open("rb") as file:
             file.seek(offsets.get(path.name, 0))
             while lines := file.readlines(most_bytes):

@@ -13,10 +13,11 @@ from pathlib import Path
 from headrace.core.console import print_status
 from headrace.core.errors import HeadraceError
 from headrace.core.file_lock import lock_within, open_lock_file
+from headrace.decide.experiments.artifact_copies import discard_copy
 from headrace.decide.experiments.entry_batch import EntryBatch
 from headrace.decide.experiments.run_target import TARGET_FILE, RunTarget
 from headrace.decide.experiments.sent_state import SentState
-from headrace.decide.experiments.spool import RUNNING, Entry, read_spool
+from headrace.decide.experiments.spool import RUNNING, Entry, read_spool, spool_files
 from headrace.decide.experiments.tracking_store import (
     Batch,
     StoreRefusalError,
@@ -69,7 +70,7 @@ class SpoolSender:
     @property
     def is_complete(self) -> bool:
         """Whether MLflow has all of the spool."""
-        sizes = {path.name: path.stat().st_size for path in self._spool.glob("*.jsonl")}
+        sizes = {path.name: path.stat().st_size for path in spool_files(self._spool)}
         offsets = self._sent.offsets
         is_sent = all(size <= offsets.get(name, 0) for name, size in sizes.items())
         is_status_sent = self._sent.sent_status == self._sent.status
@@ -172,20 +173,25 @@ class SpoolSender:
         """Log artifacts; those of which the store cannot have one now are tried again later."""
         fault: StoreUnavailableError | None = None
         left: list[tuple[str, str]] = []
+        done: list[Path] = []
         for path, folder in self._sent.artifacts:
             if not Path(path).exists():
                 self._report(f"artifact {path} is no longer there, and is not logged")
                 continue
             try:
                 store.log_artifact(self._sent.run_id, Path(path), folder)
-            except StoreRefusalError as error:
-                self._report(f"artifact {path}: {error}")
             except StoreUnavailableError as error:
                 left.append((path, folder))
                 fault = StoreUnavailableError(f"artifact {path}: {error}")
+                continue
+            except StoreRefusalError as error:
+                self._report(f"artifact {path}: {error}")
+            done.append(Path(path))
         if left != self._sent.artifacts:
             self._sent.artifacts = left
             self._sent.write(self._spool)
+        for each in done:  # only now: after kill -9 they are logged again
+            discard_copy(self._spool, each)
         if fault is not None:
             raise fault
 

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headrace.decide.experiments.series_steps import step_of
 from headrace.decide.experiments.spool import RUNNING, Entry, read_spool
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class TensorBoardLog:
         self._writer = EventFileWriter(str(folder), _MOST_QUEUED, _FLUSH_S, _SUFFIX)
         self._offsets: dict[str, int] = {}
         self._steps: dict[str, int] = {}
+        self._attempts: dict[str, tuple[int, int]] = {}
         self._kinds: dict[str, str] = {}  # by name: of what had it first, a series or a number
         self._params: dict[str, str] = {}
         self._written_params: dict[str, str] = {}
@@ -85,7 +87,7 @@ class TensorBoardLog:
                 for name, number in entry["values"].items():
                     tag = self._tag("series" if is_series else "summary", name)
                     value = Summary.Value(tag=tag, simple_value=number)
-                    step = self._step(name, entry["step"]) if is_series else 0
+                    step = step_of(entry, name, self._steps, self._attempts) if is_series else 0
                     self._write(Summary(value=[value]), at_s, step)
             elif entry["kind"] == "params":
                 for name, text in entry["values"].items():
@@ -96,11 +98,6 @@ class TensorBoardLog:
     def _tag(self, kind: str, name: str) -> str:
         """Return the name of a curve, as MLflow has it: a number is no point of a series."""
         return name if self._kinds.setdefault(name, kind) == kind else f"{kind}/{name}"
-
-    def _step(self, name: str, given: int | None) -> int:
-        step = self._steps.get(name, -1) + 1 if given is None else given
-        self._steps[name] = max(step, self._steps.get(name, 0))
-        return step
 
     def _write_params(self) -> None:
         from tensorboard.plugins.hparams.summary_v2 import hparams_pb

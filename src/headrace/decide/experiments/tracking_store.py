@@ -11,7 +11,7 @@ import os
 import shutil
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +32,7 @@ LONGEST_PARAM, LONGEST_NAME, LONGEST_TAG = 6000, 250, 5000
 """Characters of a param's value, of the name of a param or metric, and of a tag, as MLflow limits
 them; its newer servers take longer tags."""
 _CREATE_S = 60.0  # for another process to create the tables
+_READ_S = 5.0  # for another program that has the database for itself
 _DEFAULTS = {
     env.MLFLOW_TIMEOUT: "10",
     env.MLFLOW_RETRIES: "1",
@@ -80,6 +81,7 @@ class TrackingStore:
         if has_process:
             env.change(_unset_defaults())
         with self._errors(), _database_locked(uri):
+            _read_database(uri)
             self._client = _open(uri)
 
     def experiment_id(self, name: str) -> str:
@@ -222,6 +224,17 @@ class TrackingStore:
 
 def _unset_defaults() -> dict[str, str | None]:
     return {each.name: value for each, value in _DEFAULTS.items() if not each.get()}
+
+
+def _read_database(uri: str) -> None:
+    """Read a SQLite database, if there is one; raises sqlite3.Error.
+
+    MLflow tries again and again, for most of a minute.
+    """
+    file = database_file(uri)
+    if file is not None and file.exists():
+        with closing(sqlite3.connect(file, timeout=_READ_S)) as database:
+            database.execute("SELECT COUNT(*) FROM sqlite_master")
 
 
 def _open(uri: str) -> MlflowClient:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -14,7 +15,10 @@ from headrace.jobs.vertex_sdk.settings import SETTINGS, name_of, report_ignored
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Experiment", "ExperimentRun", "Tensorboard", "end_run", "log_model", "start_run"]
+__all__ = [
+    "Experiment", "ExperimentRun", "Tensorboard", "end_run", "log_metrics", "log_model",
+    "start_run",
+]  # fmt: skip
 
 _STATUS = {
     ExecutionState.COMPLETE: "FINISHED",
@@ -43,6 +47,23 @@ def end_run(state: ExecutionState = ExecutionState.COMPLETE) -> None:
     session.end_run(_STATUS[state])
 
 
+def log_metrics(metrics: Mapping[str, float | str]) -> None:
+    """Log numbers and texts that describe the run; later ones replace earlier ones."""
+    numbers, texts = _numbers_and_texts(metrics)
+    if numbers or not texts:
+        session.log_metrics(numbers)
+    if texts:
+        session.log_text_metrics(texts)
+
+
+def _numbers_and_texts(metrics: Any) -> tuple[Any, dict[str, str]]:
+    """Return what is logged as numbers, which is checked then, and what as texts."""
+    if not isinstance(metrics, Mapping):
+        return metrics, {}
+    texts = {name: each for name, each in metrics.items() if isinstance(each, str)}
+    return {n: each for n, each in metrics.items() if not isinstance(each, str)}, texts
+
+
 def log_model(model: Any, artifact_id: str | None = None, **ignored: Any) -> None:
     """Log a model as the artifact models/ARTIFACT_ID; see experiments.log_model."""
     report_ignored("log_model", **ignored)
@@ -51,6 +72,11 @@ def log_model(model: Any, artifact_id: str | None = None, **ignored: Any) -> Non
 
 class _VertexRun(session.NamedRun):
     """What can be called of a run, as by the SDK."""
+
+    def log_metrics(self, metrics: Mapping[str, float | str]) -> None:
+        """Log numbers and texts that describe the run; later ones replace earlier ones."""
+        self._logged()
+        log_metrics(metrics)
 
     def log_model(self, model: Any, artifact_id: str | None = None, **ignored: Any) -> None:  # type: ignore[override]
         """Log a model as the artifact models/ARTIFACT_ID."""
@@ -72,6 +98,10 @@ class VertexExperimentRun(_VertexRun, session.ExperimentRun):
 
     def __init__(self, run_name: str, experiment: object = None, **_: Any) -> None:
         super().__init__(run_name, None if experiment is None else name_of(experiment))
+
+    def get_metrics(self) -> dict[str, float | str]:  # type: ignore[override]
+        """Return the numbers and texts that describe it; not its time series."""
+        return {**self._run.text_metrics, **super().get_metrics()}
 
 
 ExperimentRun = VertexExperimentRun
