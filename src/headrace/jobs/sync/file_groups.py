@@ -23,7 +23,7 @@ import re
 import stat
 import time
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
@@ -33,35 +33,26 @@ from headrace.core.files import is_temporary, open_regular_file
 from headrace.jobs.sync.remote_copy import is_outside_folder
 
 _ZIP = b"PK\x03\x04"
-_ARCHIVES = {
-    ".bin", ".ckpt", ".distcp", ".keras", ".mar", ".model", ".npz", ".pickle", ".pkl", ".pt",
-    ".pth", ".ptl", ".tar", ".tmp", ".zip",
-}  # fmt: skip
-"""Suffixes of zip archives, as `torch.save` and others write them."""
-_SPLIT_PART = re.compile(r"(aa+|(?<!\d)00+|part[-_]?\d+)$")  # the first of them, without a suffix
+_SPLIT_PART = re.compile(
+    r"^x(aa+|00+)$|[._-]aa+$|\.\w+\.00+1?$|\.z01$|part[-_.]?(aa+|0*[01])(\.\w+)?$"
+)
+"""Names of the first part of an archive that was split, whose end is in another."""
 _LONGEST_HEADER = 100_000_000  # the limit of safetensors itself
 
 
 def is_truncated(path: Path, name: str = "") -> bool:
     """Whether a file is known to be incomplete; False for unknown formats.
 
-    Its name says what it should be: the parts of an archive that was split are whole as they are.
-    `name` is that of a link to it. Raises OSError (it cannot be read).
+    The parts of an archive that was split, by their names, are whole as they are. `name` is that of
+    a link to it. Raises OSError (it cannot be read).
     """
     called = PurePath(name or path)
     with open(open_regular_file(path), "rb") as file:  # noqa: PTH123 - a descriptor
         if called.suffix == ".safetensors":
             return _is_truncated_safetensors(file)
-        if not _is_archive_name(called):
+        if _SPLIT_PART.search(called.name):
             return False
         return file.read(len(_ZIP)) == _ZIP and not zipfile.is_zipfile(file)
-
-
-def _is_archive_name(name: PurePath) -> bool:
-    """Whether a name may be that of a whole archive: not each script gives files a suffix."""
-    if name.suffix:
-        return name.suffix.lower() in _ARCHIVES
-    return _SPLIT_PART.search(name.name) is None
 
 
 def _is_truncated_safetensors(file: BinaryIO) -> bool:
@@ -354,6 +345,40 @@ class FolderScan:
         if (name, why) not in self._reported:
             self._reported.add((name, why))
             self._report(f"{self._folder / name}: {why}")
+
+
+def ready_groups(groups: Mapping[str, FileGroup], listed: Collection[str]) -> set[str]:
+    """Return the complete groups that were written before all those that are still settling.
+
+    Of a folder whose checkpoints are overwritten, as in `last/`, a file of `listed` waits for the
+    others of it that are listed, so that no copy has the new model beside the old optimizer.
+    """
+    settling_s = [group.changed_s for group in groups.values() if group.is_settling]
+    before_s = min(settling_s, default=float("inf"))
+    rewritten = {
+        PurePath(key).parent
+        for key, group in groups.items()
+        if key in listed and not group.is_complete and not _is_cut_short(group) and _is_state(key)
+    }
+    return {
+        key
+        for key, group in groups.items()
+        if group.is_complete
+        and group.changed_s < before_s
+        and not (key in listed and _is_state(key) and PurePath(key).parent in rewritten)
+    }
+
+
+def _is_cut_short(group: FileGroup) -> bool:
+    return CUT_SHORT in group.problems.values()
+
+
+_STATE_SUFFIXES = {".bin", ".ckpt", ".npz", ".pkl", ".pt", ".pth", ".safetensors"}
+
+
+def _is_state(name: str) -> bool:
+    """Whether a file has a part of a training's state, rather than its log."""
+    return PurePath(name).suffix.lower() in _STATE_SUFFIXES
 
 
 def group_of(name: str) -> str:

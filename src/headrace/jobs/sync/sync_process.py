@@ -37,6 +37,7 @@ from headrace.jobs.sync.file_groups import (
     FileState,
     FolderScan,
     group_of,
+    ready_groups,
 )
 from headrace.jobs.sync.remote_copy import (
     FencedError,
@@ -148,10 +149,10 @@ class FolderSync:
         except (FileNotFoundError, NotADirectoryError) as error:
             raise self._folder_is_gone() from error
         groups = self._without_foreign_files(present)
-        ready = _ready_groups(groups)
+        before = self._manifests[-1].files
+        ready = ready_groups(groups, () if at_the_end else before.keys())
         files: dict[str, SyncedFile] = {}
         uploaded, waiting = 0, set(groups) - ready
-        before = self._manifests[-1].files
         for key in sorted(ready, key=lambda each: groups[each].changed_s):
             fresh = self._uploaded(groups[key])
             if fresh is None:
@@ -351,15 +352,6 @@ class FolderSync:
 
 def _changed_since(before: Mapping[str, FileState], group: FileGroup) -> dict[str, FileState]:
     return {name: state for name, state in group.files.items() if before.get(name) != state}
-
-
-def _ready_groups(groups: Mapping[str, FileGroup]) -> set[str]:
-    """Return the complete groups that were written before all those that are still settling."""
-    settling_s = [group.changed_s for group in groups.values() if group.is_settling]
-    before_s = min(settling_s, default=float("inf"))
-    return {
-        key for key, group in groups.items() if group.is_complete and group.changed_s < before_s
-    }
 
 
 _STORE_RETRY_S = 60.0
