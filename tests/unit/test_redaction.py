@@ -93,9 +93,10 @@ def test_all_values_of_an_option_for_a_user_and_a_password_are_hidden(option: st
     words = [option, "alice", "s3cr3t-Pa55", "--lr", "1", "data/"]
     assert redact(words) == (option, HIDDEN, HIDDEN, "--lr", "1", "data/")
     assert redact([option, "alice", "-s3cr3t!", "data/"]) == (option, *[HIDDEN] * 3)
-    shown = f"t.py {option} *** *** --lr 1 data/"
-    assert redact_text(f"t.py {' '.join(words)}") == shown
-    assert redact(["bash", "-c", f"t.py {' '.join(words)}"])[2] == shown
+    for program in ("t.py", "bash train.sh", "./launch.sh", "push", "sudo"):
+        shown = f"{program} {option} *** *** --lr 1 data/"
+        assert redact_text(f"{program} {' '.join(words)}") == shown
+        assert redact(["bash", "-c", f"{program} {' '.join(words)}"])[2] == shown
     once = json.dumps([option, "alice", "s3cr3t 'Pa55"])
     for text in (once, json.dumps({"request": once}), f"t.py {option} 'alice' 's3cr3t Pa55'"):
         assert "s3cr3t" not in redact_text(text)
