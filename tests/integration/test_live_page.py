@@ -281,8 +281,15 @@ def test_a_running_job_is_seen_switched_and_stopped(
         expect(page.locator("#controls")).to_contain_text("Recording is paused")
         server.change("/runs/going/switch", {"recording": True})
         expect(page.locator("#logs")).to_contain_text("the first line")
+        copy = folder / "runs" / "going-copy"
+        copy.mkdir()
+        shutil.copy(folder / "runs" / "going" / "run.json", copy)
+        refused = server.change("/runs/going-copy/stop").json["error"]
+        assert refused == "going-copy is not running on this host: there is nothing to stop."
+        shutil.rmtree(copy)
         page.get_by_role("button", name="Stop the run").click()
         dialog = page.get_by_role("dialog")
+        expect(dialog).to_contain_text("Stop going?")
         dialog.get_by_role("button", name="Cancel").click()
         expect(dialog).to_have_count(0)
         assert job.poll() is None
@@ -386,7 +393,7 @@ def test_the_page_goes_on_with_another_server_in_the_place_of_one_that_is_gone(
             second.process.wait(60)
             shutil.rmtree(folder / "state")
         with live_server(folder, "--port", port):
-            expect(page.locator("#banner")).to_contain_text("The token is wrong", timeout=60_000)
+            expect(page.locator("#banner")).to_contain_text("The token is missing", timeout=60_000)
             expect(page.locator("#banner")).not_to_contain_text("Trying again")
             expect(page.locator("#verdict h2")).to_be_visible()
 
@@ -403,3 +410,48 @@ def test_no_page_scrolls_sideways(browser: Browser, server: LiveServer, scheme: 
         wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
         assert wide <= 0, path
     page.close()
+
+
+def test_the_output_follows_what_is_written_while_nothing_is_recorded(
+    page: Page, folder: Path, server: LiveServer
+):
+    run = folder / "runs" / "printing"
+    shutil.copytree(folder / "runs" / "base", run)
+    open_run_page(page, server, "printing")
+    expect(page.locator("#logs")).to_contain_text("the first line")
+    with (run / "logs" / "attempt-1" / "rank-0.stdout").open("a") as log:
+        log.write("\x1b[31mthe last line\x1b[0m\n")
+    expect(page.locator("#logs")).to_contain_text("the last line")
+    assert "[31m" not in page.locator("#logs").inner_text()
+    newer = run / "logs" / "attempt-2" / "rank-0.stdout"
+    newer.parent.mkdir()
+    newer.write_text("of the second attempt\n")  # which nobody chose
+    expect(page.locator("#logs")).to_contain_text("of the second attempt")
+    page.get_by_label("Log", exact=True).select_option("attempt-1/rank-0.stdout")
+    expect(page.locator("#logs")).to_contain_text("the last line")
+    newer.write_text("of the second attempt\nmore of it\n")
+    page.wait_for_event("request", lambda request: request.url.endswith("/logs"))
+    expect(page.locator("#logs")).to_contain_text("the last line")
+    shutil.rmtree(run)
+
+
+def test_a_page_that_was_opened_in_the_background_holds_no_connection_until_it_is_seen(
+    page: Page, server: LiveServer
+):
+    visit(page, server)
+    page.add_init_script(
+        "let hidden = true; Object.defineProperty(document, 'hidden', { get: () => hidden });"
+        "addEventListener('shown', () => { hidden = false; });"
+    )
+    streams: list[str] = []
+    page.on("request", lambda request: streams.append(request.url) if "/events" in request.url
+            else None)  # fmt: skip
+    page.goto(f"{server.origin}/runs/base")
+    expect(page.locator("#logs")).to_contain_text("the first line")
+    assert streams == []
+    with page.expect_request("**/runs/base/events"):
+        page.evaluate(
+            "dispatchEvent(new Event('shown'));"
+            "document.dispatchEvent(new Event('visibilitychange'))"
+        )
+    expect(page.locator("#verdict h2")).to_have_text("Verdict")

@@ -390,6 +390,24 @@ def test_logs_are_listed_searched_and_cut(server: LiveServer):
     assert server.ask("/runs/base/logs/attempt-1/rank-0.stdout?query=none").json["lines"] == []
 
 
+def test_long_lines_are_cut_around_what_is_searched_and_colours_left_out(
+    folder: Path, server: LiveServer
+):
+    log = folder / "runs" / "base" / "logs" / "attempt-1" / "wide.log"
+    link = "\x1b]8;;http://h\x1b\\linked\x1b]8;;\x07"
+    log.write_text(f"\x1b[1;31mer\x1b[0mror\x1b[K {link}\n{'a' * 9000}needle{'b' * 9000}\n")
+    read = f"/runs/base/logs/attempt-1/{log.name}"
+    first, second = server.ask(read).json["lines"]
+    assert first == "error linked"
+    assert second == f"{'a' * 2000} ... [16,006 characters]"
+    assert server.ask(f"{read}?query=ERROR").json["lines"] == ["error linked"]
+    (found,) = server.ask(f"{read}?query=needle").json["lines"]
+    assert found.startswith("[8,000 characters] ... aaa")
+    assert "needle" in found
+    assert found.endswith("bbb ... [8,006 characters]")
+    log.unlink()
+
+
 def test_of_a_long_log_it_is_said_how_much_was_searched(folder: Path, server: LiveServer):
     log = folder / "runs" / "base" / "logs" / "attempt-1" / "long.log"
     log.write_text("needle\n" + "hay\n" * 1_500_000)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +14,13 @@ from pathlib import Path
 import pytest
 
 from headrace.core.errors import UsageError
-from headrace.records.run_folder import RunFolder, open_run_folder
+from headrace.records.run_folder import (
+    RunFolder,
+    open_run_folder,
+    process_identity,
+    running_launcher,
+    running_pid,
+)
 from jobs import DEADLINE_S, attempts_of, pids_in, started
 from jobs_here import run_job, run_verb
 
@@ -107,6 +114,40 @@ def test_a_lock_names_a_launcher_on_another_host_and_a_pid_of_it_means_nothing(
     assert attempts_of(tmp_path / "r")[0]["ended_s"] is None
 
 
+def test_a_copy_of_a_running_jobs_folder_runs_nothing(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDS, "r"], cwd=tmp_path, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    ) as job:  # fmt: skip
+        assert job.stdout is not None
+        assert job.stdout.readline() == "began 1\n"
+        original, copy, moved = (tmp_path.resolve() / name for name in ("r", "copy", "moved"))
+        shutil.copytree(original, copy)
+        assert launcher_of(original) == job.pid
+        assert launcher_of(copy) is None
+        RunFolder(copy).check_free()
+        original.rename(moved)  # which is the folder itself
+        assert launcher_of(moved) == job.pid
+        with pytest.raises(UsageError, match=f"led by process {job.pid}"):
+            RunFolder(moved).check_free()
+        job.communicate()
+
+
+def launcher_of(folder: Path) -> int | None:
+    return running_launcher(folder, RunFolder(folder).attempts()[-1].launcher)
+
+
+def test_a_launcher_is_known_though_the_clock_was_set(tmp_path: Path) -> None:
+    """The time of day at which a process began is its time since boot and the clock's of boot."""
+    identity = process_identity(os.getpid())
+    assert running_pid({**identity, "began_s": identity["began_s"] - 3600.0}) == os.getpid()
+    assert running_pid({**identity, "began_ticks": identity["began_ticks"] - 1}) is None
+    assert running_pid({**identity, "boot": "another"}) is None
+    older = {name: identity[name] for name in ("host", "pid", "began_s")}
+    assert running_pid(older) == os.getpid()
+    assert running_pid({**older, "began_s": identity["began_s"] - 3600.0}) is None
+
+
 def test_another_process_of_the_same_number_is_not_the_launcher(tmp_path: Path) -> None:
     folder = open_run_folder(run_dir=str(tmp_path / "r"), name=None, script="t.py")
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as stranger:
@@ -116,6 +157,7 @@ def test_another_process_of_the_same_number_is_not_the_launcher(tmp_path: Path) 
         file = tmp_path / "r" / "run.json"
         content = json.loads(file.read_text())
         content["attempts"][0]["launcher"]["began_s"] -= 100.0
+        content["attempts"][0]["launcher"]["began_ticks"] -= 10_000
         file.write_text(json.dumps(content))
         folder.check_free()
         assert stranger.poll() is None

@@ -37,7 +37,7 @@ def runs() -> Iterator[Path]:
 
 def listed(runs: Path) -> str:
     """Return the list of runs as the live page's server answers with it."""
-    access = Access(token="token", port=80, names=frozenset(), local=True)
+    access = Access(token="token", names=frozenset(), local=True)
     actions = RunActions(stop=str, resume=str)
     app = live_app(RunFolders(runs), actions, access, lambda: False)
     sent: list[dict[str, Any]] = []

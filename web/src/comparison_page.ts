@@ -11,28 +11,39 @@ interface Answer {
   sections: NewSection[];
 }
 
+interface Listed {
+  fault?: string;
+  runs?: { name: string }[];
+}
+
 const PAUSE_MS = 5000; // between questions for numbers
 
 export class ComparisonPage {
   private readonly update: SectionUpdate;
   private asked = -Infinity;
   private isAsking = false;
+  private seen: string | undefined; // what the list last said of the runs that are compared
 
   constructor(private readonly charts: ChartsOfPage) {
     this.update = new SectionUpdate(() => charts.update());
     const subtitle = document.getElementById("subtitle");
     if (subtitle) subtitle.textContent = "Comparing the runs …";
     // One stream for all runs: a browser keeps few connections to a server.
-    new EventStream("/api/events", { runs: (data) => this.take(data as { fault?: string }) }, () => {
+    new EventStream("/api/events", { runs: (data) => this.take(data as Listed) }, () => {
       this.asked = -Infinity;
       this.refresh();
     });
     void this.loadSections();
   }
 
-  private take({ fault }: { fault?: string }): void {
+  /** Follows the runs that are compared: others of the folder may go on for days. */
+  private take({ fault, runs }: Listed): void {
     showBanner("list", fault ?? null);
-    if (!fault) this.refresh();
+    const names = new URLSearchParams(location.search).getAll("run");
+    const now = JSON.stringify(runs?.filter(({ name }) => names.includes(name)));
+    if (fault || now === this.seen) return;
+    this.seen = now;
+    this.refresh();
   }
 
   private refresh(): void {

@@ -93,6 +93,11 @@ export class Controls {
     this.say(!canChange ? state.why : deep ? "Recording deeply." : recording ? "Recording." : PAUSED);
   }
 
+  /** The run's, as the address has it. */
+  private get name(): string {
+    return decodeURIComponent(this.address.replace(/^.*\/runs\//, ""));
+  }
+
   /** Asks once the request before is answered, so that no older answer is shown after a newer one. */
   private showAnswer(ask: () => Promise<Switch>): Promise<void> {
     const turn = this.shown.then(async () => this.show(await ask()));
@@ -106,12 +111,12 @@ export class Controls {
 
   private async confirmStop(): Promise<void> {
     const consequence = "Its processes are asked to end; what was recorded and its checkpoints stay.";
-    if (await confirmInDialog("Stop this run?", consequence, "Stop the run")) await this.change("stop");
+    if (await confirmInDialog(`Stop ${this.name}?`, consequence, "Stop the run")) await this.change("stop");
   }
 
   private async confirmResume(): Promise<void> {
     const consequence = "The same command starts again, from the last checkpoint if the script saves any.";
-    if (await confirmInDialog("Resume this run?", consequence, "Resume the run")) await this.change("resume");
+    if (await confirmInDialog(`Resume ${this.name}?`, consequence, "Resume the run")) await this.change("resume");
   }
 
   private change(what: "stop" | "resume"): Promise<void> {

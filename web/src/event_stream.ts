@@ -19,7 +19,8 @@ export class EventStream {
 
   /**
    * `onReturn` is called when the stream is back after it was interrupted: events were missed. `onLoss` is called when
-   * it is interrupted. The listener of `gone`, if there is one, also hears of an address that is not there any more.
+   * it is interrupted. The listener of `gone`, if there is one, also hears of an address that is not there any more,
+   * that of `alive` of a server that has nothing new to tell.
    */
   constructor(
     private readonly address: string,
@@ -37,7 +38,7 @@ export class EventStream {
     addEventListener("pagehide", () => this.pause());
     document.addEventListener("visibilitychange", () => {
       if (document.hidden) this.pause();
-      else if (this.source?.readyState === EventSource.CLOSED) {
+      else if (!this.source || this.source.readyState === EventSource.CLOSED) {
         this.wasInterrupted = true;
         this.open();
       }
@@ -75,6 +76,7 @@ export class EventStream {
     if (this.isClosed) return;
     this.pause();
     clearTimeout(this.retry);
+    if (document.hidden) return; // it may have been opened in the background: `visibilitychange` opens the stream
     this.hear();
     const source = (this.source = new EventSource(this.address));
     source.addEventListener("open", () => {
@@ -89,8 +91,12 @@ export class EventStream {
       this.retry = window.setTimeout(() => this.open(), RETRY_MS);
       void this.askWhy();
     });
-    source.addEventListener("alive", () => this.hear());
+    source.addEventListener("alive", () => {
+      this.hear();
+      this.listeners.alive?.(null);
+    });
     for (const [name, listener] of Object.entries(this.listeners)) {
+      if (name === "alive") continue;
       source.addEventListener(name, (event) => {
         this.hear();
         const data = parse((event as MessageEvent<string>).data);

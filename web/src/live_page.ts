@@ -48,7 +48,11 @@ export class LivePage {
     timeSpan.onChange((reason) => reason === "chosen" && this.askSections());
     this.stream = new EventStream(
       `${address}/events`,
-      { changed: (data) => this.take(data as Changed), gone: (data) => this.leave(data as { error?: string }) },
+      {
+        changed: (data) => this.take(data as Changed),
+        gone: (data) => this.leave(data as { error?: string }),
+        alive: () => this.logs?.refresh(), // they grow without records, too, as while recording is paused
+      },
       () => this.refresh(),
       () => this.cost?.freeze(),
     );
@@ -65,8 +69,8 @@ export class LivePage {
     }
     if (now.records !== last.records) {
       if (timeSpan.touchesEnd) this.charts.refresh();
-      this.logs?.refresh();
     }
+    if (now.records !== last.records || now.state !== last.state) this.logs?.refresh();
     if (now.sections !== last.sections || now.state !== last.state) {
       this.askSections();
       this.charts.refresh(); // some have the numbers of the texts

@@ -51,10 +51,14 @@ export class Logs {
   private readonly output = make("pre", { className: "log", tabIndex: 0, ariaLabel: "Lines of the log" });
   private request: AbortController | null = null;
   private typing = 0;
+  private isChosen = false; // by the reader; else the newest attempt's first log is shown
 
   constructor(place: HTMLElement, private readonly address: string) {
     place.replaceChildren(make("div", { className: "buttons" }, this.file, this.query, this.status), this.output);
-    this.file.addEventListener("change", () => void this.load());
+    this.file.addEventListener("change", () => {
+      this.isChosen = true;
+      void this.load();
+    });
     this.query.addEventListener("input", () => {
       clearTimeout(this.typing);
       this.typing = window.setTimeout(() => void this.load(), TYPING_MS);
@@ -73,7 +77,7 @@ export class Logs {
   private async loadFiles(): Promise<void> {
     try {
       const { files } = await askServer<{ files: LogFile[] }>(`${this.address}/logs`);
-      const chosen = this.file.value;
+      const chosen = this.isChosen ? this.file.value : files[0]?.name;
       this.file.replaceChildren(
         ...files.map(({ name, size }) =>
           make("option", { value: name, selected: name === chosen }, `${name} (${bytesText(size)})`)),

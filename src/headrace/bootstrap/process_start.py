@@ -23,7 +23,7 @@ def is_on_another_machine() -> bool:
     boot = env.RECORDS_BOOT.get()
     if boot is None:
         return False
-    from headrace.cluster.host_identity import boot_id
+    from headrace.core.boot_id import boot_id
 
     # A container on the same machine has the same boot id, but not the run's files.
     return boot != boot_id() or not Path(env.RECORDS_DIR.get() or "").is_dir()

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.core.boot_id import boot_id
 from headrace.core.errors import UsageError
 
-_BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 _MARKER_NAME = ".headrace-mark"
 
 
@@ -46,14 +46,6 @@ def is_same_host(marker: HostMarker) -> bool:
         return marker.boot == boot_id() and Path(marker.path).read_text() == marker.content
     except OSError:
         return False
-
-
-def boot_id() -> str:
-    """Return the kernel's boot id; "" where it has none."""
-    try:
-        return _BOOT_ID_FILE.read_text().strip()
-    except OSError:
-        return ""
 
 
 def addresses_of(name: str) -> list[str]:

@@ -18,7 +18,7 @@ from headrace.core.errors import LaunchError, RecordsError, UsageError
 from headrace.jobs.failure import last_traceback
 from headrace.records.live_switch import LiveSwitch
 from headrace.records.reader import Records, find_run, recorded_attempts
-from headrace.records.run_folder import LAUNCHER_LOG, Attempt, RunFolder, running_pid
+from headrace.records.run_folder import LAUNCHER_LOG, Attempt, RunFolder, running_launcher
 
 if TYPE_CHECKING:
     from headrace.report.open_run import ChartedRun
@@ -184,7 +184,7 @@ class RunHandle:
         if self.process is not None:
             return self.process.pid if self.process.poll() is None else None
         attempt = self.attempt
-        return None if attempt is None else running_pid(attempt.launcher)
+        return None if attempt is None else running_launcher(self.path, attempt.launcher)
 
     def _until_ended(self, meanwhile: Callable[[], None]) -> None:
         while self._pid() is not None:

@@ -21,6 +21,7 @@ from typing import Any, Literal
 import psutil
 
 from headrace.core import env
+from headrace.core.boot_id import boot_id
 from headrace.core.errors import LaunchError, UsageError
 from headrace.core.file_lock import is_locked, lock_within, open_lock_file
 from headrace.core.files import is_temporary, sync_folder, write_text_atomically
@@ -31,12 +32,26 @@ _START_TOLERANCE_S = 1.0  # of a start time read twice, if the clock was adjuste
 
 
 def process_identity(pid: int) -> dict[str, Any]:
-    """Return host, pid and start time, which identify a process of this host."""
+    """Return host, pid and start, which identify a process of this host.
+
+    The start is in ticks since the host's boot, too: its time of day moves with the clock.
+    """
     try:
         began_s = psutil.Process(pid).create_time()
     except psutil.Error:  # it has ended
         began_s = 0.0
-    return {"host": platform.node(), "pid": pid, "began_s": began_s}
+    known = {"host": platform.node(), "pid": pid, "began_s": began_s}
+    return {**known, "began_ticks": _start_ticks(pid), "boot": boot_id()}
+
+
+def _start_ticks(pid: int) -> int | None:
+    """Return when a process began, in clock ticks since boot; None where that cannot be read."""
+    try:
+        # The process's name, in parentheses, may hold any character.
+        status = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2]
+        return int(status.split()[19])
+    except (OSError, IndexError, ValueError):
+        return None
 
 
 def running_pid(launcher: Mapping[str, Any]) -> int | None:
@@ -45,11 +60,39 @@ def running_pid(launcher: Mapping[str, Any]) -> int | None:
         return None
     try:
         process = psutil.Process(launcher["pid"])
-        is_same = abs(process.create_time() - launcher["began_s"]) < _START_TOLERANCE_S
+        is_same = _began_as(process, launcher)
         is_alive = process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return None
     return process.pid if is_same and is_alive else None
+
+
+def _began_as(process: psutil.Process, identity: Mapping[str, Any]) -> bool:
+    """Whether a process began when that of an identity did; older ones have no ticks."""
+    ticks = identity.get("began_ticks")
+    if ticks is not None:
+        return (ticks, identity["boot"]) == (_start_ticks(process.pid), boot_id())
+    return bool(abs(process.create_time() - identity["began_s"]) < _START_TOLERANCE_S)
+
+
+def running_launcher(folder: Path, launcher: Mapping[str, Any]) -> int | None:
+    """Return the pid of the launcher of a run's attempt if it runs on this host, else None.
+
+    A copy of the folder, made while the job runs, names the launcher, too: that of a copy runs
+    nothing there.
+    """
+    return None if _is_copy(folder, launcher) else running_pid(launcher)
+
+
+def _is_copy(folder: Path, launcher: Mapping[str, Any]) -> bool:
+    try:
+        is_same = launcher.get("folder") in {None, folder.stat().st_ino}
+    except OSError:
+        return False
+    if is_same:
+        return False
+    with _MUTEX:  # some file systems change such numbers, but then the launcher holds the lock
+        return folder not in _LOCKS and not is_locked(folder / _LOCK_FILE, unknown=True)
 
 
 def has_ended_on_this_host(launcher: Mapping[str, Any]) -> bool:
@@ -198,7 +241,7 @@ class RunFolder:
         attempts = self.attempts()
         last = attempts[-1] if attempts else None
         wait_for_killed_launcher(self.path, last.launcher if last is not None else {})
-        running = None if last is None else running_pid(last.launcher)
+        running = None if last is None else running_launcher(self.path, last.launcher)
         if is_run_locked(self.path) or running not in (None, launcher or os.getpid()):
             raise _already_running(self.path, last)
 
@@ -253,7 +296,10 @@ class RunFolder:
                     started_s=time.time(),
                     versions=versions,
                     asked=take_job_request(),
-                    launcher=process_identity(launcher or os.getpid()),
+                    launcher={
+                        **process_identity(launcher or os.getpid()),
+                        "folder": self.path.stat().st_ino,
+                    },
                     folder=current_folder,
                     hides_secrets=redact(command) != tuple(command),
                     groups=[dict(group) for group in groups],
@@ -391,7 +437,9 @@ def _new_folder(script: str, runs: Path) -> Path:
 def _already_running(path: Path, last: Attempt | None) -> UsageError:
     details, stop = "", "stop it"
     # An attempt that is just starting is not in run.json yet; then the last one has ended.
-    is_last = last is not None and (last.ended_s is None or running_pid(last.launcher) is not None)
+    is_last = last is not None and (
+        last.ended_s is None or running_launcher(path, last.launcher) is not None
+    )
     if last is not None and is_last and not has_ended_on_this_host(last.launcher) and last.launcher:
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(last.started_s))
         host, pid = last.launcher["host"], last.launcher["pid"]

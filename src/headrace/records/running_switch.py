@@ -10,7 +10,7 @@ from headrace.core.errors import RecordsError
 from headrace.core.files import owner_name
 from headrace.records.live_switch import SWITCH_FILE, LiveSwitch
 from headrace.records.reader import Records, recorded_attempts
-from headrace.records.run_folder import Attempt, RunFolder, running_pid
+from headrace.records.run_folder import Attempt, RunFolder, running_launcher
 
 
 def running_switch(run: Path) -> LiveSwitch:
@@ -45,7 +45,7 @@ def _check_runs_here(run: Path, attempt: Attempt) -> None:
     # A shared file system shows its lock to other hosts, too, but its times are those of its own.
     if not ended and host != platform.node():
         raise RecordsError(f"{run.name} was started on {host}: change its recording there.")
-    if ended or running_pid(attempt.launcher) is None:
+    if ended or running_launcher(run, attempt.launcher) is None:
         raise _not_running(run)
 
 

@@ -23,7 +23,7 @@ from headrace.observe.whatif.train_steps import TrainSteps, read_steps, train_ro
 from headrace.platforms.instance_groups import AUXILIARY, TRAINING
 from headrace.records.layout import attempts_with_records
 from headrace.records.reader import Records, open_records
-from headrace.records.run_folder import Attempt, RunFolder, running_pid
+from headrace.records.run_folder import Attempt, RunFolder, running_launcher
 from headrace.records.span_reader import SpanReader
 
 
@@ -55,7 +55,7 @@ def attempt_uses(run: Path, *, training: bool = True) -> Iterator[tuple[Attempt,
     recorded = attempts_with_records(run)
     for attempt in RunFolder(run).attempts():
         records = open_records(run, attempt.number) if attempt.number in recorded else None
-        running = attempt.ended_s is None and running_pid(attempt.launcher) is not None
+        running = attempt.ended_s is None and running_launcher(run, attempt.launcher) is not None
         seconds = _seconds(attempt, records, running=running)
         failed = attempt.outcome(live=running) in {"failed", "killed"}
         trained = {} if records is None or not training else _trained(records)

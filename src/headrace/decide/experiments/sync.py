@@ -11,7 +11,7 @@ from headrace.core.errors import HeadraceError
 from headrace.decide.experiments.run_target import TARGET_FILE
 from headrace.decide.experiments.spool import SPOOL, now_ms
 from headrace.decide.experiments.spool_sender import SpoolInUseError, SpoolSender
-from headrace.records.run_folder import RunFolder, running_pid
+from headrace.records.run_folder import RunFolder, running_launcher
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def _is_unsent(folder: Path) -> bool:
 def _goes_on(folder: Path) -> bool:
     """Return whether the job of a run runs at this moment, as far as can be seen on this host."""
     attempts = RunFolder(folder).attempts()
-    return bool(attempts) and running_pid(attempts[-1].launcher) is not None
+    return bool(attempts) and running_launcher(folder, attempts[-1].launcher) is not None
 
 
 def _synced(folder: Path) -> SyncedRun:

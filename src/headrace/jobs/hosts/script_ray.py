@@ -17,7 +17,6 @@ from types import ModuleType
 from typing import Any
 
 from headrace.bootstrap.ray_hooks import HOOK
-from headrace.cluster.host_identity import boot_id
 from headrace.cluster.ray_cluster import PlacedAgent
 from headrace.cluster.ray_node import (
     make_node_folder,
@@ -26,6 +25,7 @@ from headrace.cluster.ray_node import (
     write_token_file,
 )
 from headrace.core import env
+from headrace.core.boot_id import boot_id
 from headrace.core.console import print_status
 from headrace.core.source_location import SITECUSTOMIZE_DIR
 from headrace.jobs.hosts.host_commands import WorkingDir

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import ipaddress
 from dataclasses import dataclass
@@ -44,20 +45,21 @@ class Access:
 
     Attributes:
         token: The secret that a browser must have.
-        port: Its port, by which its cookie differs from that of another server of this machine.
         names: The names, in lower case, that it answers to, beside those of a loopback address.
         local: Whether it listens on this machine alone; else it answers to any address.
     """
 
     token: str
-    port: int
     names: frozenset[str]
     local: bool
 
     @property
     def cookie(self) -> str:
-        """The name of the cookie that has the token."""
-        return f"headrace_token_{self.port}"
+        """The name of the cookie that has the token, by which servers of one machine differ.
+
+        Their ports may be equal: those of several hosts that are forwarded to this one.
+        """
+        return f"headrace_token_{hashlib.sha256(self.token.encode()).hexdigest()[:12]}"
 
 
 class Guard:

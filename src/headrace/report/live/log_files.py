@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,10 @@ from headrace.core.errors import UsageError
 
 _READ_BYTES = 4 << 20
 """Only the end of a long file is read."""
+_LONGEST_LINE = 2000
+"""Characters that are sent of a line, from its beginning."""
+_CONTROLS = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+"""Escape sequences of terminals, such as colours: a page has no use for them."""
 
 
 class LogFiles:
@@ -38,9 +43,10 @@ class LogFiles:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(size - _READ_BYTES, 0))
             text = file.read(_READ_BYTES).decode("utf-8", errors="replace")
-        found = [line for line in text.splitlines() if query.lower() in line.lower()]
+        shown = _CONTROLS.sub("", text).splitlines()
+        found = [line for line in shown if query.lower() in line.lower()]
         return {
-            "lines": found[-lines:],
+            "lines": [_cut(line, query) for line in found[-lines:]],
             "matches": len(found),
             "size": size,
             "searched": min(size, _READ_BYTES),
@@ -56,6 +62,18 @@ class LogFiles:
             if path.is_file() and path.resolve().is_relative_to(self._folder)
         ]
         return {name: path for path, name in sorted(files, key=lambda each: _place(each[1]))}
+
+
+def _cut(line: str, query: str) -> str:
+    """Return a line, or of a long one the part with what is searched, and what it leaves out."""
+    if len(line) <= _LONGEST_LINE:
+        return line
+    at = max(line.lower().find(query.lower()), 0)
+    begin = max(min(at - _LONGEST_LINE // 2, len(line) - _LONGEST_LINE), 0)
+    end = begin + _LONGEST_LINE
+    before = f"[{begin:,} characters] ... " if begin else ""
+    after = f" ... [{len(line) - end:,} characters]" if end < len(line) else ""
+    return f"{before}{line[begin:end]}{after}"
 
 
 def _place(name: str) -> tuple[Any, ...]:

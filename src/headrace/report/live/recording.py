@@ -10,9 +10,9 @@ from typing import Any
 
 from headrace.core.errors import HeadraceError, UsageError
 from headrace.records.live_switch import LiveSwitch
-from headrace.records.run_folder import Attempt, running_pid
+from headrace.records.run_folder import Attempt, running_launcher
 from headrace.records.running_switch import running_switch
-from headrace.report.live.run_list import last_attempt, run_state
+from headrace.report.live.run_list import is_of_another_host, last_attempt, run_state
 
 _LONGEST_DEEP_S = 600.0
 _INTERVALS_S = (0.1, 60.0)
@@ -30,11 +30,12 @@ def read_recording(path: Path) -> dict[str, Any]:
     """
     attempt = last_attempt(path)
     running = run_state(path, attempt) == "running"
+    may_go_on = attempt is None or running or is_of_another_host(attempt)
     state: dict[str, Any] = {
         "running": running,
         "why": "",
-        "stoppable": attempt is not None and _may_be_stopped(attempt),
-        "resumable": attempt is not None and not running and os.access(path, os.W_OK),
+        "stoppable": attempt is not None and _may_be_stopped(path, attempt),
+        "resumable": not may_go_on and os.access(path, os.W_OK),
     }
     try:
         switch = running_switch(path)
@@ -71,9 +72,10 @@ class RecordingState:
         return self._state
 
 
-def _may_be_stopped(attempt: Attempt) -> bool:
+def _may_be_stopped(path: Path, attempt: Attempt) -> bool:
     """Return whether an attempt's launcher runs on this host, and takes signals of this user."""
-    pid = running_pid(attempt.launcher) if attempt.exit_code is None else None
+    is_over = attempt.exit_code is not None
+    pid = None if is_over else running_launcher(path, attempt.launcher)
     if pid is None:
         return False
     try:

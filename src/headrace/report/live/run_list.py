@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import sqlite3
 import threading
 import time
@@ -16,7 +17,7 @@ from headrace.observe.whatif.train_steps import WARM_UP_STEPS
 from headrace.platforms.instance_groups import has_types
 from headrace.records.live_reader import StepTotals
 from headrace.records.reader import Records, check_readable, recorded_attempts
-from headrace.records.run_folder import Attempt, Outcome, RunFolder, running_pid
+from headrace.records.run_folder import Attempt, Outcome, RunFolder, running_launcher
 from headrace.report.live.run_folders import RunFolders
 from headrace.report.page_data import DIAGNOSIS_FILE, recorded_verdict
 
@@ -52,14 +53,24 @@ class RunSummary:
 
 def run_state(path: Path, attempt: Attempt | None) -> RunState:
     """Return how a run is doing, by its last attempt, its launcher and who holds its records."""
-    if attempt is not None and attempt.exit_code is None and running_pid(attempt.launcher):
+    if (
+        attempt is not None
+        and attempt.exit_code is None
+        and running_launcher(path, attempt.launcher)
+    ):
         return "running"  # also before its first records
     recorded = recorded_attempts(path)
     if recorded and Records(path, recorded[-1]).live:
         return "running"
-    if attempt is None:
+    if attempt is None or is_of_another_host(attempt):
         return "unknown"
     return _STATES[attempt.outcome(live=False)]
+
+
+def is_of_another_host(attempt: Attempt) -> bool:
+    """Whether an attempt has no recorded end and began on another host, where it may go on."""
+    host = attempt.launcher.get("host", platform.node())
+    return attempt.exit_code is None and host != platform.node()
 
 
 def last_attempt(path: Path) -> Attempt | None:

@@ -55,7 +55,6 @@ def serve(
         found = ipaddress.ip_address(address)
         access = Access(
             token=stored_token(folders.folder, address),
-            port=taken,
             names=frozenset(names if found.is_loopback else (*names, *_own_names())),
             local=found.is_loopback,
         )
