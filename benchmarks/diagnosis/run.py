@@ -55,6 +55,7 @@ from truth import (  # noqa: E402 - as above
 )
 from unseen_cases import UNSEEN  # noqa: E402 - as above
 
+from core_sharing import core_sharing  # noqa: E402 - as above
 from cpu_steal import MOST_STOLEN, TRIES, run_undisturbed  # noqa: E402 - as above
 from report import ROOT, Row, write_section  # noqa: E402 - as above
 
@@ -309,6 +310,7 @@ def publish(
         *right_rows(outcomes, rounds),
         *(prediction_rows(outcomes) if suite.predictions else []),
     ]
+    rows.append(Row("time of a loop in all cores at once, over that in one", core_sharing(), ""))
     rows.append(Row("share of the CPU time that the host withheld, by run", STOLEN, ""))
     chosen = "" if name == "scripts" else f" --suite {name}"
     command = f"python benchmarks/diagnosis/run.py{chosen} --rounds {rounds}"
