@@ -68,6 +68,7 @@ LONG = frozenset({
     "test_offload_iterable.py",
     "test_on_several_hosts.py",
     "test_outer_jobs.py",
+    "test_pages_of_mlflow_and_tensorboard.py",
     "test_piped_channels.py",
     "test_probe_scripts.py",
     "test_ray_dataset.py",

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from decimal import Decimal
 from fractions import Fraction
@@ -44,9 +46,11 @@ from headrace.decide.experiments.run_target import (
 from headrace.decide.experiments.spool import SPOOL, Entry, SpoolWriter
 from headrace.decide.experiments.spool_sender import SpoolInUseError, SpoolSender
 from headrace.records.run_folder import open_run_folder
-from jobs import clean_environment, eventually, run_here
+from jobs import clean_environment, eventually, headrace, run_here
+from services.gateway import gateway
 from services.mlflow_server import free_port, history, mlflow_server
 from services.mlflow_server import run_of as run_in
+from small_disks import mounted_disk
 
 EXPERIMENT = "resnet"
 
@@ -425,11 +429,15 @@ def sender(runs: Path, *entries: Entry, uri: str = "", name: str = "base") -> Sp
             key=f"key of {name}", tracking_uri=uri or database_uri(runs), experiment=EXPERIMENT,
             run_name=name, started_ms=1 + len(list(runs.glob("*/experiment"))), run_type="test",
         ).write(spool)  # fmt: skip
+    add_entries(spool, *entries)
+    return SpoolSender(spool)
+
+
+def add_entries(spool: Path, *entries: Entry) -> None:
     writer = SpoolWriter(spool)
     for entry in entries:
         writer.add(entry)
     writer.close()
-    return SpoolSender(spool)
 
 
 def metrics(step: int | None, **values: float) -> Entry:
@@ -623,13 +631,14 @@ def test_a_damaged_line_is_left_out_and_other_runs_are_sent(runs: Path, tmp_path
     assert run.info.status == "KILLED"  # nobody was left to say so
 
 
-def test_a_locked_or_read_only_database_is_waited_for(runs: Path, caplog: pytest.LogCaptureFixture):
+def test_a_locked_or_refusing_database_is_waited_for(runs: Path, monkeypatch: pytest.MonkeyPatch):
+    # MLflow tries again for most of a minute, and warns of each try.
+    monkeypatch.setattr("mlflow.store.db.utils._logger.warning", pytest.fail)
     database = sqlite3.connect(runs / "mlflow.db", isolation_level=None)
     database.execute("BEGIN EXCLUSIVE")
     waiting = sender(runs, metrics(0, loss=1.0))
     with pytest.raises(HeadraceError, match="database is locked"):
         waiting.send()
-    assert "will be retried" not in caplog.text  # by MLflow, for most of a minute
     database.execute("ROLLBACK")
     database.execute(
         "CREATE TRIGGER full BEFORE INSERT ON metrics BEGIN SELECT RAISE(ABORT, 'full'); END"
@@ -642,6 +651,37 @@ def test_a_locked_or_read_only_database_is_waited_for(runs: Path, caplog: pytest
     assert history(client, run, "loss") == [(0, 1.0)]
     with pytest.raises(SpoolInUseError):
         SpoolSender(runs / "base" / "experiment", lock_s=0.0)
+
+
+def test_a_database_on_a_full_or_read_only_disk_is_waited_for_and_can_be_read(
+    runs: Path, tmp_path: Path, new_database: Path
+):
+    def synced() -> str:  # by a process of its own: a file that is open keeps a disk writable
+        return subprocess.run(
+            headrace("runs", "sync"), cwd=tmp_path, env=clean_environment(),
+            capture_output=True, text=True, check=False,
+        ).stdout  # fmt: skip
+
+    spool = runs / "base" / SPOOL
+    with mounted_disk(tmp_path / "disk", "16m") as disk:
+        uri = f"sqlite:///{shutil.copy(new_database, disk)}"
+        sender(runs, metrics(0, loss=1.0), uri=uri).close()
+        assert synced() == "base: sent\n"
+        add_entries(spool, metrics(1, loss=2.0))
+        with (disk / "filler").open("wb", buffering=0) as filler, suppress(OSError):
+            while True:
+                filler.write(bytes(4096))
+        assert re.search("is full|[Nn]o space|I/O error", synced())
+        (disk / "filler").unlink()
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        assert re.search("[Rr]ead-?only", synced())
+        experiments.init(experiment=EXPERIMENT, tracking_uri=uri)
+        frame = experiments.get_experiment_df()
+        assert frame["time_series_metric.loss"].tolist() == [1.0]
+        subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
+        assert synced() == "base: sent\n"
+        frame = experiments.get_experiment_df()
+        assert frame["time_series_metric.loss"].tolist() == [2.0]
 
 
 @pytest.mark.parametrize("uri", [
@@ -754,6 +794,40 @@ def test_a_server_that_is_down_gets_all_later(tmp_path: Path, monkeypatch: pytes
         (run,) = client.search_runs([found.experiment_id])
         assert run.data.params == {"lr": "0.1"}
         assert history(client, run, "loss") == [(step, step) for step in range(20)]
+
+
+def test_a_server_that_refuses_to_write_or_keeps_waiting_costs_the_script_nothing(
+    runs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    with mlflow_server(tmp_path, free_port()) as server, gateway(server) as between:
+        experiments.init(experiment=EXPERIMENT, tracking_uri=between.uri)
+        between.status = 500
+        with experiments.start_run("refused"):
+            for step in range(50):
+                experiments.log_time_series_metrics({"loss": step}, step=step)
+            assert between.was_asked.wait(180)
+        said = capfd.readouterr().err
+        assert said.count("not tracked now, but kept until it can be") == 1
+        assert "MLflow does not have all of the run yet" in said
+        between.status = 0
+        synced = run_here(tmp_path, "runs", "sync", "--runs-dir", str(runs))
+        assert synced.stdout == "refused: sent\n"
+
+        between.is_open.clear()
+        between.was_asked.clear()
+        with experiments.start_run("slow"):
+            assert between.was_asked.wait(180)
+            for step in range(50):
+                experiments.log_time_series_metrics({"loss": step}, step=step)
+            assert not between.is_open.is_set()  # nothing was answered until here
+            between.is_open.set()
+        client = MlflowClient(server)
+        experiment = client.get_experiment_by_name(EXPERIMENT)
+        assert experiment is not None
+        found = {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
+        for name in ("refused", "slow"):
+            assert found[name].info.status == "FINISHED"
+            assert history(client, found[name], "loss") == [(step, step) for step in range(50)]
 
 
 def test_runs_are_listed_shown_and_exported(runs: Path, tmp_path: Path):

@@ -258,8 +258,10 @@ def test_params_that_scripts_log_are_among_the_settings_that_differ(folder: Path
         assert ended.returncode == 0, ended.stderr
     compared = run_here(folder, "compare", "base", "other", "--json")
     first, second = json.loads(compared.stdout)["runs"]
-    assert (first["settings"]["momentum"], second["settings"]["momentum"]) == ("0.9", "0.5")
-    assert "depth" not in second["settings"]
+    logged = {name: each for name, each in second["settings"].items() if name.startswith("param.")}
+    assert logged == {"param.momentum": "0.5"}
+    assert first["settings"]["param.momentum"] == "0.9"
+    assert "hf-" not in compared.stdout  # a token, which differs, too
 
 
 def test_a_run_of_another_experiment_does_not_go_on_in_it(folder: Path):

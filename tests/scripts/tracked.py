@@ -22,7 +22,8 @@ for step in range(40):
         print(f"loss={step}", flush=True)  # noqa: T201 - for --metric
     experiments.log_time_series_metrics({f"seen.rank{rank}": step}, step=step)
 if (settings := Path("settings.txt")).exists():
-    experiments.log_params({"momentum": settings.read_text(), "depth": 18})
+    momentum = settings.read_text()
+    experiments.log_params({"momentum": momentum, "depth": 18, "hub_token": f"hf-{momentum}"})
 if "--mlflow" in sys.argv:
     import mlflow
 

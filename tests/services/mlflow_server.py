@@ -29,11 +29,14 @@ def free_port() -> int:
 
 
 @contextmanager
-def mlflow_server(folder: Path, port: int) -> Iterator[str]:
-    """Run a server on a port of this host for the block; yield its tracking URI."""
+def mlflow_server(folder: Path, port: int, database: Path | None = None) -> Iterator[str]:
+    """Run a server on a port of this host for the block; yield its tracking URI.
+
+    Its database is made in the folder, unless one is given.
+    """
     uri = f"http://127.0.0.1:{port}"
     words = ["server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    words += ["--backend-store-uri", f"sqlite:///{folder / 'server.db'}"]
+    words += ["--backend-store-uri", f"sqlite:///{database or folder / 'server.db'}"]
     words += ["--artifacts-destination", str(folder / "server-artifacts")]
     with (folder / "server.log").open("wb") as log:
         process = subprocess.Popen(

@@ -232,7 +232,8 @@ def part(loop: str) -> str | None:
         (
             (
                 "while files:\n    n += 1\n    x = decode(files.pop())  # made\n"
-                "    seen.append(n)\n    if n % workers == own % workers:\n        yield n, x"
+                "    n += len(x)\n    seen.append(n)\n"
+                "    if n % workers == own % workers:\n        yield n, x"
             ),
             "if n % workers == own % workers:",
         ),

@@ -61,7 +61,7 @@ def _recorded_run(name: str, runs_dir: str | None) -> Path:
     if is_logged_to(folder) and not is_run(folder):
         raise UsageError(
             f"{name} is a run of experiments.start_run: its script was not started by `headrace "
-            f"run`, so no steps are recorded that could be compared. headrace runs show {name} "
-            "has its params and metrics, headrace runs export those of all."
+            f"run`, so no steps are recorded that could be compared. headrace runs export "
+            "has its params and metrics, with those of the other runs."
         )
     return find_run(name, runs_dir)

@@ -103,14 +103,9 @@ def compared_runs(folders: Sequence[Path]) -> list[ComparedRun]:
 
 
 def _made_with(records: Records) -> dict[str, str]:
-    """Return what a run was made with: settings, versions, and params that its script logged.
-
-    A param of the name of a setting is `param.NAME`.
-    """
-    settings = run_provenance(records)
-    params = logged_params(records.path)
-    named = {f"param.{name}" if name in settings else name: each for name, each in params.items()}
-    return {**settings, **named}
+    """Return what a run was made with: settings, versions, and as `param.NAME` what it logged."""
+    params = {f"param.{name}": each for name, each in logged_params(records.path).items()}
+    return {**run_provenance(records), **params}
 
 
 def _names(folders: Sequence[Path]) -> list[str]:

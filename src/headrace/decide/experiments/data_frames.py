@@ -208,10 +208,19 @@ def export_runs(
         if csv is not None:
             write_text_atomically(csv, frame.to_csv(index=False))
         if parquet is not None:
-            write_atomically(parquet, [frame.to_parquet(index=False)])
+            write_atomically(parquet, [_with_one_type(frame).to_parquet(index=False)])
     except OSError as error:
         raise UsageError(f"headrace runs export: {error}") from error
     return frame
+
+
+def _with_one_type(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a frame in which a metric that is a text in some runs is one in all, for Parquet."""
+    found = frame.copy()
+    for name in found.columns:
+        if len({type(each) for each in found[name].dropna()}) > 1:
+            found[name] = found[name].map(str, na_action="ignore")
+    return found
 
 
 def _column(metric: str) -> str:

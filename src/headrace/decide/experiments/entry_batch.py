@@ -58,14 +58,14 @@ class EntryBatch:
         for entry in entries:
             kind = entry["kind"]
             if kind == "artifact":
-                self._state.artifacts.append((entry["path"], entry["folder"]))
+                self._state.artifacts.append((_source(entry), entry["folder"]))
             elif kind == "status":
                 # Of several files the last in time counts; it is sent after all else.
                 if entry["at_ms"] >= self._state.status_ms:
                     self._state.status, self._state.status_ms = entry["status"], entry["at_ms"]
             elif kind == "tags":
                 self.batch.tags |= {
-                    name: _encodable(str(value))[:LONGEST_TAG]
+                    nameable(name): _encodable(str(value))[:LONGEST_TAG]
                     for name, value in entry["values"].items()
                 }
             elif kind == "params":
@@ -147,6 +147,12 @@ class EntryBatch:
             number += 1
             free = f"{name[: LONGEST_NAME - 8]}_{number}"
         return free
+
+
+def _source(entry: Entry) -> str:
+    """Return where an artifact is read: its copy, or where that was sent before, the original."""
+    path = entry["path"]
+    return path if Path(path).exists() else entry.get("original", path)
 
 
 _WHY = f"whose names are unique and have letters, digits and _-.:/ alone, {LONGEST_NAME} of them"

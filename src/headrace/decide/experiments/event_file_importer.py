@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Self
 
 from headrace.decide.experiments.event_file_reader import EventFile
-from headrace.decide.experiments.spool import Entry, SpoolWriter, read_spool
+from headrace.decide.experiments.spool import Entry, SpoolWriter, now_ms, read_spool
+
+_RANK_0_MS = 60_000
+"""How long the first file of rank 0 is waited for: in some scripts another rank writes alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,16 +19,18 @@ class _NamedFile:
 
     Attributes:
         start: Which attempt of the run wrote it, and after how many of torchrun's restarts.
+        at_ms: When it was opened.
     """
 
     path: Path
     start: tuple[int, int]
     rank: int
+    at_ms: int
 
     @classmethod
     def of(cls, entry: Entry) -> Self:
         start = entry.get("attempt", 0), entry.get("restart", 0)
-        return cls(Path(entry["path"]), start, entry.get("rank", 0))
+        return cls(Path(entry["path"]), start, entry.get("rank", 0), entry["at_ms"])
 
 
 class EventFileImporter:
@@ -46,7 +51,8 @@ class EventFileImporter:
     def copy(self, *, is_last: bool = False) -> None:
         """Log what was written since the last call; raises OSError, and what TensorBoard raises.
 
-        The files of other ranks are read once rank 0 has opened one, or with the last call.
+        The files of other ranks are read once rank 0 has opened one, a minute later, or with the
+        last call.
         """
         self._look_for_files(is_last=is_last)
         for path, file in self._files.items():
@@ -88,7 +94,8 @@ class EventFileImporter:
         return self._prefixes[folder]
 
     def _first_folder(self, start: tuple[int, int], *, is_last: bool) -> Path | None:
-        """Return the folder where rank 0 opened its first file; None: it has not opened one."""
+        """Return the folder where the lowest rank opened its first file; None: rank 0 may yet."""
         found = [each for each in self._named.values() if each.start == start]
-        ranks = [each for each in found if each.rank == 0] or (found if is_last else [])
-        return ranks[0].path.parent if ranks else None
+        first = min(found, key=lambda each: each.rank)
+        has_waited = now_ms() - first.at_ms > _RANK_0_MS
+        return first.path.parent if first.rank == 0 or has_waited or is_last else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import numbers
-import os
 import pickle
 import sys
 from collections.abc import Mapping
@@ -108,7 +107,9 @@ class LoggedRun:
 
         Raises UsageError: it is not there.
         """
-        found = Path(os.path.abspath(Path(path).expanduser()))  # noqa: PTH100 - without ..
+        found = Path(path).expanduser().absolute()
+        if found.name == "..":
+            found = found.resolve()
         if not found.exists():
             raise UsageError(f"log_artifact: {found} does not exist.")
         if not self._sends_files:
@@ -116,17 +117,21 @@ class LoggedRun:
             return
         if self.writer is None:
             return
+        copy = found
         try:
-            found = copy_artifact(self.writer.folder, found)
+            copy = copy_artifact(self.writer.folder, found)
         except OSError as error:  # such as a full disk
             print_status(
                 f"{found} cannot be copied to {self.writer.folder}, and is logged as it is when "
                 f"it is sent: {error}"
             )
-        self._add_artifact(found, str(folder))
+        self._add_artifact(copy, found, str(folder))
 
-    def _add_artifact(self, path: Path, folder: str) -> None:
-        self._add({"kind": "artifact", "at_ms": now_ms(), "path": str(path), "folder": folder})
+    def _add_artifact(self, copy: Path, original: Path, folder: str) -> None:
+        self._add({
+            "kind": "artifact", "at_ms": now_ms(), "path": str(copy), "original": str(original),
+            "folder": folder,
+        })  # fmt: skip
 
     def log_model(self, model: Any, name: str = "model") -> None:
         """Log a model as an artifact, by torch.save: of a module its state_dict.
@@ -156,7 +161,7 @@ class LoggedRun:
         except (OSError, RuntimeError) as error:  # such as a full disk, by torch
             print_status(f"model {name} is not logged: {self.writer.folder}: {error}")
             return
-        self._add_artifact(file, str(_MODELS_FOLDER / place.parent))
+        self._add_artifact(file, file, str(_MODELS_FOLDER / place.parent))
 
     def _add(self, entry: Entry) -> None:
         if self.writer is not None:

@@ -22,6 +22,7 @@ from headrace.decide.experiments.run_target import (
 from headrace.decide.experiments.sent_state import SentState
 from headrace.decide.experiments.spool import SPOOL, spool_files
 from headrace.decide.experiments.stored_runs import open_database
+from headrace.records.redaction import HIDDEN, is_secret, redact_text
 
 _QUERY = "SELECT key, value FROM params WHERE run_uuid = ? ORDER BY key"
 _LINE = b'{"kind": "params"'
@@ -32,7 +33,11 @@ def logged_params(run: Path) -> dict[str, str]:
     """Return the params that a run's script logged, by name; {} where they cannot be read."""
     found = _stored_params(run) or _spooled_params(run / SPOOL)
     known = ARGUMENT_PREFIX, JOB_PREFIX  # of `headrace run`, whose settings run.json has
-    return {name: value for name, value in found.items() if not name.startswith(known)}
+    return {
+        name: HIDDEN if is_secret(name, value) else redact_text(value)
+        for name, value in found.items()
+        if not name.startswith(known)
+    }
 
 
 def is_logged_to(run: Path) -> bool:

@@ -199,12 +199,7 @@ def _end_at_exit(pid: int, run: LoggedRun) -> None:
 def _new_run(name: str, *, resume: bool) -> LoggedRun:
     if not is_plain_name(name):
         raise UsageError(f"Run {name!r}: a run's name is a plain folder name, such as 'base-2'.")
-    folder = runs_folder().absolute() / name
-    target = _target_of(name, folder)
-    if target is not None and target.experiment != _SESSION.experiment_name:
-        # A name is one run of each experiment: that of another one keeps the plain folder.
-        folder = folder.with_name(f"{_folder_name(_SESSION.experiment_name)}.{name}")
-        target = _target_of(name, folder)
+    folder, target = _place_of(name)
     if target is not None and not (resume and target.experiment == _SESSION.experiment_name):
         raise UsageError(
             f"There is a run {name!r} already, in experiment {target.experiment!r} ({folder}). "
@@ -228,6 +223,22 @@ def _new_run(name: str, *, resume: bool) -> LoggedRun:
         )
         _write_target(target, folder)
     return LoggedRun(folder, name, sends=True, experiment=target.experiment)
+
+
+def _place_of(name: str) -> tuple[Path, RunTarget | None]:
+    """Return the folder of a run of the chosen experiment, and its target if it is there.
+
+    A name is one run of each experiment. The first of them has the plain folder.
+    """
+    plain = runs_folder().absolute() / name
+    own = plain.with_name(f"{_folder_name(_SESSION.experiment_name)}.{name}")
+    target = _target_of(name, own)
+    if target is not None:
+        return own, target
+    target = _target_of(name, plain)
+    if target is None or target.experiment == _SESSION.experiment_name:
+        return plain, target
+    return own, None
 
 
 def _folder_name(experiment: str) -> str:

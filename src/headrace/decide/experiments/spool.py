@@ -53,6 +53,7 @@ class Entry(TypedDict, total=False):
         rank: Of the process that wrote an event file.
         restart: How often torchrun had restarted that, in its attempt.
         path: An artifact, a file or a folder; or an event file, which the script goes on writing.
+        original: Where an artifact's copy was made of.
         folder: Where it goes among the run's artifacts; "": at the top.
         event_file: The event file that an entry was read from.
         events: How many of its events were read then.
@@ -67,6 +68,7 @@ class Entry(TypedDict, total=False):
     rank: int
     restart: int
     path: str
+    original: str
     folder: str
     event_file: str
     events: int

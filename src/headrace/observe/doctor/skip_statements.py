@@ -83,7 +83,7 @@ def _keeps_one_of_many(statement: ast.If, body: list[ast.stmt]) -> bool:
         for each in ast.walk(statement)
         if isinstance(each, ast.Yield | ast.YieldFrom) and each.value is not None
     ]
-    gathered = set(_gathered(body))
+    gathered = set(_gathered(body, statement))
     ends_batch = any(
         ast.unparse(part) in gathered
         for value in yielded
@@ -114,13 +114,19 @@ def _is_own_number(test: ast.Compare) -> bool:
 _GATHERS = {"append", "extend", "add", "put", "update"}
 
 
-def _gathered(body: list[ast.stmt]) -> Iterator[str]:
-    """Yield what statements of a loop add to, as its source: lists, sets, sums."""
+def _gathered(body: list[ast.stmt], end: ast.If) -> Iterator[str]:
+    """Yield what a loop's statements add to, as its source: lists, sets, sums that `end` resets."""
+    reset = {
+        ast.unparse(target)
+        for statement in end.body
+        if isinstance(statement, ast.Assign)
+        for target in statement.targets
+    }
     for node in (inner for statement in body for inner in ast.walk(statement)):
         match node:
             case ast.Call(func=ast.Attribute(value=target, attr=name)) if name in _GATHERS:
                 yield ast.unparse(target)
-            case ast.AugAssign(target=target, value=value) if not isinstance(value, ast.Constant):
+            case ast.AugAssign(target=target) if ast.unparse(target) in reset:
                 yield ast.unparse(target)
             case ast.Assign(targets=[ast.Subscript(value=target)]):
                 yield ast.unparse(target)

@@ -24,7 +24,7 @@ _LEAST_INSIDE = 0.5
 def transform_at(place: Hotspot, transforms: tuple[TransformShare, ...]) -> TransformShare | None:
     """Return the transform that a place belongs to; None if there is none."""
     here = [
-        (_seconds_inside(place, each), each)
+        (_wall_ns_inside(place, each), each)
         for each in transforms
         if each.line > 0
         and Path(each.file) == Path(place.frame.file)
@@ -35,7 +35,7 @@ def transform_at(place: Hotspot, transforms: tuple[TransformShare, ...]) -> Tran
     return found if inside > 0 and inside >= _LEAST_INSIDE * total else None
 
 
-def _seconds_inside(place: Hotspot, transform: TransformShare) -> float:
+def _wall_ns_inside(place: Hotspot, transform: TransformShare) -> float:
     return sum(sample.wall_ns for sample in place.samples if _passes(sample, transform))
 
 
