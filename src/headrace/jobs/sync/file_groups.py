@@ -23,7 +23,7 @@ import re
 import stat
 import time
 import zipfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
@@ -34,7 +34,8 @@ from headrace.jobs.sync.remote_copy import is_outside_folder
 
 _ZIP = b"PK\x03\x04"
 _SPLIT_PART = re.compile(
-    r"^x(aa+|00+)$|[._-]aa+$|\.\w+\.00+1?$|\.z01$|part[-_.]?(aa+|0*[01])(\.\w+)?$"
+    r"^x(aa+|00+)$|[._-]aa+$|\.(zip|tar|pth?|ckpt|bin|npz|safetensors)\.00+1?$|\.z01$"
+    r"|(^|[._-])part[-_.]?(aa+|0*[01])(\.(zip|tar))?$"
 )
 """Names of the first part of an archive that was split, whose end is in another."""
 _LONGEST_HEADER = 100_000_000  # the limit of safetensors itself
@@ -347,38 +348,13 @@ class FolderScan:
             self._report(f"{self._folder / name}: {why}")
 
 
-def ready_groups(groups: Mapping[str, FileGroup], listed: Collection[str]) -> set[str]:
-    """Return the complete groups that were written before all those that are still settling.
-
-    Of a folder whose checkpoints are overwritten, as in `last/`, a file of `listed` waits for the
-    others of it that are listed, so that no copy has the new model beside the old optimizer.
-    """
+def ready_groups(groups: Mapping[str, FileGroup]) -> set[str]:
+    """Return the complete groups that were written before all those that are still settling."""
     settling_s = [group.changed_s for group in groups.values() if group.is_settling]
     before_s = min(settling_s, default=float("inf"))
-    rewritten = {
-        PurePath(key).parent
-        for key, group in groups.items()
-        if key in listed and not group.is_complete and not _is_cut_short(group) and _is_state(key)
-    }
     return {
-        key
-        for key, group in groups.items()
-        if group.is_complete
-        and group.changed_s < before_s
-        and not (key in listed and _is_state(key) and PurePath(key).parent in rewritten)
+        key for key, group in groups.items() if group.is_complete and group.changed_s < before_s
     }
-
-
-def _is_cut_short(group: FileGroup) -> bool:
-    return CUT_SHORT in group.problems.values()
-
-
-_STATE_SUFFIXES = {".bin", ".ckpt", ".npz", ".pkl", ".pt", ".pth", ".safetensors"}
-
-
-def _is_state(name: str) -> bool:
-    """Whether a file has a part of a training's state, rather than its log."""
-    return PurePath(name).suffix.lower() in _STATE_SUFFIXES
 
 
 def group_of(name: str) -> str:

@@ -150,7 +150,7 @@ class FolderSync:
             raise self._folder_is_gone() from error
         groups = self._without_foreign_files(present)
         before = self._manifests[-1].files
-        ready = ready_groups(groups, () if at_the_end else before.keys())
+        ready = ready_groups(groups)
         files: dict[str, SyncedFile] = {}
         uploaded, waiting = 0, set(groups) - ready
         for key in sorted(ready, key=lambda each: groups[each].changed_s):
