@@ -106,6 +106,8 @@ def test_all_values_of_an_option_for_a_user_and_a_password_are_hidden(option: st
 @pytest.mark.parametrize(
     ("typed", "kept"),
     [
+        ("t.py -login alice s3cr3t --lr 1", "t.py -login alice *** --lr 1"),
+        ("bash t.sh --LOGIN alice s3cr3t", "bash t.sh --LOGIN alice ***"),
         ("t.py --login alice s3cr3t --lr 1", "t.py --login alice *** --lr 1"),
         ("t.py --db-login alice s3cr3t", "t.py --db-login alice ***"),
         ("t.py --login alice:s3cr3t --lr 1", "t.py --login alice:*** --lr 1"),
@@ -121,6 +123,12 @@ def test_all_values_of_an_option_for_a_user_and_a_password_are_hidden(option: st
 def test_what_is_kept_beside_a_password(typed: str, kept: str):
     assert list(redact(typed.split())) == kept.split()
     assert redact_text(typed) == kept
+
+
+@pytest.mark.parametrize("before", ['ssh h "', "cd a;", "(", "sudo "])
+def test_a_login_shell_in_a_text_has_no_user(before: str):
+    text = f"{before}bash --login run.sh data/"
+    assert redact_text(text) == text
 
 
 @pytest.mark.parametrize(

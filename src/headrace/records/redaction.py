@@ -103,9 +103,9 @@ _USER_AND_PASSWORD = re.compile(r"([\w.@+-]+):(?!\d+(?:\s|:|$)).+", re.DOTALL)
 _LOGIN = re.compile(r"--?(?:[\w.-]*[-_.])?login", re.IGNORECASE)
 _LOGIN_SHELL = re.compile(r"(?:.*/)?(?:(?:ba|da|fi|k|z)?sh|su|sudo)", re.DOTALL)
 _SHELLS = ("sh", "bash", "dash", "zsh", "ksh", "fish", "su", "sudo")  # bash --login has no user
-_NOT_OF_SHELL = "".join(rf"(?<![\s/]{shell} )(?<!\A{shell} )" for shell in _SHELLS)
+_NOT_OF_SHELL = "".join(rf"(?<![\s/\"'(;&|]{shell} )(?<!\A{shell} )" for shell in _SHELLS)
 _PAIR_OPTION = (
-    rf"(?<![^\s\"'])(?:{_NOT_OF_SHELL}--login|--?(?:(?i:(?:[\w.-]{{0,60}}[-_.])?"
+    rf"(?<![^\s\"'])(?:{_NOT_OF_SHELL}--?(?i:login)|--?(?:(?i:(?:[\w.-]{{0,60}}[-_.])?"
     r"(?:auth|authorization|creds?|credentials?)|\w[\w.-]{0,60}[-_.]login)"
     r"|[\w.-]{0,60}[a-z](?:Auth|Creds?|Login)))"
 )
