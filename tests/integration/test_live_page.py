@@ -429,9 +429,9 @@ def test_the_output_follows_what_is_written_while_nothing_is_recorded(
     expect(page.locator("#logs")).to_contain_text("of the second attempt")
     page.get_by_label("Log", exact=True).select_option("attempt-1/rank-0.stdout")
     expect(page.locator("#logs")).to_contain_text("the last line")
-    newer.write_text("of the second attempt\nmore of it\n")
-    page.wait_for_event("request", lambda request: request.url.endswith("/logs"))
-    expect(page.locator("#logs")).to_contain_text("the last line")
+    with page.expect_response(re.compile("/logs/attempt-")) as answered:  # by the next look at them
+        newer.write_text("of the second attempt\nmore of it\n")
+    assert "attempt-1" in answered.value.url
     shutil.rmtree(run)
 
 
@@ -455,3 +455,21 @@ def test_a_page_that_was_opened_in_the_background_holds_no_connection_until_it_i
             "document.dispatchEvent(new Event('visibilitychange'))"
         )
     expect(page.locator("#verdict h2")).to_have_text("Verdict")
+
+
+def test_a_link_of_another_attempt_says_so(page: Page, server: LiveServer):
+    visit(page, server, "/runs/base#span=0-1&attempt=3")
+    banner = page.locator("#banner")
+    expect(banner).to_contain_text(
+        "The span of time in the address was one of attempt 3; attempt 1"
+    )
+    expect(page.locator("#chart-heatmap canvas").first).to_be_visible()
+    assert "span" not in page.url
+    drag(page, "chart-timeline", 0.2, 0.6)
+    begin, end = span_of(page)
+    assert page.url.endswith("&attempt=1")
+    page.goto("about:blank")
+    page.goto(f"{server.origin}/runs/base#span={begin}-{end}&attempt=1")
+    expect(page.locator("#verdict h2")).to_have_text("Verdict")
+    expect(banner).to_be_empty()
+    assert span_of(page) == (begin, end)

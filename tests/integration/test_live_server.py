@@ -395,7 +395,8 @@ def test_long_lines_are_cut_around_what_is_searched_and_colours_left_out(
 ):
     log = folder / "runs" / "base" / "logs" / "attempt-1" / "wide.log"
     link = "\x1b]8;;http://h\x1b\\linked\x1b]8;;\x07"
-    log.write_text(f"\x1b[1;31mer\x1b[0mror\x1b[K {link}\n{'a' * 9000}needle{'b' * 9000}\n")
+    reset = "\x1b(B\x1b]R\x1bc"  # as tput has them, one of them without an end
+    log.write_text(f"{reset}\x1b[1;31mer\x1b[0mror\x1b[K {link}\n{'a' * 9000}needle{'b' * 9000}\n")
     read = f"/runs/base/logs/attempt-1/{log.name}"
     first, second = server.ask(read).json["lines"]
     assert first == "error linked"
@@ -636,6 +637,11 @@ def test_damaged_runs_are_listed_with_what_is_wrong_and_spoil_no_others(
         listed = eventually(lambda: found_in(server, len(made)), "all in the list")
         assert listed["base"]["state"] == "done"
         assert "newer Headrace" in listed["newer"]["fault"]
+        with events_of(server, "newer") as stream:  # its own page says so, too
+            while (
+                "newer Headrace" not in json.loads(next_event(stream, b"event: changed"))["fault"]
+            ):
+                pass
         assert all(listed[f"damaged {name} #%?"]["fault"] for name in ("launcher", "started"))
         assert server.ask("/runs/damaged%20launcher%20%23%25%3F/sections").status in {404, 409}
         assert server.ask(f"/runs/not%20{'%EF%BF%BD'}%20text/sections").status == 200

@@ -181,6 +181,14 @@ def test_hosts_of_one_name_are_apart_in_the_heatmap():
     assert found == {("one (0)", ("rank 0",)), ("one (1)", ("rank 1",))}
 
 
+def test_a_heatmap_says_at_which_time_of_day_it_begins():
+    tables = play(Run(ranks=1))
+    assert heatmap_chart(tables).began_unix_s is None
+    tables.rows["hosts"][0]["unix_offset_ns"] = 1_700_000_000 * 10**9
+    began_s = time_axis(tables).began_ns / 1e9
+    assert heatmap_chart(tables).began_unix_s == pytest.approx(1_700_000_000 + began_s, abs=1e-6)
+
+
 def test_a_chart_is_plain_json_with_arrays_in_base64():
     tables = play(SLOW)
     for draw in (heatmap_chart, steps_chart, phases_chart, waits_chart, flame_chart):

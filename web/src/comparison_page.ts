@@ -22,6 +22,8 @@ export class ComparisonPage {
   private readonly update: SectionUpdate;
   private asked = -Infinity;
   private isAsking = false;
+  private isDue = false; // what is shown is older than what is known
+  private waiting = 0; // the timer of the next question
   private seen: string | undefined; // what the list last said of the runs that are compared
 
   constructor(private readonly charts: ChartsOfPage) {
@@ -48,12 +50,21 @@ export class ComparisonPage {
 
   private refresh(): void {
     if (timeSpan.touchesEnd) this.charts.refresh();
-    if (performance.now() - this.asked > PAUSE_MS) void this.loadSections();
+    this.isDue = true;
+    this.askSoon();
+  }
+
+  /** Asks for numbers once the pause after the last answer is over. */
+  private askSoon(): void {
+    clearTimeout(this.waiting);
+    const pauseMs = Math.max(this.asked + PAUSE_MS - performance.now(), 0);
+    this.waiting = window.setTimeout(() => void this.loadSections(), pauseMs);
   }
 
   private async loadSections(): Promise<void> {
-    if (this.isAsking) return;
+    if (this.isAsking) return; // its end asks again if need be
     this.isAsking = true;
+    this.isDue = false;
     try {
       const answer = await askServer<Answer>(`/api/comparison${location.search}`);
       this.asked = performance.now();
@@ -66,6 +77,7 @@ export class ComparisonPage {
       showBanner("sections", `The numbers could not be brought up to date. ${sentence(error)}`);
     } finally {
       this.isAsking = false;
+      if (this.isDue) this.askSoon();
     }
   }
 }

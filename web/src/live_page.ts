@@ -62,6 +62,7 @@ export class LivePage {
     const last = this.seen;
     this.seen = now;
     showBanner("run", now.fault || null);
+    if (now.attempt !== last?.attempt) this.follow(now.attempt);
     if (!last) return this.askSections(); // the run may have changed since the page was made
     if (now.attempt !== last.attempt && last.attempt > 0) {
       timeSpan.reset();
@@ -76,6 +77,13 @@ export class LivePage {
       this.charts.refresh(); // some have the numbers of the texts
     }
     if (now.state !== last.state || String(now.recording) !== String(last.recording)) this.controls?.refresh();
+  }
+
+  /** Shows an attempt of the run; a link may have been made for an earlier one. */
+  private follow(attempt: number): void {
+    const made = timeSpan.ofAttempt(attempt);
+    const shown = `attempt ${attempt}, which began anew, is shown`;
+    showBanner("link", made === null ? null : `The span of time in the address was one of attempt ${made}; ${shown}.`);
   }
 
   private refresh(): void {

@@ -10,7 +10,7 @@ type Choice = Span | "all" | null;
 export type Reason = "chosen" | "moved" | "learned" | "widened";
 
 const NUMBER = String.raw`(-?[\d.]+(?:e-?\d+)?)`;
-const HASH = new RegExp(`^#span=(?:(all)|${NUMBER}-${NUMBER})$`);
+const HASH = new RegExp(`^#span=(?:(all)|${NUMBER}-${NUMBER})(?:&attempt=(\\d+))?$`);
 const SHORTEST_S = 1e-3;
 const SETTLED_MS = 150; // after the last of some keys in quick succession
 
@@ -22,11 +22,12 @@ function readHash(hash: string): Choice {
   return span[0] < span[1] ? span : null;
 }
 
-function writeHash(choice: Choice): string {
+function writeHash(choice: Choice, attempt: number): string {
   if (choice === null) return location.pathname + location.search;
-  if (choice === "all") return "#span=all";
+  const suffix = attempt ? `&attempt=${attempt}` : "";
+  if (choice === "all") return `#span=all${suffix}`;
   const digits = choice[1] - choice[0] < 1 ? 6 : 3;
-  return `#span=${choice.map((time) => String(Number(time.toFixed(digits)))).join("-")}`;
+  return `#span=${choice.map((time) => String(Number(time.toFixed(digits)))).join("-")}${suffix}`;
 }
 
 function around(a: Span | null, b: Span): Span {
@@ -43,6 +44,7 @@ export class TimeSpan {
   private first: Span | null = null; // shown before the reader chooses, if only a part
   private readonly listeners: ((reason: Reason) => void)[] = [];
   private settling = 0; // the timer after which a moved span is chosen
+  private attempt = 0; // whose times they are; 0: unknown, or there is one alone
 
   constructor() {
     addEventListener("popstate", () => this.followAddress());
@@ -101,6 +103,20 @@ export class TimeSpan {
     this.tell(isWider ? "widened" : "learned");
   }
 
+  /**
+   * Takes note of the run's attempt, whose times the address has from now on. Returns the attempt that the address was
+   * made for where it is another one, whose times mean nothing here.
+   */
+  ofAttempt(attempt: number): number | null {
+    if (!attempt) return null; // none has begun
+    this.attempt = attempt;
+    const made = Number(HASH.exec(location.hash)?.[4] ?? attempt);
+    if (made === attempt) return null;
+    this.reset();
+    this.tell("chosen");
+    return made;
+  }
+
   /** Forgets all of it: times of another attempt begin anew. */
   reset(): void {
     this.known = null;
@@ -137,8 +153,8 @@ export class TimeSpan {
     if (areEqual(choice, this.choice)) return;
     this.choice = choice;
     try {
-      if (step) history.pushState({ choice }, "", writeHash(choice));
-      else history.replaceState({ choice }, "", writeHash(choice));
+      if (step) history.pushState({ choice }, "", writeHash(choice, this.attempt));
+      else history.replaceState({ choice }, "", writeHash(choice, this.attempt));
     } catch {
       // A browser may refuse it, for a file or when it happens too often; the page works without.
     }

@@ -21,6 +21,7 @@ from headrace.report.charts.base import (
     IntervalColumns,
     Pooling,
     Span,
+    TimeAxis,
     busy_shares,
     pool_intervals,
     time_axis,
@@ -48,12 +49,17 @@ class HeatmapBand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeatmapChart(Chart):
-    """How busy everything was over a span of time, in columns of equal length."""
+    """How busy everything was over a span of time, in columns of equal length.
+
+    Attributes:
+        began_unix_s: Time 0 of the spans, in seconds since 1970; None: not recorded.
+    """
 
     kind: ClassVar[str] = "heatmap"
     span: Span
     limits: Span
     first_span: Span
+    began_unix_s: float | None
     columns: int
     bands: tuple[HeatmapBand, ...]
 
@@ -71,9 +77,16 @@ def heatmap_chart(tables: Tables, span: ChartSpan | None = None) -> HeatmapChart
         span=span.seconds,
         limits=span.axis.limits,
         first_span=span.axis.first_span,
+        began_unix_s=_began_unix_s(tables, span.axis),
         columns=count,
         bands=bands,
     )
+
+
+def _began_unix_s(tables: Tables, axis: TimeAxis) -> float | None:
+    offsets_ns = columns(tables, "hosts")["unix_offset_ns"]
+    is_known = len(offsets_ns) > 0 and int(offsets_ns[0]) != 0
+    return (axis.began_ns + int(offsets_ns[0])) / 1e9 if is_known else None
 
 
 def heatmap_kinds(tables: Tables) -> list[str]:

@@ -13,7 +13,10 @@ _READ_BYTES = 4 << 20
 """Only the end of a long file is read."""
 _LONGEST_LINE = 2000
 """Characters that are sent of a line, from its beginning."""
-_CONTROLS = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_CONTROLS = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\](?:[^\x07\x1b\r\n]*(?:\x07|\x1b\\)|R|P[0-9A-Fa-f]{7})?"
+    r"|[ -/]+[0-~]|[@-Z\\^_a-z0-9<=>|}~])"
+)
 """Escape sequences of terminals, such as colours: a page has no use for them."""
 
 

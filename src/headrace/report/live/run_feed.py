@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.core.errors import HeadraceError, RecordsError
+from headrace.core.errors import HeadraceError, LaunchError, RecordsError
 from headrace.core.free_memory import release_free_memory
 from headrace.decide.cost.run_use import seen_until_s
 from headrace.observe.whatif.tables import Tables
@@ -225,7 +225,8 @@ class RunFeed:
                 self._reader = records.attempt, SpanReader(records)
             self._take(RunTables(records, self._reader[1]), seen)
         else:
-            fault = _silence(records, seen[1], self._state.fault) if records.live else ""
+            silence = _silence(records, seen[1], self._state.fault) if records.live else ""
+            fault = silence or _unread_attempts(self.path)
             if fault != self._state.fault:
                 self._change(fault=fault, gone=False)
 
@@ -380,6 +381,15 @@ def _nothing_recorded(path: Path) -> str:
     except HeadraceError as error:
         return str(error)
     return "Nothing is recorded of this run so far."
+
+
+def _unread_attempts(path: Path) -> str:
+    """Return why a page lacks the run's attempts, as of a newer version; "" where it has them."""
+    try:
+        RunFolder(path).attempts()
+    except LaunchError as error:
+        return str(error)
+    return ""
 
 
 def _silence(records: Records, newest_ns: int, said: str) -> str:
