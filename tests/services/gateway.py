@@ -17,13 +17,14 @@ class Gateway(ThreadingHTTPServer):
         status: What requests that write are answered with; 0: as the server answers them.
         is_open: Requests wait until it is set.
         was_asked: Set by the first request.
+        answered: How many requests have been.
     """
 
     daemon_threads = True
 
     def __init__(self, server: str) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.server_uri, self.status = server, 0
+        self.server_uri, self.status, self.answered = server, 0, 0
         self.is_open, self.was_asked = Event(), Event()
         self.is_open.set()
 
@@ -61,6 +62,7 @@ class _Handler(BaseHTTPRequestHandler):
                 status, content = answer.status, answer.read()
         except urllib.error.HTTPError as error:
             status, content = error.code, error.read()
+        self.server.answered += 1
         self.send_response(status)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()

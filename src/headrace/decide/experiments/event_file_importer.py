@@ -94,8 +94,14 @@ class EventFileImporter:
         return self._prefixes[folder]
 
     def _first_folder(self, start: tuple[int, int], *, is_last: bool) -> Path | None:
-        """Return the folder where the lowest rank opened its first file; None: rank 0 may yet."""
+        """Return the first folder of a start, that of the lowest rank; None: rank 0 may yet come.
+
+        Ranks that open theirs later than a minute after the first one do not count, so that it
+        stays the same.
+        """
         found = [each for each in self._named.values() if each.start == start]
-        first = min(found, key=lambda each: each.rank)
-        has_waited = now_ms() - first.at_ms > _RANK_0_MS
-        return first.path.parent if first.rank == 0 or has_waited or is_last else None
+        until_ms = min(each.at_ms for each in found) + _RANK_0_MS
+        in_time = [each for each in found if each.at_ms <= until_ms]
+        first = min(in_time, key=lambda each: each.rank)
+        is_known = first.rank == 0 or now_ms() > until_ms or is_last
+        return first.path.parent if is_known else None

@@ -200,7 +200,9 @@ def _new_run(name: str, *, resume: bool) -> LoggedRun:
     if not is_plain_name(name):
         raise UsageError(f"Run {name!r}: a run's name is a plain folder name, such as 'base-2'.")
     folder, target = _place_of(name)
-    if target is not None and not (resume and target.experiment == _SESSION.experiment_name):
+    is_it = target is not None and target.run_name == name
+    is_it = is_it and target.experiment == _SESSION.experiment_name
+    if target is not None and not (resume and is_it):
         raise UsageError(
             f"There is a run {name!r} already, in experiment {target.experiment!r} ({folder}). "
             "Choose another name, or go on with it: start_run(name, resume=True)."
@@ -230,15 +232,15 @@ def _place_of(name: str) -> tuple[Path, RunTarget | None]:
 
     A name is one run of each experiment. The first of them has the plain folder.
     """
+    experiment = _SESSION.experiment_name
     plain = runs_folder().absolute() / name
-    own = plain.with_name(f"{_folder_name(_SESSION.experiment_name)}.{name}")
-    target = _target_of(name, own)
-    if target is not None:
-        return own, target
-    target = _target_of(name, plain)
-    if target is None or target.experiment == _SESSION.experiment_name:
-        return plain, target
-    return own, None
+    own = plain.with_name(f"{_folder_name(experiment)}.{name}")
+    targets = {folder: _target_of(name, folder) for folder in (own, plain)}
+    for folder, target in targets.items():
+        if target is not None and (target.run_name, target.experiment) == (name, experiment):
+            return folder, target
+    folder = plain if targets[plain] is None else own
+    return folder, targets[folder]
 
 
 def _folder_name(experiment: str) -> str:
