@@ -200,9 +200,7 @@ def _new_run(name: str, *, resume: bool) -> LoggedRun:
     if not is_plain_name(name):
         raise UsageError(f"Run {name!r}: a run's name is a plain folder name, such as 'base-2'.")
     folder, target = _place_of(name)
-    is_it = target is not None and target.run_name == name
-    is_it = is_it and target.experiment == _SESSION.experiment_name
-    if target is not None and not (resume and is_it):
+    if target is not None and not (resume and _is_of(target, name)):
         raise UsageError(
             f"There is a run {name!r} already, in experiment {target.experiment!r} ({folder}). "
             "Choose another name, or go on with it: start_run(name, resume=True)."
@@ -232,15 +230,19 @@ def _place_of(name: str) -> tuple[Path, RunTarget | None]:
 
     A name is one run of each experiment. The first of them has the plain folder.
     """
-    experiment = _SESSION.experiment_name
     plain = runs_folder().absolute() / name
-    own = plain.with_name(f"{_folder_name(experiment)}.{name}")
+    own = plain.with_name(f"{_folder_name(_SESSION.experiment_name)}.{name}")
     targets = {folder: _target_of(name, folder) for folder in (own, plain)}
     for folder, target in targets.items():
-        if target is not None and (target.run_name, target.experiment) == (name, experiment):
+        if target is not None and _is_of(target, name):
             return folder, target
     folder = plain if targets[plain] is None else own
     return folder, targets[folder]
+
+
+def _is_of(target: RunTarget, name: str) -> bool:
+    """Whether a run has this name in the chosen experiment."""
+    return (target.run_name, target.experiment) == (name, _SESSION.experiment_name)
 
 
 def _folder_name(experiment: str) -> str:
