@@ -19,29 +19,17 @@ from headrace.jobs.sync.remote_copy import FencedError, RemoteCopy
 from headrace.jobs.sync.sync_process import FolderSync, restore, sync_until
 from jobs import attempts_of
 from jobs_here import run_job
+from synced_folder import SyncedFolder
 
 NOBODY = 65534
 
 
-class Copied:
-    """A folder that is synced to another one, by the test's clock."""
+class Copied(SyncedFolder):
+    """One whose copy is restored to see what is there."""
 
     def __init__(self, place: Path, seen_as: Sequence[str] = ()) -> None:
-        self.folder, self.messages, self.now_s = place / "checkpoints", list[str](), 0.0
-        self.folder.mkdir()
+        super().__init__(place, seen_as)
         self._there = place / "there"
-        self.url = str(place / "url")
-        self.remote = RemoteCopy(self.url, self.messages.append)
-        self.sync = FolderSync(
-            self.remote, self.folder, "host", (), self.messages.append, lambda: self.now_s,
-            seen_as=seen_as,
-        )  # fmt: skip
-        self.sync.begin()
-
-    def passes(self, *after_s: float) -> None:
-        for seconds in after_s:
-            self.now_s += seconds
-            self.sync.one_pass()
 
     def found(self) -> set[str]:
         shutil.rmtree(self._there, ignore_errors=True)

@@ -13,29 +13,18 @@ from pathlib import Path
 import pytest
 
 from headrace.jobs.sync.remote_copy import RemoteCopy
-from headrace.jobs.sync.sync_process import FolderSync, restore
+from headrace.jobs.sync.sync_process import restore
 from jobs_here import run_job
+from synced_folder import SyncedFolder
 
 JOB_BEGAN_NS = 10**18
 
 
-class Host:
+class Host(SyncedFolder):
     """A host whose script writes to `folder`."""
 
     def __init__(self, place: Path) -> None:
-        self.folder, self.messages, self.now_s = place / "checkpoints", list[str](), 0.0
-        self.folder.mkdir()
-        self.remote = RemoteCopy(str(place / "url"), self.messages.append)
-        self.sync = FolderSync(
-            self.remote, self.folder, "host", (), self.messages.append, lambda: self.now_s,
-            since_ns=JOB_BEGAN_NS,
-        )  # fmt: skip
-        self.sync.begin()
-
-    def passes(self, *after_s: float) -> None:
-        for seconds in after_s:
-            self.now_s += seconds
-            self.sync.one_pass()
+        super().__init__(place, since_ns=JOB_BEGAN_NS)
 
     def write(self, name: str, data: bytes = b"whole") -> Path:
         path = self.folder / name

@@ -47,6 +47,14 @@ else:
 QUIET = ("--profile", "off")
 
 
+def holder(folder: Path) -> subprocess.Popen[str]:
+    """Start a process that begins an attempt of the run r, says so, and waits."""
+    return subprocess.Popen(
+        [sys.executable, "-c", HOLDS, "r"], cwd=folder, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("ranks", [[], ["--nproc-per-node", "1"]])
 def test_a_run_that_is_running_is_not_begun_again_until_it_has_ended(
     tmp_path: Path, ranks: list[str]
@@ -75,13 +83,7 @@ def test_a_run_that_is_running_is_not_begun_again_until_it_has_ended(
 
 
 def test_of_starts_at_one_moment_one_begins(tmp_path: Path) -> None:
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", HOLDS, "r"], cwd=tmp_path, text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        )
-        for _ in range(4)
-    ]  # fmt: skip
+    processes = [holder(tmp_path) for _ in range(4)]
     lines = []
     for process in processes:
         assert process.stdout is not None
@@ -96,10 +98,7 @@ def test_a_lock_names_a_launcher_on_another_host_and_a_pid_of_it_means_nothing(
     tmp_path: Path,
 ) -> None:
     """What its run.json names cannot be looked up here; the folder is locked as long as it runs."""
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLDS, "r"], cwd=tmp_path, text=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    ) as other:  # fmt: skip
+    with holder(tmp_path) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "began 1\n"
         file = tmp_path / "r" / "run.json"
@@ -115,10 +114,7 @@ def test_a_lock_names_a_launcher_on_another_host_and_a_pid_of_it_means_nothing(
 
 
 def test_a_copy_of_a_running_jobs_folder_runs_nothing(tmp_path: Path) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLDS, "r"], cwd=tmp_path, text=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    ) as job:  # fmt: skip
+    with holder(tmp_path) as job:
         assert job.stdout is not None
         assert job.stdout.readline() == "began 1\n"
         original, copy, moved = (tmp_path.resolve() / name for name in ("r", "copy", "moved"))
