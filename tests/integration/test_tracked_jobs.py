@@ -14,7 +14,7 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Run
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionStartInfo
 
 from headrace import open_run
 from headrace.decide.experiments.run_target import database_uri
@@ -227,12 +227,48 @@ def test_what_a_script_writes_for_tensorboard_is_in_mlflow_and_in_the_runs_event
         assert sum(parts) >= whole.value * 0.999
     steps = [each.step for each in shown.Scalars("phase_ms/all")]
     assert len(set(steps)) == len(steps)  # the second attempt goes on after the first
-    session = HParamsPluginData.FromString(
-        shown.summary_metadata["_hparams_/session_start_info"].plugin_data.content
-    ).session_start_info
+    session = session_of(shown)
     assert session.hparams["argument.lr"].number_value == pytest.approx(0.1)
     assert session.hparams["model"].string_value == "linear"
     assert session.group_name == "base"
+
+
+def session_of(shown: EventAccumulator) -> SessionStartInfo:
+    """What TensorBoard's table of hyperparameters has of a run."""
+    content = shown.summary_metadata["_hparams_/session_start_info"].plugin_data.content
+    return HParamsPluginData.FromString(content).session_start_info
+
+
+def test_tensorboard_shows_params_that_are_logged_late_and_no_point_twice(folder: Path):
+    (folder / "tracked.py").write_text(
+        "import time\n"
+        "from pathlib import Path\n"
+        "import mlflow\n"
+        "from headrace import experiments\n"
+        "def is_written(text):\n"
+        "    files = Path('runs/base/tensorboard').glob('*.headrace')\n"
+        "    while not any(text in file.read_bytes() for file in files):\n"
+        "        time.sleep(0.01)\n"
+        "        files = Path('runs/base/tensorboard').glob('*.headrace')\n"
+        "experiments.log_time_series_metrics({'seen': 1.0}, step=1)\n"
+        "is_written(b'argument.lr')\n"
+        "experiments.log_params({'momentum': 0.9})\n"
+        "is_written(b'momentum')\n"
+        "experiments.log_time_series_metrics({'seen': 2.0}, step=2)\n"
+        "experiments.log_params({'depth': 18})\n"
+        "with mlflow.start_run():\n"
+        "    mlflow.log_param('optimizer', 'sgd')\n"
+        "    mlflow.log_metric('accuracy', 0.75, step=3)\n"
+    )
+    assert job(folder, "--name", "base", "tracked.py", "--lr", "0.1").returncode == 0
+    shown = EventAccumulator(str(folder / "runs" / "base" / "tensorboard"))
+    shown.Reload()
+    found = session_of(shown).hparams
+    numbers = {"argument.lr": 0.1, "momentum": 0.9, "depth": 18}
+    assert {name: found[name].number_value for name in numbers} == pytest.approx(numbers)
+    assert found["optimizer"].string_value == "sgd"
+    assert [(each.step, each.value) for each in shown.Scalars("seen")] == [(1, 1.0), (2, 2.0)]
+    assert [(each.step, each.value) for each in shown.Scalars("accuracy")] == [(3, 0.75)]
 
 
 def test_runs_of_several_names_that_a_job_starts_are_its_own_and_that_is_said(folder: Path):

@@ -62,15 +62,15 @@ class _Sender:
                 print_status(f"what the script writes for TensorBoard is not tracked: {error}")
         is_sent = self._tried(self._sender.send)
         if self._writes_log:
-            self._write_log()
+            self._write_log(is_last=is_last)
         return is_sent
 
-    def _write_log(self) -> None:
+    def _write_log(self, *, is_last: bool) -> None:
         try:
             if self._log is None:
                 target = self._sender.target
                 self._log = TensorBoardLog(self._spool, target.run_name, target.started_ms)
-            self._log.write()
+            self._log.write(is_last=is_last)
         except Exception as error:  # noqa: BLE001 - as above
             self._writes_log = False
             print_status(f"TensorBoard gets no event file of the run: {error}")

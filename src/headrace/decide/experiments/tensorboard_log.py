@@ -7,6 +7,7 @@ twice, and they need no tracking server.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -30,6 +31,8 @@ _STATUSES = {  # of TensorBoard, by those of MLflow
 }
 _FLUSH_S = 3600  # `flush` is called
 _MOST_QUEUED = 1000
+_REWRITE_PAUSE = 10
+"""Between two rewrites of a file lies at least so many times what the longest one took."""
 
 
 class TensorBoardLog:
@@ -44,10 +47,18 @@ class TensorBoardLog:
     """
 
     def __init__(self, spool: Path, name: str, started_ms: int) -> None:
+        self._spool, self._name, self._started_s = spool, name, started_ms / 1000
+        self._params: dict[str, str] = {}
+        self._written_params = 0
+        self._others: list[Entry] = []
+        self._longest_rewrite_s = 0.0
+        self._rewritten_s = time.monotonic()
+        self._begin_file()
+
+    def _begin_file(self) -> None:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-        self._spool, self._name, self._started_s = spool, name, started_ms / 1000
-        folder = spool.parent / TENSORBOARD
+        folder = self._spool.parent / TENSORBOARD
         for old in folder.glob(f"*{_SUFFIX}"):
             with suppress(FileNotFoundError):
                 old.unlink()
@@ -56,26 +67,46 @@ class TensorBoardLog:
         self._steps: dict[str, int] = {}
         self._attempts: dict[str, tuple[int, int]] = {}
         self._kinds: dict[str, str] = {}  # by name: of what had it first, a series or a number
-        self._params: dict[str, str] = {}
-        self._written_params: dict[str, str] = {}
 
-    def write(self) -> None:
+    def write(self, *, is_last: bool = False) -> None:
         """Write what the spool holds that is not written yet; raises OSError."""
+        self._add_spool()
+        self._end_writing(is_last=is_last)
+
+    def write_others(self, entries: Iterable[Entry]) -> None:
+        """Write entries that are not in the spool, after all that are; raises OSError."""
+        self._others = list(entries)
+        self._add(self._others)
+        self._end_writing(is_last=True)
+
+    def _add_spool(self) -> None:
         for entries, offsets in read_spool(self._spool, self._offsets):
             self._add(entries)
             self._offsets = offsets
-        self._end_writing()
 
-    def write_others(self, entries: Iterable[Entry]) -> None:
-        """Write entries that are not in the spool; raises OSError."""
-        self._add(entries)
-        self._end_writing()
-
-    def _end_writing(self) -> None:
-        if self._params != self._written_params:
-            self._written_params = dict(self._params)
+    def _end_writing(self, *, is_last: bool) -> None:
+        if len(self._params) > self._written_params and (is_last or self._may_rewrite()):
+            if self._written_params:
+                self._rewrite()
             self._write_params()
+            self._written_params = len(self._params)
         self._writer.flush()
+
+    def _may_rewrite(self) -> bool:
+        """Return whether enough time is left beside it: a script may log params at every step."""
+        if not self._written_params:
+            return True
+        return time.monotonic() - self._rewritten_s >= _REWRITE_PAUSE * self._longest_rewrite_s
+
+    def _rewrite(self) -> None:
+        """Begin the file anew: of all that it holds of params, TensorBoard shows the first."""
+        began_s = time.monotonic()
+        self._writer.close()
+        self._begin_file()
+        self._add_spool()
+        self._add(self._others)
+        self._rewritten_s = time.monotonic()
+        self._longest_rewrite_s = max(self._longest_rewrite_s, self._rewritten_s - began_s)
 
     def _add(self, entries: Iterable[Entry]) -> None:
         from tensorboard.compat.proto.summary_pb2 import Summary
