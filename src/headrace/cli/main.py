@@ -86,7 +86,15 @@ def build_app() -> typer.Typer:
         pretty_exceptions_enable=False,
         rich_markup_mode="rich",
     )
-    app.callback()(_root)
+    shown = typer.Option(
+        False,  # noqa: FBT003 - typer's default comes first
+        "--version", help="Print the version.", is_eager=True, callback=_version,
+    )  # fmt: skip
+
+    def root(*, version: bool = shown) -> None:
+        """Keep the verbs as verbs: without a callback, typer makes a single one the command."""
+
+    app.callback()(root)
     for verb in VERBS:
         module = import_module(f"headrace.cli.{verb}")
         if hasattr(module, "register"):
@@ -189,8 +197,14 @@ def _exit(code: str | int | None) -> None:
     os._exit(code or 0)
 
 
-def _root() -> None:
-    """Keep the verbs as verbs: without a callback, typer makes a single verb the command itself."""
+def _version(*, is_asked: bool) -> None:
+    import typer
+
+    from headrace import __version__
+
+    if is_asked:
+        typer.echo(f"headrace {__version__}")
+        raise typer.Exit
 
 
 if __name__ == "__main__":
