@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.data.loader.executors.dispatch import Dispatch
+from headrace.observe.whatif.core_waits import core_waits
 from headrace.observe.whatif.measured_pipeline import MeasuredPipeline, measure
 from headrace.observe.whatif.prediction import PipelineChange, Simulator
 from headrace.observe.whatif.simulation import (
     BatchCosts,
     Pipeline,
-    consumer_delay,
     delivery_times,
     simulate,
     simulate_each,
@@ -174,17 +174,33 @@ def test_a_consumer_waits_where_too_many_workers_run_at_once(service, consume, w
     pipeline = Pipeline(workers=workers, cores=cores)
     load = a_load([service] * 100, [consume] * 100, cpu_share=1.0)
     result = simulate(pipeline, load)
-    busy = min(service / (result.period_ns[0] * workers), 1.0)
+    waits = core_waits(pipeline, load, result)
+    # A worker is there while it computes or waits for a core.
+    there = min(service * (1 + waits.workers[0]) / (result.period_ns[0] * workers), 1.0)
     expected = 0.0
-    for running in product((0, 1), repeat=workers):  # which of the workers run
-        odds = np.prod([busy if each else 1.0 - busy for each in running])
-        expected += odds * max((sum(running) + 1) / cores - 1.0, 0.0)
-    assert consumer_delay(pipeline, load, result)[0] == pytest.approx(expected, abs=1e-9)
+    for running in product((0, 1), repeat=workers):  # which of the workers do
+        odds = np.prod([there if each else 1.0 - there for each in running])
+        expected += odds * (sum(running) // cores)
+    assert waits.consumer[0] == pytest.approx(expected, rel=0.05, abs=0.02)
+
+
+@given(st.integers(1, 12), st.integers(1, 6))
+def test_what_waits_is_what_the_cores_have_too_much(others, cores):
+    # All want a core for as long: of those on one core, each waits for the others.
+    pipeline = Pipeline(workers=others, cores=cores)
+    load = a_load([1.0] * 100, [1.0 / others] * 100, cpu_share=1.0, consume_cpu=1.0)
+    busy = replace(simulate(Pipeline(workers=others), load), period_ns=np.array([1.0 / others]))
+    waits = core_waits(pipeline, load, busy)
+    on_each = [len(range(core, others + 1, cores)) for core in range(cores)]
+    expected = sum(count * (count - 1) for count in on_each)
+    found = waits.consumer[0] + waits.workers[0] * others
+    assert found == pytest.approx(expected if others + 1 > cores else 0.0, rel=1e-6)
+    assert waits.consumer[0] >= waits.workers[0] - 1e-9
 
 
 @pytest.mark.parametrize(
     ("cores", "rank_cpu_ms", "expected"),
-    [(3, 3, (1.70, 1.75)), (2, 3, (1.50, 1.65)), (2, 0, (1.70, 1.75))],
+    [(3, 3, (1.70, 1.75)), (2, 3, (1.40, 1.55)), (2, 0, (1.70, 1.75))],
 )
 def test_two_workers_and_their_rank_hinder_each_other_on_two_cores(cores, rank_cpu_ms, expected):
     # 21 ms of CPU time a batch fit two cores in the 10.6 ms of a step, but not at every moment.

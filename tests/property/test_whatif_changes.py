@@ -101,6 +101,23 @@ def test_what_an_epochs_begin_takes_stays_whatever_is_changed(restart_ms, factor
         assert 1 / NOISE <= whole <= max(steady, 1 / change.service_factor) * NOISE
 
 
+@pytest.mark.parametrize("batches", [10, 20, 40])
+def test_a_loader_that_gets_workers_waits_for_them_at_each_epochs_begin(batches):
+    run = Run(workers=0, service_ms=40, cores=8, batches=batches, epochs=160 // batches)
+    measured = measure(play(run))
+    assert measured is not None
+    assert measured.begins.count == pytest.approx(1 / batches, rel=0.1)
+    steady = replace(measured, begins=EpochBegins())
+    change = PipelineChange(workers=4, start_ns=20e6)
+    before, after = (Simulator(each).predict(change).speedup for each in (steady, measured))
+    period_ns = float(Simulator(steady).before.period_ns.mean())
+    extra_ns = (20e6 + float(measured.service_ns.mean())) / batches
+    assert period_ns / after == pytest.approx(period_ns / before + extra_ns, rel=0.02)
+    assert Simulator(measured).predict(PipelineChange(service_factor=0.5)).speedup == pytest.approx(
+        Simulator(steady).predict(PipelineChange(service_factor=0.5)).speedup, rel=0.02
+    )
+
+
 @given(
     service=st.lists(st.integers(1, 50), min_size=2, max_size=40),
     consume=st.integers(1, 30),

@@ -87,7 +87,7 @@ def build_app() -> typer.Typer:
         rich_markup_mode="rich",
     )
     shown = typer.Option(
-        False,  # noqa: FBT003 - typer's default comes first
+        False,
         "--version", help="Print the version.", is_eager=True, callback=_version,
     )  # fmt: skip
 

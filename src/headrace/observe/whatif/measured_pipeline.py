@@ -331,6 +331,7 @@ class EpochBegins:
 
     making_ns: float = 0.0  # for the first batch to be made: as long as any other
     starting_ns: float = 0.0  # beyond that, such as for workers to start
+    count: float = 0.0  # of such steps, a batch of all
 
 
 def _epoch_begins(steps: TrainSteps, service_ns: float) -> EpochBegins:
@@ -340,7 +341,8 @@ def _epoch_begins(steps: TrainSteps, service_ns: float) -> EpochBegins:
         return EpochBegins()
     beyond = np.maximum(wait_ns[begin] - wait_ns[~begin].mean(), 0.0)
     making, batches = np.minimum(beyond, service_ns), float(steps.batches[steps.after_begins].sum())
-    return EpochBegins(float(making.sum()) / batches, float((beyond - making).sum()) / batches)
+    added = np.array([making.sum(), (beyond - making).sum(), begin.sum()]) / batches
+    return EpochBegins(*map(float, added))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,11 +2,11 @@
 
 The measured costs are resampled, calibrated so that the simulation reproduces the measured time,
 and simulated in the pipeline as it was and as changed, with the same drawings. CPU time is measured
-exactly; other waiting of the workers is scaled. Where a change has the rank wait for a core at more
-moments than it did, its steps take longer by that. The error of the uncalibrated simulation widens
-the interval. So does what no drawing shows: the model ignores caches, memory bandwidth and clock
-speeds, which change with the load, so a gain may be a tenth more or less than predicted; and the
-same script run twice differs by 2 %.
+exactly; other waiting of the workers is scaled. Where a change has the rank or its workers wait for
+a core at more moments than they did, their work takes longer by that. The error of the uncalibrated
+simulation widens the interval. So does what no drawing shows: the model ignores caches, memory
+bandwidth and clock speeds, which change with the load, so a gain may be a tenth more or less than
+predicted; and the same script run twice differs by 2 %.
 
 More ranks on the host share its cores. One rank's CPU time was measured, in its workers and in the
 rank itself; N ranks need N times that of the same cores.
@@ -28,6 +28,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from headrace.observe.whatif.core_waits import core_waits
 from headrace.observe.whatif.loaders_in_turn import speedup_of_all
 from headrace.observe.whatif.measured_pipeline import MeasuredPipeline
 from headrace.observe.whatif.simulation import (
@@ -35,7 +36,6 @@ from headrace.observe.whatif.simulation import (
     BatchCosts,
     Pipeline,
     SimulationResult,
-    consumer_delay,
     simulate,
     simulate_each,
 )
@@ -103,6 +103,9 @@ def _best_scale(ratios: Floats, *, full: bool) -> float:
 _HANDOFF_NS = (2e6, 0.2e6)
 """CPU time of reading a batch of tensors from a worker in a rank, at most and at least. Where
 workers kept all cores busy it took 1.9 to 3.5 ms, elsewhere half that, or less."""
+_START_NS = (60e6, 5e6)
+"""Time by which a forked worker's first batch is later than its others, at most and at least: it
+took 6 ms where the rank had imported all that it needs, and 58 ms where it had not."""
 _RECEIVE_NS = 3e6
 """CPU time here for a batch from another host: a proxy process took 3.2 ms for 9.6 MB."""
 _AUXILIARY_SPEED, _MEASURED_AUXILIARY_SPEED = (0.8, 1.25), (0.9, 1.1)
@@ -110,8 +113,8 @@ _AUXILIARY_SPEED, _MEASURED_AUXILIARY_SPEED = (0.8, 1.25), (0.9, 1.1)
 to what was measured."""
 _MODEL_ERROR, _RUN_NOISE = 0.1, 0.02
 """Error of the model, as a share of the gain; difference of two runs, as a share of the speed."""
-_DELAY_ROUNDS, _LEAST_DELAY = 2, 0.01
-"""How often the consumer's added wait for a core is estimated anew; less of it is nothing."""
+_WAIT_ROUNDS, _LEAST_WAIT = 2, 0.01
+"""How often the added waits for a core are estimated anew; less of them is nothing."""
 _MAX_BATCHES = 640
 _MAX_AUXILIARY = 128
 """Workers for each rank; more are not simulated, as they would keep up with any device."""
@@ -148,6 +151,10 @@ class PipelineChange:
     receive_cpu_ns: float = 0.0  # CPU time here for receiving it
     batch_factor: float = 1.0  # on the samples of a batch; fixed costs of a step stay
     fixed_consume_ns: float = 0.0  # the consumer's time that does not grow with the batch
+    start_ns: float = 0.0  # of workers where there were none, at each begin of an epoch
+
+
+NO_CHANGE = PipelineChange()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,8 +181,8 @@ class Simulator:
         self.measured = measured
         self.costs, self.calibration = calibrate(measured)
         self.before = simulate(measured.pipeline, self.costs)
-        # This wait is in the costs, as they were measured with it.
-        self._delay = consumer_delay(measured.pipeline, self.costs, self.before)
+        # These waits are in the costs, as they were measured with them.
+        self._waits = core_waits(measured.pipeline, self.costs, self.before, measured.ranks)
         self.spin_factor = 1.0
         self._known: dict[tuple[PipelineChange, ...], Prediction] = {}  # several rules ask alike
 
@@ -193,6 +200,7 @@ class Simulator:
         other.measured = replace(
             now, pipeline=pipeline, ranks=ranks, period_ns=period_ns, part=float(part)
         )
+        other._waits = core_waits(pipeline, other.costs, other.before, ranks)  # noqa: SLF001
         other.spin_factor = self.spin_factor * change.cpu_factor
         return other
 
@@ -212,7 +220,7 @@ class Simulator:
             if not change.is_of_all_loaders:
                 least_ns = np.minimum(self.measured.least_period_ns, self.before.period_ns)
                 own_ns = np.maximum(own_ns, least_ns)
-            speedups.append(before_ns / (own_ns + self._begins_ns(costs, change.batch_factor)))
+            speedups.append(before_ns / (own_ns + self._begins_ns(costs, change)))
         low, middle, high = map(float, np.percentile(speedups, (5, 50, 95)))
         width, part = interval_width(middle, self.calibration), self.measured.part
         return Prediction(
@@ -222,14 +230,19 @@ class Simulator:
             wait_share=float(np.mean([after.wait_share for after in simulated])),
         )
 
-    def _begins_ns(self, costs: BatchCosts, batch_factor: float = 1.0) -> float:
+    def _begins_ns(self, costs: BatchCosts, change: PipelineChange = NO_CHANGE) -> float:
         """Return what the begins of epochs add to a batch of the measured size.
 
-        No change but one of the time of making a batch is known to shorten them.
+        No change but one of the time of making a batch is known to shorten them. A rank that makes
+        its batches itself waits for no more at an epoch's begin; with workers it does.
         """
-        begins = self.measured.begins
-        longer = costs.service_ns.mean() / max(float(self.costs.service_ns.mean()), 1.0)
-        return begins.starting_ns + begins.making_ns * float(longer) / batch_factor
+        begins, service_ns = self.measured.begins, float(self.costs.service_ns.mean())
+        longer = float(costs.service_ns.mean()) / max(service_ns, 1.0)
+        making_ns, starting_ns = begins.making_ns, begins.starting_ns
+        if change.workers and not self.measured.pipeline.workers:
+            making_ns += service_ns * begins.count
+            starting_ns += change.start_ns * begins.count
+        return starting_ns + making_ns * longer / change.batch_factor
 
     def _simulate(self, change: PipelineChange) -> tuple[Pipeline, BatchCosts, SimulationResult]:
         """Return the changed pipeline, its costs, and their simulation."""
@@ -240,20 +253,27 @@ class Simulator:
         costs = costs.repeated(-(-needed // costs.service_ns.shape[1]))
         result = simulate(pipeline, costs)
         if change.ranks is None and change.cores is None:  # estimates of these allow for it apart
-            result = self._with_delay(pipeline, costs, result)
+            result = self._with_waits(pipeline, costs, result)
         return pipeline, costs, result
 
-    def _with_delay(
+    def _with_waits(
         self, pipeline: Pipeline, costs: BatchCosts, result: SimulationResult
     ) -> SimulationResult:
-        """Return a simulation with what its consumer waits for cores beyond what it did so far."""
-        own_cpu_ns = np.minimum(costs.consume_cpu_ns, costs.consume_ns)
-        for _ in range(_DELAY_ROUNDS):  # the longer it waits, the less of their time workers run
-            delay = consumer_delay(pipeline, costs, result) - self._delay
-            if np.all(delay <= _LEAST_DELAY):
+        """Return a simulation with what processes wait for cores beyond what they did so far."""
+        # A worker's thread that answers the rank, which takes a batch, waits for a core, too.
+        answered_ns = self.measured.taking_ns - self.measured.taking_cpu_ns
+        own_ns = np.minimum(costs.consume_cpu_ns + answered_ns, costs.consume_ns)
+        for _ in range(_WAIT_ROUNDS):  # the longer they wait, the less of the time they run
+            waits = core_waits(pipeline, costs, result, self.measured.ranks)
+            more = waits.beyond(self._waits)
+            if max(more.consumer.max(), more.workers.max()) <= _LEAST_WAIT:
                 break
-            longer = costs.consume_ns + own_cpu_ns * np.maximum(delay, 0.0)[:, None]
-            result = simulate(pipeline, replace(costs, consume_ns=longer))
+            longer = replace(
+                costs,
+                service_ns=costs.service_ns + costs.service_cpu_ns * more.workers[:, None],
+                consume_ns=costs.consume_ns + own_ns * more.consumer[:, None],
+            )
+            result = simulate(pipeline, longer)
         return result
 
 
@@ -279,9 +299,10 @@ def with_workers(
     )
     if simulator.measured.pipeline.workers:
         return simulator.predict(change)
-    # Without workers so far, the cost of reading their batches is an assumption.
+    # Without workers so far, the costs of starting them and of reading batches are assumptions.
     least, most = (
-        replace(change, consume_saved_ns=-cost, consume_cpu_added_ns=cost) for cost in _HANDOFF_NS
+        replace(change, consume_saved_ns=-handoff, consume_cpu_added_ns=handoff, start_ns=start)
+        for handoff, start in zip(_HANDOFF_NS, _START_NS, strict=True)
     )
     return simulator.predict(least, most)
 

@@ -117,7 +117,7 @@ def simulate(pipeline: Pipeline, costs: BatchCosts) -> SimulationResult:
         return _simulate_shared(pipeline, costs)
     # A shorter wait makes the cores busier, and so the wait longer: bisect.
     low, high = np.zeros((costs.service_ns.shape[0], 1)), np.ones((costs.service_ns.shape[0], 1))
-    left, demand = high, _Demand.of(costs)
+    left, demand = high, BatchDemand.of(costs)
     for _ in range(_HALVINGS):
         result = _simulate_shared(pipeline, _with_queues(costs, left))
         busy = demand.on_this_host(result) / (result.period_ns * pipeline.cores)
@@ -191,7 +191,7 @@ def _simulate_shared(pipeline: Pipeline, costs: BatchCosts, groups: int = 1) -> 
     Full cores slow everything down: to see who makes the batches and how fast, the workers' work
     alone is stretched; to see how long the consumer works, its contested part is stretched, too.
     """
-    demand = _Demand.of(costs)
+    demand = BatchDemand.of(costs)
     result = _simulate_stretched(pipeline, costs, np.ones(costs.service_ns.shape[0]), 0.0)
     fits = _in_all(_excess(pipeline, demand, result) <= _FITS, groups)
     if fits.all():
@@ -225,7 +225,7 @@ def _least_stretched(
     `result` is the simulation without a stretch, which does not fit; `contested` is the share of
     the consumer's CPU work stretched with the workers', 0 to 1.
     """
-    demand = _Demand.of(costs)
+    demand = BatchDemand.of(costs)
     excess = _excess(pipeline, demand, result)
     low = high = np.ones_like(excess)
     fits = np.zeros_like(excess, dtype=np.bool_)
@@ -248,7 +248,7 @@ def _least_stretched(
 
 
 @dataclass(frozen=True, slots=True)
-class _Demand:
+class BatchDemand:
     """Mean CPU times of a batch, one a drawing, however its work is stretched."""
 
     made_ns: Floats
@@ -256,7 +256,7 @@ class _Demand:
     used_ns: Floats
 
     @classmethod
-    def of(cls, costs: BatchCosts) -> _Demand:
+    def of(cls, costs: BatchCosts) -> BatchDemand:
         """Return the means of some costs."""
         return cls(
             costs.demand_ns.mean(axis=1), costs.receive_cpu_ns, costs.consume_cpu_ns.mean(axis=1)
@@ -269,28 +269,7 @@ class _Demand:
         return demand
 
 
-def consumer_delay(pipeline: Pipeline, costs: BatchCosts, result: SimulationResult) -> Floats:
-    """Return the consumer's expected wait for a core over its CPU time, one a drawing.
-
-    Cores that suffice on average are all taken at moments. Each worker is assumed to be on a core
-    for its share of the time, independently of the others; where so many of them are that the
-    consumer is one too many, all get an equal part of the cores.
-    """
-    workers, cores = pipeline.workers, max(pipeline.cores, 1.0)
-    if not workers or workers + 1 <= cores:
-        return np.zeros_like(result.period_ns)
-    made_ns = _Demand.of(costs).made_ns * result.local_share
-    busy = np.clip(made_ns / (result.period_ns * workers), 0.0, 1.0)[:, None]
-    odds = np.zeros((len(busy), workers + 1))  # that so many workers run: a binomial distribution
-    odds[:, 0] = 1.0
-    for _ in range(workers):
-        odds[:, 1:] = odds[:, 1:] * (1.0 - busy) + odds[:, :-1] * busy
-        odds[:, :1] *= 1.0 - busy
-    delay: Floats = odds @ np.maximum((np.arange(workers + 1) + 1) / cores - 1.0, 0.0)
-    return delay
-
-
-def _excess(pipeline: Pipeline, demand: _Demand, result: SimulationResult) -> Floats:
+def _excess(pipeline: Pipeline, demand: BatchDemand, result: SimulationResult) -> Floats:
     """Return the demand for CPU time over what the cores offer in a period, one a drawing."""
     every = demand.on_this_host(result) / pipeline.cores
     of_workers = demand.made_ns * result.local_share / pipeline.worker_cores
@@ -299,7 +278,7 @@ def _excess(pipeline: Pipeline, demand: _Demand, result: SimulationResult) -> Fl
     return np.asarray(np.maximum(every, of_workers) / result.period_ns)
 
 
-def _contested_share(pipeline: Pipeline, demand: _Demand, result: SimulationResult) -> Floats:
+def _contested_share(pipeline: Pipeline, demand: BatchDemand, result: SimulationResult) -> Floats:
     """Return the share of the consumer's CPU work beyond its fair share of the cores, 0 to 1.
 
     It depends on the demand alone, not on how far the work is stretched already.
