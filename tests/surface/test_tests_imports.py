@@ -78,7 +78,8 @@ PURE = """
     observe.probe.rank_claims observe.probe.report_queue observe.probe.sampler_reads
     observe.probe.slow_steps observe.probe.step_clock observe.probe.thread_stack
     observe.probe.timing_rates observe.whatif.allowed_cores observe.whatif.comparison
-    observe.whatif.hosts observe.whatif.loader_numbers observe.whatif.loaders_in_turn
+    observe.whatif.core_waits observe.whatif.hosts observe.whatif.loader_numbers
+    observe.whatif.loaders_in_turn
     observe.whatif.measured_pipeline observe.whatif.prediction
     observe.whatif.simulation observe.whatif.tables observe.whatif.train_steps
     observe.whatif.worker_shares offload.capacity offload.frames offload.protocol
