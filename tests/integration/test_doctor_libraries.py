@@ -41,7 +41,9 @@ def found(library_only: Run) -> Diagnosis:
 def test_a_librarys_transform_is_named_at_the_line_that_constructs_the_loader(
     library_only: Run, found: Diagnosis
 ):
-    causes = [each.cause for each in found.findings if each.cause is not None]
+    # What the script reads of the dataset without training is an evaluation, long on a busy host.
+    of_training = [each for each in found.findings if each.rule != "evaluation"]
+    causes = [each.cause for each in of_training if each.cause is not None]
     assert {(Path(each.file).name, each.line) for each in causes} == {("trainer.py", BUILT)}
     assert causes[0].name == "torchvision RandomResizedCrop"
     line = marked(SCRIPTS / "library_only.py", "# called here")
