@@ -43,6 +43,13 @@ CASES = [
 ]
 """Workers, and how long each sleeps between two pieces of work."""
 TEXT = b"".join(b"%d," % (number * number % 7919) for number in range(1600))
+NOTES = """
+A process that computes 10 ms at a time and sleeps 17 in between, as a rank does, and some that
+compute 40 ms at a time and sleep less, as its workers do, run on all cores of the host. **On a
+core**: the share of its time that each has one. **Waits**: how much longer its work took than its
+CPU time, over that CPU time. **Estimated**: what the model of predictions says of these shares
+alone.
+"""
 LEAST = 0.1
 """Waits of less than this share of the CPU time are compared by their difference alone."""
 
@@ -127,6 +134,8 @@ def main() -> None:
     parser.add_argument("--dry", action="store_true", help="print only")
     options = parser.parse_args()
     table = [
+        *NOTES.strip().splitlines(),
+        "",
         "| workers | on a core | rank on one | rank waits | estimated | each waits | estimated |",
         "|---|---|---|---|---|---|---|",
     ]

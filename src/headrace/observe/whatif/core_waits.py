@@ -3,8 +3,8 @@
 Cores that suffice on average are all taken at moments. A process that wakes then shares a core with
 one that runs there, half and half, until one of them sleeps: the scheduler moves none of them in
 the milliseconds that a rank computes at a time, so that it does not get an equal part of all cores.
-On two cores beside one to four processes that computed 20 to 40 ms at a time, it waited 0.8 to 1.1
-times as long as is estimated here, and they did (benchmarks/remedies/core_waits.py).
+With one to three processes more than two cores the estimated time of each one's work was
+0.94 to 1.17 times the measured one (benchmarks/remedies/core_waits.py).
 """
 
 from __future__ import annotations
