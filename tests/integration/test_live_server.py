@@ -390,6 +390,19 @@ def test_logs_are_listed_searched_and_cut(server: LiveServer):
     assert server.ask("/runs/base/logs/attempt-1/rank-0.stdout?query=none").json["lines"] == []
 
 
+def test_hidden_files_are_no_logs(folder: Path, server: LiveServer):
+    logs = folder / "runs" / "base" / "logs"
+    hidden = (logs / ".headrace-mark", logs / "attempt-1" / ".headrace-mark")
+    for file in hidden:
+        file.write_text("a mark")
+    names = [file["name"] for file in server.ask("/runs/base/logs").json["files"]]
+    assert "attempt-1/rank-0.stdout" in names
+    assert not [name for name in names if "mark" in name]
+    assert server.ask("/runs/base/logs/attempt-1/.headrace-mark").status == 404
+    for file in hidden:
+        file.unlink()
+
+
 def test_long_lines_are_cut_around_what_is_searched_and_colours_left_out(
     folder: Path, server: LiveServer
 ):

@@ -56,15 +56,24 @@ class LogFiles:
         }
 
     def _by_name(self) -> dict[str, Path]:
-        """Return the files, standard output first; links out of the folder are not followed."""
+        """Return the files, standard output first, but for hidden ones, which no process printed.
+
+        Links out of the folder are not followed.
+        """
         if self._folder is None:
             return {}
         files = [
-            (path, path.relative_to(self._folder).as_posix())
+            (path, name)
             for path in self._folder.rglob("*")
-            if path.is_file() and path.resolve().is_relative_to(self._folder)
+            if not _is_hidden(name := path.relative_to(self._folder).as_posix())
+            and path.is_file()
+            and path.resolve().is_relative_to(self._folder)
         ]
         return {name: path for path, name in sorted(files, key=lambda each: _place(each[1]))}
+
+
+def _is_hidden(name: str) -> bool:
+    return any(part.startswith(".") for part in name.split("/"))
 
 
 def _cut(line: str, query: str) -> str:
