@@ -62,6 +62,7 @@ LONG = frozenset({
     "test_estimator_cases.py",
     "test_examples.py",
     "test_experiments.py",
+    "test_live_attempts.py",
     "test_live_page.py",
     "test_network_host_sync.py",
     "test_offload.py",

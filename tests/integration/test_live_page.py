@@ -13,9 +13,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from jobs import descendants, eventually, run_here, started
+from live_pages import HERE, TRAIN, drag, open_run_page, record, span_of, stop, visit
 from machine import needs
 from recorded import SCRIPTS
 from services.live_server import LiveServer, live_server
@@ -26,75 +27,18 @@ pytestmark = needs("chromium")
 COLLECTOR = "headrace.observe.probe.collector_process"
 HOSTILE = "</script><script>document.title=0</script><img src=x onerror=document.title=0>"
 
-TRAIN = """
-import sys, time
-import torch
-from points import Descent
-from torch.utils.data import DataLoader, Dataset
-
-class Slow(Dataset):
-    def __len__(self):
-        return 160
-
-    def __getitem__(self, index):
-        time.sleep(0.004)
-        return torch.randn(4)
-
-model = torch.nn.Linear(4, 1)
-optimizer = Descent(model.parameters())
-deadline = time.monotonic() + float(sys.argv[1])
-print("the first line", flush=True)
-epoch = 0
-while epoch < 1 or time.monotonic() < deadline:
-    for batch in DataLoader(Slow(), batch_size=4):
-        model(batch).mean().backward()
-        optimizer.step()
-    epoch += 1
-"""
-WAIT_MS = 60_000
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("page")
-    (folder / "train.py").write_text(TRAIN)
-    variables = {"PYTHONPATH": str(SCRIPTS)}
-    ended = run_here(folder, "run", "--name", "base", "train.py", "0", HOSTILE, **variables)
-    assert ended.returncode == 0, ended.stderr
-    shutil.copytree(folder / "runs" / "base", folder / "runs" / "second")
+    shutil.copytree(record(folder, "base", "0", HOSTILE), folder / "runs" / "second")
     return folder
 
 
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[LiveServer]:
-    with live_server(folder, "--port", "0", PYTHONPATH=str(SCRIPTS)) as server:
+    with live_server(folder, "--port", "0", **HERE) as server:
         yield server
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    expect.set_options(timeout=WAIT_MS)
-    with sync_playwright() as playwright:
-        path = shutil.which("chromium")
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
-    """A page without errors or violations of its policy, and whose title no record may change."""
-    context = browser.new_context(viewport={"width": 1280, "height": 1000})
-    page = context.new_page()
-    page.set_default_timeout(WAIT_MS)
-    faults: list[str] = []
-    page.on("pageerror", lambda error: faults.append(str(error)))
-    page.on("console", lambda message: faults.append(message.text) if "Policy" in message.text
-            else None)  # fmt: skip
-    yield page
-    assert page.title() != "0"
-    assert faults == []
-    context.close()
 
 
 KEYS = """() => {
@@ -104,40 +48,6 @@ KEYS = """() => {
   }
 }"""
 """A hundred presses of a key, as when it is held."""
-
-
-def visit(page: Page, server: LiveServer, path: str = "/") -> None:
-    """Open a page as its reader does: by the printed URL first, which has the token."""
-    page.goto(server.url)
-    page.wait_for_url(f"{server.origin}/")
-    if path != "/":
-        page.goto(server.origin + path)
-
-
-def open_run_page(page: Page, server: LiveServer, name: str = "base") -> None:
-    visit(page, server, f"/runs/{name}")
-    expect(page.locator("#verdict h2")).to_have_text("Verdict")
-    expect(page.locator("#chart-heatmap canvas").first).to_be_visible()
-
-
-def drag(page: Page, chart: str, begin: float, end: float) -> None:
-    """Drag over a chart, from one share of its width to another."""
-    place = page.locator(f"#{chart} .u-over").first
-    place.scroll_into_view_if_needed()
-    box = place.bounding_box()
-    assert box is not None
-    y = box["y"] + box["height"] / 2
-    page.mouse.move(box["x"] + begin * box["width"], y)
-    page.mouse.down()
-    page.mouse.move(box["x"] + end * box["width"], y, steps=5)
-    page.mouse.up()
-
-
-def span_of(page: Page) -> tuple[float, float]:
-    page.wait_for_url(re.compile("#span=[0-9]"))  # the browser tells of it a little later
-    found = re.search(r"#span=([\d.]+)-([\d.]+)", page.url)
-    assert found is not None, page.url
-    return float(found[1]), float(found[2])
 
 
 def test_runs_are_filtered_sorted_and_two_are_compared(page: Page, server: LiveServer):
@@ -244,7 +154,7 @@ def test_the_metrics_of_a_tracked_run_and_its_cost_are_shown(
     printing = TRAIN.replace("optimizer.step()", "optimizer.step(); print('loss', epoch + 0.5)")
     (folder / "printing.py").write_text(printing)
     words = ("run", "--name", "tracked", "--metric", "loss=loss ([0-9.]+)", "printing.py", "0")
-    variables = {"PYTHONPATH": str(SCRIPTS), "HEADRACE_TRACKING_URI": ""}
+    variables = {**HERE, "HEADRACE_TRACKING_URI": ""}
     ended = run_here(folder, *words, **variables)
     assert ended.returncode == 0, ended.stderr
     run_file = folder / "runs" / "tracked" / "run.json"
@@ -298,11 +208,6 @@ def test_a_running_job_is_seen_switched_and_stopped(
         expect(page.get_by_role("button", name="Resume the run")).to_be_visible()
         job.wait(60)
         expect(page.locator("#subtitle")).to_contain_text("ended")
-
-
-def stop(page: Page) -> None:
-    page.get_by_role("button", name="Stop the run").click()
-    page.get_by_role("dialog").get_by_role("button", name="Stop the run").click()
 
 
 def collector_of(job: int) -> int:

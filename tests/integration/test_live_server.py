@@ -11,10 +11,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import pytest
 
@@ -23,7 +23,7 @@ from headrace.records.run_folder import process_identity
 from jobs import eventually, headrace, run_here, started
 from pages import Page, with_numbers
 from recorded import SCRIPTS
-from services.live_server import LiveServer, live_server
+from services.live_server import LiveServer, events_of, live_server, next_event
 
 GENERATE = Path(__file__).parents[2] / "benchmarks" / "live_page" / "generate.py"
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>"
@@ -144,8 +144,8 @@ def changed_copy(folder: Path, name: str, *attempts: dict[str, Any]) -> Path:
     return run
 
 
-def section_texts(server: LiveServer, run: str) -> dict[str, str]:
-    found = server.ask(f"/runs/{run}/sections").json["sections"]
+def section_texts(server: LiveServer, run: str, query: str = "") -> dict[str, str]:
+    found = server.ask(f"/runs/{run}/sections{query}").json["sections"]
     return {each["id"]: Page(each["html"]).text for each in found}
 
 
@@ -166,6 +166,11 @@ def test_attempts_are_shown_with_how_they_ended(folder: Path, server: LiveServer
     shown = section_texts(server, "tried")["attempts"]
     for words in ("attempt 4", "failed: exit code 3", "killed", "stopped: MaxRuntimeExceeded"):
         assert words in shown
+    first = section_texts(server, "tried", "?attempt=1")["verdict"]
+    assert "Attempt 1 failed: it ended with exit code 3." in first
+    unrecorded = server.ask("/runs/tried/sections?attempt=2")
+    assert unrecorded.status == 409
+    assert "no records of attempt 2" in unrecorded.json["error"]
     chart = read_chart(server, "/runs/tried/charts/attempts")
     assert chart["rows"] == [f"attempt {number}" for number in (1, 2, 3, 4)]
     named = {part["name"]: part["values"] for part in chart["parts"]}
@@ -546,22 +551,6 @@ def test_why_a_verdict_cannot_be_made_is_said_after_the_next_look_too(
     answer = server.ask("/runs/undiagnosed/sections")
     assert (answer.status, "transforms.parquet" in answer.json["error"]) == (409, True)
     shutil.rmtree(copy)
-
-
-@contextmanager
-def events_of(server: LiveServer, run: str) -> Iterator[BinaryIO]:
-    with socket.create_connection(tuple(server.netloc.split(":")), timeout=60) as connection:
-        connection.sendall(
-            f"GET /runs/{run}/events HTTP/1.1\r\nHost: {server.netloc}\r\n"
-            f"Cookie: {server.cookie}\r\n\r\n".encode()
-        )
-        yield connection.makefile("rb")
-
-
-def next_event(stream: BinaryIO, name: bytes) -> bytes:
-    while (line := stream.readline()).strip() != name:
-        assert line, "the stream ended"
-    return stream.readline().removeprefix(b"data: ")
 
 
 def test_a_browser_needs_the_token_which_moves_into_a_cookie(folder: Path, server: LiveServer):

@@ -7,13 +7,14 @@ import http.client
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import parse_qs, urlsplit
 
 from jobs import clean_environment, eventually
@@ -71,6 +72,24 @@ class LiveServer:
     def change(self, path: str, body: Any = None) -> Answer:
         """Send a request as the page itself does."""
         return self.ask(path, "POST", body, Origin=self.origin, X_Headrace="1")
+
+
+@contextmanager
+def events_of(server: LiveServer, run: str, query: str = "") -> Iterator[BinaryIO]:
+    """Open the stream of a run's events."""
+    with socket.create_connection(tuple(server.netloc.split(":")), timeout=_ANSWER_S) as connection:
+        connection.sendall(
+            f"GET /runs/{run}/events{query} HTTP/1.1\r\nHost: {server.netloc}\r\n"
+            f"Cookie: {server.cookie}\r\n\r\n".encode()
+        )
+        yield connection.makefile("rb")
+
+
+def next_event(stream: BinaryIO, name: bytes) -> bytes:
+    """Return the data of the next event of a name, such as `event: changed`."""
+    while (line := stream.readline()).strip() != name:
+        assert line, "the stream ended"
+    return stream.readline().removeprefix(b"data: ")
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 // Where a chart's model comes from: JSON in the page, or a server that makes it for a span of time.
 import { ModelFault } from "./model_reader";
 import { askServer, chartAddress } from "./server";
-import { timeSpan } from "./time_span";
+import { spanQuery, timeSpan } from "./time_span";
 
 export interface ChartSource {
   /** Whether another span of time needs another model. */
@@ -29,14 +29,11 @@ class EmbeddedSource implements ChartSource {
 class ServerSource implements ChartSource {
   readonly dependsOnSpan = true;
 
-  constructor(private readonly address: string) {}
+  constructor(private readonly name: string) {}
 
   load(columns: number, signal: AbortSignal): Promise<unknown> {
-    const query = new URLSearchParams({ columns: String(Math.round(columns)) });
-    const wanted = timeSpan.wanted;
-    if (wanted) query.set("from", String(wanted[0]));
-    if (wanted && wanted[1] !== null) query.set("to", String(wanted[1]));
-    return askServer(`${this.address}?${query}`, { signal });
+    const query = { columns: String(Math.round(columns)), ...spanQuery(timeSpan.wanted) };
+    return askServer(chartAddress(this.name, query), { signal });
   }
 }
 
@@ -44,5 +41,5 @@ class ServerSource implements ChartSource {
 export function sourceOf(place: HTMLElement): ChartSource {
   const embedded = place.dataset.model;
   if (embedded) return new EmbeddedSource(embedded);
-  return new ServerSource(chartAddress(place.id.replace(/^chart-/, "")));
+  return new ServerSource(place.id.replace(/^chart-/, ""));
 }

@@ -1,6 +1,6 @@
 // What a reader may change about a running job: recording, its depth, its interval; stop and resume.
 import { button, make } from "./elements";
-import { askServer, sentence, tellServer } from "./server";
+import { askServer, partAddress, sentence, tellServer } from "./server";
 
 interface Switch {
   running: boolean;
@@ -64,7 +64,7 @@ export class Controls {
   }
 
   refresh(): void {
-    void this.attempt(() => this.showAnswer(() => askServer<Switch>(`${this.address}/switch`)));
+    void this.attempt(() => this.showAnswer(() => askServer<Switch>(partAddress("switch"))));
   }
 
   /** Takes the buttons away: there is nothing left to control. */
@@ -106,7 +106,7 @@ export class Controls {
   }
 
   private order(change: Record<string, unknown>): Promise<void> {
-    return this.attempt(() => this.showAnswer(() => tellServer<Switch>(`${this.address}/switch`, change)));
+    return this.attempt(() => this.showAnswer(() => tellServer<Switch>(partAddress("switch"), change)));
   }
 
   private async confirmStop(): Promise<void> {
@@ -123,8 +123,8 @@ export class Controls {
     this.stop.disabled = this.resume.disabled = true;
     this.say(what === "stop" ? "Stopping: it may take up to two minutes." : "Resuming.");
     return this.attempt(async () => {
-      const answer = await tellServer<{ done: string }>(`${this.address}/${what}`);
-      await this.showAnswer(() => askServer<Switch>(`${this.address}/switch`));
+      const answer = await tellServer<{ done: string }>(partAddress(what));
+      await this.showAnswer(() => askServer<Switch>(partAddress("switch")));
       this.say(answer.done);
     });
   }

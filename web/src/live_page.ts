@@ -1,4 +1,5 @@
 // A run's live page: follows the server's events, and keeps charts and sections at what they say.
+import { AttemptChoice, type Attempts } from "./attempt_choice";
 import { showBanner } from "./banner";
 import type { ChartsOfPage } from "./charts_of_page";
 import { Controls } from "./controls";
@@ -7,11 +8,12 @@ import { oncePerFrame } from "./elements";
 import { EventStream } from "./event_stream";
 import { Logs } from "./logs";
 import { SectionUpdate, type NewSection } from "./section_update";
-import { askServer, sentence, Unreachable } from "./server";
-import { timeSpan } from "./time_span";
+import { askServer, partAddress, sentence, Unreachable } from "./server";
+import { spanQuery, timeSpan } from "./time_span";
 
 interface Changed {
   attempt: number;
+  attempts: Attempts; // all of the run
   records: number;
   sections: number;
   state: string;
@@ -32,22 +34,25 @@ export class LivePage {
   private readonly controls: Controls | null;
   private readonly logs: Logs | null;
   private readonly cost: CostTicker | null;
+  private readonly attempts: AttemptChoice | null;
   private readonly askSections = oncePerFrame(() => void this.loadSections());
   private isGone = false;
   private seen: Changed | null = null;
   private request: AbortController | null = null;
 
-  constructor(private readonly address: string, private readonly charts: ChartsOfPage) {
+  constructor(address: string, private readonly charts: ChartsOfPage) {
     this.update = new SectionUpdate(() => charts.update());
     const controls = document.getElementById("controls");
     const logs = document.getElementById("logs");
     const cost = document.getElementById("cost-so-far");
+    const attempts = document.getElementById("attempt-choice");
     this.controls = controls && new Controls(controls, address);
-    this.logs = logs && new Logs(logs, address);
+    this.logs = logs && new Logs(logs);
+    this.attempts = attempts && new AttemptChoice(attempts);
     this.cost = cost && new CostTicker(cost);
     timeSpan.onChange((reason) => reason === "chosen" && this.askSections());
     this.stream = new EventStream(
-      `${address}/events`,
+      partAddress("events"),
       {
         changed: (data) => this.take(data as Changed),
         gone: (data) => this.leave(data as { error?: string }),
@@ -62,6 +67,7 @@ export class LivePage {
     const last = this.seen;
     this.seen = now;
     showBanner("run", now.fault || null);
+    this.attempts?.show(now.attempts);
     if (now.attempt !== last?.attempt) this.follow(now.attempt);
     if (!last) return this.askSections(); // the run may have changed since the page was made
     if (now.attempt !== last.attempt && last.attempt > 0) {
@@ -76,7 +82,9 @@ export class LivePage {
       this.askSections();
       this.charts.refresh(); // some have the numbers of the texts
     }
-    if (now.state !== last.state || String(now.recording) !== String(last.recording)) this.controls?.refresh();
+    // What may be changed of this attempt depends on those after it, too.
+    const controlled = ({ state, recording, attempts }: Changed) => String([state, recording, attempts]);
+    if (controlled(now) !== controlled(last)) this.controls?.refresh();
   }
 
   /** Shows an attempt of the run; a link may have been made for an earlier one. */
@@ -106,13 +114,9 @@ export class LivePage {
     if (this.isGone) return;
     this.request?.abort();
     const request = (this.request = new AbortController());
-    const query = new URLSearchParams();
-    if (timeSpan.chosen) {
-      query.set("from", String(timeSpan.chosen[0]));
-      query.set("to", String(timeSpan.chosen[1]));
-    }
     try {
-      const answer = await askServer<Answer>(`${this.address}/sections?${query}`, { signal: request.signal });
+      const address = partAddress("sections", spanQuery(timeSpan.chosen));
+      const answer = await askServer<Answer>(address, { signal: request.signal });
       if (request.signal.aborted) return;
       showBanner("sections", null);
       const subtitle = document.getElementById("subtitle");

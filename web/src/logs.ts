@@ -1,7 +1,7 @@
 // The logs of a run's processes: one at a time, its last lines or those with a text that is searched.
 import { make } from "./elements";
 import { bytesText, numberText } from "./number_text";
-import { askServer, sentence } from "./server";
+import { askServer, partAddress, sentence } from "./server";
 
 interface LogFile {
   name: string;
@@ -53,7 +53,7 @@ export class Logs {
   private typing = 0;
   private isChosen = false; // by the reader; else the newest attempt's first log is shown
 
-  constructor(place: HTMLElement, private readonly address: string) {
+  constructor(place: HTMLElement) {
     place.replaceChildren(make("div", { className: "buttons" }, this.file, this.query, this.status), this.output);
     this.file.addEventListener("change", () => {
       this.isChosen = true;
@@ -76,7 +76,7 @@ export class Logs {
 
   private async loadFiles(): Promise<void> {
     try {
-      const { files } = await askServer<{ files: LogFile[] }>(`${this.address}/logs`);
+      const { files } = await askServer<{ files: LogFile[] }>(partAddress("logs"));
       const chosen = this.isChosen ? this.file.value : files[0]?.name;
       this.file.replaceChildren(
         ...files.map(({ name, size }) =>
@@ -94,11 +94,10 @@ export class Logs {
     this.request?.abort();
     const request = (this.request = new AbortController());
     const query = this.query.value;
-    const options = new URLSearchParams({ lines: String(LINES), ...(query && { query }) });
+    const options = { lines: String(LINES), ...(query && { query }) };
     try {
-      const answer = await askServer<LogLines>(
-        `${this.address}/logs/${encodeURIComponent(this.file.value)}?${options}`, { signal: request.signal },
-      );
+      const address = partAddress(`logs/${encodeURIComponent(this.file.value)}`, options);
+      const answer = await askServer<LogLines>(address, { signal: request.signal });
       if (!request.signal.aborted) this.showLines(answer, query);
     } catch (error) {
       if (!request.signal.aborted) this.status.textContent = sentence(error);

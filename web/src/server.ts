@@ -9,11 +9,28 @@ export function runAddress(run: string): string {
   return `/runs/${encodeURIComponent(run)}`;
 }
 
+/** Returns what requests about the page's run say of the attempt that the page is about; nothing: the latest. */
+export function attemptQuery(): { attempt?: string } {
+  const attempt = liveAddress() && new URLSearchParams(location.search).get("attempt");
+  return attempt ? { attempt } : {};
+}
+
+/** Returns an address with a query, if there is one. */
+export function withQuery(address: string, query: Record<string, string>): string {
+  const text = String(new URLSearchParams(query));
+  return text ? `${address}?${text}` : address;
+}
+
+/** Returns the address of a part of what the page's run has on the server, of the attempt that the page is about. */
+export function partAddress(part: string, query: Record<string, string> = {}): string {
+  return withQuery(`${liveAddress() ?? ""}/${part}`, { ...attemptQuery(), ...query });
+}
+
 /** Returns a chart's address; in a comparison its name is RUN/CHART. */
-export function chartAddress(name: string): string {
+export function chartAddress(name: string, query: Record<string, string>): string {
   const slash = name.lastIndexOf("/");
-  const run = slash < 0 ? (liveAddress() ?? "") : runAddress(name.slice(0, slash));
-  return `${run}/charts/${encodeURIComponent(name.slice(slash + 1))}`;
+  const part = `charts/${encodeURIComponent(name.slice(slash + 1))}`;
+  return slash < 0 ? partAddress(part, query) : withQuery(`${runAddress(name.slice(0, slash))}/${part}`, query);
 }
 
 /** A request that failed; its message says why, for people. */

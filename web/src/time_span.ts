@@ -38,6 +38,12 @@ function areEqual(a: Choice, b: Choice): boolean {
   return a === b || (Array.isArray(a) && Array.isArray(b) && a[0] === b[0] && a[1] === b[1]);
 }
 
+/** Returns what requests say of a span, whose end is null where it is that of the records. */
+export function spanQuery(span: readonly [number, number | null] | null): { from?: string; to?: string } {
+  if (!span) return {};
+  return { from: String(span[0]), ...(span[1] !== null && { to: String(span[1]) }) };
+}
+
 export class TimeSpan {
   private choice: Choice = readHash(location.hash);
   private known: Span | null = null;

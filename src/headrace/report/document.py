@@ -74,6 +74,7 @@ def live_document(
             all_runs if kind != "runs" else None,
             element("h1", name),
             element("p", "", class_="small", id="subtitle"),
+            element("p", "", class_="small", id="attempt-choice", hidden="") if live else None,
             element("p", "", class_="small", id="cost-so-far", hidden="") if live else None,
             element("div", id="controls") if live else None,
             element("nav", *_links(sections), aria_label="Sections"),

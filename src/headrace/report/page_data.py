@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from headrace.observe.doctor.findings import Diagnosis
 from headrace.observe.whatif.tables import CachedTables, Tables
 from headrace.platforms.instance_groups import has_types
 from headrace.records.reader import Records
-from headrace.records.run_folder import Attempt, RunFolder
+from headrace.records.run_folder import Attempt, RunFolder, running_launcher
 from headrace.report.charts.base import Chart
 from headrace.report.markup import Html, chart_place
 
@@ -33,13 +33,14 @@ class PageData:
     path: Path
     attempt: int  # that the page is about
     attempts: tuple[Attempt, ...]  # all in run.json, oldest first; empty if it cannot be read
-    live: bool  # whether it is being recorded at this moment
+    live: bool  # whether the attempt is being recorded at this moment
     tables: Tables  # the attempt's records
     diagnosis: Diagnosis
     cost: RunCost | None  # None where a price of its hosts is not known, or cannot be read
     cost_fault: str = ""  # why not, where something is wrong
     read_s: float  # in seconds since 1970
     part: str = ""  # which part of the time the tables are about, where they are not about all
+    later_live: bool = False  # whether an attempt after it is being recorded
     of_a_span: bool = False  # that the reader chose
     charts_inside: bool = True  # whether charts stand in the page, or come from a server
 
@@ -47,6 +48,16 @@ class PageData:
     def attempt_entry(self) -> Attempt | None:
         """The attempt's entry in run.json; None if there is none."""
         return next((each for each in self.attempts if each.number == self.attempt), None)
+
+    @property
+    def run_live(self) -> bool:
+        """Whether the run goes on, in this attempt or in one after it."""
+        return self.live or self.later_live
+
+    @property
+    def has_followers(self) -> bool:
+        """Whether other attempts came after this one."""
+        return bool(self.attempts) and self.attempts[-1].number > self.attempt
 
     def chart_place(self, name: str, description: str, chart: Chart | None) -> Html:
         """Return the place of a chart on the page."""
@@ -80,6 +91,7 @@ def read_page_data(records: Records, tables: Tables | None = None, *, part: str 
         attempt=records.attempt,
         attempts=attempts,
         live=live,
+        later_live=goes_on(records, attempts),
         tables=tables,
         diagnosis=diagnose(tables),
         cost=cost,
@@ -87,6 +99,15 @@ def read_page_data(records: Records, tables: Tables | None = None, *, part: str 
         read_s=time.time(),
         part=part,
     )
+
+
+def goes_on(records: Records, attempts: Sequence[Attempt]) -> bool:
+    """Return whether a run goes on, of which the records may be those of an earlier attempt."""
+    if not attempts or attempts[-1].number <= records.attempt:
+        return records.live
+    last = attempts[-1]
+    is_led = last.exit_code is None and running_launcher(records.path, last.launcher) is not None
+    return is_led or Records(records.path, last.number).live
 
 
 def recorded_verdict(run: Path) -> dict[str, Any]:

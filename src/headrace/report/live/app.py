@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from headrace.core.errors import HeadraceError, UsageError
+from headrace.core.errors import HeadraceError, RecordsError, UsageError
 from headrace.core.json_text import json_text
 from headrace.report.charts.base import MAX_COLUMNS, Span
 from headrace.report.document import live_document, static_file
@@ -27,7 +27,7 @@ from headrace.report.live.log_files import LogFiles
 from headrace.report.live.recording import change_recording, read_recording
 from headrace.report.live.run_feed import CHARTS, RunFeed, is_chart
 from headrace.report.live.run_folders import RunFolders
-from headrace.report.live.run_list import RunList
+from headrace.report.live.run_list import RunList, requested_attempt, why_fixed
 from headrace.report.live.threads import for_viewer, in_background, in_own_thread
 from headrace.report.markup import chart_place, note, section
 from headrace.report.sections.diagnosis import HEATMAP_TITLE, TIMELINE_TITLE
@@ -61,6 +61,7 @@ class RunRequest:
 
     name: str
     path: Path
+    attempt: int | None  # None: the latest
     detail: str  # which chart or log
     request: Request
 
@@ -83,7 +84,7 @@ class LivePages:
         self._actions = actions
         self._is_ending = is_ending
         self._list = RunList(folders)
-        self._feeds: dict[str, RunFeed] = {}
+        self._feeds: dict[tuple[str, int | None], RunFeed] = {}  # by run and attempt
         self._comparisons = LiveComparisons()
 
     def routes(self) -> list[Route]:
@@ -103,12 +104,13 @@ class LivePages:
         rest = request.path_params["rest"]
         found = await in_background(self._folders.split, rest)
         if found is None:
-            was_there = any(f"{rest}/".startswith(f"{name}/") for name in self._feeds)
+            was_there = any(f"{rest}/".startswith(f"{name}/") for name, _ in self._feeds)
             kind = RemovedRunError if was_there else UsageError
             raise kind(f"There is no run {rest!r} in {self._folders.folder}.")
         name, path, asked = found
         what, _, detail = asked.partition("/")
-        run = RunRequest(name=name, path=path, detail=detail, request=request)
+        attempt = await _attempt(request, name, path)
+        run = RunRequest(name=name, path=path, attempt=attempt, detail=detail, request=request)
         answers = self._changes() if request.method == "POST" else self._views()
         if what not in answers or (detail and what not in _WITH_DETAIL):
             raise UsageError(f"There is no {what or 'change'} of the run {name!r}.")
@@ -127,15 +129,15 @@ class LivePages:
     def _changes(self) -> dict[str, Answer]:
         return {"switch": self._switch, "stop": self._stop, "resume": self._resume}
 
-    def feed(self, name: str, path: Path) -> RunFeed:
-        """Return what reads a run for all its viewers."""
-        feed = self._feeds.get(name)
+    def feed(self, name: str, path: Path, attempt: int | None = None) -> RunFeed:
+        """Return what reads a run, or an attempt of it, for all its viewers."""
+        feed = self._feeds.get((name, attempt))
         if feed is None:
-            feed = self._feeds[name] = RunFeed(path)
+            feed = self._feeds[name, attempt] = RunFeed(path, attempt)
         return feed
 
     def _feed(self, run: RunRequest) -> RunFeed:
-        return self.feed(run.name, run.path)
+        return self.feed(run.name, run.path, run.attempt)
 
     async def _static(self, request: Request) -> Response:
         name = request.path_params["file"]
@@ -235,7 +237,7 @@ class LivePages:
         return _stream(events())
 
     async def _recording(self, run: RunRequest) -> Response:
-        return _json(await in_background(read_recording, run.path))
+        return _json(await in_background(read_recording, run.path, run.attempt))
 
     async def _switch(self, run: RunRequest) -> Response:
         change = await _body(run.request)
@@ -250,12 +252,26 @@ class LivePages:
         return _json({"done": await in_own_thread(self._actions.resume, run.path)})
 
     async def _logs(self, run: RunRequest) -> Response:
-        files = LogFiles(run.path)
+        files = LogFiles(run.path, run.attempt)
         if not run.detail:
             return _json({"files": await in_background(files.listed)})
         lines = _whole_number(run.request, "lines", 200, most=_MOST_LOG_LINES)
         query = run.request.query_params.get("query", "")
         return _json(await in_background(files.tail, run.detail, query, lines))
+
+
+async def _attempt(request: Request, name: str, path: Path) -> int | None:
+    """Return the attempt that a request names, None if none.
+
+    UsageError: There is no such attempt. RecordsError: It is to be changed, and has ended.
+    """
+    text = request.query_params.get("attempt")
+    if text is None:
+        return None
+    number = await in_background(requested_attempt, path, name, text)
+    if request.method == "POST" and (why := await in_background(why_fixed, path, number)):
+        raise RecordsError(why)
+    return number
 
 
 def live_app(

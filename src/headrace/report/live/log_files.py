@@ -21,11 +21,12 @@ _CONTROLS = re.compile(
 
 
 class LogFiles:
-    """The log files of a run, by their paths below its `logs` folder."""
+    """The log files of a run, or of one of its attempts, by their paths below its `logs` folder."""
 
-    def __init__(self, run: Path) -> None:
+    def __init__(self, run: Path, attempt: int | None = None) -> None:
         folder = (run / "logs").resolve()
         self._folder = folder if folder.is_relative_to(run.resolve()) else None
+        self._of = "" if attempt is None else f"attempt-{attempt}/"
 
     def listed(self) -> list[dict[str, Any]]:
         """Return names and sizes, the latest attempt's first, as JSON's own types."""
@@ -65,7 +66,8 @@ class LogFiles:
         files = [
             (path, name)
             for path in self._folder.rglob("*")
-            if not _is_hidden(name := path.relative_to(self._folder).as_posix())
+            if (name := path.relative_to(self._folder).as_posix()).startswith(self._of)
+            and not _is_hidden(name)
             and path.is_file()
             and path.resolve().is_relative_to(self._folder)
         ]

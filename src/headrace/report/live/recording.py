@@ -12,7 +12,7 @@ from headrace.core.errors import HeadraceError, UsageError
 from headrace.records.live_switch import LiveSwitch
 from headrace.records.run_folder import Attempt, running_launcher
 from headrace.records.running_switch import running_switch
-from headrace.report.live.run_list import is_of_another_host, last_attempt, run_state
+from headrace.report.live.run_list import is_of_another_host, last_attempt, run_state, why_fixed
 
 _LONGEST_DEEP_S = 600.0
 _INTERVALS_S = (0.1, 60.0)
@@ -22,12 +22,14 @@ RecordingNow = tuple[bool, bool, float, int]
 """Whether it is on and whether deep, its interval in s, and how often viewers changed it."""
 
 
-def read_recording(path: Path) -> dict[str, Any]:
-    """Return how a run is recorded at this moment, as JSON's own types.
+def read_recording(path: Path, number: int | None = None) -> dict[str, Any]:
+    """Return how an attempt of a run, or the last one, is recorded now, as JSON's own types.
 
-    Of a run whose recording cannot be changed from here, `why` says why, and what is recorded now
+    Of one whose recording cannot be changed from here, `why` says why, and what is recorded now
     is unknown.
     """
+    if why := why_fixed(path, number):
+        return {"running": False, "why": why, "stoppable": False, "resumable": False}
     attempt = last_attempt(path)
     running = run_state(path, attempt) == "running"
     may_go_on = attempt is None or running or is_of_another_host(attempt)
@@ -47,10 +49,11 @@ def read_recording(path: Path) -> dict[str, Any]:
 
 
 class RecordingState:
-    """How a run is recorded, read once a second for all its viewers."""
+    """How an attempt of a run, or the last one, is recorded, read once a second for all viewers."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, attempt: int | None) -> None:
         self._path = path
+        self._attempt = attempt
         self._read_s = -math.inf
         self._changes = 0
         self._state: RecordingNow | None = None
@@ -65,11 +68,16 @@ class RecordingState:
         if time.monotonic() - self._read_s > _FRESH_S:
             self._read_s = time.monotonic()
             try:
-                switch = running_switch(self._path)
-                self._state = switch.on, switch.deep, switch.interval_s, self._changes
+                self._state = self._read()
             except Exception:  # noqa: BLE001 - whatever stands in its files: its page says what
                 self._state = None
         return self._state
+
+    def _read(self) -> RecordingNow | None:
+        if why_fixed(self._path, self._attempt):
+            return None
+        switch = running_switch(self._path)
+        return switch.on, switch.deep, switch.interval_s, self._changes
 
 
 def _may_be_stopped(path: Path, attempt: Attempt) -> bool:

@@ -29,11 +29,11 @@ from headrace.report.charts.waits import waits_chart
 from headrace.report.document import sections_json
 from headrace.report.formatting import format_time
 from headrace.report.live.recording import RecordingNow, RecordingState
-from headrace.report.live.run_list import RunState, last_attempt, run_state
+from headrace.report.live.run_list import AttemptStates, RunState, attempt_states, state_of
 from headrace.report.live.run_tables import RunTables
 from headrace.report.live.threads import HasLeft, ViewerLeftError, give_way, viewer_stays
 from headrace.report.page import SECTIONS, page_subtitle
-from headrace.report.page_data import read_page_data
+from headrace.report.page_data import goes_on, read_page_data
 from headrace.report.sections.curves import CURVES
 from headrace.report.sections.metrics import PREFIX as METRIC
 from headrace.report.sections.metrics import metric_charts
@@ -81,9 +81,10 @@ def _draw(run: RunTables, name: str, span: ChartSpan) -> Chart | None:
         _, chart = metric_charts(run.records.path).get(name, ("", None))
         return chart
     if name == _ATTEMPTS:
-        attempts, live = RunFolder(run.records.path).attempts(), run.records.live
+        attempts = RunFolder(run.records.path).attempts()
         if not attempts:
             return None
+        live = goes_on(run.records, attempts)
         seen_s = seen_until_s(run.records.path, attempts[-1], live=live)
         return attempts_chart(attempts, seen_s, live=live)
     if name in _OF_ROWS:
@@ -98,6 +99,7 @@ class FeedState:
     records: int = 0  # how often new records were seen
     sections: int = 0  # how often the verdict was made anew
     attempt: int = 0  # whose records they are; times begin anew with each
+    attempts: AttemptStates = ()  # all of the run
     state: RunState = "unknown"
     now_s: float = 0.0  # the end of the records, in seconds since recording began
     fault: str = ""  # why the run cannot be read, or no verdict be made
@@ -106,11 +108,17 @@ class FeedState:
 
 
 class RunFeed:
-    """A run that is watched; see the module."""
+    """A run that is watched, or one of its attempts; see the module.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        path: The run's folder.
+        attempt: The attempt's number; None: the latest with records, also as another one begins.
+    """
+
+    def __init__(self, path: Path, attempt: int | None = None) -> None:
         self.path = path
-        self.recording = RecordingState(path)
+        self.recording = RecordingState(path, attempt)
+        self._attempt = attempt
         self._lock = threading.Lock()  # of what follows; nothing slow is done with it
         self._state = FeedState()
         self._verdict_fault = ""  # why the verdict could not be made anew
@@ -211,15 +219,20 @@ class RunFeed:
 
     def _look(self) -> None:
         """Read the run again if there is more of it."""
-        state = run_state(self.path, last_attempt(self.path))
-        if state != self._state.state:
-            self._change(state=state)
-            self._verdict_due.set()
-        if not recorded_attempts(self.path) and state == "running":
+        attempts = attempt_states(self.path)
+        state = state_of(attempts, self._attempt)
+        if attempts != self._state.attempts:
+            is_due = state != self._state.state
+            self._change(state=state, attempts=attempts)
+            if is_due:
+                self._verdict_due.set()
+        recorded = recorded_attempts(self.path)
+        is_recorded = bool(recorded) if self._attempt is None else self._attempt in recorded
+        if not is_recorded and state == "running":
             self._change(fault=_nothing_recorded(self.path), gone=False)
             return
-        records = open_records(self.path)
-        seen = _stamp(records)
+        records = open_records(self.path, self._attempt)
+        seen = (*_stamp(records), attempts)  # the page tells of the run's other attempts, too
         if seen != self._seen:
             if self._reader is None or self._reader[0] != records.attempt:
                 self._reader = records.attempt, SpanReader(records)

@@ -1,4 +1,4 @@
-"""The list of runs: what is known of each without reading its records."""
+"""The list of runs, and the attempts of each: what is known without reading their records."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from headrace.core.errors import HeadraceError, LaunchError, RecordsError
+from headrace.core.errors import HeadraceError, LaunchError, RecordsError, UsageError
 from headrace.core.units import format_usd
 from headrace.observe.whatif.train_steps import WARM_UP_STEPS
 from headrace.platforms.instance_groups import has_types
 from headrace.records.live_reader import StepTotals
 from headrace.records.reader import Records, check_readable, recorded_attempts
 from headrace.records.run_folder import Attempt, Outcome, RunFolder, running_launcher
+from headrace.report.formatting import format_list
 from headrace.report.live.run_folders import RunFolders
 from headrace.report.page_data import DIAGNOSIS_FILE, recorded_verdict
 
@@ -64,6 +65,11 @@ def run_state(path: Path, attempt: Attempt | None) -> RunState:
         return "running"
     if attempt is None or is_of_another_host(attempt):
         return "unknown"
+    return ended_state(attempt)
+
+
+def ended_state(attempt: Attempt) -> RunState:
+    """Return how an attempt ended."""
     return _STATES[attempt.outcome(live=False)]
 
 
@@ -75,11 +81,66 @@ def is_of_another_host(attempt: Attempt) -> bool:
 
 def last_attempt(path: Path) -> Attempt | None:
     """Return a run's last attempt; None where none is recorded, or run.json cannot be read."""
-    try:
-        attempts = RunFolder(path).attempts()
-    except LaunchError:
-        return None
+    attempts = written_attempts(path)
     return attempts[-1] if attempts else None
+
+
+def written_attempts(path: Path) -> tuple[Attempt, ...]:
+    """Return the attempts in a run's run.json, oldest first; none where it cannot be read."""
+    try:
+        return RunFolder(path).attempts()
+    except LaunchError:
+        return ()
+
+
+AttemptStates = tuple[tuple[int, RunState], ...]
+"""The numbers of a run's attempts, oldest first, and how each is doing."""
+_LONGEST_NUMBER = 9
+
+
+def attempt_states(path: Path) -> AttemptStates:
+    """Return the attempts of a run; the last one alone may be running."""
+    written = written_attempts(path)
+    states: dict[int, RunState] = dict.fromkeys(recorded_attempts(path), "unknown")
+    states |= {each.number: ended_state(each) for each in written}
+    if states:
+        states[max(states)] = run_state(path, written[-1] if written else None)
+    return tuple(sorted(states.items()))
+
+
+def state_of(attempts: AttemptStates, number: int | None) -> RunState:
+    """Return how an attempt is doing; None: the last one."""
+    if not attempts:
+        return "unknown"
+    return dict(attempts).get(number or attempts[-1][0], "unknown")
+
+
+def requested_attempt(path: Path, name: str, text: str) -> int:
+    """Return the attempt that a request about a run names.
+
+    UsageError: There is none of this number.
+    """
+    known = {*recorded_attempts(path), *(each.number for each in written_attempts(path))}
+    is_number = text.isascii() and text.isdigit() and len(text) <= _LONGEST_NUMBER
+    if is_number and int(text) in known:
+        return int(text)
+    numbers = format_list([str(number) for number in sorted(known)])
+    has = f"attempt{'s' if len(known) > 1 else ''} {numbers}" if known else "none"
+    raise UsageError(f"The run {name!r} has no attempt {text[:20]!r}; it has {has}.")
+
+
+def why_fixed(path: Path, number: int | None) -> str:
+    """Return why nothing of an attempt can be changed: another one followed; "" where none did."""
+    attempts = attempt_states(path) if number is not None else ()
+    if number is None or not attempts or number >= attempts[-1][0]:
+        return ""
+    last, state = attempts[-1]
+    if state == "running":
+        return (
+            f"Attempt {number} has ended. Attempt {last} is running: choose it to change its "
+            "recording or to stop it."
+        )
+    return f"Attempt {number} was followed by attempt {last}: choose that one to resume the run."
 
 
 class RunList:

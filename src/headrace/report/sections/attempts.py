@@ -7,7 +7,7 @@ from headrace.decide.cost.run_use import seen_until_s
 from headrace.records.run_folder import Attempt, Outcome, attempt_outcomes
 from headrace.report.charts.attempts import attempts_chart
 from headrace.report.formatting import UNKNOWN, format_time
-from headrace.report.markup import Section, explanation, section, table
+from headrace.report.markup import Section, element, explanation, section, table
 from headrace.report.page_data import PageData
 
 _HEAD = ("Attempt", "Began", "How it ended", "Lasted")
@@ -15,11 +15,11 @@ _HEAD = ("Attempt", "Began", "How it ended", "Lasted")
 
 def attempts_section(data: PageData) -> Section | None:
     """Return the section; None of a run whose only attempt goes on, or succeeded."""
-    outcomes = attempt_outcomes(data.attempts, live=data.live)
+    outcomes = attempt_outcomes(data.attempts, live=data.run_live)
     if len(outcomes) < 2 and not set(outcomes) & {"failed", "killed"}:
         return None
-    seen_s = seen_until_s(data.path, data.attempts[-1], live=data.live)
-    chart = attempts_chart(data.attempts, seen_s, live=data.live)
+    seen_s = seen_until_s(data.path, data.attempts[-1], live=data.run_live)
+    chart = attempts_chart(data.attempts, seen_s, live=data.run_live)
     return section(
         "attempts",
         "Attempts",
@@ -30,14 +30,28 @@ def attempts_section(data: PageData) -> Section | None:
             else ""
         ),
         data.chart_place("attempts", "When each attempt began, and how long it lasted", chart),
-        table(_HEAD, list(map(_row, data.attempts, outcomes)), numbers=1),
+        table(
+            _HEAD,
+            [
+                (_number(attempt, data), *_texts(attempt, outcome))
+                for attempt, outcome in zip(data.attempts, outcomes, strict=True)
+            ],
+            numbers=1,
+        ),
     )
 
 
-def _row(attempt: Attempt, outcome: Outcome) -> tuple[str, ...]:
+def _number(attempt: Attempt, data: PageData) -> str:
+    """Return an attempt's number; on a server's page a link to what is recorded of it."""
+    number = f"{attempt.number}"
+    is_alone = data.charts_inside or len(data.attempts) < 2
+    return number if is_alone else element("a", number, href=f"?attempt={number}")
+
+
+def _texts(attempt: Attempt, outcome: Outcome) -> tuple[str, ...]:
     lasted = UNKNOWN
     if attempt.ended_s is not None:
         lasted = format_seconds(max(attempt.ended_s - attempt.started_s, 0.0))
     why = attempt.reason or (f"exit code {attempt.exit_code}" if attempt.exit_code else "")
     how = ": ".join(filter(None, (outcome, why)))
-    return f"{attempt.number}", format_time(attempt.started_s), how, lasted
+    return format_time(attempt.started_s), how, lasted

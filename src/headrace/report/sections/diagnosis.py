@@ -111,17 +111,19 @@ def verdict_section(data: PageData) -> Section:
 
 def _state_note(data: PageData) -> Html | None:
     attempt = data.attempt_entry
+    what = f"attempt {data.attempt}" if data.has_followers else "the run"
+    begin = what[:1].upper() + what[1:]
     if data.live:
         return note("The run is going on: this page shows what was recorded up to now.")
     if attempt is not None and attempt.exit_code is None:
         return note(
-            "Nothing says how the run ended: it was probably killed. "
+            f"Nothing says how {what} ended: it was probably killed. "
             "The page shows what was recorded up to then."
         )
     if attempt is not None and attempt.outcome(live=False) == "stopped":
-        return note(f"The run was stopped: {attempt.reason or f'exit code {attempt.exit_code}'}.")
+        return note(f"{begin} was stopped: {attempt.reason or f'exit code {attempt.exit_code}'}.")
     if attempt is not None and attempt.exit_code:
-        return note(f"The run failed: it ended with exit code {attempt.exit_code}.")
+        return note(f"{begin} failed: it ended with exit code {attempt.exit_code}.")
     return None
 
 
@@ -130,7 +132,8 @@ def _part_notes(data: PageData) -> Iterator[str]:
     if not data.part:
         return
     yield data.part
-    if not data.live and (sentence := recorded_verdict(data.path).get("sentence")):
+    is_of_this = not (data.live or data.has_followers)  # each attempt's takes the last one's place
+    if is_of_this and (sentence := recorded_verdict(data.path).get("sentence")):
         yield f"Of the whole run, made when it ended: {sentence}"
 
 
