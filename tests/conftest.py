@@ -64,6 +64,7 @@ LONG = frozenset({
     "test_experiments.py",
     "test_live_attempts.py",
     "test_live_page.py",
+    "test_live_spans.py",
     "test_network_host_sync.py",
     "test_offload.py",
     "test_offload_iterable.py",

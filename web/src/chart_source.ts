@@ -3,6 +3,8 @@ import { ModelFault } from "./model_reader";
 import { askServer, chartAddress } from "./server";
 import { spanQuery, timeSpan } from "./time_span";
 
+const METRIC = "metric-"; // the beginning of the names of charts of what the script logged
+
 export interface ChartSource {
   /** Whether another span of time needs another model. */
   readonly dependsOnSpan: boolean;
@@ -32,7 +34,9 @@ class ServerSource implements ChartSource {
   constructor(private readonly name: string) {}
 
   load(columns: number, signal: AbortSignal): Promise<unknown> {
-    const query = { columns: String(Math.round(columns)), ...spanQuery(timeSpan.wanted) };
+    // What is shown at first leaves out what nobody chose to; the texts about metrics do not.
+    const span = this.name.startsWith(METRIC) ? timeSpan.chosen : timeSpan.wanted;
+    const query = { columns: String(Math.round(columns)), ...spanQuery(span) };
     return askServer(chartAddress(this.name, query), { signal });
   }
 }

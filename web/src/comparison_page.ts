@@ -4,7 +4,7 @@ import type { ChartsOfPage } from "./charts_of_page";
 import { EventStream } from "./event_stream";
 import { SectionUpdate, type NewSection } from "./section_update";
 import { askServer, sentence, Unreachable } from "./server";
-import { timeSpan } from "./time_span";
+import { spanQuery, timeSpan } from "./time_span";
 
 interface Answer {
   subtitle: string; // of when the numbers are
@@ -18,24 +18,51 @@ interface Listed {
 
 const PAUSE_MS = 5000; // between questions for numbers
 
+/** Lets links to the runs' own pages carry the span, which counts from the start of each run. */
+function carrySpan(): void {
+  for (const use of ["pointerdown", "click"]) {
+    document.addEventListener(use, (event) => {
+      const link = (event.target as Element).closest?.<HTMLAnchorElement>("main a[href]");
+      if (link?.pathname.startsWith("/runs/")) link.hash = timeSpan.chosen ? location.hash : "";
+    });
+  }
+}
+
 export class ComparisonPage {
   private readonly update: SectionUpdate;
   private asked = -Infinity;
+  private askedFor = ""; // the address of the last question
   private isAsking = false;
   private isDue = false; // what is shown is older than what is known
   private waiting = 0; // the timer of the next question
   private seen: string | undefined; // what the list last said of the runs that are compared
+  private request: AbortController | null = null;
 
   constructor(private readonly charts: ChartsOfPage) {
     this.update = new SectionUpdate(() => charts.update());
-    const subtitle = document.getElementById("subtitle");
-    if (subtitle) subtitle.textContent = "Comparing the runs …";
+    timeSpan.onChange((reason) => reason === "chosen" && this.followSpan());
+    carrySpan();
     // One stream for all runs: a browser keeps few connections to a server.
     new EventStream("/api/events", { runs: (data) => this.take(data as Listed) }, () => {
       this.asked = -Infinity;
       this.refresh();
     });
     void this.loadSections();
+  }
+
+  /** Asks at once for the numbers of the span that was chosen, in place of those of another one. */
+  private followSpan(): void {
+    if (this.address === this.askedFor) return;
+    this.request?.abort();
+    this.asked = -Infinity;
+    this.isDue = true;
+    this.askSoon();
+  }
+
+  private get address(): string {
+    const runs = new URLSearchParams(location.search).getAll("run").map((run) => ["run", run]);
+    const span = Object.entries(spanQuery(timeSpan.chosen));
+    return `/api/comparison?${new URLSearchParams([...runs, ...span] as [string, string][])}`;
   }
 
   /** Follows the runs that are compared: others of the folder may go on for days. */
@@ -65,15 +92,19 @@ export class ComparisonPage {
     if (this.isAsking) return; // its end asks again if need be
     this.isAsking = true;
     this.isDue = false;
+    const { signal } = (this.request = new AbortController());
+    const subtitle = document.getElementById("subtitle");
+    if (subtitle && this.address !== this.askedFor) subtitle.textContent = "Comparing the runs …";
+    this.askedFor = this.address;
     try {
-      const answer = await askServer<Answer>(`/api/comparison${location.search}`);
+      const answer = await askServer<Answer>(this.address, { signal });
+      if (signal.aborted) return;
       this.asked = performance.now();
       showBanner("sections", null);
-      const subtitle = document.getElementById("subtitle");
       if (subtitle) subtitle.textContent = answer.subtitle;
       this.update.apply(answer.sections);
     } catch (error) {
-      if (error instanceof Unreachable) return;
+      if (signal.aborted || error instanceof Unreachable) return;
       showBanner("sections", `The numbers could not be brought up to date. ${sentence(error)}`);
     } finally {
       this.isAsking = false;

@@ -74,14 +74,18 @@ class ComparedRun:
         return {**{name: getattr(self, name) for name in (*shown, *derived)}, "utilisation": use}
 
 
-def compared_runs(folders: Sequence[Path]) -> list[ComparedRun]:
+def compared_runs(folders: Sequence[Path], parts: Sequence[CachedTables] = ()) -> list[ComparedRun]:
     """Return runs, two or more, compared with the first of them.
+
+    Args:
+        folders: The runs'.
+        parts: Of each run the records that are compared, where these are not all.
 
     Raises RecordsError: one of them has no records, or too few steps.
     """
     records = [open_records(folder) for folder in folders]
     made_with = [_made_with(each) for each in records]
-    tables = [CachedTables(each) for each in records]
+    tables = parts or [CachedTables(each) for each in records]
     comparisons = [
         compare(tables[0], each, made_with=(made_with[0], made))
         for each, made in zip(tables[1:], made_with[1:], strict=True)

@@ -159,3 +159,30 @@ def _of_store(store: TrackingStore, run_id: str) -> RunCurves:
 
 def _number(value: float | None) -> float:
     return math.nan if value is None else value
+
+
+_LOGGED = """
+    SELECT step, CASE WHEN is_nan THEN NULL ELSE value END FROM metrics
+    WHERE run_uuid = ? AND key = ? AND timestamp BETWEEN ? AND ? ORDER BY step, timestamp
+"""
+
+
+def read_points_between(run: Path, name: str, begin_ms: int, end_ms: int) -> Curve:
+    """Return a metric's points that were logged between two moments, in ms since 1970.
+
+    Of a run that is tracked on a server there are none. Raises RecordsError where they cannot be
+    read now.
+    """
+    try:
+        target = RunTarget.read(run / SPOOL)
+        database = None if target is None else database_file(target.tracking_uri)
+        if database is None:
+            return Curve((), ())
+        wanted = [SentState.read(run / SPOOL).run_id, name, begin_ms, end_ms]
+        with open_database(database) as connection:
+            by_step = dict(connection.execute(_LOGGED, wanted).fetchall())  # the last of a step
+    except (sqlite3.Error, OSError, ValueError, TypeError) as error:
+        raise RecordsError(f"The metric {name} of {run.name} cannot be read: {error}") from error
+    steps = tuple(by_step)
+    kept = tuple(steps[place] for place in _spaced(range(len(steps))))
+    return Curve(kept, tuple(_number(by_step[step]) for step in kept))

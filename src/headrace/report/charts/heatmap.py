@@ -77,13 +77,14 @@ def heatmap_chart(tables: Tables, span: ChartSpan | None = None) -> HeatmapChart
         span=span.seconds,
         limits=span.axis.limits,
         first_span=span.axis.first_span,
-        began_unix_s=_began_unix_s(tables, span.axis),
+        began_unix_s=began_unix_s(tables, span.axis),
         columns=count,
         bands=bands,
     )
 
 
-def _began_unix_s(tables: Tables, axis: TimeAxis) -> float | None:
+def began_unix_s(tables: Tables, axis: TimeAxis) -> float | None:
+    """Return when an axis of time begins, in seconds since 1970; None: not recorded."""
     offsets_ns = columns(tables, "hosts")["unix_offset_ns"]
     is_known = len(offsets_ns) > 0 and int(offsets_ns[0]) != 0
     return (axis.began_ns + int(offsets_ns[0])) / 1e9 if is_known else None

@@ -155,8 +155,9 @@ class LivePages:
         return _html(live_document(" and ".join(compared), "compare", sections=charts))
 
     async def _comparison(self, request: Request) -> Response:
-        compared = await in_background(self._compared, request)
-        return _json(await in_background(self._comparisons.sections, compared))
+        compared, span = await in_background(self._compared, request), _span(request)
+        sections = self._comparisons.sections
+        return _json(await for_viewer(request, lambda left: sections(compared, span, left)))
 
     def _compared(self, request: Request) -> dict[str, Path]:
         """Return the runs that a request is to compare.

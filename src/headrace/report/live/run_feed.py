@@ -36,7 +36,7 @@ from headrace.report.page import SECTIONS, page_subtitle
 from headrace.report.page_data import goes_on, read_page_data
 from headrace.report.sections.curves import CURVES
 from headrace.report.sections.metrics import PREFIX as METRIC
-from headrace.report.sections.metrics import metric_charts
+from headrace.report.sections.metrics import metric_chart
 from headrace.report.top.run_watcher import live_reader, newest_ns, recording_now
 
 if TYPE_CHECKING:
@@ -78,8 +78,7 @@ def is_chart(name: str) -> bool:
 def _draw(run: RunTables, name: str, span: ChartSpan) -> Chart | None:
     """Return a chart; None where nothing of it was recorded."""
     if name.startswith(METRIC):
-        _, chart = metric_charts(run.records.path).get(name, ("", None))
-        return chart
+        return metric_chart(run.records, name, span)
     if name == _ATTEMPTS:
         attempts = RunFolder(run.records.path).attempts()
         if not attempts:

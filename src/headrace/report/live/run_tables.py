@@ -9,10 +9,11 @@ from __future__ import annotations
 import threading
 
 from headrace.core.units import format_seconds
+from headrace.observe.whatif.comparison import TimeSlice
 from headrace.observe.whatif.tables import CachedTables, Tables
 from headrace.records.reader import Records
 from headrace.records.span_reader import SpanReader
-from headrace.report.charts.base import ChartSpan, TimeAxis, time_axis
+from headrace.report.charts.base import ChartSpan, Span, TimeAxis, time_axis
 from headrace.report.charts.long_runs import (
     MOST_ROWS,
     SpanRows,
@@ -84,6 +85,14 @@ class RunTables:
             f"{format_seconds((span.to_ns - begin_ns) / 1e9)} of this span. Drag over a chart to "
             "choose another one."
         )
+
+
+def steps_within(records: Records, span: Span) -> CachedTables:
+    """Return records of which steps, waits and batches are those within a span alone."""
+    reader = SpanReader(records)
+    part = ChartSpan.of(RunTables(records, reader).axis, span)
+    rows = SpanRows(reader, part.from_ns, part.to_ns)
+    return CachedTables(TimeSlice(rows, part.from_ns, part.to_ns))
 
 
 def _cut(tables: Tables, span: ChartSpan) -> Tables:

@@ -6,7 +6,15 @@ import hashlib
 from pathlib import Path
 
 from headrace.core.errors import RecordsError
-from headrace.decide.experiments.metric_curves import STEP_TIME_PREFIX, read_run_curves
+from headrace.decide.experiments.metric_curves import (
+    STEP_TIME_PREFIX,
+    read_points_between,
+    read_run_curves,
+)
+from headrace.observe.whatif.tables import columns
+from headrace.records.reader import Records
+from headrace.report.charts.base import ChartSpan
+from headrace.report.charts.heatmap import began_unix_s
 from headrace.report.charts.lines import LinesChart
 from headrace.report.charts.run_curves import overlaid_curves
 from headrace.report.markup import Section, element, explanation, note, section
@@ -34,6 +42,35 @@ def metric_charts(run: Path) -> dict[str, tuple[str, LinesChart]]:
     }
 
 
+_ROUNDING_NS = 1000  # of an axis's limits
+_LATE_MS = 2000  # after the last record a script may log something; the next attempt, none so soon
+
+
+def metric_chart(records: Records, place: str, span: ChartSpan) -> LinesChart | None:
+    """Return a metric's chart by its id, of a part of the time with the points logged in it.
+
+    It has all points where the time of day of the records is unknown. None: there is no such
+    metric. RecordsError: the database cannot be read now.
+    """
+    run = records.path
+    name, whole = metric_charts(run).get(place, ("", None))
+    axis, began_s = span.axis, began_unix_s(records, span.axis)
+    is_last = span.to_ns >= axis.ended_ns - _ROUNDING_NS
+    if whole is None or began_s is None or (is_last and span.from_ns <= axis.began_ns):
+        return whole
+    begin_ms, end_ms = (round((began_s + moment_s) * 1000) for moment_s in span.seconds)
+    points = read_points_between(run, name, begin_ms, end_ms + is_last * _LATE_MS)
+    return overlaid_curves({run.name: points}, [run.name])
+
+
+def _which(data: PageData) -> str:
+    """Return which points the charts have: those of a span only a server draws."""
+    offsets_ns = columns(data.tables, "hosts")["unix_offset_ns"]
+    if data.charts_inside or not data.of_a_span or not offsets_ns[:1].any():
+        return "What the script logged, by its own steps: all attempts of the run together."
+    return "What the script logged in this span of time, by its own steps."
+
+
 def metrics_section(data: PageData) -> Section | None:
     """Return the section; None where the script logged no time series."""
     title = "Metrics of the script"
@@ -50,6 +87,6 @@ def metrics_section(data: PageData) -> Section | None:
     return section(
         "metrics",
         title,
-        explanation("What the script logged, by its own steps: all attempts of the run together."),
+        explanation(_which(data)),
         element("div", *places, class_="curves"),
     )
