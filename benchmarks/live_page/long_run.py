@@ -91,7 +91,7 @@ async (frames) => {
   Object.assign(pictures, { rows: 0, columns: 0 });
   const times = [performance.now()];
   for (let frame = 0; frame < frames; frame++) {
-    press(frame % 2 ? "ArrowLeft" : "ArrowRight");
+    press(frame % 2 ? "," : ".");
     await next();
     times.push(performance.now());
   }

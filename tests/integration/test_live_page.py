@@ -43,7 +43,7 @@ def server(folder: Path) -> Iterator[LiveServer]:
 
 KEYS = """() => {
   const chart = document.getElementById("chart-heatmap");
-  for (const key of ["+", "+", ...Array(100).fill("ArrowRight")]) {
+  for (const key of ["+", "+", ...Array(100).fill(".")]) {
     chart.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
   }
 }"""

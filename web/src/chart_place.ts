@@ -1,10 +1,11 @@
 // A chart's place in the page: gets its model, draws it, and says why where there is nothing to draw.
 import type { Chart } from "./charts/chart";
 import { Bars } from "./charts/bars";
-import { steerByKeys } from "./charts/brush";
+import { SPAN_KEYS, steerByKeys } from "./charts/brush";
 import { Columns } from "./charts/columns";
 import { Flame } from "./charts/flame";
 import { Heatmap } from "./charts/heatmap";
+import { KeyCursor, READING_KEYS } from "./charts/key_cursor";
 import { Lines } from "./charts/lines";
 import { Scatter } from "./charts/scatter";
 import { Steps } from "./charts/steps";
@@ -62,7 +63,8 @@ export class ChartPlace {
   private kind: Model["kind"] | null = null;
   private request: AbortController | null = null;
   private followsTime = false;
-  private isSteered = false; // by keys
+  private isSteered = false; // by keys, to other spans of time
+  private cursor: KeyCursor | null = null;
   private frozen = false;
   private width = 0;
   // Charts that nobody sees are neither asked for again nor drawn again until somebody does.
@@ -116,6 +118,7 @@ export class ChartPlace {
     this.size.disconnect();
     this.sight.disconnect();
     this.request?.abort();
+    this.cursor?.hide();
     this.chart?.remove();
   }
 
@@ -153,25 +156,32 @@ export class ChartPlace {
     if (limits) timeSpan.learn(limits, "first" in model ? model.first : null);
     if (limits && !this.isSteered) steerByKeys(this.place); // an empty chart, too: keys lead to other spans
     this.isSteered ||= limits !== null;
+    this.describeKeys();
     const why = whyEmpty(model);
     this.say(why);
     if (why !== null) return this.clear();
     if (this.chart && this.kind === model.kind) {
       this.chart.show(model);
+      this.cursor?.follow();
       return;
     }
     this.clear();
     this.followsTime = limits !== null;
-    // Children of an image are no elements for screen readers; those of a group are.
-    this.place.role = ["flame", "steps", "lines", "columns"].includes(model.kind) ? "group" : "img";
     this.kind = model.kind;
     this.chart = makeChart(this.place, model, this.width);
+    // Children of an image are no elements for screen readers; those of a group are. From an application these keep
+    // none of the keys for themselves.
+    this.place.role = this.chart.values ? "application" : "group";
+    this.place.ariaRoleDescription = "chart";
+    if (this.chart.values) this.cursor ??= new KeyCursor(this.place, () => this.chart?.values ?? null);
+    this.describeKeys();
     this.place.dispatchEvent(new CustomEvent("headrace-drawn", { bubbles: true, detail: this.followsTime }));
   }
 
   private attempt(draw: () => void): void {
     try {
       draw();
+      this.cursor?.follow();
     } catch (error) {
       this.fail(error);
     }
@@ -191,6 +201,13 @@ export class ChartPlace {
     this.chart?.remove();
     this.chart = null;
     this.kind = null;
+    this.cursor?.follow();
+  }
+
+  /** Says which keys the chart knows, where it has the focus itself. */
+  private describeKeys(): void {
+    const keys = [this.cursor && READING_KEYS, this.isSteered && SPAN_KEYS].filter(Boolean).join(" ");
+    if (keys) this.place.setAttribute("aria-description", keys);
   }
 
   private say(text: string | null): void {

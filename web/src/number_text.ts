@@ -1,6 +1,6 @@
 // Numbers in words: digits that fit their size, with thousands separated.
 
-const UNKNOWN = "unknown";
+export const UNKNOWN = "unknown";
 
 /** Returns a number with about three digits, such as 0.123, 12.3 or 12,345. */
 export function numberText(value: number): string {
@@ -41,6 +41,11 @@ export function momentText(unixSeconds: number): string {
   const moment = new Date(unixSeconds * 1e3);
   if (Number.isNaN(moment.getTime())) return UNKNOWN;
   return `${moment.toISOString().slice(0, 19).replace("T", " ")} UTC`;
+}
+
+/** Returns a moment's time of day in UTC, so named. */
+export function clockText(unixSeconds: number): string {
+  return momentText(unixSeconds).slice(-12);
 }
 
 /** Returns places for marks on an axis, at most about `most`, in steps of 1, 2 or 5. */

@@ -43,3 +43,10 @@ export function placeBelow(values: ArrayLike<number>, wanted: number): number {
   }
   return low - 1;
 }
+
+/** Returns the place of the value that is nearest to `wanted` in ascending values, -1 if there is none. */
+export function placeNearest(values: ArrayLike<number>, wanted: number): number {
+  const below = placeBelow(values, wanted);
+  if (below < 0) return values.length ? 0 : -1;
+  return below + 1 < values.length && values[below + 1]! - wanted < wanted - values[below]! ? below + 1 : below;
+}

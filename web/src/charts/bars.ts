@@ -5,11 +5,19 @@ import { roundTicks, tickTexts, withUnit } from "../number_text";
 import { textOn } from "../theme";
 import type { Chart } from "./chart";
 import { legend } from "./legend";
-import { describeOnHover } from "./tooltip";
+import type { Readable, Reading } from "./key_cursor";
+import { describeOnHover, type Hint } from "./tooltip";
 
 const LETTER_PX = 7.5;
 
-export class Bars implements Chart<BarsModel> {
+interface Cell {
+  element: HTMLElement;
+  hint: Hint;
+}
+
+export class Bars implements Chart<BarsModel>, Readable {
+  readonly values = this;
+  private cells: Cell[][] = []; // by row: its parts, and all of them together
   private readonly body = make("div", { className: "bars" });
 
   constructor(place: HTMLElement, private model: BarsModel, private width: number) {
@@ -33,6 +41,7 @@ export class Bars implements Chart<BarsModel> {
     const longest = Math.max(...rows.map((_, row) => total(parts, row)), 0) || 1;
     // A part without a name is the room before others.
     const named = parts.filter(({ name }) => name);
+    this.cells = rows.map(() => []);
     const used = named.filter(({ values }) => values.some((value) => value > 0));
     this.body.replaceChildren(
       legend(used),
@@ -44,6 +53,27 @@ export class Bars implements Chart<BarsModel> {
 
   remove(): void {
     this.body.remove();
+  }
+
+  rowCount(): number {
+    return this.cells.length;
+  }
+
+  places(row: number): ArrayLike<number> {
+    return [...this.cells[row]!.keys()];
+  }
+
+  read(row: number, index: number): Reading | null {
+    const cell = this.cells[row]?.[index];
+    if (!cell) return null;
+    const { left, top, width, height } = cell.element.getBoundingClientRect();
+    const { name, value } = cell.hint.lines[0]!;
+    const words = `${cell.hint.title}, ${name}: ${value}`;
+    return { hint: cell.hint, words, x: left + width / 2, y: top + height / 2 };
+  }
+
+  release(): void {
+    // Nothing is marked.
   }
 
   private bar(name: string, row: number, total: number, longest: number): HTMLElement {
@@ -61,11 +91,15 @@ export class Bars implements Chart<BarsModel> {
       made.style.backgroundColor = colour;
       made.style.color = textOn(colour);
       const text = withUnit(value, unit) + (label && ` (${label})`);
-      if (part) describeOnHover(made, () => ({ title: name, lines: [{ name: part, colour, value: text }] }));
+      const hint = { title: name, lines: [{ name: part, colour, value: text }] };
+      if (part) describeOnHover(made, () => hint);
+      if (part) this.cells[row]!.push({ element: made, hint });
       track.append(made);
     }
     const label = make("div", { className: "bars-name", title: name }, name);
     const whole = make("div", { className: "bars-total" }, withUnit(total, unit));
+    const hint = { title: name, lines: [{ name: "all", value: withUnit(total, unit) }] };
+    this.cells[row]!.push({ element: whole, hint });
     return make("div", { className: "bars-row" }, label, track, whole);
   }
 

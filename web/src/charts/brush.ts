@@ -1,10 +1,11 @@
-// Choosing the span of time on a chart: by dragging over it, and by keys while it has the focus.
+// Choosing the span of time on a chart: by dragging over it, and by keys while it has the focus, but for those that
+// go over its values.
 import type uPlot from "uplot";
 import { make } from "../elements";
 import { timeSpan, type Span } from "../time_span";
 
 const LEAST_DRAG_PX = 4;
-const KEYS_HINT = "Arrow keys move in time, plus and minus zoom, Escape shows all.";
+export const SPAN_KEYS = "Comma and full stop move in time, plus and minus zoom, Escape shows all.";
 
 /** Lets a drag over a plot choose the span; a double click or a drag with Shift shows all again. */
 export function brushPlot(plot: uPlot): void {
@@ -61,8 +62,8 @@ function spanAfter(key: string): Span | "all" | null {
   const shown = timeSpan.shown;
   const part = timeSpan.part !== null;
   switch (key) {
-    case "ArrowLeft": return part ? moved(shown, -0.1) : null;
-    case "ArrowRight": return part ? moved(shown, 0.1) : null;
+    case ",": return part ? moved(shown, -0.1) : null;
+    case ".": return part ? moved(shown, 0.1) : null;
     case "+": case "=": return scaled(shown, 0.5);
     case "-": case "_": return part ? scaled(shown, 2) : null;
     case "Escape": return "all";
@@ -74,7 +75,6 @@ function spanAfter(key: string): Span | "all" | null {
 export function steerByKeys(place: HTMLElement): void {
   let last = -Infinity;
   place.tabIndex = 0;
-  place.setAttribute("aria-description", KEYS_HINT);
   place.addEventListener("keydown", (event) => {
     if (event.target !== place || event.ctrlKey || event.metaKey || event.altKey) return;
     const wanted = spanAfter(event.key);

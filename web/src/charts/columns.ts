@@ -5,13 +5,15 @@ import type { ColumnsModel } from "../models";
 import { withUnit } from "../number_text";
 import type { Chart } from "./chart";
 import { switchLegend } from "./legend";
-import { bottomAxis, plotOptions, valueAxis, valueGutter } from "./plot_parts";
-import { showTooltip } from "./tooltip";
+import type { Readable, Reading } from "./key_cursor";
+import { bottomAxis, hideCursor, plotOptions, pointAt, valueAxis, valueGutter } from "./plot_parts";
+import { showTooltip, type Hint } from "./tooltip";
 
 const HEIGHT = 260;
 const TICK_PX = 44;
 
-export class Columns implements Chart<ColumnsModel> {
+export class Columns implements Chart<ColumnsModel>, Readable {
+  readonly values = this;
   private readonly hidden = new Set<string>();
   private readonly legendPlace = make("div");
   private readonly title = make("div", { className: "axis-title" });
@@ -44,6 +46,28 @@ export class Columns implements Chart<ColumnsModel> {
     showTooltip(null);
     this.plot?.destroy();
     for (const part of [this.legendPlace, this.title, this.body]) part.remove();
+  }
+
+  rowCount(): number {
+    return this.shown().length;
+  }
+
+  places(row: number): ArrayLike<number> {
+    return [...this.shown()[row]!.values.keys()];
+  }
+
+  read(row: number, index: number): Reading | null {
+    const series = this.shown()[row];
+    const value = series?.values[index];
+    if (!series || value === undefined || !this.plot) return null;
+    const words = `${series.texts[index] ?? ""}, ${series.name}: ${withUnit(value, this.model.unit)}`;
+    const left = this.plot.valToPos(index + 0.5, "x");
+    const top = this.plot.valToPos(Math.max(value || 0, 0), "y");
+    return { hint: this.hint(index, series.name), words, ...pointAt(this.plot, left, top) };
+  }
+
+  release(): void {
+    if (this.plot) hideCursor(this.plot);
   }
 
   private shown(): ColumnsModel["series"] {
@@ -115,10 +139,16 @@ export class Columns implements Chart<ColumnsModel> {
     const { left, event } = plot.cursor;
     if (!event) return;
     const i = left !== undefined && left >= 0 ? Math.floor(plot.posToVal(left, "x")) : -1;
+    const hint = this.hint(i);
+    showTooltip(hint.lines.length ? hint : null, event.clientX, event.clientY);
+  }
+
+  /** Returns the values of a column. */
+  private hint(i: number, current?: string): Hint {
     const series = i >= 0 ? this.shown().filter(({ values }) => i < values.length) : [];
-    if (series.length === 0) return showTooltip(null);
-    const { unit } = this.model;
-    const lines = series.map(({ name, colour, values }) => ({ name, colour, value: withUnit(values[i]!, unit) }));
-    showTooltip({ title: series[0]!.texts[i] ?? "", lines }, event.clientX, event.clientY);
+    const lines = series.map(({ name, colour, values }) => ({
+      name, colour, value: withUnit(values[i]!, this.model.unit), isCurrent: name === current,
+    }));
+    return { title: series[0]?.texts[i] ?? "", lines };
   }
 }

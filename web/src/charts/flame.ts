@@ -7,6 +7,9 @@ import { showTooltip, type Hint } from "./tooltip";
 
 const ROW_PX = 24;
 const LEAST_SHARE = 0.002;
+const KEYS =
+  "Down and up arrow keys go to what a function calls and to what called it, left and right to those beside it, Home " +
+  "and End to the first and the last of these; Enter looks closer, Escape shows all.";
 
 interface Placed {
   node: FlameNode;
@@ -27,12 +30,14 @@ function pathTo(root: FlameNode, names: readonly string[]): FlameNode[] {
 }
 
 export class Flame implements Chart<FlameModel> {
+  readonly values = null; // its boxes are buttons, which screen readers say as they get the focus
   private readonly body = make("div", { className: "flame" });
   private zoom: string[] = []; // names from below the root down to what is shown
   private newer: FlameModel | null = null; // waits until nobody looks at the one shown
 
   constructor(place: HTMLElement, private model: FlameModel, _width: number) {
     place.append(this.body);
+    place.setAttribute("aria-description", KEYS);
     for (const leaving of ["pointerleave", "focusout"]) {
       this.body.addEventListener(leaving, () => requestAnimationFrame(() => this.newer && this.show(this.newer)));
     }
@@ -100,7 +105,9 @@ export class Flame implements Chart<FlameModel> {
   ): Placed {
     const role = ["root", "user", "library"].includes(node.role) ? node.role : "library";
     const button = make("button", { type: "button", className: `flame-node ${role}`, tabIndex: -1 }, node.name);
-    button.ariaLabel = [node.name, node.place, node.text].filter(Boolean).join(", ");
+    const { lines, note } = this.hint(node);
+    const values = lines.map(({ name, value }) => `${value} ${name}`);
+    button.ariaLabel = [node.name, note, ...values].filter(Boolean).join(", ");
     button.style.top = `${depth * ROW_PX}px`;
     button.style.left = `${left * 100}%`;
     button.style.width = `${width * 100}%`;
@@ -137,6 +144,7 @@ export class Flame implements Chart<FlameModel> {
     const place = beside.findIndex((one) => one.button === button);
     const next = {
       ArrowDown: below[0], ArrowUp: parent, ArrowLeft: beside[place - 1], ArrowRight: beside[place + 1],
+      Home: beside[0], End: beside.at(-1),
     }[event.key];
     if (event.key === "Escape") this.zoomTo([]);
     if (next) {
@@ -144,6 +152,6 @@ export class Flame implements Chart<FlameModel> {
       next.button.tabIndex = 0;
       next.button.focus();
     }
-    if (next || event.key.startsWith("Arrow")) event.preventDefault();
+    if (next || /^(Arrow|Home|End)/.test(event.key)) event.preventDefault();
   }
 }

@@ -1,12 +1,13 @@
 // The heatmap: how busy every core, GPU, worker and rank was over time, a row each.
 import { make } from "../elements";
 import type { HeatmapBand, HeatmapModel } from "../models";
-import { momentText } from "../number_text";
+import { clockText, momentText, UNKNOWN } from "../number_text";
 import { theme } from "../theme";
 import { timeText } from "../time_axis";
 import { timeSpan } from "../time_span";
 import type { Chart } from "./chart";
 import { HeatmapImage } from "./heatmap_image";
+import type { Readable, Reading } from "./key_cursor";
 import { drawTitle } from "./plot_parts";
 import { TimePlot, type Area, type Painting } from "./time_plot";
 import type { Hint } from "./tooltip";
@@ -30,7 +31,8 @@ function titleOf(band: HeatmapBand): string {
   return [band.title, band.host].filter(Boolean).join(" · ");
 }
 
-export class Heatmap implements Chart<HeatmapModel>, Painting {
+export class Heatmap implements Chart<HeatmapModel>, Painting, Readable {
+  readonly values = this;
   private bands: PlacedBand[] = [];
   private rowPx = 18;
   private totalPx = 0;
@@ -69,6 +71,49 @@ export class Heatmap implements Chart<HeatmapModel>, Painting {
     return this.totalPx;
   }
 
+  rowCount(): number {
+    return this.bands.reduce((sum, { band }) => sum + band.rows.length, 0);
+  }
+
+  /** Returns the middles of the columns. */
+  places(): number[] {
+    const { span: [from, to], columns } = this.model;
+    const [low, high] = timeSpan.shown;
+    const width = (to - from) / columns;
+    const first = Math.max(Math.ceil((low - from) / width - 0.5), 0);
+    const last = Math.min(Math.floor((high - from) / width - 0.5), columns - 1);
+    return Array.from({ length: Math.max(last - first + 1, 0) }, (_, i) => from + (first + i + 0.5) * width);
+  }
+
+  read(row: number, index: number): Reading | null {
+    const time = this.places()[index];
+    const found = this.placed(row);
+    const hint = time === undefined || !found ? null : this.describe(time, found.middle);
+    if (time === undefined || !found || !hint) return null;
+    const began = this.model.beganUnixS;
+    const moment = Number.isFinite(began) ? clockText(began + time) : timeText(time, timeSpan.shown);
+    const name = [found.name, found.host].filter(Boolean).join(" of ");
+    const value = hint.lines[0]!.value;
+    const words = `${moment}, ${name}: ${value === UNKNOWN ? UNKNOWN : `${value.replace("%", " %")} busy`}`;
+    return { hint, words, ...this.plot.pointAt(time, found.middle) };
+  }
+
+  release(): void {
+    this.plot.release();
+  }
+
+  /** Returns a row's names, counted over all bands, and its middle in pixels from the plot's top. */
+  private placed(row: number): { name: string; host: string; middle: number } | null {
+    let before = 0;
+    for (const { band, top } of this.bands) {
+      const inBand = row - before;
+      const name = band.rows[inBand];
+      if (name !== undefined) return { name, host: band.host, middle: top + (inBand + 0.5) * this.rowPx };
+      before += band.rows.length;
+    }
+    return null;
+  }
+
   labels(): { at: number; text: string }[] {
     const every = Math.ceil(LABEL_PX / this.rowPx);
     return this.bands.flatMap(({ band, top }) =>
@@ -104,7 +149,7 @@ export class Heatmap implements Chart<HeatmapModel>, Painting {
     const column = Math.floor(((time - from) / (to - from)) * this.model.columns);
     const inside = column >= 0 && column < this.model.columns;
     const value = inside ? found.band.values[row * this.model.columns + column]! : 255;
-    const lines = [{ name: "busy", value: value > 100 ? "unknown" : `${Math.round(value)}%` }];
+    const lines = [{ name: "busy", value: value > 100 ? UNKNOWN : `${Math.round(value)}%` }];
     const title = [found.band.rows[row], found.band.host].filter(Boolean).join(" · ");
     const began = this.model.beganUnixS;
     const clock = Number.isFinite(began) ? ` (${momentText(began + time)})` : "";

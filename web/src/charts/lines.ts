@@ -3,14 +3,17 @@ import uPlot from "uplot";
 import { make } from "../elements";
 import type { Line, LinesModel } from "../models";
 import { numberText, tickTexts, withUnit } from "../number_text";
-import { placeBelow } from "../numbers";
+import { placeBelow, placeNearest } from "../numbers";
 import { timeText } from "../time_axis";
 import { timeSpan } from "../time_span";
 import { brushPlot } from "./brush";
 import type { Chart } from "./chart";
 import { switchLegend } from "./legend";
-import { bottomAxis, plotOptions, timeAxis, timeGutter, valueAxis, valueGutter } from "./plot_parts";
-import { showTooltip } from "./tooltip";
+import type { Readable, Reading } from "./key_cursor";
+import {
+  bottomAxis, hideCursor, plotOptions, pointAt, timeAxis, timeGutter, valueAxis, valueGutter,
+} from "./plot_parts";
+import { showTooltip, type Hint } from "./tooltip";
 
 const HEIGHT = 240;
 const BAND_OPACITY = "33"; // of 255, in hexadecimal
@@ -18,13 +21,6 @@ const BAND_OPACITY = "33"; // of 255, in hexadecimal
 /** Returns values for uPlot, in which null leaves a gap. */
 function withGaps(values: ArrayLike<number>): (number | null)[] {
   return Array.from(values, (value) => (Number.isFinite(value) ? value : null));
-}
-
-/** Returns the place of the value that is nearest to `x`, -1 if there is none. */
-function nearest(xs: ArrayLike<number>, x: number): number {
-  const below = placeBelow(xs, x);
-  if (below < 0) return xs.length ? 0 : -1;
-  return below + 1 < xs.length && xs[below + 1]! - x < x - xs[below]! ? below + 1 : below;
 }
 
 /** Returns each line with its values on top of the ones before it, the topmost first. */
@@ -69,7 +65,8 @@ function prepare(lines: readonly Line[], stacked: boolean): Prepared {
   return { data: tables.length ? uPlot.join(tables) : [[], []], series, bands };
 }
 
-export class Lines implements Chart<LinesModel> {
+export class Lines implements Chart<LinesModel>, Readable {
+  readonly values = this;
   private readonly hidden = new Set<string>();
   private readonly legendPlace = make("div");
   private readonly title = make("div", { className: "axis-title" });
@@ -104,9 +101,41 @@ export class Lines implements Chart<LinesModel> {
     for (const part of [this.legendPlace, this.title, this.body]) part.remove();
   }
 
+  rowCount(): number {
+    return this.shown().length;
+  }
+
+  places(row: number): ArrayLike<number> {
+    const { x } = this.shown()[row]!;
+    if (!this.model.overTime) return x;
+    const [from, to] = timeSpan.shown;
+    return x.subarray(placeBelow(x, from) + 1, placeBelow(x, to) + 1);
+  }
+
+  read(row: number, index: number): Reading | null {
+    const line = this.shown()[row]!;
+    const x = this.places(row)[index];
+    if (x === undefined || !this.plot) return null;
+    const value = line.y[placeNearest(line.x, x)]!;
+    // Stacked lines stand on others, and an unknown value stands nowhere.
+    const isPlaced = Number.isFinite(value) && !this.model.stacked;
+    const top = isPlaced ? this.plot.valToPos(value, "y") : this.plot.over.clientHeight / 2;
+    const hint = this.hint(x, line.name);
+    const said = hint.lines.find(({ isCurrent }) => isCurrent)?.value ?? "";
+    const words = `${hint.title.replace(/^at /, "")}, ${line.name}: ${said}`;
+    return { hint, words, ...pointAt(this.plot, this.plot.valToPos(x, "x"), top) };
+  }
+
+  release(): void {
+    if (this.plot) hideCursor(this.plot);
+  }
+
+  private shown(): Line[] {
+    return this.model.series.filter(({ name }) => !this.hidden.has(name));
+  }
+
   private prepared(): Prepared {
-    const { series, stacked } = this.model;
-    return prepare(series.filter(({ name }) => !this.hidden.has(name)), stacked);
+    return prepare(this.shown(), this.model.stacked);
   }
 
   private build(): void {
@@ -153,18 +182,22 @@ export class Lines implements Chart<LinesModel> {
     const { left, event } = plot.cursor;
     if (!event) return; // the cursor follows another chart's
     if (left === undefined || left < 0) return showTooltip(null);
-    const { series, unit, overTime, xTitle } = this.model;
-    const x = plot.posToVal(left, "x");
-    const lines = series
-      .filter(({ name }) => !this.hidden.has(name))
-      .map((line) => ({ line, at: nearest(line.x, x) }))
+    const hint = this.hint(plot.posToVal(left, "x"));
+    showTooltip(hint.lines.length ? hint : null, event.clientX, event.clientY);
+  }
+
+  /** Returns the lines' values at `x`, or nearest to it. */
+  private hint(x: number, current?: string): Hint {
+    const { unit, overTime, xTitle } = this.model;
+    const lines = this.shown()
+      .map((line) => ({ line, at: placeNearest(line.x, x) }))
       .filter(({ at }) => at >= 0)
       .map(({ line, at }) => {
         const around = line.low && line.high ? ` (${numberText(line.low[at]!)} to ${numberText(line.high[at]!)})` : "";
-        return { name: line.name, colour: line.colour, value: withUnit(line.y[at]!, unit) + around };
+        const value = withUnit(line.y[at]!, unit) + around;
+        return { name: line.name, colour: line.colour, value, isCurrent: line.name === current };
       });
-    const title = overTime ? `at ${timeText(x, timeSpan.shown)}` : `${xTitle}: ${numberText(x)}`;
-    showTooltip(lines.length ? { title, lines } : null, event.clientX, event.clientY);
+    return { title: overTime ? `at ${timeText(x, timeSpan.shown)}` : `${xTitle}: ${numberText(x)}`, lines };
   }
 }
 

@@ -76,6 +76,24 @@ export function plotOptions(width: number, height: number, shareCursor: boolean)
   };
 }
 
+/** Moves a plot's cursor, in pixels from its left and top, also in charts that share it. */
+function moveCursor(plot: uPlot, left: number, top: number): void {
+  // The third argument, by which others follow, is missing in uPlot's types.
+  const move: (at: { left: number; top: number }, calls: boolean, follow: boolean) => void = plot.setCursor;
+  move({ left, top }, false, true);
+}
+
+/** Moves a plot's cursor, in pixels from its left and top, and returns where that is in the window. */
+export function pointAt(plot: uPlot, left: number, top: number): { x: number; y: number } {
+  moveCursor(plot, left, top);
+  const box = plot.over.getBoundingClientRect();
+  return { x: box.left + left, y: box.top + top };
+}
+
+export function hideCursor(plot: uPlot): void {
+  moveCursor(plot, -10, -10);
+}
+
 /** Returns text cut in its middle to a width in a canvas's pixels: the ends of names tell them apart. */
 export function fitText(context: CanvasRenderingContext2D, text: string, width: number): string {
   if (context.measureText(text).width <= width) return text;

@@ -5,7 +5,10 @@ import type { ScatterGroup, ScatterModel, ScatterPoint } from "../models";
 import { numberText } from "../number_text";
 import { BOLD_FONT, theme } from "../theme";
 import type { Chart } from "./chart";
-import { bottomAxis, canvasFont, fitText, plotOptions, valueAxis, valueGutter } from "./plot_parts";
+import type { Readable, Reading } from "./key_cursor";
+import {
+  bottomAxis, canvasFont, fitText, hideCursor, plotOptions, pointAt, valueAxis, valueGutter,
+} from "./plot_parts";
 import { drawSymbol, symbolElement } from "./symbols";
 import { showTooltip, type Hint } from "./tooltip";
 
@@ -39,19 +42,15 @@ function logTicks(low: number, high: number): number[] {
   return ticks;
 }
 
-export class Scatter implements Chart<ScatterModel> {
+export class Scatter implements Chart<ScatterModel>, Readable {
+  readonly values = this;
   private readonly legendPlace = make("div");
   private readonly title = make("div", { className: "axis-title" });
   private readonly body = make("div");
   private plot: uPlot | null = null;
-  private pointed = -1;
 
-  constructor(private readonly place: HTMLElement, private model: ScatterModel, private width: number) {
+  constructor(place: HTMLElement, private model: ScatterModel, private width: number) {
     place.append(this.legendPlace, this.title, this.body);
-    place.tabIndex = 0;
-    place.setAttribute("aria-description", "Left and right arrow keys go from point to point.");
-    place.addEventListener("keydown", this.steer);
-    place.addEventListener("blur", this.leave);
     this.draw();
   }
 
@@ -70,17 +69,37 @@ export class Scatter implements Chart<ScatterModel> {
   }
 
   remove(): void {
-    this.leave();
-    this.place.removeEventListener("keydown", this.steer);
-    this.place.removeEventListener("blur", this.leave);
+    showTooltip(null);
     this.plot?.destroy();
     for (const part of [this.legendPlace, this.title, this.body]) part.remove();
   }
 
-  private readonly leave = (): void => {
-    this.pointed = -1;
-    showTooltip(null);
-  };
+  rowCount(): number {
+    return this.model.groups.length;
+  }
+
+  places(row: number): ArrayLike<number> {
+    return this.pointsOf(row).map(({ x }) => x);
+  }
+
+  read(row: number, index: number): Reading | null {
+    const group = this.model.groups[row];
+    const point = this.pointsOf(row)[index];
+    if (!group || !point || !this.plot) return null;
+    const hint = this.hint({ group, point });
+    const values = hint.lines.map(({ name, value }) => `${name} ${value}`);
+    const words = `${group.name}: ${[...values, point.text].filter(Boolean).join(", ")}`;
+    const [left, top] = [this.plot.valToPos(point.x, "x"), this.plot.valToPos(point.y, "y")];
+    return { hint, words, ...pointAt(this.plot, left, top) };
+  }
+
+  release(): void {
+    if (this.plot) hideCursor(this.plot);
+  }
+
+  private pointsOf(row: number): ScatterPoint[] {
+    return [...(this.model.groups[row]?.points ?? [])].sort((a, b) => a.x - b.x);
+  }
 
   private draw(): void {
     const { groups, front, frontName, xTitle, yTitle } = this.model;
@@ -170,16 +189,4 @@ export class Scatter implements Chart<ScatterModel> {
     }
     showTooltip(best && this.hint(best), event.clientX, event.clientY);
   }
-
-  private readonly steer = (event: KeyboardEvent): void => {
-    const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    const found = this.found().sort((a, b) => a.point.x - b.point.x);
-    if (by === undefined || found.length === 0 || !this.plot) return;
-    event.preventDefault();
-    this.pointed = Math.min(Math.max(this.pointed + by, 0), found.length - 1);
-    const one = found[this.pointed]!;
-    const { left, top } = this.plot.over.getBoundingClientRect();
-    const { valToPos } = this.plot;
-    showTooltip(this.hint(one), left + valToPos(one.point.x, "x"), top + valToPos(one.point.y, "y"));
-  };
 }

@@ -8,6 +8,7 @@ import { timeText } from "../time_axis";
 import { timeSpan } from "../time_span";
 import type { Chart } from "./chart";
 import { switchLegend } from "./legend";
+import type { Readable, Reading } from "./key_cursor";
 import { drawTitle } from "./plot_parts";
 import { TimePlot, type Area, type Painting } from "./time_plot";
 import type { Hint } from "./tooltip";
@@ -18,7 +19,8 @@ function panelHeight(ranks: number): number {
   return ranks === 1 ? 220 : ranks <= 4 ? 130 : ranks <= 8 ? 88 : 56;
 }
 
-export class Steps implements Chart<StepsModel>, Painting {
+export class Steps implements Chart<StepsModel>, Painting, Readable {
+  readonly values = this;
   private readonly hidden = new Set<string>();
   private readonly legendPlace = make("div");
   private readonly plot: TimePlot;
@@ -50,6 +52,35 @@ export class Steps implements Chart<StepsModel>, Painting {
 
   height(): number {
     return this.model.rows.length * (TITLE_PX + panelHeight(this.model.rows.length));
+  }
+
+  rowCount(): number {
+    return this.model.rows.length;
+  }
+
+  /** Returns when the steps of a rank began. */
+  places(row: number): ArrayLike<number> {
+    const { starts, ends } = this.model.rows[row]!;
+    const [from, to] = timeSpan.shown;
+    return starts.subarray(placeBelow(ends, from) + 1, placeBelow(starts, to) + 1);
+  }
+
+  read(row: number, index: number): Reading | null {
+    const begin = this.places(row)[index];
+    const panel = panelHeight(this.model.rows.length);
+    const middle = row * (TITLE_PX + panel) + TITLE_PX + panel / 2;
+    const hint = begin === undefined ? null : this.describe(begin, middle);
+    if (begin === undefined || !hint) return null;
+    const { starts, ends } = this.model.rows[row]!;
+    const [from, to] = timeSpan.shown;
+    const time = (Math.max(begin, from) + Math.min(ends[placeBelow(starts, begin)]!, to)) / 2;
+    const parts = hint.lines.map(({ name, value }) => `${name} ${value}`).join(", ");
+    const words = `${timeText(begin, timeSpan.shown)}, ${hint.title}${parts && `: ${parts}`}`;
+    return { hint, words, ...this.plot.pointAt(time, middle) };
+  }
+
+  release(): void {
+    this.plot.release();
   }
 
   labels(): { at: number; text: string }[] {

@@ -3,7 +3,7 @@ import uPlot from "uplot";
 import { theme, FONT } from "../theme";
 import { timeSpan } from "../time_span";
 import { brushPlot } from "./brush";
-import { fitText, plotOptions, timeAxis, timeGutter } from "./plot_parts";
+import { fitText, hideCursor, plotOptions, pointAt, timeAxis, timeGutter } from "./plot_parts";
 import { showTooltip, type Hint } from "./tooltip";
 
 const AXIS_PX = 58; // the time axis below, with its title, and the padding above
@@ -66,6 +66,15 @@ export class TimePlot {
   remove(): void {
     showTooltip(null);
     this.plot.destroy();
+  }
+
+  /** Moves the cursor to a moment, and returns where it is in the window with so many pixels from the plot's top. */
+  pointAt(time: number, top: number): { x: number; y: number } {
+    return pointAt(this.plot, this.plot.valToPos(time, "x"), top);
+  }
+
+  release(): void {
+    hideCursor(this.plot);
   }
 
   private outerHeight(): number {

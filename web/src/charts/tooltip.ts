@@ -3,7 +3,7 @@ import { make, swatch } from "../elements";
 
 export interface Hint {
   title: string;
-  lines: { colour?: string; name: string; value: string }[];
+  lines: { colour?: string; name: string; value: string; isCurrent?: boolean }[];
   note?: string;
 }
 
@@ -20,9 +20,10 @@ function place(x: number, y: number): void {
 }
 
 function contents({ title, lines, note }: Hint): Node[] {
-  const rows = lines.map(({ colour, name, value }) => {
+  const rows = lines.map(({ colour, name, value, isCurrent }) => {
     const parts = [make("span", {}, name), make("b", {}, value)];
-    return make("div", { className: "tooltip-line" }, ...(colour ? [swatch(colour)] : []), ...parts);
+    const className = isCurrent ? "tooltip-line current" : "tooltip-line";
+    return make("div", { className }, ...(colour ? [swatch(colour)] : []), ...parts);
   });
   return [
     make("div", { className: "tooltip-title" }, title),

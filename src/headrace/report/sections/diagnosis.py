@@ -431,6 +431,7 @@ def _timeline_explanation(data: PageData) -> str:
     shown = "Each step stands where it happened; its height is how long it took, its colours what"
     sentences = [f"{shown} it did. Orange is time without data."]
     sentences.append("Drag to zoom in, double-click to see all.")
+    sentences.append("By keys: arrows go over the steps, comma and full stop move in time.")
     if (steps["kind"] == "eval").any():
         sentences.append("Behind grey shades the model was evaluated, not trained.")
     a_column = steps_a_column(steps)
