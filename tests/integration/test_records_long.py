@@ -6,6 +6,7 @@ import random
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -159,6 +160,16 @@ def test_closed_records_are_read_column_by_column(folder: Path, tmp_path: Path, 
     assert len(read["rank"]) == len(read["loader"]) == 400
     assert read["batch"] is not batch
     assert read.get("waits") is None
+
+
+def test_threads_may_read_a_closed_table_at_the_same_time(folder: Path, tmp_path: Path):
+    many_fetches(folder).close()
+    found = open_records(tmp_path).by_column("fetches")
+    alone = {name: found[name] for name in found}
+    wanted = [*found] * 300
+    with ThreadPoolExecutor(4) as pool:
+        read = list(pool.map(found.__getitem__, wanted))
+    assert all(each.equals(alone[name]) for name, each in zip(wanted, read, strict=True))
 
 
 def test_texts_are_kept_once_in_memory_and_on_disk(folder: Path, tmp_path: Path):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -119,11 +120,13 @@ class ParquetTable(Mapping[str, "pa.ChunkedArray[Any]"]):
     """The columns of a closed table, read on access, as a long run's table may not fit into memory.
 
     Text is dictionary-encoded, and every column is one chunk. Fields that a file of an older
-    version lacks are null. RecordsError: a newer version wrote it, or it is broken or lost.
+    version lacks are null. May be used by several threads. RecordsError: a newer version wrote it,
+    or it is broken or lost.
     """
 
     def __init__(self, path: Path, name: str, *, is_mapped: bool = True) -> None:
         self._path = path
+        self._reading = threading.Lock()  # Arrow's reader of a file is for one thread at a time
         with self._naming_the_file(), _utf8_path(path) as opened:
             self._file = pq.ParquetFile(opened, memory_map=is_mapped)
         stored = self._file.schema_arrow
@@ -136,7 +139,7 @@ class ParquetTable(Mapping[str, "pa.ChunkedArray[Any]"]):
         kind = self.schema.field(name).type
         if name not in self._present:
             return pa.chunked_array([pa.nulls(self.count, kind)])
-        with self._naming_the_file():
+        with self._reading, self._naming_the_file():
             read = self._file.read(columns=[name], use_threads=False)  # there is one column
         if pa.types.is_string(read.column(0).type):  # a file of an older version
             read = pa.table([read.column(0).dictionary_encode().cast(TEXT)], names=[name])
@@ -177,12 +180,12 @@ class ParquetTable(Mapping[str, "pa.ChunkedArray[Any]"]):
 
     def numbers(self, number: int, column: str) -> NDArray[Any]:
         """Return a column of numbers, none of them unknown, of a row group."""
-        with self._naming_the_file():
+        with self._reading, self._naming_the_file():
             return column_values(self._file.read_row_group(number, columns=[column]).column(0))
 
     def group(self, number: int) -> pa.Table:
         """Return the rows of a row group, in one or several chunks, with the schema's columns."""
-        with self._naming_the_file():
+        with self._reading, self._naming_the_file():
             # In one thread: each thread of a pool would hold memory of its own.
             read = self._file.read_row_group(number, use_threads=False)
         columns = []
