@@ -14,6 +14,13 @@ FETCH = f"{TORCH}/utils/data/_utils/fetch.py:54:fetch"
 NEXT = f"{LOADER}:700:_BaseDataLoaderIter.__next__"
 TRAINS = stack(f"{SCRIPT}:60:main", NEXT, FETCH, f"{AUGMENT}:31:Faces.__getitem__")
 MAKES = stack(f"{SCRIPT}:80:evaluate", NEXT, FETCH, "/home/ann/held_out.py:12:Held.__getitem__")
+VISION = "/venv/lib/python3.11/site-packages/torchvision"
+LIBRARY_MAKES = stack(
+    f"{SCRIPT}:80:evaluate", NEXT, FETCH,
+    f"{VISION}/datasets/folder.py:245:DatasetFolder.__getitem__",
+    f"{VISION}/transforms/transforms.py:95:Compose.__call__",
+    f"{VISION}/transforms/transforms.py:354:Resize.forward",
+)  # fmt: skip
 AWAITS = stack(
     f"{SCRIPT}:80:evaluate", NEXT, f"{LOADER}:1440:_MultiProcessingDataLoaderIter._get_data",
     f"{LOADER}:1290:_MultiProcessingDataLoaderIter._try_get_data",
@@ -22,8 +29,11 @@ AWAITS = stack(
 MODEL = stack(f"{SCRIPT}:62:main", f"{TORCH}/nn/modules/module.py:1:Module._call_impl")
 
 
-def evaluated(workers: int) -> RunTables:
-    """Return a run without workers that evaluates for seconds, longer than it trains."""
+def evaluated(workers: int, makes: str = MAKES) -> RunTables:
+    """Return a run without workers that evaluates for seconds, longer than it trains.
+
+    `makes` is the stack of the rank as it makes the evaluation's batches itself.
+    """
     tables = play(Run(workers=0, service_ms=8, batches=300))
     began = sorted(row["start_ns"] for row in tables.rows["steps"])[150]
     for name in ("steps", "fetches", "batches"):
@@ -49,7 +59,7 @@ def evaluated(workers: int) -> RunTables:
     )
     for start in range(0, end, SECOND):
         evaluates = began <= start and start + SECOND <= began + LASTS
-        own = MAKES if workers == 0 else AWAITS
+        own = makes if workers == 0 else AWAITS
         waits = (own, 900 * MS) if evaluates else (TRAINS, 400 * MS)
         for text, wall, phase in ((*waits, "data_wait"), (MODEL, SECOND - waits[1], "forward")):
             tables.add("stacks", pid=100, rank=0, loader=-1, worker=-1, phase=phase, stack=text,
@@ -71,6 +81,13 @@ def test_the_line_that_makes_batches_in_the_rank_is_none_of_the_evaluation():
     evaluation = rules["evaluation"].cause
     assert evaluation is not None
     assert evaluation.place == "held_out.py:12"
+
+
+def test_a_librarys_transform_in_an_evaluation_is_named_at_the_line_that_constructs_its_loader():
+    cause = findings(evaluated(0, LIBRARY_MAKES))["evaluation"].cause
+    assert cause is not None
+    assert cause.place == "train.py:44"
+    assert str(cause) == "torchvision Resize for the loader at train.py:44"
 
 
 def test_the_workers_of_an_evaluation_do_not_make_the_training_steps_batches():

@@ -93,6 +93,8 @@ def check_evaluation(evidence: Evidence) -> Finding | None:
     phases = ("data_wait",) if waits else ("forward", "copy", "other")
     seen = samples_in_rows(evidence.other_time.samples, rows, phases)
     cause = find_cause(seen if waits else _special_lines(evidence, seen))
+    if waits and loader is not None and cause is not None:
+        cause = loader.calling(cause)
     share = f"evaluation takes {seconds / run_s:.0%} of the run's time"
     lost_s = waited_s if waits else seconds / 2
     if waits and loader is not None:
