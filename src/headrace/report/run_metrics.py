@@ -15,16 +15,16 @@ from headrace.report.page_data import PageData
 
 def run_metrics(data: PageData) -> dict[str, float]:
     """Return what is known of them; shares are 0 to 1, and phases are in `phase.NAME`."""
-    verdict = data.diagnosis.verdict
+    verdict, steps = data.diagnosis.verdict, read_steps(data.tables, any_kind=True)
     found: dict[str, float | None] = {
         "steps": verdict.steps or None,
         "step_ms": verdict.step_ms,
         "data_wait_share": verdict.data_wait_share,
-        "samples_per_s": read_steps(data.tables).samples_per_s if verdict.steps else None,
+        "samples_per_s": steps.samples_per_s if verdict.steps else None,
     }
     found |= {f"phase.{name}": share for name, share in verdict.phase_shares.items()}
     if verdict.steps:
-        for role, use in utilisation_in(data.tables).items():
+        for role, use in utilisation_in(data.tables, steps).items():
             found[f"system.{role}.cpu_utilisation"] = use.cpu
             found[f"system.{role}.gpu_utilisation"] = use.gpu
     if data.cost is not None:

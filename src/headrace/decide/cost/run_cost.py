@@ -132,7 +132,12 @@ def price_json(price: Price) -> dict[str, Any]:
     return {**asdict(price), "day": None if price.day is None else price.day.isoformat()}
 
 
-def known_cost(run: Path, *, utilisation: bool = False, training: bool = True) -> RunCost | None:
+_NOT_FOUND: Mapping[str, Utilisation] = {}
+
+
+def known_cost(
+    run: Path, *, busy: Mapping[str, Utilisation] = _NOT_FOUND, training: bool = True
+) -> RunCost | None:
     """Return what a run has cost so far; None where a price is not known: see `run_cost`.
 
     UsageError: A file of prices that HEADRACE_PRICES names cannot be read.
@@ -142,20 +147,24 @@ def known_cost(run: Path, *, utilisation: bool = False, training: bool = True) -
         return None
     try:
         pricing = Pricing(catalogue=PriceCatalogue())
-        return run_cost(run, pricing, utilisation=utilisation, training=training)
+        return run_cost(run, pricing, busy=busy, training=training)
     except UnknownPriceError:
         return None
 
 
 def run_cost(
-    run: Path, pricing: Pricing, *, utilisation: bool = True, training: bool = True
+    run: Path,
+    pricing: Pricing,
+    *,
+    busy: Mapping[str, Utilisation] | None = None,
+    training: bool = True,
 ) -> RunCost:
     """Return what a run has cost so far.
 
     Args:
         run: The run's folder.
         pricing: Where rates come from.
-        utilisation: Whether to find how busy its hosts were.
+        busy: How busy its hosts were, by their role; None: that is read.
         training: Whether to find waits and samples, for which all steps are read.
 
     Raises:
@@ -166,7 +175,7 @@ def run_cost(
     uses = list(attempt_uses(run, training=training))
     if not uses:
         raise RecordsError(f"{run} has no attempt: nothing was started there.")
-    busy = utilisation_by_role(run) if utilisation else {}
+    busy = utilisation_by_role(run) if busy is None else busy
     paid = [
         [_group_cost(group, use, pricing, busy) for group in _groups(run, attempt)]
         for attempt, use in uses

@@ -18,7 +18,13 @@ from headrace.observe.whatif.measured_pipeline import (
     read_host_usage,
     read_offload_stats,
 )
-from headrace.observe.whatif.tables import Columns, Tables, columns
+from headrace.observe.whatif.tables import (
+    FEW_CACHED_BYTES,
+    CachedTables,
+    Columns,
+    Tables,
+    columns,
+)
 from headrace.observe.whatif.train_steps import TrainSteps, read_steps, train_rows
 from headrace.platforms.instance_groups import AUXILIARY, TRAINING
 from headrace.records.layout import attempts_with_records
@@ -58,7 +64,9 @@ def attempt_uses(run: Path, *, training: bool = True) -> Iterator[tuple[Attempt,
         running = attempt.ended_s is None and running_launcher(run, attempt.launcher) is not None
         seconds = _seconds(attempt, records, running=running)
         failed = attempt.outcome(live=running) in {"failed", "killed"}
-        trained = {} if records is None or not training else _trained(records)
+        trained = {}
+        if records is not None and training:
+            trained = _trained(CachedTables(records, FEW_CACHED_BYTES))
         yield attempt, AttemptUse(seconds=seconds, running=running, failed=failed, **trained)
 
 
@@ -124,19 +132,21 @@ def auxiliary_hosts(run: Path, attempt: int) -> int:
     """Return how many auxiliary hosts made batches in an attempt."""
     if attempt not in attempts_with_records(run):
         return 0
-    made = columns(open_records(run, attempt), "auxiliary_batches")
+    made = columns(CachedTables(open_records(run, attempt)), "auxiliary_batches")
     return len(set(made["host"]))
 
 
 def utilisation_by_role(run: Path) -> Mapping[str, Utilisation]:
     """Return how busy the hosts that train, and those that only make batches, were at last."""
     recorded = attempts_with_records(run)
-    return utilisation_in(open_records(run, max(recorded))) if recorded else {}
+    if not recorded:
+        return {}
+    tables = CachedTables(open_records(run, max(recorded)), FEW_CACHED_BYTES)
+    return utilisation_in(tables, read_steps(tables, any_kind=True))
 
 
-def utilisation_in(tables: Tables) -> Mapping[str, Utilisation]:
-    """Return the same of an attempt's records."""
-    steps = read_steps(tables, any_kind=True)
+def utilisation_in(tables: Tables, steps: TrainSteps) -> Mapping[str, Utilisation]:
+    """Return the same of an attempt's records and the steps that were read from them."""
     host = read_host_usage(tables, steps.span_ns)
     records = _UsageRecords(system=columns(tables, "system"), steps=steps, host=host)
     training = Utilisation(

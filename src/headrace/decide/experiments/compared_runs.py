@@ -10,8 +10,15 @@ from typing import TYPE_CHECKING, Any
 from headrace.core.errors import HeadraceError
 from headrace.decide.cost.run_use import Utilisation, utilisation_in
 from headrace.decide.experiments.logged_params import logged_params
-from headrace.observe.whatif.comparison import Comparison, check_steps, compare
-from headrace.observe.whatif.tables import CachedTables
+from headrace.observe.whatif.comparison import Comparison, compare_speeds
+from headrace.observe.whatif.run_speed import (
+    FIRST_SEED,
+    OTHER_SEED,
+    RunSpeed,
+    check_steps,
+    run_speed,
+)
+from headrace.observe.whatif.tables import FEW_CACHED_BYTES, CachedTables
 from headrace.observe.whatif.train_steps import read_steps
 from headrace.records.reader import Records, open_records, run_provenance
 
@@ -83,27 +90,41 @@ def compared_runs(folders: Sequence[Path], parts: Sequence[CachedTables] = ()) -
 
     Raises RecordsError: one of them has no records, or too few steps.
     """
-    records = [open_records(folder) for folder in folders]
-    made_with = [_made_with(each) for each in records]
-    tables = parts or [CachedTables(each) for each in records]
-    comparisons = [
-        compare(tables[0], each, made_with=(made_with[0], made))
-        for each, made in zip(tables[1:], made_with[1:], strict=True)
+    names = _names(folders)
+    # One after the other: the records of a long run take hundreds of megabytes.
+    measured = [
+        _measured(folder, name, part, OTHER_SEED if place else FIRST_SEED)
+        for place, (folder, name, part) in enumerate(
+            zip(folders, names, parts or [None] * len(folders), strict=True)
+        )
     ]
-    settings = _settings(comparisons)
-    found = []
-    speeds = _speeds(comparisons)
+    comparisons = [compare_speeds(measured[0].speed, each.speed) for each in measured[1:]]
+    settings, speeds = _settings(comparisons), _speeds(comparisons)
     with_first = (None, *comparisons)
-    for name, folder, each, speed, comparison in zip(
-        _names(folders), folders, tables, speeds, with_first, strict=True
-    ):
-        found.append(
-            ComparedRun(
-                name=name, folder=folder, settings=next(settings), comparison=comparison,
-                utilisation=utilisation_in(each), cost=_known_cost(folder), **speed,
-            )
-        )  # fmt: skip
-    return found
+    return [
+        ComparedRun(
+            name=name, folder=folder, settings=next(settings), comparison=comparison,
+            utilisation=each.utilisation, cost=_known_cost(folder, each.utilisation), **speed,
+        )
+        for name, folder, each, speed, comparison in zip(
+            names, folders, measured, speeds, with_first, strict=True
+        )
+    ]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    speed: RunSpeed
+    utilisation: Mapping[str, Utilisation]
+
+
+def _measured(folder: Path, name: str, part: CachedTables | None, seed: int) -> _Measured:
+    records = open_records(folder)
+    tables = CachedTables(records, FEW_CACHED_BYTES) if part is None else part
+    steps = read_steps(tables)
+    check_steps(steps, name)
+    speed = run_speed(tables, steps, made_with=_made_with(records), seed=seed)
+    return _Measured(speed, utilisation_in(tables, steps))
 
 
 def _made_with(records: Records) -> dict[str, str]:
@@ -166,10 +187,10 @@ def _settings(comparisons: Sequence[Comparison]) -> Iterator[dict[str, str]]:
         yield {**first, **{each.setting: each.after for each in found.settings}}
 
 
-def _known_cost(folder: Path) -> RunCost | None:
+def _known_cost(folder: Path, busy: Mapping[str, Utilisation]) -> RunCost | None:
     from headrace.decide.cost.run_cost import known_cost
 
     try:
-        return known_cost(folder, utilisation=True)
+        return known_cost(folder, busy=busy)
     except HeadraceError:  # said by `headrace cost show`
         return None

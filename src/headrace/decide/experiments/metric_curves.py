@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import math
 import sqlite3
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 from headrace.core.errors import HeadraceError, RecordsError
 from headrace.decide.experiments.run_target import RunTarget, database_file, shown_uri
@@ -23,17 +26,27 @@ STEP_TIME_PREFIX = "phase_ms/"
 """The beginning of the names of series that `headrace run` makes of each run."""
 MOST_POINTS = 300
 """Of a curve: about one for every two pixels of a chart."""
+_FEW_POINTS = 4 * MOST_POINTS
+"""Of a series with fewer all are read at once, which takes less time than to look for each."""
 _LAST = """
     SELECT key, CASE WHEN is_nan THEN NULL ELSE value END
     FROM latest_metrics WHERE run_uuid = ? ORDER BY key
 """
-_FIRST_STEP = "SELECT MIN(step) FROM metrics WHERE run_uuid = ? AND key = ?"
-_LAST_STEP = "SELECT MAX(step) FROM metrics WHERE run_uuid = ? AND key = ?"
+_FIRST_POINTS = """
+    SELECT step, CASE WHEN is_nan THEN NULL ELSE value END
+    FROM metrics WHERE run_uuid = ? AND key = ? ORDER BY step, timestamp DESC LIMIT ?
+"""
+_ENDS = (
+    "SELECT MIN(step) FROM metrics WHERE run_uuid = ? AND key = ?",
+    "SELECT MAX(step) FROM metrics WHERE run_uuid = ? AND key = ?",
+)
 _FROM_STEP = """
     SELECT step, CASE WHEN is_nan THEN NULL ELSE value END
     FROM metrics WHERE run_uuid = ? AND key = ? AND step >= ?
     ORDER BY step, timestamp DESC LIMIT 1
 """
+_Point: TypeAlias = tuple[int, float | None]
+"""A step and its value; None where that is no number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,26 +126,48 @@ def _of_database(database: Path, run_id: str) -> RunCurves:
 
 
 def _curve(connection: sqlite3.Connection, run_id: str, name: str) -> Curve:
-    # Of both in one query SQLite would read all points; each by itself it finds in the index.
-    (first,) = connection.execute(_FIRST_STEP, [run_id, name]).fetchone()
-    (last,) = connection.execute(_LAST_STEP, [run_id, name]).fetchone()
-    points = list(_points(connection, run_id, name, range(first, last + 1)))
-    return Curve(tuple(step for step, _ in points), tuple(value for _, value in points))
+    whose = [run_id, name]
+    found = connection.execute(_FIRST_POINTS, [*whose, _FEW_POINTS]).fetchall()
+    if not found:
+        return Curve((), ())
+    if len(found) < _FEW_POINTS:
+        points = list(_thinned(_Points(found).from_step, found[0][0], found[-1][0]))
+    else:
+        # Of both in one query SQLite would read all points; each by itself it finds in the index.
+        first, last = (connection.execute(end, whose).fetchone()[0] for end in _ENDS)
+        query = partial(_from_step, connection, whose)
+        points = list(_thinned(query, first, last))
+    return Curve(tuple(step for step, _ in points), tuple(_number(value) for _, value in points))
 
 
-def _points(
-    connection: sqlite3.Connection, run_id: str, name: str, steps: range
-) -> Iterator[tuple[int, float]]:
-    """Yield (step, value): the first point at or after each of evenly spaced steps."""
-    wanted = _spaced(steps)
-    step = steps.start
-    for at in wanted:
+def _from_step(connection: sqlite3.Connection, whose: list[str], step: int) -> _Point | None:
+    found: _Point | None = connection.execute(_FROM_STEP, [*whose, step]).fetchone()
+    return found
+
+
+class _Points:
+    """Points of a series in memory, by step; of those of one step the first counts."""
+
+    def __init__(self, points: Sequence[_Point]) -> None:
+        self._steps = [step for step, _ in points]
+        self._points = points
+
+    def from_step(self, step: int) -> _Point | None:
+        """Return the first point at a step or after it."""
+        place = bisect_left(self._steps, step)
+        return self._points[place] if place < len(self._points) else None
+
+
+def _thinned(from_step: Callable[[int], _Point | None], first: int, last: int) -> Iterator[_Point]:
+    """Yield the first point at or after each of evenly spaced steps, between two that have one."""
+    step = first
+    for at in _spaced(range(first, last + 1)):
         if at < step:
             continue  # the point before was that far
-        found = connection.execute(_FROM_STEP, [run_id, name, at]).fetchone()
+        found = from_step(at)
         if found is None:
             return
-        yield found[0], _number(found[1])
+        yield found
         step = found[0] + 1
 
 

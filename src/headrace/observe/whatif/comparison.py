@@ -1,10 +1,8 @@
 """Comparison of two runs, or of parts of one, and the check of predictions against measurements.
 
 Runs are compared by samples a second of all ranks, because steps may be larger, or made by more
-ranks; if samples were not counted, by steps a second. Consecutive steps are alike, so they are
-resampled in blocks, together with the steps that other ranks take at the same time. The same script
-run twice differs by 2 %, however many steps there are. A difference counts if the 90 % interval of
-the ratio excludes 1.
+ranks; if samples were not counted, by steps a second. A difference counts if the 90 % interval of
+the ratio excludes 1. How a run is measured: see `run_speed`.
 """
 
 from __future__ import annotations
@@ -21,10 +19,9 @@ import pyarrow as pa
 
 from headrace.core.errors import RecordsError
 from headrace.core.files import write_text_atomically
-from headrace.observe.whatif.joint_loaders import read_joint_loaders
-from headrace.observe.whatif.loaders_in_turn import main_loader
-from headrace.observe.whatif.tables import Floats, Tables, columns
-from headrace.observe.whatif.train_steps import TrainSteps, read_steps
+from headrace.observe.whatif.run_speed import OTHER_SEED, RunSpeed, check_steps, run_speed
+from headrace.observe.whatif.tables import Floats, Tables
+from headrace.observe.whatif.train_steps import read_steps
 from headrace.records.schema import PHASES
 
 _TIMED = {"steps": "wall_ns", "fetches": "wait_ns", "batches": "wall_ns", "arrivals": "wall_ns"}
@@ -53,27 +50,9 @@ class TimeSlice:
         return found
 
 
-FEWEST_STEPS = 10
-_BLOCK_STEPS = 8
-_MOST_BLOCKS = 2000
-_RESAMPLES = 2000
 _INTERVAL = (5.0, 95.0)  # percent
-_RUN_DEVIATION = 0.02 / 1.645 / 2**0.5
-"""Standard deviation of a run's speed such that 90 % of pairs of runs differ by less than 2 %."""
 _EACH = 5.0 / len(PHASES)
 _INTERVAL_OF_EACH = (_EACH, 100.0 - _EACH)
-_SETTINGS = {
-    "workers": "num_workers",
-    "prefetch_factor": "prefetch_factor",
-    "batch_size": "batch_size",
-    "pinned": "pin_memory",
-    "persistent": "persistent_workers",
-    "in_order": "in_order",
-    "start_method": "start method",
-    "kind": "loader",
-    "dataset": "dataset",
-}
-"""Columns of the table `loaders` in which runs may differ, and their names for users."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,110 +129,64 @@ def compare(
     Raises:
         RecordsError: One of them has too few steps.
     """
-    one, other = _steps(before, "The first run"), _steps(after, "The second run")
-    rates = [steps.samples_per_s for steps in (one, other)]
-    by_steps = float(one.wall_ns.mean() / other.wall_ns.mean())
-    speedup = rates[1] / rates[0] if rates[0] and rates[1] else by_steps
-    walls = _resampled(one, one.wall_ns, seed=1), _resampled(other, other.wall_ns, seed=2)
-    ratios = speedup / by_steps * walls[0] / walls[1]
-    low, high = np.percentile(ratios, _INTERVAL)
-    changes = (
-        _change(phase, one, other, [each.phase_ns(phase) for each in (one, other)])
-        for phase in PHASES
+    steps = read_steps(before), read_steps(after)
+    for each, run in zip(steps, ("The first run", "The second run"), strict=True):
+        check_steps(each, run)
+    return compare_speeds(
+        run_speed(before, steps[0], made_with=made_with[0]),
+        run_speed(after, steps[1], made_with=made_with[1], seed=OTHER_SEED),
     )
+
+
+def compare_speeds(one: RunSpeed, other: RunSpeed) -> Comparison:
+    """Compare two measured runs, read with different seeds."""
+    rates = one.samples_per_s, other.samples_per_s
+    by_steps = one.step_ms / other.step_ms
+    speedup = rates[1] / rates[0] if rates[0] and rates[1] else by_steps
+    ratios = speedup / by_steps * one.step_means_ms / other.step_means_ms
+    low, high = np.percentile(ratios, _INTERVAL)
+    changes = [
+        _change(phase, one.phases_ms[phase], other.phases_ms[phase],
+                other.phase_means_ms[phase] - one.phase_means_ms[phase], _INTERVAL_OF_EACH)
+        for phase in PHASES
+    ]  # fmt: skip
     return Comparison(
-        before_ms=float(one.wall_ns.mean() / 1e6),
-        after_ms=float(other.wall_ns.mean() / 1e6),
-        before_samples_per_s=rates[0],
-        after_samples_per_s=rates[1],
+        before_ms=one.step_ms,
+        after_ms=other.step_ms,
+        before_samples_per_s=one.samples_per_s,
+        after_samples_per_s=other.samples_per_s,
         before_data_wait_share=one.data_wait_share,
         after_data_wait_share=other.data_wait_share,
         speedup=speedup,
         low=float(low),
         high=float(high),
-        before_steps=len(one),
-        after_steps=len(other),
+        before_steps=one.steps,
+        after_steps=other.steps,
         phases=tuple(each for each in changes if max(each.before_ms, each.after_ms) > 0),
-        step=_change("step", one, other, [one.wall_ns, other.wall_ns], _INTERVAL),
-        settings=_changed_settings(
-            {**_settings(before, one), **made_with[0]}, {**_settings(after, other), **made_with[1]}
+        step=_change(
+            "step", one.step_ms, other.step_ms, other.step_means_ms - one.step_means_ms, _INTERVAL
         ),
+        settings=_changed_settings(one.settings, other.settings),
     )
 
 
 def _change(
-    phase: str,
-    one: TrainSteps,
-    other: TrainSteps,
-    spent_ns: Sequence[Floats],
-    interval: tuple[float, float] = _INTERVAL_OF_EACH,
+    phase: str, before_ms: float, after_ms: float, longer_ms: Floats, interval: tuple[float, float]
 ) -> PhaseChange:
-    before_ns, after_ns = spent_ns
-    longer_ns = _resampled(other, after_ns, seed=2) - _resampled(one, before_ns, seed=1)
-    low, high = np.percentile(longer_ns, interval)
+    low, high = np.percentile(longer_ms, interval)
     return PhaseChange(
-        phase=phase,
-        before_ms=float(before_ns.mean() / 1e6),
-        after_ms=float(after_ns.mean() / 1e6),
-        low_ms=float(low / 1e6),
-        high_ms=float(high / 1e6),
+        phase=phase, before_ms=before_ms, after_ms=after_ms, low_ms=float(low), high_ms=float(high)
     )
 
 
-def _settings(tables: Tables, steps: TrainSteps) -> dict[str, str]:
-    """Return a run's settings, as far as runs may differ in them."""
-    settings = {"ranks": str(len(steps.ranks))}
-    loaders, main = columns(tables, "loaders"), main_loader(steps)
-    batches, fetches = columns(tables, "batches"), columns(tables, "fetches")
-    joint = read_joint_loaders(steps, main, loaders, batches, fetches)
-    # By their numbers: which of those that a step takes batches of is waited for may change.
-    for place, number in enumerate(sorted({main, *(each.number for each in joint)}), start=1):
-        rows, which = loaders.having(loader=number), f" of loader {place}" if place > 1 else ""
-        if rows.count:
-            settings |= {f"{label}{which}": str(rows[name][0]) for name, label in _SETTINGS.items()}
-    return settings
-
-
-def _changed_settings(before: dict[str, str], after: dict[str, str]) -> tuple[SettingChange, ...]:
+def _changed_settings(
+    before: Mapping[str, str], after: Mapping[str, str]
+) -> tuple[SettingChange, ...]:
     return tuple(
         SettingChange(setting=name, before=before.get(name, "-"), after=after.get(name, "-"))
         for name in {**before, **after}
         if before.get(name) != after.get(name)
     )
-
-
-def check_steps(steps: TrainSteps, run: str) -> None:
-    """Raise RecordsError where a run, as its message names it, has too few steps to be compared."""
-    if len(steps) < FEWEST_STEPS:
-        raise RecordsError(
-            f"{run} has {len(steps)} training steps after its warm-up; to compare runs takes "
-            f"{FEWEST_STEPS}. Let it train longer."
-        )
-
-
-def _steps(tables: Tables, run: str) -> TrainSteps:
-    steps = read_steps(tables)
-    check_steps(steps, run)
-    return steps
-
-
-def _resampled(steps: TrainSteps, spent_ns: Floats, seed: int) -> Floats:
-    """Return means of resampled series as long as the original, drawn in blocks of neighbours.
-
-    Steps of several ranks with the same number count as one.
-    """
-    _, number, together = np.unique(steps.rows["step"], return_inverse=True, return_counts=True)
-    spent_ns = np.bincount(number, weights=spent_ns) / together
-    count = len(spent_ns)
-    # Long runs have longer blocks, which limits their number.
-    length = max(min(_BLOCK_STEPS, count), -(-count // _MOST_BLOCKS))
-    blocks = -(-count // length)
-    random = np.random.default_rng(seed)
-    begins = random.integers(0, count, size=(_RESAMPLES, blocks))
-    sums_before = np.append(0.0, np.cumsum(np.append(spent_ns, spent_ns[:length])))
-    sums = sums_before[begins + length] - sums_before[begins]
-    means: Floats = sums.sum(axis=1) / (blocks * length)
-    return means * random.normal(1.0, _RUN_DEVIATION, size=_RESAMPLES)
 
 
 PREDICTION_FILE = "prediction.json"

@@ -24,6 +24,8 @@ Ints: TypeAlias = NDArray[np.int64]
 Flags: TypeAlias = NDArray[np.bool_]
 
 _MAX_CACHED_BYTES = 400 << 20
+FEW_CACHED_BYTES = 64 << 20
+"""For what reads most columns once or twice: the largest of a run of millions of steps."""
 
 
 class Columns(Mapping[str, NDArray[Any]]):
@@ -142,8 +144,9 @@ class CachedTables:
     their columns only the recent ones are cached, up to a number of bytes.
     """
 
-    def __init__(self, source: Tables) -> None:
+    def __init__(self, source: Tables, most_bytes: int = _MAX_CACHED_BYTES) -> None:
         self._source = source
+        self._most_bytes = most_bytes
         self._known: dict[str, Columns] = {}
         self._recent: OrderedDict[tuple[str, str], NDArray[Any]] = OrderedDict()
 
@@ -178,7 +181,7 @@ class CachedTables:
         stored = source.by_column(name) if isinstance(source, ColumnSource) else None
         if stored is None:
             return _all_columns(source, name)
-        return Columns(_StoredColumns(name, stored, self._recent))
+        return Columns(_StoredColumns(name, stored, self._recent, self._most_bytes))
 
     def forget(self, but: Collection[str]) -> None:
         """Let go of the memory of all tables but some, which are read again when needed."""
@@ -193,8 +196,10 @@ class _StoredColumns(Mapping[str, NDArray[Any]]):
         name: str,
         stored: Mapping[str, pa.ChunkedArray[Any]],
         cache: OrderedDict[tuple[str, str], NDArray[Any]],
+        most_bytes: int,
     ) -> None:
         self._name, self._stored, self._cache = name, stored, cache
+        self._most_bytes = most_bytes
 
     def __getitem__(self, column: str) -> NDArray[Any]:
         key = (self._name, column)
@@ -202,7 +207,7 @@ class _StoredColumns(Mapping[str, NDArray[Any]]):
         if found is None:
             found = self._cache[key] = _as_array(self._stored[column])
             cache_bytes = sum(values.nbytes for values in self._cache.values())
-            while cache_bytes > _MAX_CACHED_BYTES and len(self._cache) > 1:
+            while cache_bytes > self._most_bytes and len(self._cache) > 1:
                 cache_bytes -= self._cache.popitem(last=False)[1].nbytes
         self._cache.move_to_end(key)
         return found
