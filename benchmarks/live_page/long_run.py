@@ -101,9 +101,9 @@ async (frames) => {
 
 
 @contextmanager
-def live_server(folder: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Start the server; yield its process and its URL."""
-    command = [sys.executable, "-m", "headrace.cli.main", "report", "--live", "long", "--port", "0"]
+def live_server(folder: Path, run: str = "long") -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Start the server; yield its process and the URL of a run's page."""
+    command = [sys.executable, "-m", "headrace.cli.main", "report", "--live", run, "--port", "0"]
     process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:

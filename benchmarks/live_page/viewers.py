@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.synchronize import Event
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 import numpy as np
 import psutil
@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from headrace.records.reader import open_records
 from report import machine
 
-BLOCK_S, SETTLE_S = 15.0, 4.0
+BLOCK_S, SETTLE_S, _ANSWER_S = 15.0, 4.0, 600.0
 VIEWERS = 3
 ON_SCREEN = ("timeline", "heatmap", "phases")
 SWITCHES = 5
@@ -65,13 +65,16 @@ class Viewer:
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
-        self._host, self._path = parts.netloc, parts.path
-        token = parse_qs(parts.query)["token"][0]
-        self._headers = {"Cookie": f"headrace_token_{parts.port}={token}"}
+        self._host, self._path = parts.netloc, parts.path.rstrip("/")
+        connection = http.client.HTTPConnection(self._host, timeout=_ANSWER_S)
+        connection.request("GET", f"{parts.path}?{parts.query}")  # the token moves into a cookie
+        cookie = connection.getresponse().getheader("Set-Cookie", "")
+        connection.close()
+        self._headers = {"Cookie": cookie.partition(";")[0]}
 
     def follow(self, until: Event) -> None:
         """Follow the run until an event is set."""
-        stream = http.client.HTTPConnection(self._host, timeout=60)
+        stream = http.client.HTTPConnection(self._host, timeout=_ANSWER_S)
         stream.request("GET", f"{self._path}/events", headers=self._headers)
         events = stream.getresponse()
         while not until.is_set():
@@ -83,7 +86,7 @@ class Viewer:
 
     def ask(self, what: str, body: object = None) -> None:
         """Ask for something, or have something changed."""
-        connection = http.client.HTTPConnection(self._host, timeout=60)
+        connection = http.client.HTTPConnection(self._host, timeout=_ANSWER_S)
         own = {"Origin": f"http://{self._host}", "X-Headrace": "1"} if body is not None else {}
         data = None if body is None else json.dumps(body)
         method = "GET" if body is None else "POST"
