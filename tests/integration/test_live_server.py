@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 
@@ -504,8 +504,8 @@ def test_recording_on_another_host_is_changed_there(folder: Path, server: LiveSe
 
 
 def state_of(server: LiveServer, name: str) -> str | None:
-    runs = {run["name"]: run for run in server.ask("/api/runs").json["runs"]}
-    return runs[name]["state"] if name in runs else None
+    runs = runs_of(server)
+    return str(runs[name]["state"]) if name in runs else None
 
 
 def steps_shown(server: LiveServer) -> float:
@@ -551,6 +551,42 @@ def test_why_a_verdict_cannot_be_made_is_said_after_the_next_look_too(
     answer = server.ask("/runs/undiagnosed/sections")
     assert (answer.status, "transforms.parquet" in answer.json["error"]) == (409, True)
     shutil.rmtree(copy)
+
+
+def test_the_lists_events_have_all_runs_and_then_those_that_change(
+    folder: Path, server: LiveServer
+):
+    with events_of(server) as stream:
+        everything = json.loads(next_event(stream, b"event: runs"))
+        assert {run["name"] for run in everything["runs"]} >= {"base"}
+        copy = changed_copy(folder, "appearing", {"world_size": 3})
+        try:
+            found, run = changes_of(stream, "appearing")
+            assert found["gone"] == []
+            assert found["now_unix_s"] > everything["now_unix_s"]
+            while run["ranks"] != 3:  # it was looked at while it was copied
+                found, run = changes_of(stream, "appearing")
+        finally:
+            shutil.rmtree(copy)
+        while "appearing" not in found["gone"]:
+            found = json.loads(next_event(stream, b"event: changes"))
+    with events_of(server) as stream:  # of a viewer that comes later
+        names = {run["name"] for run in json.loads(next_event(stream, b"event: runs"))["runs"]}
+    assert "base" in names
+    assert "appearing" not in names
+
+
+def changes_of(stream: BinaryIO, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the next changes that hold a run, and the run; others may change meanwhile."""
+    while True:
+        found: dict[str, Any] = json.loads(next_event(stream, b"event: changes"))
+        for run in found["changed"]:
+            if run["name"] == name:
+                return found, run
+
+
+def runs_of(server: LiveServer) -> dict[str, dict[str, Any]]:
+    return {run["name"]: run for run in server.ask("/api/runs").json["runs"]}
 
 
 def test_a_browser_needs_the_token_which_moves_into_a_cookie(folder: Path, server: LiveServer):
@@ -654,7 +690,7 @@ def test_damaged_runs_are_listed_with_what_is_wrong_and_spoil_no_others(
 
 
 def found_in(server: LiveServer, damaged: int) -> dict[str, dict[str, object]] | None:
-    runs = {run["name"]: run for run in server.ask("/api/runs").json["runs"]}
+    runs = runs_of(server)
     return runs if len(runs) > damaged else None
 
 

@@ -75,11 +75,12 @@ class LiveServer:
 
 
 @contextmanager
-def events_of(server: LiveServer, run: str, query: str = "") -> Iterator[BinaryIO]:
-    """Open the stream of a run's events."""
+def events_of(server: LiveServer, run: str = "", query: str = "") -> Iterator[BinaryIO]:
+    """Open the stream of a run's events, or of those of the list of runs."""
+    path = f"/runs/{run}/events" if run else "/api/events"
     with socket.create_connection(tuple(server.netloc.split(":")), timeout=_ANSWER_S) as connection:
         connection.sendall(
-            f"GET /runs/{run}/events{query} HTTP/1.1\r\nHost: {server.netloc}\r\n"
+            f"GET {path}{query} HTTP/1.1\r\nHost: {server.netloc}\r\n"
             f"Cookie: {server.cookie}\r\n\r\n".encode()
         )
         yield connection.makefile("rb")

@@ -1,7 +1,7 @@
 // The page of runs side by side on a server: its numbers and charts, for as long as a run goes on.
 import { showBanner } from "./banner";
 import type { ChartsOfPage } from "./charts_of_page";
-import { EventStream } from "./event_stream";
+import { ListedRuns } from "./listed_runs";
 import { SectionUpdate, type NewSection } from "./section_update";
 import { askServer, sentence, Unreachable } from "./server";
 import { spanQuery, timeSpan } from "./time_span";
@@ -9,11 +9,6 @@ import { spanQuery, timeSpan } from "./time_span";
 interface Answer {
   subtitle: string; // of when the numbers are
   sections: NewSection[];
-}
-
-interface Listed {
-  fault?: string;
-  runs?: { name: string }[];
 }
 
 const PAUSE_MS = 5000; // between questions for numbers
@@ -30,6 +25,7 @@ function carrySpan(): void {
 
 export class ComparisonPage {
   private readonly update: SectionUpdate;
+  private readonly runs: ListedRuns;
   private asked = -Infinity;
   private askedFor = ""; // the address of the last question
   private isAsking = false;
@@ -43,7 +39,7 @@ export class ComparisonPage {
     timeSpan.onChange((reason) => reason === "chosen" && this.followSpan());
     carrySpan();
     // One stream for all runs: a browser keeps few connections to a server.
-    new EventStream("/api/events", { runs: (data) => this.take(data as Listed) }, () => {
+    this.runs = new ListedRuns(() => this.take(), () => {
       this.asked = -Infinity;
       this.refresh();
     });
@@ -66,11 +62,10 @@ export class ComparisonPage {
   }
 
   /** Follows the runs that are compared: others of the folder may go on for days. */
-  private take({ fault, runs }: Listed): void {
-    showBanner("list", fault ?? null);
+  private take(): void {
     const names = new URLSearchParams(location.search).getAll("run");
-    const now = JSON.stringify(runs?.filter(({ name }) => names.includes(name)));
-    if (fault || now === this.seen) return;
+    const now = JSON.stringify(names.map((name) => this.runs.byName.get(name)));
+    if (now === this.seen) return;
     this.seen = now;
     this.refresh();
   }

@@ -1,31 +1,8 @@
 // The list of runs: filtered and sorted by the reader, with ticks that choose which to compare.
-import { showBanner } from "./banner";
 import { button, make } from "./elements";
-import { EventStream } from "./event_stream";
+import { ListedRuns, type Run } from "./listed_runs";
 import { durationText, momentText, numberText } from "./number_text";
-import { askServer, runAddress, sentence } from "./server";
-
-interface Run {
-  name: string;
-  state: string;
-  began_unix_s: number | null;
-  script: string;
-  ranks: number;
-  samples_per_s: number | null;
-  data_wait_share: number | null;
-  cost: string | null;
-  verdict: string;
-  fault: string;
-}
-
-/** The folder's runs, or why they cannot be read at this moment. */
-type Listed = Runs | { fault: string };
-
-interface Runs {
-  runs: Run[];
-  folder: string;
-  now_unix_s: number; // by the server's clock
-}
+import { runAddress } from "./server";
 
 type Value = string | number | null;
 
@@ -33,20 +10,12 @@ interface Column {
   title: string;
   isNumber?: boolean;
   value(run: Run): Value; // to sort by
-  show?(run: Run): Node | string;
+  show?(run: Run, ageS: (unix_s: number) => number): Node | string;
 }
 
 function firstNumber(text: string | null): number | null {
   const found = /[\d.]+/.exec((text ?? "").replaceAll(",", ""));
   return found ? Number(found[0]) : null;
-}
-
-// The server's clock may be another one than the browser's.
-let aheadS = 0;
-
-/** Returns the seconds since a moment of the server's clock. */
-function ageS(unix_s: number): number {
-  return Math.max(Date.now() / 1000 + aheadS - unix_s, 0);
 }
 
 const STATE_BADGES: Record<string, string> = { running: "info", failed: "critical", killed: "serious" };
@@ -59,7 +28,7 @@ const COLUMNS: readonly Column[] = [
   },
   {
     title: "Began", value: (run) => run.began_unix_s,
-    show: (run) =>
+    show: (run, ageS) =>
       run.began_unix_s === null
         ? "unknown"
         : make("span", { title: momentText(run.began_unix_s) }, `${durationText(ageS(run.began_unix_s))} ago`),
@@ -78,6 +47,7 @@ const COLUMNS: readonly Column[] = [
   { title: "Verdict", value: (run) => run.fault || run.verdict },
 ];
 const BEGAN = 2;
+const READING = "Reading the runs …";
 const AGES_MS = 10_000; // how often the time since a run began is brought up to date
 
 function compare(a: Value, b: Value): number {
@@ -98,10 +68,10 @@ class RunRow {
     this.element.append(make("td", {}, tick), ...this.cells);
   }
 
-  show(run: Run): void {
+  show(run: Run, ageS: (unix_s: number) => number): void {
     COLUMNS.forEach(({ value, show }, i) => {
       const raw = value(run);
-      const content = show ? show(run) : typeof raw === "number" ? numberText(raw) : (raw ?? "");
+      const content = show ? show(run, ageS) : typeof raw === "number" ? numberText(raw) : (raw ?? "");
       const text = typeof content === "string" ? content : (content.textContent ?? "");
       if (this.shown[i] !== text) this.cells[i]!.replaceChildren(content);
       this.shown[i] = text;
@@ -132,8 +102,7 @@ export class RunList {
   private readonly table: HTMLElement;
   private readonly ticked = new Set<string>();
   private readonly rows = new Map<string, RunRow>(); // by name; they stay, with what the reader has focused or selected
-  private runs: Run[] = [];
-  private folder = "";
+  private readonly runs: ListedRuns;
   private order = { column: BEGAN, down: true };
 
   constructor(place: HTMLElement) {
@@ -143,32 +112,14 @@ export class RunList {
     this.table = make("div", { className: "wide" }, make("table", { className: "run-table" }, head, this.body));
     place.replaceChildren(make("div", { className: "buttons" }, this.filter, this.compare, this.status), this.table);
     this.filter.addEventListener("input", () => this.draw());
-    this.status.textContent = "Reading the runs …";
+    this.status.textContent = READING;
     this.updateCompare();
-    void this.load();
+    this.runs = new ListedRuns(() => this.take());
     setInterval(() => document.hidden || this.draw(), AGES_MS);
-    new EventStream("/api/events", { runs: (data) => this.hear(data as Listed) }, () => void this.load());
   }
 
-  private async load(): Promise<void> {
-    try {
-      this.take(await askServer<Runs>("/api/runs"));
-    } catch (error) {
-      this.status.textContent = sentence(error);
-    }
-  }
-
-  private hear(listed: Listed): void {
-    const fault = "fault" in listed ? listed.fault : null;
-    showBanner("list", fault && `${sentence(fault)} What is shown may be old.`);
-    if (!("fault" in listed)) this.take(listed);
-  }
-
-  private take({ runs, folder, now_unix_s }: Runs): void {
-    aheadS = now_unix_s - Date.now() / 1000;
-    this.runs = runs;
-    this.folder = folder;
-    const names = new Set(runs.map(({ name }) => name));
+  private take(): void {
+    const names = this.runs.byName;
     for (const name of this.ticked) if (!names.has(name)) this.ticked.delete(name);
     for (const name of this.rows.keys()) if (!names.has(name)) this.rows.delete(name);
     this.draw();
@@ -183,7 +134,7 @@ export class RunList {
   private shown(): Run[] {
     const words = this.filter.value.toLowerCase().split(/\s+/).filter(Boolean);
     const { value } = COLUMNS[this.order.column]!;
-    const matches = this.runs.filter((run) => {
+    const matches = [...this.runs.byName.values()].filter((run) => {
       const text = [run.name, run.script, run.state, run.verdict, run.fault].join(" ").toLowerCase();
       return words.every((word) => text.includes(word));
     });
@@ -208,13 +159,15 @@ export class RunList {
   }
 
   private statusText(shown: number): string {
-    if (this.runs.length === 0) {
-      return `No run is recorded in ${this.folder} yet. Start one with: headrace run train.py`;
+    const { byName, folder } = this.runs;
+    if (folder === "") return READING;
+    if (byName.size === 0) {
+      return `No run is recorded in ${folder} yet. Start one with: headrace run train.py`;
     }
     if (shown === 0) return "No run matches the filter. Clear it to see all.";
     const count = numberText(shown);
-    if (shown < this.runs.length) return `${count} of ${numberText(this.runs.length)} runs`;
-    return `${count} ${shown === 1 ? "run" : "runs"} in ${this.folder}`;
+    if (shown < byName.size) return `${count} of ${numberText(byName.size)} runs`;
+    return `${count} ${shown === 1 ? "run" : "runs"} in ${folder}`;
   }
 
   private rowOf(run: Run): RunRow {
@@ -227,7 +180,7 @@ export class RunList {
       });
       this.rows.set(run.name, row);
     }
-    row.show(run);
+    row.show(run, (unix_s) => this.runs.ageS(unix_s));
     return row;
   }
 

@@ -91,12 +91,11 @@ def compared_runs(folders: Sequence[Path], parts: Sequence[CachedTables] = ()) -
     Raises RecordsError: one of them has no records, or too few steps.
     """
     names = _names(folders)
+    of_each: Sequence[CachedTables | None] = parts or [None] * len(folders)
     # One after the other: the records of a long run take hundreds of megabytes.
     measured = [
         _measured(folder, name, part, OTHER_SEED if place else FIRST_SEED)
-        for place, (folder, name, part) in enumerate(
-            zip(folders, names, parts or [None] * len(folders), strict=True)
-        )
+        for place, (folder, name, part) in enumerate(zip(folders, names, of_each, strict=True))
     ]
     comparisons = [compare_speeds(measured[0].speed, each.speed) for each in measured[1:]]
     settings, speeds = _settings(comparisons), _speeds(comparisons)

@@ -27,7 +27,7 @@ from headrace.report.live.log_files import LogFiles
 from headrace.report.live.recording import change_recording, read_recording
 from headrace.report.live.run_feed import CHARTS, RunFeed, is_chart
 from headrace.report.live.run_folders import RunFolders
-from headrace.report.live.run_list import RunList, requested_attempt, why_fixed
+from headrace.report.live.run_list import ListEvents, RunList, requested_attempt, why_fixed
 from headrace.report.live.threads import for_viewer, in_background, in_own_thread
 from headrace.report.markup import chart_place, note, section
 from headrace.report.sections.diagnosis import HEATMAP_TITLE, TIMELINE_TITLE
@@ -185,16 +185,10 @@ class LivePages:
 
     async def _run_events(self, request: Request) -> Response:
         async def events() -> AsyncIterator[str]:
-            shown: Any = None
+            news = ListEvents(self._list)
             async for _ in self._looks(request, _LIST_PAUSE_S):
-                try:
-                    found = await in_background(self._list.read)
-                    known = found["runs"]
-                except (HeadraceError, OSError) as error:  # the folder may be readable again
-                    found = {"fault": str(error)}
-                    known = found
-                yield _event("runs", found) if known != shown else _NOTHING
-                shown = known
+                found = await in_background(news.next)
+                yield _NOTHING if found is None else _event(*found)
 
         return _stream(events())
 

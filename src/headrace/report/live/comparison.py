@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from headrace.core.errors import HeadraceError
 from headrace.decide.experiments.compared_runs import compared_runs
-from headrace.observe.whatif.comparison import FEWEST_STEPS
+from headrace.observe.whatif.run_speed import FEWEST_STEPS
 from headrace.observe.whatif.train_steps import read_steps
 from headrace.records.reader import open_records
 from headrace.report.charts.base import Span

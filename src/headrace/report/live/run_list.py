@@ -217,6 +217,32 @@ class RunList:
         )
 
 
+class ListEvents:
+    """The events of one viewer of the list: all runs at first, then those that changed."""
+
+    def __init__(self, runs: RunList) -> None:
+        self._runs = runs
+        self._sent: dict[str, Any] | None = None  # by name; None: nothing, or a fault since
+        self._fault = ""
+
+    def next(self) -> tuple[str, dict[str, Any]] | None:
+        """Return the name of the next event and its data as JSON's own types; None without news."""
+        try:
+            found = self._runs.read()
+        except (HeadraceError, OSError) as error:  # the folder may be readable again
+            is_new, self._fault, self._sent = str(error) != self._fault, str(error), None
+            return ("runs", {"fault": self._fault}) if is_new else None
+        listed = {run["name"]: run for run in found["runs"]}
+        sent, self._sent, self._fault = self._sent, listed, ""
+        if sent is None:
+            return "runs", found
+        changed = [run for name, run in listed.items() if sent.get(name) != run]
+        gone = [name for name in sent if name not in listed]
+        if not (changed or gone):
+            return None
+        return "changes", {"changed": changed, "gone": gone, "now_unix_s": found["now_unix_s"]}
+
+
 def _cost_text(path: Path, last: Attempt | None) -> str | None:
     """Return what a run has cost so far; None where the prices of its hosts are not known."""
     if last is None or not has_types(last.groups):
