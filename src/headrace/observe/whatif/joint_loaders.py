@@ -36,6 +36,8 @@ def read_joint_loaders(
     steps: TrainSteps, main: int, loaders: Columns, batches: Columns, fetches: Columns
 ) -> tuple[JointLoader, ...]:
     """Return the loaders that steps take batches of besides those of loader `main`."""
+    if (loaders["loader"] == main).all():
+        return ()
     taken = _taken_in_steps(steps, main, fetches)
     found = []
     for number, count in taken.items():
@@ -56,12 +58,17 @@ def _taken_in_steps(steps: TrainSteps, main: int, fetches: Columns) -> dict[int,
     Without what the main loader's dataset asked for, as where it iterates another loader.
     """
     taken: dict[int, int] = {}
-    for rank in steps.ranks:
-        mine = fetches.having(rank=rank, ended=0)
+    asked = _by_rank(fetches.having(ended=0), "loader", "start_ns", "wait_ns")
+    steps_of = _by_rank(steps.rows, "start_ns", "wall_ns")
+    for rank, taking in steps_of.items():
+        mine = asked.get(rank)
+        if mine is None:
+            continue
         since = mine["start_ns"]
         waits = mine.having(loader=main)
         waits = waits.where(np.argsort(waits["start_ns"], kind="stable"))
-        counted = _is_within(since, *steps.times_of(rank))
+        begins = taking["start_ns"]
+        counted = _is_within(since, begins, begins + taking["wall_ns"])
         counted &= (mine["loader"] == main) | ~_is_within(
             since, waits["start_ns"], waits["start_ns"] + waits["wait_ns"]
         )
@@ -69,6 +76,11 @@ def _taken_in_steps(steps: TrainSteps, main: int, fetches: Columns) -> dict[int,
         for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
             taken[number] = taken.get(number, 0) + count
     return taken
+
+
+def _by_rank(rows: Columns, *names: str) -> dict[tuple[int, ...], Columns]:
+    """Return some columns of each rank's rows; each is read once, as few stay in memory."""
+    return Columns({name: rows[name] for name in ("rank", *names)}).split("rank")
 
 
 def _is_within(times: Ints, begins: Ints, ends: Ints) -> Flags:

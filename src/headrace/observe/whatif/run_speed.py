@@ -78,8 +78,8 @@ def run_speed(
         made_with: Further settings, by name.
         seed: Of what is drawn: `FIRST_SEED`, or `OTHER_SEED` to compare it with a first run.
     """
+    settings = {**_settings(tables, steps), **made_with}
     blocks = _Blocks(steps.rows["step"], seed)
-    wall_ns = steps.wall_ns
     phases_ms: dict[str, float] = {}
     phase_means_ms: dict[str, Floats] = {}
     for phase in PHASES:
@@ -88,12 +88,12 @@ def run_speed(
         phase_means_ms[phase] = blocks.means(spent_ns) / 1e6
     return RunSpeed(
         steps=len(steps),
-        step_ms=float(wall_ns.mean() / 1e6),
+        step_ms=float(steps.wall_ns.mean() / 1e6),
         samples_per_s=steps.samples_per_s,
         data_wait_share=steps.data_wait_share,
         phases_ms=phases_ms,
-        settings={**_settings(tables, steps), **made_with},
-        step_means_ms=blocks.means(wall_ns) / 1e6,
+        settings=settings,
+        step_means_ms=blocks.means(steps.wall_ns) / 1e6,
         phase_means_ms=phase_means_ms,
     )
 

@@ -20,7 +20,9 @@ Otherwise it is unknown.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -340,28 +342,35 @@ def read_steps(tables: Tables, *, any_kind: bool = False) -> TrainSteps:
     )
 
 
+def _rank_slices(steps: Columns) -> Iterator[tuple[int, slice]]:
+    """Yield each rank with where its rows are, of rows in the order of their ranks."""
+    ranks = steps["rank"]
+    bounds = [*np.flatnonzero(np.diff(ranks, prepend=ranks[:1] - 1)).tolist(), len(ranks)]
+    for begin, end in pairwise(bounds):
+        yield int(ranks[begin]), slice(begin, end)
+
+
 def _counted_rows(steps: Columns) -> Flags:
     counted = np.ones(steps.count, dtype=np.bool_)
-    for rank in np.unique(steps["rank"]):
-        places = np.flatnonzero(steps["rank"] == rank)
-        wall = steps["wall_ns"][places].astype(np.float64)
-        slow = wall > _WARM_UP_FACTOR * np.median(wall)
-        skipped = min(WARM_UP_STEPS, len(places))
-        while skipped < min(_LONGEST_WARM_UP_STEPS, len(places) // 4) and slow[skipped]:
+    wall_ns = steps["wall_ns"].astype(np.float64)
+    for _, mine in _rank_slices(steps):
+        slow = wall_ns[mine] > _WARM_UP_FACTOR * np.median(wall_ns[mine])
+        skipped = min(WARM_UP_STEPS, len(slow))
+        while skipped < min(_LONGEST_WARM_UP_STEPS, len(slow) // 4) and slow[skipped]:
             skipped += 1
-        counted[places[:skipped]] = False
+        counted[mine.start : mine.start + skipped] = False
     return counted
 
 
 def _loader_start_mask(steps: Columns, wait_ns: Ints, fetches: Columns) -> Flags:
     starts = np.zeros(steps.count, dtype=np.bool_)
     first = fetches.having(batch=0, ended=0)
-    for rank in np.unique(steps["rank"]):
-        places = np.flatnonzero(steps["rank"] == rank)
-        begins: Ints = np.sort(first["start_ns"][first["rank"] == rank])
-        start = steps["start_ns"][places]
-        end = start + steps["wall_ns"][places] + wait_ns[places]
-        starts[places] = np.searchsorted(begins, start) < np.searchsorted(begins, end)
+    first_ranks, first_ns = first["rank"], first["start_ns"]
+    start = steps["start_ns"]
+    end = start + steps["wall_ns"] + wait_ns
+    for rank, mine in _rank_slices(steps):
+        begins: Ints = np.sort(first_ns[first_ranks == rank])
+        starts[mine] = np.searchsorted(begins, start[mine]) < np.searchsorted(begins, end[mine])
     return starts
 
 
