@@ -63,6 +63,7 @@ LONG = frozenset({
     "test_examples.py",
     "test_experiments.py",
     "test_live_attempts.py",
+    "test_live_conditions.py",
     "test_live_keys.py",
     "test_live_page.py",
     "test_live_spans.py",
