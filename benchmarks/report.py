@@ -10,6 +10,7 @@ import shlex
 import statistics
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,6 +82,13 @@ def write_section(
         else f"{text.rstrip()}\n\n{section}"
     )
     page.write_text(text.rstrip() + "\n")
+
+
+def print_medians(rounds: Sequence[Mapping[str, float]]) -> None:
+    """Print a table's rows: each figure's median over the rounds, and its range."""
+    for name in rounds[0]:
+        values = sorted(each[name] for each in rounds)
+        print(f"| {name} | {statistics.median(values):.3g} | {values[0]:.3g} to {values[-1]:.3g} |")
 
 
 def command_line() -> str:

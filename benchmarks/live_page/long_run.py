@@ -31,7 +31,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from report import machine
+from report import machine, print_medians
 
 WAIT_MS = 120_000
 SPANS = ((0.2, 0.8), (0.45, 0.55), (0.6, 0.62), (0.1, 0.35), (0.7, 0.9))
@@ -237,9 +237,7 @@ def main() -> None:
         pid = min(mine)
         rounds = [measure(options.folder, browser, pid) for _ in range(options.times)]
         browser.close()
-    for name in rounds[0]:
-        values = sorted(each[name] for each in rounds)
-        print(f"| {name} | {statistics.median(values):.3g} | {values[0]:.3g} to {values[-1]:.3g} |")
+    print_medians(rounds)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ page /compare asks.
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
 import time
 from pathlib import Path
@@ -24,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from long_run import live_server, memory_mb
 from viewers import Viewer
 
-from report import machine
+from report import machine, print_medians
 
 
 def measure(folder: Path) -> dict[str, float]:
@@ -51,9 +50,7 @@ def main() -> None:
     options = parser.parse_args()
     print(machine())
     rounds = [measure(options.folder) for _ in range(options.times)]
-    for name in rounds[0]:
-        values = sorted(each[name] for each in rounds)
-        print(f"| {name} | {statistics.median(values):.3g} | {values[0]:.3g} to {values[-1]:.3g} |")
+    print_medians(rounds)
 
 
 if __name__ == "__main__":
