@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace.core.errors import RecordsError
-from headrace.observe.whatif import tables
 from headrace.observe.whatif.tables import CachedTables, columns
 from headrace.records import reader
 from headrace.records.collector import Collector
@@ -144,15 +143,15 @@ def test_a_lost_part_is_a_records_error(folder: Path, tmp_path: Path):
         fetched(tmp_path)
 
 
-def test_closed_records_are_read_column_by_column(folder: Path, tmp_path: Path, monkeypatch):
+def test_closed_records_are_read_column_by_column(folder: Path, tmp_path: Path):
     collector = many_fetches(folder)
     assert open_records(tmp_path).by_column("fetches") is None
     collector.close()
     found = open_records(tmp_path).by_column("fetches")
     assert (list(found), found.count) == (list(FETCHES.columns), 400)
     assert "waits" not in found
-    monkeypatch.setattr(tables, "_MAX_CACHED_BYTES", 2 * 400 * 8)  # two columns
-    read = columns(CachedTables(open_records(tmp_path)), "fetches")
+    two_columns_bytes = 2 * 400 * 8
+    read = columns(CachedTables(open_records(tmp_path), two_columns_bytes), "fetches")
     batch = read["batch"]
     assert batch.tolist() == list(range(400))
     assert read["wait_ns"].tolist() == [1] * 400
