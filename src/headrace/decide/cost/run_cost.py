@@ -132,13 +132,15 @@ def price_json(price: Price) -> dict[str, Any]:
     return {**asdict(price), "day": None if price.day is None else price.day.isoformat()}
 
 
-_NOT_FOUND: Mapping[str, Utilisation] = {}
+_UNKNOWN_USE: Mapping[str, Utilisation] = {}
 
 
 def known_cost(
-    run: Path, *, busy: Mapping[str, Utilisation] = _NOT_FOUND, training: bool = True
+    run: Path, *, busy: Mapping[str, Utilisation] | None = _UNKNOWN_USE, training: bool = True
 ) -> RunCost | None:
     """Return what a run has cost so far; None where a price is not known: see `run_cost`.
+
+    How busy its hosts were is not read unless `busy` is None.
 
     UsageError: A file of prices that HEADRACE_PRICES names cannot be read.
     """

@@ -103,7 +103,8 @@ def compared_runs(folders: Sequence[Path], parts: Sequence[CachedTables] = ()) -
     return [
         ComparedRun(
             name=name, folder=folder, settings=next(settings), comparison=comparison,
-            utilisation=each.utilisation, cost=_known_cost(folder, each.utilisation), **speed,
+            utilisation=each.utilisation, **speed,
+            cost=_known_cost(folder, None if parts else each.utilisation),  # of the whole run
         )
         for name, folder, each, speed, comparison in zip(
             names, folders, measured, speeds, with_first, strict=True
@@ -186,7 +187,7 @@ def _settings(comparisons: Sequence[Comparison]) -> Iterator[dict[str, str]]:
         yield {**first, **{each.setting: each.after for each in found.settings}}
 
 
-def _known_cost(folder: Path, busy: Mapping[str, Utilisation]) -> RunCost | None:
+def _known_cost(folder: Path, busy: Mapping[str, Utilisation] | None) -> RunCost | None:
     from headrace.decide.cost.run_cost import known_cost
 
     try:

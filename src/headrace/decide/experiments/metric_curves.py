@@ -159,7 +159,7 @@ class _Points:
 
 
 def _thinned(from_step: Callable[[int], _Point | None], first: int, last: int) -> Iterator[_Point]:
-    """Yield the first point at or after each of evenly spaced steps, between two that have one."""
+    """Yield a series' first point at or after each of evenly spaced steps, none of them twice."""
     step = first
     for at in _spaced(range(first, last + 1)):
         if at < step:
