@@ -30,12 +30,12 @@ COMPARISON = "/api/comparison?run=base&run=other"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two runs that train at the same time after their starts, the second with a metric."""
+    """Two runs that train for longer than their starts differ by, the second with a metric."""
     folder = tmp_path_factory.mktemp("spans")
-    record(folder, "base", "4")
+    record(folder, "base", "12")
     with pytest.MonkeyPatch.context() as changed:
         changed.setenv("HEADRACE_TRACKING_URI", "")
-        record(folder, "other", "4", script=PRINTING, metric="loss=loss ([0-9.]+)")
+        record(folder, "other", "12", script=PRINTING, metric="loss=loss ([0-9.]+)")
     return folder
 
 
@@ -54,7 +54,7 @@ def span(server: LiveServer) -> tuple[float, float]:
     """A time in which both runs train, in seconds since the start of each one's recording."""
     rows = [read_chart(server, f"/runs/{name}/charts/timeline")["rows"][0] for name in RUNS]
     begin = max(row["start_s"][0] for row in rows) + 0.2
-    end = min(row["end_s"][-1] for row in rows) - 0.2
+    end = min(begin + 4.0, *(row["end_s"][-1] - 0.2 for row in rows))
     assert end - begin > 0.5
     return round(begin, 3), round(end, 3)
 
