@@ -35,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     record(folder, "base", "12")
     with pytest.MonkeyPatch.context() as changed:
         changed.setenv("HEADRACE_TRACKING_URI", "")
-        record(folder, "other", "5", script=PRINTING, metric="loss=loss ([0-9.]+)")
+        record(folder, "other", "4", script=PRINTING, metric="loss=loss ([0-9.]+)")
     return folder
 
 
@@ -125,7 +125,8 @@ def test_a_span_chosen_in_a_comparison_reaches_its_numbers_and_links(page, serve
     expect(page.locator(".chart:not(:has(canvas, .bars-row))")).to_have_count(0)  # all are drawn
     drag(page, "chart-base/timeline", 0.2, 0.9)
     begin, end = span_of(page)
-    words = f"of the steps from {begin:.3f} s to {end:.3f} s after"
+    digits = 1 if end - begin >= 10 else 3  # the starts of runs on a slow host are long
+    words = f"of the steps from {begin:.{digits}f} s to {end:.{digits}f} s after"
     expect(runs).to_contain_text(words)
     link = page.url
     page.goto("about:blank")

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from headrace.core.files import owner_name
 from headrace.records.reader import closed_folders_in, find_run, runs_in
 from headrace.records.run_folder import open_run_folder
-from headrace.report.live.app import RunActions, live_app
-from headrace.report.live.guard import Access
 from headrace.report.live.run_folders import RunFolders
+from live_app_here import LiveApp
 from other_user import as_other_user, folder_of_all_users
 
 
@@ -37,24 +34,7 @@ def runs() -> Iterator[Path]:
 
 def listed(runs: Path) -> str:
     """Return the list of runs as the live page's server answers with it."""
-    access = Access(token="token", names=frozenset(), local=True)
-    actions = RunActions(stop=str, resume=str)
-    app = live_app(RunFolders(runs), actions, access, lambda: False)
-    sent: list[dict[str, Any]] = []
-    headers = [(b"host", b"localhost"), (b"cookie", f"{access.cookie}=token".encode())]
-    scope = {
-        "type": "http", "method": "GET", "path": "/api/runs", "raw_path": b"/api/runs",
-        "query_string": b"", "headers": headers, "root_path": "", "http_version": "1.1",
-    }  # fmt: skip
-
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": b"", "more_body": False}
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    asyncio.run(app(scope, receive, send))
-    return b"".join(message.get("body", b"") for message in sent).decode()
+    return LiveApp(runs).get("/api/runs").text
 
 
 def test_they_are_listed_with_their_owner_beside_those_that_can_be_read(runs: Path):

@@ -25,7 +25,7 @@ from headrace.report.live.comparison import LiveComparisons, comparison_charts
 from headrace.report.live.guard import Access, Guard
 from headrace.report.live.log_files import LogFiles
 from headrace.report.live.recording import change_recording, read_recording
-from headrace.report.live.run_feed import CHARTS, RunFeed, is_chart
+from headrace.report.live.run_feed import CHARTS, REST_FACTOR, RunFeed, is_chart
 from headrace.report.live.run_folders import RunFolders
 from headrace.report.live.run_list import ListEvents, RunList, requested_attempt, why_fixed
 from headrace.report.live.threads import for_viewer, in_background, in_own_thread
@@ -75,14 +75,19 @@ class RemovedRunError(UsageError):
 
 
 class LivePages:
-    """The pages of all runs in a folder; one instance serves all viewers."""
+    """The pages of all runs in a folder; one instance serves all viewers. See `live_app`."""
 
     def __init__(
-        self, folders: RunFolders, actions: RunActions, is_ending: Callable[[], bool]
+        self,
+        folders: RunFolders,
+        actions: RunActions,
+        is_ending: Callable[[], bool],
+        verdict_rest: float,
     ) -> None:
         self._folders = folders
         self._actions = actions
         self._is_ending = is_ending
+        self._verdict_rest = verdict_rest
         self._list = RunList(folders)
         self._feeds: dict[tuple[str, int | None], RunFeed] = {}  # by run and attempt
         self._comparisons = LiveComparisons()
@@ -133,7 +138,8 @@ class LivePages:
         """Return what reads a run, or an attempt of it, for all its viewers."""
         feed = self._feeds.get((name, attempt))
         if feed is None:
-            feed = self._feeds[name, attempt] = RunFeed(path, attempt)
+            feed = RunFeed(path, attempt, verdict_rest=self._verdict_rest)
+            self._feeds[name, attempt] = feed
         return feed
 
     def _feed(self, run: RunRequest) -> RunFeed:
@@ -271,15 +277,16 @@ async def _attempt(request: Request, name: str, path: Path) -> int | None:
 
 def live_app(
     folders: RunFolders, actions: RunActions, access: Access, is_ending: Callable[[], bool],
-    first: str | None = None,
+    first: str | None = None, *, verdict_rest: float = REST_FACTOR,
 ) -> Guard:  # fmt: skip
     """Return the application: the pages of the runs of a folder, behind their guard.
 
     `is_ending` says whether the server is to end, which streams of events then do. The run `first`
-    is read at once, while its first viewer's browser starts.
+    is read at once, while its first viewer's browser starts. Of a run that goes on a verdict is
+    made anew after a rest of `verdict_rest` times the CPU time that the last one took.
     """
     handlers = dict.fromkeys((HeadraceError, HTTPException, OSError), _answer_error)
-    pages = LivePages(folders, actions, is_ending)
+    pages = LivePages(folders, actions, is_ending, verdict_rest)
     if first is not None and (path := folders.by_name().get(first)) is not None:
         pages.feed(first, path).want()
     return Guard(Starlette(routes=pages.routes(), exception_handlers=handlers), access)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from headrace.decide.cost.run_cost import RunCost
 
 _PAUSE_S = 1.0
-_REST_FACTOR = 19.0
+REST_FACTOR = 19.0
 """Rest after a look at the records, with the charts that viewers then ask for, and after a
 diagnosis, over the CPU time that they took: a busy machine makes them take longer, and cost no
 more."""
@@ -112,10 +112,15 @@ class RunFeed:
     Args:
         path: The run's folder.
         attempt: The attempt's number; None: the latest with records, also as another one begins.
+        verdict_rest: Rest after a verdict over the CPU time that it took. An attempt's begin and
+            end cut it short.
     """
 
-    def __init__(self, path: Path, attempt: int | None = None) -> None:
+    def __init__(
+        self, path: Path, attempt: int | None = None, *, verdict_rest: float = REST_FACTOR
+    ) -> None:
         self.path = path
+        self._verdict_rest = verdict_rest
         self.recording = RecordingState(path, attempt)
         self._attempt = attempt
         self._lock = threading.Lock()  # of what follows; nothing slow is done with it
@@ -128,6 +133,7 @@ class RunFeed:
         self._made_s = 0.0  # CPU time of charts and texts since the last look
         self._seen: tuple[Any, ...] | None = None
         self._diagnosed: tuple[Any, ...] | None = None
+        self._phase: tuple[RunState, int, bool] | None = None  # of the records seen last
         self._wanted_s = 0.0
         self._threads: list[threading.Thread] = []
         self._looked, self._verdict_tried = threading.Event(), threading.Event()
@@ -166,21 +172,21 @@ class RunFeed:
             with self._lock:
                 used_s = self._made_s + time.thread_time() - began_s
                 self._made_s = 0.0
-            time.sleep(max(_PAUSE_S, min(_REST_FACTOR * used_s, _LONGEST_REST_S)))
+            time.sleep(max(_PAUSE_S, min(REST_FACTOR * used_s, _LONGEST_REST_S)))
 
     def _keep_diagnosing(self) -> None:
         give_way()
         self._looked.wait(_FIRST_LOOK_S)
         while self._is_wanted():
             began_s = time.thread_time()
+            self._verdict_due.clear()  # what is due after this is not in the records read now
             fault = self._try(self._diagnose)
             with self._lock:  # looks go on, and find nothing wrong with the records
                 self._verdict_fault = fault
             self._note(self._verdict_tried)
             release_free_memory(collects=True)
-            rest_s = max(_PAUSE_S, _REST_FACTOR * (time.thread_time() - began_s))
-            self._verdict_due.wait(rest_s)  # at once when the run ends
-            self._verdict_due.clear()
+            rest_s = max(_PAUSE_S, self._verdict_rest * (time.thread_time() - began_s))
+            self._verdict_due.wait(rest_s)
 
     def _note(self, event: threading.Event) -> None:
         """Set an event, unless the run was let go of meanwhile: another thread sets it then."""
@@ -221,10 +227,7 @@ class RunFeed:
         attempts = attempt_states(self.path)
         state = state_of(attempts, self._attempt)
         if attempts != self._state.attempts:
-            is_due = state != self._state.state
             self._change(state=state, attempts=attempts)
-            if is_due:
-                self._verdict_due.set()
         recorded = recorded_attempts(self.path)
         is_recorded = bool(recorded) if self._attempt is None else self._attempt in recorded
         if not is_recorded and state == "running":
@@ -247,6 +250,10 @@ class RunFeed:
             if threading.current_thread() not in self._threads:
                 return  # nobody looks any more
             self._tables, self._seen = tables, seen
+            phase = self._state.state, tables.records.attempt, tables.records.live
+            if phase != self._phase:  # an attempt began or ended: its verdict is due at once
+                self._phase = phase
+                self._verdict_due.set()
             self._state = replace(
                 self._state, records=self._state.records + 1, attempt=seen[0],
                 now_s=tables.axis.limits[1], fault="", gone=False,
