@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from subprocess import Popen
 
 import numpy as np
 
@@ -21,79 +18,13 @@ from headrace.records.reader import Records, open_records
 from headrace.report.charts.heatmap import UNKNOWN_PERCENT, heatmap_chart
 from jobs import eventually
 from machine import needs
-from network_hosts import NetworkHost, network_hosts
+from two_host_job import steps_of, switched_off, two_host_job
 
 pytestmark = needs("networks")
 
-TRAIN = """
-import os, pathlib, sys, time
-import torch, torch.distributed as dist
-from torch.utils.data import DataLoader, Dataset
-
-class Slow(Dataset):
-    def __len__(self):
-        return 64
-    def __getitem__(self, index):
-        end = time.perf_counter() + 0.004
-        while time.perf_counter() < end:
-            pass
-        return torch.ones(4)
-
-dist.init_process_group("gloo")
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-loader = DataLoader(Slow(), batch_size=4, num_workers=1, persistent_workers=True)
-going_on = torch.ones(1)
-while going_on.item():
-    for batch in loader:
-        model(batch).sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    going_on[0] = not pathlib.Path(sys.argv[1], "stop").exists()
-    dist.all_reduce(going_on, op=dist.ReduceOp.MIN)
-dist.destroy_process_group()
-"""
-
-
-@contextmanager
-def job(folder: Path) -> Iterator[tuple[NetworkHost, list[Popen[bytes]], Records]]:
-    """Start a job of one rank on each of two hosts; the other one does not see the run folder."""
-    code, runs = folder / "code", folder / "runs"
-    code.mkdir()
-    runs.mkdir()
-    (code / "train.py").write_text(TRAIN)
-    (folder / "token").write_text("a-token-that-somebody-made\n")
-    joins = ["cluster", "join", "--group", "gpu", "--group", "gpu=2:cpus=1"]
-    joins += ["--token-file", str(folder / "token"), "--tracking-uri", "off"]
-    joins += ["--run-dir", str(runs / "b"), "--apply", "num_workers=2"]
-    with network_hosts(["one", "two"]) as (head, other):
-        jobs = [
-            host.start(
-                code, *joins, "--head", head.address, "train.py", str(folder),
-                empty=None if host is head else runs, GLOO_SOCKET_IFNAME="eth0",
-            )
-            for host in (other, head)
-        ]  # fmt: skip
-        yield head, jobs, Records(runs / "b", 1)
-
-
-def steps_of(records: Records, rank: int) -> int:
-    """Return how many steps of a rank are recorded; 0 before there are records."""
-    return columns(records, "steps").having(rank=rank, kind="train").count
-
-
-def switched_off(records: Records) -> set[str]:
-    """Return the kinds of events that say that recording was switched off."""
-    events = columns(records, "events")
-    return {
-        str(kind)
-        for kind, text in zip(events["kind"], events["text"], strict=True)
-        if str(text).startswith("off")
-    }
-
 
 def test_a_rank_elsewhere_is_recorded_in_step_with_the_others(tmp_path: Path) -> None:
-    with job(tmp_path) as (head, jobs, records):
+    with two_host_job(tmp_path) as (head, jobs, records):
         eventually(lambda: min(steps_of(records, rank) for rank in (0, 1)) > 60, "steps of both")
         LiveSwitch(records.folder).on = False
         eventually(lambda: switched_off(records) == {"switched", "host-switched"}, "both hosts")
@@ -161,7 +92,7 @@ def check_clocks(records: Records) -> None:
 
 
 def test_what_a_killed_rank_did_last_is_recorded(tmp_path: Path) -> None:
-    with job(tmp_path) as (_, jobs, records):
+    with two_host_job(tmp_path) as (_, jobs, records):
         eventually(lambda: min(steps_of(records, rank) for rank in (0, 1)) > 10, "steps of both")
         ranks = columns(records, "processes").having(role="rank")
         (pid,) = (pid for pid in ranks["pid"].tolist() if pid_host(pid))

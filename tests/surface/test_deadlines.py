@@ -40,6 +40,7 @@ REASONS = {
         data/loader/workers/forkserver.py self._control.recv
         data/loader/workers/forkserver.py wait
         data/shards/task_pool.py connection.recv
+        jobs/hosts/host_recorder.py stopped.wait
         jobs/output.py self._pieces.get
         jobs/output.py self._unshown.get
         offload/server.py listening.accept

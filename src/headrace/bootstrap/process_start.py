@@ -2,7 +2,7 @@
 
 Each part waits for the import that it hooks: loader overrides, Ray Train, offload, the probe,
 MLflow, TensorBoard, or the step limit. A process that Ray has started on another machine than the
-run's records prints that it is not recorded.
+run's records is recorded there if that host is, and otherwise prints that it is not.
 """
 
 from __future__ import annotations
@@ -29,6 +29,21 @@ def is_on_another_machine() -> bool:
     return boot != boot_id() or not Path(env.RECORDS_DIR.get() or "").is_dir()
 
 
+def use_records_of_this_host() -> bool:
+    """Have this process recorded with its own host, if that is; return whether it is."""
+    name = env.RECORDS_LINK.get()
+    if name is None:
+        return False
+    from headrace.core.boot_id import boot_id
+    from headrace.records.records_link import RecordsLink
+
+    found = RecordsLink(name).find()
+    if found is not None:  # also for the processes that this one starts
+        env.RECORDS_DIR.set(str(found))
+        env.RECORDS_BOOT.set(boot_id())
+    return found is not None
+
+
 def _warn_at_first_step(module: ModuleType) -> None:
     """Print that this process is not recorded, as soon as it trains."""
 
@@ -36,7 +51,7 @@ def _warn_at_first_step(module: ModuleType) -> None:
         handle.remove()
         sys.stderr.write(
             f"headrace: rank {env.RANK.get('0')} trains on {os.uname().nodename} and is not "
-            "recorded: only ranks on the host that runs the script are\n"
+            "recorded: that host is in none of the job's groups, or its recording did not start\n"
         )
 
     handle = module.register_optimizer_step_post_hook(warn)
@@ -91,7 +106,7 @@ def prepare_process() -> None:
 
         prepare_offload()
     if env.RECORDS_DIR.get():
-        if is_on_another_machine():
+        if is_on_another_machine() and not use_records_of_this_host():
             after_import("torch.optim.optimizer", _warn_at_first_step)
         else:
             from headrace.observe.probe import install_hooks

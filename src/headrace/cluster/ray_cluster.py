@@ -372,6 +372,44 @@ class AgentsOnAllHosts:
             raise
 
 
+class AgentsWhereTheyStart:
+    """An agent on each of some hosts of other machines than the driver's, if one starts there.
+
+    It takes none of the cores and devices. `why_not` has a reason for each host without one, by
+    name, of those on other machines.
+    """
+
+    def __init__(self, ray: ModuleType, hosts: Sequence[RayHost], marker: HostMarker) -> None:
+        self._ray = ray
+        self._actors: list[Any] = []
+        self.agents: list[PlacedAgent] = []
+        self.why_not: dict[str, str] = {}
+        calls: dict[Any, tuple[Any, RayHost]] = {}
+        for host in hosts:
+            actor = start_agent(ray, node_affinity(host))
+            self._actors.append(actor)
+            calls[actor.inspect.remote(marker, host.address)] = actor, host
+        answered, late = ray.wait(list(calls), num_returns=len(calls), timeout=_INSPECT_S)
+        for call in late:
+            self.why_not[calls[call][1].name] = f"no agent has started within {_INSPECT_S:.0f} s"
+        for call in answered:
+            self._add(call, *calls[call])
+        self.agents.sort(key=lambda one: one.host.name)
+
+    def close(self) -> None:
+        """End the agents and the processes that they started."""
+        end_agents(self._ray, self._actors)
+
+    def _add(self, call: Any, actor: Any, host: RayHost) -> None:
+        try:
+            facts: HostFacts = self._ray.get(call)
+        except self._ray.exceptions.RayError as error:
+            self.why_not[host.name] = _reason(error)
+            return
+        if not facts.is_drivers:
+            self.agents.append(PlacedAgent(actor=actor, host=host, facts=facts))
+
+
 def _inspected_agents(
     ray: ModuleType, actors: Sequence[Any], hosts: Sequence[RayHost], marker: HostMarker
 ) -> list[PlacedAgent]:

@@ -78,6 +78,9 @@ RUN_DIR = Variable("HEADRACE_RUN_DIR", "the run folder, set by `headrace run`")
 RUNS_DIR = Variable("HEADRACE_RUNS_DIR", "where runs lie unless a call names a folder: ./runs")
 RECORDS_DIR = Variable("HEADRACE_RECORDS_DIR", "where this attempt records, set by `headrace run`")
 RECORDS_BOOT = Variable("HEADRACE_RECORDS_BOOT", "the machine that records there; unset: any")
+RECORDS_LINK = Variable(
+    "HEADRACE_RECORDS_LINK", "of a host elsewhere, the name of the link to its records"
+)
 CHECKPOINT_DIR = Variable("HEADRACE_CHECKPOINT_DIR", "the folder synced to --checkpoint-uri")
 ATTEMPT = Variable("HEADRACE_ATTEMPT", "the attempt's number, set by `headrace run`")
 LOADER = Variable("HEADRACE_LOADER", "the loader that a forkserver works for, set by the probe")

@@ -6,6 +6,7 @@ other process of the job starts (cluster/requirements_installer.py).
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
@@ -149,6 +150,22 @@ class HostCommands:
             version=version,
             files=files,
         )
+
+    def recorder(self, agent: PlacedAgent, link: str) -> HostProgram:
+        """Return the program that records a host of another machine, found by a link's name."""
+        place = self.records.place(agent)
+        assert place is not None, "the driver's own machine is recorded already"
+        request = {"place": asdict(place), "spec": self._spec(agent).to_json(), "link": link}
+        return HostProgram(
+            command=(
+                *_PYTHON_MODULE, "headrace.jobs.hosts.host_recorder", "--parent", "{parent}",
+                "--announce", "{announce}", "--request", "{request}",
+            ),
+            folder=None,
+            environment={**env.portable_environment(), env.RUN_DIR.name: "{folder}"},
+            is_whole=False,
+            files={"request": json.dumps(request).encode()},
+        )  # fmt: skip
 
     def script_address(self, agents: Sequence[PlacedAgent], agent: PlacedAgent) -> str | None:
         """Return a host's address in the layout; None: there is no platform contract."""

@@ -6,6 +6,7 @@ Emulated hosts have a loopback address each; all share the machine's cores, memo
 from __future__ import annotations
 
 import os
+import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from headrace.cluster.host_identity import HostMarker
 from headrace.cluster.ray_cluster import (
     AgentPlacement,
     AgentsOnAllHosts,
+    AgentsWhereTheyStart,
     DriverAgentPlacement,
     NotPlacedError,
     PlacedAgent,
@@ -31,9 +33,10 @@ from headrace.core.errors import LaunchError
 from headrace.core.process.mount_namespace import can_bind_mount
 from headrace.jobs.hosts.host_commands import HostCommands, HostInstalls, WorkingDir
 from headrace.jobs.hosts.offload_setup import OffloadSetup
-from headrace.jobs.hosts.rank_group import HostExit, RankGroupFactory, StopRequest
+from headrace.jobs.hosts.rank_group import HostExit, HostStart, RankGroupFactory, StopRequest
 from headrace.jobs.hosts.script_ray import (
     ScriptRayCluster,
+    has_recorded_workers,
     ray_variables,
     warn_unrecorded_script,
 )
@@ -78,6 +81,11 @@ class EmulatedHosts:
         return self.programs.program(
             agents, agent, number, variables=variables, files={}, version=0
         )
+
+    def recorders(self, agents: Sequence[PlacedAgent]) -> Sequence[HostStart]:
+        """Return none: all hosts are on this machine, which is recorded."""
+        del agents
+        return ()
 
     def tend(self) -> None:
         """Do nothing: there is nothing else to maintain."""
@@ -157,6 +165,9 @@ class RayHosts:
     offloading: OffloadSetup | None
     profile: str  # how the job is recorded
     lost: set[str] = field(default_factory=set)  # Ray node ids of lost hosts
+    # Of the records of hosts where a script under --driver has workers; see `RecordsLink`
+    link: str = field(default_factory=lambda: secrets.token_hex(16))
+    recording: AgentsWhereTheyStart | None = None  # of these hosts
 
     def placed(self, stop: StopRequest) -> AgentPlacement | None:
         """Return an agent on each host, as soon as there are enough; None: the job is over."""
@@ -189,6 +200,24 @@ class RayHosts:
             version=offloading.fleet.version if offloading is not None else 0,
         )  # fmt: skip
 
+    def recorders(self, agents: Sequence[PlacedAgent]) -> Sequence[HostStart]:
+        """Return those of hosts on other machines, where a script under --driver has workers."""
+        self._close_recorders()
+        if not (self.options.driver and has_recorded_workers(agents[0], self.profile)):
+            return ()
+        names = self._group_names()
+        hosts = [
+            host
+            for host in living_hosts(self.ray_api)
+            if host.group in names and host.node_id not in {agents[0].host.node_id, *self.lost}
+        ]
+        self.recording = AgentsWhereTheyStart(self.ray_api, hosts, self.marker)
+        for name, reason in self.recording.why_not.items():
+            print_status(f"{name}: what the script has Ray start there is not recorded: {reason}")
+        return [
+            (agent, self.programs.recorder(agent, self.link)) for agent in self.recording.agents
+        ]
+
     def tend(self) -> None:
         """Maintain the offload hosts."""
         if self.offloading is not None:
@@ -210,7 +239,17 @@ class RayHosts:
         """Leave the offload hosts, and close the records."""
         if self.offloading is not None:
             self.offloading.close()
+        self._close_recorders()
         self.programs.finish()
+
+    def _close_recorders(self) -> None:
+        if self.recording is not None:
+            self.recording.close()
+            self.recording = None
+
+    def _group_names(self) -> set[str]:
+        """Return the names of all groups that were named for a script under --driver."""
+        return {self.options.training.name, *(one.name for one in self.options.others)}
 
     def _place(self, stop: StopRequest, hosts: Sequence[RayHost]) -> AgentPlacement:
         placement = DriverAgentPlacement if self.options.driver else AgentPlacement
@@ -245,8 +284,7 @@ class RayHosts:
     ) -> list[HostExit]:  # fmt: skip
         if not self.options.driver:
             return requirements.install(agents, rank_group, stop)
-        options = self.options
-        names = {options.training.name, *(one.name for one in options.others)}
+        names = self._group_names()
         everywhere = self._placed(
             stop, lambda hosts: AgentsOnAllHosts(self.ray_api, names, hosts, self.marker)
         )
@@ -272,7 +310,8 @@ class RayHosts:
         """Return the variables of a host's ranks for Ray, and for the offload hosts."""
         is_here = agent.facts.is_drivers
         found = ray_variables(
-            self.ray_api, self.working_dir, self.programs.recorded(agents) if is_here else {},
+            self.ray_api, self.working_dir,
+            self.programs.recorded(agents) | {env.RECORDS_LINK.name: self.link} if is_here else {},
             is_here=is_here, is_driver=self.options.driver,
             devices_reserved=not self.options.driver
             and any(one.host.gpus for one in (agents if is_here else [agent])),

@@ -19,7 +19,7 @@ from headrace.cluster.ray_cluster import PlacedAgent
 from headrace.core.console import print_status, write_status
 from headrace.core.errors import LaunchError, UsageError
 from headrace.core.process.supervision import STOP_SIGNALS, exit_code_of
-from headrace.jobs.failure import ClockOffset, RankFailure, first_failure
+from headrace.jobs.failure import ClockOffset, RankFailure, describe_exit, first_failure
 from headrace.jobs.host_run import READY, REFUSED, refusal_messages
 from headrace.jobs.hosts.host_records import HostRecords
 from headrace.jobs.hosts.report_calls import AgentCalls, ReportCalls
@@ -28,6 +28,7 @@ from headrace.jobs.output import HostOutput
 
 _SILENT_S = 60.0  # a live agent answers within a second or two
 _SILENT_AFTER_KILL_S = 10.0
+_RECORDERS_S = 90.0  # in which they close, after a collector's 60 s
 _OTHER_FAILURES_S = 1.5  # in which ranks that fail because of another report it themselves
 
 
@@ -67,6 +68,8 @@ class HostExit:
         return self.agent.host.name
 
 
+HostStart = tuple[PlacedAgent, HostProgram]
+"""An agent, and the program that it is to run."""
 MessageHandler = Callable[[str, dict[str, Any]], object]
 """Handles a program's message, with the host's name."""
 
@@ -84,6 +87,9 @@ class RankGroup:
     on_message: MessageHandler | None = None
     spool: Path | None = None  # of the run, for what is logged on other machines; None: untracked
     records: HostRecords | None = None  # of hosts on other machines; None: nothing is recorded
+    recorders: Sequence[
+        HostStart
+    ] = ()  # of hosts that are only recorded, until all ranks have ended
 
     def __post_init__(self) -> None:
         self._clocks: dict[str, ClockOffset] = {}
@@ -96,25 +102,63 @@ class RankGroup:
         self._stop_s: float | None = None  # when the remaining ranks get the stop signal
         self._kill_s: float | None = None
         self._silent_s = _SILENT_S
+        self._recorder_hosts = {agent.host.node_id for agent, _ in self.recorders}
+        self._recorders_kill_s: float | None = None  # None: they go on
 
     def run(self, programs: Sequence[HostProgram], stop: StopRequest) -> list[HostExit]:
         """Run a program on each host until all have ended; return the ends in their order."""
-        for agent, program in zip(self.agents, programs, strict=True):
+        for agent, program in [*zip(self.agents, programs, strict=True), *self.recorders]:
             self._started[agent.host.node_id] = agent.actor.start.remote(program)
             self._clocks[agent.host.node_id] = ClockOffset()
             self._poll(agent)
         while self._calls.agents:
             self._receive_reports()
-            if len(self._ready) == len(self.agents):  # all programs wait at the start barrier
+            if self._ready >= self._awaited():  # all programs wait at the start barrier
                 self._ready.clear()
                 for agent in self.agents:
                     agent.actor.release.remote()
             self._stop_where_needed(stop)
+            self._stop_recorders()
             if self.records is not None:
-                self.records.follow_switch(self.agents)
+                recorded = [*self.agents, *(agent for agent, _ in self.recorders)]
+                self.records.follow_switch(recorded)
             self.on_poll()
         self._spool.close()
         return self._ends
+
+    def _awaited(self) -> set[str]:
+        """Return the hosts that have to be ready: those of the ranks, and recorders that live."""
+        living = {agent.host.node_id for agent in self._calls.agents}
+        return {agent.host.node_id for agent in self.agents} | (living & self._recorder_hosts)
+
+    def _left(self, *, recorders: bool) -> list[PlacedAgent]:
+        """Return the agents whose programs go on: of ranks, or of recorders."""
+        return [
+            agent
+            for agent in self._calls.agents
+            if (agent.host.node_id in self._recorder_hosts) is recorders
+        ]
+
+    def _stop_recorders(self) -> None:
+        """Have recorders write their last rows once all ranks have ended; kill them at last."""
+        left, now_s = self._left(recorders=True), time.monotonic()
+        if not left or self._left(recorders=False):
+            return
+        if self._recorders_kill_s is None:
+            self._recorders_kill_s = now_s + _RECORDERS_S
+            _send(left, signal.SIGTERM)
+        elif now_s > self._recorders_kill_s:
+            self._recorders_kill_s = float("inf")
+            _send(left, signal.SIGKILL)
+
+    def _note_end(self, end: HostExit) -> None:
+        if end.agent.host.node_id not in self._recorder_hosts:
+            self._ends.append(end)
+        elif end.returncode != 0:
+            reason = end.refusal or end.reason or describe_exit(end.returncode or 0)
+            print_status(
+                f"{end.host}: what the script has Ray start there is recorded no more: {reason}"
+            )
 
     def _poll(self, agent: PlacedAgent) -> None:
         # Calls overtake each other: with the start, no earlier program's end is reported.
@@ -129,14 +173,14 @@ class RankGroup:
             except self.ray_api.exceptions.ActorUnavailableError:  # perhaps temporary
                 self._poll(agent)
             except (self.ray_api.exceptions.RayError, ConnectionError) as error:
-                self._ends.append(HostExit(agent=agent, returncode=None, reason=str(error)))
+                self._note_end(HostExit(agent=agent, returncode=None, reason=str(error)))
             else:
                 self._calls.heard(agent)
                 self._clocks[agent.host.node_id].add(report.clock_s, time.time())
                 self._handle_report(agent, report)
         reason = f"nothing was heard of it for {self._silent_s:.0f} s"
         for agent in self._calls.give_up_silent(self._silent_s):
-            self._ends.append(HostExit(agent=agent, returncode=None, reason=reason))
+            self._note_end(HostExit(agent=agent, returncode=None, reason=reason))
 
     def _handle_report(self, agent: PlacedAgent, report: AgentReport) -> None:
         for source, text in report.output:
@@ -169,7 +213,7 @@ class RankGroup:
             message=message,
             refusal=last.get(REFUSED, ""),
         )
-        self._ends.append(end)
+        self._note_end(end)
 
     def _stop_where_needed(self, stop: StopRequest) -> None:
         """Send running ranks the stop signal after a failure or a request; kill them at last."""
@@ -179,17 +223,19 @@ class RankGroup:
             self._stop_s = self._stop_s or now_s + _OTHER_FAILURES_S
             if now_s >= self._stop_s or stop.is_requested():
                 self._kill_s = now_s + self.grace_s
-                self._send(stop.number or signal.SIGTERM)
+                _send(self._left(recorders=False), stop.number or signal.SIGTERM)
         elif self._kill_s is not None and now_s > self._kill_s:
             self._kill_s = float("inf")
             self._silent_s = _SILENT_AFTER_KILL_S
-            names = ", ".join(agent.host.name for agent in self._calls.agents)
+            left = self._left(recorders=False)
+            names = ", ".join(agent.host.name for agent in left)
             print_status(f"{names} did not stop within {self.grace_s:.0f} s and is killed")
-            self._send(signal.SIGKILL)
+            _send(left, signal.SIGKILL)
 
-    def _send(self, number: int) -> None:
-        for agent in self._calls.agents:
-            agent.actor.stop.remote(int(number))
+
+def _send(agents: Sequence[PlacedAgent], number: int) -> None:
+    for agent in agents:
+        agent.actor.stop.remote(int(number))
 
 
 RankGroupFactory = Callable[[Sequence[PlacedAgent], MessageHandler | None], RankGroup]
@@ -226,6 +272,9 @@ class HostProvider(Protocol):
         self, agents: Sequence[PlacedAgent], agent: PlacedAgent, number: int
     ) -> HostProgram:
         """Return the program of a host in one start of the ranks, `number` counted from 0."""
+
+    def recorders(self, agents: Sequence[PlacedAgent]) -> Sequence[HostStart]:
+        """Return those of hosts that are only recorded, beside the ones of the agents."""
 
     def tend(self) -> None:
         """Maintain other resources; called often."""
@@ -280,12 +329,16 @@ class RestartLoop:
             if failed or stop.is_requested():
                 return failed
             programs = [self.hosts.program(placed.agents, agent, number) for agent in placed.agents]
-            return self._rank_group(placed.agents).run(programs, stop)
+            ranks = self._rank_group(placed.agents, recorders=self.hosts.recorders(placed.agents))
+            return ranks.run(programs, stop)
         finally:
             placed.close()
 
     def _rank_group(
-        self, agents: Sequence[PlacedAgent], on_message: MessageHandler | None = None
+        self,
+        agents: Sequence[PlacedAgent],
+        on_message: MessageHandler | None = None,
+        recorders: Sequence[HostStart] = (),
     ) -> RankGroup:
         return RankGroup(
             ray_api=self.hosts.ray_api,
@@ -297,6 +350,7 @@ class RestartLoop:
             on_message=on_message,
             spool=self.spool,
             records=self.records,
+            recorders=recorders,
         )
 
     def _may_restart(self, ends: Sequence[HostExit]) -> bool:

@@ -81,7 +81,7 @@ def _token_variables(folder: Path) -> dict[str, str]:
     return {name: value for name, value in variables.items() if value is not None}
 
 
-_RECORDING_VARIABLES = (env.RECORDS_DIR.name, env.ATTEMPT.name)
+_RECORDING_VARIABLES = (env.RECORDS_DIR.name, env.RECORDS_LINK.name, env.ATTEMPT.name)
 
 
 def ray_variables(
@@ -99,7 +99,9 @@ def ray_variables(
     runs once; a rank's own use of Ray stays unchanged. The ranks' agents reserve devices.
     """
     context = ray.get_runtime_context()
-    recorded = {name: value for name in _RECORDING_VARIABLES if (value := recording.get(name))}
+    recorded = {}
+    if recording.get(env.RECORDS_DIR.name):
+        recorded = {name: value for name in _RECORDING_VARIABLES if (value := recording[name])}
     env_vars: dict[str, str] = dict(recorded)
     if recorded:
         env_vars[env.RECORDS_BOOT.name] = boot_id()
@@ -123,6 +125,14 @@ def ray_variables(
         variables[env.RAY_JOB_CONFIG.name] = json.dumps({"runtime_env": runtime_env})
         variables[env.RAY_JOB_CONFIG_YIELDS.name] = "1"
     return variables
+
+
+def has_recorded_workers(agent: PlacedAgent, profile: str) -> bool:
+    """Return whether what a script under --driver has Ray start is recorded.
+
+    `agent` is that of the script's host.
+    """
+    return agent.facts.is_drivers and profile != "off" and env.RAY_JOB_CONFIG.get() is None
 
 
 def warn_unrecorded_script(agent: PlacedAgent, profile: str) -> None:
