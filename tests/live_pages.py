@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from playwright.sync_api import Page, expect
@@ -84,6 +85,23 @@ def span_of(page: Page) -> tuple[float, float]:
     found = re.search(r"#span=([\d.]+)-([\d.]+)", page.url)
     assert found is not None, page.url
     return float(found[1]), float(found[2])
+
+
+def note_drawn_texts(page: Page) -> None:
+    """Note what charts write on their canvases, of pages that are opened from now on."""
+    page.add_init_script("""
+        window.drawnTexts = new Set();
+        const draw = CanvasRenderingContext2D.prototype.fillText;
+        CanvasRenderingContext2D.prototype.fillText = function (text, ...place) {
+            window.drawnTexts.add(text);
+            return draw.call(this, text, ...place);
+        };
+    """)
+
+
+def expect_drawn(page: Page, texts: Iterable[str]) -> None:
+    """Wait until charts have written texts on their canvases."""
+    page.wait_for_function("texts => texts.every(text => drawnTexts.has(text))", arg=list(texts))
 
 
 def stop(page: Page) -> None:

@@ -111,6 +111,16 @@ export function fitText(context: CanvasRenderingContext2D, text: string, width: 
   return cut(low);
 }
 
+/**
+ * Returns the labels of rows for a width in a canvas's pixels. Where one does not fit, all have the first letters of
+ * words before numbers alone, as in "r3 w12": cut, "rank 3 worker 12" and "rank 7 worker 12" would look alike.
+ */
+export function fitLabels(context: CanvasRenderingContext2D, labels: string[], width: number): string[] {
+  const allFit = labels.every((label) => context.measureText(label).width <= width);
+  const short = (label: string) => label.replace(/\b(\p{L})\p{L}+ (?=\d)/gu, "$1");
+  return labels.map((label) => fitText(context, allFit ? label : short(label), width));
+}
+
 /** Draws a title above a canvas position, on a halo that keeps it readable over marks and lines. */
 export function drawTitle(
   context: CanvasRenderingContext2D, text: string, x: number, y: number, width: number, ratio: number,

@@ -3,7 +3,7 @@ import uPlot from "uplot";
 import { theme, FONT } from "../theme";
 import { timeSpan } from "../time_span";
 import { brushPlot } from "./brush";
-import { fitText, hideCursor, plotOptions, pointAt, timeAxis, timeGutter } from "./plot_parts";
+import { fitLabels, hideCursor, plotOptions, pointAt, timeAxis, timeGutter } from "./plot_parts";
 import { showTooltip, type Hint } from "./tooltip";
 
 const AXIS_PX = 58; // the time axis below, with its title, and the padding above
@@ -100,7 +100,7 @@ export class TimePlot {
       values: (plot) => {
         plot.ctx.save();
         plot.ctx.font = FONT;
-        const texts = labels().map(({ text }) => fitText(plot.ctx, text, timeGutter(plot.width) - 10));
+        const texts = fitLabels(plot.ctx, labels().map(({ text }) => text), timeGutter(plot.width) - 10);
         plot.ctx.restore();
         return texts;
       },
