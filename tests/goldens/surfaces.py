@@ -273,7 +273,7 @@ def runs(folder: Path) -> Iterator[tuple[str, str]]:
         ended = run_here(folder, "run", f"--run-dir={name}", *flags, **here)
         content = json.loads((folder / name / "run.json").read_text())
         for attempt in content["attempts"]:
-            for key in ("started_s", "ended_s", "versions", "launcher"):
+            for key in ("started_s", "started_boot_s", "ended_s", "versions", "launcher"):
                 attempt[key] = type(attempt[key]).__name__
         written = json.dumps(content, indent=1, sort_keys=True)
         yield name, f"exit code {ended.returncode}\n{ended.stderr}{ended.stdout}{written}"

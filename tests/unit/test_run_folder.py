@@ -5,7 +5,9 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -195,3 +197,32 @@ def test_a_run_says_what_was_applied_to_it(before: list[str], applied: str):
     attempt = folder.start_attempt(command=[*before, *argv], argv=argv, world_size=1)
     found = run_provenance(Records(folder.path, attempt.number))
     assert (found["script"], found["--lr"], found["--apply"]) == ("t.py", "0.1", applied)
+
+
+@pytest.mark.parametrize("moved_s", [-3000.0, 0.0, 3000.0])
+def test_how_long_an_attempt_took_is_right_though_the_clock_was_set(
+    monkeypatch: pytest.MonkeyPatch, moved_s: float
+):
+    folder = open_run_folder(run_dir=None, name="moved", script="t.py")
+    attempt = folder.start_attempt(command=["t"], argv=["t.py"], world_size=1)
+    now_s = time.time()
+    monkeypatch.setattr("time.time", lambda: now_s + moved_s)
+    assert 0.0 <= attempt.now_s() - attempt.started_s < 60.0
+    folder.end_attempt(1, 0)
+    (ended,) = folder.attempts()
+    assert ended.lasted_s is not None
+    assert 0.0 <= ended.lasted_s < 60.0
+
+
+def test_an_attempt_of_another_boot_or_version_lasts_at_least_no_time(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    folder = open_run_folder(run_dir=None, name="other", script="t.py")
+    attempt = folder.start_attempt(command=["t"], argv=["t.py"], world_size=1)
+    of_another_boot = replace(attempt, launcher={**attempt.launcher, "boot": "another"})
+    for other in (of_another_boot, replace(attempt, started_boot_s=0.0)):
+        monkeypatch.setattr("time.time", lambda: attempt.started_s + 7.0)
+        assert other.now_s() - other.started_s == pytest.approx(7.0)
+        monkeypatch.setattr("time.time", lambda: attempt.started_s - 7.0)
+        assert other.now_s() == other.started_s
+    assert replace(attempt, ended_s=attempt.started_s - 60.0).lasted_s == 0.0

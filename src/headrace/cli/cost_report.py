@@ -43,8 +43,9 @@ def _lines(cost: RunCost) -> list[str]:
     if cost.usd_per_1k_samples is None:
         lines.append("how many samples it took is not recorded")
     else:
+        rate = "" if cost.samples_per_s is None else f"{cost.samples_per_s:,.1f} a second"
         lines.append(
-            f"{cost.samples:,} samples, {cost.samples_per_s:,.1f} a second with start-up: "
+            f"{cost.samples:,} samples, {rate or 'in no known time'} with start-up: "
             f"${format_usd(cost.usd_per_1k_samples)} per 1,000"
         )
     if cost.usd_per_epoch is not None:

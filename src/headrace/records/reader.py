@@ -395,14 +395,14 @@ def _awaits_first_records(path: Path) -> bool:
 
 def _no_records_error(path: Path) -> RecordsError:
     attempt = _latest_attempt(path)
-    if attempt is None or attempt.ended_s is None:
+    if attempt is None or attempt.lasted_s is None:
         return RecordsError(
             f"{path.name} has begun, and nothing of it is recorded: it runs with --profile off, "
             "or was killed at once."
         )
     return RecordsError(
         f"{path.name} ended with exit code {attempt.exit_code} after "
-        f"{format_seconds(attempt.ended_s - attempt.started_s)}, before anything of it was "
+        f"{format_seconds(attempt.lasted_s)}, before anything of it was "
         f"recorded. What it printed is in {RunFolder(path).logs(attempt.number)}."
     )
 

@@ -183,6 +183,21 @@ class Attempt:
     folder: str = ""  # where the command was typed; "" in files of an older version
     hides_secrets: bool = False  # whether `command` differs from what was typed
     groups: list[dict[str, Any]] = field(default_factory=list)  # as `recorded_groups` returns them
+    started_boot_s: float = 0.0  # by the launcher's machine, since its boot; 0: an older version's
+
+    @property
+    def lasted_s(self) -> float | None:
+        """How long it took; None while it has no end."""
+        return None if self.ended_s is None else max(self.ended_s - self.started_s, 0.0)
+
+    def now_s(self) -> float:
+        """Return this moment in seconds since 1970, by the clock as it was at the start.
+
+        On the launcher's machine a clock that is set meanwhile makes no difference.
+        """
+        if self.started_boot_s and self.launcher.get("boot") == boot_id():
+            return self.started_s + max(_since_boot_s() - self.started_boot_s, 0.0)
+        return max(time.time(), self.started_s)
 
     def outcome(self, *, live: bool) -> Outcome:
         """Return how the attempt ended; without an end it goes on, if the run is `live`."""
@@ -294,6 +309,7 @@ class RunFolder:
                     argv=redact(argv),
                     world_size=world_size,
                     started_s=time.time(),
+                    started_boot_s=_since_boot_s(),
                     versions=versions,
                     asked=take_job_request(),
                     launcher={
@@ -316,7 +332,8 @@ class RunFolder:
     def end_attempt(self, number: int, exit_code: int) -> None:
         """Record exit code and end; raises OSError if the folder is gone, and LaunchError."""
         self._change(
-            number, lambda attempt: replace(attempt, ended_s=time.time(), exit_code=exit_code)
+            number,
+            lambda attempt: replace(attempt, ended_s=attempt.now_s(), exit_code=exit_code),
         )
 
     def note_installed(self, number: int, host: str, packages: Sequence[str]) -> None:
@@ -362,6 +379,10 @@ class RunFolder:
         }
         text = json.dumps(run, indent=2) + "\n"
         write_text_atomically(self.path / _RUN_FILE, text, durable=True)
+
+
+def _since_boot_s() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def runs_folder(runs_dir: str | None = None) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,7 +72,7 @@ def attempt_uses(run: Path, *, training: bool = True) -> Iterator[tuple[Attempt,
 def seen_until_s(run: Path, last: Attempt, *, live: bool) -> float:
     """Return until when a run's last attempt is known to have gone on, in seconds since 1970."""
     if live:
-        return time.time()
+        return last.now_s()
     try:
         recorded = last.number in attempts_with_records(run)
         records = open_records(run, last.number) if recorded else None
@@ -84,10 +83,10 @@ def seen_until_s(run: Path, last: Attempt, *, live: bool) -> float:
 
 def _seconds(attempt: Attempt, records: Records | None, *, running: bool) -> float:
     """Return how long an attempt has lasted; that of a killed launcher until its last record."""
-    if attempt.ended_s is not None:
-        return attempt.ended_s - attempt.started_s
+    if attempt.lasted_s is not None:
+        return attempt.lasted_s
     if running:
-        return time.time() - attempt.started_s
+        return attempt.now_s() - attempt.started_s
     if records is None:
         return 0.0
     hosts = columns(records, "hosts")

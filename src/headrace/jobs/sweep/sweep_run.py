@@ -75,7 +75,7 @@ class _Execution:
             if attempt is None:
                 self._waiting.append((place, run))
             else:
-                self._lasted_s.append((attempt.ended_s or attempt.started_s) - attempt.started_s)
+                self._lasted_s.append(attempt.lasted_s or 0.0)
 
     def to_its_end(self) -> Iterator[SweepEvent]:
         while self._waiting or self._running:

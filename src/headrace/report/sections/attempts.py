@@ -50,8 +50,8 @@ def _number(attempt: Attempt, data: PageData) -> str:
 
 def _texts(attempt: Attempt, outcome: Outcome) -> tuple[str, ...]:
     lasted = UNKNOWN
-    if attempt.ended_s is not None:
-        lasted = format_seconds(max(attempt.ended_s - attempt.started_s, 0.0))
+    if attempt.lasted_s is not None:
+        lasted = format_seconds(attempt.lasted_s)
     why = attempt.reason or (f"exit code {attempt.exit_code}" if attempt.exit_code else "")
     how = ": ".join(filter(None, (outcome, why)))
     return format_time(attempt.started_s), how, lasted

@@ -283,8 +283,8 @@ def _run(data: PageData) -> Iterable[tuple[str, Child]]:
     yield "Command", element("code", shlex.join(attempt.command))
     yield "Began", format_time(attempt.started_s)
     yield "Ended", _end(attempt, live=data.live)
-    if attempt.ended_s is not None:
-        yield "Took", format_seconds(attempt.ended_s - attempt.started_s)
+    if attempt.lasted_s is not None:
+        yield "Took", format_seconds(attempt.lasted_s)
     yield "Exit code", UNKNOWN if attempt.exit_code is None else str(attempt.exit_code)
     yield "Ranks asked for", f"{attempt.world_size:,}"
     versions = [f"{name} {version}" for name, version in attempt.versions.items()]

@@ -240,7 +240,7 @@ class RunWatcher:
         if attempt is None:
             return None
         if live:
-            return max(time.time() - attempt.started_s, 0.0)
+            return attempt.now_s() - attempt.started_s
         ended_s = self._ended_s if attempt.ended_s is None else attempt.ended_s
         return None if ended_s is None else max(ended_s - attempt.started_s, 0.0)
 
